@@ -1,0 +1,66 @@
+#pragma once
+
+/// One shard file of a checkpoint: a rank's slices of named tensors (CHECKPOINT_FORMAT.md). No MPI
+/// here.
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoints/checkpoint_manifest.h"
+#include "checkpoints/shard_slices.h"
+
+namespace jforge {
+
+/// What a shard holds for each element: the float32 weight, and Adam's moments.
+enum class ShardVector : std::uint8_t { parameter = 0, first_moment = 1, second_moment = 2 };
+
+/// Whose shard it is: written into the file, compared on reading.
+struct ShardOwner {
+  std::int64_t round = 0;
+  std::int64_t step = 0;
+  int world_size = 0;
+  Rank rank = 0;
+  std::string nonce;
+};
+
+/// The values of a shard: for each vector the slices' elements one after another, in the order of
+/// `slices`. The moments are both empty in a checkpoint of weights only.
+struct ShardValues {
+  std::span<const float> parameter;
+  std::span<const float> first_moment;
+  std::span<const float> second_moment;
+};
+
+/// Publishes one shard durably in `directory` (which exists) and returns its manifest entry.
+/// `tensors` are those of the manifest; slices index into them. Fault places: checkpoint.data (half
+/// of the values are written), checkpoint.fsync (all written, nothing synced), checkpoint.rename
+/// (published). Throws EnvironmentError; then no file is left.
+[[nodiscard]] CheckpointShard write_shard(const std::filesystem::path& directory,
+                                          const ShardOwner& owner,
+                                          std::span<const CheckpointTensor> tensors,
+                                          std::span<const ShardSlice> slices,
+                                          const ShardValues& values);
+
+/// Throws DataError naming the file when it is missing or its size or checksum is not the
+/// manifest's. Reads bytes only, never through HDF5, so it ends in bounded time whatever the file
+/// holds.
+void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard);
+
+/// Elements [begin, begin + target.size()) of a tensor, wanted from one vector.
+struct ShardRead {
+  std::size_t tensor = 0;
+  std::int64_t begin = 0;
+  ShardVector vector = ShardVector::parameter;
+  std::span<float> target;
+};
+
+/// Serves from shard number `shard` of the manifest those parts of `reads` that it holds. Does not
+/// open the file when it holds none. The file must have been verified. Throws DataError naming the
+/// file and tensor; a file that says it belongs to another checkpoint or rank than the manifest
+/// does is refused.
+void read_shard(const std::filesystem::path& directory, const CheckpointManifest& manifest,
+                std::size_t shard, std::span<const ShardRead> reads);
+
+}  // namespace jforge

@@ -1,0 +1,120 @@
+#pragma once
+
+/// Saves checkpoints without stopping training: save() copies, a background thread writes this
+/// rank's shard, and the manifest, which alone makes a checkpoint, is written by rank 0 once every
+/// rank's shard is durable.
+///
+/// Shard writing needs no other rank; the commit does, so it happens in collective calls: save() →
+/// background write → poll() at each step boundary commits as soon as all ranks are done → finish()
+/// waits and commits. Killed anywhere in between, the directory has no manifest and is no
+/// checkpoint; the older ones are untouched, because pruning follows a durable manifest.
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoints/checkpoint_manifest.h"
+#include "checkpoints/checkpoint_shard.h"
+#include "checkpoints/shard_slices.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/buffer.h"
+#include "runtime/tensor/tensor_view.h"
+
+namespace jforge {
+
+struct CheckpointConfig {
+  std::int64_t every_steps =
+      500;  ///< Steps between checkpoints; they are also forced at every phase edge.
+  std::int64_t keep_last = 3;  ///< Newest checkpoints to keep, at least 1.
+  std::int64_t keep_every =
+      0;  ///< Checkpoints whose step is a multiple of this stay for ever; 0 = none.
+
+  /// Throws ConfigError naming the key.
+  void validate() const;
+};
+
+/// The state to save, as views that need to stay unchanged only during save().
+struct TrainingStateView {
+  const ParameterTable& table;  ///< shard_count = number of ranks.
+  ConstTensorView weights;      ///< Flat float32 [table.flat_size()], equal on all ranks.
+  std::span<const float>
+      first_moment;  ///< This rank's shard vectors; both empty saves weights only.
+  std::span<const float> second_moment;
+};
+
+/// One object per rank and phase, all ranks together. Not thread-safe.
+class CheckpointWriter {
+ public:
+  /// Collective over `comm`. Creates `root`, removes temporaries of earlier attempts, draws the
+  /// nonce.
+  CheckpointWriter(const Communicator& comm, std::filesystem::path root,
+                   const CheckpointConfig& config, MemoryAccount& account);
+  /// Waits for the background write; what is not committed is abandoned (no manifest).
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Collective. Commits the save before, if one is pending; copies; starts writing. A valid
+  /// checkpoint of the same round, step and identity is left as it is: a state is a function of
+  /// those. Remains of one that is not valid are removed. Throws NumericalError on all ranks when a
+  /// value to be saved is not finite, ConfigError when another identity has a valid checkpoint
+  /// there, EnvironmentError when the disk refuses.
+  void save(const CheckpointState& state, const TrainingStateView& view);
+
+  /// Collective. Commits when every rank has written; returns whether nothing is pending any more.
+  /// Cheap when nothing is. Throws EnvironmentError on all ranks, naming the one whose disk
+  /// refused; the older checkpoints stay.
+  bool poll();
+
+  /// Collective. Waits for the pending save and commits it.
+  void finish();
+
+ private:
+  void snapshot(const TrainingStateView& view);
+  void start_writing();
+  void join() noexcept;
+  void commit();
+  [[nodiscard]] bool already_saved(const CheckpointState& state,
+                                   const TrainingStateView& view) const;
+  void prune(const CheckpointState& newest) const;
+
+  const Communicator& comm_;
+  std::filesystem::path root_;
+  CheckpointConfig config_;
+  MemoryAccount& account_;
+  std::string nonce_;
+
+  bool pending_ = false;
+  CheckpointState state_;
+  bool has_moments_ = false;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<ShardSlice> slices_;
+  std::size_t slice_elements_ = 0;
+  Buffer copy_;  ///< [vectors, slice_elements_]: weights, first moment, second moment.
+  CheckpointShard shard_;
+  std::exception_ptr failure_;
+  std::atomic<bool> written_{false};
+  std::thread thread_;
+};
+
+/// Writes the manifest of a checkpoint whose shards are durable. Fault place: checkpoint.manifest.
+/// For the writer and for tools and tests that make checkpoints in one process.
+void commit_checkpoint(const std::filesystem::path& directory, const CheckpointManifest& manifest);
+
+/// Removes checkpoints older than (round, step) `newest` beyond the retention, and older
+/// directories that never became checkpoints. The newest of them, by then durable, is never
+/// touched, nor anything newer. A checkpoint loses its manifest first, so a half-removed one is
+/// none. Fault place: checkpoint.prune, once per directory. Returns the names removed. Throws
+/// EnvironmentError.
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
+                                           std::int64_t newest_round, std::int64_t newest_step,
+                                           const CheckpointConfig& config);
+
+}  // namespace jforge

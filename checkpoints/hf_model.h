@@ -1,0 +1,46 @@
+#pragma once
+
+/// Hugging Face model directories: import of Qwen2 / Qwen2.5 and export that keeps config and
+/// tokenizer files.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/transformer_config.h"
+#include "runtime/tensor/tensor_view.h"
+
+namespace jforge {
+
+/// Reads config.json (architecture Qwen2ForCausalLM or model_type qwen2, else refused by name) and
+/// the eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what we do
+/// not compute: rope scaling, sliding window in use, other activations, quantisation. Throws
+/// DataError naming file and key.
+[[nodiscard]] TransformerConfig read_hf_config(const std::filesystem::path& model_directory);
+
+/// Fills the flat float32 vector of `table` from model.safetensors or the sharded index. Missing
+/// tensors, wrong shapes and, for untied heads, a missing lm_head are DataErrors naming the tensor;
+/// unknown tensors are refused by name too (except rotary inv_freq buffers, and a redundant lm_head
+/// of a tied model).
+void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
+                     const ParameterTable& table, TensorView flat);
+
+/// Identity of a model for runs and manifests: hash over config.json and the weight files' bytes,
+/// hex.
+[[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
+
+/// Writes an HF directory: weights as `stored` (single model.safetensors, or sharded with an index
+/// past 5 GB), config with torch_dtype set accordingly, and every other config, tokenizer and
+/// template file copied from `source_directory` unchanged (top-level files; weight files in any
+/// format are left out). A source without config.json (a tokenizer alone, as for pre-training) gets
+/// one written from `config`; a config.json that describes another model is a DataError. Durable; a
+/// directory that exists complete is replaced by rename; one that is no model directory, or the
+/// source itself, is refused with ConfigError. `max_shard_bytes` is the bound above which weights
+/// are sharded.
+void export_hf_model(const std::filesystem::path& source_directory,
+                     const std::filesystem::path& output_directory, const TransformerConfig& config,
+                     const ParameterTable& table, ConstTensorView flat, DType stored,
+                     std::uint64_t max_shard_bytes = 5'000'000'000);
+
+}  // namespace jforge

@@ -1,0 +1,201 @@
+#include "coordinator/coordinator.h"
+
+#include <chrono>
+#include <variant>
+
+#include "runtime/error.h"
+#include "runtime/log.h"
+#include "runtime/stop_signal.h"
+
+namespace jforge {
+
+namespace {
+constexpr int kControlTag = 1;
+constexpr Rank kCoordinatorRank = 0;
+constexpr auto kPollInterval = std::chrono::milliseconds(2);
+
+void abort_for_lost_rank(Rank rank, const std::string& table) {
+  spdlog::critical("rank {} is silent; what every rank did last:\n{}", rank, table);
+  close_log();
+  MpiSession::abort(static_cast<int>(ExitCode::internal));
+}
+}  // namespace
+
+void CoordinatorConfig::validate() const {
+  if (heartbeat_limit_seconds < 3) {
+    throw ConfigError(
+        "run.heartbeat_limit_seconds must be at least 3 (heartbeats come once a second)");
+  }
+  if (lease_seconds < 1) {
+    throw ConfigError("generate.lease_seconds must be at least 1");
+  }
+}
+
+Coordinator::Coordinator(const Communicator& requests, const Communicator& replies,
+                         InProcessMailbox& mailbox, CoordinatorConfig config,
+                         std::function<void(Rank, const std::string&)> on_lost)
+    : requests_(requests),
+      replies_(replies),
+      mailbox_(mailbox),
+      config_(config),
+      on_lost_(on_lost ? std::move(on_lost) : abort_for_lost_rank),
+      membership_(requests.size(), config.heartbeat_limit_seconds, now_seconds()),
+      thread_([this] { run(); }) {}
+
+Coordinator::~Coordinator() { close(); }
+
+double Coordinator::now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Coordinator::open_round(std::int32_t round, LeaseQueue queue) {
+  const std::lock_guard lock(mutex_);
+  GenerationProgress progress;
+  progress.prompts_total = queue.prompts_total();
+  round_.emplace(Round{round, std::move(queue), progress});
+}
+
+bool Coordinator::close_round() {
+  const std::lock_guard lock(mutex_);
+  expect(round_.has_value(), "no round is open");
+  const bool drained = round_->queue.drained();
+  round_.reset();
+  return drained;
+}
+
+GenerationProgress Coordinator::progress() const {
+  const std::lock_guard lock(mutex_);
+  return round_ ? round_->progress : GenerationProgress{};
+}
+
+void Coordinator::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Coordinator::run() {
+  try {
+    for (;;) {
+      bool stopping = false;
+      {
+        const std::lock_guard lock(mutex_);
+        stopping = stopping_;
+      }
+      const bool worked = poll_once();
+      if (stopping && !worked) {
+        return;
+      }
+      watch();
+      if (!worked) {
+        std::this_thread::sleep_for(kPollInterval);
+      }
+    }
+  } catch (const std::exception& error) {
+    // The ranks wait for answers that will not come any more: end the job here, with the reason.
+    spdlog::critical("the coordinator failed: {}", error.what());
+    close_log();
+    MpiSession::abort(static_cast<int>(ExitCode::internal));
+  }
+}
+
+bool Coordinator::poll_once() {
+  bool worked = false;
+  while (auto request = mailbox_.pop_request()) {
+    handle(kCoordinatorRank, *request);
+    worked = true;
+  }
+  while (auto received = requests_.try_receive()) {
+    handle(received->source, decode_rank_message(received->payload));
+    worked = true;
+  }
+  return worked;
+}
+
+void Coordinator::reply(Rank destination, const CoordinatorMessage& message) {
+  if (destination == kCoordinatorRank) {
+    mailbox_.push_reply(message);
+  } else {
+    replies_.send(destination, kControlTag, encode(message));
+  }
+}
+
+LeaseReply Coordinator::answer_lease_request(Rank source, const LeaseRequest& request) {
+  const std::lock_guard lock(mutex_);
+  if (request.stop_requested) {
+    // One rank was told to stop: all of them stop, at their next request or step.
+    request_stop();
+  }
+  if (stop_requested()) {
+    return {LeaseAnswer::stop, {}};
+  }
+  if (!round_ || round_->number != request.round) {
+    return {LeaseAnswer::wait, {}};
+  }
+  if (auto lease = round_->queue.grant(source, now_seconds(), config_.lease_seconds)) {
+    return {LeaseAnswer::granted, std::move(*lease)};
+  }
+  return {round_->queue.drained() ? LeaseAnswer::drained : LeaseAnswer::wait, {}};
+}
+
+void Coordinator::handle(Rank source, const RankMessage& message) {
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    const std::lock_guard lock(mutex_);
+    membership_.heard(source, *heartbeat, now_seconds());
+    if (membership_.progressed(source) && round_) {
+      round_->queue.extend(source, now_seconds(), config_.lease_seconds);
+    }
+  } else if (const auto* request = std::get_if<LeaseRequest>(&message)) {
+    reply(source, answer_lease_request(source, *request));
+  } else if (const auto* commit = std::get_if<CommitRequest>(&message)) {
+    bool granted = false;
+    {
+      const std::lock_guard lock(mutex_);
+      granted = round_ && round_->queue.request_commit(commit->id, commit->attempt);
+    }
+    reply(source, CommitReply{commit->id, commit->attempt, granted});
+  } else if (const auto* done = std::get_if<CommitDone>(&message)) {
+    const std::lock_guard lock(mutex_);
+    if (round_) {
+      round_->queue.committed(done->id, done->attempt);
+      round_->progress.prompts_done = round_->queue.prompts_committed();
+      round_->progress.tokens += done->tokens;
+      round_->progress.forwards += done->forwards;
+    }
+  }
+}
+
+void Coordinator::watch() {
+  const double now = now_seconds();
+  if (now < next_watch_seconds_) {
+    return;
+  }
+  next_watch_seconds_ = now + 1.0;
+  std::optional<Rank> lost;
+  std::string table;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) {
+      return;
+    }
+    if (round_) {
+      if (const std::size_t expired = round_->queue.expire(now); expired > 0) {
+        spdlog::warn("{} leases showed no progress for {} s and are given out again", expired,
+                     config_.lease_seconds);
+      }
+    }
+    lost = membership_.lost(now);
+    if (lost) {
+      table = membership_.table(now);
+    }
+  }
+  if (lost) {
+    on_lost_(*lost, table);
+  }
+}
+
+}  // namespace jforge

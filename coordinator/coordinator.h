@@ -1,0 +1,81 @@
+#pragma once
+
+/// The coordinator: a thread on rank 0 that answers lease traffic and watches heartbeats. It polls
+/// and never blocks.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "coordinator/lease_queue.h"
+#include "coordinator/worker_membership.h"
+#include "runtime/comm/mpi_session.h"
+#include "workers/protocol/control_channel.h"
+
+namespace jforge {
+
+struct CoordinatorConfig {
+  double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job (exit 70).
+  double lease_seconds = 600;           ///< A lease without progress for longer is given out again.
+  void validate() const;
+};
+
+/// Progress of the generating round, for bars and lines.
+struct GenerationProgress {
+  std::int64_t prompts_done = 0;
+  std::int64_t prompts_total = 0;
+  std::int64_t tokens = 0;
+  std::int64_t forwards = 0;
+};
+
+class Coordinator {
+ public:
+  /// Messages of ranks ≥ 1 come over the communicators, rank 0's through `mailbox`. `on_lost` is
+  /// called with the lost rank and the membership table (default: log and abort the world with exit
+  /// 70).
+  Coordinator(const Communicator& requests, const Communicator& replies, InProcessMailbox& mailbox,
+              CoordinatorConfig config, std::function<void(Rank, const std::string&)> on_lost = {});
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  /// Starts answering lease requests of `round` from `queue`.
+  void open_round(std::int32_t round, LeaseQueue queue);
+  /// Ends the round; returns whether every prompt was committed.
+  bool close_round();
+  [[nodiscard]] GenerationProgress progress() const;
+  /// Ends the thread after the last message is handled.
+  void close();
+
+ private:
+  struct Round {
+    std::int32_t number = 0;
+    LeaseQueue queue;
+    GenerationProgress progress;
+  };
+  void run();
+  bool poll_once();
+  void handle(Rank source, const RankMessage& message);
+  void reply(Rank destination, const CoordinatorMessage& message);
+  [[nodiscard]] LeaseReply answer_lease_request(Rank source, const LeaseRequest& request);
+  void watch();
+  [[nodiscard]] static double now_seconds();
+
+  const Communicator& requests_;
+  const Communicator& replies_;
+  InProcessMailbox& mailbox_;
+  CoordinatorConfig config_;
+  std::function<void(Rank, const std::string&)> on_lost_;
+  mutable std::mutex mutex_;  // guards membership_, round_, stopping_
+  WorkerMembership membership_;
+  std::optional<Round> round_;
+  double next_watch_seconds_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,126 @@
+#include "data/batches/sample_order.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace jforge {
+
+void SampleOrderOptions::validate() const {
+  if (num_samples < 1) {
+    throw ConfigError(
+        fmt::format("there are {} samples to train on: at least 1 is needed", num_samples));
+  }
+  if (batch_samples < 1) {
+    throw ConfigError(
+        fmt::format("train.batch_samples is {}: give a number of at least 1", batch_samples));
+  }
+}
+
+std::vector<std::int64_t> epoch_permutation(std::uint64_t seed, std::uint64_t round,
+                                            std::int64_t epoch, std::int64_t num_samples) {
+  expect(num_samples >= 0 && epoch >= 0, "negative epoch or number of samples");
+  std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  RandomStream stream(seed, RandomPurpose::sample_order, round, static_cast<std::uint64_t>(epoch));
+  for (std::size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[stream.below(i)]);
+  }
+  return order;
+}
+
+std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs) {
+  options.validate();
+  const double samples = std::floor(static_cast<double>(options.num_samples) * epochs);
+  const auto steps = static_cast<std::int64_t>(samples) / options.batch_samples;
+  if (steps < 1) {
+    throw ConfigError(fmt::format(
+        "{} epochs of {} samples give no full batch of {}: lower train.batch_samples, raise the "
+        "epochs or import more prompts",
+        epochs, options.num_samples, options.batch_samples));
+  }
+  return steps;
+}
+
+SampleOrder::SampleOrder(const SampleOrderOptions& options) : options_(options) {
+  options_.validate();
+  permutation_ = epoch_permutation(options_.seed, options_.round, 0, options_.num_samples);
+}
+
+std::vector<std::int64_t> SampleOrder::next_batch() {
+  std::vector<std::int64_t> batch;
+  batch.reserve(static_cast<std::size_t>(options_.batch_samples));
+  while (static_cast<std::int64_t>(batch.size()) < options_.batch_samples) {
+    if (cursor_.position == options_.num_samples) {
+      cursor_ = {cursor_.epoch + 1, 0};
+      permutation_ =
+          epoch_permutation(options_.seed, options_.round, cursor_.epoch, options_.num_samples);
+    }
+    batch.push_back(permutation_[static_cast<std::size_t>(cursor_.position)]);
+    ++cursor_.position;
+  }
+  return batch;
+}
+
+std::vector<std::int64_t> SampleOrder::batch_of_step(std::int64_t step) const {
+  SampleOrder other(*this);
+  other.seek_step(step);
+  return other.next_batch();
+}
+
+void SampleOrder::seek(SampleCursor cursor) {
+  if (cursor.epoch < 0 || cursor.position < 0 || cursor.position > options_.num_samples) {
+    throw DataError(fmt::format(
+        "data cursor (epoch {}, position {}) is outside of an order of {} samples: the checkpoint "
+        "belongs to another set of samples",
+        cursor.epoch, cursor.position, options_.num_samples));
+  }
+  if (cursor.epoch != cursor_.epoch) {
+    permutation_ =
+        epoch_permutation(options_.seed, options_.round, cursor.epoch, options_.num_samples);
+  }
+  cursor_ = cursor;
+}
+
+void SampleOrder::seek_step(std::int64_t step) {
+  expect(step >= 0, "step is negative");
+  const std::int64_t position = step * options_.batch_samples;
+  seek({position / options_.num_samples, position % options_.num_samples});
+}
+
+std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options, std::int64_t steps) {
+  SampleOrder order(options);
+  std::vector<bool> seen(static_cast<std::size_t>(options.num_samples), false);
+  std::vector<std::int64_t> result;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (const std::int64_t sample : order.next_batch()) {
+      if (!seen[static_cast<std::size_t>(sample)]) {
+        seen[static_cast<std::size_t>(sample)] = true;
+        result.push_back(sample);
+      }
+    }
+    // After the first whole epoch every sample has been seen.
+    if (result.size() == seen.size()) {
+      break;
+    }
+  }
+  return result;
+}
+
+std::vector<std::int64_t> share_of_rank(const std::vector<std::int64_t>& batch, int rank,
+                                        int world_size) {
+  expect(world_size >= 1 && rank >= 0 && rank < world_size, "rank outside of the world");
+  std::vector<std::int64_t> share;
+  for (auto i = static_cast<std::size_t>(rank); i < batch.size();
+       i += static_cast<std::size_t>(world_size)) {
+    share.push_back(batch[i]);
+  }
+  return share;
+}
+
+}  // namespace jforge

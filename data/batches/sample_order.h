@@ -1,0 +1,74 @@
+#pragma once
+
+/// The order in which training consumes samples: for every epoch of a round one seeded permutation
+/// of 0 … num_samples − 1, chained epoch after epoch into one endless stream. Step s takes
+/// positions [s·batch, (s+1)·batch) of that stream. Nothing here knows how many ranks there are: a
+/// global batch is the same set of samples at any world size, and a cursor is enough to resume.
+
+#include <cstdint>
+#include <vector>
+
+namespace jforge {
+
+/// Place in the stream: epoch and position in that epoch's permutation.
+struct SampleCursor {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;
+  friend bool operator==(const SampleCursor&, const SampleCursor&) = default;
+};
+
+struct SampleOrderOptions {
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;
+  std::int64_t num_samples = 0;    ///< At least 1.
+  std::int64_t batch_samples = 1;  ///< Samples in a global batch, at least 1.
+
+  /// ConfigError naming the field that is out of range.
+  void validate() const;
+};
+
+/// Uniform permutation of 0 … num_samples − 1 for (seed, round, epoch): Fisher–Yates with draws
+/// from the stream (seed, sample_order, round, epoch).
+[[nodiscard]] std::vector<std::int64_t> epoch_permutation(std::uint64_t seed, std::uint64_t round,
+                                                          std::int64_t epoch,
+                                                          std::int64_t num_samples);
+
+/// Steps of full batches that `epochs` epochs give: floor(num_samples · epochs / batch_samples).
+/// ConfigError when that is none.
+[[nodiscard]] std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs);
+
+/// Walks the stream. Holds one permutation (8 bytes a sample). Not thread-safe.
+class SampleOrder {
+ public:
+  /// Throws ConfigError from SampleOrderOptions::validate.
+  explicit SampleOrder(const SampleOrderOptions& options);
+
+  /// Sample ids of the next global batch, in order; the cursor moves behind them. A batch may span
+  /// an epoch's end.
+  [[nodiscard]] std::vector<std::int64_t> next_batch();
+  /// Sample ids of step `step` (0-based), wherever the cursor is; the cursor stays.
+  [[nodiscard]] std::vector<std::int64_t> batch_of_step(std::int64_t step) const;
+
+  [[nodiscard]] SampleCursor cursor() const { return cursor_; }
+  /// Continues from `cursor`. DataError when it is outside of this order.
+  void seek(SampleCursor cursor);
+  /// Continues with step `step`.
+  void seek_step(std::int64_t step);
+
+ private:
+  SampleOrderOptions options_;
+  SampleCursor cursor_;
+  std::vector<std::int64_t> permutation_;  ///< Of epoch `cursor_.epoch`.
+};
+
+/// The samples that the first `steps` steps consume, each once, in order of first use: what a round
+/// has to generate.
+[[nodiscard]] std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options,
+                                                         std::int64_t steps);
+
+/// The part of a global batch that `rank` of `world_size` trains: every world_size-th sample, so
+/// shares differ by one sample at most. InternalError for a rank outside the world.
+[[nodiscard]] std::vector<std::int64_t> share_of_rank(const std::vector<std::int64_t>& batch,
+                                                      int rank, int world_size);
+
+}  // namespace jforge

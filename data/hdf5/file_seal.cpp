@@ -1,0 +1,124 @@
+#include "data/hdf5/file_seal.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::array<char, 8> kMagic{'J', 'F', 'S', 'E', 'A', 'L', '1', '\n'};
+constexpr std::size_t kSealedFields = 24;
+using SealBlock = std::array<char, kSealBytes>;
+
+void store_u64(SealBlock& block, std::size_t offset, std::uint64_t value) {
+  for (std::size_t i = 0; i < 8; ++i) {
+    block[offset + i] = static_cast<char>((value >> (8 * i)) & 0xff);
+  }
+}
+
+SealBlock make_seal(std::uint64_t file_bytes, std::uint64_t content_hash) {
+  SealBlock block{};
+  std::copy(kMagic.begin(), kMagic.end(), block.begin());
+  store_u64(block, 8, file_bytes);
+  store_u64(block, 16, content_hash);
+  store_u64(block, kSealedFields, XXH3_64bits(block.data(), kSealedFields));
+  return block;
+}
+
+std::uint64_t load_u64(const SealBlock& block, std::size_t offset) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    value |= std::uint64_t{static_cast<unsigned char>(block[offset + i])} << (8 * i);
+  }
+  return value;
+}
+
+/// XXH3 of everything behind the seal, and how many bytes that was.
+std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<char> buffer(1 << 20);
+  std::uint64_t total = 0;
+  file.seekg(static_cast<std::streamoff>(kSealBytes));
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), file.gcount() > 0) {
+    const auto count = static_cast<std::size_t>(file.gcount());
+    XXH3_64bits_update(state.get(), buffer.data(), count);
+    total += count;
+  }
+  return {XXH3_64bits_digest(state.get()), total};
+}
+
+}  // namespace
+
+void seal_file(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  if (!file) {
+    throw EnvironmentError(
+        fmt::format("{}: cannot open to seal it: {}", path.string(), std::strerror(errno)));
+  }
+  const auto [hash, content_bytes] = hash_content(file);
+  if (file.bad()) {
+    throw EnvironmentError(
+        fmt::format("{}: cannot read it back: {}", path.string(), std::strerror(errno)));
+  }
+  file.clear();
+  const SealBlock block = make_seal(content_bytes + kSealBytes, hash);
+  file.seekp(0);
+  file.write(block.data(), static_cast<std::streamsize>(block.size()));
+  file.close();
+  if (file.fail()) {
+    throw EnvironmentError(
+        fmt::format("{}: cannot write the seal: {}", path.string(), std::strerror(errno)));
+  }
+}
+
+void check_seal(const std::filesystem::path& path, SealCheck check) {
+  if (check == SealCheck::none) {
+    return;
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const std::uint64_t file_bytes = std::filesystem::file_size(path, error);
+  if (!file || error) {
+    throw DataError(fmt::format("{}: cannot open: {}", path.string(),
+                                error ? error.message() : std::strerror(errno)));
+  }
+  SealBlock block{};
+  file.read(block.data(), static_cast<std::streamsize>(block.size()));
+  if (!file || !std::equal(kMagic.begin(), kMagic.end(), block.begin())) {
+    throw DataError(fmt::format(
+        "{}: damaged: no seal at its start; delete it and let it be made again", path.string()));
+  }
+  const std::uint64_t sealed_hash = load_u64(block, 16);
+  if (block != make_seal(load_u64(block, 8), sealed_hash)) {
+    throw DataError(fmt::format(
+        "{}: damaged: its seal does not hold; delete it and let it be made again", path.string()));
+  }
+  if (load_u64(block, 8) != file_bytes) {
+    throw DataError(
+        fmt::format("{}: damaged: {} bytes instead of {}; delete it and let it be made again",
+                    path.string(), file_bytes, load_u64(block, 8)));
+  }
+  if (check == SealCheck::content) {
+    if (hash_content(file).first != sealed_hash) {
+      throw DataError(fmt::format(
+          "{}: damaged: its checksum does not match; delete it and let it be made again",
+          path.string()));
+    }
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,319 @@
+#include "data/hdf5/hdf5_file.h"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::int64_t kSliceBytes = 16 << 20;
+/// Small enough that reading one record touches little else, large enough for sequential speed.
+constexpr std::int64_t kChunkBytes = 64 << 10;
+constexpr std::size_t kMaxAttributeBytes = 60000;
+
+template <Hdf5Element T>
+hid_t memory_type() {
+  if constexpr (std::same_as<T, std::int32_t>) {
+    return H5T_NATIVE_INT32;
+  } else if constexpr (std::same_as<T, std::int64_t>) {
+    return H5T_NATIVE_INT64;
+  } else if constexpr (std::same_as<T, float>) {
+    return H5T_NATIVE_FLOAT;
+  } else {
+    return H5T_NATIVE_UINT8;
+  }
+}
+
+template <Hdf5Element T>
+hid_t file_type() {
+  if constexpr (std::same_as<T, std::int32_t>) {
+    return H5T_STD_I32LE;
+  } else if constexpr (std::same_as<T, std::int64_t>) {
+    return H5T_STD_I64LE;
+  } else if constexpr (std::same_as<T, float>) {
+    return H5T_IEEE_F32LE;
+  } else {
+    return H5T_STD_U8LE;
+  }
+}
+
+Hdf5Handle take(Hdf5Kind kind, std::int64_t id, const Hdf5Place& place, std::string_view action) {
+  return {kind, hdf5_check(id, place, action)};
+}
+
+Hdf5Handle file_access(const Hdf5Place& place) {
+  Hdf5Handle access = take(Hdf5Kind::property_list, H5Pcreate(H5P_FILE_ACCESS), place, "open");
+  hdf5_check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_EARLIEST, H5F_LIBVER_V18), place,
+             "set format bounds of");
+  hdf5_check(H5Pset_file_locking(access.id(), false, true), place, "turn off locking of");
+  hdf5_check(H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG), place, "open");
+  return access;
+}
+
+Hdf5Handle simple_space(std::int64_t count, const Hdf5Place& place) {
+  const auto extent = static_cast<hsize_t>(count);
+  return take(Hdf5Kind::dataspace, H5Screate_simple(1, &extent, nullptr), place, "lay out");
+}
+
+template <Hdf5Element T>
+Hdf5Handle create_dataset(const Hdf5Handle& file, const std::string& name, std::int64_t count,
+                          const Hdf5Place& place) {
+  expect(count >= 0, "negative dataset size");
+  const Hdf5Handle properties =
+      take(Hdf5Kind::property_list, H5Pcreate(H5P_DATASET_CREATE), place, "create");
+  if (count > 0) {
+    const auto chunk =
+        static_cast<hsize_t>(std::min(count, kChunkBytes / static_cast<std::int64_t>(sizeof(T))));
+    hdf5_check(H5Pset_chunk(properties.id(), 1, &chunk), place, "create");
+    hdf5_check(H5Pset_fletcher32(properties.id()), place, "create");
+    hdf5_check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), place, "create");
+  }
+  // No timestamps: equal content gives equal bytes.
+  hdf5_check(H5Pset_obj_track_times(properties.id(), false), place, "create");
+  const Hdf5Handle space = simple_space(count, place);
+  return take(Hdf5Kind::dataset,
+              H5Dcreate2(file.id(), name.c_str(), file_type<T>(), space.id(), H5P_DEFAULT,
+                         properties.id(), H5P_DEFAULT),
+              place, "create");
+}
+
+/// Calls `transfer(memory space, file space, elements done)` for each slice of the range.
+template <typename T, typename Transfer>
+void for_each_slice(const Hdf5Handle& dataset, std::int64_t offset, std::int64_t count,
+                    const Hdf5Place& place, const Transfer& transfer) {
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Dget_space(dataset.id()), place, "read the extent of");
+  const std::int64_t total =
+      hdf5_check(H5Sget_simple_extent_npoints(space.id()), place, "read the extent of");
+  if (offset < 0 || count < 0 || count > total || offset > total - count) {
+    const std::string message =
+        fmt::format("{}, '{}': elements {} to {} are outside of its {}", place.file.string(),
+                    place.object, offset, offset + count, total);
+    if (place.writing) {
+      throw InternalError(message);
+    }
+    throw DataError(message);
+  }
+  constexpr std::int64_t kSliceElements = kSliceBytes / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t done = 0; done < count; done += kSliceElements) {
+    const auto length = static_cast<hsize_t>(std::min(kSliceElements, count - done));
+    const auto start = static_cast<hsize_t>(offset + done);
+    const Hdf5Handle memory = simple_space(static_cast<std::int64_t>(length), place);
+    hdf5_check(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr),
+               place, "select in");
+    transfer(memory.id(), space.id(), done);
+  }
+}
+
+template <typename T>
+void write_range(const Hdf5Handle& dataset, std::int64_t offset, std::span<const T> values,
+                 const Hdf5Place& place) {
+  for_each_slice<T>(dataset, offset, static_cast<std::int64_t>(values.size()), place,
+                    [&](hid_t memory, hid_t space, std::int64_t done) {
+                      hdf5_check(H5Dwrite(dataset.id(), memory_type<T>(), memory, space,
+                                          H5P_DEFAULT, values.data() + done),
+                                 place, "write");
+                    });
+}
+
+}  // namespace
+
+Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
+    : path_(path), sealed_(sealed) {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle creation =
+      take(Hdf5Kind::property_list, H5Pcreate(H5P_FILE_CREATE), place(), "create");
+  if (sealed_) {
+    hdf5_check(H5Pset_userblock(creation.id(), kSealBytes), place(), "create");
+  }
+  const Hdf5Handle access = file_access(place());
+  file_ = take(Hdf5Kind::file, H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
+               place(), "create");
+}
+
+template <Hdf5Element T>
+void Hdf5Writer::write(const std::string& dataset, std::span<const T> values) {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle target =
+      create_dataset<T>(file_, dataset, static_cast<std::int64_t>(values.size()), place(dataset));
+  write_range<T>(target, 0, values, place(dataset));
+}
+
+template <Hdf5Element T>
+void Hdf5Writer::create(const std::string& dataset, std::int64_t count) {
+  const auto lock = hdf5_lock();
+  static_cast<void>(create_dataset<T>(file_, dataset, count, place(dataset)));
+}
+
+template <Hdf5Element T>
+void Hdf5Writer::write_slice(const std::string& dataset, std::int64_t offset,
+                             std::span<const T> values) {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle target =
+      take(Hdf5Kind::dataset, H5Dopen2(file_.id(), dataset.c_str(), H5P_DEFAULT), place(dataset),
+           "open");
+  write_range<T>(target, offset, values, place(dataset));
+}
+
+void Hdf5Writer::attribute(const std::string& name, std::string_view text) {
+  expect(text.size() <= kMaxAttributeBytes && text.find('\0') == std::string_view::npos,
+         "attribute '" + name + "' is too long or holds a NUL");
+  const auto lock = hdf5_lock();
+  const std::string terminated(text);
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Tcopy(H5T_C_S1), place(name), "describe attribute");
+  hdf5_check(H5Tset_size(type.id(), terminated.size() + 1), place(name), "describe attribute");
+  hdf5_check(H5Tset_cset(type.id(), H5T_CSET_UTF8), place(name), "describe attribute");
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Screate(H5S_SCALAR), place(name), "describe attribute");
+  const Hdf5Handle target =
+      take(Hdf5Kind::attribute,
+           H5Acreate2(file_.id(), name.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
+           place(name), "create attribute");
+  hdf5_check(H5Awrite(target.id(), type.id(), terminated.c_str()), place(name), "write attribute");
+}
+
+void Hdf5Writer::attribute(const std::string& name, std::int64_t value) {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Screate(H5S_SCALAR), place(name), "describe attribute");
+  const Hdf5Handle target = take(
+      Hdf5Kind::attribute,
+      H5Acreate2(file_.id(), name.c_str(), H5T_STD_I64LE, space.id(), H5P_DEFAULT, H5P_DEFAULT),
+      place(name), "create attribute");
+  hdf5_check(H5Awrite(target.id(), H5T_NATIVE_INT64, &value), place(name), "write attribute");
+}
+
+void Hdf5Writer::close() {
+  const auto lock = hdf5_lock();
+  hdf5_check(H5Fflush(file_.id(), H5F_SCOPE_GLOBAL), place(), "flush");
+  if (!file_.close()) {
+    hdf5_check(-1, place(), "close");
+  }
+  if (sealed_) {
+    seal_file(path_);
+  }
+}
+
+Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, SealCheck check) : path_(path) {
+  check_seal(path_, check);
+  const auto lock = hdf5_lock();
+  const Hdf5Handle access = file_access(place());
+  file_ =
+      take(Hdf5Kind::file, H5Fopen(path_.c_str(), H5F_ACC_RDONLY, access.id()), place(), "open");
+}
+
+bool Hdf5Reader::has(const std::string& dataset) const {
+  const auto lock = hdf5_lock();
+  const htri_t exists = H5Lexists(file_.id(), dataset.c_str(), H5P_DEFAULT);
+  return hdf5_check(exists, place(dataset), "look up") > 0;
+}
+
+Hdf5Handle Hdf5Reader::open_dataset(const std::string& dataset) const {
+  return take(Hdf5Kind::dataset, H5Dopen2(file_.id(), dataset.c_str(), H5P_DEFAULT), place(dataset),
+              "open");
+}
+
+std::int64_t Hdf5Reader::size(const std::string& dataset) const {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle source = open_dataset(dataset);
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Dget_space(source.id()), place(dataset), "read the extent of");
+  if (H5Sget_simple_extent_ndims(space.id()) != 1) {
+    throw DataError(fmt::format("{}, '{}': not one-dimensional", path_.string(), dataset));
+  }
+  const std::int64_t count =
+      hdf5_check(H5Sget_simple_extent_npoints(space.id()), place(dataset), "read the extent of");
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Dget_type(source.id()), place(dataset), "read the type of");
+  // Guards the allocation that follows: a claimed extent must have bytes behind it.
+  if (static_cast<hsize_t>(count) >
+      H5Dget_storage_size(source.id()) / std::max<std::size_t>(1, H5Tget_size(type.id()))) {
+    throw DataError(
+        fmt::format("{}, '{}': incomplete: {} elements are announced but not all are stored",
+                    path_.string(), dataset, count));
+  }
+  return count;
+}
+
+template <Hdf5Element T>
+std::vector<T> Hdf5Reader::read(const std::string& dataset) const {
+  std::vector<T> values(static_cast<std::size_t>(size(dataset)));
+  read_slice<T>(dataset, 0, values);
+  return values;
+}
+
+template <Hdf5Element T>
+void Hdf5Reader::read_slice(const std::string& dataset, std::int64_t offset,
+                            std::span<T> out) const {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle source = open_dataset(dataset);
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Dget_type(source.id()), place(dataset), "read the type of");
+  if (H5Tequal(type.id(), file_type<T>()) <= 0) {
+    throw DataError(
+        fmt::format("{}, '{}': its element type is not the expected one", path_.string(), dataset));
+  }
+  for_each_slice<T>(source, offset, static_cast<std::int64_t>(out.size()), place(dataset),
+                    [&](hid_t memory, hid_t space, std::int64_t done) {
+                      hdf5_check(H5Dread(source.id(), memory_type<T>(), memory, space, H5P_DEFAULT,
+                                         out.data() + done),
+                                 place(dataset), "read");
+                    });
+}
+
+std::string Hdf5Reader::text_attribute(const std::string& name) const {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle source =
+      take(Hdf5Kind::attribute, H5Aopen(file_.id(), name.c_str(), H5P_DEFAULT), place(name),
+           "open attribute");
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Aget_type(source.id()), place(name), "read attribute");
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Aget_space(source.id()), place(name), "read attribute");
+  const std::size_t bytes = H5Tget_size(type.id());
+  if (H5Tget_class(type.id()) != H5T_STRING || H5Tis_variable_str(type.id()) != 0 ||
+      H5Sget_simple_extent_npoints(space.id()) != 1 || bytes > kMaxAttributeBytes + 1) {
+    throw DataError(fmt::format("{}: attribute '{}' is not a text", path_.string(), name));
+  }
+  std::string text(bytes, '\0');
+  hdf5_check(H5Aread(source.id(), type.id(), text.data()), place(name), "read attribute");
+  text.resize(std::min(text.find('\0'), text.size()));
+  return text;
+}
+
+std::int64_t Hdf5Reader::integer_attribute(const std::string& name) const {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle source =
+      take(Hdf5Kind::attribute, H5Aopen(file_.id(), name.c_str(), H5P_DEFAULT), place(name),
+           "open attribute");
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Aget_type(source.id()), place(name), "read attribute");
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Aget_space(source.id()), place(name), "read attribute");
+  if (H5Tget_class(type.id()) != H5T_INTEGER || H5Sget_simple_extent_npoints(space.id()) != 1) {
+    throw DataError(fmt::format("{}: attribute '{}' is not an integer", path_.string(), name));
+  }
+  std::int64_t value = 0;
+  hdf5_check(H5Aread(source.id(), H5T_NATIVE_INT64, &value), place(name), "read attribute");
+  return value;
+}
+
+#define JFORGE_INSTANTIATE_HDF5(T)                                                                \
+  template void Hdf5Writer::write<T>(const std::string&, std::span<const T>);                     \
+  template void Hdf5Writer::create<T>(const std::string&, std::int64_t);                          \
+  template void Hdf5Writer::write_slice<T>(const std::string&, std::int64_t, std::span<const T>); \
+  template std::vector<T> Hdf5Reader::read<T>(const std::string&) const;                          \
+  template void Hdf5Reader::read_slice<T>(const std::string&, std::int64_t, std::span<T>) const;
+JFORGE_INSTANTIATE_HDF5(std::int32_t)
+JFORGE_INSTANTIATE_HDF5(std::int64_t)
+JFORGE_INSTANTIATE_HDF5(float)
+JFORGE_INSTANTIATE_HDF5(std::uint8_t)
+#undef JFORGE_INSTANTIATE_HDF5
+
+}  // namespace jforge

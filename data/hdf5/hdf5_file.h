@@ -1,0 +1,99 @@
+#pragma once
+
+/// HDF5 files of flat one-dimensional datasets and attributes: all that our formats need. Files
+/// have the earliest format bounds, little-endian types, chunks with a Fletcher-32 checksum, and
+/// (unless another record vouches for them) a seal over the whole file. File locking is off: one
+/// writer per file, readers only after publication. Every call takes hdf5_lock(); an object itself
+/// must not be used from two threads at once.
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/hdf5/file_seal.h"
+#include "data/hdf5/hdf5_handles.h"
+
+namespace jforge {
+
+/// Element types of our datasets.
+template <typename T>
+concept Hdf5Element = std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t> ||
+    std::same_as<T, float> || std::same_as<T, std::uint8_t>;
+
+/// Writes one file. Nothing is promised until close() returns; an object destroyed before that
+/// leaves an unsealed file, which no reader accepts.
+class Hdf5Writer {
+ public:
+  /// Creates or replaces `path`. With `sealed`, close() seals the file (it is read back once);
+  /// without, the caller keeps size and checksum elsewhere. EnvironmentError when it cannot be
+  /// created.
+  explicit Hdf5Writer(const std::filesystem::path& path, bool sealed = true);
+
+  /// Writes a whole dataset, in slices of at most 16 MiB. EnvironmentError naming file and dataset.
+  template <Hdf5Element T>
+  void write(const std::string& dataset, std::span<const T> values);
+  template <Hdf5Element T>
+  void write(const std::string& dataset, const std::vector<T>& values) {
+    write(dataset, std::span<const T>(values));
+  }
+  /// Creates a dataset of `count` elements, to be filled with write_slice.
+  template <Hdf5Element T>
+  void create(const std::string& dataset, std::int64_t count);
+  /// Fills elements [offset, offset + values.size()) of a dataset made with create().
+  template <Hdf5Element T>
+  void write_slice(const std::string& dataset, std::int64_t offset, std::span<const T> values);
+
+  /// Text and integer attributes of the file. Text is at most 60,000 bytes and holds no NUL.
+  void attribute(const std::string& name, std::string_view text);
+  void attribute(const std::string& name, std::int64_t value);
+
+  /// Flushes, closes, seals. The file is not yet synced to disk. EnvironmentError when anything
+  /// fails.
+  void close();
+
+ private:
+  [[nodiscard]] Hdf5Place place(std::string_view object = {}) const {
+    return {path_, object, true};
+  }
+
+  std::filesystem::path path_;
+  bool sealed_;
+  Hdf5Handle file_;
+};
+
+/// Reads one file. Every failure is a DataError naming file and dataset.
+class Hdf5Reader {
+ public:
+  /// Opens `path` after checking its seal as asked.
+  explicit Hdf5Reader(const std::filesystem::path& path, SealCheck check = SealCheck::content);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] bool has(const std::string& dataset) const;
+  /// Elements of a dataset. DataError when it is missing, not one-dimensional, or holds less data
+  /// than its extent says.
+  [[nodiscard]] std::int64_t size(const std::string& dataset) const;
+  /// A whole dataset; DataError when its type is not T.
+  template <Hdf5Element T>
+  [[nodiscard]] std::vector<T> read(const std::string& dataset) const;
+  /// Elements [offset, offset + out.size()) of a dataset, in slices of at most 16 MiB.
+  template <Hdf5Element T>
+  void read_slice(const std::string& dataset, std::int64_t offset, std::span<T> out) const;
+
+  [[nodiscard]] std::string text_attribute(const std::string& name) const;
+  [[nodiscard]] std::int64_t integer_attribute(const std::string& name) const;
+
+ private:
+  [[nodiscard]] Hdf5Place place(std::string_view object = {}) const {
+    return {path_, object, false};
+  }
+  [[nodiscard]] Hdf5Handle open_dataset(const std::string& dataset) const;
+
+  std::filesystem::path path_;
+  Hdf5Handle file_;
+};
+
+}  // namespace jforge

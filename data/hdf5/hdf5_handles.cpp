@@ -1,0 +1,92 @@
+#include "data/hdf5/hdf5_handles.h"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+static_assert(sizeof(hid_t) == sizeof(std::int64_t), "HDF5 1.10 or later has 64-bit identifiers");
+
+namespace {
+
+herr_t close_identifier(Hdf5Kind kind, hid_t id) {
+  switch (kind) {
+    case Hdf5Kind::file:
+      return H5Fclose(id);
+    case Hdf5Kind::dataset:
+      return H5Dclose(id);
+    case Hdf5Kind::dataspace:
+      return H5Sclose(id);
+    case Hdf5Kind::datatype:
+      return H5Tclose(id);
+    case Hdf5Kind::attribute:
+      return H5Aclose(id);
+    case Hdf5Kind::property_list:
+      return H5Pclose(id);
+  }
+  return -1;
+}
+
+/// Keeps the innermost entry of the error stack: the cause, not the chain of calls above it.
+herr_t keep_description(unsigned position, const H5E_error2_t* entry, void* target) {
+  if (position == 0 && entry->desc != nullptr) {
+    *static_cast<std::string*>(target) = entry->desc;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Hdf5Handle::Hdf5Handle(Hdf5Handle&& other) noexcept
+    : kind_(other.kind_), id_(std::exchange(other.id_, -1)) {}
+
+Hdf5Handle& Hdf5Handle::operator=(Hdf5Handle&& other) noexcept {
+  if (this != &other) {
+    close();
+    kind_ = other.kind_;
+    id_ = std::exchange(other.id_, -1);
+  }
+  return *this;
+}
+
+bool Hdf5Handle::close() noexcept {
+  if (id_ < 0) {
+    return true;
+  }
+  const auto lock = hdf5_lock();
+  return close_identifier(kind_, std::exchange(id_, -1)) >= 0;
+}
+
+std::unique_lock<std::recursive_mutex> hdf5_lock() {
+  static std::recursive_mutex mutex;
+  std::unique_lock lock(mutex);
+  // A file whose closing failed (disk full) stays in HDF5's tables half freed, and its clean-up at exit would crash; all
+  // our handles are closed by then.
+  static const bool no_clean_up_at_exit = H5dont_atexit() >= 0;
+  // A thread-safe HDF5 keeps one error stack per thread.
+  thread_local const bool silenced = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  static_cast<void>(no_clean_up_at_exit && silenced);
+  return lock;
+}
+
+std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string_view action) {
+  if (result >= 0) {
+    return result;
+  }
+  std::string reason = "HDF5 gives no reason";
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &reason);
+  H5Eclear2(H5E_DEFAULT);
+  const std::string object = place.object.empty() ? "" : fmt::format(", '{}'", place.object);
+  const std::string message =
+      fmt::format("{}{}: cannot {}: {}", place.file.string(), object, action, reason);
+  if (place.writing) {
+    throw EnvironmentError(message);
+  }
+  throw DataError(message);
+}
+
+}  // namespace jforge

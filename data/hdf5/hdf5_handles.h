@@ -1,0 +1,55 @@
+#pragma once
+
+/// Move-only handles over HDF5 identifiers, and the one lock around the library. HDF5's own headers
+/// stay inside data/hdf5/*.cpp: an identifier is passed as the 64-bit integer that it is.
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace jforge {
+
+/// What an HDF5 identifier names, and so which call closes it.
+enum class Hdf5Kind : std::uint8_t { file, dataset, dataspace, datatype, attribute, property_list };
+
+/// Owns one HDF5 identifier. Closing takes the lock and never throws.
+class Hdf5Handle {
+ public:
+  Hdf5Handle() = default;
+  /// Takes over `id`, which must be valid (check with hdf5_check).
+  Hdf5Handle(Hdf5Kind kind, std::int64_t id) : kind_(kind), id_(id) {}
+  Hdf5Handle(Hdf5Handle&& other) noexcept;
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept;
+  Hdf5Handle(const Hdf5Handle&) = delete;
+  Hdf5Handle& operator=(const Hdf5Handle&) = delete;
+  ~Hdf5Handle() { close(); }
+
+  [[nodiscard]] std::int64_t id() const noexcept { return id_; }
+  [[nodiscard]] bool valid() const noexcept { return id_ >= 0; }
+  /// Closes now. Returns false when HDF5 reports a failure (a flush that found the disk full).
+  bool close() noexcept;
+
+ private:
+  Hdf5Kind kind_ = Hdf5Kind::file;
+  std::int64_t id_ = -1;
+};
+
+/// Takes the process-wide lock under which every HDF5 call is made (the library is built without
+/// thread safety); the first call also turns off HDF5's printing of errors. Recursive.
+[[nodiscard]] std::unique_lock<std::recursive_mutex> hdf5_lock();
+
+/// Where an HDF5 call was made, for its error message.
+struct Hdf5Place {
+  const std::filesystem::path& file;
+  std::string_view object;  ///< Dataset or attribute; empty for the file itself.
+  bool writing = false;     ///< Failures are EnvironmentError when writing, DataError when reading.
+};
+
+/// Returns `result` unless it is negative, HDF5's sign of failure: then throws EnvironmentError or
+/// DataError with file, object, `action` ("open", "write") and HDF5's innermost reason. Call with
+/// the lock held.
+std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string_view action);
+
+}  // namespace jforge

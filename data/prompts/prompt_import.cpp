@@ -1,0 +1,326 @@
+#include "data/prompts/prompt_import.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "data/prompts/json_path_internal.h"
+#include "data/prompts/prompt_store.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace jforge {
+namespace {
+
+/// "-PATH" or "PATH".
+struct Ordering {
+  std::string path;
+  bool descending = false;
+};
+
+Ordering parse_ordering(const std::string& order_by) {
+  const bool descending = order_by.starts_with('-');
+  return {order_by.substr(descending ? 1 : 0), descending};
+}
+
+/// One import from candidates to stored prompts.
+class Selection {
+ public:
+  Selection(const PromptImportConfig& config, PromptReaderResult& read, ImportReport& report)
+      : config_(config), candidates_(read.candidates), report_(report), order_(candidates_.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+  }
+
+  /// Puts the candidates in the wanted order.
+  void sort() {
+    if (config_.order_by) {
+      const bool descending = parse_ordering(*config_.order_by).descending;
+      std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+        return order_before(candidates_[a].key, candidates_[b].key, descending);
+      });
+    }
+  }
+
+  void drop_duplicates() {
+    std::unordered_set<std::uint64_t> seen;
+    hashes_.resize(candidates_.size());
+    const std::size_t before = order_.size();
+    std::erase_if(order_, [&](std::size_t i) {
+      hashes_[i] = hash64(std::string_view(candidates_[i].text));
+      return !seen.insert(hashes_[i]).second;
+    });
+    report_.dropped.push_back(
+        {"duplicate text", static_cast<std::int64_t>(before - order_.size())});
+  }
+
+  /// Tokenises in the order in which prompts are taken, until `limit` are kept.
+  std::vector<StoredPrompt> take(const PromptEncoder& encoder, ImportProgress now,
+                                 const std::function<void(const ImportProgress&)>& progress) {
+    const std::vector<std::size_t> ranks = taking_order();
+    const auto limit =
+        static_cast<std::size_t>(config_.limit.value_or(static_cast<std::int64_t>(ranks.size())));
+    const int threads = config_.threads.value_or(
+        static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+    now.candidates = static_cast<std::int64_t>(std::min(limit, ranks.size()));
+    std::vector<std::pair<std::size_t, StoredPrompt>> kept;
+    std::int64_t over_long = 0;
+    std::size_t done = 0;
+    while (done < ranks.size() && kept.size() < limit) {
+      constexpr std::size_t kPiece = 4096;
+      const std::size_t count = std::min({kPiece, ranks.size() - done, limit - kept.size()});
+      std::vector<std::string_view> texts;
+      for (std::size_t i = done; i < done + count; ++i) {
+        texts.push_back(candidates_[order_[ranks[i]]].text);
+      }
+      auto tokens = encode_all(encoder, texts, threads);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t rank = ranks[done + i];
+        if (config_.max_prompt_tokens &&
+            static_cast<std::int64_t>(tokens[i].size()) > *config_.max_prompt_tokens) {
+          ++over_long;
+          continue;
+        }
+        const PromptCandidate& from = candidates_[order_[rank]];
+        kept.emplace_back(
+            rank, StoredPrompt{std::move(tokens[i]), hashes_[order_[rank]], from.file, from.line});
+      }
+      done += count;
+      if (progress) {
+        now.encoded = static_cast<std::int64_t>(done);
+        progress(now);
+      }
+    }
+    if (config_.max_prompt_tokens) {
+      report_.dropped.push_back(
+          {fmt::format("over max_prompt_tokens {}", *config_.max_prompt_tokens), over_long});
+    }
+    if (config_.limit) {
+      report_.dropped.push_back({fmt::format("over limit {}", *config_.limit),
+                                 static_cast<std::int64_t>(ranks.size() - done)});
+    }
+    std::sort(kept.begin(), kept.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<StoredPrompt> prompts;
+    prompts.reserve(kept.size());
+    for (auto& [rank, prompt] : kept) {
+      prompts.push_back(std::move(prompt));
+    }
+    return prompts;
+  }
+
+ private:
+  /// Indices into `order_` in the order in which prompts are taken.
+  [[nodiscard]] std::vector<std::size_t> taking_order() const {
+    std::vector<std::size_t> ranks(order_.size());
+    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+    if (config_.sample == PromptSample::random) {
+      RandomStream stream(config_.seed, RandomPurpose::prompt_sample);
+      for (std::size_t i = ranks.size(); i > 1; --i) {
+        std::swap(ranks[i - 1], ranks[stream.below(i)]);
+      }
+    }
+    return ranks;
+  }
+
+  const PromptImportConfig& config_;
+  std::vector<PromptCandidate>& candidates_;
+  ImportReport& report_;
+  std::vector<std::size_t> order_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+void write_quarantine(const std::filesystem::path& store_path, const std::vector<BadRecord>& bad) {
+  std::filesystem::path path = store_path;
+  path += ".quarantine";
+  if (bad.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+    return;
+  }
+  std::string lines;
+  for (const BadRecord& record : bad) {
+    const nlohmann::ordered_json line{
+        {"file", record.file}, {"line", record.line}, {"reason", record.reason}};
+    lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  publish_file(path, lines);
+}
+
+void require_kept(const ImportReport& report) {
+  if (report.kept > 0) {
+    return;
+  }
+  std::string counts =
+      fmt::format("{} records read, {} unreadable", report.records, report.unreadable.size());
+  for (const DroppedByRule& rule : report.dropped) {
+    if (rule.count > 0) {
+      counts += fmt::format(", {} dropped by '{}'", rule.count, rule.rule);
+    }
+  }
+  if (!report.unreadable.empty()) {
+    const BadRecord& first = report.unreadable.front();
+    counts += fmt::format("; first unreadable: {}:{}: {}", first.file, first.line, first.reason);
+  }
+  throw DataError(
+      fmt::format("no prompt is left of {}{}: {}; check prompts.files, field and keep_if",
+                  report.files.front(), report.files.size() > 1 ? " and others" : "", counts));
+}
+
+}  // namespace
+
+void PromptImportConfig::validate() const {
+  const auto positive = [](const char* name, std::int64_t value) {
+    if (value < 1) {
+      throw ConfigError(fmt::format("prompts.{} is {}: must be at least 1", name, value));
+    }
+  };
+  if (files.empty()) {
+    throw ConfigError("prompts.files is empty: name at least one file or pattern");
+  }
+  positive("limit", limit.value_or(1));
+  positive("max_prompt_tokens", max_prompt_tokens.value_or(1));
+  positive("threads", threads.value_or(1));
+  if (max_bad_records < 0) {
+    throw ConfigError(
+        fmt::format("prompts.max_bad_records is {}: must not be negative", max_bad_records));
+  }
+  if (!(max_bad_fraction >= 0 && max_bad_fraction <= 1)) {
+    throw ConfigError(
+        fmt::format("prompts.max_bad_fraction is {}: must be from 0 to 1", max_bad_fraction));
+  }
+  if (chat_template && *chat_template != "chatml") {
+    throw ConfigError(
+        fmt::format("prompts.template is '{}': the only template that can be forced is \"chatml\"",
+                    *chat_template));
+  }
+  static_cast<void>(parse_fields(field));
+  if (order_by) {
+    static_cast<void>(JsonPath(parse_ordering(*order_by).path));
+  }
+  for (const std::string& rule : keep_if) {
+    static_cast<void>(JsonPath(RecordFilter(rule).path()));
+  }
+}
+
+std::string ImportReport::to_json() const {
+  nlohmann::ordered_json json;
+  json["files"] = files;
+  json["records"] = records;
+  json["unreadable"] = unreadable.size();
+  json["dropped"] = nlohmann::ordered_json::array();
+  for (const DroppedByRule& rule : dropped) {
+    json["dropped"].push_back({{"rule", rule.rule}, {"count", rule.count}});
+  }
+  json["kept"] = kept;
+  json["tokens"] = tokens;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string import_identity(const PromptImportConfig& config, const PromptEncoder& encoder) {
+  const auto optional = [](const auto& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json();
+  };
+  const nlohmann::json json{
+      {"files", config.files},
+      {"field", config.field},
+      {"keep_if", config.keep_if},
+      {"order_by", optional(config.order_by)},
+      {"sample", config.sample == PromptSample::random ? "random" : "first"},
+      {"seed", config.sample == PromptSample::random ? config.seed : 0},
+      {"limit", optional(config.limit)},
+      {"max_prompt_tokens", optional(config.max_prompt_tokens)},
+      {"encoder", encoder.identity},
+  };
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return hash_hex(hash64(std::string_view(text)));
+}
+
+std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
+  std::vector<std::filesystem::path> files;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    std::error_code ignored;
+    std::vector<std::string> found;
+    // A name that holds pattern characters may be meant literally.
+    if (std::filesystem::exists(pattern, ignored)) {
+      found.push_back(pattern);
+    } else {
+      glob_t matches{};
+      if (glob(pattern.c_str(), GLOB_BRACE, nullptr, &matches) == 0) {
+        found.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+      }
+      globfree(&matches);
+    }
+    if (found.empty()) {
+      throw DataError(fmt::format("prompts.files: '{}' matches no file", pattern));
+    }
+    for (std::string& path : found) {
+      if (seen.insert(path).second) {
+        files.emplace_back(std::move(path));
+      }
+    }
+  }
+  return files;
+}
+
+ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
+                            const std::filesystem::path& store_path,
+                            const std::function<void(const ImportProgress&)>& progress) {
+  config.validate();
+  const auto start = std::chrono::steady_clock::now();
+  PromptReaderOptions options{.files = match_files(config.files),
+                              .field = config.field,
+                              .keep_if = config.keep_if,
+                              .order_by = std::nullopt,
+                              .max_bad_records = config.max_bad_records,
+                              .max_bad_fraction = config.max_bad_fraction};
+  if (config.order_by) {
+    options.order_by = parse_ordering(*config.order_by).path;
+  }
+  ImportProgress now;
+  PromptReaderResult read = read_prompts(options, [&](std::int64_t records, std::int64_t bytes) {
+    if (progress) {
+      now.records = records;
+      now.bytes = bytes;
+      progress(now);
+    }
+  });
+  ImportReport report;
+  for (const auto& file : options.files) {
+    report.files.push_back(file.string());
+  }
+  report.records = now.records = read.records;
+  report.bytes = now.bytes = read.bytes;
+  report.unreadable = std::move(read.bad);
+  report.dropped = std::move(read.dropped);
+
+  Selection selection(config, read, report);
+  selection.sort();
+  selection.drop_duplicates();
+  PromptStoreContent content;
+  content.prompts = selection.take(encoder, now, progress);
+  report.kept = static_cast<std::int64_t>(content.prompts.size());
+  for (const StoredPrompt& prompt : content.prompts) {
+    report.tokens += static_cast<std::int64_t>(prompt.tokens.size());
+  }
+  // Listed even when nothing is kept: that is when the list is needed most.
+  write_quarantine(store_path, report.unreadable);
+  require_kept(report);
+  content.identity = import_identity(config, encoder);
+  content.report = report.to_json();
+  write_prompt_store(store_path, content);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace jforge

@@ -1,0 +1,83 @@
+#pragma once
+
+/// Prompt files in, prompt store out: choose, order, sample, template, tokenise, bound.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/prompts/prompt_encoder.h"
+#include "data/prompts/prompt_reader.h"
+
+namespace jforge {
+
+/// Which prompts are taken when there are more than `limit`.
+enum class PromptSample : std::uint8_t {
+  first,   ///< The first ones, in the order of `order_by` (file order without it).
+  random,  ///< A seeded random choice; the chosen keep their order.
+};
+
+/// Section [prompts] of the configuration.
+struct PromptImportConfig {
+  std::vector<std::string> files;  ///< Paths or glob patterns; at least one.
+  std::string field = "prompt";    ///< Field name or JSON pointer; "A | B": the first one there is.
+  std::vector<std::string> keep_if;     ///< "PATH OP VALUE", all must hold.
+  std::optional<std::string> order_by;  ///< Path; "-PATH" descending. Stable.
+  PromptSample sample = PromptSample::first;
+  std::uint64_t seed = 0;             ///< Of the random sample.
+  std::optional<std::string> system;  ///< System text; default: the template's own.
+  std::optional<std::string>
+      chat_template;                  ///< "chatml" forces plain ChatML on an unknown template.
+  std::optional<std::int64_t> limit;  ///< Prompts to keep at most.
+  std::optional<std::int64_t> max_prompt_tokens;  ///< Longer templated prompts are dropped.
+  std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.
+  double max_bad_fraction = 0.1;  ///< So does a larger share of them (from 100 records on).
+  std::optional<int> threads;     ///< Default: all cores.
+
+  /// ConfigError naming the field that is missing, out of range or malformed.
+  void validate() const;
+};
+
+/// What an import did.
+struct ImportReport {
+  std::vector<std::string> files;  ///< As matched, sorted within a pattern.
+  std::int64_t records = 0;
+  std::int64_t bytes = 0;              ///< Uncompressed.
+  std::vector<BadRecord> unreadable;   ///< Quarantined.
+  std::vector<DroppedByRule> dropped;  ///< In the order applied.
+  std::int64_t kept = 0;
+  std::int64_t tokens = 0;  ///< Of the kept prompts.
+  double seconds = 0;
+
+  /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).
+  [[nodiscard]] std::string to_json() const;
+};
+
+/// How far an import is.
+struct ImportProgress {
+  std::int64_t records = 0, bytes = 0;       ///< Read so far.
+  std::int64_t encoded = 0, candidates = 0;  ///< Tokenised so far, of at most.
+};
+
+/// 16 hex digits over the settings that decide which prompts come out, and the encoder's identity.
+[[nodiscard]] std::string import_identity(const PromptImportConfig& config,
+                                          const PromptEncoder& encoder);
+
+/// Files that `patterns` match, each once, in the order of the patterns and sorted within one.
+/// DataError naming a pattern that matches nothing.
+[[nodiscard]] std::vector<std::filesystem::path> match_files(
+    const std::vector<std::string>& patterns);
+
+/// Imports prompts into the store `store_path`, which is published at the end. Rules apply in this
+/// order: unreadable, each keep_if, empty text, duplicate text (by hash; the first in order stays),
+/// max_prompt_tokens, limit. Quarantined records are listed in `store_path` + ".quarantine".
+/// `progress` may throw to stop the import; nothing is published then. DataError when nothing is
+/// kept (with the counts), when too much is unreadable, or a file cannot be read.
+ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
+                            const std::filesystem::path& store_path,
+                            const std::function<void(const ImportProgress&)>& progress = {});
+
+}  // namespace jforge

@@ -1,0 +1,167 @@
+#include "data/prompts/prompt_reader.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <utility>
+
+#include "data/prompts/json_path_internal.h"
+#include "data/prompts/record_stream.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::int64_t kFractionFrom = 100;
+constexpr std::int64_t kProgressBytes = 1 << 20;
+
+RecordValue to_value(simdjson::dom::element element) {
+  RecordValue value;
+  std::string_view text;
+  if (element.get_string().get(text) == simdjson::SUCCESS) {
+    value.text = std::string(text);
+    value.number = parse_number(value.text);
+    return value;
+  }
+  if (element.is_array()) {
+    value.is_array = true;
+    for (const simdjson::dom::element item : simdjson::dom::array(element)) {
+      value.elements.push_back(to_value(item));
+    }
+    return value;
+  }
+  double number = 0;
+  if (element.get_double().get(number) == simdjson::SUCCESS) {
+    value.number = number;
+  }
+  value.text = simdjson::minify(element);
+  return value;
+}
+
+/// State of one pass over the files.
+class Reading {
+ public:
+  explicit Reading(const PromptReaderOptions& options)
+      : options_(options), fields_(parse_fields(options.field)) {
+    for (const std::string& rule : options.keep_if) {
+      filters_.emplace_back(RecordFilter(rule));
+      filter_paths_.emplace_back(filters_.back().path());
+      result_.dropped.push_back({filters_.back().rule(), 0});
+    }
+    result_.dropped.push_back({"empty text", 0});
+    if (options.order_by) {
+      order_path_.emplace(*options.order_by);
+    }
+  }
+
+  void record(const RawRecord& raw, std::int32_t file) {
+    ++result_.records;
+    if (const auto reason = accept(raw, file)) {
+      const std::string name = options_.files[static_cast<std::size_t>(file)].string();
+      result_.bad.push_back({name, raw.line, *reason});
+    }
+    check_bad(false);
+  }
+
+  void check_bad(bool at_end) const {
+    const auto bad = static_cast<std::int64_t>(result_.bad.size());
+    const bool many = bad > options_.max_bad_records;
+    // A share of few records says little: early on it could stop a good import.
+    const bool share =
+        result_.records >= kFractionFrom &&
+        static_cast<double>(bad) > options_.max_bad_fraction * static_cast<double>(result_.records);
+    if (bad > 0 && (many || share)) {
+      const BadRecord& first = result_.bad.front();
+      throw DataError(
+          fmt::format("{} of {} records {} cannot be read (allowed: {} records and {:.3g} of all); "
+                      "the first is "
+                      "{}:{}: {}",
+                      bad, result_.records, at_end ? "in all" : "so far", options_.max_bad_records,
+                      options_.max_bad_fraction, first.file, first.line, first.reason));
+    }
+  }
+
+  PromptReaderResult result_;
+
+ private:
+  /// Takes the record in, or counts it as dropped; returns why it is bad, if it is.
+  std::optional<std::string> accept(const RawRecord& raw, std::int32_t file) {
+    if (raw.too_long) {
+      return fmt::format("longer than {} bytes", kMaxRecordBytes);
+    }
+    simdjson::dom::element root;
+    if (const auto error = parser_.parse(raw.text).get(root)) {
+      return std::string(simdjson::error_message(error));
+    }
+    for (std::size_t i = 0; i < filters_.size(); ++i) {
+      if (!filters_[i].matches(value_at(filter_paths_[i], root))) {
+        ++result_.dropped[i].count;
+        return std::nullopt;
+      }
+    }
+    std::optional<simdjson::dom::element> element;
+    for (std::size_t i = 0; i < fields_.size() && !element; ++i) {
+      element = fields_[i].find(root, scratch_);
+    }
+    std::string_view text;
+    if (!element) {
+      return fmt::format("no field '{}'", options_.field);
+    }
+    if (element->get_string().get(text) != simdjson::SUCCESS) {
+      return fmt::format("field '{}' is not a text", options_.field);
+    }
+    if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+      ++result_.dropped.back().count;
+      return std::nullopt;
+    }
+    PromptCandidate candidate{std::string(text), {}, file, raw.line};
+    if (order_path_) {
+      candidate.key = order_key(value_at(*order_path_, root));
+    }
+    result_.candidates.push_back(std::move(candidate));
+    return std::nullopt;
+  }
+
+  std::optional<RecordValue> value_at(const JsonPath& path, simdjson::dom::element root) {
+    const auto element = path.find(root, scratch_);
+    return element ? std::optional(to_value(*element)) : std::nullopt;
+  }
+
+  const PromptReaderOptions& options_;
+  std::vector<JsonPath> fields_;
+  std::vector<RecordFilter> filters_;
+  std::vector<JsonPath> filter_paths_;
+  std::optional<JsonPath> order_path_;
+  simdjson::dom::parser parser_;
+  JsonPath::Scratch scratch_;
+};
+
+}  // namespace
+
+PromptReaderResult read_prompts(
+    const PromptReaderOptions& options,
+    const std::function<void(std::int64_t records, std::int64_t bytes)>& progress) {
+  Reading reading(options);
+  RawRecord record;
+  std::int64_t earlier_bytes = 0;
+  std::int64_t reported = 0;
+  for (std::size_t file = 0; file < options.files.size(); ++file) {
+    RecordStream stream(options.files[file]);
+    while (stream.next(record)) {
+      // Room behind the text lets simdjson parse it in place.
+      record.text.reserve(record.text.size() + simdjson::SIMDJSON_PADDING);
+      reading.record(record, static_cast<std::int32_t>(file));
+      const std::int64_t bytes = earlier_bytes + stream.bytes_read();
+      if (progress && bytes - reported >= kProgressBytes) {
+        progress(reading.result_.records, bytes);
+        reported = bytes;
+      }
+    }
+    earlier_bytes += stream.bytes_read();
+  }
+  reading.check_bad(true);
+  reading.result_.bytes = earlier_bytes;
+  return std::move(reading.result_);
+}
+
+}  // namespace jforge

@@ -1,0 +1,63 @@
+#pragma once
+
+/// Reads prompt texts out of JSON files: field, conditions, quarantine of what cannot be read.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/prompts/record_filter.h"
+
+namespace jforge {
+
+/// A record that could not be read.
+struct BadRecord {
+  std::string file;
+  std::int64_t line = 0;
+  std::string reason;
+};
+
+/// How many records a rule dropped.
+struct DroppedByRule {
+  std::string rule;
+  std::int64_t count = 0;
+};
+
+/// A prompt text that passed the conditions.
+struct PromptCandidate {
+  std::string text;  ///< Exactly as in the record, white space included.
+  OrderKey key;
+  std::int32_t file = 0;  ///< Index into the list of files.
+  std::int64_t line = 0;  ///< From 1.
+};
+
+struct PromptReaderOptions {
+  std::vector<std::filesystem::path> files;
+  std::string
+      field;  ///< Field name or JSON pointer of the text; "A | B": A where the record has it.
+  std::vector<std::string> keep_if;     ///< Rules of RecordFilter, applied in this order.
+  std::optional<std::string> order_by;  ///< Path whose value becomes the candidates' key.
+  std::int64_t max_bad_records = 1000;
+  double max_bad_fraction = 0.1;  ///< Looked at once 100 records have been read.
+};
+
+struct PromptReaderResult {
+  std::vector<PromptCandidate> candidates;  ///< In file order.
+  std::vector<BadRecord> bad;
+  std::vector<DroppedByRule> dropped;  ///< One for each rule in order, then "empty text".
+  std::int64_t records = 0;            ///< Bad ones included.
+  std::int64_t bytes = 0;              ///< Uncompressed.
+};
+
+/// Reads all files. A record that is not valid JSON or UTF-8, is longer than 64 MiB, or has no text
+/// at the field is quarantined. `progress`, when given, is called about once a megabyte with
+/// records and bytes so far. DataError when more records are bad than allowed (naming the first),
+/// or a file cannot be read; ConfigError for malformed rules.
+[[nodiscard]] PromptReaderResult read_prompts(
+    const PromptReaderOptions& options,
+    const std::function<void(std::int64_t records, std::int64_t bytes)>& progress = {});
+
+}  // namespace jforge

@@ -1,0 +1,179 @@
+#include "data/prompts/prompt_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <utility>
+
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+void append_little_endian(std::string& bytes, std::uint64_t value, int count) {
+  for (int i = 0; i < count; ++i) {
+    bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+  }
+}
+
+std::uint64_t hash_tokens(std::span<const TokenId> tokens) {
+  std::string bytes;
+  bytes.reserve(tokens.size() * 4);
+  for (const TokenId token : tokens) {
+    append_little_endian(bytes, static_cast<std::uint32_t>(token), 4);
+  }
+  return hash64(std::string_view(bytes));
+}
+
+/// Collects the hashes of prompts, in order, into a store's digest.
+class DigestBuilder {
+ public:
+  void add(std::span<const TokenId> tokens) {
+    append_little_endian(bytes_, hash_tokens(tokens), 8);
+  }
+  [[nodiscard]] std::string digest() const { return hash_hex(hash64(std::string_view(bytes_))); }
+
+ private:
+  std::string bytes_;
+};
+
+}  // namespace
+
+void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content) {
+  std::vector<std::int64_t> offsets{0}, text_hashes, lines;
+  std::vector<std::int32_t> files;
+  DigestBuilder digest;
+  for (const StoredPrompt& prompt : content.prompts) {
+    offsets.push_back(offsets.back() + static_cast<std::int64_t>(prompt.tokens.size()));
+    text_hashes.push_back(std::bit_cast<std::int64_t>(prompt.text_hash));
+    files.push_back(prompt.source_file);
+    lines.push_back(prompt.source_line);
+    digest.add(prompt.tokens);
+  }
+  publish_with(path, [&](const std::filesystem::path& temporary) {
+    Hdf5Writer file(temporary);
+    file.attribute("format", "jforge-prompts");
+    file.attribute("format_version", std::int64_t{1});
+    file.attribute("num_prompts", static_cast<std::int64_t>(content.prompts.size()));
+    file.attribute("digest", digest.digest());
+    file.attribute("identity", content.identity);
+    file.write("offsets", offsets);
+    file.create<TokenId>("tokens", offsets.back());
+    // Gathered into pieces: one write for each prompt would be slow, all at once would double the
+    // memory.
+    constexpr std::size_t kPieceTokens = std::size_t{4} << 20;
+    std::vector<TokenId> piece;
+    std::int64_t written = 0;
+    const auto flush = [&] {
+      file.write_slice<TokenId>("tokens", written, piece);
+      written += static_cast<std::int64_t>(piece.size());
+      piece.clear();
+    };
+    for (const StoredPrompt& prompt : content.prompts) {
+      piece.insert(piece.end(), prompt.tokens.begin(), prompt.tokens.end());
+      if (piece.size() >= kPieceTokens) {
+        flush();
+      }
+    }
+    flush();
+    file.write("text_hash", text_hashes);
+    file.write("source_file", files);
+    file.write("source_line", lines);
+    file.write("report", std::vector<std::uint8_t>(content.report.begin(), content.report.end()));
+    file.close();
+  });
+}
+
+PromptStore PromptStore::open(const std::filesystem::path& path, SealCheck check) {
+  PromptStore store{Hdf5Reader(path, check)};
+  const Hdf5Reader& file = store.file_;
+  if (file.text_attribute("format") != "jforge-prompts") {
+    throw DataError(fmt::format("{}: not a prompt store", path.string()));
+  }
+  if (const auto version = file.integer_attribute("format_version"); version != 1) {
+    throw DataError(
+        fmt::format("{}: format version {}, this program reads version 1", path.string(), version));
+  }
+  store.digest_ = file.text_attribute("digest");
+  store.identity_ = file.text_attribute("identity");
+  store.offsets_ = file.read<std::int64_t>("offsets");
+  const std::int64_t prompts = file.integer_attribute("num_prompts");
+  if (prompts < 0 || store.offsets_.size() != static_cast<std::size_t>(prompts) + 1 ||
+      store.offsets_.front() != 0 || store.offsets_.back() != file.size("tokens") ||
+      !std::is_sorted(store.offsets_.begin(), store.offsets_.end())) {
+    throw DataError(
+        fmt::format("{}: damaged: its offsets do not fit its tokens; delete it and import again",
+                    path.string()));
+  }
+  for (const char* name : {"text_hash", "source_file", "source_line"}) {
+    if (file.size(name) != prompts) {
+      throw DataError(
+          fmt::format("{}: damaged: '{}' has {} entries for {} prompts; delete it and "
+                      "import again",
+                      path.string(), name, file.size(name), prompts));
+    }
+  }
+  return store;
+}
+
+void PromptStore::check_id(PromptId id) const {
+  if (id < 0 || id >= size()) {
+    throw DataError(fmt::format("{}: no prompt {} among {}", file_.path().string(), id, size()));
+  }
+}
+
+std::int64_t PromptStore::length(PromptId id) const {
+  check_id(id);
+  const auto i = static_cast<std::size_t>(id);
+  return offsets_[i + 1] - offsets_[i];
+}
+
+std::vector<TokenId> PromptStore::tokens(PromptId id) const {
+  std::vector<TokenId> ids(static_cast<std::size_t>(length(id)));
+  file_.read_slice<TokenId>("tokens", offsets_[static_cast<std::size_t>(id)], ids);
+  return ids;
+}
+
+std::string PromptStore::report() const {
+  const auto bytes = file_.read<std::uint8_t>("report");
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<std::uint64_t> PromptStore::text_hashes() const {
+  std::vector<std::uint64_t> hashes;
+  for (const std::int64_t hash : file_.read<std::int64_t>("text_hash")) {
+    hashes.push_back(std::bit_cast<std::uint64_t>(hash));
+  }
+  return hashes;
+}
+
+void PromptStore::verify() const {
+  // In slices of whole prompts, so that the store need not fit in memory.
+  constexpr std::int64_t kPieceTokens = std::int64_t{4} << 20;
+  DigestBuilder digest;
+  std::vector<TokenId> piece;
+  for (std::size_t begin = 0; begin + 1 < offsets_.size();) {
+    std::size_t end = begin + 1;
+    while (end + 1 < offsets_.size() && offsets_[end + 1] - offsets_[begin] <= kPieceTokens) {
+      ++end;
+    }
+    piece.resize(static_cast<std::size_t>(offsets_[end] - offsets_[begin]));
+    file_.read_slice<TokenId>("tokens", offsets_[begin], piece);
+    for (std::size_t i = begin; i < end; ++i) {
+      digest.add(std::span(piece).subspan(static_cast<std::size_t>(offsets_[i] - offsets_[begin]),
+                                          static_cast<std::size_t>(offsets_[i + 1] - offsets_[i])));
+    }
+    begin = end;
+  }
+  if (digest.digest() != digest_) {
+    throw DataError(
+        fmt::format("{}: damaged: its tokens have digest {} instead of {}; delete it "
+                    "and import again",
+                    file_.path().string(), digest.digest(), digest_));
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,251 @@
+#include "data/prompts/record_stream.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+/// Buffered bytes of a plain or gzip file, with the line number of the next byte.
+class RecordStream::Source {
+ public:
+  explicit Source(const std::filesystem::path& path)
+      : path_(path.string()), buffer_(std::size_t{1} << 20) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      throw DataError(fmt::format("{}: is a directory, not a file of prompts", path_));
+    }
+    // zlib reads files that are not gzip as they are.
+    file_ = gzopen(path.c_str(), "rb");
+    if (file_ == nullptr) {
+      throw DataError(fmt::format("{}: cannot open: {}", path_, std::strerror(errno)));
+    }
+    gzbuffer(file_, 1 << 18);
+  }
+  ~Source() { gzclose(file_); }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  /// Next byte without taking it; −1 at the end.
+  int peek() {
+    if (at_ == end_ && !refill()) {
+      return -1;
+    }
+    return static_cast<unsigned char>(buffer_[at_]);
+  }
+
+  void take() {
+    line_ += buffer_[at_] == '\n' ? 1 : 0;
+    ++at_;
+  }
+
+  /// Takes bytes up to and including the next newline, appending those before it to `record`; false
+  /// when the file is at its end.
+  bool take_line(RawRecord& record) {
+    if (peek() < 0) {
+      return false;
+    }
+    record.line = line_;
+    do {
+      const char* begin = buffer_.data() + at_;
+      const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', end_ - at_));
+      const std::size_t count =
+          newline == nullptr ? end_ - at_ : static_cast<std::size_t>(newline - begin);
+      append(record, {begin, count});
+      at_ += count;
+      if (newline != nullptr) {
+        take();
+        return true;
+      }
+    } while (refill());
+    return true;
+  }
+
+  static void append(RawRecord& record, std::string_view bytes) {
+    const std::size_t room = kMaxRecordBytes - record.text.size();
+    record.too_long = record.too_long || bytes.size() > room;
+    record.text.append(bytes.substr(0, room));
+  }
+
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw DataError(fmt::format("{}:{}: {}", path_, line_, what));
+  }
+
+  [[nodiscard]] std::int64_t line() const { return line_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  bool refill() {
+    const int count = gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
+    if (count <= 0) {
+      int code = Z_OK;
+      const char* message = gzerror(file_, &code);
+      if (code != Z_OK && code != Z_STREAM_END) {
+        refuse(fmt::format("cannot be read further: {}",
+                           code == Z_ERRNO ? std::strerror(errno) : message));
+      }
+      return false;
+    }
+    at_ = 0;
+    end_ = static_cast<std::size_t>(count);
+    bytes_ += count;
+    return true;
+  }
+
+  std::string path_;
+  gzFile file_ = nullptr;
+  std::vector<char> buffer_;
+  std::size_t at_ = 0;
+  std::size_t end_ = 0;
+  std::int64_t line_ = 1;
+  std::int64_t bytes_ = 0;
+};
+
+namespace {
+
+bool is_space(int byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r'; }
+
+}  // namespace
+
+RecordStream::RecordStream(const std::filesystem::path& path)
+    : source_(std::make_unique<Source>(path)) {}
+RecordStream::~RecordStream() = default;
+RecordStream::RecordStream(RecordStream&&) noexcept = default;
+RecordStream& RecordStream::operator=(RecordStream&&) noexcept = default;
+
+std::int64_t RecordStream::bytes_read() const { return source_->bytes(); }
+
+int RecordStream::skip_space() {
+  while (is_space(source_->peek())) {
+    source_->take();
+  }
+  return source_->peek();
+}
+
+void RecordStream::detect_form() {
+  if (source_->peek() == 0xEF) {
+    for (const int byte : {0xEF, 0xBB, 0xBF}) {
+      if (source_->peek() != byte) {
+        source_->refuse("starts with half a byte order mark: not UTF-8 text");
+      }
+      source_->take();
+    }
+  }
+  form_ = skip_space() == '[' ? Form::array : Form::lines;
+  if (form_ == Form::array) {
+    source_->take();
+  }
+}
+
+bool RecordStream::next(RawRecord& record) {
+  if (form_ == Form::unknown) {
+    detect_form();
+  }
+  record.text.clear();
+  record.too_long = false;
+  switch (form_) {
+    case Form::lines:
+      return next_line(record);
+    case Form::array:
+      return next_element(record);
+    default:
+      return false;
+  }
+}
+
+bool RecordStream::next_line(RawRecord& record) {
+  while (source_->take_line(record)) {
+    std::string& text = record.text;
+    while (!text.empty() && is_space(static_cast<unsigned char>(text.back()))) {
+      text.pop_back();
+    }
+    text.erase(0, std::min(text.find_first_not_of(" \t\r"), text.size()));
+    if (!text.empty()) {
+      return true;
+    }
+    record.too_long = false;
+  }
+  form_ = Form::finished;
+  return false;
+}
+
+bool RecordStream::next_element(RawRecord& record) {
+  int byte = skip_space();
+  if (!first_element_ && byte == ',') {
+    source_->take();
+    byte = skip_space();
+    if (byte == ']' || byte == ',') {
+      source_->refuse("an element is missing between the commas of the array");
+    }
+  } else if (byte == ']') {
+    source_->take();
+    if (skip_space() >= 0) {
+      source_->refuse(
+          "there is text behind the end of the array: give one array, or one record a "
+          "line");
+    }
+    form_ = Form::finished;
+    return false;
+  } else if (!first_element_) {
+    source_->refuse(byte < 0 ? "the array does not end: the file is cut short"
+                             : "a comma or ] is missing between the elements of the array");
+  }
+  if (byte < 0) {
+    source_->refuse("the array does not end: the file is cut short");
+  }
+  first_element_ = false;
+  record.line = source_->line();
+  scan_element(record);
+  return true;
+}
+
+void RecordStream::scan_element(RawRecord& record) {
+  int depth = 0;
+  bool in_string = false;
+  while (true) {
+    const int byte = source_->peek();
+    if (byte < 0) {
+      source_->refuse("the array does not end: the file is cut short");
+    }
+    const char c = static_cast<char>(byte);
+    if (!in_string && depth == 0 && (c == ',' || c == ']' || is_space(byte))) {
+      return;  // behind a number, true, false or null
+    }
+    Source::append(record, {&c, 1});
+    source_->take();
+    if (in_string) {
+      if (c == '\\') {
+        const int escaped = source_->peek();
+        if (escaped >= 0) {
+          const char e = static_cast<char>(escaped);
+          Source::append(record, {&e, 1});
+          source_->take();
+        }
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+    if (!in_string && depth == 0 && (c == '"' || c == '}' || c == ']')) {
+      return;
+    }
+    if (depth < 0) {
+      source_->refuse("brackets of the array do not match");
+    }
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,83 @@
+#pragma once
+
+/// Benchmark tasks: what is asked, what counts as the answer, what counts as right. A task has a
+/// name and a version; the version names the prompt style and the extraction rule, because the
+/// scorer moves results more than most models do.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/chat_template.h"
+
+namespace jforge {
+
+/// One problem.
+struct TaskRecord {
+  std::string id;                             ///< "gsm8k/17": task and 0-based place in its file.
+  std::map<std::string, std::string> fields;  ///< Texts as they stand in the file.
+};
+
+/// Outcome of grading.
+enum class VerdictStatus : std::uint8_t { pass, fail, timeout };
+/// "pass", "fail" or "timeout".
+[[nodiscard]] std::string_view to_string(VerdictStatus status);
+
+struct Verdict {
+  VerdictStatus status = VerdictStatus::fail;
+  std::string reason;                 ///< One line; empty for a pass.
+  std::optional<std::string> answer;  ///< What was extracted, in canonical form.
+};
+
+/// Choices that belong to a task's identity.
+struct TaskOptions {
+  /// How the question is put; each task documents its styles. Empty: the task's default.
+  std::string prompt_style;
+};
+
+/// One benchmark task. Immutable; methods may be called from many threads.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  /// Name on the command line and in results: "gsm8k".
+  [[nodiscard]] virtual std::string name() const = 0;
+  /// Versions of prompt and rules: "gsm8k/plain/extract-1".
+  [[nodiscard]] virtual std::string version() const = 0;
+  /// Reads the problems from `data`: the directory that holds the benchmarks' folders, or the
+  /// task's file itself. DataError naming file and line.
+  [[nodiscard]] virtual std::vector<TaskRecord> load(const std::filesystem::path& data) const = 0;
+  /// The conversation that is put to the model (generation prompt to be added).
+  [[nodiscard]] virtual std::vector<ChatMessage> prompt(const TaskRecord& record) const = 0;
+  /// Tokens to generate at most unless the configuration says otherwise.
+  [[nodiscard]] virtual std::int64_t default_max_new_tokens() const = 0;
+  /// Texts that end a completion (cut before them) besides the end-of-sequence token.
+  [[nodiscard]] virtual std::vector<std::string> stop_texts() const = 0;
+  /// The answer in a completion, in canonical form; nothing when there is none.
+  [[nodiscard]] virtual std::optional<std::string> extract(std::string_view completion) const = 0;
+  /// Grades an extracted answer. DataError when the record itself has no valid answer.
+  [[nodiscard]] virtual Verdict grade(const std::optional<std::string>& answer,
+                                      const TaskRecord& record) const = 0;
+};
+
+/// Names of all tasks, sorted.
+[[nodiscard]] std::vector<std::string> task_names();
+/// The task `name`. ConfigError listing the known ones, or the known prompt styles.
+[[nodiscard]] std::unique_ptr<Task> make_task(std::string_view name,
+                                              const TaskOptions& options = {});
+
+/// Reads a task's JSON records: every record must be an object with all of `required` as texts; a
+/// bad one is a DataError naming file and line (a benchmark is never scored in part). `data` is a
+/// file, or a directory in which the first of `candidates` (relative paths) that exists is taken.
+/// Ids are "TASK/INDEX".
+[[nodiscard]] std::vector<TaskRecord> load_task_records(const std::filesystem::path& data,
+                                                        const std::string& task,
+                                                        const std::vector<std::string>& candidates,
+                                                        const std::vector<std::string>& required);
+
+}  // namespace jforge

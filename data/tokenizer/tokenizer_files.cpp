@@ -1,0 +1,256 @@
+#define XXH_INLINE_ALL
+#include "data/tokenizer/tokenizer_files.h"
+
+#include <fmt/core.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "data/tokenizer/json_fields.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/unicode.h"
+
+namespace jforge {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string read_gz(const fs::path& file) {
+  const std::unique_ptr<gzFile_s, decltype(&gzclose_r)> stream(gzopen(file.c_str(), "rb"),
+                                                               &gzclose_r);
+  if (stream == nullptr) {
+    throw DataError(fmt::format("cannot open {}: check path and permissions", file.string()));
+  }
+  std::string bytes;
+  std::array<char, 1 << 16> buffer{};
+  for (;;) {
+    const int got = gzread(stream.get(), buffer.data(), static_cast<unsigned>(buffer.size()));
+    if (got <= 0) break;
+    bytes.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  int status = Z_OK;
+  gzerror(stream.get(), &status);
+  // zlib hands plain files through unchanged and reports a cut stream only as an error code.
+  if (status != Z_OK || gzdirect(stream.get()) != 0) {
+    throw DataError(fmt::format("{} is damaged or not gzip data: copy it again", file.string()));
+  }
+  return bytes;
+}
+
+/// `directory/name`, or `directory/name.gz`, or an empty path when neither is there.
+fs::path find_plain_or_gz(const fs::path& directory, const std::string& name) {
+  for (const std::string& candidate : {name, name + ".gz"}) {
+    if (fs::is_regular_file(directory / candidate)) return directory / candidate;
+  }
+  return {};
+}
+
+/// Hash over the names and contents of the files read, in the order they are added.
+class ContentHash {
+ public:
+  void add(const std::string& name, const std::string& content) {
+    hash_ = XXH3_64bits_withSeed(name.data(), name.size(), hash_);
+    hash_ = XXH3_64bits_withSeed(content.data(), content.size(), hash_);
+  }
+  [[nodiscard]] std::string hex() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  XXH64_hash_t hash_ = 0;
+};
+
+void read_vocab_json(const std::string& text, const std::string& origin,
+                     TokenizerDefinition& definition) {
+  const json vocabulary = parse_json_object(text, origin);
+  definition.vocabulary.reserve(vocabulary.size());
+  for (const auto& [token, id] : vocabulary.items()) {
+    definition.vocabulary.emplace_back(token, json_token_id(id, origin, token));
+  }
+}
+
+void read_merges_txt(const std::string& text, const std::string& origin,
+                     TokenizerDefinition& definition) {
+  require_valid_utf8(text, origin);
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (number == 1 && line.starts_with("#version")) continue;
+    const std::size_t blank = line.find(' ');
+    if (blank == std::string_view::npos || blank == 0 || blank + 1 == line.size() ||
+        line.find(' ', blank + 1) != std::string_view::npos) {
+      throw DataError(fmt::format("{}: line {} is not two tokens with one blank between: '{}'",
+                                  origin, number, line.substr(0, 60)));
+    }
+    definition.merges.emplace_back(line.substr(0, blank), line.substr(blank + 1));
+  }
+}
+
+/// Content of a token given as "text" or as {"content": "text", …}.
+std::optional<std::string> token_content(const json& value, const std::string& origin,
+                                         const std::string& what) {
+  if (value.is_null()) return std::nullopt;
+  if (value.is_object()) return json_string(json_member(value, "content"), origin, what);
+  return json_string(value, origin, what);
+}
+
+/// Adds the tokens of `added_tokens_decoder` that tokenizer.json did not name; a disagreement
+/// between the two is an error, because the ids would depend on which one is believed.
+void merge_added_tokens(const json& config, const std::string& origin,
+                        TokenizerDefinition& definition) {
+  const json& decoder = json_member(config, "added_tokens_decoder");
+  if (decoder.is_null()) return;
+  if (!decoder.is_object()) {
+    throw DataError(fmt::format("{}: added_tokens_decoder must be an object", origin));
+  }
+  for (const auto& [key, entry] : decoder.items()) {
+    std::int64_t id = -1;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size()) id = -1;
+    const AddedToken token = json_added_token(
+        entry, json_token_id(id, origin, fmt::format("added token '{}'", key)), origin);
+    const auto same = [&](const AddedToken& other) {
+      return other.id == token.id || other.content == token.content;
+    };
+    const auto known = std::find_if(definition.added.begin(), definition.added.end(), same);
+    if (known == definition.added.end()) {
+      definition.added.push_back(token);
+    } else if (!(*known == token)) {
+      throw DataError(fmt::format("{}: added token {} '{}' is declared differently a second time",
+                                  origin, token.id, token.content));
+    }
+  }
+}
+
+bool is_added(const TokenizerDefinition& definition, const std::string& content) {
+  return std::any_of(definition.added.begin(), definition.added.end(),
+                     [&](const AddedToken& token) { return token.content == content; });
+}
+
+void require_added(const TokenizerDefinition& definition, const std::string& content,
+                   const std::string& origin, std::string_view what) {
+  if (!is_added(definition, content)) {
+    throw DataError(
+        fmt::format("{}: {} '{}' is not among the added tokens: declare it in "
+                    "added_tokens_decoder",
+                    origin, what, content));
+  }
+}
+
+/// The fields of tokenizer_config.json that name tokens or change ids.
+void read_tokenizer_config(const json& config, const std::string& origin,
+                           TokenizerDefinition& definition) {
+  merge_added_tokens(config, origin, definition);
+  for (const char* key :
+       {"add_prefix_space", "add_bos_token", "add_eos_token", "split_special_tokens"}) {
+    if (json_flag(config, key, false, origin)) {
+      throw DataError(fmt::format("{}: {} = true is not supported", origin, key));
+    }
+  }
+  for (const char* key : {"eos_token", "pad_token", "bos_token", "unk_token"}) {
+    const auto content = token_content(json_member(config, key), origin, key);
+    if (!content) continue;
+    require_added(definition, *content, origin, key);
+    if (std::string_view(key) == "eos_token") definition.eos = content;
+    if (std::string_view(key) == "pad_token") definition.pad = content;
+  }
+  const json& additional = json_member(config, "additional_special_tokens");
+  if (additional.is_null()) return;
+  if (!additional.is_array()) {
+    throw DataError(fmt::format("{}: additional_special_tokens must be an array", origin));
+  }
+  for (const json& entry : additional) {
+    const auto content = token_content(entry, origin, "additional_special_tokens");
+    if (content) require_added(definition, *content, origin, "additional special token");
+  }
+}
+
+/// vocab.json + merges.txt say nothing of normalisation and splitting: the class implies both.
+void apply_tokenizer_class(const json& config, const std::string& origin,
+                           TokenizerDefinition& definition) {
+  const std::string name =
+      json_string(json_member(config, "tokenizer_class"), origin, "tokenizer_class");
+  if (name != "Qwen2Tokenizer" && name != "Qwen2TokenizerFast") {
+    throw DataError(
+        fmt::format("{}: tokenizer_class '{}' is not supported without a "
+                    "tokenizer.json: known is Qwen2Tokenizer",
+                    origin, name));
+  }
+  definition.split_expression = kQwen2Split;
+  definition.nfc = true;
+}
+
+}  // namespace
+
+std::string read_file_or_gz(const fs::path& file) {
+  if (file.extension() == ".gz") return read_gz(file);
+  std::ifstream stream(file, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  if (!stream) {
+    throw DataError(fmt::format("cannot read {}: check path and permissions", file.string()));
+  }
+  return bytes;
+}
+
+bool tokenizer_files_present(const fs::path& directory) {
+  return fs::is_regular_file(directory / "tokenizer.json") ||
+         (!find_plain_or_gz(directory, "vocab.json").empty() &&
+          !find_plain_or_gz(directory, "merges.txt").empty() &&
+          fs::is_regular_file(directory / "tokenizer_config.json"));
+}
+
+TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
+  if (!tokenizer_files_present(directory)) {
+    throw DataError(
+        fmt::format("{} holds no tokenizer: expected tokenizer.json, or vocab.json, "
+                    "merges.txt and tokenizer_config.json",
+                    directory.string()));
+  }
+  TokenizerDefinition definition;
+  ContentHash hash;
+  const auto read = [&](const std::string& name, const fs::path& file) {
+    std::string text = read_file_or_gz(file);
+    hash.add(name, text);
+    return text;
+  };
+  const fs::path config_path = directory / "tokenizer_config.json";
+  const bool whole = fs::is_regular_file(directory / "tokenizer.json");
+  if (whole) {
+    const fs::path file = directory / "tokenizer.json";
+    parse_tokenizer_json(read("tokenizer.json", file), file.string(), definition);
+  } else {
+    const fs::path vocab = find_plain_or_gz(directory, "vocab.json");
+    const fs::path merges = find_plain_or_gz(directory, "merges.txt");
+    definition.origin = vocab.string();
+    read_vocab_json(read("vocab.json", vocab), vocab.string(), definition);
+    read_merges_txt(read("merges.txt", merges), merges.string(), definition);
+  }
+  if (fs::is_regular_file(config_path)) {
+    const std::string origin = config_path.string();
+    const json config = parse_json_object(read("tokenizer_config.json", config_path), origin);
+    if (!whole) apply_tokenizer_class(config, origin, definition);
+    read_tokenizer_config(config, origin, definition);
+  }
+  if (const fs::path added = directory / "added_tokens.json"; fs::is_regular_file(added)) {
+    const json tokens = parse_json_object(read("added_tokens.json", added), added.string());
+    for (const auto& [content, id] : tokens.items()) {
+      require_added(definition, content, added.string(), "token");
+    }
+  }
+  // The template shapes every prompt, so it belongs to the identity of a run too.
+  const fs::path chat_template = directory / "chat_template.jinja";
+  if (fs::is_regular_file(chat_template)) read("chat_template.jinja", chat_template);
+  definition.content_hash = hash.hex();
+  return definition;
+}
+
+}  // namespace jforge

@@ -1,0 +1,175 @@
+/// tokenizer.json: only what changes ids or text is read, and what is not supported is refused.
+
+#include <fmt/core.h>
+
+#include "data/tokenizer/json_fields.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
+
+namespace jforge {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& origin, std::string_view field, const json& value) {
+  std::string shown = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
+  throw DataError(
+      fmt::format("{}: {} = {} is not supported: use a byte-level BPE tokenizer such as Qwen2's",
+                  origin, field, shown));
+}
+
+std::string type_of(const json& object, const std::string& origin, std::string_view where) {
+  if (!object.is_object()) throw DataError(fmt::format("{}: {} must be an object", origin, where));
+  return json_string(json_member(object, "type"), origin, fmt::format("{}.type", where));
+}
+
+/// DataError unless the member is absent, null, false, zero or an empty string.
+void require_unset(const json& object, const std::string& key, const std::string& origin) {
+  const json& value = json_member(object, key);
+  const bool unset = value.is_null() || value == false || value == "" ||
+                     (value.is_number() && value.get<double>() == 0.0);
+  if (!unset) refuse(origin, key, value);
+}
+
+const json& array_of(const json& object, const std::string& key, const std::string& origin) {
+  const json& value = json_member(object, key);
+  if (!value.is_array()) throw DataError(fmt::format("{}: {} must be an array", origin, key));
+  return value;
+}
+
+void read_normalizer(const json& normalizer, const std::string& origin,
+                     TokenizerDefinition& definition) {
+  if (normalizer.is_null()) return;
+  const std::string type = type_of(normalizer, origin, "normalizer");
+  if (type == "NFC") {
+    definition.nfc = true;
+  } else if (type == "Sequence") {
+    for (const json& part : array_of(normalizer, "normalizers", origin)) {
+      read_normalizer(part, origin, definition);
+    }
+  } else {
+    refuse(origin, "normalizer", normalizer);
+  }
+}
+
+/// A `ByteLevel` pre-tokenizer; returns whether it cuts by GPT-2's expression itself.
+bool read_byte_level(const json& part, const std::string& origin) {
+  json_only_known(part, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, origin,
+                  "pre_tokenizer ByteLevel");
+  if (json_flag(part, "add_prefix_space", true, origin)) {
+    refuse(origin, "pre_tokenizer ByteLevel.add_prefix_space", true);
+  }
+  return json_flag(part, "use_regex", true, origin);
+}
+
+std::string read_split(const json& part, const std::string& origin) {
+  json_only_known(part, {"type", "pattern", "behavior", "invert"}, origin, "pre_tokenizer Split");
+  const json& pattern = json_member(part, "pattern");
+  if (!pattern.is_object() || !json_member(pattern, "Regex").is_string()) {
+    refuse(origin, "pre_tokenizer Split.pattern", pattern);
+  }
+  if (json_member(part, "behavior") != "Isolated") {
+    refuse(origin, "pre_tokenizer Split.behavior", json_member(part, "behavior"));
+  }
+  require_unset(part, "invert", origin);
+  return json_member(pattern, "Regex").get<std::string>();
+}
+
+void read_pre_tokenizer(const json& value, const std::string& origin,
+                        TokenizerDefinition& definition) {
+  const std::string type = type_of(value, origin, "pre_tokenizer");
+  if (type == "ByteLevel") {
+    if (!read_byte_level(value, origin)) refuse(origin, "pre_tokenizer", value);
+    definition.split_expression = kGpt2Split;
+    return;
+  }
+  if (type != "Sequence") refuse(origin, "pre_tokenizer", value);
+  const json& parts = array_of(value, "pretokenizers", origin);
+  if (parts.size() != 2 || type_of(parts[0], origin, "pre_tokenizer part 0") != "Split" ||
+      type_of(parts[1], origin, "pre_tokenizer part 1") != "ByteLevel") {
+    refuse(origin, "pre_tokenizer", value);
+  }
+  definition.split_expression = read_split(parts[0], origin);
+  if (read_byte_level(parts[1], origin)) {
+    refuse(origin, "pre_tokenizer ByteLevel.use_regex", true);
+  }
+}
+
+std::pair<std::string, std::string> read_merge(const json& entry, std::size_t rank,
+                                               const std::string& origin) {
+  if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
+    return {entry[0].get<std::string>(), entry[1].get<std::string>()};
+  }
+  if (entry.is_string()) {
+    const auto& text = entry.get_ref<const std::string&>();
+    const std::size_t blank = text.find(' ');
+    if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos) {
+      return {text.substr(0, blank), text.substr(blank + 1)};
+    }
+  }
+  throw DataError(
+      fmt::format("{}: merge {} must be \"left right\" or [left, right]", origin, rank));
+}
+
+void read_model(const json& model, const std::string& origin, TokenizerDefinition& definition) {
+  json_only_known(
+      model,
+      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"},
+      origin, "model");
+  if (json_member(model, "type") != "BPE") refuse(origin, "model.type", json_member(model, "type"));
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                          "byte_fallback", "ignore_merges", "unk_token"}) {
+    require_unset(model, key, origin);
+  }
+  const json& vocabulary = json_member(model, "vocab");
+  if (!vocabulary.is_object()) {
+    throw DataError(fmt::format("{}: model.vocab must be an object", origin));
+  }
+  definition.vocabulary.reserve(vocabulary.size());
+  for (const auto& [token, id] : vocabulary.items()) {
+    definition.vocabulary.emplace_back(token, json_token_id(id, origin, token));
+  }
+  const json& merges = array_of(model, "merges", origin);
+  definition.merges.reserve(merges.size());
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    definition.merges.push_back(read_merge(merges[rank], rank, origin));
+  }
+}
+
+}  // namespace
+
+void parse_tokenizer_json(const std::string& text, const std::string& origin,
+                          TokenizerDefinition& definition) {
+  const json root = parse_json_object(text, origin);
+  json_only_known(root,
+                  {"version", "truncation", "padding", "added_tokens", "normalizer",
+                   "pre_tokenizer", "post_processor", "decoder", "model"},
+                  origin, "the tokenizer");
+  definition.origin = origin;
+  require_unset(root, "truncation", origin);
+  require_unset(root, "padding", origin);
+  read_normalizer(json_member(root, "normalizer"), origin, definition);
+  read_pre_tokenizer(json_member(root, "pre_tokenizer"), origin, definition);
+  // A ByteLevel post-processor only trims offsets; any other adds tokens.
+  const json& post_processor = json_member(root, "post_processor");
+  if (!post_processor.is_null() &&
+      type_of(post_processor, origin, "post_processor") != "ByteLevel") {
+    refuse(origin, "post_processor", post_processor);
+  }
+  const json& decoder = json_member(root, "decoder");
+  if (type_of(decoder, origin, "decoder") != "ByteLevel") refuse(origin, "decoder", decoder);
+  read_model(json_member(root, "model"), origin, definition);
+  const json& added = json_member(root, "added_tokens");
+  if (added.is_null()) return;
+  for (const json& entry : array_of(root, "added_tokens", origin)) {
+    if (!entry.is_object()) {
+      throw DataError(fmt::format("{}: an added token must be an object", origin));
+    }
+    const TokenId id = json_token_id(json_member(entry, "id"), origin, "an added token");
+    definition.added.push_back(json_added_token(entry, id, origin));
+  }
+}
+
+}  // namespace jforge

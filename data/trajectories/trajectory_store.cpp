@@ -1,0 +1,149 @@
+#include "data/trajectories/trajectory_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <system_error>
+
+#include "data/trajectories/trajectory_digest.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::size_t kOpenShards = 32;
+
+/// Lease number of a committed shard's file name; nothing for any other name.
+std::optional<LeaseId> lease_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "lease-";
+  constexpr std::string_view kSuffix = ".h5";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) ||
+      name.size() <= kPrefix.size() + kSuffix.size()) {
+    return std::nullopt;
+  }
+  LeaseId lease = 0;
+  const char* begin = name.data() + kPrefix.size();
+  const char* end = name.data() + name.size() - kSuffix.size();
+  const auto result = std::from_chars(begin, end, lease);
+  if (result.ec != std::errc{} || result.ptr != end || lease < 0) {
+    return std::nullopt;
+  }
+  return lease;
+}
+
+}  // namespace
+
+TrajectoryStore TrajectoryStore::open(const std::filesystem::path& directory, SealCheck check) {
+  TrajectoryStore store;
+  std::error_code error;
+  std::vector<std::pair<LeaseId, std::filesystem::path>> files;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto lease = lease_of(entry->path().filename().string())) {
+      files.emplace_back(*lease, entry->path());
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw EnvironmentError(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto& [lease, path] : files) {
+    store.next_lease_ = std::max(store.next_lease_, lease + 1);
+    store.add(path, check);
+  }
+  return store;
+}
+
+void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
+  ShardInfo info;
+  try {
+    const TrajectoryReader reader(path, check);
+    info = {path, reader.identity(), reader.prompt_ids(), reader.digests(), {}};
+    for (std::size_t i = 0; i < reader.size(); ++i) {
+      info.packed_lengths.push_back(reader.packed_length(i));
+    }
+  } catch (const DataError& error) {
+    damaged_.push_back({path, error.what()});
+    return;
+  }
+  if (!shards_.empty()) {
+    const ShardInfo& first = shards_.front();
+    if (info.identity.round != first.identity.round ||
+        info.identity.block_size != first.identity.block_size ||
+        info.identity.identity != first.identity.identity) {
+      throw DataError(fmt::format(
+          "{} and {} come from different rounds, block sizes or models: they cannot be one store; "
+          "move one aside",
+          first.path.string(), path.string()));
+    }
+  }
+  const auto shard = static_cast<std::uint32_t>(shards_.size());
+  for (std::size_t i = 0; i < info.prompt_ids.size(); ++i) {
+    const auto [place, fresh] =
+        places_.try_emplace(info.prompt_ids[i], std::pair{shard, static_cast<std::uint32_t>(i)});
+    if (!fresh) {
+      throw DataError(fmt::format("prompt {} is in {} and in {}: move one of the two aside",
+                                  info.prompt_ids[i], shards_[place->second.first].path.string(),
+                                  path.string()));
+    }
+  }
+  shards_.push_back(std::move(info));
+}
+
+std::vector<PromptId> TrajectoryStore::prompt_ids() const {
+  std::vector<PromptId> ids;
+  ids.reserve(places_.size());
+  for (const auto& [id, place] : places_) {
+    ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const auto& entry) { return entry.first == shard; });
+  if (found != open_.end()) {
+    open_.splice(open_.begin(), open_, found);
+    return open_.front().second;
+  }
+  // The scan has checked as much as was asked for; a shard is not hashed again at every opening.
+  open_.emplace_front(shard, TrajectoryReader(shards_[shard].path, SealCheck::size));
+  if (open_.size() > kOpenShards) {
+    open_.pop_back();
+  }
+  return open_.front().second;
+}
+
+Trajectory TrajectoryStore::read(PromptId prompt_id) const {
+  const auto found = places_.find(prompt_id);
+  if (found == places_.end()) {
+    throw DataError(fmt::format("no trajectory of prompt {} among {} committed shards", prompt_id,
+                                shards_.size()));
+  }
+  return reader(found->second.first).read(found->second.second);
+}
+
+std::string TrajectoryStore::store_digest() const {
+  std::vector<std::uint64_t> digests;
+  digests.reserve(places_.size());
+  for (const PromptId id : prompt_ids()) {
+    const auto [shard, index] = places_.at(id);
+    digests.push_back(shards_[shard].digests[index]);
+  }
+  return hash_hex(combine_digests(digests));
+}
+
+void TrajectoryStore::verify() const {
+  if (!damaged_.empty()) {
+    throw DataError(damaged_.front().reason);
+  }
+  for (const ShardInfo& shard : shards_) {
+    TrajectoryReader(shard.path, SealCheck::content).verify();
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,77 @@
+#pragma once
+
+/// All committed trajectories of a round: a directory of shards. The index is derived from the
+/// shards every time a store is opened.
+
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "data/trajectories/trajectory_reader.h"
+
+namespace jforge {
+
+/// A committed shard that holds.
+struct ShardInfo {
+  std::filesystem::path path;
+  ShardIdentity identity;
+  std::vector<PromptId> prompt_ids;          ///< In file order.
+  std::vector<std::uint64_t> digests;        ///< Of the records, in file order.
+  std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N of the records, in file order.
+};
+
+/// A file under a shard's name that does not hold: its prompts count as not done.
+struct DamagedShard {
+  std::filesystem::path path;
+  std::string reason;
+};
+
+/// Not thread-safe (one store per thread is fine).
+class TrajectoryStore {
+ public:
+  /// Scans `directory` for committed shards, in lease order. With SealCheck::content every byte is
+  /// read once, so damage of any kind is found here; SealCheck::size trusts that another process
+  /// has just done so (damage is then met on first use). Damaged shards are listed, not fatal.
+  /// DataError when two valid shards hold the same prompt, or differ in round, block size or
+  /// identity. A directory that does not exist is an empty store.
+  static TrajectoryStore open(const std::filesystem::path& directory,
+                              SealCheck check = SealCheck::content);
+
+  [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
+  [[nodiscard]] const std::vector<DamagedShard>& damaged() const { return damaged_; }
+  /// Number of records.
+  [[nodiscard]] std::size_t size() const { return places_.size(); }
+  [[nodiscard]] bool contains(PromptId prompt_id) const { return places_.contains(prompt_id); }
+  /// All prompt ids, ascending: what is done.
+  [[nodiscard]] std::vector<PromptId> prompt_ids() const;
+  /// One above the highest lease number used, damaged files included; 0 for an empty store.
+  [[nodiscard]] LeaseId next_lease() const { return next_lease_; }
+
+  /// The record of `prompt_id`, read from its shard; the last few shards stay open. DataError when
+  /// the store has none or its shard is damaged.
+  [[nodiscard]] Trajectory read(PromptId prompt_id) const;
+
+  /// Digest over all records sorted by prompt id, 16 hex digits: independent of ranks and leases.
+  [[nodiscard]] std::string store_digest() const;
+
+  /// Reads every record of every shard against its digest. DataError naming the first damaged shard
+  /// or record; damaged shards found while opening count.
+  void verify() const;
+
+ private:
+  void add(const std::filesystem::path& path, SealCheck check);
+  [[nodiscard]] const TrajectoryReader& reader(std::size_t shard) const;
+
+  std::vector<ShardInfo> shards_;
+  std::vector<DamagedShard> damaged_;
+  std::unordered_map<PromptId, std::pair<std::uint32_t, std::uint32_t>> places_;
+  LeaseId next_lease_ = 0;
+  /// Open shards, the most recently used first.
+  mutable std::list<std::pair<std::size_t, TrajectoryReader>> open_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,28 @@
+# Language level, warnings and sanitizers: the same for every target of the project.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+# -O2 with assertions off; the kernels ask for more where it is measured to help.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+option(JFORGE_WERROR "Treat warnings as errors (CI sets it)" OFF)
+set(JFORGE_SANITIZER "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+
+# Collected on an interface target, so that third-party headers never see our warnings.
+add_library(jforge_compile_options INTERFACE)
+target_compile_options(jforge_compile_options INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+# GCC 12 warns falsely about moved std::variant and std::optional members.
+target_compile_options(jforge_compile_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+if(JFORGE_WERROR)
+  target_compile_options(jforge_compile_options INTERFACE -Werror)
+endif()
+if(JFORGE_SANITIZER)
+  add_compile_options(-fsanitize=${JFORGE_SANITIZER} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${JFORGE_SANITIZER})
+endif()

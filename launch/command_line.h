@@ -1,0 +1,26 @@
+#pragma once
+
+/// The command line: one subcommand per command of the architecture page.
+
+#include <functional>
+
+#include "launch/commands/commands.h"
+
+namespace jforge {
+
+/// What the command line asks for.
+struct CommandLine {
+  /// True for commands that all ranks run together; the others run on rank 0 alone.
+  bool distributed = false;
+  /// Faults to arm (`--inject`); empty in normal use.
+  std::string inject;
+  /// Runs the command. `session` is null for a single-process command started without mpirun.
+  std::function<ExitCode(const MpiSession* session)> run;
+};
+
+/// Parses argv. Prints help or version itself and then returns nothing with `exit_code` set to ok;
+/// on a bad command line it prints one line and sets usage.
+[[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
+                                                            ExitCode& exit_code);
+
+}  // namespace jforge

@@ -1,0 +1,99 @@
+#pragma once
+
+/// The commands of the binary, one options struct and one function each (ARCHITECTURE.md
+/// "Commands"). Functions throw the errors of runtime/error.h; main turns those into exit codes.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/mpi_session.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+// ---- configuration-driven, distributed
+// ------------------------------------------------------------------------------
+struct JobOptions {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;       ///< --set section.key=value
+  std::string resume = "auto";              ///< auto | never | PATH of a checkpoint
+  std::vector<std::string> accept_changes;  ///< --accept-change KEY
+  bool dry_run = false;
+  std::optional<std::int32_t> round;  ///< generate and train: this round alone.
+  std::string inject;                 ///< Faults for tests.
+};
+[[nodiscard]] ExitCode run_command(const JobOptions& options, const MpiSession& session);
+[[nodiscard]] ExitCode import_command(const JobOptions& options, const MpiSession& session);
+[[nodiscard]] ExitCode generate_command(const JobOptions& options, const MpiSession& session);
+[[nodiscard]] ExitCode train_command(const JobOptions& options, const MpiSession& session);
+[[nodiscard]] ExitCode pretrain_command(const JobOptions& options, const MpiSession& session);
+
+struct EvaluateOptions {
+  std::filesystem::path config;  ///< Optional: [model] and [evaluate] of a configuration.
+  std::vector<std::string> overrides;
+  std::filesystem::path model;
+  std::vector<std::string> tasks;
+  std::vector<std::string> methods;
+  std::filesystem::path data;
+  std::filesystem::path out;
+  std::optional<std::int32_t> block_size;
+  std::optional<std::int64_t> limit;
+};
+[[nodiscard]] ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session);
+
+// ---- one process
+// ----------------------------------------------------------------------------------------------------
+struct ProbeOptions {
+  std::filesystem::path model;
+  std::filesystem::path tokens;  ///< logits, decode: IDS.json
+  std::filesystem::path packed;  ///< loss: P.json
+  std::filesystem::path out;
+  std::string mask = "noise";
+  std::string reduction = "token_mean";
+  std::string kept = "from_first_difference";
+  double ar_weight = 1;
+  std::string method = "ar";
+  std::string window = "shrinking";
+  std::int32_t block_size = 16;
+  std::int64_t max_new_tokens = 64;
+  std::uint64_t seed = 0;
+  bool ignore_eos = false;
+};
+[[nodiscard]] ExitCode probe_logits_command(const ProbeOptions& options);
+[[nodiscard]] ExitCode probe_loss_command(const ProbeOptions& options);
+[[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
+
+struct TokenizeOptions {
+  std::filesystem::path model;
+  bool decode = false;
+};
+[[nodiscard]] ExitCode tokenize_command(const TokenizeOptions& options);
+
+struct DecodeOptions {
+  std::filesystem::path model;
+  std::string prompt;
+  std::string method = "jacobi";
+  std::optional<std::string> system;
+  std::int32_t block_size = 16;
+  std::int64_t max_new_tokens = 256;
+  std::uint64_t seed = 42;
+  bool trace = false;
+};
+[[nodiscard]] ExitCode decode_command(const DecodeOptions& options);
+
+struct ExportOptions {
+  std::filesystem::path checkpoint;
+  std::filesystem::path out;
+  std::filesystem::path
+      source;  ///< HF directory whose config and tokenizer files are kept; default: the run's.
+  std::string dtype = "bfloat16";
+};
+[[nodiscard]] ExitCode export_command(const ExportOptions& options);
+
+[[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
+[[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
+
+}  // namespace jforge

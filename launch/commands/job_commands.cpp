@@ -1,0 +1,320 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoints/hf_model.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/phase_machine.h"
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/job_plan.h"
+#include "launch/commands/progress_display.h"
+#include "launch/commands/run_directory.h"
+#include "launch/config/job_fields.h"
+#include "results/report/report.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/log.h"
+#include "runtime/stop_signal.h"
+#include "workers/job_worker.h"
+
+namespace jforge {
+
+namespace {
+
+/// Chooses the next command from what is durable; rank 0 only.
+using CommandSource = std::function<Command(const DurableFacts&)>;
+
+JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
+  JobFacts facts;
+  facts.rounds = static_cast<std::int32_t>(config.rounds.size());
+  facts.prompts_imported = durable.prompts_imported;
+  facts.rounds_trained = durable.rounds_trained;
+  facts.round_generated = durable.round_generated;
+  facts.exported = durable.exported;
+  if (!config.evaluate.tasks.empty()) {
+    facts.models_to_evaluate = {"base", "final"};
+  }
+  facts.models_evaluated = durable.models_evaluated;
+  return facts;
+}
+
+// Configuration keys of kind identity, and the hashes of what they name. Rank 0 reads, all ranks
+// get it.
+std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
+  std::map<std::string, std::string> identity = identity_values(job_fields(config));
+  std::string hashes;
+  const bool ignored = agree(comm, false, [&] {
+    if (comm.rank() == 0) {
+      hashes = hf_model_hash(config.model.source) + " " +
+               BytePairTokenizer::load(config.model.source).content_hash();
+    }
+  });
+  (void)ignored;
+  hashes = broadcast_text(comm, hashes, 0);
+  identity["model.hash"] = hashes.substr(0, hashes.find(' '));
+  identity["tokenizer.hash"] = hashes.substr(hashes.find(' ') + 1);
+  return identity;
+}
+
+ResumeChoice resume_choice(const std::string& text) {
+  if (text == "auto") {
+    return {ResumeChoice::Kind::automatic, {}};
+  }
+  if (text == "never") {
+    return {ResumeChoice::Kind::never, {}};
+  }
+  return {ResumeChoice::Kind::path, text};
+}
+
+/// Everything that lives as long as a job on this rank, in order of construction.
+class Job {
+ public:
+  Job(const JobOptions& options, const MpiSession& session)
+      : comm_(session.world().duplicate()),
+        requests_(session.world().duplicate()),
+        replies_(session.world().duplicate()),
+        config_(load_config(options)),
+        directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
+                           options.accept_changes, options.resume == "never"}),
+        kernels_(make_cpu_kernel_set()),
+        watchdog_(clock_) {
+    if (comm_.rank() == 0) {
+      coordinator_.emplace(
+          requests_, replies_, mailbox_,
+          CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
+    }
+    control_.emplace(
+        comm_.rank() == 0 ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
+        clock_);
+    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}};
+    services.on_step = [this](std::int32_t round, const StepMetrics& metrics) {
+      show_step(round, metrics);
+    };
+    services.on_prompt = [this] {
+      if (coordinator_) {
+        display_.generation(coordinator_->progress());
+      }
+    };
+    worker_.emplace(config_, std::move(services), identity_, options.accept_changes);
+    worker_->resume(resume_choice(options.resume));
+  }
+
+  [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
+
+  /// Collective. Runs the source's commands until it says finish, or a stop is requested.
+  ExitCode run(const CommandSource& source) {
+    try {
+      const ExitCode code = run_commands(source);
+      close();
+      return code;
+    } catch (const std::exception& error) {
+      directory_.set_status("failed", error.what());
+      throw;
+    }
+  }
+
+ private:
+  JobConfig load_config(const JobOptions& options) {
+    const std::string text = read_and_broadcast(comm_, options.config);
+    JobConfig config = read_job_config(text, options.config.string(), options.overrides);
+    config.validate(comm_.size());
+    identity_ = job_identity(comm_, config);
+    return config;
+  }
+
+  ExitCode run_commands(const CommandSource& source) {
+    for (;;) {
+      const Command command = next(source);
+      if (command.kind == Command::Kind::finish) {
+        directory_.set_status("finished", "finish");
+        return ExitCode::ok;
+      }
+      spdlog::info("{}", to_string(command));
+      directory_.set_status("running", to_string(command));
+      display_.begin(to_string(command));
+      const bool finished =
+          command.kind == Command::Kind::report ? report() : worker_->execute(command);
+      display_.end();
+      if (command.kind == Command::Kind::generate && coordinator_) {
+        coordinator_->close_round();
+      }
+      if (!finished) {
+        directory_.set_status("interrupted", to_string(command));
+        spdlog::warn(
+            "stopped in {}; everything committed is safe, run the same command again to go on",
+            to_string(command));
+        return ExitCode::interrupted;
+      }
+    }
+  }
+
+  // Rank 0 asks the source and opens the round's leases; everybody gets the command.
+  Command next(const CommandSource& source) {
+    clock_.enter("choose the next phase", 0);
+    std::string text;
+    const bool stop = agree(comm_, stop_requested(), [&] {
+      if (coordinator_) {
+        const Command command = source(worker_->facts());
+        if (command.kind == Command::Kind::generate) {
+          open_round(command.round);
+        }
+        text = encode(command);
+      }
+    });
+    const Command command = parse_command(broadcast_text(comm_, text, 0));
+    // A stop between phases ends the job there; a finished job is finished all the same.
+    if (stop && command.kind != Command::Kind::finish) {
+      request_stop();
+    }
+    return command;
+  }
+
+  void open_round(std::int32_t round) {
+    OpenPrompts open = worker_->open_prompts(round);
+    std::vector<PendingPrompt> pending;
+    for (const OpenPrompts::Prompt& prompt : open.prompts) {
+      pending.push_back({prompt.id, prompt.tokens});
+    }
+    // Every rank should get several leases, so that none waits long for the last one.
+    constexpr std::int64_t kLeasesPerRank = 4;
+    const auto share = static_cast<std::int64_t>(pending.size()) / (kLeasesPerRank * comm_.size());
+    const std::int64_t size =
+        std::clamp<std::int64_t>(share, 1, config_.generate.prompts_per_lease);
+    coordinator_->open_round(round, LeaseQueue(std::move(pending), size, open.next_lease));
+  }
+
+  bool report() {
+    const bool stop = agree(comm_, stop_requested(), [&] {
+      if (comm_.rank() == 0) {
+        main_table_ = write_report(config_.run.directory);
+        fmt::print("{}\nReport: {}\n", main_table_, (config_.run.directory / "report.md").string());
+      }
+    });
+    return !stop;
+  }
+
+  void show_step(std::int32_t round, const StepMetrics& metrics) {
+    directory_.log_step(round, metrics);
+    if (comm_.rank() == 0) {
+      display_.step(metrics, worker_->round_steps());
+    }
+  }
+
+  void close() {
+    control_->close();
+    if (coordinator_) {
+      // The other ranks' last messages are sent before their channels close; the barrier makes them
+      // arrive first.
+      comm_.barrier();
+      coordinator_->close();
+    } else {
+      comm_.barrier();
+    }
+    worker_.reset();
+    comm_.close();
+    requests_.close();
+    replies_.close();
+  }
+
+  Communicator comm_;
+  Communicator requests_;
+  Communicator replies_;
+  std::map<std::string, std::string> identity_;
+  JobConfig config_;
+  RunDirectory directory_;
+  std::unique_ptr<KernelSet> kernels_;
+  PhaseClock clock_;
+  HangWatchdog watchdog_;
+  InProcessMailbox mailbox_;
+  ProgressDisplay display_;
+  std::optional<Coordinator> coordinator_;
+  std::optional<ControlChannel> control_;
+  std::optional<JobWorker> worker_;
+  std::string main_table_;
+};
+
+ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
+  const std::string text = read_and_broadcast(session.world(), options.config);
+  const JobConfig config = read_job_config(text, options.config.string(), options.overrides);
+  config.validate(session.world().size());
+  if (session.world().rank() == 0) {
+    fmt::print("{}", describe_plan(config, session.world().size()));
+  }
+  return ExitCode::ok;
+}
+
+// One phase alone: the command if it is not done yet, then finish.
+ExitCode run_phase(const JobOptions& options, const MpiSession& session,
+                   const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
+  if (options.dry_run) {
+    return dry_run(options, session);
+  }
+  Job job(options, session);
+  return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); });
+}
+
+void expect_ready(bool ready, const std::string& what) {
+  if (!ready) {
+    throw ConfigError(what);
+  }
+}
+
+}  // namespace
+
+ExitCode run_command(const JobOptions& options, const MpiSession& session) {
+  if (options.dry_run) {
+    return dry_run(options, session);
+  }
+  Job job(options, session);
+  bool reported = false;
+  return job.run([&](const DurableFacts& durable) {
+    JobFacts facts = job_facts(job.config(), durable);
+    facts.reported = reported;
+    const Command command = next_command(facts);
+    reported = reported || command.kind == Command::Kind::report;
+    return command;
+  });
+}
+
+ExitCode import_command(const JobOptions& options, const MpiSession& session) {
+  return run_phase(options, session, [](const DurableFacts& facts) -> std::optional<Command> {
+    return facts.prompts_imported ? std::nullopt
+                                  : std::optional<Command>({Command::Kind::import_prompts, 0, {}});
+  });
+}
+
+ExitCode generate_command(const JobOptions& options, const MpiSession& session) {
+  const std::int32_t round = options.round.value_or(1);
+  return run_phase(options, session, [round](const DurableFacts& facts) -> std::optional<Command> {
+    expect_ready(facts.prompts_imported,
+                 "there are no imported prompts yet; run jforge import first");
+    expect_ready(
+        facts.rounds_trained >= round - 1,
+        fmt::format("round {} generates from the model of round {}, which is not trained yet",
+                    round, round - 1));
+    if (facts.round_generated >= round) {
+      return std::nullopt;
+    }
+    return Command{Command::Kind::generate, round, {}};
+  });
+}
+
+ExitCode train_command(const JobOptions& options, const MpiSession& session) {
+  const std::int32_t round = options.round.value_or(1);
+  return run_phase(options, session, [round](const DurableFacts& facts) -> std::optional<Command> {
+    if (facts.rounds_trained >= round) {
+      return std::nullopt;
+    }
+    expect_ready(
+        facts.rounds_trained == round - 1 && facts.round_generated >= round,
+        fmt::format(
+            "round {} has no complete trajectories yet; run jforge generate --round {} first",
+            round, round));
+    return Command{Command::Kind::train, round, {}};
+  });
+}
+
+}  // namespace jforge

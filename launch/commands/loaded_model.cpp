@@ -1,0 +1,30 @@
+#include "launch/commands/loaded_model.h"
+
+#include <fmt/format.h>
+
+namespace jforge {
+
+LoadedModel::LoadedModel(const std::filesystem::path& directory)
+    : config(read_hf_config(directory)),
+      table(config, 1),
+      weights(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account),
+      kernels(make_cpu_kernel_set()) {
+  load_hf_weights(directory, config, table, weights.floats({table.flat_size()}));
+}
+
+std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
+                                                             std::int64_t capacity) {
+  if (capacity > config.max_position_embeddings) {
+    throw DataError(fmt::format(
+        "{} positions are needed but the model has max_position_embeddings = {}; use a shorter "
+        "prompt or fewer new tokens",
+        capacity, config.max_position_embeddings));
+  }
+  InferenceTransformer::Options options;
+  options.num_slots = slots;
+  options.slot_capacity = static_cast<std::int32_t>(capacity);
+  return std::make_unique<InferenceTransformer>(config, table, weights.floats({table.flat_size()}),
+                                                *kernels, account, options);
+}
+
+}  // namespace jforge

@@ -1,0 +1,253 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/safetensors.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/loaded_model.h"
+#include "model/decoding/batch_decoder.h"
+#include "model/decoding/sequence_decoder.h"
+#include "model/transformer/training_transformer.h"
+#include "runtime/durable_file.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json read_json(const std::filesystem::path& path) {
+  Json json = Json::parse(read_file(path), nullptr, false);
+  if (json.is_discarded()) {
+    throw DataError(path.string() + " is not JSON");
+  }
+  return json;
+}
+
+std::vector<TokenId> token_array(const Json& json, const std::filesystem::path& path,
+                                 const char* what, std::int64_t vocabulary) {
+  if (!json.is_array()) {
+    throw DataError(fmt::format("{}: {} must be an array of token ids", path.string(), what));
+  }
+  std::vector<TokenId> tokens;
+  for (const Json& id : json) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+        id.get<std::int64_t>() >= vocabulary) {
+      throw DataError(fmt::format("{}: {} holds {}, which is no token id of this model (0 … {})",
+                                  path.string(), what, id.dump(), vocabulary - 1));
+    }
+    tokens.push_back(id.get<TokenId>());
+  }
+  return tokens;
+}
+
+// `[…]` or `[[…], …]`; whether it was the nested form comes back too.
+std::pair<std::vector<std::vector<TokenId>>, bool> read_sequences(const std::filesystem::path& path,
+                                                                  std::int64_t vocabulary) {
+  const Json json = read_json(path);
+  if (!json.is_array() || json.empty()) {
+    throw DataError(path.string() + ": expected [ids…] or [[ids…], …], not empty");
+  }
+  const bool nested = json.front().is_array();
+  std::vector<std::vector<TokenId>> sequences;
+  for (const Json& sequence : nested ? json : Json::array({json})) {
+    sequences.push_back(token_array(sequence, path, "a sequence", vocabulary));
+    if (sequences.back().empty()) {
+      throw DataError(path.string() + ": a sequence is empty");
+    }
+  }
+  return {std::move(sequences), nested};
+}
+
+std::size_t longest(const std::vector<std::vector<TokenId>>& sequences) {
+  return std::ranges::max_element(sequences, {}, &std::vector<TokenId>::size)->size();
+}
+
+template <class Value, std::size_t N>
+Value choice(const std::string& option, const std::string& text,
+             const std::pair<const char*, Value> (&values)[N]) {
+  std::string expected;
+  for (const auto& [name, value] : values) {
+    if (text == name) {
+      return value;
+    }
+    expected += std::string(expected.empty() ? "" : " | ") + name;
+  }
+  throw ConfigError(fmt::format("{} {}: expected {}", option, text, expected));
+}
+
+std::vector<TokenId> blocks_of(const Json& json, const char* key, std::int32_t block_size,
+                               const std::filesystem::path& path, std::int64_t vocabulary) {
+  std::vector<TokenId> flat;
+  for (const Json& block : json.at(key)) {
+    const std::vector<TokenId> ids = token_array(block, path, key, vocabulary);
+    if (ids.size() != static_cast<std::size_t>(block_size)) {
+      throw DataError(fmt::format("{}: a block of {} has {} ids, not block_size = {}",
+                                  path.string(), key, ids.size(), block_size));
+    }
+    flat.insert(flat.end(), ids.begin(), ids.end());
+  }
+  return flat;
+}
+
+struct PackedInput {
+  PackedSample sample;
+  std::vector<TokenId> eos_ids;
+};
+
+PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabulary) {
+  const Json json = read_json(path);
+  for (const char* key : {"prompt", "block_size", "window", "noisy", "clean", "eos"}) {
+    if (!json.is_object() || !json.contains(key)) {
+      throw DataError(fmt::format("{}: key {} is missing", path.string(), key));
+    }
+  }
+  if (!json["block_size"].is_number_integer() || json["block_size"].get<std::int64_t>() < 1 ||
+      !json["window"].is_number_integer() || json["window"].get<std::int64_t>() < 1) {
+    throw DataError(path.string() + ": block_size and window must be whole numbers of at least 1");
+  }
+  PackedInput input;
+  input.sample.block_size = json["block_size"].get<std::int32_t>();
+  input.sample.window = json["window"].get<std::int32_t>();
+  input.sample.prompt = token_array(json["prompt"], path, "prompt", vocabulary);
+  input.sample.noisy = blocks_of(json, "noisy", input.sample.block_size, path, vocabulary);
+  input.sample.clean = blocks_of(json, "clean", input.sample.block_size, path, vocabulary);
+  if (json["eos"].is_array()) {
+    input.eos_ids = token_array(json["eos"], path, "eos", vocabulary);
+  } else if (json["eos"] != -1) {
+    input.eos_ids = token_array(Json::array({json["eos"]}), path, "eos", vocabulary);
+  }
+  return input;
+}
+
+Json result_json(const DecodeResult& result, std::int32_t block_size) {
+  Json blocks = Json::array();
+  for (const TrajectoryBlock& block : result.blocks) {
+    Json states = Json::array();
+    for (auto it = block.states.begin(); it != block.states.end(); it += block_size) {
+      states.push_back(std::vector<TokenId>(it, it + block_size));
+    }
+    blocks.push_back({{"states", states}});
+  }
+  return {{"tokens", result.tokens},
+          {"stop", result.stop == StopReason::eos ? "eos" : "length"},
+          {"prefill_forwards", result.prefill_forwards},
+          {"forwards", result.forwards},
+          {"accepted", result.accepted},
+          {"blocks", blocks}};
+}
+
+}  // namespace
+
+ExitCode probe_logits_command(const ProbeOptions& options) {
+  LoadedModel model(options.model);
+  const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
+  const auto inference = model.inference(1, static_cast<std::int64_t>(longest(sequences)));
+  std::vector<std::vector<float>> logits;
+  std::vector<SafetensorsTensor> tensors;
+  for (const auto& sequence : sequences) {
+    const auto length = static_cast<std::int64_t>(sequence.size());
+    std::vector<DecodeRow> rows;
+    for (std::int64_t i = 0; i < length; ++i) {
+      rows.push_back(
+          {sequence[static_cast<std::size_t>(i)], {0, static_cast<std::int32_t>(i)}, true});
+    }
+    auto& values =
+        logits.emplace_back(static_cast<std::size_t>(length * model.config.vocabulary_size));
+    inference->logits(rows, TensorView(values.data(), {length, model.config.vocabulary_size}));
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    tensors.push_back(
+        {nested ? fmt::format("logits.{}", i) : "logits",
+         {static_cast<std::int64_t>(sequences[i].size()), model.config.vocabulary_size},
+         logits[i],
+         DType::float32});
+  }
+  write_safetensors(options.out, tensors);
+  return ExitCode::ok;
+}
+
+ExitCode probe_loss_command(const ProbeOptions& options) {
+  PackingOptions packing;
+  packing.mask = choice<MaskKind>(
+      "--mask", options.mask,
+      {{"noise", MaskKind::noise}, {"window", MaskKind::window}, {"clean", MaskKind::clean}});
+  packing.reduction = choice<LossReduction>("--reduction", options.reduction,
+                                            {{"token_mean", LossReduction::token_mean},
+                                             {"paper", LossReduction::paper},
+                                             {"repo", LossReduction::repo}});
+  packing.kept = choice<KeptOffsets>(
+      "--kept", options.kept,
+      {{"from_first_difference", KeptOffsets::from_first_difference}, {"all", KeptOffsets::all}});
+  LoadedModel model(options.model);
+  const PackedInput input = read_packed(options.packed, model.config.vocabulary_size);
+  packing.eos_ids = input.eos_ids;
+  const PackedBatch batch = pack_samples(std::span(&input.sample, 1), packing, 1.0F);
+  const TensorView weights = model.weights.floats({model.table.flat_size()});
+  Buffer gradients(model.weights.bytes(), model.account);
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  transformer.forward(batch, weights);
+  const auto ar_weight = static_cast<float>(options.ar_weight);
+  const TensorView flat_gradients = gradients.floats({model.table.flat_size()});
+  const VocabularyLossSums sums =
+      transformer.loss_and_backward(batch, weights, 1.0F, ar_weight, flat_gradients);
+  const auto consistency = static_cast<float>(sums.consistency);
+  const auto autoregressive = static_cast<float>(sums.autoregressive);
+  const auto loss = static_cast<float>(sums.consistency + options.ar_weight * sums.autoregressive);
+  std::vector<SafetensorsTensor> tensors = {
+      {"loss", {1}, std::span(&loss, 1), DType::float32},
+      {"consistency_loss", {1}, std::span(&consistency, 1), DType::float32},
+      {"ar_loss", {1}, std::span(&autoregressive, 1), DType::float32}};
+  for (const ParameterEntry& entry : model.table.entries()) {
+    std::vector<std::int64_t> shape;
+    for (int i = 0; i < entry.shape.rank(); ++i) {
+      shape.push_back(entry.shape[i]);
+    }
+    const ConstTensorView gradient =
+        model.table.tensor(ConstTensorView(flat_gradients), entry.name);
+    tensors.push_back({entry.name, shape, gradient.span<float>(), DType::float32});
+  }
+  write_safetensors(options.out, tensors);
+  return ExitCode::ok;
+}
+
+ExitCode probe_decode_command(const ProbeOptions& options) {
+  const bool shrinking =
+      choice<bool>("--window", options.window, {{"shrinking", true}, {"running", false}});
+  const bool greedy = choice<bool>("--method", options.method, {{"ar", true}, {"jacobi", false}});
+  LoadedModel model(options.model);
+  const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
+  std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+  std::int64_t capacity = 1;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    DecodeRequest request{static_cast<PromptId>(i), sequences[i], options.max_new_tokens,
+                          options.ignore_eos ? std::vector<TokenId>{} : model.config.eos_ids};
+    JacobiOptions jacobi;
+    jacobi.block_size = options.block_size;
+    jacobi.window = shrinking ? DraftWindow::shrinking : DraftWindow::running;
+    jacobi.seed = options.seed;
+    // The shrinking window is the trajectories' decoding: whole blocks, every state.
+    jacobi.complete_blocks = shrinking;
+    jacobi.record_states = shrinking;
+    decoders.push_back(greedy ? make_greedy_decoder(std::move(request))
+                              : make_jacobi_decoder(std::move(request), jacobi));
+    capacity = std::max(capacity, decoders.back()->max_positions());
+  }
+  const auto inference = model.inference(1, capacity);
+  BatchDecoder driver(*inference, 1);
+  Json results = Json::array();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    results.push_back(nullptr);
+  }
+  std::size_t next = 0;
+  driver.run([&]() { return next < decoders.size() ? std::move(decoders[next++]) : nullptr; },
+             [&](DecodeResult result) {
+               results[static_cast<std::size_t>(result.id)] =
+                   result_json(result, options.block_size);
+             });
+  publish_file(options.out, results.dump() + "\n");
+  return ExitCode::ok;
+}
+
+}  // namespace jforge

@@ -1,0 +1,163 @@
+#include "launch/commands/run_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/durable_file.h"
+#include "runtime/log.h"
+
+namespace jforge {
+
+namespace {
+constexpr double kSharedDirectorySeconds = 30;
+
+// agree() for work that no stop request touches.
+void together(const Communicator& comm, const std::function<void()>& work) {
+  const bool ignored = agree(comm, false, work);
+  (void)ignored;
+}
+}  // namespace
+
+std::string read_and_broadcast(const Communicator& comm, const std::filesystem::path& path) {
+  std::string text;
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      try {
+        text = read_file(path);
+      } catch (const DataError& error) {
+        throw ConfigError(std::string("configuration: ") + error.what());
+      }
+    }
+  });
+  return broadcast_text(comm, text, 0);
+}
+
+RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
+    : directory_(settings.directory),
+      ranks_(comm.size()),
+      owner_(comm.rank() == 0),
+      started_(utc_now()) {
+  together(comm, [&] {
+    if (!owner_) {
+      return;
+    }
+    make_directory(directory_);
+    lock_.emplace(directory_);
+    if (settings.must_be_new && std::filesystem::exists(directory_ / "run.json")) {
+      throw ConfigError(directory_.string() +
+                        " holds a run already and --resume never was given; remove it or choose "
+                        "another run.directory");
+    }
+    const nlohmann::json before = read_run_status(directory_);
+    attempt_ = before.is_object() ? before.value("attempt", 0) + 1 : 1;
+    check_identity(settings);
+    publish_file(directory_ / "resolved_config.toml", settings.resolved_config);
+    journal_.emplace(directory_);
+    metrics_.emplace(directory_ / fmt::format("metrics.{}.jsonl", attempt_));
+  });
+  prove_shared(comm);
+  attempt_ = std::stoi(broadcast_text(comm, std::to_string(attempt_), 0));
+  together(comm, [&] { add_log_file(directory_ / "logs"); });
+}
+
+void RunDirectory::prove_shared(const Communicator& comm) const {
+  const std::filesystem::path path = directory_ / ".nonce";
+  std::string nonce;
+  together(comm, [&] {
+    if (owner_) {
+      nonce = hash_hex((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}());
+      publish_file(path, nonce);
+    }
+  });
+  nonce = broadcast_text(comm, nonce, 0);
+  together(comm, [&] {
+    std::string seen;
+    try {
+      seen = read_file(path, kSharedDirectorySeconds);
+    } catch (const DataError&) {
+      seen.clear();
+    }
+    if (seen != nonce) {
+      throw EnvironmentError(directory_.string() +
+                             " is not the same directory on every rank; put run.directory on a "
+                             "file system that all hosts share");
+    }
+  });
+  if (owner_) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+}
+
+void RunDirectory::check_identity(const Settings& settings) const {
+  const std::filesystem::path path = directory_ / "identity.json";
+  if (std::filesystem::exists(path)) {
+    const auto recorded = nlohmann::json::parse(read_file(path), nullptr, false);
+    if (!recorded.is_object()) {
+      throw DataError(path.string() + " is not JSON: the run directory is damaged");
+    }
+    std::string refused;
+    for (const auto& [key, value] : settings.identity) {
+      const std::string old = recorded.value(key, "");
+      const bool accepted =
+          std::ranges::find(settings.accepted_changes, key) != settings.accepted_changes.end();
+      if (old != value && !accepted) {
+        refused += fmt::format("{}{}: {} → {}", refused.empty() ? "" : "; ", key,
+                               old.empty() ? "not set" : old, value.empty() ? "not set" : value);
+      }
+    }
+    if (!refused.empty()) {
+      throw ConfigError(
+          directory_.string() + " holds a run with another configuration: " + refused +
+          "; use another run.directory, or --accept-change KEY for keys of later rounds");
+    }
+  }
+  publish_file(path, nlohmann::json(settings.identity).dump(2) + "\n");
+}
+
+void RunDirectory::set_status(const std::string& status, const std::string& phase) {
+  if (!owner_) {
+    return;
+  }
+  write_run_status(directory_, {{"status", status},
+                                {"phase", phase},
+                                {"attempt", attempt_},
+                                {"ranks", ranks_},
+                                {"host", host_name()},
+                                {"started", started_},
+                                {"updated", utc_now()},
+                                {"version", JFORGE_VERSION}});
+  journal_->record(status, {{"phase", phase}, {"attempt", attempt_}});
+}
+
+void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
+  if (!owner_) {
+    return;
+  }
+  nlohmann::ordered_json line = {{"round", round},
+                                 {"step", metrics.step},
+                                 {"loss", metrics.loss},
+                                 {"consistency", metrics.consistency},
+                                 {"autoregressive", metrics.autoregressive},
+                                 {"gradient_norm", metrics.gradient_norm},
+                                 {"learning_rate", metrics.learning_rate},
+                                 {"samples", metrics.samples},
+                                 {"tokens", metrics.tokens},
+                                 {"kept_offsets", metrics.kept_offsets},
+                                 {"ar_targets", metrics.ar_targets},
+                                 {"milliseconds", metrics.milliseconds},
+                                 {"tokens_per_second", metrics.tokens_per_second},
+                                 {"straggler_ratio", metrics.straggler_ratio},
+                                 {"slowest_rank", metrics.slowest_rank}};
+  if (metrics.mfu) {
+    line["mfu"] = *metrics.mfu;
+  }
+  metrics_->append(line.dump());
+}
+
+}  // namespace jforge

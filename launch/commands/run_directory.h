@@ -1,0 +1,59 @@
+#pragma once
+
+/// A run directory taken into possession by one job: lock, attempt number, status, logs, metrics,
+/// identity. Shared by every command that writes into one.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/run_journal.h"
+#include "coordinator/run_lock.h"
+#include "runtime/comm/mpi_session.h"
+#include "workers/train/train_config.h"
+
+namespace jforge {
+
+/// Rank 0's text reaches all ranks; a failure to read is thrown on all of them. Collective.
+[[nodiscard]] std::string read_and_broadcast(const Communicator& comm,
+                                             const std::filesystem::path& path);
+
+class RunDirectory {
+ public:
+  struct Settings {
+    std::filesystem::path directory;
+    std::string resolved_config;  ///< TOML text, written to resolved_config.toml.
+    std::map<std::string, std::string>
+        identity;  ///< Compared with the one recorded at the first start.
+    std::vector<std::string> accepted_changes;
+    bool must_be_new = false;  ///< --resume never
+  };
+  /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
+  /// nonce, 30 s), the identity is compared with the recorded one. Throws EnvironmentError,
+  /// ConfigError.
+  RunDirectory(const Communicator& comm, const Settings& settings);
+
+  /// Rank 0: publishes run.json and a journal line. Other ranks: nothing.
+  void set_status(const std::string& status, const std::string& phase);
+  /// Rank 0: one line of metrics.ATTEMPT.jsonl.
+  void log_step(std::int32_t round, const StepMetrics& metrics);
+  [[nodiscard]] int attempt() const noexcept { return attempt_; }
+
+ private:
+  void prove_shared(const Communicator& comm) const;
+  void check_identity(const Settings& settings) const;
+
+  std::filesystem::path directory_;
+  int ranks_;
+  int attempt_ = 0;
+  bool owner_;
+  std::string started_;
+  std::optional<RunLock> lock_;
+  std::optional<RunJournal> journal_;
+  std::optional<AppendLog> metrics_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,126 @@
+#include <fmt/color.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/loaded_model.h"
+#include "model/decoding/batch_decoder.h"
+#include "model/decoding/sequence_decoder.h"
+
+namespace jforge {
+
+namespace {
+
+std::vector<TokenId> parse_ids(const std::string& text) {
+  std::vector<TokenId> ids;
+  std::istringstream stream(text);
+  std::string word;
+  while (stream >> word) {
+    std::size_t used = 0;
+    long value = -1;
+    try {
+      value = std::stol(word, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used != word.size() || value < 0 || value > std::numeric_limits<TokenId>::max()) {
+      throw DataError("standard input: \"" + word + "\" is not a token id");
+    }
+    ids.push_back(static_cast<TokenId>(value));
+  }
+  return ids;
+}
+
+// States of one block, converged tokens in green on a terminal and between brackets elsewhere.
+void print_trace(const BytePairTokenizer& tokenizer, const TrajectoryBlock& block,
+                 std::size_t number, std::int32_t block_size) {
+  const bool colours = ::isatty(STDOUT_FILENO) != 0;
+  const auto size = static_cast<std::size_t>(block_size);
+  const std::span<const TokenId> states(block.states);
+  const std::span<const TokenId> fixed = states.last(size);
+  fmt::print("block {}\n", number);
+  for (std::size_t begin = 0; begin < states.size(); begin += size) {
+    const std::span<const TokenId> state = states.subspan(begin, size);
+    std::size_t converged = 0;
+    while (converged < size && state[converged] == fixed[converged]) {
+      ++converged;
+    }
+    const std::string done = tokenizer.decode(state.first(converged));
+    const std::string draft = tokenizer.decode(state.subspan(converged));
+    if (colours) {
+      fmt::print("  {:3} {}{}\n", begin / size,
+                 fmt::format(fmt::fg(fmt::terminal_color::green), "{}", done),
+                 fmt::format(fmt::emphasis::faint, "{}", draft));
+    } else {
+      fmt::print("  {:3} [{}]{}\n", begin / size, done, draft);
+    }
+  }
+}
+
+}  // namespace
+
+ExitCode tokenize_command(const TokenizeOptions& options) {
+  const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
+  const std::string input((std::istreambuf_iterator<char>(std::cin)),
+                          std::istreambuf_iterator<char>());
+  if (options.decode) {
+    const std::string text = tokenizer.decode(parse_ids(input));
+    std::cout.write(text.data(), static_cast<std::streamsize>(text.size()));
+  } else {
+    std::cout << fmt::format("{}\n", fmt::join(tokenizer.encode(input), " "));
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    throw EnvironmentError("standard output could not be written");
+  }
+  return ExitCode::ok;
+}
+
+ExitCode decode_command(const DecodeOptions& options) {
+  if (options.method != "ar" && options.method != "jacobi") {
+    throw ConfigError("--method " + options.method + ": expected ar | jacobi");
+  }
+  const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
+  std::vector<ChatMessage> messages;
+  if (options.system) {
+    messages.push_back({"system", *options.system});
+  }
+  messages.push_back({"user", options.prompt});
+  const std::string text = ChatTemplate::load(options.model).render(messages, true);
+  LoadedModel model(options.model);
+  DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids};
+  JacobiOptions jacobi;
+  jacobi.block_size = options.block_size;
+  jacobi.seed = options.seed;
+  jacobi.window = options.trace ? DraftWindow::shrinking : DraftWindow::running;
+  jacobi.complete_blocks = options.trace;
+  jacobi.record_states = options.trace;
+  auto decoder = options.method == "ar" ? make_greedy_decoder(std::move(request))
+                                        : make_jacobi_decoder(std::move(request), jacobi);
+  const auto inference = model.inference(1, decoder->max_positions());
+  BatchDecoder driver(*inference, 1);
+  driver.run([&] { return std::move(decoder); },
+             [&](const DecodeResult& result) {
+               for (std::size_t i = 0; i < result.blocks.size(); ++i) {
+                 print_trace(tokenizer, result.blocks[i], i, options.block_size);
+               }
+               fmt::print("{}\n", tokenizer.decode(result.tokens, true));
+               fmt::print(stderr,
+                          "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",
+                          result.tokens.size(), result.forwards,
+                          static_cast<double>(result.tokens.size()) /
+                              static_cast<double>(std::max<std::int64_t>(1, result.forwards)),
+                          static_cast<double>(result.tokens.size()) /
+                              std::max(1e-9, driver.statistics().decode_seconds));
+             });
+  return ExitCode::ok;
+}
+
+}  // namespace jforge

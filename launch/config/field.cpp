@@ -1,0 +1,96 @@
+#include "launch/config/field.h"
+
+#include <sstream>
+
+namespace jforge {
+
+std::string toml_quoted(std::string_view text) {
+  std::ostringstream stream;
+  stream << toml::value<std::string>(std::string(text));
+  return stream.str();
+}
+
+std::optional<std::string> read_value(const toml::node& node, bool& value) {
+  const auto flag = node.value_exact<bool>();
+  if (!flag) {
+    return "true or false";
+  }
+  value = *flag;
+  return std::nullopt;
+}
+
+std::optional<std::string> read_value(const toml::node& node, double& value) {
+  if (!node.is_number()) {
+    return "a number";
+  }
+  value = *node.value<double>();
+  return std::nullopt;
+}
+
+std::optional<std::string> read_value(const toml::node& node, std::string& value) {
+  const auto text = node.value_exact<std::string>();
+  if (!text) {
+    return "a text in quotes";
+  }
+  value = *text;
+  return std::nullopt;
+}
+
+std::optional<std::string> read_value(const toml::node& node, std::filesystem::path& value) {
+  std::string text;
+  auto problem = read_value(node, text);
+  if (!problem) {
+    value = text;
+  }
+  return problem;
+}
+
+std::optional<std::string> read_value(const toml::node& node, std::vector<std::string>& value) {
+  constexpr const char* kExpected = "an array of texts";
+  const toml::array* array = node.as_array();
+  if (array == nullptr) {
+    return kExpected;
+  }
+  std::vector<std::string> texts;
+  for (const toml::node& element : *array) {
+    const auto text = element.value_exact<std::string>();
+    if (!text) {
+      return kExpected;
+    }
+    texts.push_back(*text);
+  }
+  value = std::move(texts);
+  return std::nullopt;
+}
+
+std::optional<std::string> write_value(bool value) { return value ? "true" : "false"; }
+
+std::optional<std::string> write_value(double value) {
+  std::string text = fmt::format("{}", value);
+  // TOML tells floats from integers by their spelling.
+  if (text.find_first_of(".en") == std::string::npos) {
+    text += ".0";
+  }
+  return text;
+}
+
+// Through the shortest decimal form of the float, so that 0.95F is written as 0.95.
+std::optional<std::string> write_value(float value) {
+  return write_value(std::stod(fmt::format("{}", value)));
+}
+
+std::optional<std::string> write_value(const std::string& value) { return toml_quoted(value); }
+
+std::optional<std::string> write_value(const std::filesystem::path& value) {
+  return toml_quoted(value.string());
+}
+
+std::optional<std::string> write_value(const std::vector<std::string>& value) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + toml_quoted(value[i]);
+  }
+  return text + "]";
+}
+
+}  // namespace jforge

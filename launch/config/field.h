@@ -1,0 +1,152 @@
+#pragma once
+
+/// A configuration is a list of fields: section, key, kind and how to read and write the value. One
+/// list serves the TOML reader, the resolved file, --set, the unknown-key check and the identity of
+/// a run.
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+/// Whether a change of the field makes another run of it (ARCHITECTURE.md "Durability").
+enum class FieldKind : std::uint8_t {
+  identity,     ///< Part of the run's identity: resuming with another value is refused.
+  operational,  ///< May differ between attempts (paths of logs, batch sizes of decoding, …).
+};
+
+/// One key of the configuration file.
+struct ConfigField {
+  std::string section;  ///< "train"; for arrays of tables "rounds.0".
+  std::string key;
+  FieldKind kind;
+  /// Takes the value of a TOML node; returns what was expected when the node does not fit, else
+  /// nothing.
+  std::function<std::optional<std::string>(const toml::node&)> read;
+  /// The value as TOML text; nothing when it is not set.
+  std::function<std::optional<std::string>()> write;
+
+  [[nodiscard]] std::string path() const { return section + "." + key; }
+};
+
+/// Names of an enumeration's values, in the order of the table.
+template <class Enum>
+struct EnumName {
+  Enum value;
+  const char* name;
+};
+
+/// A TOML basic string.
+[[nodiscard]] std::string toml_quoted(std::string_view text);
+
+// Readers and writers by type. `read_value` returns what was expected, or nothing on success.
+std::optional<std::string> read_value(const toml::node& node, bool& value);
+std::optional<std::string> read_value(const toml::node& node, double& value);
+std::optional<std::string> read_value(const toml::node& node, std::string& value);
+std::optional<std::string> read_value(const toml::node& node, std::filesystem::path& value);
+std::optional<std::string> read_value(const toml::node& node, std::vector<std::string>& value);
+inline std::optional<std::string> read_value(const toml::node& node, float& value) {
+  double wide = 0;
+  auto problem = read_value(node, wide);
+  if (!problem) {
+    value = static_cast<float>(wide);
+  }
+  return problem;
+}
+template <std::integral T>
+requires(!std::same_as<T, bool>) std::optional<std::string> read_value(const toml::node& node,
+                                                                       T& value) {
+  const auto number = node.value_exact<std::int64_t>();
+  if (!number || !std::in_range<T>(*number)) {
+    return std::is_unsigned_v<T> ? "a whole number that is not negative" : "a whole number";
+  }
+  value = static_cast<T>(*number);
+  return std::nullopt;
+}
+template <class T>
+std::optional<std::string> read_value(const toml::node& node, std::optional<T>& value) {
+  T inner{};
+  auto problem = read_value(node, inner);
+  if (!problem) {
+    value = std::move(inner);
+  }
+  return problem;
+}
+
+std::optional<std::string> write_value(bool value);
+std::optional<std::string> write_value(double value);
+std::optional<std::string> write_value(float value);
+std::optional<std::string> write_value(const std::string& value);
+std::optional<std::string> write_value(const std::filesystem::path& value);
+std::optional<std::string> write_value(const std::vector<std::string>& value);
+template <std::integral T>
+requires(!std::same_as<T, bool>) std::optional<std::string> write_value(T value) {
+  return fmt::format("{}", value);
+}
+template <class T>
+std::optional<std::string> write_value(const std::optional<T>& value) {
+  return value ? write_value(*value) : std::nullopt;
+}
+
+/// Collects fields; `in()` sets the section of those that follow.
+class FieldList {
+ public:
+  void in(std::string section) { section_ = std::move(section); }
+
+  template <class T>
+  void add(const char* key, T& value, FieldKind kind) {
+    fields_.push_back({section_, key, kind,
+                       [&value](const toml::node& node) { return read_value(node, value); },
+                       [&value] { return write_value(value); }});
+  }
+
+  template <class Enum, std::size_t N>
+  void add_enum(const char* key, Enum& value, FieldKind kind, const EnumName<Enum> (&names)[N]) {
+    const std::span<const EnumName<Enum>> table(names);
+    fields_.push_back({section_, key, kind,
+                       [&value, table](const toml::node& node) -> std::optional<std::string> {
+                         const auto text = node.value_exact<std::string>();
+                         std::string expected = "one of";
+                         for (const auto& entry : table) {
+                           if (text && *text == entry.name) {
+                             value = entry.value;
+                             return std::nullopt;
+                           }
+                           expected += std::string(" \"") + entry.name + "\"";
+                         }
+                         return expected;
+                       },
+                       [&value, table]() -> std::optional<std::string> {
+                         for (const auto& entry : table) {
+                           if (entry.value == value) {
+                             return toml_quoted(entry.name);
+                           }
+                         }
+                         throw InternalError(
+                             "an enumeration value has no name in the configuration");
+                       }});
+  }
+
+  [[nodiscard]] std::vector<ConfigField> take() { return std::move(fields_); }
+
+ private:
+  std::string section_;
+  std::vector<ConfigField> fields_;
+};
+
+}  // namespace jforge

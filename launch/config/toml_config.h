@@ -1,0 +1,45 @@
+#pragma once
+
+/// Reads a TOML file into a configuration through its list of fields. Unknown keys and wrong types
+/// are ConfigErrors that name file, line, key and what was expected.
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/config/field.h"
+
+namespace jforge {
+
+/// Parsed TOML with the file's name, before it meets any configuration.
+class TomlDocument {
+ public:
+  /// Throws ConfigError with file, line and the parser's reason.
+  TomlDocument(const std::string& text, const std::string& file_name);
+
+  /// Applies "section.key=value" (or "rounds.0.key=value"): value is TOML, or a bare text. Throws
+  /// ConfigError.
+  void set(const std::string& assignment);
+  /// Number of tables in the array `name`; 0 when absent.
+  [[nodiscard]] std::size_t array_size(const std::string& name) const;
+  /// Fills every field that the document holds. Throws ConfigError for keys that no field has,
+  /// naming the nearest one.
+  void apply(const std::vector<ConfigField>& fields) const;
+
+ private:
+  [[nodiscard]] std::string place(const toml::node& node) const;
+  [[nodiscard]] const toml::node* find(const std::string& section, const std::string& key) const;
+  void refuse_unknown_keys(const std::vector<ConfigField>& fields) const;
+
+  toml::table table_;
+  std::string file_name_;
+};
+
+/// The resolved configuration as TOML text; keys that are not set are left out.
+[[nodiscard]] std::string write_toml(const std::vector<ConfigField>& fields);
+/// Identity fields as path → TOML text of the value ("" when not set).
+[[nodiscard]] std::map<std::string, std::string> identity_values(
+    const std::vector<ConfigField>& fields);
+
+}  // namespace jforge

@@ -1,0 +1,66 @@
+// The entry point: session, command, catch-all, exit code.
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <optional>
+
+#include "launch/command_line.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/fault_injection.h"
+#include "runtime/log.h"
+#include "runtime/stop_signal.h"
+
+namespace {
+
+// Open MPI and PMIx tell every process that mpirun or srun started; a process on its own needs MPI
+// only for distributed commands.
+bool started_by_a_launcher() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+}
+
+int report(const std::exception& error, const jforge::MpiSession* session) {
+  const auto* known = dynamic_cast<const jforge::Error*>(&error);
+  const jforge::ExitCode code = known == nullptr ? jforge::ExitCode::internal : known->code();
+  const std::string where =
+      session == nullptr || session->world().size() == 1
+          ? std::string()
+          : "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): ";
+  std::cerr << "jforge: " << where << error.what() << std::endl;
+  jforge::close_log();
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace jforge;
+  ExitCode exit_code = ExitCode::ok;
+  const std::optional<CommandLine> line = parse_command_line(argc, argv, exit_code);
+  std::optional<MpiSession> session;
+  try {
+    if (line ? line->distributed || started_by_a_launcher() : started_by_a_launcher()) {
+      session.emplace(&argc, &argv);
+    }
+    const Rank rank = session ? session->world().rank() : 0;
+    if (line) {
+      initialise_log(rank);
+      install_signal_handlers();
+      arm_faults(line->inject, rank);
+      if (line->distributed || rank == 0) {
+        exit_code = line->run(session ? &*session : nullptr);
+      }
+    }
+    if (session) {
+      session->finalize();
+    }
+    close_log();
+    return static_cast<int>(exit_code);
+  } catch (const std::exception& error) {
+    const int code = report(error, session ? &*session : nullptr);
+    if (session && session->world().size() > 1) {
+      MpiSession::abort(code);
+    }
+    return code;
+  }
+}

@@ -1,0 +1,37 @@
+# Sourced by local_mpirun.sh, the quickstart and the tests: Open MPI on this one machine. Cluster scripts never use it.
+#
+# Sets the array JFORGE_MPIRUN_ARGS (options for mpirun) and defines jforge_threads_for_ranks N.
+
+JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1)
+
+# Open MPI refuses to start as root unless told twice.
+if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" != 11 ]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  echo "mpi_env.sh: running as root, so OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM are set to 1" >&2
+fi
+
+# Copies between processes (CMA) need ptrace rights; without them Open MPI complains and may fail.
+jforge_cma_permitted() {
+  local scope=0
+  if [ -r /proc/sys/kernel/yama/ptrace_scope ]; then
+    scope=$(cat /proc/sys/kernel/yama/ptrace_scope)
+  fi
+  [ "$scope" -eq 0 ] && grep -q '^Seccomp:[[:space:]]*0$' /proc/self/status
+}
+if ! jforge_cma_permitted; then
+  JFORGE_MPIRUN_ARGS+=(--mca btl_vader_single_copy_mechanism none)
+fi
+
+# jforge_threads_for_ranks N: shares this machine's cores among N ranks, unless the caller has decided already.
+jforge_threads_for_ranks() {
+  local ranks=$1 cores
+  if [ -z "${OMP_NUM_THREADS:-}" ]; then
+    cores=$(nproc)
+    export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
+  else
+    cores=$(env -u OMP_NUM_THREADS nproc)
+  fi
+  if [ $((ranks * ${OMP_NUM_THREADS%%,*})) -gt "$cores" ]; then
+    export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+  fi
+}

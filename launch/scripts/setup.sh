@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs what Jacobi Forge builds and runs with, from Debian's packages. As root it installs; otherwise it prints the
+# exact command and exits 4. Nothing is downloaded from anywhere else.
+set -euo pipefail
+
+packages=(g++ cmake ninja-build pkg-config git python3 python3-numpy
+  libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libtomlplusplus-dev libspdlog-dev libfmt-dev libdnnl-dev
+  libopenblas-dev libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libxxhash-dev
+  libgtest-dev libgmock-dev libbenchmark-dev)
+
+missing=()
+for package in "${packages[@]}"; do
+  if ! dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed'; then
+    missing+=("$package")
+  fi
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  exit 0
+fi
+
+echo "Packages to install: ${missing[*]}"
+echo "(about 500 MB on disk when all are missing, 1-3 minutes)"
+command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+if [ "$(id -u)" -ne 0 ]; then
+  echo "Not root. Run this, then start again:"
+  echo "  sudo sh -c '$command'"
+  exit 4
+fi
+export DEBIAN_FRONTEND=noninteractive
+for attempt in 1 2 3; do
+  if apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
+    exit 0
+  fi
+  echo "apt-get failed (attempt $attempt of 3); trying again in 10 s" >&2
+  sleep 10
+done
+echo "The packages could not be installed. By hand: $command" >&2
+exit 4

@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <utility>
+
+#include "model/decoding/sequence_decoder.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+class GreedyDecoder final : public SequenceDecoder {
+ public:
+  explicit GreedyDecoder(DecodeRequest request)
+      : request_(std::move(request)), last_(0), prefilling_(request_.prompt.size() > 1) {
+    request_.validate();
+    last_ = request_.prompt.back();
+    result_.id = request_.id;
+    // No more than a usual answer: an absurd T must fail at the slot capacity, not here.
+    const auto usual =
+        static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, 4096));
+    result_.tokens.reserve(usual);
+    result_.accepted.reserve(usual);
+  }
+
+  [[nodiscard]] std::span<const TokenId> pending() const override {
+    return prefilling_ ? std::span(request_.prompt).first(request_.prompt.size() - 1)
+                       : std::span(&last_, 1);
+  }
+  [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
+  [[nodiscard]] std::size_t first_output() const override {
+    return prefilling_ ? request_.prompt.size() - 1 : 0;
+  }
+  [[nodiscard]] bool finished() const override { return finished_; }
+  [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] std::int64_t max_positions() const override {
+    return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
+  }
+
+  void advance(std::span<const TokenId> predictions) override {
+    expect(!finished_, "greedy decoder advanced after its end");
+    if (prefilling_) {
+      expect(predictions.empty(), "greedy prefill wants no prediction");
+      prefilling_ = false;
+      kv_length_ = static_cast<std::int64_t>(request_.prompt.size()) - 1;
+      result_.prefill_forwards = 1;
+      return;
+    }
+    expect(predictions.size() == 1, "greedy decoding wants one prediction");
+    ++kv_length_;
+    ++result_.forwards;
+    last_ = predictions[0];
+    result_.tokens.push_back(last_);
+    result_.accepted.push_back(1);
+    if (request_.is_eos(last_)) {
+      result_.stop = StopReason::eos;
+      finished_ = true;
+    } else {
+      finished_ = std::cmp_equal(result_.tokens.size(), request_.max_new_tokens);
+    }
+  }
+
+  [[nodiscard]] DecodeResult take_result() override {
+    expect(finished_, "greedy result taken before the end");
+    return std::move(result_);
+  }
+
+ private:
+  DecodeRequest request_;
+  DecodeResult result_;
+  TokenId last_;
+  bool prefilling_;
+  bool finished_ = false;
+  std::int64_t kv_length_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request) {
+  return std::make_unique<GreedyDecoder>(std::move(request));
+}
+
+}  // namespace jforge

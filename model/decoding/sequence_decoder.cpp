@@ -1,0 +1,47 @@
+#include "model/decoding/sequence_decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+void DecodeRequest::validate() const {
+  if (prompt.empty()) {
+    throw DataError(fmt::format("decoding: prompt {} has no tokens; give it at least one", id));
+  }
+  if (std::ranges::any_of(prompt, [](TokenId token) { return token < 0; })) {
+    throw DataError(fmt::format("decoding: prompt {} holds a negative token id", id));
+  }
+  if (max_new_tokens < 1 || max_new_tokens > std::numeric_limits<std::int32_t>::max()) {
+    throw ConfigError(fmt::format(
+        "decoding: max_new_tokens is {} for prompt {}; it must be at least 1 and below 2^31",
+        max_new_tokens, id));
+  }
+}
+
+bool DecodeRequest::is_eos(TokenId token) const noexcept {
+  return std::ranges::find(eos_ids, token) != eos_ids.end();
+}
+
+void JacobiOptions::validate() const {
+  if (block_size < 1) {
+    throw ConfigError(
+        fmt::format("Jacobi decoding: block_size is {}; it must be at least 1", block_size));
+  }
+  if (complete_blocks && window == DraftWindow::running) {
+    throw ConfigError(
+        "Jacobi decoding: complete blocks need the shrinking window; the running window has no "
+        "blocks");
+  }
+  if (record_states && !complete_blocks) {
+    throw ConfigError(
+        "Jacobi decoding: recording states needs complete blocks, else the last block has no fixed "
+        "point");
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,122 @@
+#pragma once
+
+/// Decoding methods as state machines over one sequence: pure logic, no arithmetic, so that each is
+/// tested with a fake model and any mix of them shares one batch (batch_decoder.h).
+///
+/// How forwards and tokens are counted, in every method: `forwards` are the forward passes really
+/// executed after prefill, `accepted[i]` is what pass i added to the answer, and tokens per forward
+/// is tokens / forwards (invariant I24, full token count).
+///
+/// - Greedy: prefill caches all of the prompt but its last token, which is the input of the first
+///   forward. Each forward adds exactly one token and the last token is never forwarded, so T
+///   tokens take T forwards and tokens per forward is exactly 1, with no pass whose result is
+///   unused.
+/// - Jacobi: prefill of the whole prompt predicts the first token f, which is exact but not yet
+///   counted. A forward adds the a tokens it commits (1 ≤ a ≤ n), f among them; so a block, or an
+///   answer ended by length, costs as many forwards as it takes to commit all of its tokens, its
+///   last one included. Only an end-of-sequence token that arrives as the correction is added
+///   without a pass of its own (that pass then adds a + 1); one that prefill predicts ends the
+///   answer with no forward. With n = 1 and no end of sequence, the counts are greedy's.
+///
+/// Hence sum(accepted) is the number of tokens, unless prefill predicted the end of sequence; with
+/// complete_blocks, sum(accepted) is n · blocks, of which `tokens` may be a part.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/trajectories/trajectory.h"
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// What every method is told about one request.
+struct DecodeRequest {
+  PromptId id = 0;  ///< Names the random stream of the drafts, with seed and round.
+  std::vector<TokenId> prompt = {};   ///< At least one token.
+  std::int64_t max_new_tokens = 0;    ///< T ≥ 1
+  std::vector<TokenId> eos_ids = {};  ///< Empty: never stop early.
+
+  /// Throws DataError for an empty prompt or a negative token, ConfigError for T outside [1, 2^31).
+  void validate() const;
+  [[nodiscard]] bool is_eos(TokenId token) const noexcept;
+};
+
+/// What every method gives back.
+struct DecodeResult {
+  PromptId id = 0;
+  std::vector<TokenId> tokens;  ///< New ids, first eos included, prompt excluded, at most T.
+  StopReason stop = StopReason::length;  ///< eos exactly when `tokens` ends with one.
+  /// 1, however the driver cut it; 0 where nothing was prefilled (greedy, prompt of one token).
+  std::int64_t prefill_forwards = 0;
+  std::int64_t forwards = 0;            ///< Prefill excluded.
+  std::vector<std::int32_t> accepted;   ///< [forwards]: tokens each forward added to the answer.
+  std::vector<TrajectoryBlock> blocks;  ///< Recorded states (shrinking window with recording only).
+};
+
+/// One sequence being decoded. The driver forwards pending() at positions kv_length() …, hands back
+/// the predictions of the rows that want output, and repeats until finished().
+class SequenceDecoder {
+ public:
+  virtual ~SequenceDecoder() = default;
+  /// Tokens to forward next, placed at kv_length(), kv_length() + 1, …; never empty before
+  /// finished(). The span holds until the next advance().
+  [[nodiscard]] virtual std::span<const TokenId> pending() const = 0;
+  /// Cache entries that are valid (prompt + committed); what lies behind is overwritten.
+  [[nodiscard]] virtual std::int64_t kv_length() const = 0;
+  /// Index in pending() of the first row whose prediction is wanted (all later ones are too);
+  /// pending().size() when none is.
+  [[nodiscard]] virtual std::size_t first_output() const = 0;
+  /// `predictions`: argmax after each wanted row. Throws InternalError for another number of them.
+  virtual void advance(std::span<const TokenId> predictions) = 0;
+  [[nodiscard]] virtual bool finished() const = 0;
+  /// Valid once finished(), and once.
+  [[nodiscard]] virtual DecodeResult take_result() = 0;
+  /// Positions the cache slot must hold for this request at most.
+  [[nodiscard]] virtual std::int64_t max_positions() const = 0;
+  /// The request's id, for messages.
+  [[nodiscard]] virtual PromptId id() const = 0;
+};
+
+/// Which draft follows an acceptance.
+enum class DraftWindow : std::uint8_t {
+  shrinking,  ///< The block's draft shrinks until n tokens are committed (trajectories; records
+              ///< states).
+  running,    ///< The draft is refilled to n after every forward (plain generation).
+};
+
+struct JacobiOptions {
+  std::int32_t block_size = 16;  ///< n ≥ 1
+  DraftWindow window = DraftWindow::shrinking;
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;  ///< Part of the drafts' random stream.
+  /// Trajectory mode (algorithm.md "Decisions"): eos is ignored until its block is complete; blocks
+  /// = ceil(T / n); the result's tokens are the concatenated fixed points cut after the first eos
+  /// and at T. Without it decoding stops at the first eos, and the last draft is cut to what
+  /// remains of T.
+  bool complete_blocks = false;
+  /// Record every state of every block; needs complete_blocks, else the last block has no fixed
+  /// point.
+  bool record_states = false;
+
+  /// Throws ConfigError: block_size < 1, record_states without complete_blocks, or complete_blocks
+  /// with the running window, which has no blocks.
+  void validate() const;
+};
+
+/// One token per forward.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
+/// Jacobi fixed-point iteration (algorithm.md §1 and §6.1–6.2 [REC]). Drafts are drawn with
+/// replacement from all ids so far (prompt + committed), from the stream (seed, jacobi_draft,
+/// round, request id, block); the running window, which has no blocks, draws all its fillers from
+/// the stream of block 0. After a forward over the draft out_0 … out_{L−1} with predictions g, a =
+/// 1 + the number of leading j with out_{j+1} = g_j tokens are committed. Shrinking: the next draft
+/// is g_{a−1} … g_{L−2}, or, when a = L, a new block that begins with g_{L−1}. Running: the same,
+/// refilled to n after every forward. Every forward commits at least one token, so a block takes at
+/// most n, whatever the arithmetic.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
+                                                                   const JacobiOptions& options);
+
+}  // namespace jforge

@@ -1,0 +1,385 @@
+/// Attention forward, decoding and packed, through one routine. A row's result is a function of its
+/// query and its keys in logical order (ascending position): keys are taken in tiles of 64 that
+/// begin at multiples of 64 of that order; scores add over D in order, the softmax runs tile by
+/// tile, values accumulate key by key. How keys lie in memory (a cache slot, two intervals of a
+/// packed sequence), which rows share a block and which thread computes it change no bit.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/kernels/cpu/cpu_kernel_set_internal.h"
+
+namespace jforge {
+
+namespace {
+
+/// Rows × query heads of a group computed together.
+constexpr std::int64_t kBlockQueries = 64;
+/// Rows whose common keys are accumulated together; the rest of each row follows alone.
+constexpr std::int64_t kCausalRows = 8;
+
+std::int64_t block_rows(std::int64_t group) {
+  return std::max<std::int64_t>(kCausalRows, kBlockQueries / group);
+}
+
+/// A thread's memory for one block of queries.
+struct AttentionScratch {
+  AttentionScratch(float* memory, const AttentionShape& shape, std::int64_t count)
+      : keys(memory),
+        values(keys + kKeyTile * shape.padded_dim()),
+        queries(values + kKeyTile * shape.padded_dim()),
+        sums(queries + count * shape.padded_dim()),
+        scores(sums + count * shape.padded_dim()),
+        states(reinterpret_cast<SoftmaxState*>(scores + count * kKeyTile)) {}
+  static std::int64_t floats(const AttentionShape& shape, std::int64_t count) {
+    return 2 * kKeyTile * shape.padded_dim() + 2 * count * shape.padded_dim() + count * kKeyTile +
+           count * static_cast<std::int64_t>(sizeof(SoftmaxState) / sizeof(float));
+  }
+  float* keys;     ///< [4][padded_dim][16]
+  float* values;   ///< [64][padded_dim], only when D is no multiple of 16.
+  float* queries;  ///< [queries][padded_dim], scaled by 1/√D.
+  float* sums;     ///< [queries][padded_dim]
+  float* scores;   ///< [queries][64]
+  SoftmaxState* states;
+};
+
+/// The piece of a run that falls into one tile.
+struct TilePiece {
+  const float* keys;
+  const float* values;
+  std::int64_t count;
+};
+
+/// Cuts keys [begin, end) of the logical order out of the runs; returns the number of pieces.
+int cut_tile(const KeyRuns& runs, std::int64_t stride, std::int64_t begin, std::int64_t end,
+             TilePiece* pieces) {
+  int count = 0;
+  std::int64_t offset = 0;
+  for (int run = 0; run < 2; ++run) {
+    const std::int64_t from = std::max(begin, offset);
+    const std::int64_t to = std::min(end, offset + runs.counts[run]);
+    if (from < to) {
+      pieces[count++] = {runs.keys[run] + (from - offset) * stride,
+                         runs.values[run] + (from - offset) * stride, to - from};
+    }
+    offset += runs.counts[run];
+  }
+  return count;
+}
+
+/// One block of queries against all its keys, tile by tile.
+class ForwardBlock {
+ public:
+  ForwardBlock(const VectorKernels& vector, const AttentionShape& shape, const QueryBlock& block,
+               float* memory)
+      : vector_(vector),
+        shape_(shape),
+        block_(block),
+        group_(shape.group()),
+        padded_(shape.padded_dim()),
+        stride_(shape.key_stride()),
+        queries_(block.rows * shape.group()),
+        scratch_(memory, shape, queries_) {
+    const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    for (std::int64_t i = 0; i < queries_; ++i) {
+      float* query = scratch_.queries + i * padded_;
+      std::copy_n(block.queries + offset(i), shape.dim, query);
+      std::fill(query + shape.dim, query + padded_, 0.0F);
+      vector.scale(query, scale, shape.dim);
+      scratch_.states[i] =
+          SoftmaxState{.maximum = -std::numeric_limits<float>::infinity(), .sums = {}};
+    }
+    std::fill(scratch_.sums, scratch_.sums + queries_ * padded_, 0.0F);
+  }
+
+  void visit_keys() {
+    std::int64_t longest = 0;
+    for (std::int64_t row = 0; row < block_.rows; ++row) {
+      longest = std::max(longest, block_.visible(row));
+    }
+    for (begin_ = 0; begin_ < longest; begin_ += kKeyTile) {
+      size_ = std::min(kKeyTile, longest - begin_);
+      load_tile();
+      score_tile();
+      for (std::int64_t first = 0; first < block_.rows; first += kCausalRows) {
+        accumulate_rows(first, std::min(kCausalRows, block_.rows - first));
+      }
+    }
+  }
+
+  void write_output() {
+    for (std::int64_t i = 0; i < queries_; ++i) {
+      const float sum = vector_.softmax_sum(scratch_.states[i]);
+      vector_.divide(scratch_.sums + i * padded_, sum, block_.output + offset(i), shape_.dim);
+      if (block_.log_sum_exp != nullptr) {
+        block_.log_sum_exp[i / group_ * shape_.heads + i % group_] =
+            scratch_.states[i].maximum + std::log(sum);
+      }
+    }
+  }
+
+ private:
+  /// Where query i lies from the block's first one.
+  [[nodiscard]] std::int64_t offset(std::int64_t i) const {
+    return i / group_ * shape_.query_stride() + i % group_ * shape_.dim;
+  }
+  /// Keys of the current tile that a row sees.
+  [[nodiscard]] std::int64_t seen(std::int64_t row) const {
+    return std::clamp<std::int64_t>(block_.visible(row) - begin_, 0, size_);
+  }
+  [[nodiscard]] bool copies_values() const { return shape_.dim != padded_; }
+
+  void load_tile() {
+    num_pieces_ = cut_tile(block_.runs, stride_, begin_, begin_ + size_, pieces_);
+    std::int64_t column = 0;
+    for (int i = 0; i < num_pieces_; ++i) {
+      vector_.transpose_keys(pieces_[i].keys, stride_, pieces_[i].count, shape_.dim, padded_,
+                             column, scratch_.keys);
+      for (std::int64_t key = 0; copies_values() && key < pieces_[i].count; ++key) {
+        float* value = scratch_.values + (column + key) * padded_;
+        std::copy_n(pieces_[i].values + key * stride_, shape_.dim, value);
+        std::fill(value + shape_.dim, value + padded_, 0.0F);
+      }
+      column += pieces_[i].count;
+    }
+  }
+
+  void score_tile() {
+    vector_.tile_product({.a = scratch_.queries,
+                          .a_row = padded_,
+                          .b = scratch_.keys,
+                          .b_panel = padded_ * kLanes,
+                          .b_depth = kLanes,
+                          .c = scratch_.scores,
+                          .c_row = kKeyTile,
+                          .rows = queries_,
+                          .columns = (size_ + kLanes - 1) / kLanes * kLanes,
+                          .depth = padded_});
+    for (std::int64_t i = 0; i < queries_; ++i) {
+      const std::int64_t keys = seen(i / group_);
+      if (keys == 0) {
+        continue;
+      }
+      const float shrink =
+          vector_.softmax_step(scratch_.scores + i * kKeyTile, keys, scratch_.states[i]);
+      if (shrink != 1.0F) {
+        vector_.scale(scratch_.sums + i * padded_, shrink, padded_);
+      }
+    }
+  }
+
+  void accumulate_rows(std::int64_t first, std::int64_t rows) {
+    std::int64_t common = size_;
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      common = std::min(common, seen(row));
+    }
+    accumulate(first, rows, 0, common);
+    // Keys a row does not see are never multiplied in, not even by zero: what lies there must not
+    // matter.
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      accumulate(row, 1, common, seen(row));
+    }
+  }
+
+  /// Adds keys [from, to) of the tile to rows [first, first + rows).
+  void accumulate(std::int64_t first, std::int64_t rows, std::int64_t from, std::int64_t to) {
+    std::int64_t piece_begin = 0;
+    for (int i = 0; i < num_pieces_; ++i) {
+      const std::int64_t key = std::max(from, piece_begin);
+      const std::int64_t end = std::min(to, piece_begin + pieces_[i].count);
+      if (key < end) {
+        vector_.tile_product({.a = scratch_.scores + first * group_ * kKeyTile + key,
+                              .a_row = kKeyTile,
+                              .b = copies_values()
+                                       ? scratch_.values + key * padded_
+                                       : pieces_[i].values + (key - piece_begin) * stride_,
+                              .b_panel = kLanes,
+                              .b_depth = copies_values() ? padded_ : stride_,
+                              .c = scratch_.sums + first * group_ * padded_,
+                              .c_row = padded_,
+                              .rows = rows * group_,
+                              .columns = padded_,
+                              .depth = end - key,
+                              .accumulate = true});
+      }
+      piece_begin += pieces_[i].count;
+    }
+  }
+
+  const VectorKernels& vector_;
+  const AttentionShape& shape_;
+  const QueryBlock& block_;
+  std::int64_t group_;
+  std::int64_t padded_;
+  std::int64_t stride_;
+  std::int64_t queries_;
+  AttentionScratch scratch_;
+  std::int64_t begin_ = 0;  ///< Of the current tile, in logical order.
+  std::int64_t size_ = 0;
+  TilePiece pieces_[2] = {};
+  int num_pieces_ = 0;
+};
+
+}  // namespace
+
+void CpuKernelSet::attend_all(const AttentionShape& shape, std::span<const QueryBlock> blocks,
+                              double work) {
+  const std::int64_t queries = block_rows(shape.group()) * shape.group();
+  const std::int64_t floats = AttentionScratch::floats(shape, queries);
+  reserve_threads(floats);
+  const auto count = static_cast<std::int64_t>(blocks.size());
+#pragma omp parallel for schedule(dynamic) if (work > kParallelWork && count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    Scratch& scratch = thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())];
+    ForwardBlock block(vector_, shape, blocks[static_cast<std::size_t>(i)],
+                       scratch.at_least(floats));
+    block.visit_keys();
+    block.write_output();
+  }
+}
+
+AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads) {
+  expect(q.shape().rank() == 3, "attention: q must be [T, H, D]");
+  const AttentionShape shape{.heads = q.dim(1), .key_heads = key_heads, .dim = q.dim(2)};
+  expect(key_heads > 0 && shape.heads % key_heads == 0,
+         "attention: query heads must be a multiple of key heads");
+  return shape;
+}
+
+void check_layout(const PackedLayout& layout, std::int64_t rows) {
+  expect(layout.num_rows == rows, "attention: layout and tensors differ in rows");
+  std::int64_t next = 0;
+  for (const AttentionSegment& segment : layout.segments) {
+    expect(
+        segment.row_begin == next && segment.row_begin < segment.row_end && segment.row_end <= rows,
+        "attention: segments must cover the rows in ascending order");
+    expect(0 <= segment.prefix_begin && segment.prefix_begin <= segment.prefix_end &&
+               segment.prefix_end <= segment.causal_begin &&
+               segment.causal_begin <= segment.row_begin,
+           "attention: a segment's prefix must lie before its causal run, and that must begin at "
+           "or before its rows");
+    next = segment.row_end;
+  }
+  expect(next == rows, "attention: segments must cover all rows");
+}
+
+void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                    const PackedLayout& layout, TensorView output,
+                                    TensorView log_sum_exp) {
+  expect(k.shape().rank() == 3, "attention: k must be [T, Hkv, D]");
+  const AttentionShape shape = check_attention(q, k.dim(1));
+  const std::int64_t rows = q.dim(0);
+  expect_shape(k, Shape{rows, shape.key_heads, shape.dim}, "attention k");
+  expect_shape(v, k.shape(), "attention v");
+  expect_shape(output, q.shape(), "attention output");
+  expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
+  check_layout(layout, rows);
+  const float* keys = k.data<float>();
+  const float* values = v.data<float>();
+  const float* queries = q.data<float>();
+  float* target = output.data<float>();
+  float* sums = log_sum_exp.data<float>();
+  blocks_.clear();
+  double work = 0;
+  const std::int64_t step = block_rows(shape.group());
+  for (const AttentionSegment& segment : layout.segments) {
+    for (std::int64_t row = segment.row_begin; row < segment.row_end; row += step) {
+      const std::int64_t end = std::min(row + step, segment.row_end);
+      const std::int64_t prefix = segment.prefix_end - segment.prefix_begin;
+      for (std::int64_t head = 0; head < shape.key_heads; ++head) {
+        const std::int64_t first = segment.prefix_begin * shape.key_stride() + head * shape.dim;
+        const std::int64_t second = segment.causal_begin * shape.key_stride() + head * shape.dim;
+        const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
+        blocks_.push_back({.queries = queries + at,
+                           .output = target + at,
+                           .log_sum_exp = sums + row * shape.heads + head * shape.group(),
+                           .rows = end - row,
+                           .first_visible = prefix + row - segment.causal_begin + 1,
+                           .places = nullptr,
+                           .runs = {.keys = {keys + first, keys + second},
+                                    .values = {values + first, values + second},
+                                    .counts = {prefix, end - segment.causal_begin}}});
+      }
+      work += static_cast<double>((end - row) * (prefix + end - segment.causal_begin) *
+                                  shape.query_stride());
+    }
+  }
+  attend_all(shape, blocks_, work);
+}
+
+void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+                               LayerCache cache) {
+  expect(cache.keys.shape().rank() == 4,
+         "cache_write: the cache must be [slots, capacity, Hkv, D]");
+  const Shape& shape = cache.keys.shape();
+  const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
+  expect_shape(cache.values, shape, "cache values");
+  expect_shape(k, expected, "cache_write k");
+  expect_shape(v, expected, "cache_write v");
+  const std::int64_t width = shape[2] * shape[3];
+  const float* new_keys = k.data<float>();
+  const float* new_values = v.data<float>();
+  float* keys = cache.keys.data<float>();
+  float* values = cache.values.data<float>();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    expect(rows[i].slot >= 0 && rows[i].slot < shape[0] && rows[i].position >= 0 &&
+               rows[i].position < shape[1],
+           "cache_write: row outside the cache");
+    const std::int64_t at = (rows[i].slot * shape[1] + rows[i].position) * width;
+    const std::int64_t from = static_cast<std::int64_t>(i) * width;
+    std::copy_n(new_keys + from, width, keys + at);
+    std::copy_n(new_values + from, width, values + at);
+  }
+}
+
+void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorView q,
+                                    LayerCache cache, TensorView output) {
+  expect(cache.keys.shape().rank() == 4,
+         "cached_attention: the cache must be [slots, capacity, Hkv, D]");
+  const Shape& dims = cache.keys.shape();
+  const AttentionShape shape = check_attention(q, dims[2]);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
+  expect_shape(cache.values, dims, "cache values");
+  expect_shape(output, q.shape(), "cached_attention output");
+  const float* queries = q.data<float>();
+  const auto* keys = static_cast<const float*>(cache.keys.data<float>());
+  const auto* values = static_cast<const float*>(cache.values.data<float>());
+  float* target = output.data<float>();
+  blocks_.clear();
+  double work = 0;
+  const std::int64_t step = block_rows(shape.group());
+  for (std::int64_t row = 0; row < count;) {
+    const CacheRow* place = rows.data() + row;
+    std::int64_t size = 0;
+    std::int64_t longest = 0;
+    for (; row + size < count && size < step && place[size].slot == place->slot; ++size) {
+      expect(place[size].slot >= 0 && place[size].slot < dims[0] && place[size].position >= 0 &&
+                 place[size].position < dims[1],
+             "cached_attention: row outside the cache");
+      longest = std::max(longest, std::int64_t{place[size].position} + 1);
+    }
+    for (std::int64_t head = 0; head < shape.key_heads; ++head) {
+      const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
+      const std::int64_t first = place->slot * dims[1] * shape.key_stride() + head * shape.dim;
+      blocks_.push_back({.queries = queries + at,
+                         .output = target + at,
+                         .log_sum_exp = nullptr,
+                         .rows = size,
+                         .first_visible = 0,
+                         .places = place,
+                         .runs = {.keys = {keys + first, nullptr},
+                                  .values = {values + first, nullptr},
+                                  .counts = {longest, 0}}});
+    }
+    work += static_cast<double>(std::max<std::int64_t>(size * shape.group(), 8) * longest *
+                                shape.key_stride());
+    row += size;
+  }
+  attend_all(shape, blocks_, work);
+}
+
+}  // namespace jforge

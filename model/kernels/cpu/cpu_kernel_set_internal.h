@@ -1,0 +1,199 @@
+#pragma once
+
+/// The CPU KernelSet: one class over several files (row_wise, matmul, invariant_matmul, attention,
+/// vocabulary_loss, adamw). One user at a time: it owns scratch memory that grows to the largest
+/// call and is then reused.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/kernels/cpu/vector_kernels_internal.h"
+#include "model/kernels/kernel_set.h"
+
+namespace jforge {
+
+/// Aligned floats that only grow. Contents are unspecified after at_least().
+class Scratch {
+ public:
+  /// `count` floats, 64-byte aligned. Throws EnvironmentError when memory is short.
+  float* at_least(std::int64_t count);
+
+ private:
+  struct Free {
+    void operator()(float* p) const noexcept;
+  };
+  std::unique_ptr<float, Free> data_;
+  std::int64_t size_ = 0;
+};
+
+/// Panels of 16 columns, [N/16][K][16], the last one padded with zeros.
+class PanelWeight final : public PackedWeight {
+ public:
+  PanelWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account);
+  [[nodiscard]] const float* panel(std::int64_t index) const {
+    return panels_.data() + index * columns() * kLanes;
+  }
+  [[nodiscard]] float* panel(std::int64_t index) {
+    return panels_.data() + index * columns() * kLanes;
+  }
+  [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
+
+ private:
+  Buffer storage_;
+  std::span<float> panels_;
+};
+
+/// Up to two runs of keys, together in logical order (ascending position): what one block of
+/// queries sees.
+struct KeyRuns {
+  const float* keys[2] = {};
+  const float* values[2] = {};
+  std::int64_t counts[2] = {};
+};
+
+/// Queries of adjacent rows that share keys and a key/value head.
+struct QueryBlock {
+  const float* queries = nullptr;  ///< First row, first head of the group.
+  float* output = nullptr;
+  float* log_sum_exp = nullptr;  ///< First row, first head of the group; null in decoding.
+  std::int64_t rows = 0;
+  std::int64_t first_visible = 0;  ///< Packed: row i sees the first first_visible + i keys.
+  const CacheRow* places =
+      nullptr;  ///< Decoding: row i sees the first places[i].position + 1 keys.
+  KeyRuns runs;
+
+  [[nodiscard]] std::int64_t visible(std::int64_t row) const {
+    return places == nullptr ? first_visible + row : std::int64_t{places[row].position} + 1;
+  }
+};
+
+struct AttentionShape {
+  std::int64_t heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t dim = 0;
+  [[nodiscard]] std::int64_t group() const { return heads / key_heads; }
+  [[nodiscard]] std::int64_t padded_dim() const { return (dim + kLanes - 1) / kLanes * kLanes; }
+  [[nodiscard]] std::int64_t query_stride() const { return heads * dim; }
+  [[nodiscard]] std::int64_t key_stride() const { return key_heads * dim; }
+};
+
+/// Checks q [T, H, D] against the number of key heads. Throws InternalError.
+[[nodiscard]] AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads);
+/// Checks that the segments cover `rows` rows in order and see only what AttentionSegment allows.
+/// Throws InternalError.
+void check_layout(const PackedLayout& layout, std::int64_t rows);
+
+class CpuKernelSet final : public KernelSet {
+ public:
+  explicit CpuKernelSet(const VectorKernels& vector) : vector_(vector) {}
+
+  void embedding(std::span<const TokenId> tokens, ConstTensorView table,
+                 TensorView output) override;
+  void embedding_backward(std::span<const TokenId> tokens, ConstTensorView output_gradient,
+                          TensorView table_gradient) override;
+  void rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
+                TensorView inverse_rms) override;
+  void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
+                         ConstTensorView inverse_rms, TensorView x_gradient,
+                         TensorView weight_gradient) override;
+  void rotary(TensorView x, std::span<const std::int32_t> positions, double theta) override;
+  void rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
+                       double theta) override;
+  void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
+  void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
+                       TensorView gate_gradient, TensorView up_gradient) override;
+  void add(ConstTensorView x, TensorView y) override;
+
+  void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
+              TensorView y) override;
+  void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
+                             TensorView x_gradient, bool accumulate) override;
+  void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
+                              TensorView weight_gradient, TensorView bias_gradient) override;
+  void packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                        const PackedLayout& layout, TensorView output,
+                        TensorView log_sum_exp) override;
+  void packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
+                                 ConstTensorView k, ConstTensorView v, ConstTensorView output,
+                                 ConstTensorView log_sum_exp, const PackedLayout& layout,
+                                 TensorView q_gradient, TensorView k_gradient,
+                                 TensorView v_gradient) override;
+  VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
+                                     std::span<const LossItem> items, float consistency_scale,
+                                     float ar_scale, TensorView hidden_gradient,
+                                     TensorView head_gradient) override;
+  double sum_of_squares(ConstTensorView x) override;
+  void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
+             TensorView parameter, TensorView first_moment, TensorView second_moment) override;
+
+  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight,
+                                            MemoryAccount& account) override;
+  void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
+                        TensorView y) override;
+  void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+                   LayerCache cache) override;
+  void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
+                        TensorView output) override;
+  void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
+                        std::span<TokenId> tokens) override;
+
+ private:
+  /// Cosines and sines of one (theta, D), [positions][D/2] each; grows with the largest position
+  /// seen.
+  struct RotaryTable {
+    double theta = 0;
+    std::int64_t half = 0;
+    std::int64_t positions = 0;
+    std::vector<float> cosines;
+    std::vector<float> sines;
+  };
+  struct LossChunk;
+  /// Where a chunk's items sit in the gathered rows (−1: not there), and their terms.
+  struct LossRows {
+    std::vector<std::int64_t> sources;
+    std::vector<std::int64_t> student;
+    std::vector<std::int64_t> clean;
+    std::vector<VocabularyLossSums> terms;
+  };
+
+  const RotaryTable& rotary_table(double theta, std::int64_t half,
+                                  std::span<const std::int32_t> positions);
+  void rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
+                   bool backward);
+  void attend_all(const AttentionShape& shape, std::span<const QueryBlock> blocks, double work);
+  void loss_chunk(LossChunk& chunk);
+  void loss_terms(LossChunk& chunk, float* logits);
+  /// Best value and index of every row over one thread's panels, into best_values_ and
+  /// best_indices_.
+  void argmax_part(const float* hidden, const PanelWeight& panels, std::int64_t rows,
+                   std::int64_t threads, std::int64_t thread);
+  /// One scratch area of at least `floats` for each thread a parallel region may start.
+  void reserve_threads(std::int64_t floats);
+
+  const VectorKernels& vector_;
+  std::vector<RotaryTable> rotary_tables_;
+  std::vector<Scratch> thread_scratch_;
+  std::vector<QueryBlock> blocks_;
+  std::vector<double> partial_sums_;
+  std::vector<float> best_values_;
+  std::vector<std::int64_t> best_indices_;
+  LossRows loss_rows_;
+  Scratch loss_hidden_;
+  Scratch loss_logits_;
+  Scratch loss_gradient_;
+};
+
+/// Multiply-adds below which a parallel region costs more than it saves.
+inline constexpr double kParallelWork = 1.0e6;
+
+/// Splits [0, total) into `parts` runs of multiples of `unit`; returns where run `index` begins.
+[[nodiscard]] inline std::int64_t part_begin(std::int64_t total, std::int64_t parts,
+                                             std::int64_t index, std::int64_t unit) {
+  const std::int64_t units = (total + unit - 1) / unit;
+  const std::int64_t begin = units * index / parts * unit;
+  return begin < total ? begin : total;
+}
+
+}  // namespace jforge

@@ -1,0 +1,204 @@
+/// Decoding products: packed panels, every element accumulated over K in ascending order by FMA, so
+/// that a row's bits depend on nothing but the row and the weight.
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "model/kernels/cpu/cpu_kernel_set_internal.h"
+
+namespace jforge {
+
+namespace {
+
+/// Steps of K after which partial sums go back to y (exactly: storing a float changes nothing): a
+/// group of panels of this depth stays in the second-level cache while all rows pass over it.
+constexpr std::int64_t kDepthBlock = 512;
+/// Rows for which a streamed weight is used before the next one is fetched in the argmax.
+constexpr std::int64_t kArgmaxRows = 96;
+
+/// Marks in best_indices_: no column seen yet, and a NaN seen.
+constexpr std::int64_t kNone = -1;
+constexpr std::int64_t kNaN = -2;
+
+/// Panels computed at a time: about 256 KiB of weight, so that it is still near when the next rows
+/// come.
+std::int64_t argmax_panels(std::int64_t k) {
+  return std::clamp<std::int64_t>(65536 / (k * kLanes) / 4 * 4, 4, 32);
+}
+
+const PanelWeight& panels_of(const PackedWeight& weight) {
+  const auto* panels = dynamic_cast<const PanelWeight*>(&weight);
+  expect(panels != nullptr, "packed weight was made by another kernel set");
+  return *panels;
+}
+
+/// Time of a product in multiply-adds: small batches are bound by reading the weight once (about 16
+/// per float read).
+double product_work(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return static_cast<double>(std::max<std::int64_t>(m, 8)) * static_cast<double>(n) *
+         static_cast<double>(k);
+}
+
+/// Part of a product: rows of x by panels of the weight.
+struct ProductRange {
+  std::int64_t row_begin, row_end, panel_begin, panel_end;
+};
+
+/// y points at the first row's element of the first panel's first column.
+void product_range(const VectorKernels& vector, const float* x, const PanelWeight& weight,
+                   const float* bias, float* y, std::int64_t y_row, const ProductRange& range) {
+  const std::int64_t k = weight.columns();
+  const std::int64_t column = range.panel_begin * kLanes;
+  const std::int64_t columns = std::min(range.panel_end * kLanes, weight.rows()) - column;
+  const std::int64_t rows = range.row_end - range.row_begin;
+  if (rows <= 0 || columns <= 0) {
+    return;
+  }
+  const std::int64_t depth_block = rows <= 16 ? k : kDepthBlock;
+  for (std::int64_t begin = 0; begin < k; begin += depth_block) {
+    const std::int64_t depth = std::min(depth_block, k - begin);
+    vector.tile_product({.a = x + range.row_begin * k + begin,
+                         .a_row = k,
+                         .a_depth = 1,
+                         .b = weight.panel(range.panel_begin) + begin * kLanes,
+                         .b_panel = k * kLanes,
+                         .b_depth = kLanes,
+                         .c = y,
+                         .c_row = y_row,
+                         .rows = rows,
+                         .columns = columns,
+                         .depth = depth,
+                         .accumulate = begin > 0,
+                         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
+  }
+}
+
+}  // namespace
+
+PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account)
+    : PackedWeight(rows, columns),
+      storage_(
+          static_cast<std::size_t>((rows + kLanes - 1) / kLanes * kLanes * columns) * sizeof(float),
+          account),
+      panels_(
+          storage_.floats(Shape{(rows + kLanes - 1) / kLanes * kLanes * columns}).span<float>()) {}
+
+std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
+                                                        MemoryAccount& account) {
+  expect(weight.shape().rank() == 2 && weight.elements() > 0,
+         "pack_weight: weight must be a non-empty matrix");
+  const std::int64_t n = weight.dim(0);
+  const std::int64_t k = weight.dim(1);
+  auto packed = std::make_unique<PanelWeight>(n, k, account);
+  const float* source = weight.data<float>();
+  const std::int64_t panels = packed->num_panels();
+#pragma omp parallel for if (n * k > (1 << 18))
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    const std::int64_t column = panel * kLanes;
+    vector_.transpose_keys(source + column * k, k, std::min(kLanes, n - column), k, k, 0,
+                           packed->panel(panel));
+  }
+  return packed;
+}
+
+void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weight,
+                                    ConstTensorView bias, TensorView y) {
+  const PanelWeight& panels = panels_of(weight);
+  const std::int64_t m = x.dim(0);
+  const std::int64_t n = weight.rows();
+  const std::int64_t k = weight.columns();
+  expect_shape(x, Shape{m, k}, "invariant_linear x");
+  expect_shape(y, Shape{m, n}, "invariant_linear y");
+  if (!bias.empty()) {
+    expect_shape(bias, Shape{n}, "invariant_linear bias");
+  }
+  const float* source = x.data<float>();
+  const float* offsets = bias.empty() ? nullptr : bias.data<float>();
+  float* target = y.data<float>();
+  const std::int64_t count = panels.num_panels();
+  const std::int64_t limit = product_work(m, n, k) < kParallelWork ? 1 : omp_get_max_threads();
+  // A thread's part is a run of panels, or of rows where there are few panels.
+  const bool by_rows = count < 8 * limit && m >= 8 * limit;
+#pragma omp parallel num_threads(static_cast <int>(limit)) if (limit > 1)
+  {
+    const std::int64_t threads = omp_get_num_threads();
+    const std::int64_t thread = omp_get_thread_num();
+    const ProductRange range = by_rows
+                                   ? ProductRange{part_begin(m, threads, thread, 6),
+                                                  part_begin(m, threads, thread + 1, 6), 0, count}
+                                   : ProductRange{0, m, part_begin(count, threads, thread, 4),
+                                                  part_begin(count, threads, thread + 1, 4)};
+    float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
+    product_range(vector_, source, panels, offsets, y_begin, n, range);
+  }
+}
+
+void CpuKernelSet::argmax_part(const float* hidden, const PanelWeight& panels, std::int64_t rows,
+                               std::int64_t threads, std::int64_t thread) {
+  const std::int64_t chunk = argmax_panels(panels.columns());
+  const std::int64_t row_stride = chunk * kLanes;
+  const std::int64_t end = part_begin(panels.num_panels(), threads, thread + 1, 4);
+  float* logits =
+      thread_scratch_[static_cast<std::size_t>(thread)].at_least(kArgmaxRows * row_stride);
+  float* values = best_values_.data() + thread * rows;
+  std::int64_t* indices = best_indices_.data() + thread * rows;
+  for (std::int64_t panel = part_begin(panels.num_panels(), threads, thread, 4); panel < end;
+       panel += chunk) {
+    const std::int64_t last = std::min(panel + chunk, end);
+    const std::int64_t columns = std::min(last * kLanes, panels.rows()) - panel * kLanes;
+    for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
+      const std::int64_t count = std::min(kArgmaxRows, rows - row);
+      product_range(vector_, hidden + row * panels.columns(), panels, nullptr, logits, row_stride,
+                    {0, count, panel, last});
+      for (std::int64_t i = 0; i < count; ++i) {
+        float value = 0;
+        const std::int64_t index = vector_.first_maximum(logits + i * row_stride, columns, &value);
+        std::int64_t& best = indices[row + i];
+        if (index < 0) {
+          best = kNaN;
+        } else if (best == kNone || (best != kNaN && value > values[row + i])) {
+          values[row + i] = value;
+          best = panel * kLanes + index;
+        }
+      }
+    }
+  }
+}
+
+void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
+                                    std::span<TokenId> tokens) {
+  const PanelWeight& panels = panels_of(head);
+  const auto m = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t k = head.columns();
+  expect_shape(hidden, Shape{m, k}, "invariant_argmax hidden");
+  const float* source = hidden.data<float>();
+  const std::int64_t limit =
+      product_work(m, head.rows(), k) < kParallelWork ? 1 : omp_get_max_threads();
+  reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
+  best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
+  best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);
+#pragma omp parallel num_threads(static_cast <int>(limit)) if (limit > 1)
+  argmax_part(source, panels, m, omp_get_num_threads(), omp_get_thread_num());
+
+  for (std::int64_t row = 0; row < m; ++row) {
+    // Threads hold ascending columns, so a later one wins only with a larger value.
+    float value = 0;
+    std::int64_t best = kNone;
+    for (std::int64_t thread = 0; thread < limit; ++thread) {
+      const std::int64_t index = best_indices_[static_cast<std::size_t>(thread * m + row)];
+      const float candidate = best_values_[static_cast<std::size_t>(thread * m + row)];
+      if (index == kNaN) {
+        throw NumericalError("logits of decoding row " + std::to_string(row) +
+                             " hold NaN: the model's weights are damaged or training diverged");
+      }
+      if (index != kNone && (best == kNone || candidate > value)) {
+        value = candidate;
+        best = index;
+      }
+    }
+    tokens[static_cast<std::size_t>(row)] = static_cast<TokenId>(best);
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,100 @@
+#pragma once
+
+/// The vector loops under the CPU kernels, as a table of functions: one table for AVX2 + FMA, one
+/// for AVX-512, with equal bits. All are single-threaded, never throw, never allocate; callers
+/// split the work over threads.
+
+#include <cstdint>
+
+namespace jforge {
+
+/// Keys scored together by attention; tiles begin at logical positions that are multiples of it.
+inline constexpr std::int64_t kKeyTile = 64;
+/// Floats in a vector, and columns of a weight panel.
+inline constexpr std::int64_t kLanes = 16;
+
+/// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n], k ascending by fused multiply-add, then + bias[n].
+/// Column n lies in panel n / 16. Rows, panels and registers are blocked freely: no element's order
+/// of addition depends on it.
+struct TileProduct {
+  const float* a = nullptr;
+  std::int64_t a_row = 0;    ///< Distance of rows; a_row or a_depth must be 1.
+  std::int64_t a_depth = 1;  ///< Distance of steps in k.
+  const float* b = nullptr;  ///< Full panels of 16 columns must be readable.
+  std::int64_t b_panel = 0;  ///< Distance of panels.
+  std::int64_t b_depth = 0;  ///< Distance of steps in k.
+  float* c = nullptr;
+  std::int64_t c_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;  ///< Columns written; the last panel may be partial.
+  std::int64_t depth = 0;
+  bool accumulate = false;      ///< Begin from c instead of 0.
+  const float* bias = nullptr;  ///< [columns] or null.
+};
+
+/// Running softmax of one query over key tiles.
+struct SoftmaxState {
+  float maximum = 0;
+  float sums[kLanes] = {};  ///< Σ exp by lane (key position mod 16); added up as a tree at the end.
+};
+
+struct AdamWStep {
+  float gradient_scale, beta1, beta2, decay_factor, step_size, inverse_sqrt_correction2, epsilon;
+};
+
+struct VectorKernels {
+  void (*tile_product)(const TileProduct&);
+  /// panels[p][d][lane] = source[first key + …]: `count` rows of `dim` floats at distance `stride`
+  /// become columns first … first + count of a [4][padded_dim][16] tile.
+  void (*transpose_keys)(const float* source, std::int64_t stride, std::int64_t count,
+                         std::int64_t dim, std::int64_t padded_dim, std::int64_t first,
+                         float* panels);
+  /// scores[0 … visible) become exp(score − new maximum), the rest of the tile 0; returns the
+  /// factor by which what was accumulated before must shrink.
+  float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
+  float (*softmax_sum)(const SoftmaxState& state);
+  /// p = exp(scores − log_sum_exp) in the first `visible` of a tile, 0 after; score gradient p·(dp
+  /// − delta) over dp.
+  void (*softmax_backward)(float* scores, float* dp, std::int64_t visible, float log_sum_exp,
+                           float delta);
+  void (*scale)(float* x, float factor, std::int64_t count);
+  void (*divide)(const float* x, float divisor, float* y, std::int64_t count);
+  void (*add)(const float* x, float* y, std::int64_t count);
+  /// y += factor · x
+  void (*add_scaled)(const float* x, float factor, float* y, std::int64_t count);
+  float (*dot)(const float* x, const float* y, std::int64_t count);
+  /// y = (x · inverse_rms) · weight
+  void (*rms_apply)(const float* x, const float* weight, float inverse_rms, float* y,
+                    std::int64_t count);
+  /// Σ dy · weight · x
+  float (*rms_projection)(const float* dy, const float* weight, const float* x, std::int64_t count);
+  /// dx += inverse_rms · dy · weight − x · factor
+  void (*rms_backward)(const float* dy, const float* weight, const float* x, float inverse_rms,
+                       float factor, float* dx, std::int64_t count);
+  /// (low, high) ← (low·cos − high·sin, high·cos + low·sin)
+  void (*rotate)(float* low, float* high, const float* cosines, const float* sines,
+                 std::int64_t count);
+  void (*rotate_back)(float* low, float* high, const float* cosines, const float* sines,
+                      std::int64_t count);
+  void (*swiglu)(const float* gate, const float* up, float* y, std::int64_t count);
+  void (*swiglu_backward)(const float* dy, const float* gate, const float* up, float* gate_gradient,
+                          float* up_gradient, std::int64_t count);
+  float (*maximum)(const float* x, std::int64_t count);
+  /// First index of the largest element and its value; index −1 when an element is NaN.
+  std::int64_t (*first_maximum)(const float* x, std::int64_t count, float* value);
+  /// Σ exp(x − shift), partial sums in double.
+  double (*exp_sum)(const float* x, std::int64_t count, float shift);
+  /// Returns Σ p_t (log p_t − log p_s); student logits become weight · (p_s − p_t).
+  double (*divergence)(float* student, const float* teacher, std::int64_t count,
+                       float student_log_sum, float teacher_log_sum, float weight);
+  /// x ← weight · exp(x − log_sum)
+  void (*softmax_scaled)(float* x, std::int64_t count, float log_sum, float weight);
+  double (*sum_of_squares)(const float* x, std::int64_t count);
+  void (*adamw)(const AdamWStep& step, const float* gradient, float* parameter, float* first_moment,
+                float* second_moment, std::int64_t count);
+};
+
+extern const VectorKernels kAvx2Kernels;
+extern const VectorKernels kAvx512Kernels;
+
+}  // namespace jforge

@@ -1,0 +1,207 @@
+#pragma once
+
+/// The one product loop (TileProduct) and the transposition of key tiles. Compiled once per
+/// instruction set; everything has internal linkage, so that no function compiled for a newer
+/// processor can be linked into baseline code.
+
+#include "model/kernels/cpu/vector_kernels_internal.h"
+
+namespace {
+
+using jforge::kLanes;
+using jforge::TileProduct;
+
+/// R rows by P panels in registers over the whole depth. kRowsAdjacent: a_row is 1, otherwise
+/// a_depth is 1.
+template <int R, int P, bool kRowsAdjacent>
+inline void product_block(const TileProduct& t, const float* a, const float* b, float* c,
+                          const float* bias, std::int64_t last_columns) {
+  Vec sums[R][P];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::int64_t width = p == P - 1 ? last_columns : kLanes;
+      sums[r][p] = t.accumulate ? load_first(c + r * t.c_row + p * kLanes, width, zero()) : zero();
+    }
+  }
+  const std::int64_t a_row = kRowsAdjacent ? 1 : t.a_row;
+  const std::int64_t a_depth = kRowsAdjacent ? t.a_depth : 1;
+  const std::int64_t b_panel = t.b_panel;
+  const std::int64_t b_depth = t.b_depth;
+  for (std::int64_t k = 0; k < t.depth; ++k) {
+    Vec weights[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      weights[p] = load(b + p * b_panel);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec x = broadcast(a[r * a_row]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        sums[r][p] = fma(x, weights[p], sums[r][p]);
+      }
+    }
+    a += a_depth;
+    b += b_depth;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::int64_t width = p == P - 1 ? last_columns : kLanes;
+      if (bias != nullptr) {
+        sums[r][p] = sums[r][p] + load_first(bias + p * kLanes, width, zero());
+      }
+      if (width == kLanes) {
+        store(c + r * t.c_row + p * kLanes, sums[r][p]);
+      } else {
+        store_first(c + r * t.c_row + p * kLanes, sums[r][p], width);
+      }
+    }
+  }
+}
+
+/// All rows against P panels that begin at column `column`.
+template <int P, bool kRowsAdjacent>
+inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t rows,
+                         std::int64_t column) {
+  const float* a = t.a + row * t.a_row;
+  const float* b = t.b + (column / kLanes) * t.b_panel;
+  float* c = t.c + row * t.c_row + column;
+  const float* bias = t.bias == nullptr ? nullptr : t.bias + column;
+  const std::int64_t left = t.columns - column - (P - 1) * kLanes;
+  const std::int64_t last = left < kLanes ? left : kLanes;
+  switch (rows) {
+    case 1:
+      return product_block<1, P, kRowsAdjacent>(t, a, b, c, bias, last);
+    case 2:
+      return product_block<2, P, kRowsAdjacent>(t, a, b, c, bias, last);
+    case 3:
+      return product_block<3, P, kRowsAdjacent>(t, a, b, c, bias, last);
+    default:
+      break;
+  }
+  if constexpr (P <= tile_panels(4)) {
+    switch (rows) {
+      case 4:
+        return product_block<4, P, kRowsAdjacent>(t, a, b, c, bias, last);
+      case 5:
+        return product_block<5, P, kRowsAdjacent>(t, a, b, c, bias, last);
+      default:
+        return product_block<6, P, kRowsAdjacent>(t, a, b, c, bias, last);
+    }
+  }
+}
+
+/// Columns [begin, end) in groups of P panels as long as they last; returns where it stopped.
+template <int P, bool kRowsAdjacent>
+inline std::int64_t product_groups(const TileProduct& t, std::int64_t row, std::int64_t rows,
+                                   std::int64_t column) {
+  for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
+    product_rows<P, kRowsAdjacent>(t, row, rows, column);
+  }
+  return column;
+}
+
+template <bool kRowsAdjacent>
+inline void product(const TileProduct& t) {
+  // Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
+  // it.
+  const std::int64_t full = t.rows / kTileRows * kTileRows;
+  constexpr int kGroup = tile_panels(kTileRows);
+  if (full > 0) {
+    std::int64_t column = 0;
+    for (; t.columns - column > (kGroup - 1) * kLanes; column += kGroup * kLanes) {
+      for (std::int64_t row = 0; row < full; row += kTileRows) {
+        product_rows<kGroup, kRowsAdjacent>(t, row, kTileRows, column);
+      }
+    }
+    if constexpr (kGroup > 2) {
+      for (; t.columns - column > kLanes; column += 2 * kLanes) {
+        for (std::int64_t row = 0; row < full; row += kTileRows) {
+          product_rows<2, kRowsAdjacent>(t, row, kTileRows, column);
+        }
+      }
+    }
+    for (; column < t.columns; column += kLanes) {
+      for (std::int64_t row = 0; row < full; row += kTileRows) {
+        product_rows<1, kRowsAdjacent>(t, row, kTileRows, column);
+      }
+    }
+  }
+  const std::int64_t rest = t.rows - full;
+  if (rest > 0) {
+    std::int64_t column = 0;
+    if (rest == 1) {
+      column = product_groups<tile_panels(1), kRowsAdjacent>(t, full, rest, column);
+    } else if (rest < 4) {
+      column = product_groups<tile_panels(2), kRowsAdjacent>(t, full, rest, column);
+    }
+    if constexpr (tile_panels(4) > 1) {
+      column = product_groups<tile_panels(4), kRowsAdjacent>(t, full, rest, column);
+      column = product_groups<2, kRowsAdjacent>(t, full, rest, column);
+    }
+    product_groups<1, kRowsAdjacent>(t, full, rest, column);
+  }
+}
+
+void tile_product(const TileProduct& t) {
+  if (t.a_depth == 1) {
+    product<false>(t);
+  } else {
+    product<true>(t);
+  }
+}
+
+/// 8×8 transposition: 8 rows of `source` become 8 rows of `target`.
+inline void transpose_8x8(const float* source, std::int64_t stride, float* target,
+                          std::int64_t target_stride) {
+  __m256 r[8];
+  __m256 s[8];
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm256_loadu_ps(source + i * stride);
+  }
+  for (int i = 0; i < 8; i += 2) {
+    s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(s[i], s[i + 2], _MM_SHUFFLE(1, 0, 1, 0));
+    r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], _MM_SHUFFLE(3, 2, 3, 2));
+    r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], _MM_SHUFFLE(1, 0, 1, 0));
+    r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], _MM_SHUFFLE(3, 2, 3, 2));
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(target + i * target_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(target + (i + 4) * target_stride,
+                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+  }
+}
+
+void transpose_keys(const float* source, std::int64_t stride, std::int64_t count, std::int64_t dim,
+                    std::int64_t padded_dim, std::int64_t first, float* panels) {
+  std::int64_t key = 0;
+  while (key < count) {
+    const std::int64_t column = first + key;
+    float* panel = panels + column / kLanes * padded_dim * kLanes + column % kLanes;
+    const float* row = source + key * stride;
+    const bool block = column % 8 == 0 && count - key >= 8;
+    std::int64_t d = 0;
+    if (block) {
+      for (; d + 8 <= dim; d += 8) {
+        transpose_8x8(row + d, stride, panel + d * kLanes, kLanes);
+      }
+    }
+    const std::int64_t keys = block ? 8 : 1;
+    for (; d < padded_dim; ++d) {
+      for (std::int64_t i = 0; i < keys; ++i) {
+        panel[d * kLanes + i] = d < dim ? row[i * stride + d] : 0.0F;
+      }
+    }
+    key += keys;
+  }
+}
+
+}  // namespace

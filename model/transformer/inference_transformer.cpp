@@ -1,0 +1,326 @@
+#include "model/transformer/inference_transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "model/transformer/layer_parameters_internal.h"
+#include "runtime/tensor/buffer.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::int32_t kDefaultMaxRows = 1024;
+
+/// One layer ready for decoding. Norms and biases are read in place from the flat vector.
+struct LayerWeights {
+  ConstTensorView input_norm;
+  ConstTensorView q_bias;
+  ConstTensorView k_bias;
+  ConstTensorView v_bias;
+  ConstTensorView attention_norm;
+  std::unique_ptr<PackedWeight> q;
+  std::unique_ptr<PackedWeight> k;
+  std::unique_ptr<PackedWeight> v;
+  std::unique_ptr<PackedWeight> o;
+  std::unique_ptr<PackedWeight> gate;
+  std::unique_ptr<PackedWeight> up;
+  std::unique_ptr<PackedWeight> down;
+};
+
+/// What a chunk of rows needs while it passes through the layers; allocated once for max_rows.
+struct Workspace {
+  Workspace(const TransformerConfig& config, std::int64_t max_rows, MemoryAccount& account)
+      : stream(floats(max_rows * config.hidden_size, account)),
+        normed(floats(max_rows * config.hidden_size, account)),
+        q(floats(max_rows * config.num_heads * config.head_size(), account)),
+        k(floats(max_rows * config.num_kv_heads * config.head_size(), account)),
+        v(floats(max_rows * config.num_kv_heads * config.head_size(), account)),
+        attention(floats(max_rows * config.num_heads * config.head_size(), account)),
+        gate(floats(max_rows * config.intermediate_size, account)),
+        up(floats(max_rows * config.intermediate_size, account)),
+        activated(floats(max_rows * config.intermediate_size, account)) {
+    tokens.reserve(static_cast<std::size_t>(max_rows));
+    places.reserve(static_cast<std::size_t>(max_rows));
+    positions.reserve(static_cast<std::size_t>(max_rows));
+  }
+
+  static Buffer floats(std::int64_t elements, MemoryAccount& account) {
+    return Buffer(static_cast<std::size_t>(elements) * sizeof(float), account);
+  }
+
+  Buffer stream;     ///< [M, C] residual stream.
+  Buffer normed;     ///< [M, C]
+  Buffer q;          ///< [M, H, D]
+  Buffer k;          ///< [M, Hkv, D]
+  Buffer v;          ///< [M, Hkv, D]
+  Buffer attention;  ///< [M, H, D]
+  Buffer gate;       ///< [M, F]
+  Buffer up;         ///< [M, F]
+  Buffer activated;  ///< [M, F]
+  std::vector<TokenId> tokens;
+  std::vector<CacheRow> places;
+  std::vector<std::int32_t> positions;
+};
+
+std::size_t cache_elements(const TransformerConfig& config, std::int32_t slot_capacity) {
+  return static_cast<std::size_t>(slot_capacity) * static_cast<std::size_t>(config.num_kv_heads) *
+         static_cast<std::size_t>(config.head_size());
+}
+
+}  // namespace
+
+struct InferenceTransformer::State {
+  State(const TransformerConfig& model_config, const ParameterTable& table,
+        ConstTensorView parameters, KernelSet& set, MemoryAccount& account, Options chosen);
+
+  void check_rows(std::span<const DecodeRow> rows);
+  std::int64_t forward_chunk(std::span<const DecodeRow> rows);
+  void write_keys_and_values(const LayerWeights& layer, std::size_t index, std::int64_t rows);
+  std::int64_t keep_wanted(std::span<const DecodeRow> rows);
+  void attend(const LayerWeights& layer, std::size_t index, std::int64_t rows);
+  void feed_forward(const LayerWeights& layer, std::int64_t rows);
+
+  /// Runs `rows` in chunks; `emit(first, hidden)` gets the hidden states [m, C] after the final
+  /// norm of the wanted rows first … first + m of the whole call.
+  template <class Emit>
+  void run(std::span<const DecodeRow> rows, const Emit& emit) {
+    check_rows(rows);
+    const auto chunk_rows = static_cast<std::size_t>(options.max_rows);
+    std::int64_t done = 0;
+    for (std::size_t begin = 0; begin < rows.size(); begin += chunk_rows) {
+      const std::int64_t wanted =
+          forward_chunk(rows.subspan(begin, std::min(chunk_rows, rows.size() - begin)));
+      if (wanted == 0) {
+        continue;
+      }
+      const TensorView hidden = work.normed.floats({wanted, config.hidden_size});
+      kernels.rms_norm(work.stream.floats({wanted, config.hidden_size}), final_norm,
+                       static_cast<float>(config.rms_norm_eps), hidden, {});
+      emit(done, hidden);
+      done += wanted;
+    }
+  }
+
+  const TransformerConfig config;
+  const Options options;
+  KernelSet& kernels;
+  ConstTensorView embedding;
+  ConstTensorView final_norm;
+  std::vector<LayerWeights> layers;
+  std::unique_ptr<PackedWeight> head;
+  std::vector<Buffer> cache_memory;  ///< Keys and values of each layer in turn.
+  std::vector<LayerCache> cache;
+  Workspace work;
+  std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
+  std::vector<std::int32_t> checked;  ///< Per slot: last position seen in this call, −1 for none.
+};
+
+namespace {
+
+InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
+  expect(options.num_slots >= 1, "num_slots must be at least 1");
+  expect(options.slot_capacity >= 1, "slot_capacity must be at least 1");
+  expect(options.max_rows >= 0, "max_rows must not be negative");
+  if (options.max_rows == 0) {
+    options.max_rows = kDefaultMaxRows;
+  }
+  return options;
+}
+
+}  // namespace
+
+InferenceTransformer::State::State(const TransformerConfig& model_config,
+                                   const ParameterTable& table, ConstTensorView parameters,
+                                   KernelSet& set, MemoryAccount& account, Options chosen)
+    : config(model_config),
+      options(resolve(chosen)),
+      kernels(set),
+      work(config, options.max_rows, account),
+      filled(static_cast<std::size_t>(options.num_slots), 0),
+      checked(static_cast<std::size_t>(options.num_slots), -1) {
+  expect(parameters.elements() == table.flat_size(),
+         "the parameter vector's size differs from the table's");
+  const ModelParameters model(config, table);
+  const auto view = [&](const ParameterEntry* entry) { return parameter_view(parameters, entry); };
+  const auto pack = [&](const ParameterEntry* entry) {
+    return kernels.pack_weight(view(entry), account);
+  };
+  embedding = view(model.embedding);
+  final_norm = view(model.final_norm);
+  head = pack(model.head);
+  const Shape cache_shape{options.num_slots, options.slot_capacity, config.num_kv_heads,
+                          config.head_size()};
+  const std::size_t bytes = static_cast<std::size_t>(cache_shape.elements()) * sizeof(float);
+  for (const LayerParameters& layer : model.layers) {
+    layers.push_back({.input_norm = view(layer.input_norm),
+                      .q_bias = view(layer.q_bias),
+                      .k_bias = view(layer.k_bias),
+                      .v_bias = view(layer.v_bias),
+                      .attention_norm = view(layer.attention_norm),
+                      .q = pack(layer.q_weight),
+                      .k = pack(layer.k_weight),
+                      .v = pack(layer.v_weight),
+                      .o = pack(layer.o_weight),
+                      .gate = pack(layer.gate_weight),
+                      .up = pack(layer.up_weight),
+                      .down = pack(layer.down_weight)});
+    const Buffer& keys = cache_memory.emplace_back(bytes, account);
+    const TensorView key_view = keys.floats(cache_shape);
+    const Buffer& values = cache_memory.emplace_back(bytes, account);
+    cache.push_back({key_view, values.floats(cache_shape)});
+  }
+}
+
+void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
+  std::ranges::fill(checked, -1);
+  for (const DecodeRow& row : rows) {
+    expect(row.token >= 0 && row.token < config.vocabulary_size,
+           "decoding row's token is outside the vocabulary");
+    expect(row.place.slot >= 0 && row.place.slot < options.num_slots,
+           "decoding row's slot does not exist");
+    expect(row.place.position >= 0 && row.place.position < options.slot_capacity,
+           "decoding row's position is outside the slot");
+    const auto slot = static_cast<std::size_t>(row.place.slot);
+    expect(row.place.position > checked[slot], "rows of a slot are not in ascending position");
+    expect(row.place.position <= filled[slot], "decoding row leaves a gap in its slot");
+    checked[slot] = row.place.position;
+    // Position 0 begins a new sequence: what the slot held before may no longer be attended to.
+    filled[slot] = row.place.position == 0 ? 1 : std::max(filled[slot], row.place.position + 1);
+  }
+}
+
+void InferenceTransformer::State::write_keys_and_values(const LayerWeights& layer,
+                                                        std::size_t index, std::int64_t rows) {
+  const TensorView stream = work.stream.floats({rows, config.hidden_size});
+  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  const Shape heads{rows, config.num_kv_heads, config.head_size()};
+  const Shape flat{rows, config.num_kv_heads * config.head_size()};
+  kernels.rms_norm(stream, layer.input_norm, static_cast<float>(config.rms_norm_eps), normed, {});
+  kernels.invariant_linear(normed, *layer.k, layer.k_bias, work.k.floats(flat));
+  kernels.invariant_linear(normed, *layer.v, layer.v_bias, work.v.floats(flat));
+  kernels.rotary(work.k.floats(heads), work.positions, config.rope_theta);
+  kernels.cache_write(work.places, work.k.floats(heads), work.v.floats(heads), cache[index]);
+}
+
+/// After the last layer's keys and values are stored only rows that want output go on: moves them
+/// to the front.
+std::int64_t InferenceTransformer::State::keep_wanted(std::span<const DecodeRow> rows) {
+  const auto width = static_cast<std::size_t>(config.hidden_size);
+  float* const stream = reinterpret_cast<float*>(work.stream.data());
+  float* const normed = reinterpret_cast<float*>(work.normed.data());
+  std::size_t kept = 0;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (!rows[row].wants_output) {
+      continue;
+    }
+    if (kept != row) {
+      std::copy_n(stream + row * width, width, stream + kept * width);
+      std::copy_n(normed + row * width, width, normed + kept * width);
+      work.places[kept] = work.places[row];
+      work.positions[kept] = work.positions[row];
+    }
+    ++kept;
+  }
+  work.places.resize(kept);
+  work.positions.resize(kept);
+  return static_cast<std::int64_t>(kept);
+}
+
+void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t index,
+                                         std::int64_t rows) {
+  const TensorView stream = work.stream.floats({rows, config.hidden_size});
+  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  const Shape heads{rows, config.num_heads, config.head_size()};
+  const Shape flat{rows, config.num_heads * config.head_size()};
+  kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
+  kernels.rotary(work.q.floats(heads), work.positions, config.rope_theta);
+  kernels.cached_attention(work.places, work.q.floats(heads), cache[index],
+                           work.attention.floats(heads));
+  kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
+  kernels.add(normed, stream);
+}
+
+void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::int64_t rows) {
+  const TensorView stream = work.stream.floats({rows, config.hidden_size});
+  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  const Shape wide{rows, config.intermediate_size};
+  kernels.rms_norm(stream, layer.attention_norm, static_cast<float>(config.rms_norm_eps), normed,
+                   {});
+  kernels.invariant_linear(normed, *layer.gate, {}, work.gate.floats(wide));
+  kernels.invariant_linear(normed, *layer.up, {}, work.up.floats(wide));
+  kernels.swiglu(work.gate.floats(wide), work.up.floats(wide), work.activated.floats(wide));
+  kernels.invariant_linear(work.activated.floats(wide), *layer.down, {}, normed);
+  kernels.add(normed, stream);
+}
+
+/// Leaves the residual stream of the wanted rows at the front of work.stream and returns their
+/// number.
+std::int64_t InferenceTransformer::State::forward_chunk(std::span<const DecodeRow> rows) {
+  work.tokens.clear();
+  work.places.clear();
+  work.positions.clear();
+  for (const DecodeRow& row : rows) {
+    work.tokens.push_back(row.token);
+    work.places.push_back(row.place);
+    work.positions.push_back(row.place.position);
+  }
+  auto num_rows = static_cast<std::int64_t>(rows.size());
+  kernels.embedding(work.tokens, embedding, work.stream.floats({num_rows, config.hidden_size}));
+  for (std::size_t index = 0; index < layers.size(); ++index) {
+    write_keys_and_values(layers[index], index, num_rows);
+    if (index + 1 == layers.size()) {
+      num_rows = keep_wanted(rows);
+      if (num_rows == 0) {
+        return 0;
+      }
+    }
+    attend(layers[index], index, num_rows);
+    feed_forward(layers[index], num_rows);
+  }
+  return num_rows;
+}
+
+InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
+                                           const ParameterTable& table, ConstTensorView parameters,
+                                           KernelSet& kernels, MemoryAccount& account,
+                                           Options options)
+    : state_(std::make_unique<State>(config, table, parameters, kernels, account, options)) {}
+
+InferenceTransformer::~InferenceTransformer() = default;
+
+std::int32_t InferenceTransformer::num_slots() const { return state_->options.num_slots; }
+
+std::int32_t InferenceTransformer::slot_capacity() const { return state_->options.slot_capacity; }
+
+void InferenceTransformer::predict(std::span<const DecodeRow> rows,
+                                   std::span<TokenId> predictions) {
+  const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
+  expect(static_cast<std::size_t>(wanted) == predictions.size(),
+         "predictions must have one place for each row that wants output");
+  State& state = *state_;
+  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
+    state.kernels.invariant_argmax(hidden, *state.head,
+                                   predictions.subspan(static_cast<std::size_t>(first),
+                                                       static_cast<std::size_t>(hidden.dim(0))));
+  });
+}
+
+void InferenceTransformer::logits(std::span<const DecodeRow> rows, TensorView output) {
+  State& state = *state_;
+  const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
+  expect_shape(output, {wanted, state.config.vocabulary_size}, "logits");
+  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
+    state.kernels.invariant_linear(hidden, *state.head, {},
+                                   output.rows(first, first + hidden.dim(0)));
+  });
+}
+
+std::size_t InferenceTransformer::cache_bytes_per_slot(const TransformerConfig& config,
+                                                       std::int32_t slot_capacity) {
+  return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *
+         cache_elements(config, slot_capacity);
+}
+
+}  // namespace jforge

@@ -1,0 +1,68 @@
+#pragma once
+
+/// Qwen2 forward for decoding: batch-invariant rows over a key/value cache (KernelSet, "decoding").
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/transformer_config.h"
+
+namespace jforge {
+
+/// One row of a decoding step: forward `token` at `position` of `slot`.
+struct DecodeRow {
+  TokenId token = 0;
+  CacheRow place;
+  bool wants_output =
+      true;  ///< Whether its next-token prediction is needed (prefill needs only the last row's).
+};
+
+/// What decoders need of a model; a fake implements it in decoder tests.
+class DecodeModel {
+ public:
+  virtual ~DecodeModel() = default;
+  [[nodiscard]] virtual std::int32_t num_slots() const = 0;
+  /// Positions a slot holds.
+  [[nodiscard]] virtual std::int32_t slot_capacity() const = 0;
+  /// Writes the rows' keys and values into the cache, then predicts: predictions[i] belongs to the
+  /// i-th row that wants output. Rows of one slot must be in ascending position and each row sees
+  /// all positions ≤ its own in its slot, so everything before the first of them must have been
+  /// forwarded earlier. Overwriting a position is how a rejected draft is dropped.
+  virtual void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) = 0;
+};
+
+/// Holds packed weights and the cache; one object per rank and phase; not thread-safe. `parameters`
+/// is read in place for embeddings, norms and biases: it must outlive the object and stay
+/// unchanged. A slot is begun anew by a row at position 0; a row beyond the positions filled since
+/// then is an InternalError.
+class InferenceTransformer final : public DecodeModel {
+ public:
+  struct Options {
+    std::int32_t num_slots = 1;
+    std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0.
+    std::int32_t max_rows =
+        0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
+  };
+  InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
+                       ConstTensorView parameters, KernelSet& kernels, MemoryAccount& account,
+                       Options options);
+  ~InferenceTransformer() override;
+
+  [[nodiscard]] std::int32_t num_slots() const override;
+  [[nodiscard]] std::int32_t slot_capacity() const override;
+  void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
+  /// As predict(), but the logits [rows that want output, V] are written out: for probes and tests.
+  void logits(std::span<const DecodeRow> rows, TensorView output);
+  /// Bytes the cache takes for one slot.
+  static std::size_t cache_bytes_per_slot(const TransformerConfig& config,
+                                          std::int32_t slot_capacity);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,266 @@
+#include "model/transformer/packed_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+/// What of a sample takes part in training, found before any row is written.
+struct SampleExtent {
+  std::int64_t prompt = 0;          ///< P
+  std::int64_t block_size = 0;      ///< n
+  std::int64_t blocks = 0;          ///< Blocks up to and including the one with end of sequence.
+  std::int64_t answer_targets = 0;  ///< Answer tokens up to and including end of sequence.
+  bool ends = false;                ///< Whether the last target is an end of sequence.
+  bool has_noise = false;
+};
+
+/// Offsets [first, last) of a block that carry a consistency target.
+struct KeptRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  [[nodiscard]] std::int64_t count() const { return std::max<std::int64_t>(0, last - first); }
+};
+
+[[noreturn]] void refuse(const PackedSample& sample, const std::string& reason) {
+  throw DataError(
+      fmt::format("training sample of prompt {}: {}; regenerate the trajectories it comes from",
+                  sample.prompt_id, reason));
+}
+
+void check_sample(const PackedSample& sample, MaskKind mask) {
+  const std::size_t block_size = static_cast<std::size_t>(std::max(sample.block_size, 0));
+  if (sample.prompt.empty()) {
+    refuse(sample, "the prompt is empty");
+  }
+  if (block_size == 0) {
+    refuse(sample, fmt::format("block size {} is below 1", sample.block_size));
+  }
+  if (sample.clean.empty() || sample.clean.size() % block_size != 0) {
+    refuse(sample, fmt::format("{} clean tokens are not whole blocks of {}", sample.clean.size(),
+                               block_size));
+  }
+  if (!sample.noisy.empty() && sample.noisy.size() != sample.clean.size()) {
+    refuse(sample, fmt::format("{} noisy tokens beside {} clean ones", sample.noisy.size(),
+                               sample.clean.size()));
+  }
+  if (!sample.noisy.empty() && mask == MaskKind::window && sample.window < 1) {
+    refuse(sample, fmt::format("noise window {} is below 1", sample.window));
+  }
+}
+
+SampleExtent measure(const PackedSample& sample, const PackingOptions& options) {
+  const auto is_eos = [&](TokenId token) {
+    return std::ranges::find(options.eos_ids, token) != options.eos_ids.end();
+  };
+  SampleExtent extent;
+  extent.prompt = static_cast<std::int64_t>(sample.prompt.size());
+  extent.block_size = sample.block_size;
+  extent.has_noise = !sample.noisy.empty();
+  const auto eos = std::ranges::find_if(sample.clean, is_eos);
+  extent.ends = eos != sample.clean.end();
+  extent.answer_targets = eos - sample.clean.begin() + (extent.ends ? 1 : 0);
+  extent.blocks = (extent.answer_targets + extent.block_size - 1) / extent.block_size;
+  return extent;
+}
+
+KeptRange kept_range(const PackedSample& sample, const SampleExtent& extent, KeptOffsets kept,
+                     std::int64_t block) {
+  const std::int64_t begin = block * extent.block_size;
+  const std::int64_t eos =
+      extent.ends ? extent.answer_targets - 1 : extent.blocks * extent.block_size;
+  KeptRange range{0, std::min(extent.block_size, eos - begin)};
+  if (kept == KeptOffsets::from_first_difference) {
+    while (range.first < extent.block_size &&
+           sample.noisy[static_cast<std::size_t>(begin + range.first)] ==
+               sample.clean[static_cast<std::size_t>(begin + range.first)]) {
+      ++range.first;
+    }
+  }
+  return range;
+}
+
+void append_rows(PackedBatch& batch, std::span<const TokenId> tokens, std::int64_t first_position) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    batch.tokens.push_back(tokens[i]);
+    batch.positions.push_back(static_cast<std::int32_t>(first_position) +
+                              static_cast<std::int32_t>(i));
+  }
+  batch.layout.num_rows = static_cast<std::int64_t>(batch.tokens.size());
+  if (batch.layout.num_rows > std::numeric_limits<std::int32_t>::max()) {
+    throw DataError("a packed batch exceeds 2^31 rows; lower train.tokens_per_rank");
+  }
+}
+
+void append_segments(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
+                     MaskKind mask, std::int64_t base) {
+  const std::int64_t clean = base + extent.prompt;
+  const std::int64_t noisy = clean + extent.blocks * extent.block_size;
+  batch.layout.segments.push_back({base, noisy, base, base, base});
+  if (!extent.has_noise) {
+    return;
+  }
+  // All three masks are the windowed one: (a) has w = 1, (b) has w = N (invariant I13).
+  std::int64_t window = 0;
+  switch (mask) {
+    case MaskKind::noise:
+      window = extent.blocks;
+      break;
+    case MaskKind::window:
+      window = sample.window;
+      break;
+    case MaskKind::clean:
+      window = 1;
+      break;
+  }
+  for (std::int64_t start = 0; start < extent.blocks; start += window) {
+    const std::int64_t end = std::min(start + window, extent.blocks);
+    batch.layout.segments.push_back(
+        {noisy + start * extent.block_size, noisy + end * extent.block_size, base,
+         clean + start * extent.block_size, noisy + start * extent.block_size});
+  }
+}
+
+float consistency_weight(LossReduction reduction, std::int64_t kept, std::int64_t blocks,
+                         float sample_weight) {
+  double divisor = 1;
+  switch (reduction) {
+    case LossReduction::token_mean:
+      divisor = static_cast<double>(kept);
+      break;
+    case LossReduction::paper:
+      divisor = static_cast<double>(blocks);
+      break;
+    case LossReduction::repo:
+      divisor = static_cast<double>(kept) * static_cast<double>(blocks);
+      break;
+  }
+  return static_cast<float>(static_cast<double>(sample_weight) / divisor);
+}
+
+void append_prompt_items(PackedBatch& batch, const PackedSample& sample, float ar_weight,
+                         std::int64_t base) {
+  for (std::size_t row = 0; row + 1 < sample.prompt.size(); ++row) {
+    batch.loss_items.push_back(
+        {.clean_row = static_cast<std::int32_t>(base) + static_cast<std::int32_t>(row),
+         .target = sample.prompt[row + 1],
+         .ar_weight = ar_weight});
+  }
+}
+
+/// One item for each row from the prompt's last on; `answer` counts clean tokens from the prompt's
+/// end.
+void append_answer_items(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
+                         std::span<const KeptRange> kept, float ar_weight, float consistency_weight,
+                         std::int64_t base) {
+  const std::int64_t clean = base + extent.prompt;
+  const std::int64_t answer_length = extent.blocks * extent.block_size;
+  for (std::int64_t answer = -1; answer < answer_length; ++answer) {
+    LossItem item{.clean_row = static_cast<std::int32_t>(clean + answer)};
+    if (answer + 1 < extent.answer_targets) {
+      item.target = sample.clean[static_cast<std::size_t>(answer + 1)];
+      item.ar_weight = ar_weight;
+    }
+    if (answer >= 0 && extent.has_noise) {
+      const KeptRange range = kept[static_cast<std::size_t>(answer / extent.block_size)];
+      const std::int64_t offset = answer % extent.block_size;
+      if (range.first <= offset && offset < range.last) {
+        item.student_row = static_cast<std::int32_t>(clean + answer_length + answer);
+        item.consistency_weight = consistency_weight;
+      }
+    }
+    if (item.target >= 0 || item.student_row >= 0) {
+      batch.loss_items.push_back(item);
+    }
+  }
+}
+
+void append_sample(PackedBatch& batch, const PackedSample& sample, const PackingOptions& options,
+                   float sample_weight) {
+  check_sample(sample, options.mask);
+  const SampleExtent extent = measure(sample, options);
+  const std::int64_t base = batch.layout.num_rows;
+  const auto used = static_cast<std::size_t>(extent.blocks * extent.block_size);
+
+  append_rows(batch, sample.prompt, 0);
+  append_rows(batch, std::span(sample.clean).first(used), extent.prompt);
+  std::vector<KeptRange> kept;
+  std::int64_t kept_total = 0;
+  if (extent.has_noise) {
+    append_rows(batch, std::span(sample.noisy).first(used), extent.prompt);
+    for (std::int64_t block = 0; block < extent.blocks; ++block) {
+      kept.push_back(kept_range(sample, extent, options.kept, block));
+      kept_total += kept.back().count();
+    }
+  }
+  append_segments(batch, sample, extent, options.mask, base);
+
+  const std::int64_t targets =
+      extent.answer_targets + (options.train_prompt ? extent.prompt - 1 : 0);
+  const auto ar_weight =
+      static_cast<float>(static_cast<double>(sample_weight) / static_cast<double>(targets));
+  const float student_weight = kept_total == 0 ? 0.0F
+                                               : consistency_weight(options.reduction, kept_total,
+                                                                    extent.blocks, sample_weight);
+  if (options.train_prompt) {
+    append_prompt_items(batch, sample, ar_weight, base);
+  }
+  append_answer_items(batch, sample, extent, kept, ar_weight, student_weight, base);
+  batch.num_samples += 1;
+  batch.kept_offsets += kept_total;
+  batch.ar_targets += targets;
+}
+
+}  // namespace
+
+PackedBatch pack_samples(std::span<const PackedSample> samples, const PackingOptions& options,
+                         float sample_weight) {
+  PackedBatch batch;
+  for (const PackedSample& sample : samples) {
+    append_sample(batch, sample, options, sample_weight);
+  }
+  return batch;
+}
+
+void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
+                            std::int64_t first_target, float sample_weight) {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (first_target < 1 || first_target >= length) {
+    throw DataError(fmt::format(
+        "a training sequence of {} tokens has no target from position {} on; drop it or give it "
+        "a longer answer",
+        length, first_target));
+  }
+  const std::int64_t base = batch.layout.num_rows;
+  append_rows(batch, tokens, 0);
+  batch.layout.segments.push_back({base, base + length, base, base, base});
+  const std::int64_t targets = length - first_target;
+  const auto ar_weight =
+      static_cast<float>(static_cast<double>(sample_weight) / static_cast<double>(targets));
+  for (std::int64_t target = first_target; target < length; ++target) {
+    batch.loss_items.push_back({.clean_row = static_cast<std::int32_t>(base + target - 1),
+                                .target = tokens[static_cast<std::size_t>(target)],
+                                .ar_weight = ar_weight});
+  }
+  batch.num_samples += 1;
+  batch.ar_targets += targets;
+}
+
+bool visible(const PackedLayout& layout, std::int64_t query, std::int64_t key) {
+  expect(query >= 0 && query < layout.num_rows, "query row outside the packed batch");
+  expect(key >= 0 && key < layout.num_rows, "key row outside the packed batch");
+  for (const AttentionSegment& segment : layout.segments) {
+    if (segment.row_begin <= query && query < segment.row_end) {
+      return (segment.prefix_begin <= key && key < segment.prefix_end) ||
+             (segment.causal_begin <= key && key <= query);
+    }
+  }
+  throw InternalError(fmt::format("packed row {} belongs to no attention segment", query));
+}
+
+}  // namespace jforge

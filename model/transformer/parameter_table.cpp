@@ -1,0 +1,97 @@
+#include "model/transformer/parameter_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace jforge {
+namespace {
+
+/// Elements to which a shard's length is rounded: one cache line of float32.
+constexpr std::int64_t kShardGranule = 16;
+
+}  // namespace
+
+ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
+    : shard_count_(shard_count) {
+  config.validate();
+  expect(shard_count >= 1, "shard_count must be at least 1");
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t query = config.num_heads * config.head_size();
+  const std::int64_t key_value = config.num_kv_heads * config.head_size();
+
+  const auto open_group = [this](std::string name) {
+    groups_.push_back({std::move(name), flat_size_, 0, 0});
+  };
+  const auto append = [this](std::string name, Shape shape) {
+    ParameterGroup& group = groups_.back();
+    const auto index = static_cast<std::int32_t>(groups_.size() - 1);
+    entries_.push_back(
+        {std::move(name), shape, group.offset + group.size, index, shape.rank() >= 2});
+    group.size += shape.elements();
+    parameter_count_ += shape.elements();
+  };
+  const auto close_group = [this] {
+    ParameterGroup& group = groups_.back();
+    const std::int64_t granule = kShardGranule * shard_count_;
+    group.padded_size = (group.size + granule - 1) / granule * granule;
+    flat_size_ += group.padded_size;
+  };
+
+  open_group("embedding");
+  append("model.embed_tokens.weight", {config.vocabulary_size, hidden});
+  close_group();
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    open_group(fmt::format("layer.{}", layer));
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    append(prefix + "input_layernorm.weight", {hidden});
+    append(prefix + "self_attn.q_proj.weight", {query, hidden});
+    append(prefix + "self_attn.q_proj.bias", {query});
+    append(prefix + "self_attn.k_proj.weight", {key_value, hidden});
+    append(prefix + "self_attn.k_proj.bias", {key_value});
+    append(prefix + "self_attn.v_proj.weight", {key_value, hidden});
+    append(prefix + "self_attn.v_proj.bias", {key_value});
+    append(prefix + "self_attn.o_proj.weight", {hidden, query});
+    append(prefix + "post_attention_layernorm.weight", {hidden});
+    append(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});
+    append(prefix + "mlp.up_proj.weight", {config.intermediate_size, hidden});
+    append(prefix + "mlp.down_proj.weight", {hidden, config.intermediate_size});
+    close_group();
+  }
+  open_group("head");
+  append("model.norm.weight", {hidden});
+  if (!config.tie_word_embeddings) {
+    append("lm_head.weight", {config.vocabulary_size, hidden});
+  }
+  close_group();
+}
+
+const ParameterEntry& ParameterTable::entry(std::string_view name) const {
+  const auto found = std::ranges::find(entries_, name, &ParameterEntry::name);
+  if (found == entries_.end()) {
+    throw InternalError(fmt::format("the model has no parameter named {}", name));
+  }
+  return *found;
+}
+
+TensorView ParameterTable::tensor(const TensorView& flat, std::string_view name) const {
+  expect(flat.elements() == flat_size_, "the flat vector's size differs from the table's");
+  const ParameterEntry& found = entry(name);
+  return {flat.data<float>() + found.offset, found.shape};
+}
+
+ConstTensorView ParameterTable::tensor(const ConstTensorView& flat, std::string_view name) const {
+  expect(flat.elements() == flat_size_, "the flat vector's size differs from the table's");
+  const ParameterEntry& found = entry(name);
+  return {flat.data<float>() + found.offset, found.shape};
+}
+
+ParameterTable::Range ParameterTable::shard_range(std::int32_t group, int shard) const {
+  expect(group >= 0 && static_cast<std::size_t>(group) < groups_.size(), "no such parameter group");
+  expect(shard >= 0 && shard < shard_count_, "no such shard");
+  const ParameterGroup& found = groups_[static_cast<std::size_t>(group)];
+  const std::int64_t length = found.padded_size / shard_count_;
+  return {found.offset + shard * length, found.offset + (shard + 1) * length};
+}
+
+}  // namespace jforge

@@ -1,0 +1,366 @@
+#include "model/transformer/training_transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "model/transformer/layer_parameters_internal.h"
+#include "runtime/tensor/buffer.h"
+
+namespace jforge {
+namespace {
+
+/// What backward needs of a layer beside its input and output.
+struct LayerActivations {
+  TensorView attention_input;  ///< [T, C] after the first norm.
+  TensorView inverse_rms_1;    ///< [T]
+  TensorView q;                ///< [T, H, D] after rotary.
+  TensorView k;                ///< [T, Hkv, D] after rotary.
+  TensorView v;                ///< [T, Hkv, D]
+  TensorView attention;        ///< [T, H, D]
+  TensorView log_sum_exp;      ///< [T, H]
+  TensorView middle;           ///< [T, C] residual stream after attention.
+  TensorView mlp_input;        ///< [T, C] after the second norm.
+  TensorView inverse_rms_2;    ///< [T]
+  TensorView gate;             ///< [T, F]
+  TensorView up;               ///< [T, F]
+  TensorView activated;        ///< [T, F]
+};
+
+/// Gradients in flight; reused by every layer.
+struct Gradients {
+  TensorView residual;   ///< [T, C]
+  TensorView normed;     ///< [T, C] gradient of a norm's output.
+  TensorView q;          ///< [T, H, D]
+  TensorView k;          ///< [T, Hkv, D]
+  TensorView v;          ///< [T, Hkv, D]
+  TensorView attention;  ///< [T, H, D]
+  TensorView gate;       ///< [T, F]
+  TensorView up;         ///< [T, F]
+  TensorView activated;  ///< [T, F]
+};
+
+/// Hands out consecutive, cache-line aligned tensors of one block; without a block it only counts.
+class Carver {
+ public:
+  explicit Carver(float* base) : base_(base) {}
+  TensorView take(Shape shape) {
+    const std::int64_t begin = used_;
+    used_ += (shape.elements() + 15) / 16 * 16;
+    return base_ == nullptr ? TensorView() : TensorView(base_ + begin, shape);
+  }
+  [[nodiscard]] std::int64_t used() const noexcept { return used_; }
+
+ private:
+  float* base_;
+  std::int64_t used_ = 0;
+};
+
+TensorView matrix(const TensorView& heads) {
+  return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
+}
+
+}  // namespace
+
+struct TrainingTransformer::State {
+  State(const TransformerConfig& model_config, const ParameterTable& model_table, KernelSet& set,
+        MemoryAccount& memory, Options chosen)
+      : config(model_config),
+        table(model_table),
+        parameters(config, table),
+        kernels(set),
+        account(memory),
+        options(chosen),
+        residual(static_cast<std::size_t>(config.num_layers) + 1),
+        activations(
+            options.activation_checkpointing ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+
+  void carve(Carver& carver, std::int64_t rows);
+  void reserve(std::int64_t rows);
+  void check(const PackedBatch& batch) const;
+  LayerActivations& layer_activations(std::size_t layer) {
+    return activations[options.activation_checkpointing ? 0 : layer];
+  }
+  void forward_attention(const PackedBatch& batch, ConstTensorView flat, std::size_t layer);
+  void forward_mlp(ConstTensorView flat, std::size_t layer);
+  void backward_mlp(ConstTensorView flat, TensorView gradients, std::size_t layer);
+  void backward_attention(const PackedBatch& batch, ConstTensorView flat, TensorView gradients,
+                          std::size_t layer);
+
+  const TransformerConfig config;
+  const ParameterTable table;
+  const ModelParameters parameters;
+  KernelSet& kernels;
+  MemoryAccount& account;
+  const Options options;
+
+  Buffer buffer;
+  std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
+  std::vector<TensorView>
+      residual;  ///< [L + 1] of [T, C]: every layer's input, then the last output.
+  std::vector<LayerActivations> activations;
+  TensorView final_inverse_rms;  ///< [T]
+  TensorView hidden;             ///< [T, C]
+  Gradients gradient;
+};
+
+void TrainingTransformer::State::carve(Carver& carver, std::int64_t num_rows) {
+  const std::int64_t hidden_size = config.hidden_size;
+  const std::int64_t feed_forward = config.intermediate_size;
+  const Shape stream{num_rows, hidden_size};
+  const Shape query{num_rows, config.num_heads, config.head_size()};
+  const Shape key_value{num_rows, config.num_kv_heads, config.head_size()};
+  const Shape wide{num_rows, feed_forward};
+  for (TensorView& view : residual) {
+    view = carver.take(stream);
+  }
+  for (LayerActivations& layer : activations) {
+    layer = {.attention_input = carver.take(stream),
+             .inverse_rms_1 = carver.take({num_rows}),
+             .q = carver.take(query),
+             .k = carver.take(key_value),
+             .v = carver.take(key_value),
+             .attention = carver.take(query),
+             .log_sum_exp = carver.take({num_rows, config.num_heads}),
+             .middle = carver.take(stream),
+             .mlp_input = carver.take(stream),
+             .inverse_rms_2 = carver.take({num_rows}),
+             .gate = carver.take(wide),
+             .up = carver.take(wide),
+             .activated = carver.take(wide)};
+  }
+  final_inverse_rms = carver.take({num_rows});
+  hidden = carver.take(stream);
+  gradient = {.residual = carver.take(stream),
+              .normed = carver.take(stream),
+              .q = carver.take(query),
+              .k = carver.take(key_value),
+              .v = carver.take(key_value),
+              .attention = carver.take(query),
+              .gate = carver.take(wide),
+              .up = carver.take(wide),
+              .activated = carver.take(wide)};
+}
+
+void TrainingTransformer::State::reserve(std::int64_t num_rows) {
+  Carver counter(nullptr);
+  carve(counter, num_rows);
+  const auto bytes = static_cast<std::size_t>(counter.used()) * sizeof(float);
+  if (bytes > buffer.bytes()) {
+    buffer = Buffer();  // The old block goes first: the peak is one block, not two.
+    buffer = Buffer(bytes, account);
+  }
+  if (num_rows > 0) {
+    Carver carver(reinterpret_cast<float*>(buffer.data()));
+    carve(carver, num_rows);
+  }
+  rows = num_rows;
+}
+
+void TrainingTransformer::State::check(const PackedBatch& batch) const {
+  expect(static_cast<std::int64_t>(batch.tokens.size()) == batch.layout.num_rows &&
+             batch.positions.size() == batch.tokens.size(),
+         "a packed batch's tokens, positions and layout differ in length");
+  for (const TokenId token : batch.tokens) {
+    if (token < 0 || token >= config.vocabulary_size) {
+      throw DataError(fmt::format(
+          "token {} is outside the model's vocabulary of {}; the training data belong to another "
+          "model",
+          token, config.vocabulary_size));
+    }
+  }
+}
+
+void TrainingTransformer::State::forward_attention(const PackedBatch& batch, ConstTensorView flat,
+                                                   std::size_t layer) {
+  const LayerParameters& weights = parameters.layers[layer];
+  const LayerActivations& kept = layer_activations(layer);
+  const auto epsilon = static_cast<float>(config.rms_norm_eps);
+  kernels.rms_norm(residual[layer], parameter_view(flat, weights.input_norm), epsilon,
+                   kept.attention_input, kept.inverse_rms_1);
+  kernels.linear(kept.attention_input, parameter_view(flat, weights.q_weight),
+                 parameter_view(flat, weights.q_bias), matrix(kept.q));
+  kernels.linear(kept.attention_input, parameter_view(flat, weights.k_weight),
+                 parameter_view(flat, weights.k_bias), matrix(kept.k));
+  kernels.linear(kept.attention_input, parameter_view(flat, weights.v_weight),
+                 parameter_view(flat, weights.v_bias), matrix(kept.v));
+  kernels.rotary(kept.q, batch.positions, config.rope_theta);
+  kernels.rotary(kept.k, batch.positions, config.rope_theta);
+  kernels.packed_attention(kept.q, kept.k, kept.v, batch.layout, kept.attention, kept.log_sum_exp);
+  kernels.linear(matrix(kept.attention), parameter_view(flat, weights.o_weight), {}, kept.middle);
+  kernels.add(residual[layer], kept.middle);
+}
+
+/// Up to the activated rows: the down projection's result is a residual, which checkpointing keeps.
+void TrainingTransformer::State::forward_mlp(ConstTensorView flat, std::size_t layer) {
+  const LayerParameters& weights = parameters.layers[layer];
+  const LayerActivations& kept = layer_activations(layer);
+  kernels.rms_norm(kept.middle, parameter_view(flat, weights.attention_norm),
+                   static_cast<float>(config.rms_norm_eps), kept.mlp_input, kept.inverse_rms_2);
+  kernels.linear(kept.mlp_input, parameter_view(flat, weights.gate_weight), {}, kept.gate);
+  kernels.linear(kept.mlp_input, parameter_view(flat, weights.up_weight), {}, kept.up);
+  kernels.swiglu(kept.gate, kept.up, kept.activated);
+}
+
+void TrainingTransformer::State::backward_mlp(ConstTensorView flat, TensorView gradients,
+                                              std::size_t layer) {
+  const LayerParameters& weights = parameters.layers[layer];
+  const LayerActivations& kept = layer_activations(layer);
+  kernels.linear_backward_weight(gradient.residual, kept.activated,
+                                 parameter_view(gradients, weights.down_weight), {});
+  kernels.linear_backward_input(gradient.residual, parameter_view(flat, weights.down_weight),
+                                gradient.activated, false);
+  kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
+  kernels.linear_backward_weight(gradient.gate, kept.mlp_input,
+                                 parameter_view(gradients, weights.gate_weight), {});
+  kernels.linear_backward_weight(gradient.up, kept.mlp_input,
+                                 parameter_view(gradients, weights.up_weight), {});
+  kernels.linear_backward_input(gradient.gate, parameter_view(flat, weights.gate_weight),
+                                gradient.normed, false);
+  kernels.linear_backward_input(gradient.up, parameter_view(flat, weights.up_weight),
+                                gradient.normed, true);
+  kernels.rms_norm_backward(gradient.normed, kept.middle,
+                            parameter_view(flat, weights.attention_norm), kept.inverse_rms_2,
+                            gradient.residual, parameter_view(gradients, weights.attention_norm));
+}
+
+void TrainingTransformer::State::backward_attention(const PackedBatch& batch, ConstTensorView flat,
+                                                    TensorView gradients, std::size_t layer) {
+  const LayerParameters& weights = parameters.layers[layer];
+  const LayerActivations& kept = layer_activations(layer);
+  kernels.linear_backward_weight(gradient.residual, matrix(kept.attention),
+                                 parameter_view(gradients, weights.o_weight), {});
+  kernels.linear_backward_input(gradient.residual, parameter_view(flat, weights.o_weight),
+                                matrix(gradient.attention), false);
+  kernels.packed_attention_backward(gradient.attention, kept.q, kept.k, kept.v, kept.attention,
+                                    kept.log_sum_exp, batch.layout, gradient.q, gradient.k,
+                                    gradient.v);
+  kernels.rotary_backward(gradient.q, batch.positions, config.rope_theta);
+  kernels.rotary_backward(gradient.k, batch.positions, config.rope_theta);
+  const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
+                              const ParameterEntry* bias, bool accumulate) {
+    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input,
+                                   parameter_view(gradients, weight),
+                                   parameter_view(gradients, bias));
+    kernels.linear_backward_input(matrix(output_gradient), parameter_view(flat, weight),
+                                  gradient.normed, accumulate);
+  };
+  projection(gradient.q, weights.q_weight, weights.q_bias, false);
+  projection(gradient.k, weights.k_weight, weights.k_bias, true);
+  projection(gradient.v, weights.v_weight, weights.v_bias, true);
+  kernels.rms_norm_backward(gradient.normed, residual[layer],
+                            parameter_view(flat, weights.input_norm), kept.inverse_rms_1,
+                            gradient.residual, parameter_view(gradients, weights.input_norm));
+}
+
+TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
+                                         const ParameterTable& table, KernelSet& kernels,
+                                         MemoryAccount& account, Options options)
+    : state_(std::make_unique<State>(config, table, kernels, account, options)) {}
+
+TrainingTransformer::~TrainingTransformer() = default;
+
+ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ConstTensorView parameters) {
+  State& state = *state_;
+  expect(parameters.elements() == state.table.flat_size(),
+         "the parameter vector's size differs from the table's");
+  state.check(batch);
+  state.reserve(batch.layout.num_rows);
+  if (state.rows == 0) {
+    return {};
+  }
+  state.kernels.embedding(batch.tokens, parameter_view(parameters, state.parameters.embedding),
+                          state.residual[0]);
+  for (std::size_t layer = 0; layer < state.parameters.layers.size(); ++layer) {
+    state.forward_attention(batch, parameters, layer);
+    state.forward_mlp(parameters, layer);
+    const LayerActivations& kept = state.layer_activations(layer);
+    state.kernels.linear(kept.activated,
+                         parameter_view(parameters, state.parameters.layers[layer].down_weight), {},
+                         state.residual[layer + 1]);
+    state.kernels.add(kept.middle, state.residual[layer + 1]);
+  }
+  state.kernels.rms_norm(
+      state.residual.back(), parameter_view(parameters, state.parameters.final_norm),
+      static_cast<float>(state.config.rms_norm_eps), state.hidden, state.final_inverse_rms);
+  return state.hidden;
+}
+
+VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& batch,
+                                                          ConstTensorView parameters,
+                                                          float consistency_weight, float ar_weight,
+                                                          TensorView gradients,
+                                                          const GroupReady& group_ready) {
+  State& state = *state_;
+  expect(state.rows == batch.layout.num_rows, "loss_and_backward needs the batch of forward()");
+  expect(parameters.elements() == state.table.flat_size() &&
+             gradients.elements() == state.table.flat_size(),
+         "the parameter or gradient vector's size differs from the table's");
+  const ModelParameters& model = state.parameters;
+  Gradients& gradient = state.gradient;
+  const bool work = state.rows > 0;  // A rank without samples still takes part in reductions.
+  const auto ready = [&](std::int32_t group) {
+    if (group_ready) {
+      group_ready(group);
+    }
+  };
+
+  VocabularyLossSums sums;
+  if (work) {
+    sums = state.kernels.vocabulary_loss(state.hidden, parameter_view(parameters, model.head),
+                                         batch.loss_items, consistency_weight, ar_weight,
+                                         gradient.normed, parameter_view(gradients, model.head));
+    std::ranges::fill(gradient.residual.span<float>(), 0.0F);
+    state.kernels.rms_norm_backward(
+        gradient.normed, state.residual.back(), parameter_view(parameters, model.final_norm),
+        state.final_inverse_rms, gradient.residual, parameter_view(gradients, model.final_norm));
+  }
+  ready(model.final_norm->group);
+  for (std::size_t layer = model.layers.size(); layer-- > 0;) {
+    if (work) {
+      if (state.options.activation_checkpointing) {
+        state.forward_attention(batch, parameters, layer);
+        state.forward_mlp(parameters, layer);
+      }
+      state.backward_mlp(parameters, gradients, layer);
+      state.backward_attention(batch, parameters, gradients, layer);
+    }
+    ready(model.layers[layer].group);
+  }
+  if (work) {
+    state.kernels.embedding_backward(batch.tokens, gradient.residual,
+                                     parameter_view(gradients, model.embedding));
+  }
+  ready(model.embedding->group);
+  return sums;
+}
+
+double training_flops(const TransformerConfig& config, const PackedBatch& batch) {
+  const auto query = static_cast<double>(config.num_heads * config.head_size());
+  const auto key_value = static_cast<double>(config.num_kv_heads * config.head_size());
+  const auto hidden = static_cast<double>(config.hidden_size);
+  const double projections = hidden * (2 * query + 2 * key_value) +
+                             3 * hidden * static_cast<double>(config.intermediate_size);
+  double visible_keys = 0;
+  for (const AttentionSegment& segment : batch.layout.segments) {
+    const auto rows = static_cast<double>(segment.row_end - segment.row_begin);
+    const auto prefix = static_cast<double>(segment.prefix_end - segment.prefix_begin);
+    const auto before = static_cast<double>(segment.row_begin - segment.causal_begin);
+    visible_keys += rows * (prefix + before) + rows * (rows + 1) / 2;
+  }
+  // Backward of a product is two products of its size.
+  constexpr double kForwardAndBackward = 3;
+  const auto rows = static_cast<double>(batch.layout.num_rows);
+  double multiply_adds = kForwardAndBackward * static_cast<double>(config.num_layers) *
+                         (rows * projections + 2 * visible_keys * query);
+  double head_products = 0;
+  for (const LossItem& item : batch.loss_items) {
+    head_products += item.target >= 0 ? kForwardAndBackward : 1;  // A mere teacher has no backward.
+    head_products += item.student_row >= 0 ? kForwardAndBackward : 0;
+  }
+  multiply_adds += head_products * hidden * static_cast<double>(config.vocabulary_size);
+  return 2 * multiply_adds;
+}
+
+}  // namespace jforge

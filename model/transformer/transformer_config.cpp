@@ -1,0 +1,54 @@
+#include "model/transformer/transformer_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+void require(bool condition, const char* field, const std::string& reason) {
+  if (!condition) {
+    throw DataError(fmt::format("model configuration: {}: {}", field, reason));
+  }
+}
+
+void require_dimension(std::int64_t value, const char* field, std::int64_t limit) {
+  require(value >= 1 && value <= limit, field,
+          fmt::format("{} is outside 1 … {}; correct it in config.json", value, limit));
+}
+
+}  // namespace
+
+void TransformerConfig::validate() const {
+  // The limits keep every product of two dimensions, summed over all layers, inside 64 bits.
+  constexpr std::int64_t kMaxDimension = std::int64_t{1} << 22;
+  constexpr std::int64_t kMaxLayers = std::int64_t{1} << 14;
+  require_dimension(vocabulary_size, "vocab_size", std::numeric_limits<TokenId>::max());
+  require_dimension(hidden_size, "hidden_size", kMaxDimension);
+  require_dimension(intermediate_size, "intermediate_size", kMaxDimension);
+  require_dimension(num_layers, "num_hidden_layers", kMaxLayers);
+  require_dimension(num_heads, "num_attention_heads", kMaxDimension);
+  require_dimension(num_kv_heads, "num_key_value_heads", kMaxDimension);
+  require_dimension(max_position_embeddings, "max_position_embeddings",
+                    std::numeric_limits<std::int32_t>::max());
+  require(hidden_size % num_heads == 0, "hidden_size",
+          fmt::format("{} is not a multiple of num_attention_heads {}", hidden_size, num_heads));
+  require(num_heads % num_kv_heads == 0, "num_attention_heads",
+          fmt::format("{} is not a multiple of num_key_value_heads {}", num_heads, num_kv_heads));
+  require(head_size() % 2 == 0, "hidden_size",
+          fmt::format("the head size {} is odd, rotary positions need pairs", head_size()));
+  require(std::isfinite(rms_norm_eps) && rms_norm_eps > 0 && rms_norm_eps < 1, "rms_norm_eps",
+          fmt::format("{} is outside (0, 1)", rms_norm_eps));
+  require(std::isfinite(rope_theta) && rope_theta > 1, "rope_theta",
+          fmt::format("{} is not above 1", rope_theta));
+  for (const TokenId id : eos_ids) {
+    require(id >= 0 && id < vocabulary_size, "eos_token_id",
+            fmt::format("{} is outside the vocabulary of {}", id, vocabulary_size));
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,36 @@
+#pragma once
+
+/// Dimensions of a Qwen2 model, as config.json of a Hugging Face directory gives them.
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// Legend: V vocabulary, C hidden size, F intermediate size, H query heads, Hkv key/value heads, D
+/// head size, L layers.
+struct TransformerConfig {
+  std::int64_t vocabulary_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  bool tie_word_embeddings = false;
+  /// End-of-sequence ids: generation_config.json's list, else config.json's. Empty when the model
+  /// names none.
+  std::vector<TokenId> eos_ids;
+
+  [[nodiscard]] std::int64_t head_size() const { return hidden_size / num_heads; }
+  /// Throws DataError naming the field when the dimensions do not fit together.
+  void validate() const;
+
+  bool operator==(const TransformerConfig&) const = default;
+};
+
+}  // namespace jforge

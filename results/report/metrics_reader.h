@@ -1,0 +1,26 @@
+#pragma once
+
+/// Reads the step metrics of a run back: each attempt writes its own metrics.ATTEMPT.jsonl, and of
+/// a step that several attempts made the last one counts.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace jforge {
+
+/// One training step as logged.
+struct MetricsRow {
+  std::int64_t step = 0;
+  std::map<std::string, double>
+      values;  ///< "loss", "consistency", "autoregressive", "learning_rate", …
+};
+
+/// Rows of each round in ascending step. A torn last line is ignored; any other bad line is a
+/// DataError with file and line.
+[[nodiscard]] std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
+    const std::filesystem::path& run_directory);
+
+}  // namespace jforge

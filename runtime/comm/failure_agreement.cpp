@@ -1,0 +1,121 @@
+#include "runtime/comm/failure_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <vector>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/mpi_check.h"
+
+namespace jforge {
+
+using detail::announce;
+using detail::check;
+using detail::Operation;
+
+namespace {
+/// What one rank brings to the agreement, as it travels.
+struct Verdict {
+  std::int32_t code = 0;
+  std::int32_t stop = 0;
+};
+
+struct LocalFailure {
+  ExitCode code = ExitCode::ok;
+  std::string message;
+  std::exception_ptr exception;
+};
+
+LocalFailure attempt(const std::function<void()>& work) {
+  try {
+    if (work) {
+      work();
+    }
+    return {};
+  } catch (const Error& error) {
+    const ExitCode code = error.code() == ExitCode::ok ? ExitCode::internal : error.code();
+    return {code, error.what(), std::current_exception()};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::environment, "out of memory", std::current_exception()};
+  } catch (const std::exception& error) {
+    return {ExitCode::internal, error.what(), std::current_exception()};
+  } catch (...) {
+    return {ExitCode::internal, "an exception of unknown type", std::current_exception()};
+  }
+}
+
+/// An interruption must not hide a failure; otherwise the higher exit code is the worse one.
+int severity(std::int32_t code) {
+  return code == static_cast<int>(ExitCode::interrupted) ? 1 : code;
+}
+
+/// Throws `error`; where this rank failed itself, its own exception is nested inside
+/// (std::rethrow_if_nested).
+template <class SomeError>
+[[noreturn]] void throw_keeping(const SomeError& error, const std::exception_ptr& own) {
+  if (own == nullptr) {
+    throw error;
+  }
+  try {
+    std::rethrow_exception(own);
+  } catch (...) {
+    std::throw_with_nested(error);
+  }
+}
+
+[[noreturn]] void throw_typed(ExitCode code, const std::string& message,
+                              const std::exception_ptr& own) {
+  switch (code) {
+    case ExitCode::usage:
+      throw_keeping(ConfigError(message), own);
+    case ExitCode::input_data:
+      throw_keeping(DataError(message), own);
+    case ExitCode::environment:
+      throw_keeping(EnvironmentError(message), own);
+    case ExitCode::numerical:
+      throw_keeping(NumericalError(message), own);
+    case ExitCode::interrupted:
+      throw_keeping(Interrupted(message), own);
+    case ExitCode::ok:
+    case ExitCode::internal:
+      break;
+  }
+  throw_keeping(InternalError(message), own);
+}
+}  // namespace
+
+bool agree(const Communicator& comm, bool stop_requested, const std::function<void()>& work) {
+  const LocalFailure failure = attempt(work);
+  announce(comm, Operation::agree, 0);
+  const Verdict mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};
+  std::vector<Verdict> all(static_cast<std::size_t>(comm.size()));
+  check(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE,
+                      comm.handle().collectives));
+
+  const auto worst = std::max_element(
+      all.begin(), all.end(),
+      [](const Verdict& a, const Verdict& b) { return severity(a.code) < severity(b.code); });
+  if (worst->code == 0) {
+    return std::any_of(all.begin(), all.end(),
+                       [](const Verdict& verdict) { return verdict.stop != 0; });
+  }
+  const bool only_interrupted = worst->code == static_cast<int>(ExitCode::interrupted);
+  const auto speaker = std::find_if(all.begin(), all.end(), [&](const Verdict& verdict) {
+    return verdict.code != 0 &&
+           (only_interrupted || verdict.code != static_cast<int>(ExitCode::interrupted));
+  });
+  const auto rank = static_cast<Rank>(speaker - all.begin());
+  std::string message;
+  if (comm.rank() == rank) {
+    message = fmt::format("rank {} ({}): {}", rank, host_name(), failure.message);
+  }
+  message = broadcast_text(comm, message, rank);
+  throw_typed(static_cast<ExitCode>(worst->code), message, failure.exception);
+}
+
+}  // namespace jforge

@@ -1,0 +1,81 @@
+#pragma once
+
+/// MPI lifetime and communicators. MPI headers are seen only inside runtime/comm.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// A message received by Communicator::try_receive.
+struct ReceivedMessage {
+  Rank source = 0;
+  int tag = 0;
+  std::vector<std::byte> payload;
+};
+
+/// A duplicated communicator. Move-only. `close()` is collective and belongs to the normal path;
+/// destruction without it abandons the handle and never waits. Collectives are in collectives.h.
+class Communicator {
+ public:
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+  ~Communicator();
+
+  [[nodiscard]] Rank rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+  /// Collective. A communicator of its own for another purpose or thread.
+  [[nodiscard]] Communicator duplicate() const;
+  /// Collective.
+  void barrier() const;
+  /// Collective. Frees the handle.
+  void close();
+
+  /// Sends a message and waits, polling with short sleeps, until the payload may be reused. Thread:
+  /// one user at a time per communicator.
+  void send(Rank destination, int tag, std::span<const std::byte> payload) const;
+  /// Takes one waiting message from anybody, or nothing; never blocks on an absent message
+  /// (MPI_Improbe).
+  [[nodiscard]] std::optional<ReceivedMessage> try_receive() const;
+
+  /// Access for collectives.h's implementation.
+  struct Handle;
+  [[nodiscard]] const Handle& handle() const noexcept { return *handle_; }
+
+ private:
+  friend class MpiSession;
+  explicit Communicator(std::unique_ptr<Handle> handle);
+  std::unique_ptr<Handle> handle_;
+};
+
+/// First object in main. Initialises MPI with MPI_THREAD_MULTIPLE and throws EnvironmentError when
+/// it is not granted.
+class MpiSession {
+ public:
+  MpiSession(int* argc, char*** argv);
+  /// Without finalize() the destructor does nothing: the process is ending because of an error.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  [[nodiscard]] const Communicator& world() const noexcept { return *world_; }
+  /// Collective: barrier, free, MPI_Finalize. All durable work must be done.
+  void finalize();
+  /// Ends every rank at once with this exit code. Does not return.
+  [[noreturn]] static void abort(int exit_code);
+
+ private:
+  std::optional<Communicator> world_;
+};
+
+/// Host name as MPI gives it.
+[[nodiscard]] std::string host_name();
+
+}  // namespace jforge

@@ -1,0 +1,52 @@
+#include "runtime/stop_signal.h"
+
+#include <atomic>
+#include <csignal>
+
+namespace jforge {
+
+namespace {
+std::atomic<bool> stop_flag{false};
+std::atomic<int> ending_signals{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "signal handlers may use lock-free atomics only");
+
+void ask_to_stop(int /*signal*/) { stop_flag.store(true); }
+
+void ask_to_stop_or_end(int signal) {
+  stop_flag.store(true);
+  if (ending_signals.fetch_add(1) > 0) {
+    // The default action gives the parent the true cause of death; it takes effect on return from
+    // the handler.
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+}
+
+void install(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, &action, nullptr);
+}
+}  // namespace
+
+void install_signal_handlers() {
+  install(SIGUSR2, ask_to_stop);
+  install(SIGTERM, ask_to_stop_or_end);
+  install(SIGINT, ask_to_stop_or_end);
+  install(SIGPIPE, SIG_IGN);
+  install(SIGXFSZ, SIG_IGN);
+}
+
+bool stop_requested() noexcept { return stop_flag.load(); }
+
+void request_stop() noexcept { stop_flag.store(true); }
+
+void clear_stop_request() noexcept {
+  stop_flag.store(false);
+  ending_signals.store(0);
+}
+
+}  // namespace jforge

@@ -1,0 +1,279 @@
+/// Speed of the CPU kernels, as numbers and as ratios within one run: the decoding product against
+/// oneDNN's and against the memory's bandwidth, attention and the vocabulary loss against the
+/// multiply-adds they need. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
+
+#include <benchmark/benchmark.h>
+#include <dnnl.h>
+#include <omp.h>
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "model/kernels/cpu/cpu_kernel_set.h"
+
+namespace jforge {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats random_floats(std::int64_t count) {
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  Floats values(static_cast<std::size_t>(count));
+  for (float& value : values) {
+    value = normal(generator);
+  }
+  return values;
+}
+
+void report_flops(benchmark::State& state, double flops_per_iteration) {
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(flops_per_iteration * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void report_bytes(benchmark::State& state, double bytes_per_iteration) {
+  state.counters["GB/s"] =
+      benchmark::Counter(bytes_per_iteration * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// Reading 256 MiB once: what a product over one row can reach at most.
+void read_bandwidth(benchmark::State& state) {
+  const std::int64_t count = 64 << 20;
+  const Floats values(static_cast<std::size_t>(count), 1.0F);
+  const auto kernels = make_cpu_kernel_set();
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(kernels->sum_of_squares(ConstTensorView(values.data(), Shape{count})));
+  }
+  report_bytes(state, static_cast<double>(count) * 4);
+}
+BENCHMARK(read_bandwidth)->UseRealTime();
+
+/// Arguments: instruction set, M, N, K.
+void invariant_linear(benchmark::State& state) {
+  const auto set = static_cast<InstructionSet>(state.range(0));
+  if (!instruction_set_available(set)) {
+    state.SkipWithError("instruction set not available");
+    return;
+  }
+  const std::int64_t m = state.range(1);
+  const std::int64_t n = state.range(2);
+  const std::int64_t k = state.range(3);
+  const auto kernels = make_cpu_kernel_set(set);
+  MemoryAccount account("benchmark");
+  const Floats x = random_floats(m * k);
+  const Floats w = random_floats(n * k);
+  Floats y(static_cast<std::size_t>(m * n));
+  const auto packed = kernels->pack_weight(ConstTensorView(w.data(), Shape{n, k}), account);
+  for (auto _ : state) {
+    kernels->invariant_linear(ConstTensorView(x.data(), Shape{m, k}), *packed, {},
+                              TensorView(y.data(), Shape{m, n}));
+    benchmark::ClobberMemory();
+  }
+  report_flops(state, 2.0 * static_cast<double>(m * n * k));
+  report_bytes(state, 4.0 * static_cast<double>(n * k));
+}
+
+/// Arguments: M, N, K.
+void onednn_sgemm(benchmark::State& state) {
+  const std::int64_t m = state.range(0);
+  const std::int64_t n = state.range(1);
+  const std::int64_t k = state.range(2);
+  const Floats x = random_floats(m * k);
+  const Floats w = random_floats(n * k);
+  Floats y(static_cast<std::size_t>(m * n));
+  for (auto _ : state) {
+    dnnl_sgemm('N', 'T', m, n, k, 1.0F, x.data(), k, w.data(), k, 0.0F, y.data(), n);
+    benchmark::ClobberMemory();
+  }
+  report_flops(state, 2.0 * static_cast<double>(m * n * k));
+}
+
+void product_shapes(benchmark::internal::Benchmark* benchmark) {
+  for (const std::int64_t m : {1, 4, 16, 64, 256, 1024}) {
+    benchmark->Args({m, 4096, 1024});
+  }
+  benchmark->Args({16, 384, 128});
+  benchmark->UseRealTime();
+}
+
+void invariant_shapes(benchmark::internal::Benchmark* benchmark) {
+  for (const std::int64_t set : {0, 1}) {
+    for (const std::int64_t m : {1, 4, 16, 64, 256, 1024}) {
+      benchmark->Args({set, m, 4096, 1024});
+    }
+    benchmark->Args({set, 1, 65536, 1024});
+    benchmark->Args({set, 16, 384, 128});
+  }
+  benchmark->UseRealTime();
+}
+BENCHMARK(invariant_linear)->Apply(invariant_shapes);
+BENCHMARK(onednn_sgemm)->Apply(product_shapes);
+
+/// Arguments: M; the vocabulary and width of a 0.5B model.
+void invariant_argmax(benchmark::State& state) {
+  const std::int64_t m = state.range(0);
+  const std::int64_t v = 32768;
+  const std::int64_t c = 896;
+  const auto kernels = make_cpu_kernel_set();
+  MemoryAccount account("benchmark");
+  const Floats x = random_floats(m * c);
+  const Floats w = random_floats(v * c);
+  const auto packed = kernels->pack_weight(ConstTensorView(w.data(), Shape{v, c}), account);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(m));
+  for (auto _ : state) {
+    kernels->invariant_argmax(ConstTensorView(x.data(), Shape{m, c}), *packed, tokens);
+  }
+  report_flops(state, 2.0 * static_cast<double>(m * v * c));
+  report_bytes(state, 4.0 * static_cast<double>(v * c));
+}
+BENCHMARK(invariant_argmax)->Arg(1)->Arg(16)->Arg(128)->UseRealTime();
+
+struct HeadCounts {
+  std::int64_t query, key, dim;
+};
+constexpr HeadCounts kHeads[] = {{4, 4, 32}, {14, 2, 64}};
+
+/// Arguments: index of the heads, rows per slot, slots, keys per slot.
+void cached_attention(benchmark::State& state) {
+  const HeadCounts heads = kHeads[state.range(0)];
+  const std::int64_t rows_per_slot = state.range(1);
+  const std::int64_t slots = state.range(2);
+  const std::int64_t keys = state.range(3);
+  const auto kernels = make_cpu_kernel_set();
+  Floats k = random_floats(slots * keys * heads.key * heads.dim);
+  Floats v = k;
+  std::vector<CacheRow> rows;
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    for (std::int64_t row = keys - rows_per_slot; row < keys; ++row) {
+      rows.push_back({static_cast<std::int32_t>(slot), static_cast<std::int32_t>(row)});
+    }
+  }
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const Floats q = random_floats(count * heads.query * heads.dim);
+  Floats output(q.size());
+  const Shape shape{slots, keys, heads.key, heads.dim};
+  const Shape query_shape{count, heads.query, heads.dim};
+  for (auto _ : state) {
+    kernels->cached_attention(rows, ConstTensorView(q.data(), query_shape),
+                              {TensorView(k.data(), shape), TensorView(v.data(), shape)},
+                              TensorView(output.data(), query_shape));
+  }
+  report_flops(state, 4.0 * static_cast<double>(count * keys * heads.query * heads.dim));
+  report_bytes(state, 8.0 * static_cast<double>(shape.elements()));
+}
+BENCHMARK(cached_attention)
+    ->ArgNames({"heads", "rows", "slots", "keys"})
+    ->Args({0, 1, 32, 160})
+    ->Args({0, 16, 32, 160})
+    ->Args({1, 1, 1, 1024})
+    ->Args({1, 1, 16, 512})
+    ->Args({1, 16, 16, 512})
+    ->Args({1, 512, 1, 512})
+    ->UseRealTime();
+
+/// Samples of 60 prompt, 64 clean and 64 noisy rows.
+PackedLayout training_layout(std::int64_t samples, double* visible) {
+  PackedLayout layout;
+  *visible = 0;
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    const std::int64_t base = layout.num_rows;
+    layout.segments.push_back({base, base + 124, base, base, base});
+    layout.segments.push_back({base + 124, base + 188, base, base + 60, base + 124});
+    layout.num_rows += 188;
+    *visible += 124.0 * 125 / 2 + 64.0 * 60 + 64.0 * 65 / 2;
+  }
+  return layout;
+}
+
+/// Arguments: index of the heads, 0 forward or 1 backward.
+void packed_attention(benchmark::State& state) {
+  const HeadCounts heads = kHeads[state.range(0)];
+  double visible = 0;
+  const PackedLayout layout = training_layout(16, &visible);
+  const auto kernels = make_cpu_kernel_set();
+  const Shape query_shape{layout.num_rows, heads.query, heads.dim};
+  const Shape key_shape{layout.num_rows, heads.key, heads.dim};
+  const Shape sum_shape{layout.num_rows, heads.query};
+  const Floats q = random_floats(query_shape.elements());
+  const Floats k = random_floats(key_shape.elements());
+  Floats output(q.size());
+  Floats sums(static_cast<std::size_t>(sum_shape.elements()));
+  Floats dq(q.size());
+  Floats dk(k.size());
+  Floats dv(k.size());
+  const ConstTensorView queries(q.data(), query_shape);
+  const ConstTensorView keys(k.data(), key_shape);
+  kernels->packed_attention(queries, keys, keys, layout, TensorView(output.data(), query_shape),
+                            TensorView(sums.data(), sum_shape));
+  for (auto _ : state) {
+    if (state.range(1) == 0) {
+      kernels->packed_attention(queries, keys, keys, layout, TensorView(output.data(), query_shape),
+                                TensorView(sums.data(), sum_shape));
+    } else {
+      kernels->packed_attention_backward(
+          queries, queries, keys, keys, ConstTensorView(output.data(), query_shape),
+          ConstTensorView(sums.data(), sum_shape), layout, TensorView(dq.data(), query_shape),
+          TensorView(dk.data(), key_shape), TensorView(dv.data(), key_shape));
+    }
+  }
+  const double products = state.range(1) == 0 ? 2 : 5;
+  report_flops(state, 2.0 * products * visible * static_cast<double>(heads.query * heads.dim));
+}
+BENCHMARK(packed_attention)
+    ->ArgNames({"heads", "backward"})
+    ->Args({0, 0})
+    ->Args({0, 1})
+    ->Args({1, 0})
+    ->Args({1, 1})
+    ->UseRealTime();
+
+/// Arguments: pairs of rows, C, V.
+void vocabulary_loss(benchmark::State& state) {
+  const std::int64_t pairs = state.range(0);
+  const std::int64_t c = state.range(1);
+  const std::int64_t v = state.range(2);
+  const auto kernels = make_cpu_kernel_set();
+  const Floats hidden = random_floats(2 * pairs * c);
+  const Floats head = random_floats(v * c);
+  Floats hidden_gradient(hidden.size());
+  Floats head_gradient(head.size());
+  std::vector<LossItem> items;
+  for (std::int32_t i = 0; i < pairs; ++i) {
+    items.push_back({.clean_row = i,
+                     .target = i % static_cast<std::int32_t>(v),
+                     .ar_weight = 0.1F,
+                     .student_row = static_cast<std::int32_t>(pairs) + i,
+                     .consistency_weight = 0.1F});
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        kernels->vocabulary_loss(ConstTensorView(hidden.data(), Shape{2 * pairs, c}),
+                                 ConstTensorView(head.data(), Shape{v, c}), items, 1, 1,
+                                 TensorView(hidden_gradient.data(), Shape{2 * pairs, c}),
+                                 TensorView(head_gradient.data(), Shape{v, c})));
+  }
+  report_flops(state, 3.0 * 2.0 * static_cast<double>(2 * pairs * c * v));
+}
+BENCHMARK(vocabulary_loss)->Args({512, 128, 1024})->Args({128, 896, 32768})->UseRealTime();
+
+void rms_norm(benchmark::State& state) {
+  const std::int64_t rows = 2048;
+  const std::int64_t c = 896;
+  const auto kernels = make_cpu_kernel_set();
+  const Floats x = random_floats(rows * c);
+  const Floats weight(static_cast<std::size_t>(c), 1.0F);
+  Floats y(x.size());
+  for (auto _ : state) {
+    kernels->rms_norm(ConstTensorView(x.data(), Shape{rows, c}),
+                      ConstTensorView(weight.data(), Shape{c}), 1e-6F,
+                      TensorView(y.data(), Shape{rows, c}), {});
+  }
+  report_bytes(state, 8.0 * static_cast<double>(rows * c));
+}
+BENCHMARK(rms_norm)->UseRealTime();
+
+}  // namespace
+}  // namespace jforge
+
+BENCHMARK_MAIN();

@@ -1,0 +1,217 @@
+// A resumed run equals an uninterrupted one: bit for bit at the same number of ranks, in relative
+// L2 at another.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "checkpoints/checkpoint_reader.h"
+#include "checkpoints/checkpoint_writer.h"
+#include "runtime/error.h"
+#include "tests/distributed/checkpoints/shared_directory.h"
+#include "tests/distributed/workers/zero_fixture.h"
+#include "tests/support/mpi_test.h"
+#include "workers/train/training_checkpoint.h"
+
+namespace jforge {
+namespace {
+
+using namespace jforge::testing;
+
+class CheckpointResumeTest : public ::testing::Test {
+ protected:
+  struct Result {
+    std::vector<float> weights;  ///< Consolidated.
+    std::vector<double> losses;
+    std::vector<float> first;  ///< This rank's shard vector.
+    std::vector<float> second;
+  };
+
+  /// Trains from the newest checkpoint, if there is one, to `total` steps, or stops after step
+  /// `stop_after`.
+  Result train(std::int64_t total, std::int64_t stop_after) {
+    Model model(comm_.size());
+    const TransformerConfig shape = tiny_model();
+    TrainConfig config;
+    config.learning_rate = 1e-3;
+    config.batch_samples = 8;
+    config.tokens_per_rank = 96;
+    DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
+                                config);
+    TrainPlan plan;
+    plan.total_steps = total;
+    plan.checkpoint_every = 2;
+    plan.steps_done = resume(trainer.optimizer(), model.table);
+    CheckpointWriter writer(comm_, root_.path(), {}, account_);
+    Result result;
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepMetrics& metrics) { result.losses.push_back(metrics.loss); };
+    hooks.at_boundary = [&] { static_cast<void>(writer.poll()); };
+    hooks.stop_requested = [&] {
+      return static_cast<std::int64_t>(result.losses.size()) + plan.steps_done >= stop_after - 1;
+    };
+    hooks.save = [&](std::int64_t step) {
+      CheckpointState state;
+      state.round = 1;
+      state.step = step;
+      state.phase = "train";
+      save_training(writer, state, model.table, trainer.optimizer());
+    };
+    SyntheticSource source(8 * total);
+    static_cast<void>(trainer.run(source, plan, hooks));
+    writer.finish();
+    const auto first = trainer.optimizer().first_moment().span<float>();
+    const auto second = trainer.optimizer().second_moment().span<float>();
+    result.first.assign(first.begin(), first.end());
+    result.second.assign(second.begin(), second.end());
+    result.weights = consolidated(model.table, model.weights);
+    return result;
+  }
+
+  std::int64_t resume(ZeroOptimizer& optimizer, const ParameterTable& table) {
+    const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+    if (!search.newest) {
+      return 0;
+    }
+    resume_training(comm_, *search.newest, table, optimizer);
+    return search.newest->manifest.state.step;
+  }
+
+  void clear() {
+    comm_.barrier();
+    if (comm_.rank() == 0) {
+      std::filesystem::remove_all(root_.path());
+      std::filesystem::create_directories(root_.path());
+    }
+    comm_.barrier();
+  }
+
+  const Communicator& comm_ = test_world();
+  SharedDirectory root_{comm_, "jforge-resume"};
+  std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
+  MemoryAccount account_{"resume test"};
+};
+
+TEST_F(CheckpointResumeTest, ResumedEqualsUninterruptedBitForBit) {
+  const Result whole = train(7, 100);
+  ASSERT_EQ(whole.losses.size(), 7U);
+  for (const std::int64_t stop_after : {1, 3, 4, 6}) {
+    SCOPED_TRACE(stop_after);
+    clear();
+    const Result before = train(7, stop_after);
+    ASSERT_LT(before.losses.size(), 7U);
+    const Result after = train(7, 100);
+    EXPECT_EQ(after.weights, whole.weights);
+    EXPECT_EQ(after.first, whole.first);
+    EXPECT_EQ(after.second, whole.second);
+    std::vector<double> losses = before.losses;
+    losses.insert(losses.end(), after.losses.begin(), after.losses.end());
+    EXPECT_EQ(losses, whole.losses);
+  }
+}
+
+TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
+  const Result whole = train(4, 100);
+  clear();
+  static_cast<void>(train(4, 2));
+  // The same weights and moments with a forgotten bias correction must not pass for a proper
+  // resume.
+  Model model(comm_.size());
+  const TransformerConfig shape = tiny_model();
+  TrainConfig config;
+  config.learning_rate = 1e-3;
+  config.batch_samples = 8;
+  config.tokens_per_rank = 96;
+  DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
+                              config);
+  const std::int64_t done = resume(trainer.optimizer(), model.table);
+  const auto first = trainer.optimizer().first_moment().span<float>();
+  const auto second = trainer.optimizer().second_moment().span<float>();
+  std::vector<float> shard;
+  for (const ShardGroup& group : shard_groups(model.table, comm_.rank())) {
+    shard.insert(shard.end(), model.weights.begin() + group.flat_begin,
+                 model.weights.begin() + group.flat_begin + group.size);
+  }
+  trainer.optimizer().load(shard, std::vector<float>(first.begin(), first.end()),
+                           std::vector<float>(second.begin(), second.end()), 0);
+  SyntheticSource source(32);
+  TrainPlan plan;
+  plan.total_steps = 4;
+  plan.steps_done = done;
+  static_cast<void>(trainer.run(source, plan, {}));
+  EXPECT_NE(consolidated(model.table, model.weights), whole.weights);
+}
+
+TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
+  static_cast<void>(train(4, 2));
+  const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+  comm_.barrier();
+  const Rank bad = comm_.size() - 1;
+  if (comm_.rank() == bad) {
+    std::filesystem::remove(search.newest->directory / shard_file_name(bad, comm_.size()));
+  }
+  comm_.barrier();
+  Model model(comm_.size());
+  const std::vector<float> before = model.weights;
+  ZeroOptimizer optimizer(model.table, *kernels_, comm_, account_, model.view(), {});
+  EXPECT_THAT(message_of(ExitCode::input_data,
+                         [&] { resume_training(comm_, *search.newest, model.table, optimizer); }),
+              ::testing::HasSubstr("rank " + std::to_string(bad) + " ("));
+  EXPECT_EQ(model.weights, before);
+}
+
+TEST_F(CheckpointResumeTest, WeightsAloneLoadAtAnyShardCount) {
+  const Result trained = train(3, 100);
+  const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+  Model model(1);
+  load_weights(comm_, *search.newest, model.table, model.view());
+  EXPECT_EQ(consolidated(model.table, model.weights), trained.weights);
+}
+
+TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
+  const Result whole = train(6, 100);
+  clear();
+  static_cast<void>(train(6, 3));
+  const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+  ASSERT_TRUE(search.newest.has_value());
+  ASSERT_EQ(search.newest->manifest.state.step, 3);
+  // Rewritten at three ranks: the same tensors in other slices.
+  constexpr int kOther = 3;
+  const std::filesystem::path other_root = root_.path() / "other";
+  const std::filesystem::path directory = other_root / checkpoint_directory_name(1, 3);
+  if (comm_.rank() == 0) {
+    const ParameterTable table(tiny_model(), kOther);
+    std::filesystem::create_directories(directory);
+    CheckpointManifest manifest = search.newest->manifest;
+    manifest.world_size = kOther;
+    manifest.shards.clear();
+    const auto size = static_cast<std::size_t>(shard_vector_size(table));
+    for (int rank = 0; rank < kOther; ++rank) {
+      std::vector<float> vectors[3] = {std::vector<float>(size), std::vector<float>(size),
+                                       std::vector<float>(size)};
+      read_shard_vectors(*search.newest, table, rank, vectors[0], vectors[1], vectors[2]);
+      const auto slices = shard_slices(table, rank);
+      std::vector<float> packed[3];
+      for (int v = 0; v < 3; ++v) {
+        for (const ShardSlice& slice : slices) {
+          packed[v].insert(packed[v].end(), vectors[v].begin() + slice.shard_begin,
+                           vectors[v].begin() + slice.shard_begin + slice.size());
+        }
+      }
+      manifest.shards.push_back(write_shard(directory, {1, 3, kOther, rank, manifest.nonce},
+                                            manifest.tensors, slices,
+                                            {packed[0], packed[1], packed[2]}));
+    }
+    commit_checkpoint(directory, manifest);
+    std::filesystem::remove_all(root_.path() / checkpoint_directory_name(1, 3));
+    std::filesystem::remove_all(root_.path() / checkpoint_directory_name(1, 2));
+    std::filesystem::rename(directory, root_.path() / checkpoint_directory_name(1, 3));
+  }
+  comm_.barrier();
+  const Result resumed = train(6, 100);
+  EXPECT_EQ(resumed.losses.size(), 3U);
+  // The state is the same bits whatever the world size that wrote it, so the continuation is too.
+  EXPECT_EQ(resumed.weights, whole.weights);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,260 @@
+// Saving by several ranks together: the manifest comes last, a failure on one rank is everybody's,
+// the old one stays.
+
+#include "checkpoints/checkpoint_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <limits>
+#include <thread>
+
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "tests/distributed/checkpoints/shared_directory.h"
+#include "tests/support/mpi_test.h"
+#include "tests/unit/checkpoints/checkpoint_fixture.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace jforge::testing;
+
+template <class Work>
+std::string message_of(ExitCode code, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.code() == code ? error.what() : std::string("wrong type: ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+class CheckpointWriterTest : public ::testing::Test {
+ protected:
+  void TearDown() override { arm_faults("", comm_.rank()); }
+
+  TrainingStateView view(const SimulatedState& state) const {
+    const auto rank = static_cast<std::size_t>(comm_.rank());
+    return {state.table, ConstTensorView(state.weights.data(), Shape{state.table.flat_size()}),
+            state.first[rank], state.second[rank]};
+  }
+  void save(CheckpointWriter& writer, std::int64_t step, int seed) const {
+    writer.save(training_state(1, step), view(SimulatedState(comm_.size(), seed)));
+    writer.finish();
+  }
+  /// All ranks agree on the newest checkpoint's step, and it holds the values of `seed`.
+  void expect_newest(std::int64_t step, int seed) const {
+    const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+    ASSERT_TRUE(search.newest.has_value());
+    EXPECT_EQ(search.newest->manifest.state, training_state(1, step));
+    const SimulatedState expected(3, seed);
+    std::vector<float> flat(expected.weights.size());
+    read_weights(*search.newest, expected.table,
+                 TensorView(flat.data(), {expected.table.flat_size()}));
+    EXPECT_EQ(flat, expected.weights);
+    const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
+    std::vector<float> weights(size);
+    std::vector<float> first(size);
+    std::vector<float> second(size);
+    read_shard_vectors(*search.newest, expected.table, 1, weights, first, second);
+    EXPECT_EQ(first, expected.first[1]);
+    EXPECT_EQ(second, expected.second[1]);
+  }
+  std::vector<std::int64_t> steps() const {
+    comm_.barrier();
+    std::vector<std::int64_t> found;
+    for (const CheckpointDirectory& directory : list_checkpoint_directories(root_.path())) {
+      found.push_back(directory.step);
+    }
+    comm_.barrier();
+    return found;
+  }
+
+  const Communicator& comm_ = test_world();
+  SharedDirectory root_{comm_, "jforge-writer"};
+  MemoryAccount account_{"writer test"};
+  Rank last_ = comm_.size() - 1;
+};
+
+TEST_F(CheckpointWriterTest, SavesWhatWasThereAtTheCall) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  SimulatedState state(comm_.size(), 4);
+  writer.save(training_state(1, 10), view(state));
+  // Training goes on at once: the file must hold the values of the call (fault "async save wrote
+  // later values").
+  std::fill(state.weights.begin(), state.weights.end(), -1.0F);
+  for (auto& moments : {&state.first, &state.second}) {
+    for (auto& shard : *moments) {
+      std::fill(shard.begin(), shard.end(), -1.0F);
+    }
+  }
+  writer.finish();
+  expect_newest(10, 4);
+  EXPECT_TRUE(find_newest_checkpoint(comm_, root_.path()).skipped.empty());
+}
+
+TEST_F(CheckpointWriterTest, PollCommitsOnceAllRanksHaveWritten) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  EXPECT_TRUE(writer.poll());
+  arm_faults("delay@checkpoint.data:" + std::to_string(last_) + ":1", comm_.rank());
+  const SimulatedState state(comm_.size(), 4);
+  const auto start = std::chrono::steady_clock::now();
+  writer.save(training_state(1, 10), view(state));
+  // The step loop waits for the copy only.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_FALSE(writer.poll());
+  EXPECT_FALSE(
+      std::filesystem::exists(root_.path() / checkpoint_directory_name(1, 10) / kManifestName));
+  while (!writer.poll()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  expect_newest(10, 4);
+}
+
+TEST_F(CheckpointWriterTest, NothingIsCommittedWithoutPollOrFinish) {
+  {
+    CheckpointWriter writer(comm_, root_.path(), {}, account_);
+    save(writer, 10, 4);
+    writer.save(training_state(1, 20), view(SimulatedState(comm_.size(), 5)));
+  }
+  comm_.barrier();
+  const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
+  EXPECT_EQ(search.newest->manifest.state.step, 10);
+  ASSERT_EQ(search.skipped.size(), 1U);
+  EXPECT_THAT(search.skipped[0], HasSubstr("round-1-step-00000020"));
+  // The next attempt takes the place of the remains.
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  save(writer, 20, 6);
+  expect_newest(20, 6);
+}
+
+TEST_F(CheckpointWriterTest, RetentionPrunesAfterTheCommit) {
+  CheckpointConfig config;
+  config.keep_last = 2;
+  config.keep_every = 30;
+  CheckpointWriter writer(comm_, root_.path(), config, account_);
+  for (int step = 10; step <= 60; step += 10) {
+    save(writer, step, step);
+  }
+  EXPECT_THAT(steps(), ElementsAre(60, 50, 30));
+}
+
+TEST_F(CheckpointWriterTest, AFailureAtAnyPlaceKeepsTheOldOne) {
+  int seed = 20;
+  for (const char* place :
+       {"checkpoint.data", "checkpoint.fsync", "checkpoint.rename", "checkpoint.manifest"}) {
+    SCOPED_TRACE(place);
+    const bool manifest = std::string(place) == "checkpoint.manifest";
+    CheckpointWriter writer(comm_, root_.path(), {}, account_);
+    save(writer, 10, 4);
+    arm_faults("throw@" + std::string(place) + ":" + std::to_string(manifest ? 0 : last_) + ":1",
+               comm_.rank());
+    const std::string message = message_of(ExitCode::internal, [&] { save(writer, 20, ++seed); });
+    EXPECT_THAT(message, HasSubstr("rank " + std::to_string(manifest ? 0 : last_) + " ("));
+    expect_newest(10, 4);
+    save(writer, 20, seed);
+    expect_newest(20, seed);
+    comm_.barrier();
+    if (comm_.rank() == 0) {
+      std::filesystem::remove_all(root_.path() / checkpoint_directory_name(1, 20));
+    }
+    comm_.barrier();
+  }
+}
+
+TEST_F(CheckpointWriterTest, AFullDiskOnOneRankIsEverybodysErrorAndTheOldOneStays) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  save(writer, 10, 4);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit{};
+  getrlimit(RLIMIT_FSIZE, &old_limit);
+  if (comm_.rank() == last_) {
+    const rlimit limit{8192, old_limit.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  const std::string message = message_of(ExitCode::environment, [&] { save(writer, 20, 5); });
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_THAT(message, HasSubstr("rank " + std::to_string(last_) + " ("));
+  EXPECT_THAT(message, HasSubstr("shard-"));
+  expect_newest(10, 4);
+  save(writer, 20, 5);
+  expect_newest(20, 5);
+}
+
+TEST_F(CheckpointWriterTest, WhatIsNotFiniteIsNeverSaved) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  SimulatedState state(comm_.size(), 4);
+  const auto slices = shard_slices(state.table, last_);
+  state.second[static_cast<std::size_t>(last_)][static_cast<std::size_t>(slices[1].shard_begin)] =
+      std::numeric_limits<float>::quiet_NaN();
+  const std::string message =
+      message_of(ExitCode::numerical, [&] { writer.save(training_state(1, 10), view(state)); });
+  EXPECT_THAT(message,
+              HasSubstr("second moment of " + state.table.entries()[slices[1].entry].name));
+  EXPECT_TRUE(writer.poll());
+  EXPECT_FALSE(find_newest_checkpoint(comm_, root_.path()).newest.has_value());
+}
+
+TEST_F(CheckpointWriterTest, AValidCheckpointIsNotWrittenTwiceAndADamagedOneIsReplaced) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  save(writer, 10, 4);
+  save(writer, 10, 5);
+  expect_newest(10, 4);
+  comm_.barrier();
+  if (comm_.rank() == 0) {
+    flip_byte(
+        root_.path() / checkpoint_directory_name(1, 10) / shard_file_name(last_, comm_.size()),
+        3000);
+  }
+  comm_.barrier();
+  save(writer, 10, 5);
+  expect_newest(10, 5);
+  CheckpointState other = training_state(1, 10);
+  other.identity["model"] = "another";
+  EXPECT_THAT(message_of(ExitCode::usage,
+                         [&] { writer.save(other, view(SimulatedState(comm_.size(), 4))); }),
+              HasSubstr("valid checkpoint of another run"));
+}
+
+TEST_F(CheckpointWriterTest, CollectiveAndLocalSearchAgree) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  save(writer, 10, 4);
+  save(writer, 20, 5);
+  comm_.barrier();
+  if (comm_.rank() == 0) {
+    flip_byte(
+        root_.path() / checkpoint_directory_name(1, 20) / shard_file_name(last_, comm_.size()),
+        3000);
+  }
+  comm_.barrier();
+  const CheckpointSearch together = find_newest_checkpoint(comm_, root_.path());
+  const CheckpointSearch alone = find_newest_checkpoint(root_.path());
+  EXPECT_EQ(together.newest->manifest, alone.newest->manifest);
+  EXPECT_EQ(together.skipped, alone.skipped);
+  EXPECT_EQ(together.newest->manifest.state.step, 10);
+  EXPECT_THAT(message_of(ExitCode::input_data,
+                         [&] {
+                           static_cast<void>(open_checkpoint(
+                               comm_, root_.path() / checkpoint_directory_name(1, 20)));
+                         }),
+              HasSubstr("not a valid checkpoint"));
+}
+
+TEST_F(CheckpointWriterTest, MemoryComesBack) {
+  {
+    CheckpointWriter writer(comm_, root_.path(), {}, account_);
+    save(writer, 10, 4);
+    EXPECT_GT(account_.live_bytes(), 0U);
+  }
+  EXPECT_EQ(account_.live_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,275 @@
+// The step loop: equal to one process, stops together, never saves what is not finite.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "tests/distributed/workers/zero_fixture.h"
+#include "tests/support/mpi_test.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace jforge::testing;
+
+TrainConfig config_for_tests() {
+  TrainConfig config;
+  config.learning_rate = 1e-3;
+  config.warmup_ratio = 0.25;
+  config.batch_samples = 8;
+  config.tokens_per_rank = 64;
+  config.ar_weight = 2;
+  config.optimizer.weight_decay = 0.1F;
+  return config;
+}
+
+class ZeroTrainerTest : public ::testing::Test {
+ protected:
+  struct Run {
+    std::vector<float> weights;
+    std::vector<StepMetrics> metrics;
+    std::vector<std::int64_t> saved;
+    TrainOutcome outcome = TrainOutcome::finished;
+  };
+
+  void TearDown() override { arm_faults("", comm_.rank()); }
+
+  Run train(const TrainConfig& config, SampleSource& source, std::int64_t steps,
+            TrainHooks hooks = {}) {
+    Model model(ranks_);
+    const TransformerConfig shape = tiny_model();
+    DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
+                                config);
+    Run run;
+    auto on_step = hooks.on_step;
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      run.metrics.push_back(metrics);
+      if (on_step) {
+        on_step(metrics);
+      }
+    };
+    hooks.save = [&](std::int64_t step) { saved_.push_back(step); };
+    TrainPlan plan;
+    plan.total_steps = steps;
+    plan.checkpoint_every = 2;
+    run.outcome = trainer.run(source, plan, hooks);
+    run.weights = consolidated(model.table, model.weights);
+    run.saved = saved_;
+    return run;
+  }
+
+  const Communicator& comm_ = test_world();
+  int ranks_ = comm_.size();
+  std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
+  MemoryAccount account_{"trainer test"};
+  std::vector<std::int64_t> saved_;
+};
+
+struct Reference {
+  std::vector<float> weights;
+  std::vector<double> losses;
+  std::vector<double> norms;
+};
+
+/// Every sample on its own, gradients added, plain AdamW: what any division of work must equal
+/// (invariant I17).
+Reference train_alone(const TrainConfig& config, std::int64_t steps, SyntheticSource& source,
+                      KernelSet& kernels) {
+  MemoryAccount account("reference");
+  Model model(1);
+  const TransformerConfig shape = tiny_model();
+  TrainingTransformer transformer(shape, model.table, kernels, account, {});
+  ReferenceOptimizer optimizer(model.table, config.optimizer);
+  Reference result;
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    std::vector<float> gradients(model.weights.size(), 0.0F);
+    double loss = 0;
+    for (std::int64_t i = (step - 1) * config.batch_samples; i < step * config.batch_samples; ++i) {
+      const TrainingSample sample = source.sample(i);
+      const auto weight = 1.0F / static_cast<float>(config.batch_samples);
+      PackedBatch batch;
+      if (const auto* packed = std::get_if<PackedSample>(&sample)) {
+        batch = pack_samples(std::span(packed, 1), config.packing(shape.eos_ids), weight);
+      } else {
+        const auto& causal = std::get<CausalSample>(sample);
+        append_causal_sequence(batch, causal.tokens, causal.first_target, weight);
+      }
+      transformer.forward(batch, model.view());
+      const auto sums = transformer.loss_and_backward(
+          batch, model.view(), config.consistency_weight, config.ar_weight,
+          TensorView(gradients.data(), {model.table.flat_size()}));
+      loss += static_cast<double>(config.consistency_weight) * sums.consistency +
+              static_cast<double>(config.ar_weight) * sums.autoregressive;
+    }
+    result.losses.push_back(loss);
+    result.norms.push_back(
+        optimizer.step(model.weights, gradients, config.schedule(steps).at(step)));
+  }
+  result.weights = consolidated(model.table, model.weights);
+  return result;
+}
+
+TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSize) {
+  for (const std::int64_t budget : {64, 4096}) {
+    TrainConfig config = config_for_tests();
+    config.tokens_per_rank = budget;
+    SyntheticSource source(32);
+    SyntheticSource alone_source(32);
+    const Run run = train(config, source, 4);
+    const Reference alone = train_alone(config, 4, alone_source, *kernels_);
+    ASSERT_EQ(run.metrics.size(), 4U);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_NEAR(run.metrics[i].loss / alone.losses[i], 1.0, 1e-5);
+      EXPECT_NEAR(run.metrics[i].gradient_norm / alone.norms[i], 1.0, 1e-4);
+      EXPECT_EQ(run.metrics[i].samples, 8);
+      EXPECT_EQ(run.metrics[i].step, static_cast<std::int64_t>(i) + 1);
+      EXPECT_GT(run.metrics[i].tokens_per_second, 0);
+      EXPECT_GE(run.metrics[i].straggler_ratio, 1.0);
+    }
+    if (budget == 4096) {
+      EXPECT_EQ(run.metrics[0].micro_batches, 1);
+    } else if (ranks_ <= 2) {
+      EXPECT_GT(run.metrics[0].micro_batches, 1);
+    }
+    // Adam divides by the root of the second moment: where a gradient is nearly zero its rounding
+    // is amplified.
+    EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-4);
+    EXPECT_GT(relative_l2(alone.weights, consolidated(Model(1).table, Model(1).weights)), 1e-2);
+    EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 4}));
+    EXPECT_EQ(run.outcome, TrainOutcome::finished);
+    saved_.clear();
+  }
+}
+
+TEST_F(ZeroTrainerTest, TwoRunsHaveTheSameBits) {
+  SyntheticSource a(24);
+  SyntheticSource b(24);
+  const Run first = train(config_for_tests(), a, 3);
+  const Run second = train(config_for_tests(), b, 3);
+  EXPECT_EQ(first.weights, second.weights);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(first.metrics[i].loss, second.metrics[i].loss);
+    EXPECT_EQ(first.metrics[i].gradient_norm, second.metrics[i].gradient_norm);
+  }
+}
+
+TEST_F(ZeroTrainerTest, EachSampleOfTheBatchIsTrainedOnce) {
+  SyntheticSource source(21);  // The last batch has five samples.
+  TrainConfig config = config_for_tests();
+  const Run run = train(config, source, 3);
+  EXPECT_EQ(run.metrics.back().samples, 5);
+  std::vector<std::int64_t> counts(21, 0);
+  for (const std::int64_t index : source.asked) {
+    ++counts[static_cast<std::size_t>(index)];
+  }
+  all_reduce_sum<std::int64_t>(comm_, counts);
+  EXPECT_EQ(counts, std::vector<std::int64_t>(21, 1));
+}
+
+TEST_F(ZeroTrainerTest, LossFalls) {
+  TrainConfig config = config_for_tests();
+  config.learning_rate = 2e-2;
+  /// The same eight samples again and again.
+  class Repeating : public SyntheticSource {
+   public:
+    Repeating() : SyntheticSource(8) {}
+    [[nodiscard]] std::int64_t size() const override { return 1000; }
+    [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+      return SyntheticSource::length(index % 8);
+    }
+    [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+      return SyntheticSource::sample(index % 8);
+    }
+  } source;
+  const Run run = train(config, source, 60);
+  EXPECT_LT(run.metrics.back().loss, 0.6 * run.metrics.front().loss);
+}
+
+TEST_F(ZeroTrainerTest, TheSftControlForwardsNoNoisyRows) {
+  TrainConfig config = config_for_tests();
+  SyntheticSource source(8, false);
+  const Run both = train(config, source, 1);
+  config.consistency_weight = 0;
+  const Run control = train(config, source, 1);
+  EXPECT_EQ(control.metrics[0].consistency, 0);
+  EXPECT_EQ(control.metrics[0].kept_offsets, 0);
+  EXPECT_LT(control.metrics[0].tokens, both.metrics[0].tokens);
+  EXPECT_EQ(control.metrics[0].ar_targets, both.metrics[0].ar_targets);
+  // Clean rows do not see noisy ones: the AR loss is that of the full packing (I10, I15).
+  EXPECT_NEAR(control.metrics[0].autoregressive / both.metrics[0].autoregressive, 1.0, 1e-5);
+}
+
+TEST_F(ZeroTrainerTest, AStopOnOneRankStopsAllAfterTheRunningStepAndASave) {
+  SyntheticSource source(80);
+  TrainHooks hooks;
+  int asked = 0;
+  hooks.stop_requested = [&] {
+    return comm_.rank() == ranks_ - 1 && ++asked >= 5;
+  };  // Asked twice a step: in step 3.
+  const Run run = train(config_for_tests(), source, 10, hooks);
+  EXPECT_EQ(run.outcome, TrainOutcome::interrupted);
+  EXPECT_EQ(run.metrics.size(), 3U);
+  EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 3}));
+}
+
+TEST_F(ZeroTrainerTest, InjectedNaNStopsAllNamesTheRankAndIsNeverSaved) {
+  const Rank bad = ranks_ - 1;
+  arm_faults("nan@train:" + std::to_string(bad) + ":2", comm_.rank());
+  SyntheticSource source(80);
+  const std::string message = message_of(
+      ExitCode::numerical, [&] { static_cast<void>(train(config_for_tests(), source, 10)); });
+  EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
+  EXPECT_THAT(message, HasSubstr("is not finite before update 2"));
+  EXPECT_TRUE(saved_.empty());
+}
+
+TEST_F(ZeroTrainerTest, AFailureBetweenMicroBatchesStopsAll) {
+  arm_faults("throw@train.accumulate:" + std::to_string(ranks_ - 1) + ":2", comm_.rank());
+  SyntheticSource source(80);
+  TrainConfig config = config_for_tests();
+  EXPECT_THAT(message_of(ExitCode::internal, [&] { static_cast<void>(train(config, source, 10)); }),
+              HasSubstr("rank " + std::to_string(ranks_ - 1) + " ("));
+}
+
+TEST_F(ZeroTrainerTest, AReportThatFailsOnOneRankStopsAll) {
+  for (const int at_step : {1, 3}) {  // 3 is the last step.
+    SyntheticSource source(80);
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      if (comm_.rank() == ranks_ - 1 && metrics.step == at_step) {
+        throw EnvironmentError("metrics.jsonl: disk full");
+      }
+    };
+    EXPECT_THAT(message_of(ExitCode::environment,
+                           [&] { static_cast<void>(train(config_for_tests(), source, 3, hooks)); }),
+                HasSubstr("metrics.jsonl: disk full"));
+  }
+}
+
+TEST_F(ZeroTrainerTest, PlansThatCannotBeRunAreRefusedBeforeTheFirstStep) {
+  SyntheticSource source(16);
+  const auto refusal = [&](const TrainConfig& config, std::int64_t steps) {
+    return message_of(ExitCode::usage, [&] { static_cast<void>(train(config, source, steps)); });
+  };
+  EXPECT_THAT(refusal(config_for_tests(), 3), HasSubstr("has no samples"));
+  TrainConfig narrow = config_for_tests();
+  narrow.tokens_per_rank = 8;
+  EXPECT_THAT(refusal(narrow, 1), HasSubstr("train.tokens_per_rank is 8"));
+  EXPECT_TRUE(source.asked.empty());
+  if (ranks_ > 1) {
+    TrainConfig single = config_for_tests();
+    single.batch_samples = 1;
+    EXPECT_THAT(refusal(single, 1), HasSubstr("train.allow_idle_ranks"));
+    single.allow_idle_ranks = true;
+    EXPECT_EQ(train(single, source, 2).metrics.size(), 2U);
+  }
+}
+
+}  // namespace
+}  // namespace jforge

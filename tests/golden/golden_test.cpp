@@ -1,0 +1,286 @@
+/// Our arithmetic against values of an independent implementation (reference/README.md).
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoints/hf_model.h"
+#include "checkpoints/safetensors.h"
+#include "model/transformer/inference_transformer.h"
+#include "model/transformer/training_transformer.h"
+#include "runtime/durable_file.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{"gqa-untied", "mha-tied"};
+  return names;
+}
+
+/// ctest sets the variable; without it the listing is empty and the counting test fails.
+fs::path reference_directory() {
+  const char* const source = std::getenv("JFORGE_SOURCE_DIR");
+  return source == nullptr ? fs::path() : fs::path(source) / "tests" / "golden" / "reference";
+}
+
+std::vector<fs::path> loss_files(const std::string& model) {
+  std::vector<fs::path> files;
+  std::error_code absent;
+  for (const auto& item : fs::directory_iterator(reference_directory() / model, absent)) {
+    const std::string name = item.path().filename().string();
+    if (name.starts_with("loss_") && name.ends_with(".safetensors")) {
+      files.push_back(item.path());
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+double relative_l2(std::span<const float> ours, std::span<const float> reference) {
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double error = static_cast<double>(ours[i]) - static_cast<double>(reference[i]);
+    difference += error * error;
+    norm += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
+  }
+  return std::sqrt(difference / norm);
+}
+
+std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry& entry = file.entries().at(name);
+  std::vector<float> values((entry.end - entry.begin) / sizeof(float));
+  file.read_float32(name, entry.shape, values);
+  return values;
+}
+
+nlohmann::json read_json(const fs::path& path) { return nlohmann::json::parse(read_file(path)); }
+
+std::vector<TokenId> flatten(const nlohmann::json& blocks) {
+  std::vector<TokenId> tokens;
+  for (const nlohmann::json& block : blocks) {
+    for (const nlohmann::json& token : block) {
+      tokens.push_back(token.get<TokenId>());
+    }
+  }
+  return tokens;
+}
+
+/// A reference model as the program loads it.
+struct GoldenModel {
+  explicit GoldenModel(const fs::path& model_directory)
+      : directory(model_directory),
+        config(read_hf_config(directory)),
+        table(config, 2),
+        values(static_cast<std::size_t>(table.flat_size())) {
+    load_hf_weights(directory, config, table, {values.data(), {table.flat_size()}});
+  }
+  [[nodiscard]] ConstTensorView flat() const { return {values.data(), {table.flat_size()}}; }
+
+  fs::path directory;
+  TransformerConfig config;
+  ParameterTable table;
+  std::vector<float> values;
+  std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
+  MemoryAccount account{"golden"};
+};
+
+TEST(GoldenFiles, NoneIsMissing) {
+  for (const std::string& model : model_names()) {
+    EXPECT_GE(loss_files(model).size(), 7U) << reference_directory() / model;
+  }
+}
+
+class GoldenModelTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  GoldenModel model_{reference_directory() / GetParam()};
+};
+
+TEST_P(GoldenModelTest, LogitsAgree) {
+  const auto ids = read_json(model_.directory / "ids.json").get<std::vector<TokenId>>();
+  const auto rows_count = static_cast<std::int64_t>(ids.size());
+  InferenceTransformer transformer(model_.config, model_.table, model_.flat(), *model_.kernels,
+                                   model_.account,
+                                   {.num_slots = 1, .slot_capacity = 16, .max_rows = 4});
+  std::vector<DecodeRow> rows;
+  for (const TokenId id : ids) {
+    rows.push_back({.token = id, .place = {0, static_cast<std::int32_t>(rows.size())}});
+  }
+  std::vector<float> logits(ids.size() * static_cast<std::size_t>(model_.config.vocabulary_size));
+  transformer.logits(rows, {logits.data(), {rows_count, model_.config.vocabulary_size}});
+
+  const SafetensorsFile reference(model_.directory / "logits.safetensors");
+  ASSERT_EQ(reference.entries().at("logits").shape,
+            (std::vector<std::int64_t>{rows_count, model_.config.vocabulary_size}));
+  EXPECT_LT(relative_l2(logits, read_tensor(reference, "logits")), 1e-4);
+}
+
+TEST_P(GoldenModelTest, GreedyTokensAreEqual) {
+  const auto ids = read_json(model_.directory / "ids.json").get<std::vector<TokenId>>();
+  const auto expected = read_json(model_.directory / "greedy48.json").get<std::vector<TokenId>>();
+  ASSERT_EQ(expected.size(), 48U);
+  InferenceTransformer transformer(model_.config, model_.table, model_.flat(), *model_.kernels,
+                                   model_.account,
+                                   {.num_slots = 1, .slot_capacity = 64, .max_rows = 0});
+  std::vector<DecodeRow> rows;
+  for (const TokenId id : ids) {
+    rows.push_back(
+        {id, {0, static_cast<std::int32_t>(rows.size())}, rows.size() + 1 == ids.size()});
+  }
+  std::vector<TokenId> tokens(1);
+  transformer.predict(rows, tokens);
+  while (tokens.size() < expected.size()) {
+    const auto position = static_cast<std::int32_t>(ids.size() + tokens.size() - 1);
+    const DecodeRow row{.token = tokens.back(), .place = {0, position}};
+    TokenId next = -1;
+    transformer.predict({&row, 1}, {&next, 1});
+    tokens.push_back(next);
+  }
+  EXPECT_EQ(tokens, expected);
+}
+
+std::string model_case_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, ::testing::ValuesIn(model_names()),
+                         model_case_name);
+
+/// What a reference file's name says.
+struct LossCase {
+  PackingOptions options;
+  float ar_weight = 1;
+  std::string packed = "packed.json";
+};
+
+bool cut_prefix(std::string& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) {
+    return false;
+  }
+  text.erase(0, prefix.size());
+  return true;
+}
+
+/// loss_MASK_REDUCTION[_all][_ar10][_eos]; throws on any other part, so that no file is misread.
+LossCase parse_case(const fs::path& path) {
+  LossCase parsed;
+  std::string name = path.stem().string();
+  const auto take = [&](const auto& choices, auto& result) {
+    for (const auto& [prefix, value] : choices) {
+      if (cut_prefix(name, std::string("_") + prefix)) {
+        result = value;
+        return;
+      }
+    }
+    throw std::invalid_argument("cannot read the name of " + path.string());
+  };
+  using Mask = std::pair<const char*, MaskKind>;
+  using Reduction = std::pair<const char*, LossReduction>;
+  cut_prefix(name, "loss");
+  take(std::array{Mask{"noise", MaskKind::noise}, Mask{"window", MaskKind::window},
+                  Mask{"clean", MaskKind::clean}},
+       parsed.options.mask);
+  take(std::array{Reduction{"token_mean", LossReduction::token_mean},
+                  Reduction{"paper", LossReduction::paper}, Reduction{"repo", LossReduction::repo}},
+       parsed.options.reduction);
+  while (!name.empty()) {
+    if (cut_prefix(name, "_all")) {
+      parsed.options.kept = KeptOffsets::all;
+    } else if (cut_prefix(name, "_ar10")) {
+      parsed.ar_weight = 10;
+    } else if (cut_prefix(name, "_eos")) {
+      parsed.packed = "packed_eos.json";
+    } else {
+      throw std::invalid_argument("cannot read the name of " + path.string());
+    }
+  }
+  return parsed;
+}
+
+PackedSample read_sample(const fs::path& path, std::vector<TokenId>& eos_ids) {
+  const nlohmann::json packed = read_json(path);
+  if (packed.at("eos").get<TokenId>() >= 0) {
+    eos_ids.push_back(packed.at("eos").get<TokenId>());
+  }
+  return {.prompt_id = 0,
+          .block_size = packed.at("block_size").get<std::int32_t>(),
+          .window = packed.at("window").get<std::int32_t>(),
+          .prompt = packed.at("prompt").get<std::vector<TokenId>>(),
+          .noisy = flatten(packed.at("noisy")),
+          .clean = flatten(packed.at("clean"))};
+}
+
+std::vector<fs::path> all_loss_files() {
+  std::vector<fs::path> files;
+  for (const std::string& model : model_names()) {
+    const std::vector<fs::path> found = loss_files(model);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+class GoldenLossTest : public ::testing::TestWithParam<fs::path> {};
+
+TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
+  const GoldenModel model(GetParam().parent_path());
+  LossCase loss_case = parse_case(GetParam());
+  const PackedSample sample =
+      read_sample(model.directory / loss_case.packed, loss_case.options.eos_ids);
+  const PackedBatch batch = pack_samples({&sample, 1}, loss_case.options, 1.0F);
+  MemoryAccount account("training");
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, account, {});
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  transformer.forward(batch, model.flat());
+  const VocabularyLossSums sums =
+      transformer.loss_and_backward(batch, model.flat(), 1.0F, loss_case.ar_weight,
+                                    {gradients.data(), {model.table.flat_size()}});
+
+  const SafetensorsFile reference(GetParam());
+  const auto scalar = [&](const char* name) {
+    return static_cast<double>(read_tensor(reference, name).at(0));
+  };
+  const auto expect_close = [&](double ours, const char* name) {
+    EXPECT_NEAR(ours, scalar(name), 1e-4 * std::abs(scalar(name))) << name;
+  };
+  expect_close(sums.consistency, "consistency_loss");
+  expect_close(sums.autoregressive, "ar_loss");
+  expect_close(sums.consistency + static_cast<double>(loss_case.ar_weight) * sums.autoregressive,
+               "loss");
+  EXPECT_GT(scalar("consistency_loss"), 0);
+
+  std::set<std::string> names{"loss", "consistency_loss", "ar_loss"};
+  for (const ParameterEntry& entry : model.table.entries()) {
+    names.insert(entry.name);
+    ASSERT_TRUE(reference.contains(entry.name)) << entry.name;
+    const std::span<const float> ours = std::span<const float>(gradients).subspan(
+        static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(entry.shape.elements()));
+    EXPECT_LT(relative_l2(ours, read_tensor(reference, entry.name)), 1e-3) << entry.name;
+  }
+  for (const auto& [name, entry] : reference.entries()) {
+    EXPECT_TRUE(names.contains(name)) << "the reference holds a gradient we lack: " << name;
+  }
+}
+
+std::string loss_case_name(const ::testing::TestParamInfo<fs::path>& info) {
+  std::string name =
+      info.param.parent_path().filename().string() + "_" + info.param.stem().string();
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenLossTest, ::testing::ValuesIn(all_loss_files()),
+                         loss_case_name);
+
+}  // namespace
+}  // namespace jforge

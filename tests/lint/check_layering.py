@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Holds the house rules that a compiler does not: layer edges, private headers, where MPI, HDF5, TOML and CUDA may be
+seen, and that every test source is registered. Prints one line per breach and exits 1 when there is any."""
+
+import pathlib
+import re
+import sys
+
+# A folder may include from itself and from what stands here (architecture: an arrow never points up).
+ALLOWED = {
+    "runtime": set(),
+    "data": {"runtime"},
+    "model": {"runtime", "data"},
+    "checkpoints": {"runtime", "data", "model"},
+    "workers": {"runtime", "data", "model", "checkpoints"},
+    "results": {"runtime", "data"},
+    "launch": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator"},
+    "tests": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator", "launch"},
+}
+# The coordinator sees the workers' protocol and the report writer, never the workers' compute.
+ALLOWED["coordinator"] = {"runtime", "data", "workers/protocol", "results"}
+
+# Vendor headers and the folders in which they may be seen.
+VENDOR = [
+    (re.compile(r"^mpi\.h$"), ("runtime/comm/", "tests/support/", "tests/distributed/"), "MPI"),
+    (re.compile(r"^(hdf5|H5\w*)\.h$"), ("data/", "checkpoints/", "tests/"), "HDF5"),
+    (re.compile(r"^toml\+\+/"), ("launch/", "tests/unit/launch/"), "TOML"),
+    (re.compile(r"^(cuda|cublas|cudnn|nccl)"), (), "CUDA"),
+]
+CUDA_PLACES = re.compile(r"\.(cu|cuh)$|^runtime/tensor/cuda_|^runtime/comm/nccl_")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def included(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1), match.group(2)
+
+
+def check_file(root, path):
+    relative = path.relative_to(root).as_posix()
+    folder = relative.split("/")[0]
+    for number, quote, target in included(path):
+        where = f"{relative}:{number}"
+        for pattern, places, name in VENDOR:
+            if pattern.match(target) and not relative.startswith(places or "\0"):
+                if name != "CUDA" or not CUDA_PLACES.search(relative):
+                    yield f"{where}: {name} header {target} may not be seen here"
+        if quote != '"' or "/" not in target:
+            continue
+        other = target.split("/")[0]
+        if other not in ALLOWED:
+            yield f"{where}: \"{target}\" is not included from the root of the tree"
+        elif other != folder and not any(
+            target == edge or target.startswith(edge + "/") for edge in ALLOWED[folder]
+        ):
+            yield f"{where}: {folder} may not include {target}"
+        parent = target.rsplit("/", 1)[0]
+        if target.endswith("_internal.h") and folder != "tests" and not relative.startswith(parent + "/"):
+            yield f"{where}: {target} is private to {parent}"
+
+
+def check_tests_registered(root):
+    for source in sorted((root / "tests").rglob("*_test.cpp")):
+        names = {source.name, source.name.removesuffix(".cpp"), source.stem.removesuffix("_test")}
+        lists = [p / "CMakeLists.txt" for p in source.parents if (p / "CMakeLists.txt").exists()]
+        words = set(re.findall(r"[\w./-]+", lists[0].read_text(encoding="utf-8"))) if lists else set()
+        if not names & words:
+            yield f"{source.relative_to(root)}: not registered in a CMakeLists.txt"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    breaches = []
+    for folder in sorted(ALLOWED):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in {".h", ".cpp", ".cu", ".cuh"} and "build" not in path.parts:
+                breaches += check_file(root, path)
+    breaches += check_tests_registered(root)
+    for breach in breaches:
+        print(breach)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+// Damaged checkpoints are refused by name and the next older one is taken (faults 12 – 15).
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "runtime/error.h"
+#include "tests/unit/checkpoints/checkpoint_fixture.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::flip_byte;
+using ::testing::HasSubstr;
+using testing::simulate_checkpoint;
+using testing::SimulatedState;
+
+class CheckpointCorruption : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    older_ = simulate_checkpoint(root_.path(), 1, 500, 2, 5);
+    newer_ = simulate_checkpoint(root_.path(), 1, 1000, 2, 6);
+    shard_ = newer_ / shard_file_name(1, 2);
+  }
+
+  /// The search falls back to step 500 and says why the newer directory does not count.
+  void expect_fallback(const std::string& reason) {
+    const CheckpointSearch search = find_newest_checkpoint(root_.path());
+    ASSERT_TRUE(search.newest.has_value());
+    EXPECT_EQ(search.newest->manifest.state.step, 500);
+    ASSERT_EQ(search.skipped.size(), 1U);
+    EXPECT_THAT(search.skipped[0], HasSubstr("round-1-step-00001000"));
+    EXPECT_THAT(search.skipped[0], HasSubstr(reason));
+    EXPECT_THROW(static_cast<void>(open_checkpoint(newer_)), DataError);
+  }
+
+  testing::TemporaryDirectory root_{"jforge-corruption"};
+  std::filesystem::path older_;
+  std::filesystem::path newer_;
+  std::filesystem::path shard_;
+};
+
+TEST_F(CheckpointCorruption, IntactNewestIsTaken) {
+  const CheckpointSearch search = find_newest_checkpoint(root_.path());
+  ASSERT_TRUE(search.newest.has_value());
+  EXPECT_EQ(search.newest->manifest.state, testing::training_state(1, 1000));
+  EXPECT_TRUE(search.skipped.empty());
+}
+
+TEST_F(CheckpointCorruption, AHigherRoundBeatsAHigherStep) {
+  simulate_checkpoint(root_.path(), 2, 3, 1, 5);
+  EXPECT_EQ(find_newest_checkpoint(root_.path()).newest->manifest.state.round, 2);
+}
+
+TEST_F(CheckpointCorruption, AFlippedByteAnywhereIsFound) {
+  const std::uint64_t size = std::filesystem::file_size(shard_);
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const std::uint64_t offset = i * (size - 1) / 39;
+    flip_byte(shard_, offset);
+    SCOPED_TRACE("offset " + std::to_string(offset));
+    expect_fallback("shard-00001-of-00002.h5 is damaged or foreign");
+    flip_byte(shard_, offset);
+  }
+  EXPECT_EQ(find_newest_checkpoint(root_.path()).newest->manifest.state.step, 1000);
+}
+
+TEST_F(CheckpointCorruption, TruncationAtAnySizeIsFound) {
+  const std::uint64_t size = std::filesystem::file_size(shard_);
+  for (const std::uint64_t length :
+       {size - 1, size / 2, std::uint64_t{2048}, std::uint64_t{8}, std::uint64_t{0}}) {
+    std::filesystem::resize_file(shard_, length);
+    expect_fallback("it has " + std::to_string(length) + " bytes");
+  }
+}
+
+TEST_F(CheckpointCorruption, ZeroedSuperblockIsFoundBeforeHdf5SeesIt) {
+  std::fstream file(shard_, std::ios::in | std::ios::out | std::ios::binary);
+  file.write(std::string(96, '\0').data(), 96);
+  file.close();
+  expect_fallback("its checksum is");
+}
+
+TEST_F(CheckpointCorruption, MissingShard) {
+  std::filesystem::remove(shard_);
+  expect_fallback("shard-00001-of-00002.h5 cannot be read");
+}
+
+TEST_F(CheckpointCorruption, ShardFromAnotherStep) {
+  std::filesystem::copy_file(older_ / shard_file_name(1, 2), shard_,
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_fallback("shard-00001-of-00002.h5 is damaged or foreign");
+}
+
+TEST_F(CheckpointCorruption, ShardOfAnotherRank) {
+  std::filesystem::copy_file(newer_ / shard_file_name(0, 2), shard_,
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_fallback("shard-00001-of-00002.h5 is damaged or foreign");
+}
+
+TEST_F(CheckpointCorruption, ManifestRemovedEmptiedGarbled) {
+  const std::string manifest = read_file(newer_ / kManifestName);
+  std::filesystem::remove(newer_ / kManifestName);
+  expect_fallback("manifest.json");
+  std::ofstream(newer_ / kManifestName).close();
+  expect_fallback("not a valid manifest");
+  std::ofstream(newer_ / kManifestName) << manifest.substr(0, manifest.size() / 2);
+  expect_fallback("not a valid manifest");
+  std::ofstream(newer_ / kManifestName) << std::string(3000, '\xff');
+  expect_fallback("not a valid manifest");
+}
+
+TEST_F(CheckpointCorruption, EmptiedDirectory) {
+  for (const auto& entry : std::filesystem::directory_iterator(newer_)) {
+    std::filesystem::remove(entry.path());
+  }
+  expect_fallback("manifest.json");
+}
+
+TEST_F(CheckpointCorruption, NothingValidIsSaidSo) {
+  std::filesystem::remove(older_ / kManifestName);
+  flip_byte(shard_, 4000);
+  const CheckpointSearch search = find_newest_checkpoint(root_.path());
+  EXPECT_FALSE(search.newest.has_value());
+  EXPECT_THAT(search.skipped,
+              ElementsAre(HasSubstr("round-1-step-00001000"), HasSubstr("round-1-step-00000500")));
+  EXPECT_TRUE(find_newest_checkpoint(root_.path() / "absent").skipped.empty());
+}
+
+/// A shard whose checksum the manifest vouches for, but which says itself that it belongs
+/// elsewhere.
+void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&)>& rename,
+                                    const std::string& reason) {
+  const testing::TemporaryDirectory root("jforge-word");
+  const SimulatedState state(2, 6);
+  const CheckpointManifest truth = testing::simulate_manifest(state, 1, 1000, "right");
+  CheckpointManifest lie = truth;
+  rename(lie);
+  const auto directory = root.path() / checkpoint_directory_name(1, 1000);
+  std::filesystem::create_directories(directory);
+  CheckpointManifest manifest = truth;
+  manifest.shards = {testing::simulate_shard(directory, state, truth, 0),
+                     testing::simulate_shard(directory, state, lie, 1)};
+  commit_checkpoint(directory, manifest);
+  const Checkpoint checkpoint = open_checkpoint(directory);
+  std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
+  try {
+    read_weights(checkpoint, state.table, TensorView(flat.data(), {state.table.flat_size()}));
+    FAIL() << "read a foreign shard";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("shard-00001-of-00002.h5 is a foreign shard"));
+    EXPECT_THAT(error.what(), HasSubstr(reason));
+  }
+}
+
+TEST(CheckpointForeignShard, RefusedByItsOwnAttributes) {
+  expect_refused_by_its_own_word([](auto& m) { m.state.step = 500; },
+                                 "its step is 500, the manifest says 1000");
+  expect_refused_by_its_own_word([](auto& m) { m.state.round = 3; }, "its round is 3");
+  expect_refused_by_its_own_word([](auto& m) { m.nonce = "wrong"; }, "another run");
+}
+
+TEST(CheckpointMoments, WeightsOnlyIsReadableButNotResumable) {
+  const testing::TemporaryDirectory root("jforge-weights-only");
+  const SimulatedState state(1, 6);
+  CheckpointManifest manifest = testing::simulate_manifest(state, 1, 7, "n");
+  manifest.has_moments = false;
+  const auto directory = root.path() / checkpoint_directory_name(1, 7);
+  std::filesystem::create_directories(directory);
+  const auto slices = shard_slices(state.table, 0);
+  std::vector<float> parameter;
+  for (const ShardSlice& slice : slices) {
+    parameter.insert(parameter.end(), state.weights.begin() + slice.flat_begin,
+                     state.weights.begin() + slice.flat_begin + slice.size());
+  }
+  manifest.shards = {
+      write_shard(directory, {1, 7, 1, 0, "n"}, manifest.tensors, slices, {parameter, {}, {}})};
+  commit_checkpoint(directory, manifest);
+  const Checkpoint checkpoint = open_checkpoint(directory);
+  std::vector<float> weights(static_cast<std::size_t>(shard_vector_size(state.table)));
+  std::vector<float> first(weights.size());
+  std::vector<float> second(weights.size());
+  read_shard_vectors(checkpoint, state.table, 0, weights, {}, {});
+  EXPECT_EQ(weights, state.weights);
+  EXPECT_THROW(read_shard_vectors(checkpoint, state.table, 0, weights, first, second), DataError);
+}
+
+}  // namespace
+}  // namespace jforge

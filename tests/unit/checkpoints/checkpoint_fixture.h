@@ -1,0 +1,159 @@
+#pragma once
+
+/// Checkpoints of a tiny model made in one process, as if by any number of ranks.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "checkpoints/checkpoint_manifest.h"
+#include "checkpoints/checkpoint_reader.h"
+#include "checkpoints/checkpoint_shard.h"
+#include "checkpoints/checkpoint_writer.h"
+#include "checkpoints/shard_slices.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/durable_file.h"
+
+namespace jforge::testing {
+
+/// A directory of its own that disappears with the object.
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(const std::string& name)
+      : path_(std::filesystem::temp_directory_path() / (name + "-" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline TransformerConfig tiny_config() {
+  TransformerConfig config;
+  config.vocabulary_size = 61;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.max_position_embeddings = 512;
+  config.tie_word_embeddings = false;
+  config.eos_ids = {2};
+  return config;
+}
+
+/// The value of an element, distinct over tensors, vectors and seeds; never needs rounding.
+inline float state_value(std::size_t tensor, std::int64_t element, ShardVector vector, int seed) {
+  const auto mixed = static_cast<std::int64_t>(tensor) * 7919 + element * 31 +
+                     static_cast<std::int64_t>(vector) * 104729 + seed * 1299709;
+  return static_cast<float>(mixed % 1000003) / 64.0F;
+}
+
+/// All ranks' state at one world size.
+struct SimulatedState {
+  explicit SimulatedState(int world, int seed)
+      : table(tiny_config(), world), weights(static_cast<std::size_t>(table.flat_size())) {
+    const auto size = static_cast<std::size_t>(shard_vector_size(table));
+    for (int rank = 0; rank < world; ++rank) {
+      first.emplace_back(size, 0.0F);
+      second.emplace_back(size, 0.0F);
+      for (const ShardSlice& slice : shard_slices(table, rank)) {
+        for (std::int64_t i = 0; i < slice.size(); ++i) {
+          const std::int64_t element = slice.tensor_begin + i;
+          const auto place = static_cast<std::size_t>(slice.shard_begin + i);
+          weights[static_cast<std::size_t>(slice.flat_begin + i)] =
+              state_value(slice.entry, element, ShardVector::parameter, seed);
+          first.back()[place] = state_value(slice.entry, element, ShardVector::first_moment, seed);
+          second.back()[place] =
+              state_value(slice.entry, element, ShardVector::second_moment, seed);
+        }
+      }
+    }
+  }
+  ParameterTable table;
+  std::vector<float> weights;
+  std::vector<std::vector<float>> first;
+  std::vector<std::vector<float>> second;
+};
+
+inline CheckpointState training_state(std::int64_t round, std::int64_t step) {
+  CheckpointState state;
+  state.round = round;
+  state.step = step;
+  state.phase = "train";
+  state.optimizer_updates = step;
+  state.identity = {{"model", "abc"}, {"run.seed", "42"}};
+  state.cursors = "{\"sample\":" + std::to_string(step * 8) + "}";
+  return state;
+}
+
+inline CheckpointManifest simulate_manifest(const SimulatedState& state, std::int64_t round,
+                                            std::int64_t step, const std::string& nonce) {
+  CheckpointManifest manifest;
+  manifest.state = training_state(round, step);
+  manifest.world_size = state.table.shard_count();
+  manifest.nonce = nonce;
+  manifest.tensors = checkpoint_tensors(state.table);
+  return manifest;
+}
+
+inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
+                                      const SimulatedState& state,
+                                      const CheckpointManifest& manifest, Rank rank) {
+  const std::vector<ShardSlice> slices = shard_slices(state.table, rank);
+  std::vector<float> parameter;
+  std::vector<float> first;
+  std::vector<float> second;
+  for (const ShardSlice& slice : slices) {
+    const auto append = [&](std::vector<float>& target, const std::vector<float>& source,
+                            std::int64_t begin) {
+      target.insert(target.end(), source.begin() + begin, source.begin() + begin + slice.size());
+    };
+    append(parameter, state.weights, slice.flat_begin);
+    append(first, state.first[static_cast<std::size_t>(rank)], slice.shard_begin);
+    append(second, state.second[static_cast<std::size_t>(rank)], slice.shard_begin);
+  }
+  return write_shard(
+      directory,
+      {manifest.state.round, manifest.state.step, manifest.world_size, rank, manifest.nonce},
+      manifest.tensors, slices, {parameter, first, second});
+}
+
+/// A complete checkpoint as `world` ranks would write it.
+inline std::filesystem::path simulate_checkpoint(const std::filesystem::path& root,
+                                                 std::int64_t round, std::int64_t step, int world,
+                                                 int seed, const std::string& nonce = "n1") {
+  const SimulatedState state(world, seed);
+  CheckpointManifest manifest = simulate_manifest(state, round, step, nonce);
+  const std::filesystem::path directory = root / checkpoint_directory_name(round, step);
+  make_directory(directory);
+  for (int rank = 0; rank < world; ++rank) {
+    manifest.shards.push_back(simulate_shard(directory, state, manifest, rank));
+  }
+  commit_checkpoint(directory, manifest);
+  return directory;
+}
+
+inline void flip_byte(const std::filesystem::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  ASSERT_NE(byte, EOF) << path;
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+}  // namespace jforge::testing

@@ -1,0 +1,121 @@
+// Checkpoints written at N ranks and read at M hold the same bits.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/unit/checkpoints/checkpoint_fixture.h"
+
+namespace jforge {
+namespace {
+
+using testing::simulate_checkpoint;
+using testing::SimulatedState;
+using testing::TemporaryDirectory;
+using testing::tiny_config;
+
+/// Reads a checkpoint at `world` ranks and compares every rank's vectors, padding included.
+void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
+  const SimulatedState expected(world, seed);
+  const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
+  for (int rank = 0; rank < world; ++rank) {
+    std::vector<float> weights(size, -1.0F);
+    std::vector<float> first(size, -1.0F);
+    std::vector<float> second(size, -1.0F);
+    read_shard_vectors(checkpoint, expected.table, rank, weights, first, second);
+    EXPECT_EQ(first, expected.first[static_cast<std::size_t>(rank)])
+        << "rank " << rank << " of " << world;
+    EXPECT_EQ(second, expected.second[static_cast<std::size_t>(rank)])
+        << "rank " << rank << " of " << world;
+    for (const ShardGroup& group : shard_groups(expected.table, rank)) {
+      for (std::int64_t i = 0; i < group.size; ++i) {
+        ASSERT_EQ(weights[static_cast<std::size_t>(group.shard_begin + i)],
+                  expected.weights[static_cast<std::size_t>(group.flat_begin + i)]);
+      }
+    }
+  }
+  std::vector<float> flat(expected.weights.size(), -1.0F);
+  read_weights(checkpoint, expected.table, TensorView(flat.data(), {expected.table.flat_size()}));
+  EXPECT_EQ(flat, expected.weights);
+}
+
+TEST(CheckpointReshard, AnyWorldSizeReadsAnyOther) {
+  for (const int writers : {1, 2, 3, 4, 5, 7}) {
+    const TemporaryDirectory root("jforge-reshard");
+    const auto directory = simulate_checkpoint(root.path(), 1, 500, writers, 3);
+    const Checkpoint checkpoint = open_checkpoint(directory);
+    EXPECT_EQ(checkpoint.manifest.world_size, writers);
+    for (const int readers : {1, 2, 3, 4, 5}) {
+      SCOPED_TRACE(std::to_string(writers) + " → " + std::to_string(readers));
+      expect_reads_as(checkpoint, readers, 3);
+    }
+  }
+}
+
+TEST(CheckpointReshard, SlicesOfAllShardsCoverEveryTensorOnce) {
+  for (const int world : {1, 2, 3, 5, 8, 64}) {
+    const ParameterTable table(tiny_config(), world);
+    std::vector<int> seen(static_cast<std::size_t>(table.flat_size()), 0);
+    for (int rank = 0; rank < world; ++rank) {
+      for (const ShardSlice& slice : shard_slices(table, rank)) {
+        for (std::int64_t i = 0; i < slice.size(); ++i) {
+          ++seen[static_cast<std::size_t>(slice.flat_begin + i)];
+        }
+      }
+    }
+    std::int64_t covered = 0;
+    for (const ParameterEntry& entry : table.entries()) {
+      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+        ASSERT_EQ(seen[static_cast<std::size_t>(entry.offset + i)], 1)
+            << entry.name << " element " << i;
+        ++covered;
+      }
+    }
+    std::int64_t total = 0;
+    for (const int count : seen) {
+      total += count;
+    }
+    EXPECT_EQ(total, covered) << "padding belongs to a slice";
+  }
+}
+
+TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
+  const TemporaryDirectory root("jforge-needs");
+  const auto directory = simulate_checkpoint(root.path(), 1, 5, 4, 1);
+  const Checkpoint checkpoint = open_checkpoint(directory);
+  // Same world size: rank 2 must get by with its own file.
+  for (const int other : {0, 1, 3}) {
+    std::filesystem::remove(directory / shard_file_name(other, 4));
+  }
+  const SimulatedState expected(4, 1);
+  const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
+  std::vector<float> weights(size);
+  std::vector<float> first(size);
+  std::vector<float> second(size);
+  read_shard_vectors(checkpoint, expected.table, 2, weights, first, second);
+  EXPECT_EQ(first, expected.first[2]);
+  EXPECT_THROW(read_shard_vectors(checkpoint, expected.table, 1, weights, first, second),
+               DataError);
+}
+
+TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
+  const TemporaryDirectory root("jforge-other-model");
+  const Checkpoint checkpoint = open_checkpoint(simulate_checkpoint(root.path(), 1, 5, 2, 1));
+  TransformerConfig wider = tiny_config();
+  wider.intermediate_size = 32;
+  const ParameterTable table(wider, 1);
+  std::vector<float> flat(static_cast<std::size_t>(table.flat_size()));
+  try {
+    read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
+    FAIL() << "read a checkpoint of another model";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("mlp.gate_proj.weight [24, 16]"));
+  }
+  TransformerConfig tied = tiny_config();
+  tied.tie_word_embeddings = true;
+  const ParameterTable smaller(tied, 1);
+  EXPECT_THROW(expect_same_tensors(checkpoint, smaller), DataError);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,368 @@
+#include "checkpoints/hf_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/safetensors.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/durable_file.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const char* const kConfig = R"({
+  "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+  "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "vocab_size": 33, "tie_word_embeddings": false, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "max_position_embeddings": 64, "torch_dtype": "float32",
+  "use_sliding_window": false, "sliding_window": 32, "rope_scaling": null, "eos_token_id": 2,
+  "max_window_layers": 21, "initializer_range": 0.02})";
+
+class HfModelTest : public ::testing::Test {
+ protected:
+  HfModelTest()
+      : root_(fs::temp_directory_path() / ("jforge-hf-" + std::to_string(::getpid()))),
+        source_(root_ / "source") {
+    fs::remove_all(root_);
+    fs::create_directories(source_);
+    write(source_ / "config.json", kConfig);
+  }
+  ~HfModelTest() override { fs::remove_all(root_); }
+
+  static void write(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  /// The configuration with one key replaced, or removed when `value` is discarded.
+  void edit(const std::string& key, const ordered_json& value) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config[key] = value;
+    write(source_ / "config.json", config.dump());
+  }
+  void erase(const std::string& key) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config.erase(key);
+    write(source_ / "config.json", config.dump());
+  }
+  template <class Action>
+  static std::string refusal(const Action& action) {
+    try {
+      action();
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "was not refused";
+  }
+  std::string config_refusal() {
+    return refusal([&] { (void)read_hf_config(source_); });
+  }
+
+  struct Model {
+    TransformerConfig config;
+    ParameterTable table;
+    std::vector<float> values;
+    [[nodiscard]] TensorView flat() { return {values.data(), {table.flat_size()}}; }
+  };
+  Model make_model(int shard_count = 1) {
+    Model model{read_hf_config(source_), ParameterTable(read_hf_config(source_), shard_count), {}};
+    model.values.resize(static_cast<std::size_t>(model.table.flat_size()));
+    initialise_weights(model.table, model.flat(), 7, model.config.num_layers);
+    return model;
+  }
+  /// Tensors of a model as they go to a file, for tests that damage one of them.
+  static std::vector<SafetensorsTensor> tensors_of(const Model& model) {
+    std::vector<SafetensorsTensor> tensors;
+    for (const ParameterEntry& entry : model.table.entries()) {
+      SafetensorsTensor tensor{entry.name, {}, {}, DType::float32};
+      for (int dim = 0; dim < entry.shape.rank(); ++dim) {
+        tensor.shape.push_back(entry.shape[dim]);
+      }
+      tensor.values = std::span(model.values)
+                          .subspan(static_cast<std::size_t>(entry.offset),
+                                   static_cast<std::size_t>(entry.shape.elements()));
+      tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+  }
+  static void load(const fs::path& directory, Model& model) {
+    load_hf_weights(directory, model.config, model.table, model.flat());
+  }
+
+  fs::path root_;
+  fs::path source_;
+};
+
+TEST_F(HfModelTest, ReadsTheConfiguration) {
+  const TransformerConfig config = read_hf_config(source_);
+  EXPECT_EQ(config.vocabulary_size, 33);
+  EXPECT_EQ(config.hidden_size, 16);
+  EXPECT_EQ(config.intermediate_size, 24);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_size(), 4);
+  EXPECT_EQ(config.max_position_embeddings, 64);
+  EXPECT_DOUBLE_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_DOUBLE_EQ(config.rope_theta, 1e6);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_THAT(config.eos_ids, ElementsAre(2));
+}
+
+TEST_F(HfModelTest, TakesEosFromTheGenerationConfigurationFirst) {
+  write(source_ / "generation_config.json", R"({"eos_token_id": [5, 9]})");
+  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(5, 9));
+  write(source_ / "generation_config.json", R"({"temperature": 1.0})");
+  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(2));
+  fs::remove(source_ / "generation_config.json");
+  edit("eos_token_id", nullptr);
+  EXPECT_TRUE(read_hf_config(source_).eos_ids.empty());
+  edit("eos_token_id", 33);
+  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
+  edit("eos_token_id", "</s>");
+  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
+}
+
+TEST_F(HfModelTest, ReadsRopeParametersOfNewerFiles) {
+  erase("rope_theta");
+  EXPECT_THAT(config_refusal(), HasSubstr("rope_theta: missing"));
+  edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "default"}});
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope_theta, 5000.0);
+  edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
+  EXPECT_THAT(config_refusal(), HasSubstr("rope_parameters"));
+}
+
+TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
+  const std::vector<std::pair<std::string, ordered_json>> unsupported{
+      {"architectures", {"LlamaForCausalLM"}},
+      {"architectures", {"Qwen2ForSequenceClassification"}},
+      {"model_type", "qwen3"},
+      {"hidden_act", "gelu"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}},
+      {"use_sliding_window", true},
+      {"layer_types", {"full_attention", "sliding_attention"}},
+      {"quantization_config", {{"bits", 4}}},
+      {"head_dim", 8},
+      {"hidden_size", "16"},
+      {"hidden_size", 16.5},
+      {"hidden_size", 0},
+      {"hidden_size", 18446744073709551615ULL},
+      {"num_key_value_heads", 3},
+      {"num_attention_heads", 16},
+      {"vocab_size", -1},
+      {"rms_norm_eps", 0.0},
+      {"rope_theta", "large"},
+      {"tie_word_embeddings", 1},
+  };
+  for (const auto& [key, value] : unsupported) {
+    edit(key, value);
+    const std::string named = key == "num_attention_heads" ? "head size" : key;
+    EXPECT_THAT(config_refusal(), AllOf(HasSubstr("config.json"), HasSubstr(named)))
+        << value.dump();
+  }
+  erase("vocab_size");
+  EXPECT_THAT(config_refusal(), HasSubstr("vocab_size: missing"));
+  write(source_ / "config.json", "{");
+  EXPECT_THAT(config_refusal(), HasSubstr("not valid JSON"));
+  write(source_ / "config.json", "[]");
+  EXPECT_THAT(config_refusal(), HasSubstr("not a JSON object"));
+  fs::remove(source_ / "config.json");
+  EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
+}
+
+TEST_F(HfModelTest, AcceptsModelTypeWithoutArchitectures) {
+  erase("architectures");
+  EXPECT_EQ(read_hf_config(source_).num_layers, 2);
+}
+
+TEST_F(HfModelTest, ExportAndImportRoundTrip) {
+  Model model = make_model(/*shard_count=*/3);
+  write(source_ / "tokenizer.json", "{\"kept\":  \"verbatim\"}\n");
+  write(source_ / "chat_template.jinja", "{{ x }}");
+  write(source_ / "pytorch_model.bin", "old weights");
+  fs::create_directory(source_ / "checkpoints");
+  const fs::path output = root_ / "made" / "model";
+  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32);
+
+  EXPECT_EQ(read_file(output / "tokenizer.json"), "{\"kept\":  \"verbatim\"}\n");
+  EXPECT_TRUE(fs::exists(output / "chat_template.jinja"));
+  EXPECT_FALSE(fs::exists(output / "pytorch_model.bin"));
+  EXPECT_FALSE(fs::exists(output / "checkpoints"));
+  EXPECT_EQ(read_hf_config(output), model.config);
+  // The padding of a polluted vector must be zeroed, so that ranks may reduce over it.
+  std::vector<float> read(model.values.size(), 99.0F);
+  load_hf_weights(output, model.config, model.table, {read.data(), {model.table.flat_size()}});
+  EXPECT_EQ(read, model.values);
+  for (const auto& item : fs::directory_iterator(root_ / "made")) {
+    EXPECT_EQ(item.path().filename(), "model") << "left behind";
+  }
+}
+
+TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
+  Model model = make_model();
+  const fs::path output = root_ / "bf16";
+  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::bfloat16);
+  ordered_json expected = ordered_json::parse(kConfig);
+  expected["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(ordered_json::parse(read_file(output / "config.json")).dump(), expected.dump());
+
+  Model read = make_model();
+  load(output, read);
+  for (std::size_t i = 0; i < read.values.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(read.values[i]) & 0xFFFFU, 0U);
+    ASSERT_LE(std::abs(read.values[i] - model.values[i]), std::abs(model.values[i]) / 256);
+  }
+}
+
+TEST_F(HfModelTest, WritesShardsWithAnIndex) {
+  Model model = make_model();
+  const fs::path output = root_ / "sharded";
+  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32, 4000);
+  EXPECT_FALSE(fs::exists(output / "model.safetensors"));
+  const ordered_json index =
+      ordered_json::parse(read_file(output / "model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], model.table.parameter_count() * 4);
+  EXPECT_EQ(index["weight_map"].size(), model.table.entries().size());
+  Model read = make_model();
+  std::ranges::fill(read.values, 1.0F);
+  load(output, read);
+  EXPECT_EQ(read.values, model.values);
+
+  const std::string shard = index["weight_map"]["model.norm.weight"];
+  const auto damaged = [&](const std::string& key, const ordered_json& value) {
+    ordered_json changed = index;
+    changed["weight_map"][key] = value;
+    write(output / "model.safetensors.index.json", changed.dump());
+    return refusal([&] { load(output, read); });
+  };
+  EXPECT_THAT(damaged("model.norm.weight", "../evil.safetensors"), HasSubstr("weight_map"));
+  EXPECT_THAT(damaged("model.norm.weight", 3), HasSubstr("weight_map"));
+  EXPECT_THAT(damaged("model.norm.weight", "absent.safetensors"), HasSubstr("absent.safetensors"));
+  EXPECT_THAT(damaged("model.embed_tokens.weight", shard),
+              AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("is missing from")));
+  EXPECT_THAT(damaged("model.extra", shard), HasSubstr("model.extra"));
+  write(output / "model.safetensors.index.json", R"({"metadata": {}})");
+  EXPECT_THAT(refusal([&] { load(output, read); }), HasSubstr("weight_map"));
+  fs::remove(output / "model.safetensors.index.json");
+  EXPECT_THAT(refusal([&] { load(output, read); }), HasSubstr("model.safetensors"));
+}
+
+TEST_F(HfModelTest, RefusesMissingUnknownAndMisshapenTensorsByName) {
+  Model model = make_model();
+  const std::vector<float> extra(4);
+  const auto load_with = [&](const auto& change) {
+    std::vector<SafetensorsTensor> tensors = tensors_of(model);
+    change(tensors);
+    write_safetensors(source_ / "model.safetensors", tensors);
+    Model read = make_model();
+    return refusal([&] { load(source_, read); });
+  };
+  using Tensors = std::vector<SafetensorsTensor>;
+  EXPECT_EQ(load_with([](Tensors&) {}), "was not refused");
+  for (const ParameterEntry& entry : model.table.entries()) {
+    EXPECT_THAT(load_with([&](Tensors& tensors) {
+                  std::erase_if(tensors, [&](const auto& t) { return t.name == entry.name; });
+                }),
+                AllOf(HasSubstr(entry.name), HasSubstr("missing")));
+  }
+  EXPECT_THAT(load_with([&](Tensors& tensors) {
+                tensors[1].shape = {4, 4};
+              }),
+              AllOf(HasSubstr(model.table.entries()[1].name), HasSubstr("shape [4, 4]")));
+  EXPECT_THAT(load_with([&](Tensors& tensors) {
+                tensors.push_back({"model.layers.0.self_attn.q_norm.weight", {4}, extra});
+              }),
+              HasSubstr("q_norm"));
+  EXPECT_EQ(load_with([&](Tensors& tensors) {
+              tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, extra});
+            }),
+            "was not refused");
+}
+
+TEST_F(HfModelTest, TiedModelsMayCarryARedundantHead) {
+  edit("tie_word_embeddings", true);
+  Model model = make_model();
+  std::vector<SafetensorsTensor> tensors = tensors_of(model);
+  EXPECT_TRUE(
+      std::ranges::none_of(tensors, [](const auto& t) { return t.name == "lm_head.weight"; }));
+  SafetensorsTensor head = tensors[0];
+  head.name = "lm_head.weight";
+  tensors.push_back(head);
+  write_safetensors(source_ / "model.safetensors", tensors);
+  Model read = make_model();
+  load(source_, read);
+  EXPECT_EQ(read.values, model.values);
+}
+
+TEST_F(HfModelTest, HashChangesWithConfigurationAndWeights) {
+  Model model = make_model();
+  write_safetensors(source_ / "model.safetensors", tensors_of(model));
+  const std::string first = hf_model_hash(source_);
+  EXPECT_EQ(first, hf_model_hash(source_));
+  EXPECT_EQ(first.size(), 16U);
+  model.values[0] += 1.0F;
+  write_safetensors(source_ / "model.safetensors", tensors_of(model));
+  const std::string second = hf_model_hash(source_);
+  EXPECT_NE(first, second);
+  edit("eos_token_id", 3);
+  EXPECT_NE(second, hf_model_hash(source_));
+  fs::remove(source_ / "model.safetensors");
+  EXPECT_THROW((void)hf_model_hash(source_), DataError);
+}
+
+TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
+  Model model = make_model();
+  const fs::path output = root_ / "output";
+  const auto run = [&](const fs::path& target) {
+    export_hf_model(source_, target, model.config, model.table, model.flat(), DType::float32);
+  };
+  run(output);
+  write(output / "stale.txt", "of the model before");
+  model.values[0] = 5.0F;
+  run(output);
+  EXPECT_FALSE(fs::exists(output / "stale.txt"));
+  Model read = make_model();
+  load(output, read);
+  EXPECT_EQ(read.values[0], 5.0F);
+  for (const auto& item : fs::directory_iterator(root_)) {
+    EXPECT_THAT(item.path().filename().string(), ::testing::AnyOf("source", "output"));
+  }
+
+  EXPECT_THROW(run(source_), ConfigError);
+  const fs::path precious = root_ / "precious";
+  fs::create_directory(precious);
+  write(precious / "thesis.tex", "text");
+  EXPECT_THROW(run(precious), ConfigError);
+  EXPECT_TRUE(fs::exists(precious / "thesis.tex"));
+  write(root_ / "file", "");
+  EXPECT_THROW(run(root_ / "file" / "model"), EnvironmentError);
+}
+
+TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {
+  Model model = make_model();
+  model.config.eos_ids = {2, 7};
+  fs::remove(source_ / "config.json");
+  write(source_ / "tokenizer.json", "{}");
+  const fs::path output = root_ / "fresh";
+  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::bfloat16);
+  EXPECT_EQ(read_hf_config(output), model.config);
+  EXPECT_EQ(ordered_json::parse(read_file(output / "config.json"))["torch_dtype"], "bfloat16");
+
+  model.config.rope_theta = 123.0;
+  EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table, model.flat(),
+                               DType::bfloat16),
+               DataError);
+  EXPECT_FALSE(fs::exists(root_ / "other"));
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,43 @@
+#include "coordinator/worker_membership.h"
+
+#include <gtest/gtest.h>
+
+namespace jforge {
+namespace {
+
+TEST(WorkerMembership, ASilentRankIsLostAfterTheLimit) {
+  WorkerMembership membership(3, 10, 100);
+  EXPECT_FALSE(membership.lost(110));
+  Heartbeat beat;
+  membership.heard(0, beat, 109);
+  membership.heard(2, beat, 109);
+  EXPECT_FALSE(membership.lost(110));
+  EXPECT_EQ(membership.lost(110.5), 1);
+  membership.heard(1, beat, 111);
+  EXPECT_FALSE(membership.lost(112));
+}
+
+TEST(WorkerMembership, ProgressIsSeenOncePerChange) {
+  WorkerMembership membership(1, 10, 0);
+  Heartbeat beat;
+  beat.progress = 5;
+  membership.heard(0, beat, 1);
+  EXPECT_TRUE(membership.progressed(0));
+  EXPECT_FALSE(membership.progressed(0));
+  beat.progress = 6;
+  membership.heard(0, beat, 2);
+  EXPECT_TRUE(membership.progressed(0));
+}
+
+TEST(WorkerMembership, TheTableNamesHostPhaseAndStep) {
+  WorkerMembership membership(2, 10, 0);
+  membership.heard(1, Heartbeat{"train round 1", 42, 7, 3.5, "node7", 4711}, 1);
+  const std::string table = membership.table(5);
+  EXPECT_NE(table.find("node7"), std::string::npos);
+  EXPECT_NE(table.find("train round 1"), std::string::npos);
+  EXPECT_NE(table.find("42"), std::string::npos);
+  EXPECT_NE(table.find("4711"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,117 @@
+#include "data/batches/sample_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+SampleOrderOptions options_with(std::int64_t samples, std::int64_t batch) {
+  return {.seed = 42, .round = 1, .num_samples = samples, .batch_samples = batch};
+}
+
+TEST(EpochPermutation, IsAPermutationAndDependsOnItsKey) {
+  for (const std::int64_t size : {1, 2, 7, 1000}) {
+    auto order = epoch_permutation(42, 1, 0, size);
+    std::sort(order.begin(), order.end());
+    std::vector<std::int64_t> expected(static_cast<std::size_t>(size));
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(order, expected);
+  }
+  const auto base = epoch_permutation(42, 1, 0, 1000);
+  EXPECT_EQ(base, epoch_permutation(42, 1, 0, 1000));
+  EXPECT_NE(base, epoch_permutation(43, 1, 0, 1000));
+  EXPECT_NE(base, epoch_permutation(42, 2, 0, 1000));
+  EXPECT_NE(base, epoch_permutation(42, 1, 1, 1000));
+}
+
+TEST(EpochPermutation, IsAboutUniform) {
+  // Where sample 0 lands: 5 places, 5,000 epochs, expected 1,000 each, standard deviation 28.
+  std::vector<int> places(5, 0);
+  for (std::int64_t epoch = 0; epoch < 5000; ++epoch) {
+    const auto order = epoch_permutation(1, 0, epoch, 5);
+    ++places[static_cast<std::size_t>(std::find(order.begin(), order.end(), 0) - order.begin())];
+  }
+  for (const int count : places) {
+    EXPECT_NEAR(count, 1000, 150);
+  }
+}
+
+TEST(SampleOrder, EveryEpochHoldsEverySampleOnce) {
+  SampleOrder order(options_with(10, 4));
+  std::vector<std::int64_t> stream;
+  for (int step = 0; step < 5; ++step) {
+    const auto batch = order.next_batch();
+    EXPECT_EQ(batch.size(), 4u);
+    stream.insert(stream.end(), batch.begin(), batch.end());
+  }
+  EXPECT_EQ(std::set<std::int64_t>(stream.begin(), stream.begin() + 10).size(), 10u);
+  EXPECT_EQ(std::set<std::int64_t>(stream.begin() + 10, stream.end()).size(), 10u);
+}
+
+TEST(SampleOrder, ResumesFromItsCursor) {
+  SampleOrder whole(options_with(23, 5));
+  std::vector<std::vector<std::int64_t>> batches;
+  std::vector<SampleCursor> cursors;
+  for (int step = 0; step < 20; ++step) {
+    cursors.push_back(whole.cursor());
+    batches.push_back(whole.next_batch());
+  }
+  for (std::size_t step = 0; step < batches.size(); ++step) {
+    SampleOrder resumed(options_with(23, 5));
+    resumed.seek(cursors[step]);
+    EXPECT_EQ(resumed.next_batch(), batches[step]);
+    EXPECT_EQ(whole.batch_of_step(static_cast<std::int64_t>(step)), batches[step]);
+  }
+  EXPECT_THROW(whole.seek({0, 24}), DataError);
+  EXPECT_THROW(whole.seek({-1, 0}), DataError);
+}
+
+TEST(SampleOrder, SharesOfRanksMakeTheBatchAtAnyWorldSize) {
+  SampleOrder order(options_with(50, 7));
+  const auto batch = order.next_batch();
+  for (int world = 1; world <= 9; ++world) {
+    std::vector<std::int64_t> joined;
+    for (int rank = 0; rank < world; ++rank) {
+      const auto share = share_of_rank(batch, rank, world);
+      joined.insert(joined.end(), share.begin(), share.end());
+    }
+    auto expected = batch;
+    std::sort(expected.begin(), expected.end());
+    std::sort(joined.begin(), joined.end());
+    EXPECT_EQ(joined, expected);
+  }
+  EXPECT_THROW(static_cast<void>(share_of_rank(batch, 2, 2)), InternalError);
+}
+
+TEST(ConsumedSamples, AreWhatTheStepsUseInOrder) {
+  const auto options = options_with(100, 8);
+  SampleOrder order(options);
+  std::vector<std::int64_t> expected;
+  for (int step = 0; step < 5; ++step) {
+    const auto batch = order.next_batch();
+    expected.insert(expected.end(), batch.begin(), batch.end());
+  }
+  EXPECT_EQ(consumed_samples(options, 5), expected);
+  EXPECT_EQ(consumed_samples(options, 0).size(), 0u);
+  EXPECT_EQ(consumed_samples(options, 12).size(), 96u);
+  EXPECT_EQ(consumed_samples(options, 13).size(), 100u);
+  EXPECT_EQ(consumed_samples(options, 1000000).size(), 100u);
+}
+
+TEST(SampleOrder, StepsAndBounds) {
+  EXPECT_EQ(steps_for_epochs(options_with(100, 8), 1), 12);
+  EXPECT_EQ(steps_for_epochs(options_with(100, 8), 2), 25);
+  EXPECT_EQ(steps_for_epochs(options_with(100, 8), 0.5), 6);
+  EXPECT_THROW(static_cast<void>(steps_for_epochs(options_with(7, 8), 1)), ConfigError);
+  EXPECT_THROW(SampleOrder(options_with(0, 8)), ConfigError);
+  EXPECT_THROW(SampleOrder(options_with(8, 0)), ConfigError);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,217 @@
+#include "data/hdf5/hdf5_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "data/hdf5/file_seal.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class Hdf5FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = fs::temp_directory_path() /
+                 ("jforge_hdf5_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::create_directories(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path write_sample(const std::string& name, bool sealed = true) {
+    const fs::path path = directory_ / name;
+    Hdf5Writer writer(path, sealed);
+    writer.write("tokens", std::vector<std::int32_t>{1, -2, 3});
+    writer.write("offsets", std::vector<std::int64_t>{0, std::int64_t{1} << 40});
+    writer.write("bytes", std::vector<std::uint8_t>{0, 255});
+    writer.write("empty", std::vector<std::int32_t>{});
+    writer.attribute("format", "sample/1 – ü");
+    writer.attribute("nothing", "");
+    writer.attribute("round", std::int64_t{-7});
+    writer.close();
+    return path;
+  }
+
+  static void put(const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(Hdf5FileTest, RoundTrip) {
+  for (const bool sealed : {true, false}) {
+    const Hdf5Reader reader(write_sample("a.h5", sealed),
+                            sealed ? SealCheck::content : SealCheck::none);
+    EXPECT_EQ(reader.read<std::int32_t>("tokens"), (std::vector<std::int32_t>{1, -2, 3}));
+    EXPECT_EQ(reader.read<std::int64_t>("offsets"),
+              (std::vector<std::int64_t>{0, std::int64_t{1} << 40}));
+    EXPECT_EQ(reader.read<std::uint8_t>("bytes"), (std::vector<std::uint8_t>{0, 255}));
+    EXPECT_TRUE(reader.read<std::int32_t>("empty").empty());
+    EXPECT_EQ(reader.text_attribute("format"), "sample/1 – ü");
+    EXPECT_EQ(reader.text_attribute("nothing"), "");
+    EXPECT_EQ(reader.integer_attribute("round"), -7);
+    EXPECT_TRUE(reader.has("tokens"));
+    EXPECT_FALSE(reader.has("token"));
+  }
+}
+
+TEST_F(Hdf5FileTest, EqualContentGivesEqualBytes) {
+  EXPECT_EQ(read_file(write_sample("a.h5")), read_file(write_sample("b.h5")));
+}
+
+TEST_F(Hdf5FileTest, SlicesOfADatasetLargerThanOneTransfer) {
+  const fs::path path = directory_ / "large.h5";
+  std::vector<float> values(5'000'001);  // 20 MB: more than one slice of 16 MiB
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 65537) * 0.5F;
+  }
+  {
+    Hdf5Writer writer(path);
+    writer.create<float>("weights", static_cast<std::int64_t>(values.size()));
+    const std::span<const float> all(values);
+    // Out of order and off the chunk borders.
+    writer.write_slice("weights", 3'000'001, all.subspan(3'000'001));
+    writer.write_slice("weights", 0, all.first(3'000'001));
+    writer.write("whole", values);
+    EXPECT_THROW(writer.write_slice("weights", 5'000'000, all.first(2)), InternalError);
+    writer.close();
+  }
+  const Hdf5Reader reader(path);
+  EXPECT_EQ(reader.read<float>("weights"), values);
+  EXPECT_EQ(reader.read<float>("whole"), values);
+  std::vector<float> part(777'777);
+  reader.read_slice<float>("weights", 4'000'000, part);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), values.begin() + 4'000'000));
+  EXPECT_THROW(reader.read_slice<float>("weights", 4'999'999, std::span(part).first(3)), DataError);
+  EXPECT_THROW(reader.read_slice<float>("weights", -1, std::span(part).first(1)), DataError);
+}
+
+TEST_F(Hdf5FileTest, WhatIsMissingOrOfAnotherTypeIsNamed) {
+  const Hdf5Reader reader(write_sample("a.h5"));
+  const auto message_of = [](const auto& action) -> std::string {
+    try {
+      action();
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message_of([&] { static_cast<void>(reader.read<float>("absent")); }),
+              testing::AllOf(HasSubstr("a.h5"), HasSubstr("'absent'")));
+  EXPECT_THAT(message_of([&] { static_cast<void>(reader.read<float>("tokens")); }),
+              HasSubstr("element type"));
+  EXPECT_THAT(message_of([&] { static_cast<void>(reader.text_attribute("round")); }),
+              HasSubstr("not a text"));
+  EXPECT_THAT(message_of([&] { static_cast<void>(reader.integer_attribute("format")); }),
+              HasSubstr("not an integer"));
+  EXPECT_THAT(message_of([&] { static_cast<void>(reader.text_attribute("absent")); }),
+              HasSubstr("'absent'"));
+  EXPECT_THAT(message_of([&] { Hdf5Reader other(directory_ / "none.h5"); }), HasSubstr("none.h5"));
+}
+
+TEST_F(Hdf5FileTest, EveryTruncationIsRefused) {
+  const std::string whole = read_file(write_sample("a.h5"));
+  const fs::path cut = directory_ / "cut.h5";
+  for (std::size_t bytes = 0; bytes < whole.size(); bytes += 97) {
+    put(cut, whole.substr(0, bytes));
+    EXPECT_THROW(Hdf5Reader(cut, SealCheck::size), DataError) << bytes;
+    EXPECT_THROW(Hdf5Reader(cut, SealCheck::content), DataError) << bytes;
+  }
+  put(cut, whole + "x");
+  EXPECT_THROW(Hdf5Reader(cut, SealCheck::size), DataError);
+}
+
+TEST_F(Hdf5FileTest, EveryFlippedByteIsRefused) {
+  const std::string whole = read_file(write_sample("a.h5"));
+  const fs::path bad = directory_ / "bad.h5";
+  for (std::size_t at = 0; at < whole.size(); at += at < kSealBytes ? 1 : 31) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+    put(bad, bytes);
+    EXPECT_THROW(Hdf5Reader(bad, SealCheck::content), DataError) << at;
+  }
+}
+
+TEST_F(Hdf5FileTest, AnUnsealedOrUnfinishedFileIsNoSealedFile) {
+  EXPECT_THROW(Hdf5Reader(write_sample("a.h5", false), SealCheck::size), DataError);
+  const fs::path path = directory_ / "unfinished.h5";
+  {
+    Hdf5Writer writer(path);
+    writer.write("tokens", std::vector<std::int32_t>{1});
+  }
+  EXPECT_THROW(Hdf5Reader(path, SealCheck::size), DataError);
+}
+
+TEST_F(Hdf5FileTest, UnwritablePlaceIsAnEnvironmentError) {
+  EXPECT_THROW(Hdf5Writer(directory_ / "absent" / "a.h5"), EnvironmentError);
+}
+
+TEST_F(Hdf5FileTest, FullDiskIsAnEnvironmentErrorNamingTheFile) {
+  // A file size limit stands for a full disk; the limit is per process, so a child meets it.
+  const fs::path path = directory_ / "full.h5";
+  const fs::path report = directory_ / "report";
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      Hdf5Writer writer(path);
+      writer.write("tokens", std::vector<std::int32_t>(1 << 20, 5));
+      writer.close();
+    } catch (const EnvironmentError& error) {
+      put(report, error.what());
+      _exit(4);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
+  EXPECT_THAT(read_file(report), HasSubstr("full.h5"));
+}
+
+TEST_F(Hdf5FileTest, HandlesMove) {
+  Hdf5Handle empty;
+  EXPECT_FALSE(empty.valid());
+  Hdf5Reader first(write_sample("a.h5"));
+  Hdf5Reader second(std::move(first));
+  first = Hdf5Reader(write_sample("b.h5"));
+  EXPECT_EQ(second.read<std::int32_t>("tokens").size(), 3u);
+  EXPECT_EQ(first.read<std::int32_t>("tokens").size(), 3u);
+}
+
+TEST_F(Hdf5FileTest, ThreadsWithTheirOwnReadersAreSerialised) {
+  const fs::path path = write_sample("a.h5");
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        const Hdf5Reader reader(path);
+        good += reader.read<std::int32_t>("tokens").size() == 3 ? 1 : 0;
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(good, 200);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,56 @@
+#include "data/prompts/prompt_encoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class PromptEncoderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* given = std::getenv("JFORGE_TEST_DATA");
+    const char* source = std::getenv("JFORGE_SOURCE_DIR");
+    const fs::path data = given != nullptr
+                              ? fs::path(given)
+                              : fs::path(source == nullptr ? "." : source) / "../shared/data";
+    directory_ = data / "qwen_tokenizer";
+    if (!fs::exists(directory_)) {
+      GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
+    }
+  }
+  fs::path directory_;
+};
+
+TEST_F(PromptEncoderTest, RendersTheTemplateAndKeepsTheTextExactly) {
+  const auto tokenizer = BytePairTokenizer::load(directory_);
+  const auto chat_template = ChatTemplate::load(directory_);
+  const std::string text = "def f(x):\n\n\t return  x \r\n";
+  const PromptEncoder plain = make_prompt_encoder(tokenizer, chat_template, std::nullopt);
+  const std::string shown = tokenizer.decode(plain.encode(text));
+  EXPECT_EQ(shown,
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+            "assistant.<|im_end|>\n<|im_start|>user\n" +
+                text + "<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(plain.encode(text).front(), tokenizer.token_id("<|im_start|>"));
+  const PromptEncoder other = make_prompt_encoder(tokenizer, chat_template, "Be brief.");
+  EXPECT_THAT(tokenizer.decode(other.encode(text)), HasSubstr("system\nBe brief.<|im_end|>"));
+  EXPECT_NE(plain.identity, other.identity);
+  EXPECT_EQ(plain.identity, make_prompt_encoder(tokenizer, chat_template, std::nullopt).identity);
+
+  std::vector<std::string> texts;
+  for (int i = 0; i < 200; ++i) {
+    texts.push_back("Problem " + std::to_string(i) + ": " + text);
+  }
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  EXPECT_EQ(encode_all(plain, views, 3), encode_all(plain, views, 1));
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,351 @@
+#include "data/prompts/prompt_import.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "data/prompts/prompt_store.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// One id a byte: the store's content can be read back as text.
+PromptEncoder byte_encoder() {
+  return {[](std::string_view text) {
+            std::vector<TokenId> ids;
+            for (const char c : text) {
+              ids.push_back(static_cast<unsigned char>(c));
+            }
+            return ids;
+          },
+          "bytes"};
+}
+
+class PromptImportTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = fs::temp_directory_path() /
+                 ("jforge_import_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::create_directories(directory_);
+    config_.files = {(directory_ / "*.jsonl").string()};
+    config_.field = "text";
+    config_.threads = 2;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  void put(const std::string& name, const std::string& bytes) const {
+    std::ofstream(directory_ / name, std::ios::binary) << bytes;
+  }
+  ImportReport import() const { return import_prompts(config_, byte_encoder(), store_path()); }
+  fs::path store_path() const { return directory_ / "prompts.h5"; }
+  std::vector<std::string> kept() const {
+    const PromptStore store = PromptStore::open(store_path());
+    std::vector<std::string> texts;
+    for (PromptId id = 0; id < store.size(); ++id) {
+      const auto tokens = store.tokens(id);
+      texts.emplace_back(tokens.begin(), tokens.end());
+    }
+    return texts;
+  }
+  static std::int64_t dropped(const ImportReport& report, const std::string& rule) {
+    for (const DroppedByRule& entry : report.dropped) {
+      if (entry.rule == rule) {
+        return entry.count;
+      }
+    }
+    return -1;
+  }
+  std::string failure() const {
+    try {
+      static_cast<void>(import());
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.code(), ExitCode::input_data);
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path directory_;
+  PromptImportConfig config_;
+};
+
+TEST_F(PromptImportTest, KeepsWhiteSpaceAndFileOrder) {
+  put("b.jsonl", R"({"text":"second"})");
+  put("a.jsonl", "{\"text\":\" def f():\\n\\n\\t  return  1\\r\\n \"}\n");
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre(" def f():\n\n\t  return  1\r\n ", "second"));
+  EXPECT_EQ(report.kept, 2);
+  EXPECT_EQ(report.records, 2);
+  EXPECT_EQ(report.tokens, 32);
+}
+
+TEST_F(PromptImportTest, PointersEnterArraysAndStringsThatHoldJson) {
+  put("a.jsonl", R"({"a":{"b":["x","deep"]},"s":"{\"in\":{\"t/~\":\"inner\"}}"})");
+  config_.field = "/a/b/1";
+  import();
+  EXPECT_THAT(kept(), ElementsAre("deep"));
+  config_.field = "/s!/in/t~1~0";
+  import();
+  EXPECT_THAT(kept(), ElementsAre("inner"));
+  for (const char* missing : {"/a/b/2", "/a/b/x", "/a!/b", "/s/in", "s!"}) {
+    config_.field = missing;
+    EXPECT_THAT(failure(), HasSubstr("no prompt is left")) << missing;
+  }
+  put("strings.json", "[\"one\", \"two\"]");
+  config_.files = {(directory_ / "strings.json").string()};
+  config_.field = "";
+  import();
+  EXPECT_THAT(kept(), ElementsAre("one", "two"));
+}
+
+TEST_F(PromptImportTest, FirstFieldThatTheRecordHasIsTaken) {
+  put("a.jsonl", "{\"query\":\"q\",\"prompt\":\"p\"}\n{\"prompt\":\"p2\"}\n{\"other\":\"o\"}\n");
+  config_.field = "query | /prompt";
+  EXPECT_EQ(import().unreadable.size(), 1u);
+  EXPECT_THAT(kept(), ElementsAre("q", "p2"));
+}
+
+TEST_F(PromptImportTest, RulesAreCountedInTheirOrder) {
+  put("a.jsonl", R"({"text":"A","score":"1.0","lang":"py"}
+{"text":"B","score":0.5,"lang":"py"}
+{"text":"C","score":1,"lang":"js"}
+{"text":"A","score":1,"lang":"py"}
+{"text":"  \n","score":1,"lang":"py"}
+{"text":"far too long a prompt","score":1,"lang":"py"}
+{"text":"D","lang":"py"}
+{"text":"E","score":1,"lang":"py"}
+{"text":"F","score":1,"lang":"py"}
+)");
+  config_.keep_if = {"score >= 1.0", "lang in [py, c]"};
+  config_.max_prompt_tokens = 10;
+  config_.limit = 2;
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("A", "E"));
+  std::vector<std::pair<std::string, std::int64_t>> rules;
+  std::int64_t sum = report.kept + static_cast<std::int64_t>(report.unreadable.size());
+  for (const auto& rule : report.dropped) {
+    rules.emplace_back(rule.rule, rule.count);
+    sum += rule.count;
+  }
+  EXPECT_THAT(rules,
+              ElementsAre(std::pair("score >= 1.0", 2), std::pair("lang in [py, c]", 1),
+                          std::pair("empty text", 1), std::pair("duplicate text", 1),
+                          std::pair("over max_prompt_tokens 10", 1), std::pair("over limit 2", 1)));
+  EXPECT_EQ(sum, report.records);
+  const auto json = nlohmann::json::parse(PromptStore::open(store_path()).report());
+  EXPECT_EQ(json["kept"], 2);
+  EXPECT_EQ(json["dropped"][0]["rule"], "score >= 1.0");
+}
+
+TEST_F(PromptImportTest, OrderByIsNumericStableAndDescending) {
+  put("a.jsonl", R"({"text":"a","j":"{\"score\":\"9\"}"}
+{"text":"b","j":"{\"score\":10}"}
+{"text":"c","j":"broken"}
+{"text":"d","j":"{\"score\":9.0}"}
+{"text":"e","j":"{\"score\":2}"}
+)");
+  config_.order_by = "-/j!/score";
+  import();
+  EXPECT_THAT(kept(), ElementsAre("b", "a", "d", "e", "c"));
+  config_.order_by = "/j!/score";
+  import();
+  EXPECT_THAT(kept(), ElementsAre("e", "a", "d", "b", "c"));
+}
+
+TEST_F(PromptImportTest, RandomSampleIsSeededKeepsOrderAndIsNotThePrefix) {
+  std::string lines;
+  for (int i = 0; i < 500; ++i) {
+    lines += "{\"text\":\"" + std::to_string(i) + "\"}\n";
+  }
+  put("a.jsonl", lines);
+  config_.sample = PromptSample::random;
+  config_.limit = 100;
+  config_.seed = 1;
+  import();
+  const auto first = kept();
+  EXPECT_EQ(first.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(first.begin(), first.end(), [](const auto& a, const auto& b) {
+    return std::stoi(a) < std::stoi(b);
+  }));
+  EXPECT_GT(std::stoi(first.back()), 400);
+  EXPECT_EQ(std::set<std::string>(first.begin(), first.end()).size(), 100u);
+  config_.threads = 1;
+  import();
+  EXPECT_EQ(kept(), first);
+  config_.seed = 2;
+  import();
+  EXPECT_NE(kept(), first);
+}
+
+TEST_F(PromptImportTest, BadRecordsAreQuarantinedWithFileAndLine) {
+  put("a.jsonl",
+      "\xEF\xBB\xBF{\"text\":\"ok 1\"}\r\n"
+      "{\"text\": broken}\r\n"
+      "\r\n"
+      "{\"text\":\"bad \xFF byte\"}\r\n"
+      "{\"text\":7}\r\n"
+      "{\"other\":1}\r\n"
+      "{\"text\":\"lone \\ud800 surrogate\"}\r\n"
+      "{\"text\":\"ok 2\"}\r\n");
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("ok 1", "ok 2"));
+  std::vector<std::int64_t> lines;
+  for (const BadRecord& bad : report.unreadable) {
+    EXPECT_THAT(bad.file, HasSubstr("a.jsonl"));
+    EXPECT_FALSE(bad.reason.empty());
+    lines.push_back(bad.line);
+  }
+  EXPECT_THAT(lines, ElementsAre(2, 4, 5, 6, 7));
+  const fs::path quarantine = store_path().string() + ".quarantine";
+  const std::string text = read_file(quarantine);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_EQ(nlohmann::json::parse(text.substr(0, text.find('\n')))["line"], 2);
+  put("a.jsonl", "{\"text\":\"all good\"}\n");
+  import();
+  EXPECT_FALSE(fs::exists(quarantine));
+}
+
+TEST_F(PromptImportTest, TooManyBadRecordsStopTheImport) {
+  std::string lines = "x\n";
+  for (int i = 0; i < 9; ++i) {
+    lines += "{\"text\":\"" + std::to_string(i) + "\"}\nbad\n";
+  }
+  put("a.jsonl", lines);
+  EXPECT_EQ(import().unreadable.size(), 10u);  // few records: the share is not looked at
+  config_.max_bad_records = 9;
+  EXPECT_THAT(failure(), testing::AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("10 of 19")));
+  config_.max_bad_records = 1000;
+  std::string more;
+  for (int i = 0; i < 90; ++i) {
+    more += "{\"text\":\"more " + std::to_string(i) + "\"}\n";
+  }
+  put("b.jsonl", more);
+  config_.max_bad_fraction = 0.05;
+  EXPECT_THAT(failure(), HasSubstr("cannot be read"));
+  config_.max_bad_fraction = 0.2;
+  EXPECT_EQ(import().kept, 99);
+}
+
+TEST_F(PromptImportTest, KeepingNothingIsAnErrorThatSaysWhy) {
+  put("a.jsonl", "{\"text\":\"x\",\"s\":1}\n{\"text\":\"y\",\"s\":2}\n");
+  config_.keep_if = {"s > 5"};
+  EXPECT_THAT(failure(), HasSubstr("2 dropped by 's > 5'"));
+  EXPECT_FALSE(fs::exists(store_path()));
+  config_.keep_if = {};
+  put("a.jsonl", "");
+  EXPECT_THAT(failure(), HasSubstr("0 records read"));
+  config_.files = {(directory_ / "*.none").string()};
+  EXPECT_THAT(failure(), HasSubstr("matches no file"));
+}
+
+TEST_F(PromptImportTest, ConfigurationIsChecked) {
+  const auto refused = [](auto change) {
+    PromptImportConfig config;
+    config.files = {"x"};
+    change(config);
+    EXPECT_THROW(config.validate(), ConfigError);
+  };
+  refused([](auto& c) { c.files.clear(); });
+  refused([](auto& c) { c.limit = 0; });
+  refused([](auto& c) { c.max_prompt_tokens = -1; });
+  refused([](auto& c) { c.threads = 0; });
+  refused([](auto& c) { c.max_bad_fraction = 1.5; });
+  refused([](auto& c) { c.max_bad_records = -1; });
+  refused([](auto& c) { c.keep_if = {"score"}; });
+  refused([](auto& c) { c.field = "/a~2"; });
+  refused([](auto& c) { c.order_by = "-/a~"; });
+  refused([](auto& c) { c.chat_template = "llama"; });
+}
+
+TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
+  const std::string base = import_identity(config_, byte_encoder());
+  auto other = config_;
+  other.threads = 7;
+  other.max_bad_records = 3;
+  EXPECT_EQ(import_identity(other, byte_encoder()), base);
+  other.limit = 5;
+  EXPECT_NE(import_identity(other, byte_encoder()), base);
+  PromptEncoder encoder = byte_encoder();
+  encoder.identity = "other";
+  EXPECT_NE(import_identity(config_, encoder), base);
+}
+
+TEST_F(PromptImportTest, EncodingKeepsOrderAndPassesErrorsOn) {
+  std::vector<std::string> texts;
+  for (int i = 0; i < 5000; ++i) {
+    texts.push_back(std::to_string(i));
+  }
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  PromptEncoder encoder{
+      [](std::string_view text) { return std::vector<TokenId>{std::stoi(std::string(text))}; }, ""};
+  const auto ids = encode_all(encoder, views, 3);
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_EQ(ids[static_cast<std::size_t>(i)][0], i);
+  }
+  encoder.encode = [](std::string_view text) -> std::vector<TokenId> {
+    if (text == "4321") {
+      throw DataError("at 4321");
+    }
+    return {};
+  };
+  EXPECT_THROW(static_cast<void>(encode_all(encoder, views, 3)), DataError);
+}
+
+TEST_F(PromptImportTest, ProgressIsReportedAndMayStopTheImport) {
+  std::string lines;
+  for (int i = 0; i < 9000; ++i) {
+    lines += "{\"text\":\"" + std::to_string(i) + std::string(300, 'x') + "\"}\n";
+  }
+  put("a.jsonl", lines);
+  std::vector<ImportProgress> seen;
+  static_cast<void>(import_prompts(config_, byte_encoder(), store_path(),
+                                   [&](const ImportProgress& now) { seen.push_back(now); }));
+  ASSERT_GE(seen.size(), 5u);
+  EXPECT_EQ(seen.back().encoded, 9000);
+  EXPECT_EQ(seen.back().records, 9000);
+  fs::remove(store_path());
+  EXPECT_THROW(static_cast<void>(import_prompts(config_, byte_encoder(), store_path(),
+                                                [](const ImportProgress& now) {
+                                                  if (now.encoded > 0) {
+                                                    throw Interrupted("stop");
+                                                  }
+                                                })),
+               Interrupted);
+  EXPECT_FALSE(fs::exists(store_path()));
+}
+
+// Every record of the real prompt files is read, none is lost.
+TEST_F(PromptImportTest, RealPromptFiles) {
+  const char* given = std::getenv("JFORGE_TEST_DATA");
+  const char* source = std::getenv("JFORGE_SOURCE_DIR");
+  const fs::path data = given != nullptr
+                            ? fs::path(given)
+                            : fs::path(source == nullptr ? "." : source) / "../shared/data";
+  if (!fs::exists(data / "prompts")) {
+    GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
+  }
+  config_.files = {(data / "prompts/*.jsonl.gz").string(),
+                   (data / "prompts/mbxp/*.jsonl.gz").string()};
+  config_.field = "query | prompt";
+  const ImportReport report = import();
+  EXPECT_EQ(report.records, 14315);
+  EXPECT_TRUE(report.unreadable.empty());
+  EXPECT_EQ(report.kept + dropped(report, "duplicate text"), 14315);
+  EXPECT_NO_THROW(PromptStore::open(store_path()).verify());
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,125 @@
+#include "data/prompts/record_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <fstream>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using Records = std::vector<std::pair<std::int64_t, std::string>>;
+
+class RecordStreamTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = fs::temp_directory_path() / ("jforge_stream_" + std::to_string(getpid()) + ".json");
+  }
+  void TearDown() override { fs::remove(path_); }
+
+  void put(const std::string& bytes) {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  void put_gzip(const std::string& bytes) {
+    const gzFile file = gzopen(path_.c_str(), "wb");
+    gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+    gzclose(file);
+  }
+  Records all() const {
+    RecordStream stream(path_);
+    RawRecord record;
+    Records records;
+    while (stream.next(record)) {
+      records.emplace_back(record.line, record.text);
+    }
+    EXPECT_FALSE(stream.next(record));
+    return records;
+  }
+  std::string failure(const std::string& bytes) {
+    put(bytes);
+    try {
+      static_cast<void>(all());
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path path_;
+};
+
+TEST_F(RecordStreamTest, LinesWithMarkCrlfAndBlankLines) {
+  const Records expected{{1, R"({"a":1})"}, {3, R"({"b":2})"}, {6, "not json"}};
+  const std::string text = "\xEF\xBB\xBF{\"a\":1}\r\n\r\n  {\"b\":2} \n\n \t\nnot json";
+  put(text);
+  EXPECT_EQ(all(), expected);
+  put_gzip(text);
+  EXPECT_EQ(all(), expected);
+}
+
+TEST_F(RecordStreamTest, ArrayElementsAreFoundWhateverTheyHold) {
+  put("\xEF\xBB\xBF \n[ {\"a\": [1, {\"b\": \"]}\\\"[\"}]},\n\"te\\\\\",3 ,true\n,\n[1,\n2]\n]\n "
+      "\n");
+  const Records expected{{2, R"({"a": [1, {"b": "]}\"["}]})"},
+                         {3, R"("te\\")"},
+                         {3, "3"},
+                         {3, "true"},
+                         {5, "[1,\n2]"}};
+  EXPECT_EQ(all(), expected);
+  put("[]");
+  EXPECT_TRUE(all().empty());
+}
+
+TEST_F(RecordStreamTest, EmptyFilesHoldNoRecords) {
+  for (const char* text : {"", "\n\n", "\xEF\xBB\xBF", " \r\n"}) {
+    put(text);
+    EXPECT_TRUE(all().empty());
+  }
+}
+
+TEST_F(RecordStreamTest, LinesLongerThanTheBuffer) {
+  const std::string big(3'000'000, 'x');
+  put_gzip(big + "\n1\n" + big);
+  EXPECT_EQ(all(), (Records{{1, big}, {2, "1"}, {3, big}}));
+}
+
+TEST_F(RecordStreamTest, BrokenArraysAreRefusedWithFileAndLine) {
+  EXPECT_THAT(failure("[{\"a\":1},\n{\"b\""),
+              testing::AllOf(HasSubstr(path_.string() + ":2"), HasSubstr("cut short")));
+  EXPECT_THAT(failure("[1,\n\n2"), HasSubstr("cut short"));
+  EXPECT_THAT(failure("["), HasSubstr("cut short"));
+  EXPECT_THAT(failure("[1,]"), HasSubstr("missing between the commas"));
+  EXPECT_THAT(failure("[1 2]"), HasSubstr("comma or ]"));
+  EXPECT_THAT(failure("[1]\n[2]"), HasSubstr("behind the end"));
+  EXPECT_THAT(failure("[}]"), HasSubstr("do not match"));
+  EXPECT_THAT(failure("\xEF\xBBx"), HasSubstr("byte order mark"));
+}
+
+TEST_F(RecordStreamTest, DamagedGzipIsRefusedByName) {
+  std::string text;
+  for (int i = 0; i < 20000; ++i) {
+    text += std::to_string(i * 7919) + "\n";
+  }
+  put_gzip(text);
+  std::ifstream file(path_, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(failure(whole.substr(0, whole.size() / 2)), HasSubstr("cannot be read further"));
+  std::string flipped = whole;
+  flipped[whole.size() / 2] ^= 0x55;
+  EXPECT_THAT(failure(flipped), HasSubstr(path_.string()));
+}
+
+TEST_F(RecordStreamTest, MissingFilesAndDirectoriesAreRefused) {
+  EXPECT_THROW(RecordStream(path_.string() + ".none"), DataError);
+  EXPECT_THROW(RecordStream(fs::temp_directory_path()), DataError);
+}
+
+}  // namespace
+}  // namespace jforge

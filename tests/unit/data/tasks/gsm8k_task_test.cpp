@@ -1,0 +1,145 @@
+#include "data/tasks/gsm8k_task.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "data/tasks/answer_number.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class Gsm8kTaskTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = fs::temp_directory_path() /
+                 ("jforge_gsm8k_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::create_directories(directory_ / "gsm8k");
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  void put(const std::string& name, const std::string& bytes) const {
+    std::ofstream(directory_ / name, std::ios::binary) << bytes;
+  }
+  bool passes(const std::string& completion, const std::string& gold) const {
+    const TaskRecord record{"gsm8k/0", {{"question", "q"}, {"answer", "steps\n#### " + gold}}};
+    return task_->grade(task_->extract(completion), record).status == VerdictStatus::pass;
+  }
+  std::string load_failure(const fs::path& data) const {
+    try {
+      static_cast<void>(task_->load(data));
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path directory_;
+  std::unique_ptr<Task> task_ = make_task("gsm8k");
+};
+
+TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
+  EXPECT_TRUE(passes("3 + 4 = 7\n#### 7", "7"));
+  EXPECT_TRUE(passes("#### $1,200.00 dollars\nQuestion: 5", "1200"));
+  EXPECT_TRUE(passes("#### 7\nmore #### 8", "7"));
+  EXPECT_TRUE(passes("so \\boxed{12.0} apples out of 99", "12"));
+  EXPECT_TRUE(passes("\\boxed{x = \\$18}", "18"));
+  EXPECT_TRUE(passes("\\boxed{\\frac{1}{2}}", "0.5"));
+  EXPECT_TRUE(passes("The answer is 42.", "42"));
+  EXPECT_TRUE(passes("####\nI think it is 42", "42"));  // nothing behind the mark
+  EXPECT_TRUE(passes("\\boxed{none} but 6", "6"));
+  EXPECT_TRUE(passes("#### -3", "-3"));
+  EXPECT_FALSE(passes("#### 8\n\\boxed{7} 7", "7"));
+  EXPECT_FALSE(passes("\\boxed{8} 7", "7"));
+  EXPECT_FALSE(passes("7 then 8", "7"));
+  EXPECT_FALSE(passes("#### 3", "-3"));
+  EXPECT_FALSE(passes("#### 7.01", "7"));
+  EXPECT_FALSE(passes("", "7"));
+}
+
+TEST_F(Gsm8kTaskTest, VerdictsSayWhy) {
+  const TaskRecord record{"gsm8k/0", {{"question", "q"}, {"answer", "#### 7"}}};
+  EXPECT_EQ(task_->grade("8", record).reason, "8 instead of 7");
+  EXPECT_EQ(task_->grade("7.0", record).answer, "7");
+  EXPECT_THAT(task_->grade(std::nullopt, record).reason, HasSubstr("no number"));
+  const TaskRecord broken{"gsm8k/3", {{"question", "q"}, {"answer", "seven"}}};
+  EXPECT_THROW(static_cast<void>(task_->grade("7", broken)), DataError);
+  EXPECT_EQ(to_string(VerdictStatus::timeout), "timeout");
+}
+
+TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
+  const TaskRecord record{"gsm8k/0", {{"question", "How many?"}, {"answer", "#### 7"}}};
+  const auto plain = task_->prompt(record);
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_EQ(plain[0].role, "user");
+  EXPECT_EQ(plain[0].content, "How many?");
+  const auto boxed = make_task("gsm8k", {.prompt_style = "cot_boxed"});
+  EXPECT_EQ(boxed->prompt(record)[0].content,
+            "How many?\nPlease reason step by step, and put your final answer within \\boxed{}.");
+  EXPECT_NE(boxed->version(), task_->version());
+  EXPECT_EQ(task_->name(), "gsm8k");
+  EXPECT_GT(task_->default_max_new_tokens(), 0);
+  EXPECT_THAT(task_names(), testing::Contains("gsm8k"));
+  EXPECT_THROW(static_cast<void>(make_task("gsm9k")), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_task("gsm8k", {.prompt_style = "loud"})), ConfigError);
+}
+
+TEST_F(Gsm8kTaskTest, FilesAreFoundAndBadOnesRefusedWithTheirLine) {
+  EXPECT_THAT(load_failure(directory_), HasSubstr("gsm8k/test.jsonl.gz"));
+  EXPECT_THAT(load_failure(directory_ / "none.jsonl"), HasSubstr("none.jsonl"));
+  put("gsm8k/test.jsonl",
+      "{\"question\":\"a\",\"answer\":\"#### 1\"}\n\n{\"question\":\"b\",\"answer\":\"#### 2\"}\n");
+  const auto records = task_->load(directory_);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].id, "gsm8k/1");
+  EXPECT_EQ(records[1].fields.at("question"), "b");
+  EXPECT_EQ(task_->load(directory_ / "gsm8k/test.jsonl").size(), 2u);
+  EXPECT_EQ(task_->load(directory_ / "gsm8k").size(), 2u);
+  put("gsm8k/test.jsonl", "{\"question\":\"a\",\"answer\":\"#### 1\"}\n{\"question\":\"b\"}\n");
+  EXPECT_THAT(load_failure(directory_),
+              testing::AllOf(HasSubstr("test.jsonl:2"), HasSubstr("'answer'")));
+  put("gsm8k/test.jsonl", "nonsense\n");
+  EXPECT_THAT(load_failure(directory_), HasSubstr("test.jsonl:1"));
+  put("gsm8k/test.jsonl", "\n");
+  EXPECT_THAT(load_failure(directory_), HasSubstr("no problem"));
+}
+
+TEST_F(Gsm8kTaskTest, AllRealGoldAnswersPassAndPerturbedOnesFail) {
+  const char* given = std::getenv("JFORGE_TEST_DATA");
+  const char* source = std::getenv("JFORGE_SOURCE_DIR");
+  const fs::path data = given != nullptr
+                            ? fs::path(given)
+                            : fs::path(source == nullptr ? "." : source) / "../shared/data";
+  if (!fs::exists(data / "gsm8k/test.jsonl")) {
+    GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
+  }
+  const auto records = task_->load(data);
+  ASSERT_EQ(records.size(), 1319u);
+  for (const TaskRecord& record : records) {
+    const std::string& answer = record.fields.at("answer");
+    EXPECT_EQ(task_->grade(task_->extract(answer), record).status, VerdictStatus::pass)
+        << record.id;
+    const std::string gold = answer.substr(answer.rfind("####") + 5);
+    EXPECT_EQ(task_->grade(task_->extract("So it is \\boxed{" + gold + "}."), record).status,
+              VerdictStatus::pass)
+        << record.id;
+    EXPECT_EQ(task_->grade(task_->extract("So it is $" + gold + "."), record).status,
+              VerdictStatus::pass)
+        << record.id;
+    for (const std::string& wrong : {gold + "1", gold + ".5", "1" + gold}) {
+      EXPECT_EQ(task_->grade(task_->extract("#### " + wrong), record).status, VerdictStatus::fail)
+          << record.id << " " << wrong;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jforge

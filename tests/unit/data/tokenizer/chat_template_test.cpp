@@ -1,0 +1,262 @@
+/// Chat templates: what the known forms print, what is read out of them, and what is refused.
+
+#include "data/tokenizer/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/tokenizer/jinja_canonical.h"
+#include "data/tokenizer/tokenizer_files.h"
+#include "runtime/error.h"
+#include "tests/unit/data/tokenizer/tokenizer_fixture.h"
+
+namespace jforge {
+namespace {
+
+using nlohmann::json;
+using test::ScratchDirectory;
+using testing::HasSubstr;
+using Conversation = std::vector<ChatMessage>;
+
+const char* const kQwen2 =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const char* const kQwen15 =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nYou are a helpful assistant<|im_end|>\\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\\n' + message['content']}}"
+    "{% if (loop.last and add_generation_prompt) or not loop.last %}{{ '<|im_end|>' + '\\n'}}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt and messages[-1]['role'] != 'assistant' %}"
+    "{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+ChatTemplate recognised(const std::string& jinja) {
+  auto found = ChatTemplate::recognise(jinja, "test");
+  if (!found) throw std::runtime_error("the template was not recognised");
+  return *found;
+}
+
+TEST(ChatTemplate, Qwen2HasADefaultSystemText) {
+  const ChatTemplate chat = recognised(kQwen2);
+  EXPECT_EQ(chat.default_system(), "You are a helpful assistant.");
+  EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(chat.render(Conversation{{"system", ""}, {"user", "Hi"}}, false),
+            "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
+}
+
+TEST(ChatTemplate, Qwen15LeavesTheLastMessageOpen) {
+  const ChatTemplate chat = recognised(kQwen15);
+  EXPECT_EQ(chat.default_system(), "You are a helpful assistant");
+  const Conversation dialogue{{"system", "S"}, {"user", "Q"}, {"assistant", "A"}};
+  EXPECT_EQ(chat.render(dialogue, false),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
+            "<|im_start|>assistant\nA");
+  EXPECT_EQ(chat.render(dialogue, true),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
+            "<|im_start|>assistant\nA<|im_end|>\n");
+  EXPECT_EQ(chat.render(Conversation{{"system", "S"}, {"user", "Q"}}, true),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
+  const std::string one_line =
+      "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}"
+      "{% endif %}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+      "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
+      "{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  const std::string spread =
+      "{# ChatML #}\n"
+      "{% for message in messages %}\n"
+      "    {{- \"<|im_start|>\" ~ message.role }}\n"
+      "{{ message[\"content\"] + '<|im_end|>' }}\n"
+      "    {# between #}\n"
+      "{% endfor %}\n"
+      "{% if add_generation_prompt %}\n"
+      "  {{- '<|im_start|>assistant\\n' -}}\n"
+      "{% endif %}\n";
+  for (const std::string& jinja : {one_line, spread}) {
+    const ChatTemplate chat = recognised(jinja);
+    EXPECT_EQ(chat.default_system(), std::nullopt);
+    EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
+              "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_EQ(chat.render(Conversation{{"user", "a"}, {"assistant", "b"}, {"system", "c"}}, false),
+              "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+              "<|im_start|>system\nc<|im_end|>\n");
+  }
+}
+
+TEST(ChatTemplate, NearMissesAreNotRecognised) {
+  const auto changed = [](std::string text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    if (at == std::string::npos) throw std::runtime_error("nothing to change");
+    return text.replace(at, from.size(), to);
+  };
+  const std::vector<std::string> strangers = {
+      "",
+      "hello",
+      "{% for message in messages %}{{ message.content }}{% endfor %}",
+      changed(kQwen2, "message['content'] +", "message['content'] | trim +"),
+      changed(kQwen2, "'\\n' + message['content']", "'\\n\\n' + message['content']"),
+      changed(kQwen2, "loop.first and", "loop.last and"),
+      changed(kQwen2, "<|im_end|>\\n' }}", "<|im_end|>' }}"),
+      changed(kQwen2, "You are a helpful assistant.", "' + date + '"),
+      changed(kQwen2, "assistant\\n' }}", "assistant\\n<think>\\n' }}"),
+      std::string(kQwen2) + "x",
+      std::string("\x01") + kQwen2,
+      std::string(kQwen2).substr(0, 300),
+      "{{ 'open",
+      "{# open",
+      "{% if",
+      "{{ '\\uZZZZ' }}",
+  };
+  for (const std::string& jinja : strangers) {
+    EXPECT_FALSE(ChatTemplate::recognise(jinja, "test").has_value()) << jinja;
+  }
+  EXPECT_THROW((void)ChatTemplate::recognise("\xFF", "test"), DataError);
+}
+
+TEST(ChatTemplate, SystemTextIsReadWithJinjasEscapes) {
+  std::string jinja = kQwen2;
+  const std::string plain = "You are a helpful assistant.";
+  jinja.replace(jinja.find(plain), plain.size(), R"(Put it in \\boxed{}.\n\u00e9 \'q\' \d)");
+  EXPECT_EQ(recognised(jinja).default_system(), "Put it in \\boxed{}.\né 'q' \\d");
+}
+
+TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
+  const auto canonical = [](const std::string& jinja) { return canonical_jinja(jinja, "test"); };
+  EXPECT_EQ(canonical("a  {%  if  x['y']  ==  'z' %}\n b\n\n"), "a  \x01if x . y == \"z\"\x02 b\n");
+  EXPECT_EQ(canonical("a\n  {% if x %}\n\nb"), "a\n\x01if x\x02\nb");
+  EXPECT_EQ(canonical("a\n  {%+ if x +%}\nb"), "a\n  \x01if x\x02\nb");
+  EXPECT_EQ(canonical("a \n {%- if x -%} \n b"),
+            "a\x01if x\x02"
+            "b");
+  EXPECT_EQ(canonical("a {{ x }}\nb"), "a \x01= x\x02\nb");
+  EXPECT_EQ(canonical("{{ 'p' + x['q'] ~ \"}}\" }}"), "p\x01= x . q\x02}}");
+  EXPECT_EQ(canonical("{{ 'p' + x | trim }}"), "\x01= \"p\" + x | trim\x02");
+  EXPECT_EQ(canonical("{{ 'p' if x else 'q' }}"), "\x01= \"p\" if x else \"q\"\x02");
+  EXPECT_EQ(canonical("a{# {{ gone #}\nb"), "ab");
+}
+
+TEST(ChatTemplate, ConversationsThatCannotBeRendered) {
+  const ChatTemplate chat = recognised(kQwen2);
+  EXPECT_THROW((void)chat.render(Conversation{}, true), DataError);
+  for (const char* role : {"tool", "User", ""}) {
+    EXPECT_THROW((void)chat.render(Conversation{{"user", "a"}, {role, "b"}}, true), DataError);
+  }
+}
+
+TEST(ChatTemplate, LoadReadsEitherFile) {
+  const ScratchDirectory directory;
+  directory.write("tokenizer_config.json", json{{"chat_template", kQwen15}}.dump());
+  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant");
+  const json list = {{{"name", "tool_use"}, {"template", "x"}},
+                     {{"name", "default"}, {"template", kQwen2}}};
+  directory.write("tokenizer_config.json", json{{"chat_template", list}}.dump());
+  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant.");
+  directory.write("chat_template.jinja", kQwen15);
+  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant");
+  // A known template is not overruled.
+  EXPECT_EQ(ChatTemplate::load(directory.path(), true).default_system(),
+            "You are a helpful assistant");
+}
+
+TEST(ChatTemplate, UnknownOrMissingIsRefusedByNameUnlessForced) {
+  const ScratchDirectory directory;
+  const auto refused = [&] {
+    try {
+      (void)ChatTemplate::load(directory.path());
+      ADD_FAILURE() << "accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(directory.path().string()));
+    }
+    const ChatTemplate forced = ChatTemplate::load(directory.path(), true);
+    EXPECT_EQ(forced.default_system(), std::nullopt);
+    EXPECT_EQ(forced.render(Conversation{{"user", "Hi"}}, true),
+              "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  };
+  refused();
+  directory.write("tokenizer_config.json", "{}");
+  refused();
+  directory.write("tokenizer_config.json", json{{"chat_template", json::array()}}.dump());
+  refused();
+  directory.write("tokenizer_config.json", json{{"chat_template", "[INST]{{ x }}"}}.dump());
+  refused();
+}
+
+TEST(ChatTemplate, MalformedFilesAreDataErrors) {
+  for (const char* content : {"", "{", "[]", R"({"chat_template": 3})", R"({"chat_template": [3]})",
+                              R"({"chat_template": [{"name": 1, "template": "x"}]})",
+                              R"({"chat_template": [{"name": "default"}]})"}) {
+    const ScratchDirectory directory;
+    directory.write("tokenizer_config.json", content);
+    EXPECT_THROW((void)ChatTemplate::load(directory.path()), DataError) << content;
+    EXPECT_THROW((void)ChatTemplate::load(directory.path(), true), DataError) << content;
+  }
+}
+
+class Qwen25Template : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::shared_data().empty()) {
+      GTEST_SKIP() << "Qwen2.5's chat_template.jinja is absent (JFORGE_TEST_DATA)";
+    }
+    directory = test::shared_data() / "qwen_tokenizer";
+  }
+  std::filesystem::path directory;
+};
+
+const std::string kQwenSystem =
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    "<|im_end|>\n";
+
+// Expected texts were compared once with Jinja2 (trim_blocks, lstrip_blocks) on the same file.
+TEST_F(Qwen25Template, RendersAsTheJinjaFileDoes) {
+  const ChatTemplate chat = ChatTemplate::load(directory);
+  EXPECT_EQ(chat.default_system(),
+            "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+  EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
+            kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, false),
+            kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n");
+  EXPECT_EQ(chat.render(Conversation{{"system", "S"}, {"user", "Hi"}}, true),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  const Conversation dialogue{{"user", "a"}, {"assistant", "b"}, {"system", "c"}, {"user", " d\n"}};
+  const std::string expected =
+      kQwenSystem +
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+      "<|im_start|>system\nc<|im_end|>\n<|im_start|>user\n d\n<|im_end|>\n";
+  EXPECT_EQ(chat.render(dialogue, false), expected);
+  EXPECT_EQ(chat.render(dialogue, true), expected + "<|im_start|>assistant\n");
+}
+
+TEST_F(Qwen25Template, TheConfigFileHoldsTheSameTemplate) {
+  const ScratchDirectory scratch;
+  scratch.write("tokenizer_config.json", read_file_or_gz(directory / "tokenizer_config.json"));
+  EXPECT_EQ(ChatTemplate::load(scratch.path()).default_system(),
+            ChatTemplate::load(directory).default_system());
+}
+
+TEST_F(Qwen25Template, MathModelsHaveAnotherSystemText) {
+  std::string jinja = read_file_or_gz(directory / "chat_template.jinja");
+  const std::string old_text =
+      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+  const std::string math =
+      R"(Please reason step by step, and put your final answer within \\boxed{}.)";
+  const std::size_t first = jinja.find(old_text);
+  jinja.replace(first, old_text.size(), math);
+  // The text stands in the template twice: once for tool use. Both must say the same.
+  EXPECT_FALSE(ChatTemplate::recognise(jinja, "test").has_value());
+  jinja.replace(jinja.find(old_text), old_text.size(), math);
+  const ChatTemplate chat = recognised(jinja);
+  EXPECT_EQ(chat.render(Conversation{{"user", "1+1?"}}, true),
+            "<|im_start|>system\nPlease reason step by step, and put your final answer within "
+            "\\boxed{}.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n");
+}
+
+}  // namespace
+}  // namespace jforge

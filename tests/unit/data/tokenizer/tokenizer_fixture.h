@@ -1,0 +1,161 @@
+#pragma once
+
+/// Small synthetic tokenizers, temporary directories and the shared data, for the tokenizer's
+/// tests.
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/byte_level.h"
+#include "data/tokenizer/pre_tokenizer.h"
+
+namespace jforge::test {
+
+namespace fs = std::filesystem;
+
+/// A directory that vanishes with the object.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    static std::atomic<int> counter{0};
+    path_ =
+        fs::temp_directory_path() / fmt::format("jforge_tokenizer_{}_{}", ::getpid(), counter++);
+    fs::create_directories(path_);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+  }
+
+ private:
+  fs::path path_;
+};
+
+/// Directory of the shared data, empty when it is absent.
+inline fs::path shared_data() {
+  fs::path directory;
+  if (const char* data = std::getenv("JFORGE_TEST_DATA")) {
+    directory = data;
+  } else if (const char* source = std::getenv("JFORGE_SOURCE_DIR")) {
+    directory = fs::path(source) / "../shared/data";
+  }
+  return fs::exists(directory / "qwen_tokenizer") ? directory : fs::path();
+}
+
+/// The pieces of a tokenizer that tests write out in either form and damage on purpose.
+struct TokenizerParts {
+  nlohmann::json vocabulary = nlohmann::json::object();
+  std::vector<std::string> merges;  // "left right"
+  nlohmann::json config;            // tokenizer_config.json
+
+  [[nodiscard]] std::string merges_txt() const {
+    std::string text = "#version: 0.2\n";
+    for (const std::string& merge : merges) text += merge + "\n";
+    return text;
+  }
+
+  /// The same tokenizer as one tokenizer.json.
+  [[nodiscard]] nlohmann::json tokenizer_json() const {
+    using nlohmann::json;
+    json added = json::array();
+    for (const auto& [id, token] : config.at("added_tokens_decoder").items()) {
+      json entry = token;
+      entry["id"] = std::stoi(id);
+      added.push_back(entry);
+    }
+    return {{"version", "1.0"},
+            {"truncation", nullptr},
+            {"padding", nullptr},
+            {"added_tokens", added},
+            {"normalizer", {{"type", "NFC"}}},
+            {"pre_tokenizer",
+             {{"type", "Sequence"},
+              {"pretokenizers",
+               {{{"type", "Split"},
+                 {"pattern", {{"Regex", std::string(kQwen2Split)}}},
+                 {"behavior", "Isolated"},
+                 {"invert", false}},
+                {{"type", "ByteLevel"},
+                 {"add_prefix_space", false},
+                 {"trim_offsets", false},
+                 {"use_regex", false}}}}}},
+            {"post_processor",
+             {{"type", "ByteLevel"},
+              {"add_prefix_space", false},
+              {"trim_offsets", false},
+              {"use_regex", false}}},
+            {"decoder",
+             {{"type", "ByteLevel"},
+              {"add_prefix_space", false},
+              {"trim_offsets", false},
+              {"use_regex", false}}},
+            {"model",
+             {{"type", "BPE"},
+              {"dropout", nullptr},
+              {"unk_token", nullptr},
+              {"continuing_subword_prefix", ""},
+              {"end_of_word_suffix", ""},
+              {"fuse_unk", false},
+              {"byte_fallback", false},
+              {"ignore_merges", false},
+              {"vocab", vocabulary},
+              {"merges", merges}}}};
+  }
+
+  void write_split_form(const ScratchDirectory& directory) const {
+    directory.write("vocab.json", vocabulary.dump());
+    directory.write("merges.txt", merges_txt());
+    directory.write("tokenizer_config.json", config.dump());
+  }
+};
+
+inline nlohmann::json added_token(const std::string& content, bool special) {
+  return {{"content", content}, {"special", special},   {"lstrip", false},
+          {"rstrip", false},    {"single_word", false}, {"normalized", false}};
+}
+
+/// 256 bytes, 12 merges, 5 added tokens. Ids: bytes 0..255 by value, merges 256.., added 300...
+inline TokenizerParts small_tokenizer() {
+  TokenizerParts parts;
+  for (int byte = 0; byte < 256; ++byte) {
+    parts.vocabulary[spell_bytes(std::string(1, static_cast<char>(byte)))] = byte;
+  }
+  parts.merges = {"h e", "l l", "he ll", "a a",   "aa aa", "hell o",
+                  "Ġ w", "o r", "b a",   "Ġw or", "Ã ©",   "aaaa aaaa"};
+  int next = 256;
+  for (const std::string& merge : parts.merges) {
+    const std::size_t blank = merge.find(' ');
+    parts.vocabulary[merge.substr(0, blank) + merge.substr(blank + 1)] = next++;
+  }
+  parts.config = {{"tokenizer_class", "Qwen2Tokenizer"},
+                  {"add_prefix_space", false},
+                  {"eos_token", "<|im_end|>"},
+                  {"pad_token", {{"content", "<|endoftext|>"}, {"special", true}}},
+                  {"bos_token", nullptr},
+                  {"additional_special_tokens", {"<|im_start|>", "<|im_end|>"}},
+                  {"added_tokens_decoder",
+                   {{"300", added_token("<|endoftext|>", true)},
+                    {"301", added_token("<|im_start|>", true)},
+                    {"302", added_token("<|im_end|>", true)},
+                    {"303", added_token("<tool>", false)},
+                    {"304", added_token("<tool>s", false)}}}};
+  return parts;
+}
+
+}  // namespace jforge::test

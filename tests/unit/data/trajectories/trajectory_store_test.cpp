@@ -1,0 +1,330 @@
+#include "data/trajectories/trajectory_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "data/trajectories/trajectory_digest.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr std::int32_t kBlock = 4;
+
+Trajectory make_trajectory(PromptId id, bool selected = false) {
+  RandomStream stream(5, RandomPurpose::test, 0, static_cast<std::uint64_t>(id));
+  Trajectory trajectory;
+  trajectory.prompt_id = id;
+  trajectory.block_size = kBlock;
+  trajectory.forwards = static_cast<std::int64_t>(stream.below(100));
+  trajectory.flipped_blocks = id % 2;
+  for (std::uint64_t i = 0, count = 1 + stream.below(9); i < count; ++i) {
+    trajectory.prompt.push_back(static_cast<TokenId>(stream.below(1000)));
+  }
+  for (std::uint64_t b = 0, count = stream.below(5); b < count; ++b) {
+    TrajectoryBlock& block = trajectory.blocks.emplace_back();
+    const std::uint64_t states = selected ? 2 : 1 + stream.below(4);
+    for (std::uint64_t i = 0; i < states * kBlock; ++i) {
+      block.states.push_back(static_cast<TokenId>(stream.below(1000)));
+    }
+    block.states_seen = static_cast<std::int32_t>(states) + (selected ? 3 : 0);
+    block.selected_state = selected ? static_cast<std::int32_t>(stream.below(4)) : -1;
+  }
+  if (!trajectory.blocks.empty() && id % 3 == 0) {
+    trajectory.stop = StopReason::eos;
+    trajectory.eos_position = 2;
+  }
+  return trajectory;
+}
+
+class TrajectoryStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = fs::temp_directory_path() /
+                 ("jforge_traj_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::create_directories(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path write_shard(LeaseId lease, const std::vector<PromptId>& ids, bool selected = false,
+                       const fs::path& sub = "", std::int64_t round = 1) {
+    const fs::path directory = directory_ / sub;
+    fs::create_directories(directory);
+    TrajectoryWriter writer(directory, {.lease = lease,
+                                        .attempt = 1,
+                                        .rank = 3,
+                                        .round = round,
+                                        .block_size = kBlock,
+                                        .prompt_ids = ids,
+                                        .identity = "0123456789abcdef"});
+    for (const PromptId id : ids) {
+      writer.append(make_trajectory(id, selected));
+    }
+    static_cast<void>(writer.finish());
+    commit_shard(directory, lease, 1, 3);
+    return committed_shard_path(directory, lease);
+  }
+
+  static void put(const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(TrajectoryStoreTest, RoundTripOfBothForms) {
+  for (const bool selected : {false, true}) {
+    const fs::path sub = selected ? "selected" : "all";
+    std::vector<PromptId> ids;
+    for (PromptId id = 40; id > 0; --id) {
+      ids.push_back(id);
+    }
+    const TrajectoryReader reader(write_shard(12, ids, selected, sub));
+    EXPECT_EQ(reader.path().filename(), "lease-00000012.h5");
+    EXPECT_EQ(reader.identity().rank, 3);
+    EXPECT_EQ(reader.identity().identity, "0123456789abcdef");
+    EXPECT_EQ(reader.prompt_ids(), ids);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(canonical_bytes(reader.read(i)),
+                canonical_bytes(make_trajectory(ids[i], selected)));
+    }
+    EXPECT_NO_THROW(reader.verify());
+  }
+}
+
+TEST_F(TrajectoryStoreTest, CanonicalBytesAreLittleEndianAndComplete) {
+  Trajectory trajectory;
+  trajectory.prompt_id = 0x0102;
+  trajectory.block_size = 1;
+  trajectory.stop = StopReason::eos;
+  trajectory.eos_position = 0;
+  trajectory.forwards = 3;
+  trajectory.prompt = {0x01020304};
+  trajectory.blocks = {{.states = {5}, .states_seen = 2, .selected_state = -1}};
+  const auto u64 = [](char low) { return std::string(1, low) + std::string(7, '\0'); };
+  const std::string expected = std::string("\x02\x01\0\0\0\0\0\0", 8) + std::string("\1\0\0\0", 4) +
+                               std::string(1, '\0') + u64(0) + u64(3) + u64(0) + u64(1) +
+                               "\x04\x03\x02\x01" + u64(1) + std::string("\2\0\0\0", 4) +
+                               "\xff\xff\xff\xff" + u64(1) + std::string("\5\0\0\0", 4);
+  EXPECT_EQ(canonical_bytes(trajectory), expected);
+  const std::uint64_t digest = trajectory_digest(trajectory);
+  const auto changed = [&](const auto& change) {
+    Trajectory other = trajectory;
+    change(other);
+    return trajectory_digest(other) != digest;
+  };
+  EXPECT_TRUE(changed([](Trajectory& t) { t.prompt_id = 1; }));
+  EXPECT_TRUE(changed([](Trajectory& t) { t.forwards = 4; }));
+  EXPECT_TRUE(changed([](Trajectory& t) { t.stop = StopReason::length; }));
+  EXPECT_TRUE(changed([](Trajectory& t) { t.prompt.clear(); }));
+  EXPECT_TRUE(changed([](Trajectory& t) { t.blocks[0].states[0] = 6; }));
+  EXPECT_TRUE(changed([](Trajectory& t) { t.blocks[0].selected_state = 0; }));
+}
+
+TEST_F(TrajectoryStoreTest, DigestDoesNotDependOnLeasesOrTheirOrder) {
+  write_shard(0, {5, 1, 9}, false, "one");
+  write_shard(1, {2}, false, "one");
+  write_shard(7, {9, 2}, false, "two");
+  write_shard(3, {1}, false, "two");
+  write_shard(4, {5}, false, "two");
+  const auto one = TrajectoryStore::open(directory_ / "one");
+  const auto two = TrajectoryStore::open(directory_ / "two");
+  EXPECT_EQ(one.store_digest(), two.store_digest());
+  EXPECT_EQ(two.next_lease(), 8);
+  write_shard(8, {10}, false, "two");
+  EXPECT_NE(one.store_digest(), TrajectoryStore::open(directory_ / "two").store_digest());
+}
+
+TEST_F(TrajectoryStoreTest, ReadsAnyPromptThroughMoreShardsThanStayOpen) {
+  for (LeaseId lease = 0; lease < 40; ++lease) {
+    write_shard(lease, {2 * lease, 2 * lease + 1});
+  }
+  put(directory_ / ".tmp-99-0-0", "unfinished");
+  put(directory_ / "lease-x.h5", "not a shard name");
+  const auto store = TrajectoryStore::open(directory_);
+  EXPECT_EQ(store.size(), 80u);
+  EXPECT_TRUE(store.damaged().empty());
+  EXPECT_EQ(store.prompt_ids().back(), 79);
+  for (const PromptId id : {0, 79, 40, 3, 78, 1, 0}) {
+    EXPECT_EQ(canonical_bytes(store.read(id)), canonical_bytes(make_trajectory(id)));
+  }
+  EXPECT_FALSE(store.contains(80));
+  EXPECT_THROW(static_cast<void>(store.read(80)), DataError);
+  EXPECT_NO_THROW(store.verify());
+}
+
+TEST_F(TrajectoryStoreTest, MissingDirectoryIsAnEmptyStore) {
+  const auto store = TrajectoryStore::open(directory_ / "absent");
+  EXPECT_EQ(store.size(), 0u);
+  EXPECT_EQ(store.next_lease(), 0);
+}
+
+TEST_F(TrajectoryStoreTest, DoubledPromptOverShardsIsRefusedByName) {
+  write_shard(0, {1, 2});
+  write_shard(1, {3, 2});
+  try {
+    static_cast<void>(TrajectoryStore::open(directory_));
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("prompt 2"), HasSubstr("lease-00000000"),
+                                             HasSubstr("lease-00000001")));
+  }
+}
+
+TEST_F(TrajectoryStoreTest, ShardsOfDifferentRoundsAreNoStore) {
+  write_shard(0, {1}, false, "", 1);
+  write_shard(1, {2}, false, "", 2);
+  EXPECT_THROW(static_cast<void>(TrajectoryStore::open(directory_)), DataError);
+}
+
+TEST_F(TrajectoryStoreTest, TruncatedAndFlippedShardsAreNamedAndNotDone) {
+  write_shard(0, {1, 2, 3});
+  const fs::path path = write_shard(1, {4, 5, 6});
+  const std::string whole = read_file(path);
+  RandomStream stream(3, RandomPurpose::test);
+  const auto start = std::chrono::steady_clock::now();
+  for (int trial = 0; trial < 120; ++trial) {
+    std::string bytes = whole;
+    if (trial % 2 == 0) {
+      bytes.resize(stream.below(whole.size()));
+    } else {
+      bytes[stream.below(whole.size())] ^= static_cast<char>(1 << stream.below(8));
+    }
+    put(path, bytes);
+    const auto store = TrajectoryStore::open(directory_);
+    ASSERT_EQ(store.damaged().size(), 1u) << trial;
+    EXPECT_THAT(store.damaged()[0].reason, HasSubstr("lease-00000001.h5"));
+    EXPECT_EQ(store.prompt_ids(), (std::vector<PromptId>{1, 2, 3}));
+    EXPECT_EQ(store.next_lease(), 2);
+    EXPECT_THROW(store.verify(), DataError);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// What a seal cannot catch: a file that was written wrongly and then sealed.
+TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
+  const auto refused = [&](const std::string& dataset, const auto& values,
+                           const std::string& expected) {
+    const fs::path source = committed_shard_path(directory_, 0);
+    if (!fs::exists(source)) {
+      write_shard(0, {1, 2});
+    }
+    const Hdf5Reader reader(source);
+    const fs::path path = directory_ / "lease-00000009.h5";
+    Hdf5Writer writer(path);
+    for (const char* name : {"lease", "attempt", "rank", "round", "block_size", "format_version"}) {
+      writer.attribute(name, reader.integer_attribute(name));
+    }
+    for (const char* name : {"format", "identity", "content_digest"}) {
+      writer.attribute(name, reader.text_attribute(name));
+    }
+    for (const char* name : {"lease_prompt_ids", "record_prompt_id", "record_eos_position",
+                             "record_forwards", "record_flipped_blocks", "record_digest",
+                             "prompt_offset", "block_offset", "state_offset"}) {
+      if (dataset != name) {
+        writer.write(name, reader.read<std::int64_t>(name));
+      }
+    }
+    for (const char* name : {"prompt_tokens", "state_tokens", "block_num_states",
+                             "block_states_seen", "block_selected_state"}) {
+      if (dataset != name) {
+        writer.write(name, reader.read<std::int32_t>(name));
+      }
+    }
+    if (dataset != "record_stop") {
+      writer.write("record_stop", reader.read<std::uint8_t>("record_stop"));
+    }
+    if (!values.empty()) {
+      writer.write(dataset, values);
+    }
+    writer.close();
+    try {
+      const TrajectoryReader bad(path);
+      bad.verify();
+      ADD_FAILURE() << dataset << " accepted";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(HasSubstr("lease-00000009.h5"), HasSubstr(expected)));
+    }
+  };
+  using Integers = std::vector<std::int64_t>;
+  refused("state_tokens", std::vector<std::int32_t>{}, "state_tokens");
+  refused("record_digest", Integers{}, "record_digest");
+  refused("record_digest", Integers{1, 2}, "digest");
+  refused("record_prompt_id", Integers{1, 1}, "lease's prompts");
+  refused("record_prompt_id", Integers{1, 3}, "lease's prompts");
+  refused("record_prompt_id", Integers{1}, "differ in length");
+  refused("prompt_offset", Integers{0, 1 << 20, 3}, "offsets");
+  refused("prompt_offset", Integers{0, -5, 3}, "offsets");
+  refused("state_offset", Integers{0, 1}, "offsets");
+  refused("record_stop", std::vector<std::uint8_t>{9, 9}, "stop reason");
+  refused("record_stop", std::vector<std::int32_t>{1, 1}, "element type");
+  refused("record_forwards", Integers{100000, 100000}, "digest of prompt");
+}
+
+TEST_F(TrajectoryStoreTest, WriterRefusesWhatIsNotItsLease) {
+  const ShardIdentity identity{.lease = 1,
+                               .attempt = 0,
+                               .rank = 0,
+                               .round = 1,
+                               .block_size = kBlock,
+                               .prompt_ids = {1, 2},
+                               .identity = ""};
+  TrajectoryWriter writer(directory_, identity);
+  writer.append(make_trajectory(1));
+  EXPECT_THROW(writer.append(make_trajectory(1)), InternalError);
+  EXPECT_THROW(writer.append(make_trajectory(3)), InternalError);
+  Trajectory other_block = make_trajectory(2);
+  other_block.block_size = 2;
+  EXPECT_THROW(writer.append(other_block), InternalError);
+  Trajectory invalid = make_trajectory(2);
+  invalid.eos_position = 1 << 20;
+  EXPECT_THROW(writer.append(invalid), InternalError);
+  EXPECT_THROW(static_cast<void>(writer.finish()), InternalError);  // prompt 2 is missing
+  EXPECT_TRUE(fs::is_empty(directory_));
+}
+
+TEST_F(TrajectoryStoreTest, CommitTwiceIsRefusedAndDiscardLeavesNothing) {
+  write_shard(1, {1});
+  TrajectoryWriter writer(directory_, {.lease = 1,
+                                       .attempt = 2,
+                                       .rank = 0,
+                                       .round = 1,
+                                       .block_size = kBlock,
+                                       .prompt_ids = {1},
+                                       .identity = ""});
+  writer.append(make_trajectory(1));
+  const fs::path temporary = writer.finish();
+  EXPECT_EQ(temporary.filename(), ".tmp-1-2-0");
+  EXPECT_THROW(commit_shard(directory_, 1, 2, 0), InternalError);
+  EXPECT_TRUE(fs::exists(temporary));
+  discard_shard(directory_, 1, 2, 0);
+  EXPECT_FALSE(fs::exists(temporary));
+  EXPECT_NO_THROW(discard_shard(directory_, 1, 2, 0));
+}
+
+TEST_F(TrajectoryStoreTest, UnwritableDirectoryIsAnEnvironmentError) {
+  TrajectoryWriter writer(directory_ / "absent", {.lease = 1,
+                                                  .attempt = 0,
+                                                  .rank = 0,
+                                                  .round = 1,
+                                                  .block_size = kBlock,
+                                                  .prompt_ids = {1},
+                                                  .identity = ""});
+  writer.append(make_trajectory(1));
+  EXPECT_THROW(static_cast<void>(writer.finish()), EnvironmentError);
+}
+
+}  // namespace
+}  // namespace jforge

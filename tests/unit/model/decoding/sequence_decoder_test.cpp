@@ -1,0 +1,312 @@
+/// Decoders by hand: drafts of the exact rules, every place an end of sequence can take, limits,
+/// misuse.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/unit/model/decoding/fake_decode_model.h"
+
+namespace jforge::test {
+namespace {
+
+constexpr std::uint64_t kVocabulary = 4096;
+
+std::vector<TokenId> ids(std::span<const TokenId> tokens) { return {tokens.begin(), tokens.end()}; }
+
+void advance(SequenceDecoder& decoder, std::vector<TokenId> predictions) {
+  decoder.advance(predictions);
+}
+
+bool drawn_from(std::span<const TokenId> drawn, const std::vector<TokenId>& population) {
+  return std::ranges::all_of(drawn, [&](TokenId token) {
+    return std::ranges::find(population, token) != population.end();
+  });
+}
+
+TEST(GreedyDecoder, PrefillsAllButTheLastTokenAndForwardsOneTokenAtATime) {
+  const auto decoder = make_greedy_decoder({.id = 1, .prompt = {5, 6, 7}, .max_new_tokens = 2});
+  EXPECT_EQ(decoder->max_positions(), 4);
+  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(decoder->first_output(), 2U);
+  advance(*decoder, {});
+  EXPECT_EQ(decoder->kv_length(), 2);
+  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{7});
+  EXPECT_EQ(decoder->first_output(), 0U);
+  advance(*decoder, {8});
+  EXPECT_EQ(decoder->kv_length(), 3);
+  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{8});
+  EXPECT_FALSE(decoder->finished());
+  EXPECT_THROW((void)decoder->take_result(), InternalError);
+  advance(*decoder, {9});
+  ASSERT_TRUE(decoder->finished());
+  EXPECT_EQ(decoder->kv_length(), decoder->max_positions());
+  EXPECT_THROW(advance(*decoder, {1}), InternalError);
+  const auto result = decoder->take_result();
+  EXPECT_EQ(result.id, 1);
+  EXPECT_EQ(result.tokens, (std::vector<TokenId>{8, 9}));
+  EXPECT_EQ(result.forwards, 2);
+  EXPECT_EQ(result.prefill_forwards, 1);
+  EXPECT_EQ(result.stop, StopReason::length);
+}
+
+TEST(GreedyDecoder, PromptOfOneTokenNeedsNoPrefill) {
+  const auto decoder = make_greedy_decoder({.prompt = {5}, .max_new_tokens = 9, .eos_ids = {3, 8}});
+  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{5});
+  advance(*decoder, {8});
+  ASSERT_TRUE(decoder->finished());
+  const auto result = decoder->take_result();
+  EXPECT_EQ(result.prefill_forwards, 0);
+  EXPECT_EQ(result.forwards, 1);
+  EXPECT_EQ(result.tokens, std::vector<TokenId>{8});
+  EXPECT_EQ(result.stop, StopReason::eos);
+}
+
+/// A Jacobi decoder past its prefill, with f = 10 and the draft [10, r_1 … r_{n−1}] pending.
+std::unique_ptr<SequenceDecoder> started(DraftWindow window, std::int64_t max_new_tokens,
+                                         std::vector<TokenId> eos_ids = {}) {
+  auto decoder = make_jacobi_decoder({.id = 3,
+                                      .prompt = {100, 101, 102},
+                                      .max_new_tokens = max_new_tokens,
+                                      .eos_ids = std::move(eos_ids)},
+                                     {.block_size = 4, .window = window, .seed = 5});
+  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{100, 101, 102}));
+  EXPECT_EQ(decoder->first_output(), 2U);
+  decoder->advance(std::vector<TokenId>{10});
+  return decoder;
+}
+
+TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
+  const auto decoder = started(DraftWindow::running, 100);
+  const auto draft = ids(decoder->pending());
+  ASSERT_EQ(draft.size(), 4U);
+  EXPECT_EQ(draft[0], 10);
+  EXPECT_TRUE(drawn_from(std::span(draft).subspan(1), {100, 101, 102}));
+  // Only draft[1] is right: a = 2, the next draft is [g_1, g_2 | two fillers]; g_3 is not used.
+  advance(*decoder, {draft[1], 50, 51, 52});
+  EXPECT_EQ(decoder->kv_length(), 5);
+  const auto next = ids(decoder->pending());
+  ASSERT_EQ(next.size(), 4U);
+  EXPECT_EQ(next[0], 50);
+  EXPECT_EQ(next[1], 51);
+  EXPECT_TRUE(drawn_from(std::span(next).subspan(2), {100, 101, 102, 10, draft[1]}));
+}
+
+TEST(RunningWindow, FullAcceptanceStartsFromTheLastPrediction) {
+  const auto decoder = started(DraftWindow::running, 100);
+  const auto draft = ids(decoder->pending());
+  advance(*decoder, {draft[1], draft[2], draft[3], 60});
+  EXPECT_EQ(decoder->kv_length(), 7);
+  const auto next = ids(decoder->pending());
+  ASSERT_EQ(next.size(), 4U);
+  EXPECT_EQ(next[0], 60);
+  EXPECT_TRUE(
+      drawn_from(std::span(next).subspan(1), {100, 101, 102, 10, draft[1], draft[2], draft[3]}));
+}
+
+TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
+  const auto decoder = started(DraftWindow::running, 100);
+  RandomStream stream(5, RandomPurpose::jacobi_draft, 0, 3, 0);
+  std::vector<TokenId> context{100, 101, 102};
+  auto draft = ids(decoder->pending());
+  for (std::size_t j = 1; j < 4; ++j) {
+    EXPECT_EQ(draft[j], context[static_cast<std::size_t>(stream.below(context.size()))]);
+  }
+  advance(*decoder, {70, 71, 72, 73});
+  context.push_back(10);
+  draft = ids(decoder->pending());
+  EXPECT_EQ(std::vector<TokenId>(draft.begin(), draft.begin() + 3),
+            (std::vector<TokenId>{70, 71, 72}));
+  EXPECT_EQ(draft[3], context[static_cast<std::size_t>(stream.below(context.size()))]);
+}
+
+TEST(RunningWindow, DraftIsCutToWhatRemains) {
+  const auto decoder = started(DraftWindow::running, 3);
+  EXPECT_EQ(decoder->pending().size(), 3U);
+  EXPECT_EQ(decoder->max_positions(), 6);
+  advance(*decoder, {50, 51, 52});
+  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{50, 51}));
+  advance(*decoder, {51, 53});
+  ASSERT_TRUE(decoder->finished());
+  const auto result = decoder->take_result();
+  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 50, 51}));
+  EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 2}));
+}
+
+TEST(ShrinkingWindow, DraftShrinksUntilTheBlockIsDone) {
+  const auto decoder = started(DraftWindow::shrinking, 6);
+  const auto draft = ids(decoder->pending());
+  ASSERT_EQ(draft.size(), 4U);
+  advance(*decoder, {draft[1], 50, 51, 52});
+  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{50, 51}));
+  advance(*decoder, {53, 54});
+  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{53});
+  advance(*decoder, {55});
+  const auto next = ids(decoder->pending());
+  ASSERT_EQ(next.size(), 2U) << "the last block is cut to T";
+  EXPECT_EQ(next[0], 55);
+  EXPECT_EQ(decoder->kv_length(), 7);
+  advance(*decoder, {next[1], 99});
+  ASSERT_TRUE(decoder->finished());
+  const auto result = decoder->take_result();
+  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 50, 53, 55, next[1]}));
+  EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{2, 1, 1, 2}));
+  EXPECT_TRUE(result.blocks.empty());
+}
+
+TEST(EndOfSequence, PredictedByPrefillEndsWithoutAForward) {
+  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+    const auto decoder = started(window, 100, {10});
+    ASSERT_TRUE(decoder->finished());
+    const auto result = decoder->take_result();
+    EXPECT_EQ(result.tokens, std::vector<TokenId>{10});
+    EXPECT_EQ(result.stop, StopReason::eos);
+    EXPECT_EQ(result.prefill_forwards, 1);
+    EXPECT_EQ(result.forwards, 0);
+  }
+}
+
+TEST(EndOfSequence, AsCorrectionItIsAppendedWithoutAnotherForward) {
+  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+    const auto decoder = started(window, 100, {2});
+    const auto draft = ids(decoder->pending());
+    advance(*decoder, {draft[1], 2, 51, 52});
+    ASSERT_TRUE(decoder->finished());
+    const auto result = decoder->take_result();
+    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 2}));
+    EXPECT_EQ(result.accepted, std::vector<std::int32_t>{3});
+    EXPECT_EQ(result.stop, StopReason::eos);
+  }
+}
+
+TEST(EndOfSequence, InsideTheAcceptedRunCutsWhatFollows) {
+  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+    const auto decoder = started(window, 100, {2});
+    advance(*decoder, {20, 2, 21, 22});
+    const auto draft = ids(decoder->pending());
+    EXPECT_EQ(draft[1], 2);
+    EXPECT_EQ(draft[2], 21);
+    advance(*decoder, window == DraftWindow::running ? std::vector<TokenId>{2, 21, 30, 31}
+                                                     : std::vector<TokenId>{2, 21, 30});
+    ASSERT_TRUE(decoder->finished());
+    const auto result = decoder->take_result();
+    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 20, 2}));
+    EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 2}));
+  }
+}
+
+TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotReturned) {
+  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+    const auto decoder = started(window, 1, {2});
+    EXPECT_EQ(decoder->pending().size(), 1U);
+    advance(*decoder, {2});
+    ASSERT_TRUE(decoder->finished());
+    const auto result = decoder->take_result();
+    EXPECT_EQ(result.tokens, std::vector<TokenId>{10});
+    EXPECT_EQ(result.stop, StopReason::length);
+  }
+}
+
+/// Every offset of the first three blocks as the place of the first end of sequence.
+TEST(EndOfSequence, AnywhereInTheAnswerGivesGreedyTokensInEveryMode) {
+  FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary)});
+  const std::int32_t n = 4;
+  int places = 0;
+  for (PromptId id = 0; id < 12; ++id) {
+    const auto prompt = random_prompt(id, 3, kVocabulary);
+    const auto text = fake.greedy(prompt, 20);
+    for (std::size_t place = 0; place < 3 * static_cast<std::size_t>(n); ++place) {
+      const auto first = std::ranges::find(text, text[place]);
+      if (static_cast<std::size_t>(first - text.begin()) != place) {
+        continue;  // the token occurs earlier, so it cannot end the answer here
+      }
+      ++places;
+      const DecodeRequest request{
+          .id = id, .prompt = prompt, .max_new_tokens = 20, .eos_ids = {text[place]}};
+      const std::vector<TokenId> expected(text.begin(), first + 1);
+      const auto greedy = drive(*make_greedy_decoder(request), fake);
+      EXPECT_EQ(greedy.tokens, expected);
+      EXPECT_EQ(greedy.stop, StopReason::eos);
+      EXPECT_EQ(greedy.forwards, static_cast<std::int64_t>(expected.size()));
+      for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+        const auto result = drive(
+            *make_jacobi_decoder(request, {.block_size = n, .window = window, .seed = 8}), fake);
+        EXPECT_EQ(result.tokens, expected);
+        EXPECT_EQ(result.stop, StopReason::eos);
+        EXPECT_LE(result.forwards, greedy.forwards);
+        if (place > 0) {
+          EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), std::size_t{0}),
+                    expected.size());
+        }
+      }
+      const auto blocks =
+          drive(*make_jacobi_decoder(
+                    request,
+                    {.block_size = n, .seed = 8, .complete_blocks = true, .record_states = true}),
+                fake);
+      EXPECT_EQ(blocks.tokens, expected);
+      EXPECT_EQ(blocks.stop, StopReason::eos);
+      ASSERT_EQ(blocks.blocks.size(), place / static_cast<std::size_t>(n) + 1);
+      const auto& last = blocks.blocks.back().states;
+      const auto block_begin = text.begin() + static_cast<std::ptrdiff_t>(place) / n * n;
+      EXPECT_TRUE(std::equal(last.end() - n, last.end(), block_begin))
+          << "the block is completed past its end of sequence";
+    }
+  }
+  EXPECT_GE(places, 60);
+}
+
+TEST(CompleteBlocks, CutTheAnswerAtTAndNotTheBlocks) {
+  FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary), .local = 0});
+  const auto prompt = random_prompt(1, 4, kVocabulary);
+  const auto text = fake.greedy(prompt, 12);
+  // The end of sequence stands in the last block, but behind T.
+  const DecodeRequest request{
+      .id = 1, .prompt = prompt, .max_new_tokens = 9, .eos_ids = {text[10]}};
+  ASSERT_EQ(std::ranges::count(text, text[10]), 1);
+  const auto decoder = make_jacobi_decoder(
+      request, {.block_size = 4, .complete_blocks = true, .record_states = true});
+  EXPECT_EQ(decoder->max_positions(), 4 + 12);
+  const auto result = drive(*decoder, fake);
+  EXPECT_EQ(result.tokens, std::vector<TokenId>(text.begin(), text.begin() + 9));
+  EXPECT_EQ(result.stop, StopReason::length);
+  EXPECT_EQ(result.blocks.size(), 3U);
+  EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), 0), 12);
+}
+
+TEST(Requests, BadOnesAreRefused) {
+  const DecodeRequest good{.id = 1, .prompt = {1}, .max_new_tokens = 4};
+  auto empty = good;
+  empty.prompt.clear();
+  auto negative = good;
+  negative.prompt = {1, -3};
+  auto none = good;
+  none.max_new_tokens = 0;
+  auto absurd = good;
+  absurd.max_new_tokens = std::int64_t{1} << 40;
+  EXPECT_THROW((void)make_greedy_decoder(empty), DataError);
+  EXPECT_THROW((void)make_jacobi_decoder(empty, {}), DataError);
+  EXPECT_THROW((void)make_greedy_decoder(negative), DataError);
+  EXPECT_THROW((void)make_jacobi_decoder(negative, {}), DataError);
+  EXPECT_THROW((void)make_greedy_decoder(none), ConfigError);
+  EXPECT_THROW((void)make_jacobi_decoder(none, {}), ConfigError);
+  EXPECT_THROW((void)make_greedy_decoder(absurd), ConfigError);
+  EXPECT_THROW((void)make_jacobi_decoder(absurd, {}), ConfigError);
+  EXPECT_THROW((void)make_jacobi_decoder(good, {.block_size = 0}), ConfigError);
+  EXPECT_THROW((void)make_jacobi_decoder(good, {.record_states = true}), ConfigError);
+  EXPECT_THROW(
+      (void)make_jacobi_decoder(good, {.window = DraftWindow::running, .complete_blocks = true}),
+      ConfigError);
+}
+
+TEST(Decoders, RefuseTheWrongNumberOfPredictions) {
+  const auto greedy = make_greedy_decoder({.prompt = {1, 2}, .max_new_tokens = 4});
+  EXPECT_THROW(advance(*greedy, {1}), InternalError);
+  const auto jacobi = started(DraftWindow::running, 100);
+  EXPECT_THROW(advance(*jacobi, {1, 2, 3}), InternalError);
+  EXPECT_THROW((void)jacobi->take_result(), InternalError);
+}
+
+}  // namespace
+}  // namespace jforge::test

@@ -1,0 +1,249 @@
+/// The decoders over the real arithmetic: invariants I1, I4 and I5, and the golden greedy texts.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/hf_model.h"
+#include "model/decoding/batch_decoder.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/random.h"
+#include "runtime/tensor/buffer.h"
+#include "tests/unit/model/decoding/fake_decode_model.h"
+
+namespace jforge::test {
+namespace {
+
+/// A model in memory with everything it borrows.
+struct Model {
+  explicit Model(const TransformerConfig& model_config)
+      : config(model_config),
+        table(config, 1),
+        memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account),
+        kernels(make_cpu_kernel_set()) {}
+
+  [[nodiscard]] TensorView flat() const { return memory.floats({table.flat_size()}); }
+  [[nodiscard]] InferenceTransformer transformer(std::int32_t num_slots, std::int32_t slot_capacity,
+                                                 std::int32_t max_rows = 0) {
+    return InferenceTransformer(
+        config, table, flat(), *kernels, account,
+        {.num_slots = num_slots, .slot_capacity = slot_capacity, .max_rows = max_rows});
+  }
+
+  TransformerConfig config;
+  ParameterTable table;
+  MemoryAccount account{"test"};
+  Buffer memory;
+  std::unique_ptr<KernelSet> kernels;
+};
+
+TransformerConfig tiny_config() {
+  TransformerConfig config;
+  config.vocabulary_size = 97;
+  config.hidden_size = 48;
+  config.intermediate_size = 80;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.max_position_embeddings = 256;
+  config.tie_word_embeddings = true;
+  config.validate();
+  return config;
+}
+
+/// Random weights ten times the usual size: sharper predictions, hence answers that vary.
+struct RandomModel : Model {
+  RandomModel() : Model(tiny_config()) {
+    initialise_weights(table, flat(), 5, config.num_layers);
+    auto* const values = reinterpret_cast<float*>(memory.data());
+    for (const ParameterEntry& entry : table.entries()) {
+      if (entry.decay) {
+        std::for_each_n(values + entry.offset, entry.shape.elements(), [](float& x) { x *= 10; });
+      }
+    }
+  }
+};
+
+DecodeRequest request(PromptId id, std::int64_t max_new_tokens) {
+  return {.id = id,
+          .prompt = random_prompt(id, 1 + static_cast<std::size_t>(id) * 5 % 23, 97),
+          .max_new_tokens = max_new_tokens};
+}
+
+std::map<PromptId, DecodeResult> decode(
+    DecodeModel& model, std::int32_t batch, PromptId count,
+    const std::function<std::unique_ptr<SequenceDecoder>(PromptId)>& make) {
+  BatchDecoder decoder(model, batch);
+  std::map<PromptId, DecodeResult> results;
+  PromptId next = 0;
+  decoder.run(
+      [&]() -> std::unique_ptr<SequenceDecoder> { return next == count ? nullptr : make(next++); },
+      [&](DecodeResult result) {
+        const PromptId id = result.id;
+        results.emplace(id, std::move(result));
+      });
+  return results;
+}
+
+TEST(TransformerDecoding, JacobiEqualsGreedyForEveryBlockSizeWindowAndBatch) {  // I1
+  constexpr PromptId kPrompts = 10;
+  RandomModel model;
+  auto transformer = model.transformer(8, 160, 50);
+  const auto greedy = decode(transformer, 1, kPrompts,
+                             [](PromptId id) { return make_greedy_decoder(request(id, 60)); });
+  bool varied = false;
+  for (const auto& [id, result] : greedy) {
+    varied = varied || result.tokens[1] != result.tokens[2];
+  }
+  EXPECT_TRUE(varied) << "a model that repeats one token tests nothing";
+  for (const std::int32_t block_size : {1, 4, 16, 64}) {
+    for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+      for (const std::uint64_t seed : {0, 7}) {
+        const auto jacobi = decode(transformer, seed == 0 ? 8 : 3, kPrompts, [&](PromptId id) {
+          return make_jacobi_decoder(request(id, 60),
+                                     {.block_size = block_size, .window = window, .seed = seed});
+        });
+        for (const auto& [id, result] : jacobi) {
+          EXPECT_EQ(result.tokens, greedy.at(id).tokens) << "prompt " << id << ", n " << block_size;
+          EXPECT_LE(result.forwards, greedy.at(id).forwards);
+        }
+      }
+    }
+  }
+}
+
+TEST(TransformerDecoding, TrajectoriesDoNotDependOnTheBatch) {
+  constexpr PromptId kPrompts = 12;
+  RandomModel model;
+  const auto run = [&](std::int32_t batch, std::int32_t max_rows) {
+    auto transformer = model.transformer(batch, 160, max_rows);
+    return decode(transformer, batch, kPrompts, [](PromptId id) {
+      return make_jacobi_decoder(
+          request(id, 40),
+          {.block_size = 16, .seed = 3, .complete_blocks = true, .record_states = true});
+    });
+  };
+  const auto alone = run(1, 1);
+  for (const std::int32_t batch : {3, 8, 12}) {
+    for (const auto& [id, result] : run(batch, 0)) {
+      const DecodeResult& expected = alone.at(id);
+      EXPECT_EQ(result.accepted, expected.accepted);
+      ASSERT_EQ(result.blocks.size(), expected.blocks.size());
+      for (std::size_t i = 0; i < result.blocks.size(); ++i) {
+        EXPECT_EQ(result.blocks[i].states, expected.blocks[i].states);
+      }
+    }
+  }
+}
+
+std::vector<float> logits_after(InferenceTransformer& transformer, std::int32_t slot,
+                                std::int64_t begin, std::span<const TokenId> tokens,
+                                std::int64_t vocabulary_size, MemoryAccount& account) {
+  std::vector<DecodeRow> rows;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back(
+        {.token = tokens[i],
+         .place = {.slot = slot,
+                   .position = static_cast<std::int32_t>(begin) + static_cast<std::int32_t>(i)},
+         .wants_output = i + 1 == tokens.size()});
+  }
+  const Buffer output(static_cast<std::size_t>(vocabulary_size) * sizeof(float), account);
+  transformer.logits(rows, output.floats({1, vocabulary_size}));
+  std::vector<float> values(static_cast<std::size_t>(vocabulary_size));
+  std::memcpy(values.data(), output.data(), output.bytes());
+  return values;
+}
+
+/// Continues in slot 0 what decoding left in the cache, and computes the same afresh in slot 1.
+TEST(TransformerDecoding, CacheOfCommittedTokensEqualsAFreshForwardBitForBit) {  // I5
+  RandomModel model;
+  auto transformer = model.transformer(2, 160);
+  for (PromptId id = 0; id < 6; ++id) {
+    const auto asked = request(id, 48);
+    for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+      const auto decoder =
+          make_jacobi_decoder(asked, {.block_size = 16, .window = window, .seed = 2});
+      std::int64_t length = 0;
+      const auto result = drive(*decoder, transformer, [&](const SequenceDecoder& stepped) {
+        length = stepped.kv_length();
+      });
+      ASSERT_EQ(length, static_cast<std::int64_t>(asked.prompt.size() + result.tokens.size()));
+      std::vector<TokenId> all = asked.prompt;
+      all.insert(all.end(), result.tokens.begin(), result.tokens.end());
+      const TokenId probe = 11;
+      const auto cached = logits_after(transformer, 0, length, std::span(&probe, 1),
+                                       model.config.vocabulary_size, model.account);
+      all.push_back(probe);
+      const auto fresh =
+          logits_after(transformer, 1, 0, all, model.config.vocabulary_size, model.account);
+      EXPECT_EQ(std::memcmp(cached.data(), fresh.data(), cached.size() * sizeof(float)), 0)
+          << "prompt " << id;
+    }
+  }
+}
+
+TEST(TransformerDecoding, FixedPointIsReproducedByOneForward) {  // I4
+  RandomModel model;
+  auto transformer = model.transformer(1, 160);
+  const auto asked = request(3, 32);
+  const auto result = drive(
+      *make_jacobi_decoder(
+          asked, {.block_size = 16, .seed = 2, .complete_blocks = true, .record_states = true}),
+      transformer);
+  ASSERT_EQ(result.blocks.size(), 2U);
+  std::vector<TokenId> all = asked.prompt;
+  const auto& states = result.blocks[0].states;
+  all.insert(all.end(), states.end() - 16, states.end());
+  std::vector<DecodeRow> rows;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    rows.push_back({.token = all[i], .place = {.position = static_cast<std::int32_t>(i)}});
+  }
+  std::vector<TokenId> predictions(all.size());
+  transformer.predict(rows, predictions);
+  EXPECT_TRUE(std::equal(states.end() - 15, states.end(), predictions.end() - 16));
+  EXPECT_EQ(predictions.back(), result.blocks[1].states[0]) << "f_next";
+}
+
+class GoldenDecoding : public testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenDecoding, EveryMethodGivesTheReferenceGreedyText) {
+  const char* const source = std::getenv("JFORGE_SOURCE_DIR");
+  ASSERT_NE(source, nullptr) << "run through ctest, or set JFORGE_SOURCE_DIR";
+  const auto directory =
+      std::filesystem::path(source) / "tests" / "golden" / "reference" / GetParam();
+  const auto read = [&](const char* name) {
+    std::ifstream file(directory / name);
+    return nlohmann::json::parse(file).get<std::vector<TokenId>>();
+  };
+  const auto expected = read("greedy48.json");
+  Model model(read_hf_config(directory));
+  load_hf_weights(directory, model.config, model.table, model.flat());
+  auto transformer = model.transformer(2, 128);
+  const DecodeRequest asked{.prompt = read("ids.json"), .max_new_tokens = 48};
+  EXPECT_EQ(drive(*make_greedy_decoder(asked), transformer).tokens, expected);
+  for (const std::int32_t block_size : {1, 4, 16, 64}) {
+    for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
+      EXPECT_EQ(drive(*make_jacobi_decoder(asked, {.block_size = block_size, .window = window}),
+                      transformer)
+                    .tokens,
+                expected);
+    }
+    EXPECT_EQ(
+        drive(*make_jacobi_decoder(asked, {.block_size = block_size, .complete_blocks = true}),
+              transformer)
+            .tokens,
+        expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ReferenceModels, GoldenDecoding,
+                         testing::Values("gqa-untied", "mha-tied"));
+
+}  // namespace
+}  // namespace jforge::test

@@ -1,0 +1,355 @@
+#include "tests/unit/model/kernels/kernel_test_support.h"
+
+namespace jforge::testing {
+namespace {
+
+class RowWise : public KernelTest {};
+JFORGE_KERNEL_SUITE(RowWise);
+
+constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kColumns = 37;  // Two full vectors and a rest.
+const Shape kShape{kRows, kColumns};
+
+Doubles rms_norm_reference(const Doubles& x, const Doubles& weight, double epsilon) {
+  Doubles y(x.size());
+  const auto columns = weight.size();
+  for (std::size_t row = 0; row < x.size() / columns; ++row) {
+    double squares = 0;
+    for (std::size_t i = 0; i < columns; ++i) {
+      squares += x[row * columns + i] * x[row * columns + i];
+    }
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(columns) + epsilon);
+    for (std::size_t i = 0; i < columns; ++i) {
+      y[row * columns + i] = x[row * columns + i] * inverse * weight[i];
+    }
+  }
+  return y;
+}
+
+TEST_P(RowWise, RmsNormAndItsGradients) {
+  const Floats x = random_floats(kShape.elements(), 1);
+  const Floats weight = random_floats(kColumns, 2);
+  const Floats dy = random_floats(kShape.elements(), 3);
+  Floats y(x.size());
+  Floats inverse(at(kRows));
+  kernels_->rms_norm(view(x, kShape), view(weight, Shape{kColumns}), 1e-3F, view(y, kShape),
+                     view(inverse, Shape{kRows}));
+  const double epsilon = static_cast<double>(1e-3F);
+  EXPECT_LT(relative_error(y, rms_norm_reference(to_double(x), to_double(weight), epsilon)),
+            kTolerance);
+  Floats without(x.size());
+  kernels_->rms_norm(view(x, kShape), view(weight, Shape{kColumns}), 1e-3F, view(without, kShape),
+                     {});
+  EXPECT_TRUE(same_bits(y, without));
+
+  // Both gradients are added to what is there.
+  Floats dx(x.size(), 0.5F);
+  Floats dw(weight.size(), -0.25F);
+  kernels_->rms_norm_backward(view(dy, kShape), view(x, kShape), view(weight, Shape{kColumns}),
+                              view(inverse, Shape{kRows}), view(dx, kShape),
+                              view(dw, Shape{kColumns}));
+  Doubles expected_dx = numerical_gradient(
+      [&](const Doubles& v) {
+        return weighted_sum(rms_norm_reference(v, to_double(weight), epsilon), dy);
+      },
+      to_double(x));
+  Doubles expected_dw = numerical_gradient(
+      [&](const Doubles& v) {
+        return weighted_sum(rms_norm_reference(to_double(x), v, epsilon), dy);
+      },
+      to_double(weight));
+  for (double& value : expected_dx) value += 0.5;
+  for (double& value : expected_dw) value -= 0.25;
+  EXPECT_LT(relative_error(dx, expected_dx), kTolerance);
+  EXPECT_LT(relative_error(dw, expected_dw), kTolerance);
+}
+
+Doubles swiglu_reference(const Doubles& gate, const Doubles& up) {
+  Doubles y(gate.size());
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    y[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  }
+  return y;
+}
+
+TEST_P(RowWise, SwigluAndItsGradients) {
+  Floats gate = random_floats(kShape.elements(), 4, 3.0F);
+  gate[0] = 60;
+  gate[1] = -60;
+  gate[2] = -100;  // exp(100) saturates; silu is 0 to within 1e-36.
+  const Floats up = random_floats(kShape.elements(), 5);
+  const Floats dy = random_floats(kShape.elements(), 6);
+  Floats y(gate.size());
+  kernels_->swiglu(view(gate, kShape), view(up, kShape), view(y, kShape));
+  EXPECT_LT(relative_error(y, swiglu_reference(to_double(gate), to_double(up))), kTolerance);
+  Floats dg(gate.size(), 9.0F);
+  Floats du(gate.size(), 9.0F);
+  kernels_->swiglu_backward(view(dy, kShape), view(gate, kShape), view(up, kShape),
+                            view(dg, kShape), view(du, kShape));
+  EXPECT_LT(relative_error(dg, numerical_gradient(
+                                   [&](const Doubles& v) {
+                                     return weighted_sum(swiglu_reference(v, to_double(up)), dy);
+                                   },
+                                   to_double(gate))),
+            kTolerance);
+  EXPECT_LT(relative_error(du, numerical_gradient(
+                                   [&](const Doubles& v) {
+                                     return weighted_sum(swiglu_reference(to_double(gate), v), dy);
+                                   },
+                                   to_double(up))),
+            kTolerance);
+}
+
+TEST_P(RowWise, RotaryFollowsHuggingFaceAndBackwardInvertsIt) {
+  const std::int64_t heads = 2;
+  for (const std::int64_t dim : {8, 32, 64}) {
+    const std::vector<std::int32_t> positions = {0, 5, 5, 3000};
+    const Shape shape{4, heads, dim};
+    const Floats x = random_floats(shape.elements(), 7);
+    Floats y = x;
+    kernels_->rotary(view(y, shape), positions, 10000.0);
+    Doubles expected(x.size());
+    for (std::int64_t t = 0; t < 4; ++t) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t i = 0; i < dim / 2; ++i) {
+          const std::int64_t low = (t * heads + h) * dim + i;
+          const std::int64_t high = low + dim / 2;
+          const double angle = positions[at(t)] * std::pow(10000.0, -2.0 * static_cast<double>(i) /
+                                                                        static_cast<double>(dim));
+          const double a = static_cast<double>(x[at(low)]);
+          const double b = static_cast<double>(x[at(high)]);
+          expected[at(low)] = a * std::cos(angle) - b * std::sin(angle);
+          expected[at(high)] = b * std::cos(angle) + a * std::sin(angle);
+        }
+      }
+    }
+    EXPECT_LT(relative_error(y, expected), kTolerance);
+    EXPECT_TRUE(same_bits(y.data(), x.data(), heads * dim)) << "position 0 must not change";
+    kernels_->rotary_backward(view(y, shape), positions, 10000.0);
+    EXPECT_LT(relative_error(y, to_double(x)), kTolerance);
+  }
+}
+
+TEST_P(RowWise, RotaryKeepsTablesOfDifferentThetaApart) {
+  const std::vector<std::int32_t> positions = {11};
+  const Shape shape{1, 1, 8};
+  const Floats x = random_floats(8, 7);
+  Floats first = x;
+  kernels_->rotary(view(first, shape), positions, 10000.0);
+  Floats second = x;
+  kernels_->rotary(view(second, shape), positions, 1e6);
+  Floats again = x;
+  kernels_->rotary(view(again, shape), positions, 10000.0);
+  EXPECT_FALSE(same_bits(first, second));
+  EXPECT_TRUE(same_bits(first, again));
+}
+
+TEST_P(RowWise, EmbeddingAndItsGradient) {
+  const std::vector<TokenId> tokens = {4, 0, 4, 2};
+  const Floats table = random_floats(5 * kColumns, 8);
+  Floats output(at(4 * kColumns));
+  kernels_->embedding(tokens, view(table, Shape{5, kColumns}), view(output, Shape{4, kColumns}));
+  const Floats dy = random_floats(4 * kColumns, 9);
+  Floats gradient(table.size(), 1.0F);
+  kernels_->embedding_backward(tokens, view(dy, Shape{4, kColumns}),
+                               view(gradient, Shape{5, kColumns}));
+  Doubles expected(table.size(), 1.0);
+  for (std::int64_t t = 0; t < 4; ++t) {
+    EXPECT_TRUE(
+        same_bits(&output[at(t * kColumns)], &table[at(tokens[at(t)] * kColumns)], kColumns));
+    for (std::int64_t i = 0; i < kColumns; ++i) {
+      expected[at(tokens[at(t)] * kColumns + i)] += static_cast<double>(dy[at(t * kColumns + i)]);
+    }
+  }
+  EXPECT_LT(relative_error(gradient, expected), 1e-6);
+  for (const TokenId wrong : {-1, 5}) {
+    const std::vector<TokenId> bad = {0, 1, 2, wrong};
+    EXPECT_THROW(
+        kernels_->embedding(bad, view(table, Shape{5, kColumns}), view(output, Shape{4, kColumns})),
+        InternalError);
+  }
+}
+
+TEST_P(RowWise, RowsDoNotDependOnTheirNeighboursOrThreads) {
+  // Large enough for the parallel paths.
+  const std::int64_t rows = 300;
+  const std::int64_t columns = 519;
+  const Floats x = random_floats(rows * columns, 10);
+  const Floats weight = random_floats(columns, 11);
+  for (const int threads : {1, 2}) {
+    const ThreadCount scope(threads);
+    Floats normed(x.size());
+    Floats gated(x.size());
+    kernels_->rms_norm(view(x, Shape{rows, columns}), view(weight, Shape{columns}), 1e-6F,
+                       view(normed, Shape{rows, columns}), {});
+    kernels_->swiglu(view(x, Shape{rows, columns}), view(normed, Shape{rows, columns}),
+                     view(gated, Shape{rows, columns}));
+    for (const std::int64_t row : {0, 17, 299}) {
+      const Floats one(x.begin() + row * columns, x.begin() + (row + 1) * columns);
+      Floats alone(at(columns));
+      Floats gated_alone(at(columns));
+      kernels_->rms_norm(view(one, Shape{1, columns}), view(weight, Shape{columns}), 1e-6F,
+                         view(alone, Shape{1, columns}), {});
+      kernels_->swiglu(view(one, Shape{1, columns}), view(alone, Shape{1, columns}),
+                       view(gated_alone, Shape{1, columns}));
+      EXPECT_TRUE(same_bits(alone.data(), &normed[at(row * columns)], columns));
+      EXPECT_TRUE(same_bits(gated_alone.data(), &gated[at(row * columns)], columns));
+    }
+  }
+}
+
+TEST_P(RowWise, BothInstructionSetsGiveEqualBits) {
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  Floats x = random_floats(kShape.elements(), 12, 4.0F);
+  const Floats weight = random_floats(kColumns, 13);
+  Floats mine(x.size());
+  Floats theirs(x.size());
+  kernels_->rms_norm(view(x, kShape), view(weight, Shape{kColumns}), 1e-6F, view(mine, kShape), {});
+  other->rms_norm(view(x, kShape), view(weight, Shape{kColumns}), 1e-6F, view(theirs, kShape), {});
+  EXPECT_TRUE(same_bits(mine, theirs));
+  kernels_->swiglu(view(x, kShape), view(x, kShape), view(mine, kShape));
+  other->swiglu(view(x, kShape), view(x, kShape), view(theirs, kShape));
+  EXPECT_TRUE(same_bits(mine, theirs));
+  const std::vector<std::int32_t> positions = {1, 2, 900};
+  const Shape heads{3, 1, 36};
+  Floats a(x.begin(), x.begin() + 108);
+  Floats b = a;
+  kernels_->rotary(view(a, heads), positions, 1e6);
+  other->rotary(view(b, heads), positions, 1e6);
+  EXPECT_TRUE(same_bits(a, b));
+}
+
+TEST_P(RowWise, Add) {
+  const Floats x = random_floats(1 << 17, 1);
+  Floats y = random_floats(1 << 17, 2);
+  const Floats before = y;
+  kernels_->add(view(x, Shape{1 << 17}), view(y, Shape{1 << 17}));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(y[i], before[i] + x[i]);
+  }
+}
+
+TEST_P(RowWise, LinearAndItsGradients) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {5, 19, 23}, {64, 48, 32}}) {
+    const Floats x = random_floats(m * k, 1);
+    const Floats w = random_floats(n * k, 2);
+    const Floats bias = random_floats(n, 3);
+    const Floats dy = random_floats(m * n, 4);
+    Floats y(at(m * n), 5.0F);
+    kernels_->linear(view(x, Shape{m, k}), view(w, Shape{n, k}), view(bias, Shape{n}),
+                     view(y, Shape{m, n}));
+    Floats dx(at(m * k), 1.0F);
+    kernels_->linear_backward_input(view(dy, Shape{m, n}), view(w, Shape{n, k}),
+                                    view(dx, Shape{m, k}), true);
+    Floats dx_written(at(m * k), 1.0F);
+    kernels_->linear_backward_input(view(dy, Shape{m, n}), view(w, Shape{n, k}),
+                                    view(dx_written, Shape{m, k}), false);
+    Floats dw(at(n * k), 2.0F);
+    Floats db(at(n), 3.0F);
+    kernels_->linear_backward_weight(view(dy, Shape{m, n}), view(x, Shape{m, k}),
+                                     view(dw, Shape{n, k}), view(db, Shape{n}));
+    Doubles y_ref(y.size());
+    Doubles dx_ref(dx.size(), 1.0);
+    Doubles dx_written_ref(dx.size(), 0.0);
+    Doubles dw_ref(dw.size(), 2.0);
+    Doubles db_ref(db.size(), 3.0);
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        const double d = static_cast<double>(dy[at(i * n + j)]);
+        y_ref[at(i * n + j)] = static_cast<double>(bias[at(j)]);
+        db_ref[at(j)] += d;
+        for (std::int64_t l = 0; l < k; ++l) {
+          const double a = static_cast<double>(x[at(i * k + l)]);
+          const double b = static_cast<double>(w[at(j * k + l)]);
+          y_ref[at(i * n + j)] += a * b;
+          dx_ref[at(i * k + l)] += d * b;
+          dx_written_ref[at(i * k + l)] += d * b;
+          dw_ref[at(j * k + l)] += d * a;
+        }
+      }
+    }
+    EXPECT_LT(relative_error(y, y_ref), kTolerance);
+    EXPECT_LT(relative_error(dx, dx_ref), kTolerance);
+    EXPECT_LT(relative_error(dx_written, dx_written_ref), kTolerance);
+    EXPECT_LT(relative_error(dw, dw_ref), kTolerance);
+    EXPECT_LT(relative_error(db, db_ref), kTolerance);
+  }
+}
+
+TEST_P(RowWise, SumOfSquaresIsExactAndIndependentOfThreads) {
+  const Floats x = random_floats(100003, 14);
+  double expected = 0;
+  for (const float value : x) {
+    expected += static_cast<double>(value) * static_cast<double>(value);
+  }
+  double sums[2];
+  for (const int threads : {1, 2}) {
+    const ThreadCount scope(threads);
+    sums[threads - 1] = kernels_->sum_of_squares(view(x, Shape{100003}));
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_NEAR(sums[0] / expected, 1.0, 1e-13);
+}
+
+TEST_P(RowWise, AdamWFollowsTheReference) {
+  const std::int64_t count = 70001;
+  const Floats start = random_floats(count, 15);
+  for (const bool decay : {false, true}) {
+    Floats parameter = start;
+    Floats m(at(count));
+    Floats v(at(count));
+    Doubles p_ref = to_double(start);
+    Doubles m_ref(at(count));
+    Doubles v_ref(at(count));
+    for (std::int64_t step = 1; step <= 4; ++step) {
+      const Floats gradient = random_floats(count, static_cast<unsigned>(20 + step), 0.1F);
+      const AdamWSettings settings{
+          .learning_rate = 1e-2F, .weight_decay = 0.1F, .gradient_scale = 0.5F, .step = step};
+      kernels_->adamw(settings, decay, view(gradient, Shape{count}), view(parameter, Shape{count}),
+                      view(m, Shape{count}), view(v, Shape{count}));
+      // torch.optim.AdamW, in double.
+      const double beta1 = static_cast<double>(settings.beta1);
+      const double beta2 = static_cast<double>(settings.beta2);
+      const double rate = static_cast<double>(settings.learning_rate);
+      for (std::size_t i = 0; i < p_ref.size(); ++i) {
+        const double g = 0.5 * static_cast<double>(gradient[i]);
+        p_ref[i] *= decay ? 1 - rate * static_cast<double>(settings.weight_decay) : 1.0;
+        m_ref[i] = beta1 * m_ref[i] + (1 - beta1) * g;
+        v_ref[i] = beta2 * v_ref[i] + (1 - beta2) * g * g;
+        const double t = static_cast<double>(step);
+        const double denominator = std::sqrt(v_ref[i]) / std::sqrt(1 - std::pow(beta2, t)) +
+                                   static_cast<double>(settings.epsilon);
+        p_ref[i] -= rate / (1 - std::pow(beta1, t)) * m_ref[i] / denominator;
+      }
+    }
+    EXPECT_LT(relative_error(parameter, p_ref), 1e-6);
+    EXPECT_LT(relative_error(m, m_ref), 1e-6);
+    EXPECT_LT(relative_error(v, v_ref), 1e-6);
+  }
+  Floats one(1);
+  EXPECT_THROW(kernels_->adamw({.step = 0}, false, view(one, Shape{1}), view(one, Shape{1}),
+                               view(one, Shape{1}), view(one, Shape{1})),
+               InternalError);
+}
+
+TEST_P(RowWise, WrongShapesAreRefused) {
+  Floats x = random_floats(kShape.elements(), 1);
+  Floats small(at(kColumns));
+  EXPECT_THROW(kernels_->rms_norm(view(x, kShape), view(x, Shape{kRows * kColumns}), 1e-6F,
+                                  view(x, kShape), {}),
+               InternalError);
+  EXPECT_THROW(kernels_->swiglu(view(x, kShape), view(small, Shape{1, kColumns}), view(x, kShape)),
+               InternalError);
+  EXPECT_THROW(kernels_->add(view(small, Shape{kColumns}), view(x, kShape)), InternalError);
+  EXPECT_THROW(kernels_->linear(view(x, kShape), view(small, Shape{1, kColumns}), {},
+                                view(small, Shape{kColumns})),
+               InternalError);
+  const std::vector<std::int32_t> positions = {0, 1};
+  EXPECT_THROW(kernels_->rotary(view(x, Shape{kRows, 1, kColumns}), positions, 1e4), InternalError);
+  Floats even(at(2 * 4));
+  EXPECT_THROW(kernels_->rotary(view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1}, 1e4),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace jforge::testing

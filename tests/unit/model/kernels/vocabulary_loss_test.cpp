@@ -1,0 +1,223 @@
+#include "tests/unit/model/kernels/kernel_test_support.h"
+
+namespace jforge::testing {
+namespace {
+
+class VocabularyLoss : public KernelTest {};
+JFORGE_KERNEL_SUITE(VocabularyLoss);
+
+struct Loss {
+  std::int64_t rows, hidden, vocabulary;
+  std::vector<LossItem> items;
+  float consistency_scale = 1, ar_scale = 1;
+};
+
+Doubles logits_of(const Loss& l, const Doubles& hidden, const Doubles& head, std::int64_t row) {
+  Doubles z(at(l.vocabulary));
+  for (std::int64_t v = 0; v < l.vocabulary; ++v) {
+    for (std::int64_t c = 0; c < l.hidden; ++c) {
+      z[at(v)] += hidden[at(row * l.hidden + c)] * head[at(v * l.hidden + c)];
+    }
+  }
+  return z;
+}
+
+Doubles log_softmax(Doubles z) {
+  const double highest = *std::max_element(z.begin(), z.end());
+  double sum = 0;
+  for (const double value : z) sum += std::exp(value - highest);
+  for (double& value : z) value -= highest + std::log(sum);
+  return z;
+}
+
+/// Both sums; the teacher's distribution comes from fixed values, which is what "detached" means.
+VocabularyLossSums sums_of(const Loss& l, const Doubles& hidden, const Doubles& head,
+                           const Doubles& teacher_hidden, const Doubles& teacher_head) {
+  VocabularyLossSums sums;
+  for (const LossItem& item : l.items) {
+    if (item.target >= 0) {
+      sums.autoregressive -=
+          static_cast<double>(item.ar_weight) *
+          log_softmax(logits_of(l, hidden, head, item.clean_row))[at(item.target)];
+    }
+    if (item.student_row >= 0) {
+      const Doubles teacher =
+          log_softmax(logits_of(l, teacher_hidden, teacher_head, item.clean_row));
+      const Doubles student = log_softmax(logits_of(l, hidden, head, item.student_row));
+      for (std::size_t v = 0; v < teacher.size(); ++v) {
+        sums.consistency += static_cast<double>(item.consistency_weight) * std::exp(teacher[v]) *
+                            (teacher[v] - student[v]);
+      }
+    }
+  }
+  return sums;
+}
+
+struct Result {
+  VocabularyLossSums sums;
+  Floats hidden_gradient, head_gradient;
+};
+
+Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats& head,
+           float before = 0.0F) {
+  Result r{{}, Floats(hidden.size(), 99.0F), Floats(head.size(), before)};
+  r.sums = kernels.vocabulary_loss(
+      view(hidden, Shape{l.rows, l.hidden}), view(head, Shape{l.vocabulary, l.hidden}), l.items,
+      l.consistency_scale, l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
+      view(r.head_gradient, Shape{l.vocabulary, l.hidden}));
+  return r;
+}
+
+const std::vector<LossItem> kItems = {
+    {.clean_row = 0, .target = 3, .ar_weight = 0.5F},
+    {.clean_row = 1,
+     .target = 20,
+     .ar_weight = 0.25F,
+     .student_row = 5,
+     .consistency_weight = 0.7F},
+    {.clean_row = 2, .student_row = 6, .consistency_weight = 0.3F},
+    {.clean_row = 3},
+    {.clean_row = 4, .target = 0, .ar_weight = 0.0F, .student_row = 7, .consistency_weight = 0.0F},
+};
+
+TEST_P(VocabularyLoss, SumsAndGradientsMatchFiniteDifferences) {
+  const Loss l{9, 6, 21, kItems, 1.5F, 0.8F};
+  const Floats hidden = random_floats(l.rows * l.hidden, 1);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+  const Result r = run(*kernels_, l, hidden, head, 2.0F);
+  const Doubles h = to_double(hidden);
+  const Doubles w = to_double(head);
+  const VocabularyLossSums expected = sums_of(l, h, w, h, w);
+  EXPECT_NEAR(r.sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+  EXPECT_NEAR(r.sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+  const auto loss = [&](const Doubles& a, const Doubles& b) {
+    const VocabularyLossSums s = sums_of(l, a, b, h, w);
+    return 1.5 * s.consistency + static_cast<double>(0.8F) * s.autoregressive;
+  };
+  const Doubles dh = numerical_gradient([&](const Doubles& x) { return loss(x, w); }, h);
+  EXPECT_LT(relative_error(r.hidden_gradient, dh), 1e-5);
+  Doubles dw = numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w);
+  for (double& value : dw) value += 2.0;
+  EXPECT_LT(relative_error(r.head_gradient, dw), 1e-5);
+  for (std::int64_t c = 0; c < l.hidden; ++c) {
+    for (const std::int64_t row : {2, 3, 4, 7, 8}) {
+      // A pure teacher, rows of weight zero and rows outside the loss: exactly no gradient.
+      EXPECT_EQ(r.hidden_gradient[at(row * l.hidden + c)], 0.0F) << row;
+    }
+  }
+}
+
+TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
+  // 9000 tokens make 16 Mi floats out of about 1860 rows; the cap of 1024 rows cuts 1400 rows in
+  // two.
+  const std::int64_t pairs = 700;
+  Loss l{2 * pairs, 8, 9000, {}, 1.0F, 1.0F};
+  for (std::int32_t i = 0; i < pairs; ++i) {
+    l.items.push_back({.clean_row = i,
+                       .target = i % 3 == 0 ? -1 : (i * 37) % 9000,
+                       .ar_weight = 0.01F,
+                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
+                       .consistency_weight = 0.02F});
+  }
+  const Floats hidden = random_floats(l.rows * l.hidden, 1);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+  const Result all = run(*kernels_, l, hidden, head);
+  const std::size_t half = 350;
+  Loss first = l;
+  first.items.resize(half);
+  Loss second = l;
+  second.items.erase(second.items.begin(), second.items.begin() + half);
+  const Result a = run(*kernels_, first, hidden, head);
+  const Result b = run(*kernels_, second, hidden, head);
+  EXPECT_NEAR(all.sums.consistency, a.sums.consistency + b.sums.consistency,
+              1e-6 * all.sums.consistency);
+  EXPECT_NEAR(all.sums.autoregressive, a.sums.autoregressive + b.sums.autoregressive,
+              1e-6 * all.sums.autoregressive);
+  Doubles hidden_sum(hidden.size());
+  Doubles head_sum(head.size());
+  for (std::size_t i = 0; i < hidden.size(); ++i) {
+    hidden_sum[i] =
+        static_cast<double>(a.hidden_gradient[i]) + static_cast<double>(b.hidden_gradient[i]);
+  }
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    head_sum[i] = static_cast<double>(a.head_gradient[i]) + static_cast<double>(b.head_gradient[i]);
+  }
+  EXPECT_LT(relative_error(all.hidden_gradient, hidden_sum), 1e-5);
+  EXPECT_LT(relative_error(all.head_gradient, head_sum), 1e-5);
+  const Result again = run(*kernels_, l, hidden, head);
+  EXPECT_EQ(all.sums.consistency, again.sums.consistency);
+  EXPECT_TRUE(same_bits(all.head_gradient, again.head_gradient));
+}
+
+TEST_P(VocabularyLoss, EqualRowsHaveNoDivergenceAndDivergenceIsNeverNegative) {
+  Loss l{4,
+         16,
+         500,
+         {{.clean_row = 0, .student_row = 1, .consistency_weight = 1.0F},
+          {.clean_row = 2, .student_row = 3, .consistency_weight = 1.0F}}};
+  Floats hidden = random_floats(l.rows * l.hidden, 3);
+  std::copy_n(hidden.begin(), 16, hidden.begin() + 16);
+  std::copy_n(hidden.begin() + 32, 16, hidden.begin() + 48);
+  hidden[48] += 1e-4F;
+  const Floats head = random_floats(l.vocabulary * l.hidden, 4);
+  const Result r = run(*kernels_, l, hidden, head);
+  EXPECT_GE(r.sums.consistency, -1e-7);
+  EXPECT_LT(r.sums.consistency, 1e-6);
+  for (std::int64_t c = 16; c < 32; ++c) EXPECT_LT(std::abs(r.hidden_gradient[at(c)]), 1e-5F);
+}
+
+TEST_P(VocabularyLoss, LargeLogitsStayFinite) {
+  Loss l{2,
+         4,
+         40,
+         {{.clean_row = 0,
+           .target = 7,
+           .ar_weight = 1.0F,
+           .student_row = 1,
+           .consistency_weight = 1.0F}}};
+  const Floats hidden = random_floats(l.rows * l.hidden, 5, 100.0F);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 6, 100.0F);
+  const Result r = run(*kernels_, l, hidden, head);
+  const Doubles h = to_double(hidden);
+  const Doubles w = to_double(head);
+  const VocabularyLossSums expected = sums_of(l, h, w, h, w);
+  EXPECT_NEAR(r.sums.consistency, expected.consistency, 1e-4 * std::abs(expected.consistency));
+  EXPECT_NEAR(r.sums.autoregressive, expected.autoregressive,
+              1e-4 * std::abs(expected.autoregressive));
+  for (const float value : r.hidden_gradient) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_P(VocabularyLoss, WithoutConsistencyOnlyTheCrossEntropyIsComputed) {
+  Loss l{9, 6, 21, kItems, 0.0F, 1.0F};
+  const Floats hidden = random_floats(l.rows * l.hidden, 1);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+  const Result r = run(*kernels_, l, hidden, head);
+  EXPECT_EQ(r.sums.consistency, 0.0);
+  l.consistency_scale = 1.0F;
+  EXPECT_NEAR(run(*kernels_, l, hidden, head).sums.autoregressive, r.sums.autoregressive, 1e-6);
+  for (std::int64_t i = 5 * 6; i < 9 * 6; ++i) EXPECT_EQ(r.hidden_gradient[at(i)], 0.0F);
+  l.items.clear();
+  const Result none = run(*kernels_, l, hidden, head, 3.0F);
+  EXPECT_EQ(none.sums.autoregressive, 0.0);
+  for (const float value : none.hidden_gradient) EXPECT_EQ(value, 0.0F);
+  for (const float value : none.head_gradient) EXPECT_EQ(value, 3.0F);
+}
+
+TEST_P(VocabularyLoss, BadItemsAndShapesAreRefused) {
+  const Floats hidden = random_floats(9 * 6, 1);
+  const Floats head = random_floats(21 * 6, 2);
+  for (const LossItem& bad :
+       {LossItem{.clean_row = 9}, LossItem{.clean_row = -1}, LossItem{.clean_row = 0, .target = 21},
+        LossItem{.clean_row = 0, .student_row = 9}}) {
+    EXPECT_THROW(run(*kernels_, {9, 6, 21, {bad}}, hidden, head), InternalError);
+  }
+  Floats small(6);
+  Floats gradient(head.size());
+  EXPECT_THROW(
+      kernels_->vocabulary_loss(view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), kItems, 1, 1,
+                                view(small, Shape{1, 6}), view(gradient, Shape{21, 6})),
+      InternalError);
+}
+
+}  // namespace
+}  // namespace jforge::testing

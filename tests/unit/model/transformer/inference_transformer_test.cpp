@@ -1,0 +1,186 @@
+#include "model/transformer/inference_transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "model/transformer/training_transformer.h"
+#include "tests/unit/model/transformer/tiny_model.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::int64_t kVocabulary = 37;
+
+std::vector<DecodeRow> sequence_rows(const std::vector<TokenId>& tokens, std::int32_t slot,
+                                     std::int32_t first = 0) {
+  std::vector<DecodeRow> rows;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back({.token = tokens[i], .place = {slot, first + static_cast<std::int32_t>(i)}});
+  }
+  return rows;
+}
+
+std::vector<float> logits_of(InferenceTransformer& transformer,
+                             const std::vector<DecodeRow>& rows) {
+  const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
+  std::vector<float> logits(static_cast<std::size_t>(wanted * kVocabulary));
+  transformer.logits(rows, {logits.data(), {wanted, kVocabulary}});
+  return logits;
+}
+
+std::vector<float> row_of(const std::vector<float>& logits, std::int64_t row) {
+  return {logits.begin() + row * kVocabulary, logits.begin() + (row + 1) * kVocabulary};
+}
+
+InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3) {
+  return {model.config,  model.table,
+          model.flat(),  *model.kernels,
+          model.account, {.num_slots = slots, .slot_capacity = 40, .max_rows = max_rows}};
+}
+
+class InferenceTransformerTest : public ::testing::TestWithParam<bool> {
+ protected:
+  TinyModel model_{GetParam()};
+  RandomStream stream_{5, RandomPurpose::test, 2};
+};
+
+TEST_P(InferenceTransformerTest, AgreesWithTheTrainingForward) {
+  const std::vector<TokenId> tokens = random_tokens(stream_, 30);
+  InferenceTransformer inference = make(model_, 0);
+  const std::vector<float> logits = logits_of(inference, sequence_rows(tokens, 1));
+
+  TrainingTransformer training(model_.config, model_.table, *model_.kernels, model_.account, {});
+  PackedBatch batch;
+  append_causal_sequence(batch, tokens, 1, 1.0F);
+  const ConstTensorView hidden = training.forward(batch, model_.flat());
+  std::vector<float> expected(logits.size());
+  model_.kernels->linear(
+      hidden,
+      model_.table.tensor(ConstTensorView(model_.flat()),
+                          GetParam() ? "model.embed_tokens.weight" : "lm_head.weight"),
+      {}, {expected.data(), {30, kVocabulary}});
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    ASSERT_NEAR(logits[i], expected[i], 2e-4) << i;
+  }
+}
+
+TEST_P(InferenceTransformerTest, RowsAreBitwiseEqualHoweverTheyAreCut) {
+  const std::vector<TokenId> tokens = random_tokens(stream_, 33);
+  InferenceTransformer whole = make(model_, 0);
+  const std::vector<float> expected = logits_of(whole, sequence_rows(tokens, 0));
+  for (const std::int32_t max_rows : {1, 3, 16, 32}) {
+    InferenceTransformer cut = make(model_, max_rows);
+    EXPECT_EQ(logits_of(cut, sequence_rows(tokens, 2)), expected) << max_rows;
+  }
+  // One row a call, between rows of other slots.
+  InferenceTransformer mixed = make(model_, 0);
+  const std::vector<TokenId> other = random_tokens(stream_, 33);
+  for (std::int32_t i = 0; i < 33; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::vector<DecodeRow> rows{
+        {other[at], {0, i}}, {tokens[at], {1, i}}, {other[at], {2, i}}};
+    ASSERT_EQ(row_of(logits_of(mixed, rows), 1), row_of(expected, i)) << i;
+  }
+}
+
+TEST_P(InferenceTransformerTest, UnwantedRowsOnlyFillTheCache) {
+  const std::vector<TokenId> tokens = random_tokens(stream_, 20);
+  InferenceTransformer whole = make(model_, 0);
+  const std::vector<float> expected = logits_of(whole, sequence_rows(tokens, 0));
+  for (const std::int32_t max_rows : {4, 7, 0}) {
+    InferenceTransformer prefill = make(model_, max_rows);
+    std::vector<DecodeRow> rows = sequence_rows(tokens, 0);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows[i].wants_output = i == 5 || i == 6 || i == 19;
+    }
+    const std::vector<float> logits = logits_of(prefill, rows);
+    EXPECT_EQ(row_of(logits, 0), row_of(expected, 5));
+    EXPECT_EQ(row_of(logits, 1), row_of(expected, 6));
+    EXPECT_EQ(row_of(logits, 2), row_of(expected, 19));
+  }
+}
+
+TEST_P(InferenceTransformerTest, PredictIsTheArgmaxOfTheLogits) {
+  const std::vector<TokenId> tokens = random_tokens(stream_, 25);
+  InferenceTransformer inference = make(model_, 6);
+  std::vector<DecodeRow> rows = sequence_rows(tokens, 0);
+  rows[3].wants_output = false;
+  const std::vector<float> logits = logits_of(inference, rows);
+  std::vector<TokenId> predictions(24, -1);
+  inference.predict(rows, predictions);
+  for (std::int64_t row = 0; row < 24; ++row) {
+    const std::vector<float> values = row_of(logits, row);
+    EXPECT_EQ(predictions[static_cast<std::size_t>(row)],
+              std::ranges::max_element(values) - values.begin());
+  }
+}
+
+TEST_P(InferenceTransformerTest, OverwritingDropsARejectedDraft) {
+  const std::vector<TokenId> prompt = random_tokens(stream_, 8);
+  const std::vector<TokenId> draft = random_tokens(stream_, 6);
+  const std::vector<TokenId> accepted = random_tokens(stream_, 6);
+  InferenceTransformer fresh = make(model_, 0);
+  logits_of(fresh, sequence_rows(prompt, 0));
+  const std::vector<float> expected = logits_of(fresh, sequence_rows(accepted, 0, 8));
+  InferenceTransformer reused = make(model_, 0);
+  logits_of(reused, sequence_rows(random_tokens(stream_, 30), 0));  // An earlier request.
+  logits_of(reused, sequence_rows(prompt, 0));
+  logits_of(reused, sequence_rows(draft, 0, 8));
+  EXPECT_EQ(logits_of(reused, sequence_rows(accepted, 0, 8)), expected);
+}
+
+TEST_P(InferenceTransformerTest, AllocatesNothingOnceBuilt) {
+  InferenceTransformer inference = make(model_, 0);
+  const std::size_t built = model_.account.live_bytes();
+  EXPECT_GE(built, 3 * InferenceTransformer::cache_bytes_per_slot(model_.config, 40));
+  std::vector<TokenId> predictions(20);
+  inference.predict(sequence_rows(random_tokens(stream_, 20), 0), predictions);
+  EXPECT_EQ(model_.account.live_bytes(), built);
+  EXPECT_EQ(model_.account.peak_bytes(), built);
+}
+
+TEST_P(InferenceTransformerTest, ReturnsItsMemory) {
+  {
+    const InferenceTransformer inference = make(model_, 0);
+    EXPECT_GT(model_.account.live_bytes(), 0U);
+  }
+  EXPECT_EQ(model_.account.live_bytes(), 0U);
+}
+
+TEST_P(InferenceTransformerTest, RefusesMisuse) {
+  InferenceTransformer inference = make(model_, 0);
+  std::vector<TokenId> one(1);
+  const auto predict = [&](const std::vector<DecodeRow>& rows) { inference.predict(rows, one); };
+  EXPECT_NO_THROW(predict({{1, {0, 0}}}));
+  EXPECT_THROW(predict({{1, {0, 2}}}), InternalError) << "a gap";
+  EXPECT_THROW(predict({{1, {3, 0}}}), InternalError) << "no such slot";
+  EXPECT_THROW(predict({{1, {-1, 0}}}), InternalError);
+  EXPECT_THROW(predict({{1, {0, 40}}}), InternalError) << "past the slot";
+  EXPECT_THROW(predict({{37, {0, 0}}}), InternalError) << "outside the vocabulary";
+  EXPECT_THROW(predict({{-1, {0, 0}}}), InternalError);
+  EXPECT_THROW(predict({{1, {0, 0}}, {1, {0, 1}}}), InternalError) << "too few predictions";
+  EXPECT_THROW(predict({{1, {0, 1}, false}, {1, {0, 0}}}), InternalError) << "not ascending";
+  EXPECT_NO_THROW(inference.predict({}, {}));
+  EXPECT_THROW(make(model_, 0, 0), InternalError);
+}
+
+TEST_P(InferenceTransformerTest, NamesNotANumber) {
+  const ParameterEntry& entry = model_.table.entry("model.layers.1.mlp.up_proj.weight");
+  model_.values[static_cast<std::size_t>(entry.offset)] = std::numeric_limits<float>::quiet_NaN();
+  InferenceTransformer inference = make(model_, 0);
+  const DecodeRow row{.token = 1, .place = {0, 0}};
+  TokenId prediction = 0;
+  EXPECT_THROW(inference.predict({&row, 1}, {&prediction, 1}), NumericalError);
+}
+
+std::string head_name(const ::testing::TestParamInfo<bool>& info) {
+  return info.param ? "tied" : "untied";
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, InferenceTransformerTest, ::testing::Bool(), head_name);
+
+}  // namespace
+}  // namespace jforge

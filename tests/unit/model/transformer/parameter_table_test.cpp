@@ -1,0 +1,151 @@
+#include "model/transformer/parameter_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/unit/model/transformer/tiny_model.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParameterTable, CoversTheFlatVectorWithoutOverlap) {
+  for (const bool tied : {false, true}) {
+    for (const int shards : {1, 2, 3, 7}) {
+      const ParameterTable table(tiny_config(tied), shards);
+      std::vector<int> owners(static_cast<std::size_t>(table.flat_size()), 0);
+      std::int64_t elements = 0;
+      for (const ParameterEntry& entry : table.entries()) {
+        const ParameterGroup& group = table.groups()[static_cast<std::size_t>(entry.group)];
+        EXPECT_GE(entry.offset, group.offset);
+        EXPECT_LE(entry.offset + entry.shape.elements(), group.offset + group.size);
+        EXPECT_EQ(entry.decay, entry.shape.rank() == 2) << entry.name;
+        elements += entry.shape.elements();
+        for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+          ++owners[static_cast<std::size_t>(entry.offset + i)];
+        }
+      }
+      EXPECT_EQ(elements, table.parameter_count());
+      EXPECT_EQ(std::ranges::count(owners, 1), elements);
+      EXPECT_EQ(std::ranges::count(owners, 0), table.flat_size() - elements);
+    }
+  }
+}
+
+TEST(ParameterTable, ShardsTileEveryGroupEvenly) {
+  const ParameterTable table(tiny_config(false), 3);
+  std::int64_t reached = 0;
+  for (std::int32_t group = 0; group < static_cast<std::int32_t>(table.groups().size()); ++group) {
+    EXPECT_EQ(table.groups()[static_cast<std::size_t>(group)].padded_size % (3 * 16), 0);
+    for (int shard = 0; shard < 3; ++shard) {
+      const ParameterTable::Range range = table.shard_range(group, shard);
+      EXPECT_EQ(range.begin, reached);
+      EXPECT_EQ(range.end - range.begin,
+                table.groups()[static_cast<std::size_t>(group)].padded_size / 3);
+      reached = range.end;
+    }
+  }
+  EXPECT_EQ(reached, table.flat_size());
+  EXPECT_THROW((void)table.shard_range(0, 3), InternalError);
+  EXPECT_THROW((void)table.shard_range(99, 0), InternalError);
+}
+
+TEST(ParameterTable, TensorOffsetsInAGroupDoNotDependOnTheShardCount) {
+  const ParameterTable one(tiny_config(false), 1);
+  const ParameterTable five(tiny_config(false), 5);
+  for (std::size_t i = 0; i < one.entries().size(); ++i) {
+    const auto within = [](const ParameterTable& table, std::size_t index) {
+      const ParameterEntry& entry = table.entries()[index];
+      return entry.offset - table.groups()[static_cast<std::size_t>(entry.group)].offset;
+    };
+    EXPECT_EQ(within(one, i), within(five, i));
+  }
+}
+
+TEST(ParameterTable, NamesAndGroupsFollowHuggingFace) {
+  const ParameterTable untied(tiny_config(false), 1);
+  const ParameterTable tied(tiny_config(true), 1);
+  EXPECT_EQ(untied.entries().size(), 1U + 3U * 12U + 2U);
+  EXPECT_EQ(untied.entry("lm_head.weight").shape, (Shape{37, 24}));
+  EXPECT_EQ(untied.entry("model.layers.2.self_attn.k_proj.bias").shape, (Shape{8}));
+  EXPECT_EQ(untied.entry("model.layers.1.mlp.down_proj.weight").shape, (Shape{24, 40}));
+  EXPECT_THROW((void)tied.entry("lm_head.weight"), InternalError);
+  EXPECT_EQ(untied.parameter_count() - tied.parameter_count(), 37 * 24);
+  EXPECT_EQ(untied.groups().front().name, "embedding");
+  EXPECT_EQ(untied.groups()[2].name, "layer.1");
+  EXPECT_EQ(untied.groups().back().name, "head");
+  EXPECT_EQ(tied.groups().back().size, 24);
+}
+
+TEST(TransformerConfig, ValidateNamesTheField) {
+  const auto refusal = [](const auto& change) -> std::string {
+    TransformerConfig config = tiny_config(false);
+    change(config);
+    try {
+      config.validate();
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "was not refused";
+  };
+  EXPECT_EQ(refusal([](TransformerConfig&) {}), "was not refused");
+  EXPECT_THAT(refusal([](auto& c) { c.vocabulary_size = 0; }), HasSubstr("vocab_size"));
+  EXPECT_THAT(refusal([](auto& c) { c.vocabulary_size = std::int64_t{1} << 40; }),
+              HasSubstr("vocab_size"));
+  EXPECT_THAT(refusal([](auto& c) { c.num_heads = 5; }), HasSubstr("num_attention_heads"));
+  EXPECT_THAT(refusal([](auto& c) { c.num_kv_heads = 4; }), HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(refusal([](auto& c) { c.num_heads = 8; }), HasSubstr("head size"));
+  EXPECT_THAT(refusal([](auto& c) { c.num_layers = -1; }), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(refusal([](auto& c) { c.rms_norm_eps = std::nan(""); }), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(refusal([](auto& c) { c.rope_theta = 0; }), HasSubstr("rope_theta"));
+  EXPECT_THAT(refusal([](auto& c) { c.eos_ids = {37}; }), HasSubstr("eos_token_id"));
+}
+
+TEST(WeightInit, HasTheStatedDistributionWhateverTheShardCount) {
+  const TransformerConfig config = tiny_config(false);
+  const auto fill = [&](int shards, std::uint64_t seed) {
+    const ParameterTable table(config, shards);
+    std::vector<float> values(static_cast<std::size_t>(table.flat_size()), 5.0F);
+    initialise_weights(table, {values.data(), {table.flat_size()}}, seed, config.num_layers);
+    std::vector<float> tensors;
+    std::int64_t zeros = 0;
+    for (const ParameterEntry& entry : table.entries()) {
+      const auto begin = values.begin() + entry.offset;
+      tensors.insert(tensors.end(), begin, begin + entry.shape.elements());
+    }
+    zeros = std::ranges::count(values, 0.0F);
+    EXPECT_GE(zeros, table.flat_size() - table.parameter_count());
+    return tensors;
+  };
+  EXPECT_EQ(fill(1, 4), fill(3, 4));
+  EXPECT_NE(fill(1, 4), fill(1, 5));
+
+  const ParameterTable table(config, 1);
+  const std::vector<float> values = [&] {
+    std::vector<float> filled(static_cast<std::size_t>(table.flat_size()));
+    initialise_weights(table, {filled.data(), {table.flat_size()}}, 4, config.num_layers);
+    return filled;
+  }();
+  const auto deviation = [&](const char* name) {
+    const ParameterEntry& entry = table.entry(name);
+    double sum = 0;
+    for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+      const double value = values[static_cast<std::size_t>(entry.offset + i)];
+      sum += value * value;
+    }
+    return std::sqrt(sum / static_cast<double>(entry.shape.elements()));
+  };
+  EXPECT_NEAR(deviation("model.embed_tokens.weight"), 0.02, 0.002);
+  EXPECT_NEAR(deviation("model.layers.0.mlp.up_proj.weight"), 0.02, 0.002);
+  EXPECT_NEAR(deviation("model.layers.0.mlp.down_proj.weight"), 0.02 / std::sqrt(6.0), 0.001);
+  EXPECT_NEAR(deviation("model.layers.2.self_attn.o_proj.weight"), 0.02 / std::sqrt(6.0), 0.001);
+  EXPECT_EQ(deviation("model.layers.0.input_layernorm.weight"), 1.0);
+  EXPECT_EQ(deviation("model.layers.0.self_attn.q_proj.bias"), 0.0);
+}
+
+}  // namespace
+}  // namespace jforge

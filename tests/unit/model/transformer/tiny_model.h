@@ -1,0 +1,88 @@
+#pragma once
+
+/// A small random model and small random samples, shared by the transformer's tests.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/batches/packed_sample.h"
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/random.h"
+
+namespace jforge {
+
+inline TransformerConfig tiny_config(bool tied) {
+  TransformerConfig config;
+  config.vocabulary_size = 37;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_layers = 3;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.max_position_embeddings = 512;
+  config.rope_theta = 10000.0;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+/// Random weights, ten times larger than the usual start so that attention and loss are far from
+/// uniform, and biases and norms that differ from 0 and 1.
+struct TinyModel {
+  explicit TinyModel(bool tied = false)
+      : config(tiny_config(tied)),
+        table(config, 2),
+        values(static_cast<std::size_t>(table.flat_size())) {
+    initialise_weights(table, flat(), 11, config.num_layers);
+    RandomStream stream(3, RandomPurpose::test);
+    for (const ParameterEntry& entry : table.entries()) {
+      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+        float& value = values[static_cast<std::size_t>(entry.offset + i)];
+        value = entry.shape.rank() == 2 ? 10.0F * value
+                                        : value + 0.2F * static_cast<float>(stream.normal());
+      }
+    }
+  }
+  [[nodiscard]] TensorView flat() { return {values.data(), {table.flat_size()}}; }
+
+  TransformerConfig config;
+  ParameterTable table;
+  std::vector<float> values;
+  std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
+  MemoryAccount account{"test"};
+};
+
+inline std::vector<TokenId> random_tokens(RandomStream& stream, std::int64_t count,
+                                          std::int64_t vocabulary = 37) {
+  std::vector<TokenId> tokens;
+  for (std::int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<TokenId>(stream.below(static_cast<std::uint64_t>(vocabulary))));
+  }
+  return tokens;
+}
+
+/// A sample of `blocks` blocks whose noisy blocks share a random prefix with the clean ones, as
+/// states do.
+inline PackedSample random_sample(std::uint64_t seed, std::int64_t prompt, std::int32_t block_size,
+                                  std::int64_t blocks, std::int32_t window) {
+  RandomStream stream(seed, RandomPurpose::test, 1);
+  PackedSample sample;
+  sample.prompt_id = static_cast<PromptId>(seed);
+  sample.block_size = block_size;
+  sample.window = window;
+  sample.prompt = random_tokens(stream, prompt);
+  sample.clean = random_tokens(stream, block_size * blocks);
+  sample.noisy = random_tokens(stream, block_size * blocks);
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const auto same =
+        static_cast<std::int64_t>(stream.below(static_cast<std::uint64_t>(block_size) + 1));
+    std::copy_n(sample.clean.begin() + block * block_size, same,
+                sample.noisy.begin() + block * block_size);
+  }
+  return sample;
+}
+
+}  // namespace jforge

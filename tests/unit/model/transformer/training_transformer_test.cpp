@@ -1,0 +1,315 @@
+#include "model/transformer/training_transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "tests/unit/model/transformer/tiny_model.h"
+
+namespace jforge {
+namespace {
+
+constexpr float kConsistencyWeight = 1.5F;
+constexpr float kArWeight = 0.7F;
+
+PackedBatch make_batch(MaskKind mask, float sample_weight = 0.5F) {
+  const std::vector<PackedSample> samples{random_sample(1, 3, 4, 5, 2),
+                                          random_sample(2, 6, 3, 3, 2)};
+  return pack_samples(samples, {.mask = mask, .kept = KeptOffsets::all}, sample_weight);
+}
+
+std::vector<double> log_softmax_row(const TinyModel& model, const float* hidden,
+                                    const float* head) {
+  const auto vocabulary = static_cast<std::size_t>(model.config.vocabulary_size);
+  const auto width = static_cast<std::size_t>(model.config.hidden_size);
+  std::vector<double> logits(vocabulary, 0.0);
+  double sum = 0;
+  for (std::size_t v = 0; v < vocabulary; ++v) {
+    for (std::size_t c = 0; c < width; ++c) {
+      logits[v] += static_cast<double>(hidden[c]) * static_cast<double>(head[v * width + c]);
+    }
+    sum += std::exp(logits[v]);
+  }
+  for (double& logit : logits) {
+    logit -= std::log(sum);
+  }
+  return logits;
+}
+
+using LogRows = std::map<std::int32_t, std::vector<double>>;
+
+/// Log-probabilities, in double, of every row that the loss touches.
+LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
+                          const PackedBatch& batch) {
+  const ConstTensorView hidden = transformer.forward(batch, model.flat());
+  const float* const head =
+      model.table
+          .tensor(model.flat(),
+                  model.config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight")
+          .data<float>();
+  LogRows rows;
+  for (const LossItem& item : batch.loss_items) {
+    for (const std::int32_t row : {item.clean_row, item.student_row}) {
+      if (row >= 0) {
+        rows[row] = log_softmax_row(model, hidden.rows(row, row + 1).data<float>(), head);
+      }
+    }
+  }
+  return rows;
+}
+
+/// algorithm.md §4 in double; the teacher comes from `teacher`, which stays fixed while weights
+/// move: it is detached.
+double reference_loss(const PackedBatch& batch, const LogRows& student, const LogRows& teacher,
+                      VocabularyLossSums* sums = nullptr) {
+  double consistency = 0;
+  double autoregressive = 0;
+  for (const LossItem& item : batch.loss_items) {
+    if (item.target >= 0) {
+      autoregressive -= static_cast<double>(item.ar_weight) *
+                        student.at(item.clean_row)[static_cast<std::size_t>(item.target)];
+    }
+    if (item.student_row >= 0) {
+      const std::vector<double>& target = teacher.at(item.clean_row);
+      const std::vector<double>& ours = student.at(item.student_row);
+      for (std::size_t v = 0; v < target.size(); ++v) {
+        consistency += static_cast<double>(item.consistency_weight) * std::exp(target[v]) *
+                       (target[v] - ours[v]);
+      }
+    }
+  }
+  if (sums != nullptr) {
+    *sums = {consistency, autoregressive};
+  }
+  return static_cast<double>(kConsistencyWeight) * consistency +
+         static_cast<double>(kArWeight) * autoregressive;
+}
+
+std::vector<float> gradients_of(TinyModel& model, TrainingTransformer& transformer,
+                                const PackedBatch& batch, VocabularyLossSums* sums = nullptr) {
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  transformer.forward(batch, model.flat());
+  const VocabularyLossSums found =
+      transformer.loss_and_backward(batch, model.flat(), kConsistencyWeight, kArWeight,
+                                    {gradients.data(), {model.table.flat_size()}});
+  if (sums != nullptr) {
+    *sums = found;
+  }
+  return gradients;
+}
+
+struct GradientCase {
+  MaskKind mask;
+  bool tied;
+};
+
+class TrainingGradientTest : public ::testing::TestWithParam<GradientCase> {};
+
+TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
+  TinyModel model(GetParam().tied);
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  const PackedBatch batch = make_batch(GetParam().mask);
+  VocabularyLossSums sums;
+  const std::vector<float> gradients = gradients_of(model, transformer, batch, &sums);
+  const LogRows teacher = log_probabilities(model, transformer, batch);
+  VocabularyLossSums expected;
+  reference_loss(batch, teacher, teacher, &expected);
+  EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+  EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+  EXPECT_GT(expected.consistency, 0.1);
+
+  // Along each tensor's own gradient the slope is the gradient's norm; a random direction tells a
+  // wrong direction.
+  RandomStream stream(9, RandomPurpose::test, 3);
+  for (const ParameterEntry& entry : model.table.entries()) {
+    const auto begin = static_cast<std::size_t>(entry.offset);
+    const auto count = static_cast<std::size_t>(entry.shape.elements());
+    for (const bool random : {false, true}) {
+      std::vector<double> direction(count);
+      double norm = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto own = static_cast<double>(gradients[begin + i]);
+        direction[i] = random ? stream.normal() + own : own;
+        norm += direction[i] * direction[i];
+      }
+      norm = std::sqrt(norm);
+      ASSERT_GT(norm, 1e-5) << entry.name;
+      double slope = 0;
+      double gradient_norm = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        direction[i] /= norm;
+        slope += direction[i] * static_cast<double>(gradients[begin + i]);
+        gradient_norm +=
+            static_cast<double>(gradients[begin + i]) * static_cast<double>(gradients[begin + i]);
+      }
+      const std::vector<float> saved = model.values;
+      const auto loss_at = [&](double step) {
+        for (std::size_t i = 0; i < count; ++i) {
+          model.values[begin + i] =
+              static_cast<float>(static_cast<double>(saved[begin + i]) + step * direction[i]);
+        }
+        const double loss =
+            reference_loss(batch, log_probabilities(model, transformer, batch), teacher);
+        model.values = saved;
+        return loss;
+      };
+      // Richardson: the error of the step is of fourth order, so the step can stay above float32's
+      // rounding.
+      constexpr double kStep = 6e-3;
+      const double coarse = (loss_at(2 * kStep) - loss_at(-2 * kStep)) / (4 * kStep);
+      const double fine = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+      const double measured = (4 * fine - coarse) / 3;
+      EXPECT_NEAR(measured, slope, 2e-3 * std::sqrt(gradient_norm) + 2e-4)
+          << entry.name << (random ? ", random direction" : ", along the gradient");
+    }
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<GradientCase>& info) {
+  const char* const names[] = {"noise", "window", "clean"};
+  return std::string(names[static_cast<int>(info.param.mask)]) +
+         (info.param.tied ? "_tied" : "_untied");
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks, TrainingGradientTest,
+                         ::testing::Values(GradientCase{MaskKind::noise, false},
+                                           GradientCase{MaskKind::noise, true},
+                                           GradientCase{MaskKind::window, false},
+                                           GradientCase{MaskKind::clean, true}),
+                         case_name);
+
+TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
+  for (const bool tied : {false, true}) {
+    TinyModel model(tied);
+    const PackedBatch batch = make_batch(MaskKind::window);
+    TrainingTransformer plain(model.config, model.table, *model.kernels, model.account, {});
+    MemoryAccount lean_account("checkpointing");
+    TrainingTransformer lean(model.config, model.table, *model.kernels, lean_account,
+                             {.activation_checkpointing = true});
+    EXPECT_EQ(gradients_of(model, plain, batch), gradients_of(model, lean, batch));
+    EXPECT_LT(lean_account.peak_bytes(), model.account.peak_bytes());
+  }
+}
+
+TEST(TrainingTransformer, MemoryGrowsToTheLargestBatchAndStays) {
+  TinyModel model;
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  const PackedSample small = random_sample(3, 2, 2, 2, 1);
+  const PackedBatch small_batch = pack_samples({&small, 1}, {}, 1.0F);
+  const PackedBatch large_batch = make_batch(MaskKind::noise);
+  const std::vector<float> first = gradients_of(model, transformer, small_batch);
+  const std::size_t before = model.account.live_bytes();
+  gradients_of(model, transformer, large_batch);
+  const std::size_t grown = model.account.live_bytes();
+  EXPECT_GT(grown, before);
+  EXPECT_EQ(model.account.peak_bytes(), grown) << "the old block must go before the new one comes";
+  EXPECT_EQ(gradients_of(model, transformer, small_batch), first) << "stale activations were read";
+  EXPECT_EQ(model.account.live_bytes(), grown);
+}
+
+TEST(TrainingTransformer, GroupsAreReadyFromHeadToEmbeddingWithFinalGradients) {
+  for (const bool tied : {false, true}) {
+    TinyModel model(tied);
+    TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+    const PackedBatch batch = make_batch(MaskKind::noise);
+    const std::vector<float> expected = gradients_of(model, transformer, batch);
+    std::vector<float> gradients(expected.size(), 0.0F);
+    std::vector<std::int32_t> order;
+    transformer.forward(batch, model.flat());
+    transformer.loss_and_backward(
+        batch, model.flat(), kConsistencyWeight, kArWeight,
+        {gradients.data(), {model.table.flat_size()}}, [&](std::int32_t group) {
+          order.push_back(group);
+          const ParameterGroup& ready = model.table.groups()[static_cast<std::size_t>(group)];
+          const auto begin = static_cast<std::size_t>(ready.offset);
+          EXPECT_EQ(std::memcmp(gradients.data() + begin, expected.data() + begin,
+                                static_cast<std::size_t>(ready.padded_size) * sizeof(float)),
+                    0)
+              << ready.name;
+        });
+    EXPECT_EQ(order, (std::vector<std::int32_t>{4, 3, 2, 1, 0}));
+  }
+}
+
+TEST(TrainingTransformer, GradientsAreAddedAndPaddingStaysZero) {
+  TinyModel model;
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  const PackedBatch batch = make_batch(MaskKind::noise);
+  const std::vector<float> once = gradients_of(model, transformer, batch);
+  std::vector<float> twice = once;
+  transformer.forward(batch, model.flat());
+  transformer.loss_and_backward(batch, model.flat(), kConsistencyWeight, kArWeight,
+                                {twice.data(), {model.table.flat_size()}});
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    ASSERT_NEAR(twice[i], 2 * once[i], 1e-5F + 1e-5F * std::abs(once[i]));
+  }
+  for (const ParameterGroup& group : model.table.groups()) {
+    for (std::int64_t i = group.size; i < group.padded_size; ++i) {
+      ASSERT_EQ(once[static_cast<std::size_t>(group.offset + i)], 0.0F);
+    }
+  }
+}
+
+TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
+  TinyModel model;
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  std::size_t groups = 0;
+  const PackedBatch empty;
+  EXPECT_TRUE(transformer.forward(empty, model.flat()).empty());
+  const VocabularyLossSums sums = transformer.loss_and_backward(
+      empty, model.flat(), 1.0F, 1.0F, {gradients.data(), {model.table.flat_size()}},
+      [&](std::int32_t) { ++groups; });
+  EXPECT_EQ(sums.consistency, 0.0);
+  EXPECT_EQ(sums.autoregressive, 0.0);
+  EXPECT_EQ(groups, model.table.groups().size());
+  EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
+}
+
+TEST(TrainingTransformer, RefusesForeignTokensAndBatches) {
+  TinyModel model;
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  PackedBatch batch = make_batch(MaskKind::noise);
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  const TensorView gradient_view(gradients.data(), {model.table.flat_size()});
+  EXPECT_THROW(transformer.loss_and_backward(batch, model.flat(), 1, 1, gradient_view),
+               InternalError);
+  batch.tokens[4] = 37;
+  EXPECT_THROW(transformer.forward(batch, model.flat()), DataError);
+  batch.tokens[4] = -1;
+  EXPECT_THROW(transformer.forward(batch, model.flat()), DataError);
+  batch.tokens.pop_back();
+  EXPECT_THROW(transformer.forward(batch, model.flat()), InternalError);
+}
+
+TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
+  const TransformerConfig config = tiny_config(false);
+  PackedBatch batch;
+  append_causal_sequence(batch, std::vector<TokenId>{1, 2, 3, 4}, 1, 1.0F);
+  // Per row and layer: q, o 24·24; k, v 8·24; three of 24·40. Keys 1+2+3+4, two products of width
+  // 24 each.
+  const double products = 4 * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * 10 * 24;
+  const double expected = 2 * 3 * (3 * products + 3 * 24 * 37);
+  EXPECT_DOUBLE_EQ(training_flops(config, batch), expected);
+
+  const PackedSample sample = random_sample(1, 3, 4, 5, 2);
+  const PackedBatch packed = pack_samples({&sample, 1}, {.mask = MaskKind::window}, 1.0F);
+  std::int64_t seen = 0;
+  for (std::int64_t q = 0; q < packed.layout.num_rows; ++q) {
+    for (std::int64_t k = 0; k < packed.layout.num_rows; ++k) {
+      seen += visible(packed.layout, q, k) ? 1 : 0;
+    }
+  }
+  PackedBatch without_items = packed;
+  without_items.loss_items.clear();
+  const double rows = static_cast<double>(packed.layout.num_rows);
+  EXPECT_DOUBLE_EQ(
+      training_flops(config, without_items),
+      2 * 3 * 3 *
+          (rows * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * static_cast<double>(seen) * 24));
+}
+
+}  // namespace
+}  // namespace jforge

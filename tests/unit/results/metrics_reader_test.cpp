@@ -1,0 +1,85 @@
+#include "results/report/metrics_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TemporaryDirectory;
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string row(int round, int step, double loss) {
+  return "{\"round\": " + std::to_string(round) + ", \"step\": " + std::to_string(step) +
+         ", \"loss\": " + std::to_string(loss) + ", \"note\": \"text is left out\"}\n";
+}
+
+TEST(MetricsReader, RowsOfRoundsInTheOrderOfSteps) {
+  const TemporaryDirectory directory;
+  write(directory / "metrics.1.jsonl", row(2, 1, 5) + row(1, 2, 3) + row(1, 1, 4));
+  const auto rounds = read_metrics(directory.path());
+  ASSERT_EQ(rounds.size(), 2U);
+  ASSERT_EQ(rounds.at(1).size(), 2U);
+  EXPECT_EQ(rounds.at(1)[0].step, 1);
+  EXPECT_EQ(rounds.at(1)[0].values.at("loss"), 4);
+  EXPECT_EQ(rounds.at(1)[1].step, 2);
+  EXPECT_EQ(rounds.at(2)[0].values.at("loss"), 5);
+  EXPECT_FALSE(rounds.at(1)[0].values.contains("note"));
+}
+
+TEST(MetricsReader, OfAStepTheHighestAttemptCounts) {
+  const TemporaryDirectory directory;
+  // As numbers, not as names: attempt 10 is after attempt 9.
+  write(directory / "metrics.9.jsonl", row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92));
+  write(directory / "metrics.10.jsonl", row(1, 2, 101));
+  const auto rows = read_metrics(directory.path()).at(1);
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0].values.at("loss"), 90);
+  EXPECT_EQ(rows[1].values.at("loss"), 101);
+  EXPECT_EQ(rows[2].values.at("loss"), 92);
+}
+
+TEST(MetricsReader, OtherFilesAreNoMetrics) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"metrics.jsonl", "metrics..jsonl", "metrics.x.jsonl", "metrics.1x.jsonl",
+                           "metrics.1.jsonl.bak", "metrics.-1.jsonl", "my.metrics.1.jsonl"}) {
+    write(directory / name, "no JSON\n");
+  }
+  EXPECT_THAT(read_metrics(directory.path()), IsEmpty());
+}
+
+TEST(MetricsReader, ATornLastLineIsIgnored) {
+  const TemporaryDirectory directory;
+  const std::string next = row(1, 2, 3);
+  for (std::size_t kept = 0; kept < next.size(); ++kept) {
+    write(directory / "metrics.1.jsonl", row(1, 1, 4) + next.substr(0, kept));
+    ASSERT_EQ(read_metrics(directory.path()).at(1).size(), 1U) << kept;
+  }
+}
+
+TEST(MetricsReader, AnyOtherBadLineIsNamed) {
+  const TemporaryDirectory directory;
+  for (const char* bad : {"", "{\"round\": 1, \"st", "[]", "7", "{\"round\": 1}", "{\"step\": 1}",
+                          "{\"round\": \"one\", \"step\": 1}", "{\"round\": 1, \"step\": null}"}) {
+    write(directory / "metrics.1.jsonl", row(1, 1, 4) + bad + "\n" + row(1, 2, 3));
+    try {
+      (void)read_metrics(directory.path());
+      ADD_FAILURE() << "accepted: " << bad;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("metrics.1.jsonl:2"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,175 @@
+#include "results/report/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::TemporaryDirectory;
+using Json = nlohmann::ordered_json;
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Json figures(double accuracy, double tpf, Json tokens_per_second) {
+  return {{"accuracy", accuracy},
+          {"tpf", tpf},
+          {"tokens_per_second", std::move(tokens_per_second)},
+          {"n", 200}};
+}
+
+void write_evaluation(const TemporaryDirectory& run) {
+  const Json summary = {
+      {"models",
+       {{"base", {{"gsm8k", {{"ar", figures(0.905, 1, 100)}, {"jacobi", figures(0.905, 1.25, 90)}}}}},
+        {"final",
+         {{"gsm8k", {{"ar", figures(0.88, 1, 100)}, {"jacobi", figures(0.88, 2.5, nullptr)}}}}}}},
+      {"complete", {"base", "final"}}};
+  write(run / "evaluation/summary.json", summary.dump());
+}
+
+std::size_t code_points(const std::string& line) {
+  std::size_t count = 0;
+  for (const char byte : line) {
+    count += (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U ? 1U : 0U;
+  }
+  return count;
+}
+
+/// The cells of the table line that begins with these.
+std::vector<std::string> cells_of(const std::string& table, const std::vector<std::string>& first) {
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<std::string> cells;
+    std::istringstream parts(line.substr(1));
+    for (std::string cell; std::getline(parts, cell, '|');) {
+      const std::size_t begin = cell.find_first_not_of(' ');
+      const std::size_t end = cell.find_last_not_of(' ');
+      cells.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
+    }
+    if (cells.size() >= first.size() && std::equal(first.begin(), first.end(), cells.begin())) {
+      return cells;
+    }
+  }
+  ADD_FAILURE() << "no such line in\n" << table;
+  return std::vector<std::string>(16);
+}
+
+TEST(Report, MainTableShowsEveryModelTaskAndMethod) {
+  const TemporaryDirectory run;
+  write_evaluation(run);
+  const std::string table = write_report(run.path());
+  auto cells = cells_of(table, {"base", "gsm8k", "jacobi"});
+  EXPECT_EQ(cells[3], "90.5 %");
+  EXPECT_EQ(cells[4], "1.25");
+  EXPECT_EQ(cells[5], "90");
+  EXPECT_EQ(cells[6], "0.90×");
+  EXPECT_EQ(cells[7], "200");
+  cells = cells_of(table, {"final", "gsm8k", "jacobi"});
+  EXPECT_EQ(cells[4], "2.50");
+  // A figure that could not be measured.
+  EXPECT_EQ(cells[5], "–");
+  EXPECT_EQ(cells[6], "–");
+  EXPECT_EQ(cells_of(table, {"final", "gsm8k", "ar"})[6], "1.00×");
+  EXPECT_THAT(read(run / "report.md"), HasSubstr(table));
+  EXPECT_THAT(read(run / "figures/tpf.svg"), HasSubstr("</svg>"));
+}
+
+TEST(Report, TableColumnsLineUp) {
+  const TemporaryDirectory run;
+  write_evaluation(run);
+  std::istringstream lines(write_report(run.path()));
+  std::string line;
+  std::getline(lines, line);
+  const std::size_t width = code_points(line);
+  while (std::getline(lines, line)) {
+    EXPECT_EQ(code_points(line), width) << line;
+  }
+}
+
+TEST(Report, EveryPartThatIsThereIsShown) {
+  const TemporaryDirectory run;
+  write_evaluation(run);
+  std::string metrics;
+  for (int step = 1; step <= 4; ++step) {
+    metrics += Json{{"round", 1},
+                    {"step", step},
+                    {"consistency", 8.0 / step},
+                    {"autoregressive", 0.5},
+                    {"tokens_per_second", 1000 * step}}
+                   .dump() +
+               "\n";
+  }
+  write(run / "metrics.1.jsonl", metrics);
+  write(run / "round-1/generation.json",
+        Json{{"block_size", 16}, {"prompts", 321}, {"tokens", 4567}, {"tpf", 1.2},
+             {"tokens_per_second", 999}, {"flipped_blocks", 0}}
+            .dump());
+  write(run / "prompts_import.json",
+        Json{{"records", 500}, {"kept", 321},
+             {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
+            .dump());
+  write(run / "run.json", Json{{"status", "finished"}, {"commit", "abc"}}.dump());
+  (void)write_report(run.path());
+  const std::string report = read(run / "report.md");
+  for (const char* part : {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "3000",
+                           "## Trajectories", "321", "4567", "## Prompts", "500 read, 321 kept",
+                           "too long", "179", "## Run", "finished"}) {
+    EXPECT_THAT(report, HasSubstr(part));
+  }
+  // Every picture that the report shows is there.
+  for (const char* name : {"tpf", "loss_consistency", "loss_autoregressive"}) {
+    EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
+    EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
+  }
+}
+
+TEST(Report, AnEmptyRunHasAReportWithoutParts) {
+  const TemporaryDirectory run;
+  EXPECT_THAT(write_report(run.path()), IsEmpty());
+  const std::string report = read(run / "report.md");
+  EXPECT_THAT(report, HasSubstr("# jforge_test_"));
+  EXPECT_THAT(report, Not(HasSubstr("##")));
+}
+
+TEST(Report, GarbledFilesAreNamed) {
+  for (const char* name : {"evaluation/summary.json", "run.json", "prompts_import.json",
+                           "round-1/generation.json", "metrics.1.jsonl"}) {
+    const TemporaryDirectory run;
+    write(run / name, "{\"half\": \n");
+    try {
+      (void)write_report(run.path());
+      ADD_FAILURE() << "accepted: " << name;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(name));
+    }
+  }
+}
+
+TEST(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
+  const TemporaryDirectory run;
+  // A file where the figures' directory must be.
+  write(run / "figures", "");
+  EXPECT_THROW((void)write_report(run.path()), EnvironmentError);
+}
+
+}  // namespace
+}  // namespace jforge

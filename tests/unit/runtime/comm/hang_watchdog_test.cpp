@@ -1,0 +1,156 @@
+#include "runtime/comm/hang_watchdog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/log.h"
+
+namespace jforge {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Counts calls and keeps the last reading; the callback runs on the watchdog's thread.
+struct Alarm {
+  std::mutex mutex;
+  PhaseClock::Reading reading;
+  std::atomic<int> calls{0};
+  std::function<void(const PhaseClock::Reading&)> callback() {
+    return [this](const PhaseClock::Reading& seen) {
+      const std::lock_guard lock(mutex);
+      reading = seen;
+      ++calls;
+    };
+  }
+  bool rings_within(milliseconds limit) const {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (calls == 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return calls > 0;
+  }
+};
+
+TEST(PhaseClock, ReadsWhatWasWritten) {
+  PhaseClock clock;
+  EXPECT_EQ(clock.read().phase, "start");
+  EXPECT_EQ(clock.read().age_seconds, 0);
+  clock.enter("train", 5);
+  clock.progress(17);
+  const auto before = clock.read();
+  EXPECT_EQ(before.phase, "train");
+  EXPECT_EQ(before.step, 17);
+  EXPECT_EQ(before.deadline_seconds, 5);
+  std::this_thread::sleep_for(milliseconds(20));
+  const auto later = clock.read();
+  EXPECT_GE(later.age_seconds, 0.02);
+  EXPECT_EQ(later.progress, before.progress);
+  clock.progress(18);
+  EXPECT_GT(clock.read().progress, later.progress);
+  EXPECT_LT(clock.read().age_seconds, later.age_seconds + 10);
+}
+
+TEST(HangWatchdog, RingsOnceWithPhaseAndStep) {
+  PhaseClock clock;
+  clock.enter("all_reduce of gradients", 0.05);
+  clock.progress(9);
+  Alarm alarm;
+  const HangWatchdog watchdog(clock, alarm.callback());
+  ASSERT_TRUE(alarm.rings_within(milliseconds(10'000)));
+  std::this_thread::sleep_for(milliseconds(150));
+  EXPECT_EQ(alarm.calls, 1);
+  const std::lock_guard lock(alarm.mutex);
+  EXPECT_EQ(alarm.reading.phase, "all_reduce of gradients");
+  EXPECT_EQ(alarm.reading.step, 9);
+  EXPECT_GT(alarm.reading.age_seconds, 0.05);
+}
+
+TEST(HangWatchdog, ProgressAndPhasesWithoutDeadlineKeepItQuiet) {
+  PhaseClock clock;
+  // Far longer than the pauses below, also on a busy machine, far shorter than their sum.
+  clock.enter("train", 0.5);
+  Alarm alarm;
+  const HangWatchdog watchdog(clock, alarm.callback());
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(milliseconds(25));
+    clock.progress(i);
+  }
+  clock.enter("idle", 0);
+  std::this_thread::sleep_for(milliseconds(700));
+  EXPECT_EQ(alarm.calls, 0);
+}
+
+TEST(HangWatchdog, AClockThatNeverStartedIsQuietAndDestructionIsPrompt) {
+  PhaseClock clock;
+  Alarm alarm;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const HangWatchdog watchdog(clock, alarm.callback());
+    std::this_thread::sleep_for(milliseconds(30));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(alarm.calls, 0);
+}
+
+TEST(HangWatchdog, DefaultActionLogsAndExitsWith70) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    initialise_log(2);
+    PhaseClock clock;
+    clock.enter("stuck", 0.05);
+    const HangWatchdog watchdog(clock);
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char chunk[256];
+  for (ssize_t count = 0; (count = ::read(ends[0], chunk, sizeof(chunk))) > 0;) {
+    text.append(chunk, static_cast<std::size_t>(count));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 70);
+  EXPECT_THAT(text, ::testing::HasSubstr("rank 2"));
+  EXPECT_THAT(text, ::testing::HasSubstr("phase \"stuck\""));
+}
+
+TEST(HangWatchdog, TimeASuspendedProcessWasStoppedIsNoHang) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    PhaseClock clock;
+    clock.enter("work", 1.5);
+    const HangWatchdog watchdog(clock, [](const PhaseClock::Reading&) { ::_exit(70); });
+    for (int i = 0; i < 100; ++i) {
+      std::this_thread::sleep_for(milliseconds(30));
+      clock.progress(i);
+    }
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(milliseconds(500));
+  ::kill(child, SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(3500));
+  ::kill(child, SIGCONT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,211 @@
+#include "runtime/durable_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/stop_signal.h"
+#include "tests/support/temporary_directory.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> names_in(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+/// Limits the size of files this process may write, as a full disk would; SIGXFSZ is ignored
+/// meanwhile.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    install_signal_handlers();
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    rlimit limit = old_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+};
+
+class DurableFile : public ::testing::Test {
+ protected:
+  void TearDown() override { arm_faults("", 0); }
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(DurableFile, PublishedBytesReadBackExactly) {
+  for (const std::size_t size : {0, 1, 2, 4097, 3'000'001}) {
+    std::string bytes(size, 'a');
+    for (std::size_t i = 0; i < size; ++i) {
+      bytes[i] = static_cast<char>(i * 131 % 251);
+    }
+    publish_file(directory_ / "file", bytes);
+    EXPECT_EQ(read_file(directory_ / "file"), bytes);
+  }
+  EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file"));
+}
+
+TEST_F(DurableFile, FullDiskKeepsTheOldFileAndLeavesNoTemporary) {
+  publish_file(directory_ / "file", "old");
+  std::string message;
+  {
+    const FileSizeLimit limit(4096);
+    try {
+      publish_file(directory_ / "file", std::string(20'000, 'x'));
+    } catch (const EnvironmentError& error) {
+      message = error.what();
+    }
+  }
+  EXPECT_THAT(message, HasSubstr("disk full"));
+  EXPECT_THAT(message, HasSubstr((directory_ / "file").string()));
+  EXPECT_EQ(read_file(directory_ / "file"), "old");
+  EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file"));
+}
+
+TEST_F(DurableFile, AThrowAtEachStageBeforeTheRenameKeepsTheOldFile) {
+  for (const char* stage : {"publish.data", "publish.fsync", "publish.rename"}) {
+    publish_file(directory_ / "file", "old");
+    arm_faults("throw@" + std::string(stage) + ":0:1", 0);
+    EXPECT_THROW(publish_file(directory_ / "file", "new content"), InternalError) << stage;
+    EXPECT_EQ(read_file(directory_ / "file"), "old") << stage;
+    arm_faults("throw@" + std::string(stage) + ":0:1", 0);
+    EXPECT_THROW(
+        publish_with(directory_ / "file", [](const auto& path) { std::ofstream(path) << "new"; }),
+        InternalError)
+        << stage;
+    EXPECT_EQ(read_file(directory_ / "file"), "old") << stage;
+    EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file")) << stage;
+  }
+}
+
+TEST_F(DurableFile, AKillAtAnyStageLeavesTheOldOrTheNewFileWhole) {
+  const std::string fresh(50'000, 'n');
+  for (const char* stage :
+       {"publish.data", "publish.fsync", "publish.rename", "publish.directory"}) {
+    publish_file(directory_ / "file", "old");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      arm_faults("kill@" + std::string(stage) + ":0:1", 0);
+      publish_file(directory_ / "file", fresh);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << stage;
+    const bool renamed = std::string(stage) == "publish.directory";
+    EXPECT_EQ(read_file(directory_ / "file"), renamed ? fresh : "old") << stage;
+    EXPECT_EQ(sweep_temporaries(directory_.path()), renamed ? 0U : 1U) << stage;
+    EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file")) << stage;
+  }
+}
+
+TEST_F(DurableFile, AWriterThatFailsLeavesNoTemporary) {
+  EXPECT_THROW(publish_with(directory_ / "file",
+                            [](const auto& path) {
+                              std::ofstream(path) << "half";
+                              throw DataError("writer");
+                            }),
+               DataError);
+  EXPECT_TRUE(names_in(directory_.path()).empty());
+  EXPECT_THROW(publish_with(directory_ / "file", [](const auto&) {}), EnvironmentError)
+      << "writer wrote nothing";
+}
+
+TEST_F(DurableFile, MissingDirectoryAndDirectoryAsTargetAreNamed) {
+  EXPECT_THROW(publish_file(directory_ / "absent" / "file", "x"), EnvironmentError);
+  make_directory(directory_ / "taken");
+  EXPECT_THROW(publish_file(directory_ / "taken", "x"), EnvironmentError);
+  EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("taken"));
+}
+
+TEST_F(DurableFile, TwoStepCommit) {
+  std::ofstream(directory_ / ".tmp-1") << "content";
+  sync_file(directory_ / ".tmp-1");
+  commit_rename(directory_ / ".tmp-1", directory_ / "final");
+  EXPECT_EQ(read_file(directory_ / "final"), "content");
+  EXPECT_THROW(commit_rename(directory_ / ".tmp-1", directory_ / "final"), EnvironmentError);
+  EXPECT_THROW(sync_file(directory_ / ".tmp-1"), EnvironmentError);
+  EXPECT_THROW(sync_directory(directory_ / "final"), EnvironmentError);
+}
+
+TEST_F(DurableFile, DirectoriesAreMadeWithParents) {
+  make_directory(directory_ / "a" / "b" / "c");
+  make_directory(directory_ / "a" / "b" / "c");
+  make_directory(directory_ / "a" / "d" / "");
+  EXPECT_TRUE(std::filesystem::is_directory(directory_ / "a" / "b" / "c"));
+  EXPECT_TRUE(std::filesystem::is_directory(directory_ / "a" / "d"));
+  publish_file(directory_ / "file", "x");
+  EXPECT_THROW(make_directory(directory_ / "file"), EnvironmentError);
+  EXPECT_THROW(make_directory(directory_ / "file" / "below"), EnvironmentError);
+}
+
+TEST_F(DurableFile, SweepTakesTemporariesOnly) {
+  make_directory(directory_ / "round" / ".tmp-directory");
+  publish_file(directory_ / "round" / ".tmp-directory" / "inner", "x");
+  publish_file(directory_ / "round" / ".tmp-3-1-0", "x");
+  publish_file(directory_ / "round" / "shard.tmp-", "x");
+  publish_file(directory_ / ".tmpfile", "x");
+  EXPECT_EQ(sweep_temporaries(directory_.path()), 2U);
+  EXPECT_THAT(names_in(directory_ / "round"), ::testing::ElementsAre("shard.tmp-"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / ".tmpfile"));
+  EXPECT_EQ(sweep_temporaries(directory_ / "absent"), 0U);
+}
+
+TEST_F(DurableFile, ReadingNamesWhatIsMissing) {
+  try {
+    (void)read_file(directory_ / "absent");
+    FAIL() << "no exception";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr((directory_ / "absent").string()));
+  }
+  EXPECT_THROW((void)read_file(directory_.path()), DataError);
+  EXPECT_THROW((void)hash_file(directory_ / "absent"), DataError);
+}
+
+TEST_F(DurableFile, ReadingWaitsForAFileThatAppears) {
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    publish_file(directory_ / "late", "here");
+  });
+  EXPECT_EQ(read_file(directory_ / "late", 20), "here");
+  writer.join();
+}
+
+TEST_F(DurableFile, HashesAreXxh3) {
+  // XXH3_64bits of the empty input, from the reference implementation's documentation.
+  EXPECT_EQ(hash64(std::string_view{}), 0x2d06800538d394c2U);
+  EXPECT_EQ(hash_hex(0x2d06800538d394c2U), "2d06800538d394c2");
+  EXPECT_EQ(hash_hex(0xabU), "00000000000000ab");
+  const std::string bytes(2'500'000, 'q');
+  publish_file(directory_ / "file", bytes);
+  EXPECT_EQ(hash_file(directory_ / "file"), hash64(bytes));
+  EXPECT_EQ(hash64(std::as_bytes(std::span(bytes)), 9), hash64(std::string_view(bytes), 9));
+  EXPECT_NE(hash64(bytes, 9), hash64(bytes));
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,88 @@
+#include "runtime/stop_signal.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <functional>
+
+namespace jforge {
+namespace {
+
+/// Runs `body` in a child process and returns its wait status: handlers must not leak into other
+/// tests.
+int status_of_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(StopSignal, EachSignalSetsTheFlagOnly) {
+  for (const int signal : {SIGUSR2, SIGTERM, SIGINT}) {
+    const int status = status_of_child([signal] {
+      install_signal_handlers();
+      if (stop_requested()) {
+        return 1;
+      }
+      ::raise(signal);
+      return stop_requested() ? 0 : 2;
+    });
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "signal " << signal;
+  }
+}
+
+TEST(StopSignal, SecondTerminationEndsTheProcessBySignal) {
+  const int status = status_of_child([] {
+    install_signal_handlers();
+    ::raise(SIGINT);
+    ::raise(SIGTERM);
+    return 0;
+  });
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+}
+
+TEST(StopSignal, WarningsDoNotAddUpToAnEnd) {
+  const int status = status_of_child([] {
+    install_signal_handlers();
+    ::raise(SIGUSR2);
+    ::raise(SIGUSR2);
+    ::raise(SIGTERM);
+    return stop_requested() ? 0 : 1;
+  });
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(StopSignal, AClosedPipeIsAnErrorCode) {
+  const int status = status_of_child([] {
+    install_signal_handlers();
+    int ends[2];
+    if (::pipe(ends) != 0) {
+      return 1;
+    }
+    ::close(ends[0]);
+    return ::write(ends[1], "x", 1) == -1 && errno == EPIPE ? 0 : 2;
+  });
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(StopSignal, ByProgram) {
+  clear_stop_request();
+  EXPECT_FALSE(stop_requested());
+  request_stop();
+  EXPECT_TRUE(stop_requested());
+  clear_stop_request();
+  EXPECT_FALSE(stop_requested());
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,96 @@
+#include "workers/evaluate/evaluate_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "runtime/error.h"
+#include "workers/evaluate/decoding_method.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+EvaluateConfig valid() {
+  EvaluateConfig config;
+  config.tasks = {"gsm8k"};
+  config.data = "somewhere";
+  return config;
+}
+
+void expect_refused(const std::function<void(EvaluateConfig&)>& damage, const std::string& part) {
+  EvaluateConfig config = valid();
+  damage(config);
+  try {
+    config.validate();
+    ADD_FAILURE() << "accepted; expected a message with \"" << part << "\"";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+TEST(EvaluateConfig, DefaultsAreValid) {
+  EXPECT_NO_THROW(EvaluateConfig{}.validate());
+  EXPECT_NO_THROW(valid().validate());
+}
+
+TEST(EvaluateConfig, EveryBadValueIsRefusedByItsKey) {
+  expect_refused([](auto& c) { c.block_size = 0; }, "evaluate.block_size");
+  expect_refused([](auto& c) { c.max_new_tokens = 0; }, "evaluate.max_new_tokens");
+  expect_refused(
+      [](auto& c) { c.max_new_tokens = std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1; },
+      "evaluate.max_new_tokens");
+  expect_refused([](auto& c) { c.limit = 0; }, "evaluate.limit");
+  expect_refused([](auto& c) { c.batch_prompts = 0; }, "evaluate.batch_prompts");
+  expect_refused([](auto& c) { c.tasks = {"gsm8k", "chess"}; }, "evaluate.tasks: unknown task");
+  expect_refused([](auto& c) { c.tasks = {"gsm8k", "gsm8k"}; }, "named twice");
+  expect_refused([](auto& c) { c.methods = {"ar", "magic"}; }, "evaluate.methods: unknown");
+  expect_refused([](auto& c) { c.methods = {"ar", "jacobi", "ar"}; }, "named twice");
+  expect_refused([](auto& c) { c.methods = {}; }, "evaluate.methods is empty");
+  expect_refused([](auto& c) { c.prompt_style = "sonnet"; }, "evaluate.prompt_style");
+  expect_refused([](auto& c) { c.data.clear(); }, "evaluate.data");
+}
+
+TEST(DecodingMethod, KnownNames) {
+  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking"));
+}
+
+TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
+  EvaluateConfig config = valid();
+  config.block_size = 7;
+  const DecodingMethod ar = make_decoding_method("ar", config, 3);
+  EXPECT_EQ(ar.name, "ar");
+  EXPECT_EQ(ar.settings.at("block_size"), 1);
+  EXPECT_EQ(ar.settings.at("window"), "none");
+  // Greedy decoding draws nothing: another seed must not make its results look different.
+  EXPECT_EQ(ar.settings, make_decoding_method("ar", config, 4).settings);
+
+  const DecodingMethod jacobi = make_decoding_method("jacobi", config, 3);
+  EXPECT_EQ(jacobi.settings.at("block_size"), 7);
+  EXPECT_EQ(jacobi.settings.at("window"), "running");
+  EXPECT_NE(jacobi.settings, make_decoding_method("jacobi", config, 4).settings);
+  EXPECT_EQ(make_decoding_method("jacobi_shrinking", config, 3).settings.at("window"), "shrinking");
+}
+
+TEST(DecodingMethod, MakesTheDecoderItNames) {
+  EvaluateConfig config = valid();
+  config.block_size = 7;
+  const DecodeRequest request{.id = 11, .prompt = {1, 2, 3}, .max_new_tokens = 20};
+  // Greedy prefills all but the last prompt token, Jacobi all of them and then drafts n.
+  const auto greedy = make_decoding_method("ar", config, 0).make(request);
+  EXPECT_EQ(greedy->pending().size(), 2U);
+  const auto jacobi = make_decoding_method("jacobi", config, 0).make(request);
+  EXPECT_EQ(jacobi->pending().size(), 3U);
+  const TokenId first = 9;
+  jacobi->advance(std::span(&first, 1));
+  EXPECT_EQ(jacobi->pending().size(), 7U);
+  EXPECT_EQ(jacobi->pending().front(), first);
+}
+
+}  // namespace
+}  // namespace jforge

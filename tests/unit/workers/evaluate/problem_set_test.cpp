@@ -1,0 +1,87 @@
+#include "workers/evaluate/problem_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/workers/evaluate/evaluation_fixture.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ProblemSetTest : public ::testing::Test {
+ protected:
+  ProblemSetTest() {
+    testing::write_byte_tokenizer(directory_.path());
+    testing::write_benchmark(directory_.path(), {"1", "2", "3", "4"});
+    config_.tasks = {"gsm8k"};
+    config_.data = directory_.path();
+  }
+  [[nodiscard]] ProblemSet load(std::int64_t vocabulary = 310) const {
+    return load_problem_set("gsm8k", config_, BytePairTokenizer::load(directory_.path()),
+                            ChatTemplate::load(directory_.path(), true), vocabulary);
+  }
+
+  testing::TemporaryDirectory directory_;
+  EvaluateConfig config_;
+};
+
+TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
+  const ProblemSet set = load();
+  ASSERT_EQ(set.problems.size(), 4U);
+  const auto tokenizer = BytePairTokenizer::load(directory_.path());
+  EXPECT_EQ(tokenizer.decode(set.problems[2].prompt),
+            "<|im_start|>user\nAA the hen lays 4 eggs. How many?<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  EXPECT_EQ(set.problems[2].index, 2);
+  EXPECT_EQ(set.max_new_tokens, set.task->default_max_new_tokens());
+  const DecodeRequest request = set.request(2, {302});
+  EXPECT_EQ(request.id, 2);
+  EXPECT_EQ(request.prompt, set.problems[2].prompt);
+  EXPECT_THROW((void)set.request(4, {}), InternalError);
+}
+
+TEST_F(ProblemSetTest, LimitTakesTheFirst) {
+  const ProblemSet all = load();
+  config_.limit = 2;
+  config_.max_new_tokens = 17;
+  const ProblemSet some = load();
+  ASSERT_EQ(some.problems.size(), 2U);
+  EXPECT_EQ(some.problems[1].hash, all.problems[1].hash);
+  EXPECT_NE(some.hash, all.hash);
+  EXPECT_EQ(some.max_new_tokens, 17);
+  config_.limit = 100;
+  EXPECT_EQ(load().hash, all.hash);
+}
+
+TEST_F(ProblemSetTest, HashesFollowQuestionsAnswersAndTemplates) {
+  const ProblemSet before = load();
+  testing::write_benchmark(directory_.path(), {"1", "2", "30", "4"});
+  const ProblemSet after = load();
+  EXPECT_EQ(before.problems[1].hash, after.problems[1].hash);
+  EXPECT_NE(before.problems[2].hash, after.problems[2].hash);
+  EXPECT_NE(before.hash, after.hash);
+  config_.prompt_style = "cot_boxed";
+  EXPECT_NE(load().problems[1].hash, after.problems[1].hash);
+}
+
+TEST_F(ProblemSetTest, ATokenizerLargerThanTheModelIsRefused) {
+  EXPECT_NO_THROW((void)load(303));
+  try {
+    (void)load(302);
+    ADD_FAILURE() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("gsm8k/0"));
+  }
+}
+
+TEST_F(ProblemSetTest, MissingDataIsNamed) {
+  config_.data = directory_ / "nowhere";
+  EXPECT_THROW((void)load(), DataError);
+}
+
+}  // namespace
+}  // namespace jforge

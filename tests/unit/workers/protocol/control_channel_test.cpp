@@ -1,0 +1,87 @@
+#include "workers/protocol/control_channel.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::optional<RankMessage> next_request(InProcessMailbox& mailbox) {
+  for (int i = 0; i < 2000; ++i) {
+    if (auto message = mailbox.pop_request()) {
+      return message;
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+  return std::nullopt;
+}
+
+TEST(ControlChannel, HeartbeatsCarryThePhaseClock) {
+  InProcessMailbox mailbox;
+  PhaseClock clock;
+  clock.enter("train round 2", 0);
+  clock.progress(17);
+  ControlChannel channel(make_in_process_link(mailbox), clock);
+  const auto message = next_request(mailbox);
+  ASSERT_TRUE(message && std::holds_alternative<Heartbeat>(*message));
+  EXPECT_EQ(std::get<Heartbeat>(*message).phase, "train round 2");
+  EXPECT_EQ(std::get<Heartbeat>(*message).step, 17);
+  channel.close();
+}
+
+TEST(ControlChannel, LeaseAndCommitTraffic) {
+  InProcessMailbox mailbox;
+  PhaseClock clock;
+  ControlChannel channel(make_in_process_link(mailbox), clock);
+  std::thread coordinator([&] {
+    for (int answered = 0; answered < 2;) {
+      const auto message = next_request(mailbox);
+      if (!message) {
+        return;
+      }
+      if (std::holds_alternative<LeaseRequest>(*message)) {
+        mailbox.push_reply(LeaseReply{LeaseAnswer::granted, Lease{4, 1, {9, 8}}});
+        ++answered;
+      } else if (const auto* commit = std::get_if<CommitRequest>(&*message)) {
+        mailbox.push_reply(CommitReply{commit->id, commit->attempt, true});
+        ++answered;
+      }
+    }
+  });
+  channel.request_lease(1, false);
+  const LeaseReply reply = channel.take_lease();
+  EXPECT_EQ(reply.lease, (Lease{4, 1, {9, 8}}));
+  EXPECT_TRUE(channel.request_commit(reply.lease));
+  channel.commit_done(reply.lease, 10, 5);
+  coordinator.join();
+  channel.close();
+  // What was posted before close() has been sent.
+  bool done_seen = false;
+  while (auto message = mailbox.pop_request()) {
+    done_seen = done_seen || std::holds_alternative<CommitDone>(*message);
+  }
+  EXPECT_TRUE(done_seen);
+}
+
+class BrokenLink final : public CoordinatorLink {
+ public:
+  void send(const RankMessage&) override { throw CommError("the wire is cut"); }
+  std::optional<CoordinatorMessage> try_receive() override { return std::nullopt; }
+};
+
+TEST(ControlChannel, AFailureOfTheLinkReachesTheWorker) {
+  PhaseClock clock;
+  ControlChannel channel(std::make_unique<BrokenLink>(), clock);
+  channel.request_lease(1, false);
+  EXPECT_THROW((void)channel.take_lease(), CommError);
+  EXPECT_THROW(channel.close(), CommError);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,70 @@
+#include "workers/train/train_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+std::string refusal(const std::function<void(TrainConfig&)>& change) {
+  TrainConfig config;
+  change(config);
+  try {
+    config.validate();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(TrainConfig, DefaultsAreValid) { EXPECT_NO_THROW(TrainConfig{}.validate()); }
+
+TEST(TrainConfig, RefusalsNameTheKey) {
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal([](auto& c) { c.learning_rate = 0; }), HasSubstr("train.learning_rate"));
+  EXPECT_THAT(refusal([](auto& c) { c.learning_rate = std::numeric_limits<double>::quiet_NaN(); }),
+              HasSubstr("train.learning_rate"));
+  EXPECT_THAT(refusal([](auto& c) { c.batch_samples = 0; }), HasSubstr("train.batch_samples"));
+  EXPECT_THAT(refusal([](auto& c) { c.tokens_per_rank = -1; }), HasSubstr("train.tokens_per_rank"));
+  EXPECT_THAT(refusal([](auto& c) { c.ar_weight = -1; }), HasSubstr("train.ar_weight"));
+  EXPECT_THAT(refusal([](auto& c) { c.ar_weight = c.consistency_weight = 0; }),
+              HasSubstr("nothing to learn"));
+  EXPECT_THAT(refusal([](auto& c) { c.warmup_ratio = 1.5; }), HasSubstr("train.warmup_ratio"));
+  EXPECT_THAT(refusal([](auto& c) { c.optimizer.beta2 = 1; }), HasSubstr("train.beta2"));
+  EXPECT_THAT(refusal([](auto& c) { c.optimizer.clip_norm = -1; }), HasSubstr("train.clip_norm"));
+  EXPECT_THAT(refusal([](auto& c) { c.optimizer.epsilon = 0; }), HasSubstr("train.epsilon"));
+}
+
+TEST(TrainConfig, OtherZeroStagesAreRefusedHonestly) {
+  for (const int stage : {0, 2, 3}) {
+    EXPECT_THAT(refusal([&](auto& c) { c.optimizer.zero_stage = stage; }),
+                ::testing::HasSubstr("not available in this version"));
+  }
+  EXPECT_THAT(refusal([](auto& c) { c.optimizer.zero_stage = 4; }),
+              ::testing::HasSubstr("does not exist"));
+}
+
+TEST(TrainConfig, CompatibilityModesSetTheirFields) {
+  TrainConfig repo;
+  repo.apply(Compat::repo);
+  EXPECT_EQ(repo.reduction, LossReduction::repo);
+  EXPECT_EQ(repo.kept, KeptOffsets::from_first_difference);
+  EXPECT_EQ(repo.ar_weight, 10);
+  EXPECT_TRUE(repo.train_prompt);
+  TrainConfig paper;
+  paper.apply(Compat::paper);
+  EXPECT_EQ(paper.reduction, LossReduction::paper);
+  EXPECT_EQ(paper.kept, KeptOffsets::all);
+  EXPECT_FALSE(paper.train_prompt);
+  const PackingOptions options = paper.packing({7});
+  EXPECT_EQ(options.kept, KeptOffsets::all);
+  EXPECT_EQ(options.eos_ids, std::vector<TokenId>{7});
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,67 @@
+#include "workers/evaluate/problem_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+std::string problem_hash(const TaskRecord& record, std::span<const TokenId> prompt) {
+  std::uint64_t hash = 0;
+  for (const auto& [key, value] : record.fields) {
+    hash = hash64(value, hash64(key, hash));
+  }
+  return hash_hex(hash64(std::as_bytes(prompt), hash));
+}
+
+}  // namespace
+
+DecodeRequest ProblemSet::request(std::int64_t index, const std::vector<TokenId>& eos_ids) const {
+  expect(0 <= index && std::cmp_less(index, problems.size()), "no such problem in the set");
+  const Problem& problem = problems[static_cast<std::size_t>(index)];
+  return {.id = problem.index,
+          .prompt = problem.prompt,
+          .max_new_tokens = max_new_tokens,
+          .eos_ids = eos_ids};
+}
+
+ProblemSet load_problem_set(const std::string& name, const EvaluateConfig& config,
+                            const BytePairTokenizer& tokenizer, const ChatTemplate& chat_template,
+                            std::int64_t vocabulary_size) {
+  ProblemSet set;
+  set.task = make_task(name, {.prompt_style = config.prompt_style});
+  set.max_new_tokens = config.max_new_tokens.value_or(set.task->default_max_new_tokens());
+  std::vector<TaskRecord> records = set.task->load(config.data);
+  if (config.limit && std::cmp_less(*config.limit, records.size())) {
+    records.resize(static_cast<std::size_t>(*config.limit));
+  }
+  std::uint64_t hash = 0;
+  for (TaskRecord& record : records) {
+    Problem problem;
+    problem.index = static_cast<std::int64_t>(set.problems.size());
+    problem.prompt = tokenizer.encode(chat_template.render(set.task->prompt(record), true));
+    const auto highest = std::ranges::max_element(problem.prompt);
+    if (highest == problem.prompt.end() || *highest >= vocabulary_size) {
+      throw DataError(fmt::format(
+          "problem {}: its prompt is {}; tokenizer and model do not belong together", record.id,
+          problem.prompt.empty() ? std::string("empty")
+                                 : fmt::format("token {} of a vocabulary of {}", *highest,
+                                               vocabulary_size)));
+    }
+    problem.hash = problem_hash(record, problem.prompt);
+    problem.record = std::move(record);
+    hash = hash64(problem.hash, hash);
+    set.problems.push_back(std::move(problem));
+  }
+  set.hash = hash_hex(hash);
+  return set;
+}
+
+}  // namespace jforge

@@ -1,0 +1,89 @@
+#pragma once
+
+/// One evaluated problem as a line of JSON, and the files that hold such lines.
+///
+/// While a method runs, every rank appends to a part of its own,
+/// TASK.METHOD.attempt-A.rank-R-of-N.part; a line is written when its sample is finished, so nothing
+/// finished is lost in a crash. When all samples are there the parts are merged into
+/// TASK.METHOD.jsonl, sorted by index and without the lines' timing, and removed.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// What is known of one evaluated problem.
+struct SampleRecord {
+  std::int64_t index = 0;               ///< 0-based place in the benchmark.
+  std::string id;                       ///< The task's name for it.
+  std::string prompt_hash;              ///< Problem::hash
+  std::string settings;                 ///< 16 hex digits: everything the result depends on.
+  std::int64_t tokens = 0;              ///< Generated, first end of sequence included.
+  std::int64_t forwards = 0;            ///< Prefill excluded.
+  std::int64_t prefill_forwards = 0;
+  bool stopped_by_eos = false;          ///< "stop": "eos", else "length".
+  std::string token_hash;               ///< 16 hex digits over the generated ids.
+  std::optional<std::string> answer;    ///< As extracted; null when there is none.
+  std::string verdict;                  ///< "pass", "fail" or "timeout".
+  std::string reason;                   ///< Empty for a pass.
+  std::string text;                     ///< The completion; bytes that are no UTF-8 become U+FFFD.
+
+  bool operator==(const SampleRecord&) const = default;
+};
+
+/// Where and when a sample was finished. Part of the lines in parts only, since it differs from run
+/// to run.
+struct SampleTiming {
+  std::int64_t attempt = 0;
+  Rank rank = 0;
+  /// Seconds in forwards that this rank had spent in this attempt when the sample was finished.
+  double decode_seconds = 0;
+  double prefill_seconds = 0;
+
+  bool operator==(const SampleTiming&) const = default;
+};
+
+struct TimedSample {
+  SampleRecord record;
+  SampleTiming timing;
+};
+
+/// One line without its newline. An empty `timing` leaves those keys out.
+[[nodiscard]] std::string to_line(const SampleRecord& record,
+                                  const std::optional<SampleTiming>& timing);
+/// Reads a part's line back. Throws DataError naming `origin` for anything else.
+[[nodiscard]] TimedSample parse_timed_sample(std::string_view line, const std::string& origin);
+
+/// The files of one task and method of one model.
+class SampleFiles {
+ public:
+  /// `directory`: the model's. It need not exist yet.
+  SampleFiles(std::filesystem::path directory, const std::string& task, const std::string& method);
+
+  [[nodiscard]] std::filesystem::path merged() const { return directory_ / (stem_ + ".jsonl"); }
+  [[nodiscard]] std::filesystem::path part(std::int64_t attempt, Rank rank, int ranks) const;
+  /// Parts that exist, sorted by attempt, then by name.
+  [[nodiscard]] std::vector<std::filesystem::path> parts() const;
+  /// One more than the highest attempt of a part that exists; 1 when there is none.
+  [[nodiscard]] std::int64_t next_attempt() const;
+  /// All samples in the parts, in the order of parts(). A torn last line is left out; any other line
+  /// that is no sample is a DataError naming file and line.
+  [[nodiscard]] std::vector<TimedSample> read_parts() const;
+  /// The merged file's samples (without timing). DataError as above, and for a torn line too.
+  [[nodiscard]] std::vector<SampleRecord> read_merged() const;
+  /// Publishes `records`, which must be sorted by index, durably.
+  void publish_merged(const std::vector<SampleRecord>& records) const;
+  void remove_parts() const;
+
+ private:
+  std::filesystem::path directory_;
+  std::string stem_;
+};
+
+}  // namespace jforge

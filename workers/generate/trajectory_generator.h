@@ -1,0 +1,98 @@
+#pragma once
+
+/// Generating phase of one rank: prompts in, Jacobi trajectories out (algorithm.md §1).
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data/batches/noise_schedule.h"
+#include "data/trajectories/trajectory.h"
+#include "model/decoding/batch_decoder.h"
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// Which states of a block a trajectory keeps.
+enum class StoredStates : std::uint8_t {
+  all,       ///< Every state, the fixed point last.
+  selected,  ///< The one the noise schedule selects and the fixed point.
+};
+
+/// How trajectories are generated.
+struct GenerateOptions {
+  std::int32_t block_size = 16;       ///< n ≥ 1
+  std::int64_t max_new_tokens = 256;  ///< T ≥ 1; an answer has at most ceil(T / n) blocks.
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;          ///< Part of the drafts' random stream.
+  std::vector<TokenId> eos_ids;     ///< An answer ends with the block that holds one of them.
+  std::int32_t batch_prompts = 32;  ///< Prompts decoded at once; does not change results.
+  StoredStates stored_states = StoredStates::selected;
+  NoiseScheduleOptions schedule;  ///< Used with StoredStates::selected.
+
+  /// Throws ConfigError naming the field.
+  void validate() const;
+  /// Cache positions a prompt of `prompt_tokens` needs: P + ceil(T / n) · n.
+  [[nodiscard]] std::int64_t required_positions(std::int64_t prompt_tokens) const;
+};
+
+/// One prompt to generate for.
+struct GeneratePrompt {
+  PromptId id = 0;
+  std::vector<TokenId> tokens;  ///< Templated prompt, at least one id.
+};
+
+/// What generation has cost so far.
+struct GenerationCounts {
+  std::int64_t prompts = 0;         ///< Finished.
+  std::int64_t answer_tokens = 0;   ///< Up to the first eos or T.
+  std::int64_t block_tokens = 0;    ///< n · blocks: what the forwards committed.
+  std::int64_t forwards = 0;        ///< Prefill excluded, per sequence.
+  std::int64_t prefill_tokens = 0;  ///< Prompt tokens of finished prompts.
+  std::int64_t states_seen = 0;
+  std::int64_t flipped_blocks = 0;
+  /// Batched forwards, rows and seconds, dropped sequences included.
+  BatchDecoderStatistics decoder;
+};
+
+/// Turns prompts into trajectories with a model it borrows. On CPU fp32 the result depends on
+/// prompts, weights and options alone: not on batch_prompts, the prompts' order or who else is
+/// generated.
+///
+/// A trajectory's eos_position and stop speak of whole blocks: an end of sequence that the last
+/// block holds behind T counts there, while answer_tokens ends at T.
+///
+/// The blocks' fixed points are what the forwards committed, so they are reached within n forwards
+/// a block by construction and `flipped_blocks` stays 0; the count is for generators that take the
+/// fixed point from another decoder.
+class TrajectoryGenerator {
+ public:
+  /// `model` must outlive the generator. Throws ConfigError for bad options.
+  TrajectoryGenerator(DecodeModel& model, GenerateOptions options);
+
+  /// Told after every finished prompt.
+  using Progress = std::function<void(const GenerationCounts&)>;
+
+  /// One trajectory per prompt, sorted by prompt id; nothing when `stop_requested` (asked once per
+  /// batched forward) ended it early, for a lease is committed whole or not at all. Throws
+  /// DataError for an empty prompt, a prompt id given twice, or a prompt that does not fit a cache
+  /// slot.
+  [[nodiscard]] std::optional<std::vector<Trajectory>> generate(
+      std::span<const GeneratePrompt> prompts, const Progress& progress = {},
+      const BatchDecoder::StopRequested& stop_requested = {});
+
+  /// Sums over all generate() calls.
+  [[nodiscard]] const GenerationCounts& counts() const noexcept { return counts_; }
+
+ private:
+  [[nodiscard]] Trajectory make_trajectory(const GeneratePrompt& prompt, DecodeResult result) const;
+  void count(const Trajectory& trajectory, std::int64_t answer_tokens);
+
+  GenerateOptions options_;
+  BatchDecoder decoder_;
+  GenerationCounts counts_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,84 @@
+#include "workers/job_config.h"
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
+  const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
+  NoiseScheduleOptions options;
+  options.kind = settings.schedule;
+  options.window = settings.noise_window;
+  options.endpoint = settings.endpoint;
+  options.measure = settings.measure;
+  options.target = settings.target;
+  if (compat == Compat::paper) {
+    options.endpoint = ScheduleEndpoint::exclusive;
+    options.measure = UnconvergedMeasure::positionwise;
+    options.target = ScheduleTarget::ceil_count;
+  }
+  options.seed = run.seed;
+  options.round = static_cast<std::uint64_t>(round);
+  return options;
+}
+
+TrainConfig JobConfig::train_config(std::int32_t round) const {
+  const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
+  TrainConfig result = train;
+  result.mask = settings.mask;
+  result.learning_rate = settings.learning_rate.value_or(train.learning_rate);
+  result.apply(compat);
+  return result;
+}
+
+void JobConfig::validate(int ranks) const {
+  if (run.directory.empty()) {
+    throw ConfigError("run.directory is missing: name the folder that the run writes to");
+  }
+  if (model.source.empty()) {
+    throw ConfigError("model.source is missing: name a Hugging Face directory");
+  }
+  if (model.compute != ComputeType::float32) {
+    throw ConfigError(
+        "model.compute = \"bfloat16\" needs a GPU build; CPU ranks compute in \"float32\"");
+  }
+  if (model.device == DeviceChoice::cuda) {
+    throw EnvironmentError(
+        "model.device = \"cuda\": this build has no CUDA kernels; use \"cpu\" or \"auto\"");
+  }
+  if (run.hang_limit_seconds < 10) {
+    throw ConfigError("run.hang_limit_seconds must be at least 10");
+  }
+  prompts.validate();
+  generate.validate();
+  checkpoint.validate();
+  evaluate.validate();
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    const RoundSettings& round = rounds[i];
+    const auto number = static_cast<std::int32_t>(i + 1);
+    const auto refuse = [&](const std::string& what) {
+      throw ConfigError(fmt::format("[[rounds]] number {}: {}", number, what));
+    };
+    if (round.block_size < 1) {
+      refuse("block_size must be at least 1");
+    }
+    if (round.epochs.has_value() == round.steps.has_value()) {
+      refuse("give epochs or steps, one of them");
+    }
+    if ((round.steps && *round.steps < 1) || (round.epochs && !(*round.epochs > 0))) {
+      refuse("epochs and steps must be positive");
+    }
+    noise_schedule(number).validate();
+    train_config(number).validate();
+  }
+  if (train.batch_samples < ranks && !train.allow_idle_ranks) {
+    throw ConfigError(
+        fmt::format("train.batch_samples = {} is fewer than the {} ranks; raise it or set "
+                    "train.allow_idle_ranks = true",
+                    train.batch_samples, ranks));
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,74 @@
+#pragma once
+
+/// The configuration of a whole job: the sum of its components' settings, with defaults and one
+/// validate().
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoints/checkpoint_writer.h"
+#include "data/batches/noise_schedule.h"
+#include "data/prompts/prompt_import.h"
+#include "workers/evaluate/evaluate_config.h"
+#include "workers/generate/generate_config.h"
+#include "workers/train/train_config.h"
+
+namespace jforge {
+
+enum class ComputeType : std::uint8_t { float32, bfloat16 };
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+
+/// [run]
+struct RunSettings {
+  std::filesystem::path directory;
+  std::uint64_t seed = 42;
+  double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job.
+  double hang_limit_seconds =
+      600;  ///< A named phase without progress for longer ends the rank (exit 70).
+};
+
+/// [model]
+struct ModelSettings {
+  std::filesystem::path source;  ///< Hugging Face directory.
+  ComputeType compute = ComputeType::float32;
+  DeviceChoice device = DeviceChoice::automatic;
+  ComputeType export_as = ComputeType::bfloat16;  ///< Type of the exported weights.
+};
+
+/// [[rounds]]
+struct RoundSettings {
+  std::int32_t block_size = 16;
+  std::int32_t noise_window = 16;
+  ScheduleKind schedule = ScheduleKind::linear;
+  ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
+  UnconvergedMeasure measure = UnconvergedMeasure::prefix;
+  ScheduleTarget target = ScheduleTarget::ratio;
+  MaskKind mask = MaskKind::noise;
+  std::optional<double> epochs;  ///< Of the round's trajectories; or steps, not both.
+  std::optional<std::int64_t> steps;
+  std::optional<double> learning_rate;  ///< Instead of train.learning_rate.
+};
+
+struct JobConfig {
+  RunSettings run;
+  ModelSettings model;
+  PromptImportConfig prompts;
+  GenerateConfig generate;
+  std::vector<RoundSettings> rounds;
+  Compat compat = Compat::none;
+  TrainConfig train;
+  CheckpointConfig checkpoint;
+  EvaluateConfig evaluate;
+
+  /// Throws ConfigError naming the key. `ranks`: world size, for batch checks.
+  void validate(int ranks) const;
+  /// Noise schedule of round `round` (1-based).
+  [[nodiscard]] NoiseScheduleOptions noise_schedule(std::int32_t round) const;
+  /// Training settings of round `round`: [train] with the round's own mask and learning rate.
+  [[nodiscard]] TrainConfig train_config(std::int32_t round) const;
+};
+
+}  // namespace jforge

@@ -1,0 +1,504 @@
+#include "workers/job_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "checkpoints/hf_model.h"
+#include "data/batches/sample_order.h"
+#include "data/prompts/prompt_encoder.h"
+#include "data/prompts/prompt_store.h"
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
+#include "data/trajectories/trajectory_store.h"
+#include "data/trajectories/trajectory_writer.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/durable_file.h"
+#include "runtime/fault_injection.h"
+#include "runtime/log.h"
+#include "runtime/stop_signal.h"
+#include "workers/evaluate/evaluator.h"
+#include "workers/train/distillation_trainer.h"
+#include "workers/train/training_checkpoint.h"
+#include "workers/train/trajectory_samples.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kRoundPhase = "train";
+
+std::int64_t total_steps_of(const CheckpointManifest& manifest) {
+  const Json cursors = Json::parse(manifest.state.cursors, nullptr, false);
+  if (!cursors.is_object() || !cursors.contains("total_steps")) {
+    throw DataError("checkpoint of round " + std::to_string(manifest.state.round) +
+                    " has no total_steps among its cursors: it was not made by a training round");
+  }
+  return cursors["total_steps"].get<std::int64_t>();
+}
+
+bool finishes_round(const CheckpointManifest& manifest) {
+  return manifest.state.step == total_steps_of(manifest);
+}
+
+Json read_json_or_null(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    return nullptr;
+  }
+  return Json::parse(read_file(path), nullptr, false);
+}
+
+// The end of a phase: every byte its account was charged must have come back.
+void expect_returned(const MemoryAccount& account) {
+  expect(account.live_bytes() == 0,
+         account.name() + " left " + std::to_string(account.live_bytes()) + " bytes behind");
+  spdlog::debug("{} peaked at {:.1f} MB", account.name(),
+                static_cast<double>(account.peak_bytes()) / 1e6);
+}
+
+}  // namespace
+
+JobWorker::JobWorker(const JobConfig& config, WorkerServices services,
+                     std::map<std::string, std::string> identity, std::vector<std::string> accepted)
+    : config_(config),
+      services_(std::move(services)),
+      identity_(std::move(identity)),
+      accepted_(std::move(accepted)),
+      layout_(config.run.directory) {}
+
+JobWorker::~JobWorker() = default;
+
+void JobWorker::resume(const ResumeChoice& choice) {
+  std::vector<std::string> skipped;
+  if (choice.kind == ResumeChoice::Kind::never) {
+    return;
+  }
+  if (choice.kind == ResumeChoice::Kind::path) {
+    resume_point_ = open_checkpoint(services_.comm, choice.path);
+  } else {
+    CheckpointSearch search = find_newest_checkpoint(services_.comm, layout_.checkpoints());
+    resume_point_ = std::move(search.newest);
+    skipped = std::move(search.skipped);
+  }
+  for (const std::string& reason : skipped) {
+    spdlog::warn("checkpoint skipped: {}", reason);
+  }
+  if (!resume_point_) {
+    return;
+  }
+  const CheckpointManifest& manifest = resume_point_->manifest;
+  std::string refused;
+  for (const std::string& difference : identity_differences(manifest, identity_)) {
+    const bool accepted = std::ranges::any_of(
+        accepted_, [&](const std::string& key) { return difference.starts_with(key + ":"); });
+    if (!accepted) {
+      refused += (refused.empty() ? "" : "; ") + difference;
+    }
+  }
+  if (!refused.empty()) {
+    throw ConfigError(
+        resume_point_->directory.string() + " belongs to another configuration: " + refused +
+        "; use another run.directory, or --accept-change KEY for keys of later rounds");
+  }
+  rounds_trained_ =
+      static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
+  spdlog::info("continuing from {} (round {}, step {} of {})",
+               resume_point_->directory.filename().string(), manifest.state.round,
+               manifest.state.step, total_steps_of(manifest));
+}
+
+DurableFacts JobWorker::facts() const {
+  DurableFacts facts;
+  facts.prompts_imported = std::filesystem::exists(layout_.prompts());
+  facts.rounds_trained = rounds_trained_;
+  facts.round_generated = rounds_trained_;
+  const std::int32_t next = rounds_trained_ + 1;
+  if (facts.prompts_imported && next <= static_cast<std::int32_t>(config_.rounds.size()) &&
+      open_prompts(next).prompts.empty()) {
+    facts.round_generated = next;
+  }
+  const Json exported = read_json_or_null(layout_.directory() / "export.json");
+  facts.exported = exported.is_object() && exported.value("rounds", -1) == rounds_trained_ &&
+                   std::filesystem::exists(layout_.model() / "config.json");
+  const Json summary = read_json_or_null(layout_.evaluation() / "summary.json");
+  if (summary.is_object() && summary.contains("complete")) {
+    facts.models_evaluated = summary["complete"].get<std::vector<std::string>>();
+  }
+  return facts;
+}
+
+std::int64_t JobWorker::total_steps(std::int32_t round, std::int64_t num_prompts) const {
+  const RoundSettings& settings = config_.rounds.at(static_cast<std::size_t>(round - 1));
+  if (settings.steps) {
+    return *settings.steps;
+  }
+  SampleOrderOptions order{config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                           config_.train.batch_samples};
+  return steps_for_epochs(order, settings.epochs.value_or(1));
+}
+
+std::vector<PromptId> JobWorker::prompts_of_round(std::int32_t round,
+                                                  std::int64_t num_prompts) const {
+  const SampleOrderOptions order{config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                                 config_.train.batch_samples};
+  return consumed_samples(order, total_steps(round, num_prompts));
+}
+
+OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
+  const PromptStore prompts = PromptStore::open(layout_.prompts());
+  const TrajectoryStore done = TrajectoryStore::open(layout_.trajectories(round));
+  for (const DamagedShard& shard : done.damaged()) {
+    spdlog::warn("{} does not hold and is set aside, its prompts are generated again: {}",
+                 shard.path.string(), shard.reason);
+    std::filesystem::rename(shard.path, shard.path.string() + ".damaged");
+  }
+  OpenPrompts open;
+  open.next_lease = done.next_lease();
+  for (const PromptId id : prompts_of_round(round, prompts.size())) {
+    if (!done.contains(id)) {
+      open.prompts.push_back({id, prompts.length(id)});
+    }
+  }
+  return open;
+}
+
+ModelState& JobWorker::weights_after(std::int32_t rounds_done) {
+  if (model_ && model_rounds_ == rounds_done) {
+    return *model_;
+  }
+  if (!model_) {
+    model_ =
+        std::make_unique<ModelState>(config_.model.source, services_.comm.size(), weights_account_);
+  }
+  if (rounds_done == 0) {
+    model_->load_hf(config_.model.source);
+  } else if (resume_point_ && resume_point_->manifest.state.round == rounds_done &&
+             finishes_round(resume_point_->manifest)) {
+    model_->load_checkpoint(*resume_point_);
+  } else {
+    throw DataError(
+        fmt::format("the final checkpoint of round {} is gone from {}; it is needed to go on",
+                    rounds_done, layout_.checkpoints().string()));
+  }
+  model_rounds_ = rounds_done;
+  return *model_;
+}
+
+bool JobWorker::execute(const Command& command) {
+  set_log_phase(to_string(command));
+  switch (command.kind) {
+    case Command::Kind::import_prompts:
+      return import_prompts();
+    case Command::Kind::generate:
+      return generate(command.round);
+    case Command::Kind::train:
+      return train(command.round);
+    case Command::Kind::export_model:
+      return export_final();
+    case Command::Kind::evaluate:
+      return evaluate(command.model);
+    case Command::Kind::report:
+    case Command::Kind::finish:
+      break;
+  }
+  throw InternalError("command " + to_string(command) + " is not a worker's");
+}
+
+bool JobWorker::import_prompts() {
+  services_.clock.enter("import", 0);
+  const bool stop = agree(services_.comm, stop_requested(), [&] {
+    if (services_.comm.rank() == 0) {
+      PromptImportConfig prompts = config_.prompts;
+      prompts.seed = config_.run.seed;
+      const PromptEncoder encoder = make_prompt_encoder(
+          BytePairTokenizer::load(config_.model.source),
+          ChatTemplate::load(config_.model.source, prompts.chat_template == "chatml"),
+          prompts.system);
+      const ImportReport report =
+          jforge::import_prompts(prompts, encoder, layout_.prompts(), [&](const ImportProgress&) {
+            if (stop_requested()) {
+              throw Interrupted("the import was stopped; run again to start it anew");
+            }
+          });
+      publish_file(layout_.prompts_report(), report.to_json() + "\n");
+      spdlog::info("{} prompts read, {} kept, {} unreadable; {:.1f} MB at {:.1f} MB/s, {} tokens",
+                   report.records, report.kept, report.unreadable.size(),
+                   static_cast<double>(report.bytes) / 1e6,
+                   static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
+                   report.tokens);
+    }
+  });
+  return !stop;
+}
+
+bool JobWorker::generate(std::int32_t round) {
+  services_.clock.enter("generate round " + std::to_string(round), config_.run.hang_limit_seconds);
+  bool stop = agree(services_.comm, stop_requested(), [&] {
+    if (services_.comm.rank() == 0) {
+      make_directory(layout_.trajectories(round));
+      sweep_temporaries(layout_.trajectories(round));
+    }
+  });
+  bool drained = false;
+  if (!stop) {
+    stop = agree(services_.comm, false, [&] { drained = generate_leases(round); });
+    stop = agree(services_.comm, !drained || stop_requested(), [&] {
+      if (services_.comm.rank() == 0 && drained) {
+        write_generation_report(round);
+      }
+    });
+  }
+  return !stop;
+}
+
+// Cache positions of the round's longest request; refuses before any work what could not be trained
+// or positioned.
+std::int64_t JobWorker::required_positions(std::int32_t round, const PromptStore& prompts,
+                                           const TransformerConfig& model) const {
+  const std::int32_t block_size = config_.rounds[static_cast<std::size_t>(round - 1)].block_size;
+  const std::int64_t answer =
+      (config_.generate.max_new_tokens + block_size - 1) / block_size * block_size;
+  std::int64_t longest = 0;
+  for (PromptId id = 0; id < prompts.size(); ++id) {
+    longest = std::max(longest, prompts.length(id));
+  }
+  if (longest + answer > model.max_position_embeddings) {
+    throw ConfigError(fmt::format(
+        "the longest prompt has {} tokens and an answer up to {}, but the model has "
+        "max_position_embeddings = {}; set prompts.max_prompt_tokens to {} or less",
+        longest, answer, model.max_position_embeddings, model.max_position_embeddings - answer));
+  }
+  if (longest + 2 * answer > config_.train.tokens_per_rank) {
+    throw ConfigError(
+        fmt::format("the longest prompt has {} tokens and its sample may take {} rows, but "
+                    "train.tokens_per_rank = {}; raise it, or set prompts.max_prompt_tokens",
+                    longest, longest + 2 * answer, config_.train.tokens_per_rank));
+  }
+  return longest + answer;
+}
+
+// One lease after another until all are committed; returns false when told to stop.
+bool JobWorker::generate_leases(std::int32_t round) {
+  MemoryAccount account("generation");
+  bool drained = false;
+  {
+    ModelState& model = weights_after(round - 1);
+    const PromptStore prompts = PromptStore::open(layout_.prompts());
+    const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
+    InferenceTransformer::Options inference_options;
+    inference_options.num_slots = config_.generate.batch_prompts;
+    inference_options.slot_capacity =
+        static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
+    InferenceTransformer inference(model.config(), model.table(), model.weights(),
+                                   services_.kernels, account, inference_options);
+    GenerateOptions options;
+    options.block_size = settings.block_size;
+    options.max_new_tokens = config_.generate.max_new_tokens;
+    options.seed = config_.run.seed;
+    options.round = static_cast<std::uint64_t>(round);
+    options.eos_ids = model.config().eos_ids;
+    options.batch_prompts = config_.generate.batch_prompts;
+    options.stored_states = config_.generate.store_states;
+    options.schedule = config_.noise_schedule(round);
+    TrajectoryGenerator generator(inference, options);
+    const std::filesystem::path directory = layout_.trajectories(round);
+
+    for (;;) {
+      services_.control.request_lease(round, stop_requested());
+      const LeaseReply reply = services_.control.take_lease();
+      services_.clock.progress();
+      if (reply.answer == LeaseAnswer::drained) {
+        drained = true;
+        break;
+      }
+      if (reply.answer == LeaseAnswer::stop) {
+        request_stop();
+        break;
+      }
+      if (reply.answer == LeaseAnswer::wait) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        continue;
+      }
+      std::vector<GeneratePrompt> work;
+      for (const PromptId id : reply.lease.prompts) {
+        work.push_back({id, prompts.tokens(id)});
+      }
+      const auto trajectories = generator.generate(
+          work,
+          [&](const GenerationCounts& counts) {
+            services_.clock.progress(counts.prompts);
+            fault_point("generate");
+            if (services_.on_prompt) {
+              services_.on_prompt();
+            }
+          },
+          [] { return stop_requested(); });
+      if (!trajectories) {
+        continue;  // stopped: the next request tells the coordinator
+      }
+      const Rank rank = services_.comm.rank();
+      TrajectoryWriter writer(directory, {reply.lease.id,
+                                          reply.lease.attempt,
+                                          rank,
+                                          round,
+                                          settings.block_size,
+                                          reply.lease.prompts,
+                                          {}});
+      std::int64_t tokens = 0;
+      std::int64_t forwards = 0;
+      for (const Trajectory& trajectory : *trajectories) {
+        writer.append(trajectory);
+        tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
+        forwards += trajectory.forwards;
+      }
+      writer.finish();
+      fault_point("generate.commit");
+      if (services_.control.request_commit(reply.lease)) {
+        commit_shard(directory, reply.lease.id, reply.lease.attempt, rank);
+        services_.control.commit_done(reply.lease, tokens, forwards);
+      } else {
+        discard_shard(directory, reply.lease.id, reply.lease.attempt, rank);
+      }
+    }
+    const GenerationCounts& counts = generator.counts();
+    spdlog::info(
+        "rank {}: {} prompts, {} tokens, {:.2f} tokens per forward, {:.0f} tokens/s",
+        services_.comm.rank(), counts.prompts, counts.block_tokens,
+        static_cast<double>(counts.block_tokens) /
+            static_cast<double>(std::max<std::int64_t>(1, counts.forwards)),
+        static_cast<double>(counts.block_tokens) /
+            std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
+  }
+  expect_returned(account);
+  return drained;
+}
+
+void JobWorker::write_generation_report(std::int32_t round) const {
+  const TrajectoryStore store = TrajectoryStore::open(layout_.trajectories(round), SealCheck::size);
+  std::int64_t tokens = 0;
+  std::int64_t forwards = 0;
+  std::int64_t flipped = 0;
+  for (const PromptId id : store.prompt_ids()) {
+    const Trajectory trajectory = store.read(id);
+    tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
+    forwards += trajectory.forwards;
+    flipped += trajectory.flipped_blocks;
+  }
+  const Json report = {
+      {"round", round},
+      {"block_size", config_.rounds[static_cast<std::size_t>(round - 1)].block_size},
+      {"prompts", store.size()},
+      {"tokens", tokens},
+      {"forwards", forwards},
+      {"tpf",
+       static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, forwards))},
+      {"flipped_blocks", flipped},
+      {"digest", store.store_digest()}};
+  publish_file(layout_.generation_report(round), report.dump(2) + "\n");
+}
+
+bool JobWorker::train(std::int32_t round) {
+  services_.clock.enter("train round " + std::to_string(round), config_.run.hang_limit_seconds);
+  MemoryAccount account("training");
+  TrainOutcome outcome = TrainOutcome::interrupted;
+  {
+    const bool mid_round = resume_point_ && resume_point_->manifest.state.round == round &&
+                           rounds_trained_ == round - 1;
+    if (mid_round && !model_) {
+      model_ = std::make_unique<ModelState>(config_.model.source, services_.comm.size(),
+                                            weights_account_);
+    } else if (!mid_round) {
+      weights_after(round - 1);
+    }
+    model_rounds_ =
+        -1;  // until the round is through, the weights in memory belong to no round's end
+    ModelState& model = *model_;
+    const std::int64_t num_prompts = PromptStore::open(layout_.prompts()).size();
+    const std::int64_t steps = total_steps(round, num_prompts);
+    round_steps_ = steps;
+    TrajectorySamples samples(layout_.trajectories(round),
+                              {config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                               config_.train.batch_samples},
+                              steps, config_.noise_schedule(round), services_.comm);
+    const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
+                               account};
+    DistillationTrainer trainer(context, model.weights(), config_.train_config(round));
+    TrainPlan plan;
+    plan.total_steps = steps;
+    plan.checkpoint_every = config_.checkpoint.every_steps;
+    if (mid_round) {
+      resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer());
+      plan.steps_done = resume_point_->manifest.state.step;
+    }
+    CheckpointWriter writer(services_.comm, layout_.checkpoints(), config_.checkpoint, account);
+    TrainHooks hooks;
+    hooks.clock = &services_.clock;
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      if (services_.on_step) {
+        services_.on_step(round, metrics);
+      }
+    };
+    hooks.at_boundary = [&] { writer.poll(); };
+    hooks.save = [&](std::int64_t step) {
+      const Json cursors = {{"total_steps", steps},
+                            {"model_source", config_.model.source.string()}};
+      save_training(writer, {round, step, kRoundPhase, 0, identity_, cursors.dump()}, model.table(),
+                    trainer.optimizer());
+    };
+    outcome = trainer.run(samples, plan, hooks);
+    services_.clock.enter("checkpoint", config_.run.hang_limit_seconds);
+    writer.finish();
+    if (outcome == TrainOutcome::finished) {
+      rounds_trained_ = round;
+      model_rounds_ = round;
+      resume_point_.reset();
+    }
+  }
+  round_steps_ = 0;
+  expect_returned(account);
+  return outcome == TrainOutcome::finished;
+}
+
+bool JobWorker::export_final() {
+  services_.clock.enter("export", 0);
+  const bool stop = agree(services_.comm, stop_requested(), [&] {
+    ModelState& model = weights_after(rounds_trained_);
+    if (services_.comm.rank() == 0) {
+      export_hf_model(
+          config_.model.source, layout_.model(), model.config(), model.table(), model.weights(),
+          config_.model.export_as == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32);
+      publish_file(layout_.directory() / "export.json",
+                   Json{{"rounds", rounds_trained_}}.dump() + "\n");
+    }
+  });
+  return !stop;
+}
+
+bool JobWorker::evaluate(const std::string& name) {
+  services_.clock.enter("evaluate " + name, config_.run.hang_limit_seconds);
+  const std::filesystem::path directory = name == "base" ? config_.model.source : layout_.model();
+  MemoryAccount account("evaluation");
+  bool finished = false;
+  {
+    std::unique_ptr<ModelState> model;
+    const bool ignored = agree(services_.comm, false, [&] {
+      model = std::make_unique<ModelState>(directory, 1, account);
+      model->load_hf(directory);
+    });
+    (void)ignored;
+    finished = evaluate_model(config_.evaluate,
+                              {name, model->config(), model->table(), model->weights(), directory},
+                              {services_.comm, services_.kernels, services_.clock, config_.run.seed,
+                               config_.prompts.chat_template == "chatml"},
+                              layout_.evaluation());
+  }
+  expect_returned(account);
+  return finished;
+}
+
+}  // namespace jforge

@@ -1,0 +1,33 @@
+#include "workers/model_state.h"
+
+#include "checkpoints/hf_model.h"
+#include "model/transformer/weight_init.h"
+
+namespace jforge {
+
+ModelState::ModelState(const std::filesystem::path& hf_directory, int shard_count,
+                       MemoryAccount& account)
+    : ModelState(read_hf_config(hf_directory), shard_count, account) {}
+
+ModelState::ModelState(TransformerConfig config, int shard_count, MemoryAccount& account)
+    : config_(std::move(config)),
+      table_(config_, shard_count),
+      weights_(static_cast<std::size_t>(table_.flat_size()) * sizeof(float), account) {}
+
+void ModelState::load_hf(const std::filesystem::path& directory) {
+  load_hf_weights(directory, config_, table_, weights());
+  origin_ = "hf:" + directory.string();
+}
+
+void ModelState::load_checkpoint(const Checkpoint& checkpoint) {
+  expect_same_tensors(checkpoint, table_);
+  read_weights(checkpoint, table_, weights());
+  origin_ = "checkpoint:" + checkpoint.directory.string();
+}
+
+void ModelState::initialise(std::uint64_t seed) {
+  initialise_weights(table_, weights(), seed, config_.num_layers);
+  origin_ = "initialised";
+}
+
+}  // namespace jforge

@@ -1,0 +1,44 @@
+#pragma once
+
+/// The compute weights that stay between phases, on one rank: configuration, table and one flat
+/// float32 vector.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "checkpoints/checkpoint_reader.h"
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/transformer_config.h"
+#include "runtime/tensor/buffer.h"
+
+namespace jforge {
+
+/// Full weights (ZeRO stages 0 to 2), cut for `shard_count` ranks.
+class ModelState {
+ public:
+  /// Reads config.json; weights are zero until one of the loads. Throws DataError.
+  ModelState(const std::filesystem::path& hf_directory, int shard_count, MemoryAccount& account);
+  /// For a model that does not exist yet (pre-training): dimensions are given.
+  ModelState(TransformerConfig config, int shard_count, MemoryAccount& account);
+
+  void load_hf(const std::filesystem::path& directory);
+  void load_checkpoint(const Checkpoint& checkpoint);
+  void initialise(std::uint64_t seed);
+
+  [[nodiscard]] const TransformerConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const ParameterTable& table() const noexcept { return table_; }
+  [[nodiscard]] TensorView weights() const { return weights_.floats({table_.flat_size()}); }
+  /// What the weights are now: "hf:PATH", "checkpoint:PATH", "trained"; for logs and to avoid
+  /// reading twice.
+  [[nodiscard]] const std::string& origin() const noexcept { return origin_; }
+  void set_origin(std::string origin) { origin_ = std::move(origin); }
+
+ private:
+  TransformerConfig config_;
+  ParameterTable table_;
+  Buffer weights_;
+  std::string origin_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,189 @@
+#include "workers/protocol/control_channel.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kPollInterval = 2ms;
+constexpr auto kHeartbeatInterval = 1s;
+constexpr int kControlTag = 1;
+
+class MpiLink final : public CoordinatorLink {
+ public:
+  MpiLink(const Communicator& requests, const Communicator& replies, Rank coordinator)
+      : requests_(requests), replies_(replies), coordinator_(coordinator) {}
+  void send(const RankMessage& message) override {
+    requests_.send(coordinator_, kControlTag, encode(message));
+  }
+  std::optional<CoordinatorMessage> try_receive() override {
+    auto received = replies_.try_receive();
+    if (!received) {
+      return std::nullopt;
+    }
+    return decode_coordinator_message(received->payload);
+  }
+
+ private:
+  const Communicator& requests_;
+  const Communicator& replies_;
+  Rank coordinator_;
+};
+
+class InProcessLink final : public CoordinatorLink {
+ public:
+  explicit InProcessLink(InProcessMailbox& mailbox) : mailbox_(mailbox) {}
+  void send(const RankMessage& message) override { mailbox_.push_request(message); }
+  std::optional<CoordinatorMessage> try_receive() override { return mailbox_.pop_reply(); }
+
+ private:
+  InProcessMailbox& mailbox_;
+};
+
+template <class T>
+std::optional<T> pop_front(std::deque<T>& queue) {
+  if (queue.empty()) {
+    return std::nullopt;
+  }
+  T front = std::move(queue.front());
+  queue.pop_front();
+  return front;
+}
+
+}  // namespace
+
+std::unique_ptr<CoordinatorLink> make_mpi_link(const Communicator& requests,
+                                               const Communicator& replies, Rank coordinator) {
+  return std::make_unique<MpiLink>(requests, replies, coordinator);
+}
+
+std::unique_ptr<CoordinatorLink> make_in_process_link(InProcessMailbox& mailbox) {
+  return std::make_unique<InProcessLink>(mailbox);
+}
+
+void InProcessMailbox::push_request(RankMessage message) {
+  const std::lock_guard lock(mutex_);
+  requests_.push_back(std::move(message));
+}
+std::optional<RankMessage> InProcessMailbox::pop_request() {
+  const std::lock_guard lock(mutex_);
+  return pop_front(requests_);
+}
+void InProcessMailbox::push_reply(CoordinatorMessage message) {
+  const std::lock_guard lock(mutex_);
+  replies_.push_back(std::move(message));
+}
+std::optional<CoordinatorMessage> InProcessMailbox::pop_reply() {
+  const std::lock_guard lock(mutex_);
+  return pop_front(replies_);
+}
+
+ControlChannel::ControlChannel(std::unique_ptr<CoordinatorLink> link, const PhaseClock& clock)
+    : link_(std::move(link)), clock_(clock), thread_([this] { run(); }) {}
+
+ControlChannel::~ControlChannel() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void ControlChannel::run() {
+  try {
+    auto next_heartbeat = std::chrono::steady_clock::now();
+    for (;;) {
+      std::deque<RankMessage> sending;
+      bool stopping = false;
+      {
+        const std::lock_guard lock(mutex_);
+        sending.swap(outgoing_);
+        stopping = stopping_;
+      }
+      for (const RankMessage& message : sending) {
+        link_->send(message);
+      }
+      while (auto reply = link_->try_receive()) {
+        const std::lock_guard lock(mutex_);
+        if (auto* lease = std::get_if<LeaseReply>(&*reply)) {
+          leases_.push_back(std::move(*lease));
+        } else {
+          commits_.push_back(std::get<CommitReply>(*reply));
+        }
+        wake_.notify_all();
+      }
+      if (stopping) {
+        return;
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= next_heartbeat) {
+        const PhaseClock::Reading reading = clock_.read();
+        link_->send(Heartbeat{reading.phase, reading.step, reading.progress, reading.age_seconds,
+                              host_name(), static_cast<std::int64_t>(::getpid())});
+        next_heartbeat = now + kHeartbeatInterval;
+      }
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    wake_.notify_all();
+  }
+}
+
+void ControlChannel::post(RankMessage message) {
+  const std::lock_guard lock(mutex_);
+  outgoing_.push_back(std::move(message));
+}
+
+template <class Reply>
+Reply ControlChannel::wait_for(std::deque<Reply>& queue) {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return !queue.empty() || failure_; });
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  return *pop_front(queue);
+}
+
+void ControlChannel::request_lease(std::int32_t round, bool stop_requested) {
+  post(LeaseRequest{round, stop_requested});
+}
+
+LeaseReply ControlChannel::take_lease() { return wait_for(leases_); }
+
+bool ControlChannel::request_commit(const Lease& lease) {
+  post(CommitRequest{lease.id, lease.attempt});
+  const CommitReply reply = wait_for(commits_);
+  expect(reply.id == lease.id && reply.attempt == lease.attempt, "commit reply for another lease");
+  return reply.granted;
+}
+
+void ControlChannel::commit_done(const Lease& lease, std::int64_t tokens, std::int64_t forwards) {
+  post(CommitDone{lease.id, lease.attempt, tokens, forwards});
+}
+
+void ControlChannel::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,39 @@
+#pragma once
+
+/// Where things lie in a run directory.
+
+#include <filesystem>
+#include <string>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+class RunLayout {
+ public:
+  explicit RunLayout(std::filesystem::path directory) : directory_(std::move(directory)) {}
+
+  [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
+  [[nodiscard]] std::filesystem::path prompts() const { return directory_ / "prompts.h5"; }
+  [[nodiscard]] std::filesystem::path prompts_report() const {
+    return directory_ / "prompts_import.json";
+  }
+  [[nodiscard]] std::filesystem::path round(std::int32_t number) const {
+    return directory_ / ("round-" + std::to_string(number));
+  }
+  [[nodiscard]] std::filesystem::path trajectories(std::int32_t number) const {
+    return round(number) / "trajectories";
+  }
+  [[nodiscard]] std::filesystem::path generation_report(std::int32_t number) const {
+    return round(number) / "generation.json";
+  }
+  [[nodiscard]] std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
+  [[nodiscard]] std::filesystem::path model() const { return directory_ / "model"; }
+  [[nodiscard]] std::filesystem::path evaluation() const { return directory_ / "evaluation"; }
+  [[nodiscard]] std::filesystem::path logs() const { return directory_ / "logs"; }
+
+ private:
+  std::filesystem::path directory_;
+};
+
+}  // namespace jforge

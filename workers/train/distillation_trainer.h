@@ -1,0 +1,136 @@
+#pragma once
+
+/// The step loop of distillation (algorithm.md §4) and of plain autoregressive training. Read run()
+/// top to bottom: take the batch's samples, forward and backward over micro-batches, agree,
+/// optimizer step, report, checkpoint.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "data/batches/packed_sample.h"
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/packed_layout.h"
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/training_transformer.h"
+#include "model/transformer/transformer_config.h"
+#include "runtime/comm/hang_watchdog.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/buffer.h"
+#include "workers/train/train_config.h"
+#include "workers/train/zero_optimizer.h"
+
+namespace jforge {
+
+/// A plain sequence for pre-training: targets are tokens[first_target …].
+struct CausalSample {
+  std::vector<TokenId> tokens;
+  std::int64_t first_target = 1;
+};
+
+using TrainingSample = std::variant<PackedSample, CausalSample>;
+
+/// The samples of a round in training order; sample i of the order is the same on every rank and
+/// after every restart.
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  /// Samples in the order (epochs counted out).
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  /// Rows the sample takes when packed, at most; > 0, cheap, equal on every rank. It decides who
+  /// trains what.
+  [[nodiscard]] virtual std::int64_t length(std::int64_t index) const = 0;
+  /// The sample. Called only on the rank that trains it; may throw DataError.
+  [[nodiscard]] virtual TrainingSample sample(std::int64_t index) = 0;
+};
+
+/// Which steps to run.
+struct TrainPlan {
+  std::int64_t total_steps =
+      0;  ///< Of the round. Step s uses samples [(s−1)·B, s·B) of the order, cut at its end.
+  std::int64_t steps_done = 0;  ///< Resume after this many.
+  std::int64_t checkpoint_every =
+      0;                  ///< Steps between checkpoints; 0 = only at the end and on a stop.
+  double peak_flops = 0;  ///< Measured peak of all ranks together, FLOP/s; 0 = unknown.
+};
+
+/// What the caller does around the steps. Empty functions are skipped.
+struct TrainHooks {
+  /// Every rank, after every step; not collective. An exception stops all ranks at the next
+  /// agreement.
+  std::function<void(const StepMetrics&)> on_step;
+  /// Collective, after every step: commit a checkpoint whose writing has ended
+  /// (CheckpointWriter::poll).
+  std::function<void()> at_boundary;
+  /// Collective: save the state after `step` steps. Called every checkpoint_every steps, after the
+  /// last step and on a stop; never twice for one step. The caller finishes the writer after run().
+  std::function<void(std::int64_t step)> save;
+  /// Whether this rank was asked to stop. Default: jforge::stop_requested.
+  std::function<bool()> stop_requested;
+  /// Told of progress at every micro-batch and step.
+  PhaseClock* clock = nullptr;
+};
+
+enum class TrainOutcome : std::uint8_t { finished, interrupted };
+
+/// What every rank brings along; all must outlive the trainer.
+struct TrainContext {
+  const TransformerConfig& model;
+  const ParameterTable& table;  ///< shard_count = comm.size()
+  KernelSet& kernels;
+  const Communicator& comm;
+  MemoryAccount& account;
+};
+
+/// One object per rank and round; all ranks construct and run it together.
+class DistillationTrainer {
+ public:
+  /// `weights`: flat float32 [flat_size], the model to train, owned by the caller and updated in
+  /// place. Not collective. Throws ConfigError.
+  DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
+
+  [[nodiscard]] ZeroOptimizer& optimizer() noexcept { return optimizer_; }
+
+  /// Collective. Runs steps steps_done + 1 … total_steps, or fewer when any rank is asked to stop:
+  /// then the running step is finished and saved first. An error on one rank is thrown on all,
+  /// naming it. Throws ConfigError before the first step when a sample does not fit
+  /// tokens_per_rank, a batch has fewer samples than ranks (unless allow_idle_ranks) or the order
+  /// is too short.
+  [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
+                                 const TrainHooks& hooks);
+
+ private:
+  /// This rank's share of a step.
+  struct LocalWork {
+    VocabularyLossSums losses;
+    double tokens = 0;
+    double flops = 0;
+    double kept_offsets = 0;
+    double ar_targets = 0;
+    double micro_batches = 0;
+    double work_seconds = 0;
+  };
+
+  void check_plan(const SampleSource& source, const TrainPlan& plan) const;
+  [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
+                                     const TrainHooks& hooks);
+  [[nodiscard]] PackedBatch build_batch(SampleSource& source, std::int64_t first,
+                                        const std::vector<std::size_t>& members,
+                                        float sample_weight) const;
+  /// Collective. Fills the sums over ranks; true when a stop arrived on any rank during the step.
+  [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
+                                    double peak_flops, StepMetrics& metrics) const;
+
+  TrainContext context_;
+  TrainConfig config_;
+  PackingOptions packing_;
+  TensorView weights_;
+  ZeroOptimizer optimizer_;
+  TrainingTransformer transformer_;
+  std::exception_ptr hook_failure_;
+};
+
+}  // namespace jforge

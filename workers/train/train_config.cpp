@@ -1,0 +1,82 @@
+#include "workers/train/train_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+void expect_positive(const char* key, double value) {
+  if (!(value > 0) || !std::isfinite(value)) {
+    throw ConfigError(fmt::format("train.{} = {} must be positive", key, value));
+  }
+}
+
+void expect_not_negative(const char* key, double value) {
+  if (!(value >= 0) || !std::isfinite(value)) {
+    throw ConfigError(fmt::format("train.{} = {} must not be negative", key, value));
+  }
+}
+
+void expect_ratio(const char* key, double value) {
+  if (!(value >= 0 && value <= 1)) {
+    throw ConfigError(fmt::format("train.{} = {} must lie in [0, 1]", key, value));
+  }
+}
+
+}  // namespace
+
+void TrainConfig::apply(Compat compat) {
+  switch (compat) {
+    case Compat::none:
+      return;
+    case Compat::repo:
+      reduction = LossReduction::repo;
+      kept = KeptOffsets::from_first_difference;
+      ar_weight = 10;
+      train_prompt = true;
+      return;
+    case Compat::paper:
+      reduction = LossReduction::paper;
+      kept = KeptOffsets::all;
+      ar_weight = 1;
+      train_prompt = false;
+      return;
+  }
+}
+
+void TrainConfig::validate() const {
+  expect_positive("learning_rate", learning_rate);
+  expect_positive("batch_samples", static_cast<double>(batch_samples));
+  expect_positive("tokens_per_rank", static_cast<double>(tokens_per_rank));
+  expect_not_negative("ar_weight", ar_weight);
+  expect_not_negative("consistency_weight", consistency_weight);
+  if (ar_weight == 0 && consistency_weight == 0) {
+    throw ConfigError(
+        "train.ar_weight and train.consistency_weight are both 0: there is nothing to learn; set "
+        "one");
+  }
+  expect_ratio("warmup_ratio", warmup_ratio);
+  expect_ratio("minimum_rate_ratio", minimum_rate_ratio);
+  optimizer.validate();
+}
+
+PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
+  PackingOptions options;
+  options.mask = mask;
+  options.reduction = reduction;
+  options.kept = kept;
+  options.train_prompt = train_prompt;
+  options.eos_ids = eos_ids;
+  return options;
+}
+
+LearningRateSchedule TrainConfig::schedule(std::int64_t total_steps) const {
+  return {learning_rate, total_steps, warmup_ratio, minimum_rate_ratio};
+}
+
+}  // namespace jforge

@@ -1,0 +1,67 @@
+#pragma once
+
+/// Settings of a training phase ([train] of the configuration) and what one step reports.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "model/transformer/packed_layout.h"
+#include "runtime/ids.h"
+#include "workers/train/learning_rate_schedule.h"
+#include "workers/train/zero_optimizer.h"
+
+namespace jforge {
+
+/// Whose formulas to follow where the paper and its authors' code disagree (algorithm.md §4).
+enum class Compat : std::uint8_t { none, repo, paper };
+
+struct TrainConfig {
+  double learning_rate = 4e-6;    ///< Peak.
+  double minimum_rate_ratio = 0;  ///< The cosine ends at learning_rate · this.
+  double warmup_ratio = 0.03;
+  std::int64_t batch_samples = 64;  ///< Samples of a global batch, over all ranks.
+  std::int64_t tokens_per_rank =
+      16384;            ///< Packed rows of one micro-batch, at most; every sample must fit.
+  float ar_weight = 1;  ///< Loss = consistency_weight · L_pc + ar_weight · L_AR.
+  float consistency_weight = 1;  ///< 0 is the SFT control: noisy blocks are not even forwarded.
+  MaskKind mask = MaskKind::noise;
+  LossReduction reduction = LossReduction::token_mean;
+  KeptOffsets kept = KeptOffsets::from_first_difference;
+  bool train_prompt = false;
+  bool activation_checkpointing = false;
+  bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
+  OptimizerConfig optimizer;
+
+  /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
+  /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
+  /// ar_weight 1, prompt not trained.
+  void apply(Compat compat);
+  /// Throws ConfigError naming the key and the way out.
+  void validate() const;
+  [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
+  [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
+};
+
+/// Figures of one optimizer step; equal on every rank.
+struct StepMetrics {
+  std::int64_t step = 0;      ///< 1-based; updates made so far in this round.
+  double loss = 0;            ///< consistency_weight · consistency + ar_weight · autoregressive
+  double consistency = 0;     ///< L_pc, unweighted, mean over the samples of the batch.
+  double autoregressive = 0;  ///< L_AR, unweighted, mean over the samples of the batch.
+  double gradient_norm = 0;   ///< Before clipping.
+  double clip_scale = 1;
+  double learning_rate = 0;
+  std::int64_t samples = 0;        ///< In the global batch.
+  std::int64_t tokens = 0;         ///< Packed rows forwarded, all ranks.
+  std::int64_t kept_offsets = 0;   ///< Consistency targets, all ranks.
+  std::int64_t ar_targets = 0;     ///< All ranks.
+  std::int64_t micro_batches = 0;  ///< The most any rank had.
+  double milliseconds = 0;         ///< Slowest rank's time for the whole step.
+  double tokens_per_second = 0;
+  std::optional<double> mfu;   ///< Share of the given peak; absent when no peak is known.
+  Rank slowest_rank = 0;       ///< Whose forward and backward took longest …
+  double straggler_ratio = 1;  ///< … and how long against the mean of all ranks.
+};
+
+}  // namespace jforge

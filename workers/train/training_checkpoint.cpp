@@ -1,0 +1,37 @@
+#include "workers/train/training_checkpoint.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/failure_agreement.h"
+
+namespace jforge {
+
+void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
+                   const ZeroOptimizer& optimizer) {
+  state.optimizer_updates = optimizer.updates();
+  writer.save(state, {table, optimizer.weights(), optimizer.first_moment().span<float>(),
+                      optimizer.second_moment().span<float>()});
+}
+
+void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
+                     const ParameterTable& table, ZeroOptimizer& optimizer) {
+  const auto size = static_cast<std::size_t>(shard_vector_size(table));
+  std::vector<float> weights;
+  std::vector<float> first;
+  std::vector<float> second;
+  static_cast<void>(agree(comm, false, [&] {
+    weights.resize(size);
+    first.resize(size);
+    second.resize(size);
+    read_shard_vectors(checkpoint, table, comm.rank(), weights, first, second);
+  }));
+  optimizer.load(weights, first, second, checkpoint.manifest.state.optimizer_updates);
+}
+
+void load_weights(const Communicator& comm, const Checkpoint& checkpoint,
+                  const ParameterTable& table, TensorView weights) {
+  static_cast<void>(agree(comm, false, [&] { read_weights(checkpoint, table, weights); }));
+}
+
+}  // namespace jforge

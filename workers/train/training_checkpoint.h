@@ -1,0 +1,29 @@
+#pragma once
+
+/// Between the optimizer and its checkpoints.
+
+#include "checkpoints/checkpoint_reader.h"
+#include "checkpoints/checkpoint_writer.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/comm/mpi_session.h"
+#include "workers/train/zero_optimizer.h"
+
+namespace jforge {
+
+/// Collective. Starts saving weights and moments (CheckpointWriter::save); fills
+/// state.optimizer_updates.
+void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
+                   const ZeroOptimizer& optimizer);
+
+/// Collective. Loads weights, moments and update count of `checkpoint`, whatever world size wrote
+/// it. Each rank reads its own shard; the weights are gathered. A rank that cannot read is
+/// everybody's DataError, naming it.
+void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
+                     const ParameterTable& table, ZeroOptimizer& optimizer);
+
+/// Collective. Loads the weights only (a new round with a fresh optimizer, generation, export) into
+/// the flat vector.
+void load_weights(const Communicator& comm, const Checkpoint& checkpoint,
+                  const ParameterTable& table, TensorView weights);
+
+}  // namespace jforge
