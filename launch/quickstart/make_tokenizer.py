@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small byte-level BPE on JSONL problems and writes it as Hugging Face tokenizer files.
 
-    python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 640]
+    python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 768]
 
 The text is the question and answer of each problem. Pre-tokenizer and normalizer are Qwen2's; the
 vocabulary is the 256 bytes, the merges, then <|endoftext|>, <|im_start|> and <|im_end|>. Writes
@@ -167,7 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", action="append", required=True, help="JSONL, plain or .gz")
     parser.add_argument("--out", required=True, help="folder to write into (made if missing)")
-    parser.add_argument("--vocab-size", type=int, default=640, help="bytes, merges and specials")
+    parser.add_argument("--vocab-size", type=int, default=768, help="bytes, merges and specials")
     options = parser.parse_args()
     count = options.vocab_size - 256 - len(SPECIALS)
     if count < 0:

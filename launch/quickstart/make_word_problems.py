@@ -3,7 +3,7 @@
 
 Every problem is drawn from one of the templates below: names, things, places and numbers are drawn
 anew each time. The answer holds the reasoning, one step a line, and ends in "#### N". The same seed
-and sizes give the same files, byte for byte, on every machine.
+and sizes give the same problems on every machine (the digests printed are of the unpacked text).
 
 Test problems are drawn first, from a stream of their own; training problems whose question equals a
 test question are refused, and the script fails if a test question is found in the training text.
@@ -311,17 +311,15 @@ def require_disjoint(test, others):
 
 
 def write_jsonl_gz(path, problems):
-    """Writes gzip JSONL with fixed header bytes, so that the same problems give the same file."""
+    """Writes gzip JSONL with a fixed header; returns its size and the sha256 of the unpacked text."""
+    text = "".join(json.dumps(problem) + "\n" for problem in problems).encode()
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0, filename="") as stream:
-        for problem in problems:
-            stream.write((json.dumps(problem, ensure_ascii=True) + "\n").encode())
-    data = buffer.getvalue()
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
-    return len(data), hashlib.sha256(data).hexdigest()
+        stream.write(text)
+    with open(path + ".tmp", "wb") as file:
+        file.write(buffer.getvalue())
+    os.replace(path + ".tmp", path)
+    return len(buffer.getvalue()), hashlib.sha256(text).hexdigest()
 
 
 def main():
