@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "runtime/comm/mpi_session.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
@@ -18,12 +19,6 @@
 namespace jforge {
 
 namespace {
-
-std::string this_host() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 std::string job_id() {
   const char* slurm = std::getenv("SLURM_JOB_ID");
@@ -56,7 +51,7 @@ Holder parse_holder(const std::string& text) {
 }
 
 bool dead_on_this_host(const Holder& holder) {
-  return holder.host == this_host() && holder.process > 0 &&
+  return holder.host == host_name() && holder.process > 0 &&
          ::kill(static_cast<pid_t>(holder.process), 0) != 0 && errno == ESRCH;
 }
 
@@ -125,7 +120,7 @@ RunLock::~RunLock() {
 }
 
 void RunLock::write(bool create) {
-  const nlohmann::json json = {{"host", this_host()},
+  const nlohmann::json json = {{"host", host_name()},
                                {"pid", static_cast<long long>(::getpid())},
                                {"job", job_id()},
                                {"identity", identity_},

@@ -211,8 +211,12 @@ bool JobWorker::execute(const Command& command) {
 
 bool JobWorker::import_prompts() {
   services_.clock.enter("import", 0);
-  const bool stop = agree(services_.comm, stop_requested(), [&] {
-    if (services_.comm.rank() == 0) {
+  bool stopped = false;
+  const bool ignored = agree(services_.comm, false, [&] {
+    if (services_.comm.rank() != 0) {
+      return;
+    }
+    try {
       PromptImportConfig prompts = config_.prompts;
       prompts.seed = config_.run.seed;
       const PromptEncoder encoder = make_prompt_encoder(
@@ -231,9 +235,13 @@ bool JobWorker::import_prompts() {
                    static_cast<double>(report.bytes) / 1e6,
                    static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
                    report.tokens);
+    } catch (const Interrupted& interruption) {
+      spdlog::warn("{}", interruption.what());
+      stopped = true;
     }
   });
-  return !stop;
+  (void)ignored;
+  return !agree(services_.comm, stopped || stop_requested(), {});
 }
 
 bool JobWorker::generate(std::int32_t round) {
@@ -246,7 +254,15 @@ bool JobWorker::generate(std::int32_t round) {
   });
   bool drained = false;
   if (!stop) {
-    stop = agree(services_.comm, false, [&] { drained = generate_leases(round); });
+    stop = agree(services_.comm, false, [&] {
+      try {
+        drained = generate_leases(round);
+      } catch (...) {
+        // Without this the others would wait until this rank's lease expires.
+        services_.control.request_lease(round, true);
+        throw;
+      }
+    });
     stop = agree(services_.comm, !drained || stop_requested(), [&] {
       if (services_.comm.rank() == 0 && drained) {
         write_generation_report(round);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include <string>
 #include <utility>
 
 #include "runtime/error.h"
@@ -34,7 +35,9 @@ herr_t close_identifier(Hdf5Kind kind, hid_t id) {
 /// Keeps the innermost entry of the error stack: the cause, not the chain of calls above it.
 herr_t keep_description(unsigned position, const H5E_error2_t* entry, void* target) {
   if (position == 0 && entry->desc != nullptr) {
-    *static_cast<std::string*>(target) = entry->desc;
+    auto& reason = *static_cast<std::string*>(target);
+    reason = entry->desc;
+    std::erase(reason, '\n');  // The time inside brings one; error messages are one line.
   }
   return 0;
 }

@@ -89,11 +89,18 @@ void verify_run(const fs::path& path) {
   for (std::int32_t round = 1; fs::exists(layout.trajectories(round)); ++round) {
     verify_trajectories(layout.trajectories(round));
   }
+  // What a killed job left unfinished was never committed: it is named, and no damage to the run.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
-    verify_checkpoint(directory.path);
+    if (fs::exists(directory.path / kManifestName)) {
+      verify_checkpoint(directory.path);
+    } else {
+      fmt::print("{}: no manifest, not a checkpoint; ignored\n", directory.path.string());
+    }
   }
-  if (fs::exists(layout.model())) {
+  if (fs::exists(layout.directory() / "export.json")) {
     verify_model(layout.model());
+  } else if (fs::exists(layout.model())) {
+    fmt::print("{}: the export was not finished; ignored\n", layout.model().string());
   }
 }
 

@@ -48,6 +48,7 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     }
     make_directory(directory_);
     lock_.emplace(directory_);
+    sweep_temporaries(directory_);  // Of a killed attempt: the lock says that nobody writes now.
     if (settings.must_be_new && std::filesystem::exists(directory_ / "run.json")) {
       throw ConfigError(directory_.string() +
                         " holds a run already and --resume never was given; remove it or choose "

@@ -53,8 +53,9 @@ TomlDocument::TomlDocument(const std::string& text, const std::string& file_name
 }
 
 std::string TomlDocument::place(const toml::node& node) const {
-  const auto line = node.source().begin.line;
-  return line == 0 ? "--set" : fmt::format("{}:{}", file_name_, line);
+  // Nodes that came from --set were parsed without a file.
+  const toml::source_region& source = node.source();
+  return source.path == nullptr ? "--set" : fmt::format("{}:{}", file_name_, source.begin.line);
 }
 
 void TomlDocument::set(const std::string& assignment) {

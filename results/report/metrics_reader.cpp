@@ -51,7 +51,10 @@ std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
       const auto json =
           nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
                                 text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-      if (!json.is_object() || !json.contains("round") || !json.contains("step")) {
+      const auto has_integer = [&](const char* key) {
+        return json.contains(key) && json[key].is_number_integer();
+      };
+      if (!json.is_object() || !has_integer("round") || !has_integer("step")) {
         throw DataError(fmt::format("{}:{}: not a metrics record", path.string(), line_number));
       }
       MetricsRow row;

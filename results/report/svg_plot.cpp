@@ -74,9 +74,10 @@ struct Axis {
 };
 
 Axis make_axis(double low, double high, double from, double to, bool logarithmic) {
-  if (!(low <= high)) {
+  if (!(low <= high)) {  // nothing to show
     low = 0;
     high = 1;
+    logarithmic = false;
   }
   if (logarithmic) {
     low = std::floor(std::log10(low));

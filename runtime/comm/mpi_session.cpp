@@ -1,5 +1,7 @@
 #include "runtime/comm/mpi_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -143,10 +145,9 @@ void MpiSession::abort(int exit_code) {
 }
 
 std::string host_name() {
-  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
-  int length = 0;
-  check(MPI_Get_processor_name(name.data(), &length));
-  return {name.data(), static_cast<std::size_t>(length)};
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 }  // namespace jforge

@@ -75,7 +75,7 @@ class MpiSession {
   std::optional<Communicator> world_;
 };
 
-/// Host name as MPI gives it.
+/// Name of this host. Works before and without MPI.
 [[nodiscard]] std::string host_name();
 
 }  // namespace jforge

@@ -98,11 +98,15 @@ class EvaluateTest : public ::testing::Test {
   [[nodiscard]] Json figures(const std::string& output, const std::string& method,
                              const std::string& name = "base") const {
     return Json::parse(read_text(path_ / output / "summary.json"))
-        .at("models").at(name).at("gsm8k").at(method);
+        .at("models")
+        .at(name)
+        .at("gsm8k")
+        .at(method);
   }
   [[nodiscard]] std::vector<std::string> complete(const std::string& output) const {
     return Json::parse(read_text(path_ / output / "summary.json"))
-        .at("complete").get<std::vector<std::string>>();
+        .at("complete")
+        .get<std::vector<std::string>>();
   }
 
   /// Problem by problem, alone in a model with one slot: what any evaluation must give.
@@ -230,8 +234,8 @@ TEST_F(EvaluateTest, RightAnswersAreCounted) {
   std::int64_t numbers = 0;
   for (const SampleRecord& record : files("first", "ar").read_merged()) {
     // Anything that is no plain decimal stays a wrong answer.
-    const bool plain = record.answer &&
-                       record.answer->find_first_not_of("0123456789") == std::string::npos;
+    const bool plain =
+        record.answer && record.answer->find_first_not_of("0123456789") == std::string::npos;
     numbers += plain ? 1 : 0;
     answers.push_back(plain ? *record.answer : "123456789");
   }
@@ -290,7 +294,8 @@ TEST_F(EvaluateTest, AStopOnOneRankStopsAllAndTheNextCallGoesOn) {
     test_world().barrier();
     ASSERT_TRUE(evaluate(output));
     EXPECT_EQ(before + samples_of_all_ranks(), kProblems);
-    EXPECT_EQ(read_text(files(output, method).merged()), read_text(files("whole", method).merged()));
+    EXPECT_EQ(read_text(files(output, method).merged()),
+              read_text(files("whole", method).merged()));
     EXPECT_THAT(files(output, method).parts(), IsEmpty());
     EXPECT_EQ(figures(output, method).at("tokens"), figures("whole", method).at("tokens"));
   }
@@ -330,8 +335,10 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
     // Ten samples by three ranks in two attempts, one of them twice.
     std::map<fs::path, std::string> parts;
     for (std::int64_t i = 0; i < 10; ++i) {
-      const SampleTiming timing{.attempt = i < 6 ? 1 : 4, .rank = static_cast<Rank>(i % 3),
-                                .decode_seconds = 100, .prefill_seconds = 1};
+      const SampleTiming timing{.attempt = i < 6 ? 1 : 4,
+                                .rank = static_cast<Rank>(i % 3),
+                                .decode_seconds = 100,
+                                .prefill_seconds = 1};
       parts[files("out", "jacobi").part(timing.attempt, timing.rank, 3)] +=
           to_line(records[static_cast<std::size_t>(i)], timing) + "\n";
     }
@@ -362,7 +369,8 @@ TEST_F(EvaluateTest, OtherSettingsNeverMix) {
   config_.block_size = 4;
   ASSERT_TRUE(evaluate("out"));
   EXPECT_EQ(samples_of_all_ranks(), kProblems);
-  EXPECT_EQ(read_text(files("out", "jacobi").merged()), read_text(files("small", "jacobi").merged()));
+  EXPECT_EQ(read_text(files("out", "jacobi").merged()),
+            read_text(files("small", "jacobi").merged()));
   // Finished results of other settings are replaced, and the model is not complete meanwhile.
   config_.block_size = 8;
   arm_faults("interrupt@evaluate:0:2", test_world().rank());

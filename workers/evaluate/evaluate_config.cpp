@@ -35,8 +35,7 @@ void check_named(const char* key, const LookUp& look_up) {
 
 void EvaluateConfig::validate() const {
   if (block_size < 1) {
-    throw ConfigError(
-        fmt::format("evaluate.block_size is {}; it must be at least 1", block_size));
+    throw ConfigError(fmt::format("evaluate.block_size is {}; it must be at least 1", block_size));
   }
   if (max_new_tokens &&
       (*max_new_tokens < 1 || *max_new_tokens > std::numeric_limits<std::int32_t>::max())) {

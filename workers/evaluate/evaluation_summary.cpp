@@ -137,8 +137,8 @@ EvaluationSummary::EvaluationSummary(const std::filesystem::path& evaluation_dir
     return found.is_object() && found.contains(key) && found[key].type() == type;
   };
   if (!has("models", Json::value_t::object) || !has("complete", Json::value_t::array)) {
-    throw DataError(fmt::format(
-        "{}: not an evaluation summary; remove the file to evaluate anew", path_.string()));
+    throw DataError(fmt::format("{}: not an evaluation summary; remove the file to evaluate anew",
+                                path_.string()));
   }
   json_ = std::move(found);
   on_disk_ = json_;

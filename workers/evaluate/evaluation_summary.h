@@ -26,8 +26,8 @@ struct BootstrapInterval {
                                                    std::uint64_t seed);
 
 /// Seconds of a whole evaluation: in each attempt the slowest rank's, summed over attempts. Time
-/// spent on samples that an interruption dropped after the rank's last finished one is not known and
-/// left out.
+/// spent on samples that an interruption dropped after the rank's last finished one is not known
+/// and left out.
 struct EvaluationSeconds {
   double decode = 0;
   double with_prefill = 0;
@@ -41,8 +41,9 @@ struct EvaluationSeconds {
 ///   tokens_per_second   tokens of all ranks / slowest rank's seconds (above) without prefill
 ///   tokens_per_second_with_prefill
 ///   n, tokens, forwards, stopped_by_eos, timeouts, decode_seconds
-/// Samples without a forward (prefill predicted the end) count in tpf, not in tpf_mean. A figure that
-/// does not exist (no forward, no measurable time) is null. Throws InternalError for no sample.
+/// Samples without a forward (prefill predicted the end) count in tpf, not in tpf_mean. A figure
+/// that does not exist (no forward, no measurable time) is null. Throws InternalError for no
+/// sample.
 [[nodiscard]] nlohmann::ordered_json summarise_samples(std::span<const TimedSample> samples,
                                                        std::uint64_t seed);
 
@@ -51,8 +52,8 @@ struct EvaluationSeconds {
 [[nodiscard]] std::int64_t count_disagreements(const std::vector<SampleRecord>& baseline,
                                                const std::vector<SampleRecord>& other);
 
-/// summary.json of an evaluation directory: {"models": {NAME: {TASK: {METHOD: figures}}}, "complete":
-/// [NAME, …]}. One writer (rank 0) at a time.
+/// summary.json of an evaluation directory: {"models": {NAME: {TASK: {METHOD: figures}}},
+/// "complete": [NAME, …]}. One writer (rank 0) at a time.
 class EvaluationSummary {
  public:
   /// Reads what is there. Throws DataError naming the file when it is not such a summary.

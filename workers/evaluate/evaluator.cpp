@@ -70,6 +70,10 @@ std::string_view cut_at_stop_text(std::string_view text, const Task& task) {
   return text.substr(0, end);
 }
 
+std::string shown(const Json& figure, int digits) {
+  return figure.is_number() ? fmt::format("{:.{}f}", figure.get<double>(), digits) : "unknown";
+}
+
 /// What rank 0 found and all ranks act on.
 struct MethodPlan {
   bool current = false;  ///< Nothing is left to do.
@@ -134,7 +138,8 @@ class ModelEvaluation {
   [[nodiscard]] SampleFiles files_of(const ProblemSet& set, const DecodingMethod& method) const {
     return {directory_ / model_.name, set.task->name(), method.name};
   }
-  /// Collective: `work` on rank 0; every rank learns of its failure. True when a stop was asked for.
+  /// Collective: `work` on rank 0; every rank learns of its failure. True when a stop was asked
+  /// for.
   [[nodiscard]] bool on_root(const std::function<void()>& work) const {
     return agree(context_.comm, stop_requested(), [&] {
       if (root()) {
@@ -202,8 +207,8 @@ void ModelEvaluation::load() {
     methods_.push_back(make_decoding_method(name, config_, context_.seed));
   }
   for (const std::string& name : config_.tasks) {
-    sets_.push_back(load_problem_set(name, config_, *tokenizer_, chat_template,
-                                     model_.config.vocabulary_size));
+    sets_.push_back(
+        load_problem_set(name, config_, *tokenizer_, chat_template, model_.config.vocabulary_size));
     check_capacity(sets_.back());
   }
   weights_hash_ = weights_hash(model_);
@@ -249,8 +254,7 @@ void ModelEvaluation::build_transformer() {
   for (const ProblemSet& set : sets_) {
     most = std::max(most, set.problems.size());
   }
-  const auto slots =
-      std::min(static_cast<std::size_t>(config_.batch_prompts), most);
+  const auto slots = std::min(static_cast<std::size_t>(config_.batch_prompts), most);
   transformer_ = std::make_unique<InferenceTransformer>(
       model_.config, model_.table, model_.weights, context_.kernels, account_,
       InferenceTransformer::Options{.num_slots = static_cast<std::int32_t>(slots),
@@ -294,9 +298,9 @@ MethodPlan ModelEvaluation::make_plan(const MethodRun& run) const {
   make_directory(directory_ / model_.name);
   EvaluationSummary summary(directory_);
   MethodPlan plan;
-  plan.current = summary.is_current(model_.name, run.set.task->name(), run.method.name,
-                                    run.settings) &&
-                 std::filesystem::exists(run.files.merged());
+  plan.current =
+      summary.is_current(model_.name, run.set.task->name(), run.method.name, run.settings) &&
+      std::filesystem::exists(run.files.merged());
   if (plan.current) {
     // A crash after the summary was written leaves them behind.
     run.files.remove_parts();
@@ -352,8 +356,8 @@ void ModelEvaluation::take_share(MethodRun& run) const {
 }
 
 bool ModelEvaluation::decode_share(MethodRun& run) {
-  const std::string phase = fmt::format("evaluate {} {} {}", model_.name, run.set.task->name(),
-                                        run.method.name);
+  const std::string phase =
+      fmt::format("evaluate {} {} {}", model_.name, run.set.task->name(), run.method.name);
   const std::size_t left = run.set.problems.size() - run.plan.done.size();
   const auto ranks = static_cast<std::size_t>(context_.comm.size());
   const std::size_t largest_share = (left + ranks - 1) / ranks;
@@ -386,8 +390,7 @@ void ModelEvaluation::decode_slice(MethodRun& run, BatchDecoder& decoder, std::s
     return;
   }
   if (!run.log) {
-    run.log.emplace(
-        run.files.part(run.plan.attempt, context_.comm.rank(), context_.comm.size()));
+    run.log.emplace(run.files.part(run.plan.attempt, context_.comm.rank(), context_.comm.size()));
   }
   std::size_t next = begin;
   const auto source = [&]() -> std::unique_ptr<SequenceDecoder> {
@@ -409,11 +412,11 @@ void ModelEvaluation::decode_slice(MethodRun& run, BatchDecoder& decoder, std::s
 
 void ModelEvaluation::finish_sample(MethodRun& run, const DecodeResult& result,
                                     const BatchDecoderStatistics& statistics) const {
-  const std::string line = to_line(grade(run, result),
-                                   SampleTiming{.attempt = run.plan.attempt,
-                                                .rank = context_.comm.rank(),
-                                                .decode_seconds = statistics.decode_seconds,
-                                                .prefill_seconds = statistics.prefill_seconds});
+  const std::string line =
+      to_line(grade(run, result), SampleTiming{.attempt = run.plan.attempt,
+                                               .rank = context_.comm.rank(),
+                                               .decode_seconds = statistics.decode_seconds,
+                                               .prefill_seconds = statistics.prefill_seconds});
   run.log->append(line);
   run.lines += line;
   run.lines += '\n';
@@ -486,8 +489,8 @@ void ModelEvaluation::merge(const MethodRun& run, const std::vector<std::string>
   figures["weights"] = weights_hash_;
   figures["settings"] = run.settings;
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward, {} tokens/s", model_.name,
-               run.set.task->name(), run.method.name, figures["accuracy"].dump(),
-               figures["tpf"].dump(), figures["tokens_per_second"].dump());
+               run.set.task->name(), run.method.name, shown(figures["accuracy"], 3),
+               shown(figures["tpf"], 3), shown(figures["tokens_per_second"], 0));
   EvaluationSummary summary(directory_);
   summary.set(model_.name, run.set.task->name(), run.method.name, std::move(figures));
   summary.publish();

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Distributed evaluation of one model: tasks × methods, problems shared out over ranks, per-sample records that a later
-/// call continues, and a summary that several models share.
+/// Distributed evaluation of one model: tasks × methods, problems shared out over ranks, per-sample
+/// records that a later call continues, and a summary that several models share.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,11 +18,11 @@
 namespace jforge {
 
 struct ModelUnderTest {
-  std::string name;                       ///< "base", "sft", "final": the key in the summary.
+  std::string name;  ///< "base", "sft", "final": the key in the summary.
   const TransformerConfig& config;
   const ParameterTable& table;
-  ConstTensorView weights;                ///< Flat float32.
-  std::filesystem::path directory;        ///< Hugging Face directory with tokenizer and template.
+  ConstTensorView weights;          ///< Flat float32.
+  std::filesystem::path directory;  ///< Hugging Face directory with tokenizer and template.
 };
 
 /// How far this rank is with one task and method.
@@ -45,7 +45,8 @@ struct EvaluationContext {
   std::function<void(const EvaluationProgress&)> on_progress = {};
 };
 
-/// Collective. Evaluates on every task and method of the configuration. Under `evaluation_directory`:
+/// Collective. Evaluates on every task and method of the configuration. Under
+/// `evaluation_directory`:
 ///  - MODEL/TASK.METHOD.jsonl: one line per problem in the benchmark's order (sample_record.h); on
 ///    CPU fp32 its bytes do not depend on rank count, batch size or interruptions;
 ///  - summary.json: {"models": {NAME: {TASK: {METHOD: …}}}, "complete": [NAME, …]}
@@ -57,6 +58,7 @@ struct EvaluationContext {
 /// Throws ConfigError for unknown tasks, methods or templates, DataError for bad benchmark or
 /// tokenizer files and for a problem that does not fit the model's positions, naming it.
 [[nodiscard]] bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
-                                  const EvaluationContext& context, const std::filesystem::path& evaluation_directory);
+                                  const EvaluationContext& context,
+                                  const std::filesystem::path& evaluation_directory);
 
 }  // namespace jforge

@@ -51,9 +51,9 @@ ProblemSet load_problem_set(const std::string& name, const EvaluateConfig& confi
     if (highest == problem.prompt.end() || *highest >= vocabulary_size) {
       throw DataError(fmt::format(
           "problem {}: its prompt is {}; tokenizer and model do not belong together", record.id,
-          problem.prompt.empty() ? std::string("empty")
-                                 : fmt::format("token {} of a vocabulary of {}", *highest,
-                                               vocabulary_size)));
+          problem.prompt.empty()
+              ? std::string("empty")
+              : fmt::format("token {} of a vocabulary of {}", *highest, vocabulary_size)));
     }
     problem.hash = problem_hash(record, problem.prompt);
     problem.record = std::move(record);

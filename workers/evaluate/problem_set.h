@@ -22,7 +22,7 @@ struct Problem {
   std::int64_t index = 0;  ///< 0-based place in the benchmark; the request's id.
   TaskRecord record;
   std::vector<TokenId> prompt;  ///< Templated, generation prompt included.
-  std::string hash;             ///< 16 hex digits: XXH3 over the record's fields and the prompt ids.
+  std::string hash;  ///< 16 hex digits: XXH3 over the record's fields and the prompt ids.
 };
 
 /// The first `limit` problems of a task.
@@ -33,7 +33,8 @@ struct ProblemSet {
   std::string hash;  ///< Over all problems' hashes.
 
   /// The request for problem `index`. Throws InternalError for an index outside the set.
-  [[nodiscard]] DecodeRequest request(std::int64_t index, const std::vector<TokenId>& eos_ids) const;
+  [[nodiscard]] DecodeRequest request(std::int64_t index,
+                                      const std::vector<TokenId>& eos_ids) const;
 };
 
 /// Reads and encodes task `name`. Throws ConfigError for an unknown task or style, DataError naming

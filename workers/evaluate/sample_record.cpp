@@ -61,11 +61,19 @@ SampleRecord from_json(const Json& json) {
 /// Runs `read` on the line's JSON; whatever does not fit becomes a DataError.
 template <class Read>
 auto parse_line(std::string_view line, const std::string& origin, const Read& read) {
+  const auto refusal = [&](const std::string& why) {
+    return DataError(fmt::format(
+        "{}: not an evaluated sample ({}); remove the file to evaluate anew", origin, why));
+  };
   try {
-    return read(Json::parse(line));
+    const Json json = Json::parse(line);
+    const auto stop = json.at("stop").get<std::string>();
+    if (stop != "eos" && stop != "length") {
+      throw refusal(fmt::format("stop is \"{}\"", stop));
+    }
+    return read(json);
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format(
-        "{}: not an evaluated sample ({}); remove the file to evaluate anew", origin, error.what()));
+    throw refusal(error.what());
   }
 }
 
@@ -173,13 +181,12 @@ std::vector<TimedSample> SampleFiles::read_parts() const {
 
 std::vector<SampleRecord> SampleFiles::read_merged() const {
   std::vector<SampleRecord> records;
-  const bool torn =
-      for_each_line(merged(), [&](std::string_view line, const std::string& origin) {
-        records.push_back(parse_line(line, origin, from_json));
-      });
+  const bool torn = for_each_line(merged(), [&](std::string_view line, const std::string& origin) {
+    records.push_back(parse_line(line, origin, from_json));
+  });
   if (torn) {
-    throw DataError(fmt::format("{}: its last line is not complete; remove the file to evaluate anew",
-                                merged().string()));
+    throw DataError(fmt::format(
+        "{}: its last line is not complete; remove the file to evaluate anew", merged().string()));
   }
   return records;
 }
@@ -198,8 +205,7 @@ void SampleFiles::remove_parts() const {
     std::error_code error;
     std::filesystem::remove(path, error);
     if (error) {
-      throw EnvironmentError(
-          fmt::format("cannot remove {}: {}", path.string(), error.message()));
+      throw EnvironmentError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
     }
   }
 }

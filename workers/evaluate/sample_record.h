@@ -3,8 +3,8 @@
 /// One evaluated problem as a line of JSON, and the files that hold such lines.
 ///
 /// While a method runs, every rank appends to a part of its own,
-/// TASK.METHOD.attempt-A.rank-R-of-N.part; a line is written when its sample is finished, so nothing
-/// finished is lost in a crash. When all samples are there the parts are merged into
+/// TASK.METHOD.attempt-A.rank-R-of-N.part; a line is written when its sample is finished, so
+/// nothing finished is lost in a crash. When all samples are there the parts are merged into
 /// TASK.METHOD.jsonl, sorted by index and without the lines' timing, and removed.
 
 #include <cstdint>
@@ -20,19 +20,19 @@ namespace jforge {
 
 /// What is known of one evaluated problem.
 struct SampleRecord {
-  std::int64_t index = 0;               ///< 0-based place in the benchmark.
-  std::string id;                       ///< The task's name for it.
-  std::string prompt_hash;              ///< Problem::hash
-  std::string settings;                 ///< 16 hex digits: everything the result depends on.
-  std::int64_t tokens = 0;              ///< Generated, first end of sequence included.
-  std::int64_t forwards = 0;            ///< Prefill excluded.
+  std::int64_t index = 0;     ///< 0-based place in the benchmark.
+  std::string id;             ///< The task's name for it.
+  std::string prompt_hash;    ///< Problem::hash
+  std::string settings;       ///< 16 hex digits: everything the result depends on.
+  std::int64_t tokens = 0;    ///< Generated, first end of sequence included.
+  std::int64_t forwards = 0;  ///< Prefill excluded.
   std::int64_t prefill_forwards = 0;
-  bool stopped_by_eos = false;          ///< "stop": "eos", else "length".
-  std::string token_hash;               ///< 16 hex digits over the generated ids.
-  std::optional<std::string> answer;    ///< As extracted; null when there is none.
-  std::string verdict;                  ///< "pass", "fail" or "timeout".
-  std::string reason;                   ///< Empty for a pass.
-  std::string text;                     ///< The completion; bytes that are no UTF-8 become U+FFFD.
+  bool stopped_by_eos = false;        ///< "stop": "eos", else "length".
+  std::string token_hash;             ///< 16 hex digits over the generated ids.
+  std::optional<std::string> answer;  ///< As extracted; null when there is none.
+  std::string verdict;                ///< "pass", "fail" or "timeout".
+  std::string reason;                 ///< Empty for a pass.
+  std::string text;                   ///< The completion; bytes that are no UTF-8 become U+FFFD.
 
   bool operator==(const SampleRecord&) const = default;
 };
@@ -72,8 +72,8 @@ class SampleFiles {
   [[nodiscard]] std::vector<std::filesystem::path> parts() const;
   /// One more than the highest attempt of a part that exists; 1 when there is none.
   [[nodiscard]] std::int64_t next_attempt() const;
-  /// All samples in the parts, in the order of parts(). A torn last line is left out; any other line
-  /// that is no sample is a DataError naming file and line.
+  /// All samples in the parts, in the order of parts(). A torn last line is left out; any other
+  /// line that is no sample is a DataError naming file and line.
   [[nodiscard]] std::vector<TimedSample> read_parts() const;
   /// The merged file's samples (without timing). DataError as above, and for a torn line too.
   [[nodiscard]] std::vector<SampleRecord> read_merged() const;

@@ -39,7 +39,8 @@ Json figures(double accuracy, double tpf, Json tokens_per_second) {
 void write_evaluation(const TemporaryDirectory& run) {
   const Json summary = {
       {"models",
-       {{"base", {{"gsm8k", {{"ar", figures(0.905, 1, 100)}, {"jacobi", figures(0.905, 1.25, 90)}}}}},
+       {{"base",
+         {{"gsm8k", {{"ar", figures(0.905, 1, 100)}, {"jacobi", figures(0.905, 1.25, 90)}}}}},
         {"final",
          {{"gsm8k", {{"ar", figures(0.88, 1, 100)}, {"jacobi", figures(0.88, 2.5, nullptr)}}}}}}},
       {"complete", {"base", "final"}}};
@@ -119,20 +120,22 @@ TEST(Report, EveryPartThatIsThereIsShown) {
                "\n";
   }
   write(run / "metrics.1.jsonl", metrics);
-  write(run / "round-1/generation.json",
-        Json{{"block_size", 16}, {"prompts", 321}, {"tokens", 4567}, {"tpf", 1.2},
-             {"tokens_per_second", 999}, {"flipped_blocks", 0}}
-            .dump());
+  write(run / "round-1/generation.json", Json{{"block_size", 16},
+                                              {"prompts", 321},
+                                              {"tokens", 4567},
+                                              {"tpf", 1.2},
+                                              {"tokens_per_second", 999},
+                                              {"flipped_blocks", 0}}
+                                             .dump());
   write(run / "prompts_import.json",
-        Json{{"records", 500}, {"kept", 321},
-             {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
+        Json{{"records", 500}, {"kept", 321}, {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
             .dump());
   write(run / "run.json", Json{{"status", "finished"}, {"commit", "abc"}}.dump());
   (void)write_report(run.path());
   const std::string report = read(run / "report.md");
-  for (const char* part : {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "3000",
-                           "## Trajectories", "321", "4567", "## Prompts", "500 read, 321 kept",
-                           "too long", "179", "## Run", "finished"}) {
+  for (const char* part :
+       {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "3000", "## Trajectories", "321",
+        "4567", "## Prompts", "500 read, 321 kept", "too long", "179", "## Run", "finished"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
   // Every picture that the report shows is there.

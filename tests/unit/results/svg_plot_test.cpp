@@ -127,7 +127,8 @@ TEST(LineChart, NothingOrOnePointIsStillAPicture) {
 }
 
 TEST(LineChart, MarkupInNamesIsEscaped) {
-  const std::string svg = render_svg(LineChart{"a < b & \"c\"", "x", "y", false, {{"<i>", {0}, {0}}}});
+  const std::string svg =
+      render_svg(LineChart{"a < b & \"c\"", "x", "y", false, {{"<i>", {0}, {0}}}});
   expect_well_formed(svg);
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; &quot;c&quot;"));
   EXPECT_THAT(svg, HasSubstr("&lt;i&gt;"));
@@ -137,8 +138,9 @@ TEST(BarChart, BarsAreAsHighAsTheirValues) {
   const BarChart chart{"TPF", "tokens", {"ar", "jacobi"}, {"base", "final"}, {{1, 2}, {1, 4}}};
   const std::string svg = render_svg(chart);
   expect_well_formed(svg);
-  const std::regex bar("<rect x=\"([0-9.]+)\" y=\"[0-9.]+\" width=\"[0-9.]+\" height=\"([0-9.]+)\" "
-                       "fill=\"#[0-9a-f]+\"/>");
+  const std::regex bar(
+      "<rect x=\"([0-9.]+)\" y=\"[0-9.]+\" width=\"[0-9.]+\" height=\"([0-9.]+)\" "
+      "fill=\"#[0-9a-f]+\"/>");
   std::vector<double> heights;
   for (std::sregex_iterator match(svg.begin(), svg.end(), bar), end; match != end; ++match) {
     if ((*match)[2] != "12") {  // the legend's squares

@@ -43,7 +43,9 @@ TEST(EvaluateConfig, EveryBadValueIsRefusedByItsKey) {
   expect_refused([](auto& c) { c.block_size = 0; }, "evaluate.block_size");
   expect_refused([](auto& c) { c.max_new_tokens = 0; }, "evaluate.max_new_tokens");
   expect_refused(
-      [](auto& c) { c.max_new_tokens = std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1; },
+      [](auto& c) {
+        c.max_new_tokens = std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1;
+      },
       "evaluate.max_new_tokens");
   expect_refused([](auto& c) { c.limit = 0; }, "evaluate.limit");
   expect_refused([](auto& c) { c.batch_prompts = 0; }, "evaluate.batch_prompts");

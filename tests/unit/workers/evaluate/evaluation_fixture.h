@@ -32,8 +32,8 @@ inline std::string read_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Writes vocab.json, merges.txt and tokenizer_config.json: 256 bytes, one merge, ids 300 to 302 for
-/// the special tokens. No chat template: ChatML must be forced.
+/// Writes vocab.json, merges.txt and tokenizer_config.json: 256 bytes, one merge, ids 300 to 302
+/// for the special tokens. No chat template: ChatML must be forced.
 inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int byte = 0; byte < 256; ++byte) {
@@ -43,9 +43,9 @@ inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   nlohmann::json added = nlohmann::json::object();
   int id = 300;
   for (const char* token : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
-    added[std::to_string(id++)] = {{"content", token},    {"special", true}, {"lstrip", false},
-                                   {"rstrip", false},     {"single_word", false},
-                                   {"normalized", false}};
+    added[std::to_string(id++)] = {{"content", token},     {"special", true},
+                                   {"lstrip", false},      {"rstrip", false},
+                                   {"single_word", false}, {"normalized", false}};
   }
   const nlohmann::json config = {{"tokenizer_class", "Qwen2Tokenizer"},
                                  {"add_prefix_space", false},
@@ -63,10 +63,9 @@ inline void write_benchmark(const std::filesystem::path& data,
                             const std::vector<std::string>& answers) {
   std::string text;
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    const nlohmann::json record = {
-        {"question", fmt::format("{} the hen lays {} eggs. How many?",
-                                 std::string(i % 7, 'A'), i * i)},
-        {"answer", "All of them.\n#### " + answers[i]}};
+    const nlohmann::json record = {{"question", fmt::format("{} the hen lays {} eggs. How many?",
+                                                            std::string(i % 7, 'A'), i * i)},
+                                   {"answer", "All of them.\n#### " + answers[i]}};
     text += record.dump() + "\n";
   }
   write_text(data / "gsm8k" / "test.jsonl", text);

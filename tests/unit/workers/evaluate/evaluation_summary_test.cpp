@@ -33,10 +33,13 @@ TimedSample sample(std::int64_t index, std::int64_t tokens, std::int64_t forward
 TEST(Summary, FiguresOfHandMadeSamples) {
   // Two ranks and one sample whose end prefill predicted.
   const std::vector<TimedSample> samples = {
-      sample(0, 10, 5, "pass", {.attempt = 1, .rank = 0, .decode_seconds = 1, .prefill_seconds = 1}),
-      sample(1, 30, 5, "fail", {.attempt = 1, .rank = 1, .decode_seconds = 4, .prefill_seconds = 1}),
+      sample(0, 10, 5, "pass",
+             {.attempt = 1, .rank = 0, .decode_seconds = 1, .prefill_seconds = 1}),
+      sample(1, 30, 5, "fail",
+             {.attempt = 1, .rank = 1, .decode_seconds = 4, .prefill_seconds = 1}),
       sample(2, 1, 0, "pass", {.attempt = 1, .rank = 0, .decode_seconds = 2, .prefill_seconds = 5}),
-      sample(3, 9, 3, "timeout", {.attempt = 1, .rank = 1, .decode_seconds = 3, .prefill_seconds = 0}),
+      sample(3, 9, 3, "timeout",
+             {.attempt = 1, .rank = 1, .decode_seconds = 3, .prefill_seconds = 0}),
   };
   const Json figures = summarise_samples(samples, 42);
   EXPECT_DOUBLE_EQ(figures.at("accuracy"), 0.5);
@@ -65,7 +68,8 @@ TEST(Summary, SecondsOfAttemptsAddUp) {
 TEST(Summary, FiguresThatDoNotExistAreNull) {
   const std::vector<TimedSample> samples = {sample(0, 1, 0, "pass", {})};
   const Json figures = summarise_samples(samples, 42);
-  for (const char* key : {"tpf", "tpf_mean", "tokens_per_second", "tokens_per_second_with_prefill"}) {
+  for (const char* key :
+       {"tpf", "tpf_mean", "tokens_per_second", "tokens_per_second_with_prefill"}) {
     EXPECT_TRUE(figures.at(key).is_null()) << key;
   }
   EXPECT_THROW((void)summarise_samples({}, 42), InternalError);
@@ -143,9 +147,9 @@ TEST(SummaryFile, ModelsMergeAndOtherEntriesStay) {
 
 TEST(SummaryFile, WhatIsNoSummaryIsRefusedByName) {
   const TemporaryDirectory directory;
-  for (const char* text : {"", "{", "[]", "{}", "{\"models\": {}}",
-                           "{\"models\": [], \"complete\": []}",
-                           "{\"models\": {}, \"complete\": 3}"}) {
+  for (const char* text :
+       {"", "{", "[]", "{}", "{\"models\": {}}", "{\"models\": [], \"complete\": []}",
+        "{\"models\": {}, \"complete\": 3}"}) {
     write_text(directory / "summary.json", text);
     try {
       EvaluationSummary summary(directory.path());

@@ -81,18 +81,23 @@ TEST(SampleRecord, EveryDamageIsRefusedWithItsOrigin) {
   const std::string good = to_line(sample(1), timing(1, 0));
   EXPECT_THAT(message_of([&] { (void)parse_timed_sample(good.substr(0, 40), "x.part:7"); }),
               HasSubstr("x.part:7"));
-  for (const auto& [key, value] : nlohmann::json::parse(good).items()) {
-    nlohmann::json missing = nlohmann::json::parse(good);
+  const nlohmann::json whole = nlohmann::json::parse(good);
+  for (const auto& [key, value] : whole.items()) {
+    nlohmann::json missing = whole;
     missing.erase(key);
     EXPECT_THAT(message_of([&] { (void)parse_timed_sample(missing.dump(), "f:1"); }),
                 HasSubstr("f:1"))
         << key << " missing";
-    nlohmann::json wrong = nlohmann::json::parse(good);
+    nlohmann::json wrong = whole;
     wrong[key] = nlohmann::json::array();
     EXPECT_THAT(message_of([&] { (void)parse_timed_sample(wrong.dump(), "f:1"); }),
                 HasSubstr("f:1"))
         << key << " of another type";
   }
+  nlohmann::json unknown = whole;
+  unknown["stop"] = "tired";
+  EXPECT_THAT(message_of([&] { (void)parse_timed_sample(unknown.dump(), "f:1"); }),
+              HasSubstr("f:1"));
   EXPECT_THAT(message_of([] { (void)parse_timed_sample("[]", "f:1"); }), HasSubstr("f:1"));
 }
 
@@ -110,8 +115,8 @@ TEST(SampleFiles, PartsAreFoundInTheOrderOfAttempts) {
   write_text(directory / "gsm8k.jacobi.attempt-x.rank-0-of-1.part", "");
   write_text(directory / "gsm8k.jacobi.attempt-12.rank-0-of-1.part.bak", "");
   write_text(directory / "gsm8k.jacobi.jsonl", "");
-  EXPECT_THAT(files.parts(), ElementsAre(files.part(2, 0, 2), files.part(2, 1, 2),
-                                         files.part(10, 0, 1)));
+  EXPECT_THAT(files.parts(),
+              ElementsAre(files.part(2, 0, 2), files.part(2, 1, 2), files.part(10, 0, 1)));
   EXPECT_EQ(files.next_attempt(), 11);
   files.remove_parts();
   EXPECT_THAT(files.parts(), IsEmpty());

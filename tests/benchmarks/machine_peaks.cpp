@@ -1,0 +1,83 @@
+#include "tests/benchmarks/machine_peaks.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double sgemm_peak(dnnl_dim_t size, int repetitions) {
+  const auto elements = static_cast<std::size_t>(size * size);
+  const std::vector<float> a(elements, 0.5F);
+  const std::vector<float> b(elements, 0.25F);
+  std::vector<float> c(elements);
+  double best = 0;
+  // The first run is oneDNN's warm-up.
+  for (int run = 0; run <= repetitions; ++run) {
+    const auto begin = Clock::now();
+    const dnnl_status_t status = dnnl_sgemm('N', 'N', size, size, size, 1.0F, a.data(), size,
+                                            b.data(), size, 0.0F, c.data(), size);
+    const double seconds = seconds_since(begin);
+    expect(status == dnnl_success, "oneDNN refused a matrix product");
+    if (run > 0) {
+      best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
+    }
+  }
+  return best;
+}
+
+double read_peak(int repetitions, int megabytes) {
+  const std::int64_t count = static_cast<std::int64_t>(megabytes) * (1 << 20) / 8;
+  // Not a vector: it would touch every page from one thread.
+  const std::unique_ptr<std::uint64_t[]> values(new std::uint64_t[static_cast<std::size_t>(count)]);
+  std::uint64_t* const data = values.get();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    data[i] = static_cast<std::uint64_t>(i);
+  }
+  double best = 0;
+  for (int run = 0; run <= repetitions; ++run) {
+    std::uint64_t sum = 0;
+    const auto begin = Clock::now();
+#pragma omp parallel for simd schedule(static) reduction(+ : sum)
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += data[i];
+    }
+    const double seconds = seconds_since(begin);
+    const auto last = static_cast<std::uint64_t>(count);
+    expect(sum == last * (last - 1) / 2, "a sum over the array came out wrong");
+    best = std::max(best, static_cast<double>(count) * 8 / seconds);
+  }
+  return best;
+}
+
+}  // namespace
+
+MachinePeaks measure_peaks(int repetitions, int read_megabytes) {
+  return {.sgemm_1024 = sgemm_peak(1024, repetitions),
+          .sgemm_2048 = sgemm_peak(2048, repetitions),
+          .read_bandwidth = read_peak(repetitions, read_megabytes)};
+}
+
+MachinePeaks best_of(const MachinePeaks& a, const MachinePeaks& b) {
+  return {.sgemm_1024 = std::max(a.sgemm_1024, b.sgemm_1024),
+          .sgemm_2048 = std::max(a.sgemm_2048, b.sgemm_2048),
+          .read_bandwidth = std::max(a.read_bandwidth, b.read_bandwidth)};
+}
+
+}  // namespace jforge

@@ -1,0 +1,23 @@
+#pragma once
+
+/// What the machine can do at most, measured in the same process as what is compared with it.
+
+namespace jforge {
+
+struct MachinePeaks {
+  double sgemm_1024 = 0;      ///< FLOP/s of oneDNN's sgemm, 1024³.
+  double sgemm_2048 = 0;      ///< FLOP/s of oneDNN's sgemm, 2048³.
+  double read_bandwidth = 0;  ///< Bytes/s of summing a large array with all OpenMP threads.
+
+  [[nodiscard]] double sgemm() const { return sgemm_1024 > sgemm_2048 ? sgemm_1024 : sgemm_2048; }
+};
+
+/// The best of `repetitions` runs of each, at least 1. Takes `read_megabytes` of memory for a
+/// while.
+[[nodiscard]] MachinePeaks measure_peaks(int repetitions, int read_megabytes);
+
+/// The better of two measurements, each figure for itself: neighbours on the machine only ever make
+/// it look slower.
+[[nodiscard]] MachinePeaks best_of(const MachinePeaks& a, const MachinePeaks& b);
+
+}  // namespace jforge

@@ -1,0 +1,422 @@
+/// Greedy decoding and a training step of a whole model with random weights, as shares of what this
+/// machine can do at most (performance.md §2d: decoding is bound by memory, training by products):
+/// peaks and model are measured in one process, so that the shares hold on any machine. Prints
+/// Markdown. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/decoding/batch_decoder.h"
+#include "model/transformer/inference_transformer.h"
+#include "model/transformer/packed_layout.h"
+#include "model/transformer/training_transformer.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/error.h"
+#include "tests/benchmarks/allocation_counter.h"
+#include "tests/benchmarks/machine_peaks.h"
+#include "workers/train/zero_optimizer.h"
+
+namespace jforge {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct BenchmarkOptions {
+  std::string shape = "qwen2.5-0.5b";
+  TransformerConfig model;  ///< Of a named shape, with what the flags override.
+  std::string only = "both";
+  std::int64_t rows = 2048;   ///< Packed rows of the training batch, at most.
+  std::int64_t steps = 3;     ///< Measured training steps, after one for warming up.
+  std::int64_t tokens = 64;   ///< Measured tokens of decoding …
+  std::int64_t warmup = 8;    ///< … after so many.
+  std::int64_t prompt = 64;   ///< Prompt tokens before decoding.
+  int repetitions = 10;       ///< Runs of each peak; the best counts.
+  int read_megabytes = 1024;  ///< Array of the bandwidth measurement.
+};
+
+struct DecodingFigures {
+  double tokens_per_second = 0;
+  double bytes_per_token = 0;  ///< Of weights; the cache's few are not counted.
+  AllocationCount allocations;
+  std::int64_t tokens = 0;
+};
+
+struct TrainingFigures {
+  std::int64_t rows = 0;
+  std::int64_t steps = 0;
+  double flops = 0;  ///< Of one step.
+  double step_seconds = 0, fastest_seconds = 0;
+  double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;  ///< Per step.
+  AllocationCount packing, compute, optimizer;                              ///< Of all steps.
+};
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+TransformerConfig named_shape(const std::string& name) {
+  TransformerConfig config;
+  config.tie_word_embeddings = true;
+  config.max_position_embeddings = 32768;
+  if (name == "qwen2.5-0.5b") {
+    config.hidden_size = 896;
+    config.intermediate_size = 4864;
+    config.num_layers = 24;
+    config.num_heads = 14;
+    config.num_kv_heads = 2;
+    config.vocabulary_size = 151936;
+    config.rope_theta = 1e6;
+  } else if (name == "quickstart") {
+    config.hidden_size = 128;
+    config.intermediate_size = 320;
+    config.num_layers = 6;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.vocabulary_size = 768;
+  } else {
+    throw ConfigError("--shape " + name + ": known are qwen2.5-0.5b, quickstart");
+  }
+  return config;
+}
+
+std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
+  static std::mt19937 generator(7);
+  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(vocabulary - 1));
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::ranges::generate(tokens, [&] { return any(generator); });
+  return tokens;
+}
+
+/// Notes after each forward what time it is and what has been allocated, without allocating.
+class ObservedModel final : public DecodeModel {
+ public:
+  struct Mark {
+    Clock::time_point time;
+    AllocationCount allocations;
+  };
+  ObservedModel(DecodeModel& model, std::size_t forwards) : model_(model) {
+    marks_.reserve(forwards);
+  }
+  [[nodiscard]] std::int32_t num_slots() const override { return model_.num_slots(); }
+  [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
+  void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
+    model_.predict(rows, predictions);
+    expect(marks_.size() < marks_.capacity(), "more forwards than expected");
+    marks_.push_back({Clock::now(), allocation_count()});
+  }
+  [[nodiscard]] const std::vector<Mark>& marks() const { return marks_; }
+
+ private:
+  DecodeModel& model_;
+  std::vector<Mark> marks_;
+};
+
+/// Everything one forward of one row reads: all matrices, an untied embedding left out.
+double streamed_bytes(const TransformerConfig& config, const ParameterTable& table) {
+  double elements = 0;
+  for (const ParameterEntry& entry : table.entries()) {
+    const bool looked_up = !config.tie_word_embeddings && entry.name == "model.embed_tokens.weight";
+    elements +=
+        entry.shape.rank() == 2 && !looked_up ? static_cast<double>(entry.shape.elements()) : 0;
+  }
+  return elements * sizeof(float);
+}
+
+DecodingFigures measure_decoding(const BenchmarkOptions& options, const ParameterTable& table,
+                                 ConstTensorView weights, KernelSet& kernels) {
+  MemoryAccount account("decoding");
+  const std::int64_t new_tokens = options.warmup + options.tokens;
+  InferenceTransformer::Options inference;
+  inference.num_slots = 1;
+  inference.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens);
+  InferenceTransformer transformer(options.model, table, weights, kernels, account, inference);
+  ObservedModel model(transformer, static_cast<std::size_t>(new_tokens) + 2);
+  BatchDecoder decoder(model, 1);
+  std::unique_ptr<SequenceDecoder> sequence =
+      make_greedy_decoder({.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
+                           .max_new_tokens = new_tokens});
+  std::size_t decoded = 0;
+  decoder.run([&] { return std::move(sequence); },
+              [&](const DecodeResult& result) { decoded = result.tokens.size(); });
+  expect(std::cmp_equal(decoded, new_tokens), "decoding ended early");
+  const auto& marks = model.marks();
+  const ObservedModel::Mark& last = marks.back();
+  const ObservedModel::Mark& first =
+      marks[marks.size() - 1 - static_cast<std::size_t>(options.tokens)];
+  return {.tokens_per_second =
+              static_cast<double>(options.tokens) / seconds_between(first.time, last.time),
+          .bytes_per_token = streamed_bytes(options.model, table),
+          .allocations = last.allocations - first.allocations,
+          .tokens = options.tokens};
+}
+
+/// Samples of 512 rows (a quarter prompt, the rest clean and noisy blocks of 16) up to `rows`; one
+/// smaller sample where even that is too long.
+std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocabulary) {
+  constexpr std::int32_t kBlock = 16;
+  const std::int64_t length = std::min<std::int64_t>(rows, 512);
+  const std::int64_t answer = (length - length / 4) / 2 / kBlock * kBlock;
+  if (answer < kBlock) {
+    throw ConfigError("--rows is too small for a sample; give at least 48");
+  }
+  std::vector<PackedSample> samples;
+  for (std::int64_t begin = 0; begin + length <= rows; begin += length) {
+    PackedSample sample;
+    sample.prompt_id = static_cast<PromptId>(samples.size());
+    sample.block_size = kBlock;
+    sample.window = 4;
+    sample.prompt = random_tokens(length - 2 * answer, vocabulary);
+    sample.clean = random_tokens(answer, vocabulary);
+    sample.noisy = random_tokens(answer, vocabulary);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+TrainingFigures measure_training(const BenchmarkOptions& options, const ParameterTable& table,
+                                 TensorView weights, KernelSet& kernels, const Communicator& comm) {
+  MemoryAccount account("training");
+  TrainingTransformer transformer(options.model, table, kernels, account, {});
+  ZeroOptimizer optimizer(table, kernels, comm, account, weights, {});
+  const auto samples = training_samples(options.rows, options.model.vocabulary_size);
+  const float share = 1.0F / static_cast<float>(samples.size());
+  TrainingFigures figures;
+  figures.steps = options.steps;
+  for (std::int64_t step = 0; step <= options.steps; ++step) {
+    const AllocationCount allocated_0 = allocation_count();
+    const auto time_0 = Clock::now();
+    const PackedBatch batch = pack_samples(samples, {}, share);
+    const AllocationCount allocated_1 = allocation_count();
+    (void)transformer.forward(batch, weights);
+    const auto time_1 = Clock::now();
+    (void)transformer.loss_and_backward(batch, weights, 1, 1, optimizer.gradients());
+    const AllocationCount allocated_2 = allocation_count();
+    const auto time_2 = Clock::now();
+    (void)optimizer.step(1e-6);
+    const auto time_3 = Clock::now();
+    const AllocationCount allocated_3 = allocation_count();
+    if (step == 0) {
+      figures.rows = batch.layout.num_rows;
+      figures.flops = training_flops(options.model, batch);
+      continue;  // grows its memory and warms oneDNN up
+    }
+    const auto add = [](AllocationCount& sum, AllocationCount more) {
+      sum.calls += more.calls;
+      sum.bytes += more.bytes;
+    };
+    add(figures.packing, allocated_1 - allocated_0);
+    add(figures.compute, allocated_2 - allocated_1);
+    add(figures.optimizer, allocated_3 - allocated_2);
+    const double seconds = seconds_between(time_0, time_3);
+    const auto steps = static_cast<double>(options.steps);
+    figures.fastest_seconds = step == 1 ? seconds : std::min(figures.fastest_seconds, seconds);
+    figures.step_seconds += seconds / steps;
+    figures.forward_seconds += seconds_between(time_0, time_1) / steps;
+    figures.backward_seconds += seconds_between(time_1, time_2) / steps;
+    figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
+  }
+  return figures;
+}
+
+// ---- the report ---------------------------------------------------------------------------------
+
+void row(const std::string& what, const std::string& value, const std::string& share = "") {
+  fmt::print("| {} | {} | {} |\n", what, value, share);
+}
+
+std::string percent(double part, double whole) {
+  return fmt::format("{:.1f} %", 100 * part / whole);
+}
+
+std::string per_unit(const AllocationCount& count, std::int64_t units) {
+  if (!allocations_are_counted()) {
+    return "not counted in this build";
+  }
+  return fmt::format("{:.2f} ({:.0f} bytes)",
+                     static_cast<double>(count.calls) / static_cast<double>(units),
+                     static_cast<double>(count.bytes) / static_cast<double>(units));
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) {
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+    }
+  }
+  return "unknown";
+}
+
+/// The commit the sources are at, "-dirty" where they differ from it.
+std::string source_commit() {
+  std::FILE* const git =
+      popen("git -C '" JFORGE_SOURCE_DIRECTORY "' describe --always --dirty 2>/dev/null", "r");
+  std::array<char, 128> text{};
+  const bool read = git != nullptr && std::fgets(text.data(), text.size(), git) != nullptr;
+  if (git != nullptr) {
+    pclose(git);
+  }
+  std::string commit = read ? text.data() : "unknown";
+  std::erase(commit, '\n');
+  return commit;
+}
+
+void print_decoding(const DecodingFigures& figures, const MachinePeaks& peaks) {
+  const double read = figures.tokens_per_second * figures.bytes_per_token;
+  row("AR decoding, one sequence, tokens/s", fmt::format("{:.2f}", figures.tokens_per_second));
+  row("AR decoding, weights read per token",
+      fmt::format("{:.1f} MB", figures.bytes_per_token / 1e6));
+  row("AR decoding, weights read per second", fmt::format("{:.2f} GB/s", read / 1e9),
+      percent(read, peaks.read_bandwidth) + " of read bandwidth");
+  row("AR decoding, heap allocations per token", per_unit(figures.allocations, figures.tokens));
+}
+
+void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
+  const auto speed = [&](double seconds) { return figures.flops / seconds; };
+  row(fmt::format("training step of {} rows", figures.rows),
+      fmt::format("{:.3f} s ({:.3f} TFLOP)", figures.step_seconds, figures.flops / 1e12));
+  row("training step, rows/s",
+      fmt::format("{:.1f}", static_cast<double>(figures.rows) / figures.step_seconds));
+  row("training step, mean", fmt::format("{:.1f} GFLOP/s", speed(figures.step_seconds) / 1e9),
+      percent(speed(figures.step_seconds), peaks.sgemm()) + " of sgemm peak");
+  row("training step, fastest", fmt::format("{:.1f} GFLOP/s", speed(figures.fastest_seconds) / 1e9),
+      percent(speed(figures.fastest_seconds), peaks.sgemm()) + " of sgemm peak");
+  const auto part = [&](const char* what, double seconds) {
+    row(what, fmt::format("{:.3f} s", seconds),
+        percent(seconds, figures.step_seconds) + " of the step");
+  };
+  part("training step: packing and forward", figures.forward_seconds);
+  part("training step: loss and backward", figures.backward_seconds);
+  part("training step: optimizer, with its checks", figures.optimizer_seconds);
+  row("heap allocations per step: packing the batch", per_unit(figures.packing, figures.steps));
+  row("heap allocations per step: forward, loss, backward",
+      per_unit(figures.compute, figures.steps));
+  row("heap allocations per step: optimizer", per_unit(figures.optimizer, figures.steps));
+}
+
+BenchmarkOptions parse(int argc, char** argv) {
+  CLI::App app("Speed of decoding and training against the machine's peaks", "model_benchmark");
+  BenchmarkOptions options;
+  TransformerConfig given;
+  app.add_option("--hidden", given.hidden_size, "instead of the shape's");
+  app.add_option("--intermediate", given.intermediate_size, "instead of the shape's");
+  app.add_option("--layers", given.num_layers, "instead of the shape's");
+  app.add_option("--heads", given.num_heads, "instead of the shape's");
+  app.add_option("--kv-heads", given.num_kv_heads, "instead of the shape's");
+  app.add_option("--vocabulary", given.vocabulary_size, "instead of the shape's");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--shape", options.shape, "qwen2.5-0.5b | quickstart");
+  app.add_option("--only", options.only, "both | decoding | training")
+      ->check(CLI::IsMember({"both", "decoding", "training"}));
+  app.add_option("--rows", options.rows, "packed rows of the training batch");
+  app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.tokens, "measured tokens")->check(CLI::PositiveNumber);
+  app.add_option("--warmup", options.warmup, "tokens before them")->check(CLI::PositiveNumber);
+  app.add_option("--prompt", options.prompt, "prompt tokens")->check(CLI::PositiveNumber);
+  app.add_option("--repetitions", options.repetitions, "runs of each peak")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--read-megabytes", options.read_megabytes, "array that is read")
+      ->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage));
+  }
+  options.model = named_shape(options.shape);
+  for (const auto field : {&TransformerConfig::hidden_size, &TransformerConfig::intermediate_size,
+                           &TransformerConfig::num_layers, &TransformerConfig::num_heads,
+                           &TransformerConfig::num_kv_heads, &TransformerConfig::vocabulary_size}) {
+    if (given.*field != 0) {
+      options.model.*field = given.*field;
+      options.shape = "custom";
+    }
+  }
+  options.model.validate();
+  return options;
+}
+
+void print_head(const BenchmarkOptions& options, const ParameterTable& table,
+                const std::string& command) {
+  const TransformerConfig& model = options.model;
+  fmt::print("- command: `{}`\n- CPU: {}, {} threads\n- commit: {}\n", command, cpu_model(),
+             omp_get_max_threads(), source_commit());
+  fmt::print(
+      "- model: {}, random weights, float32, {} parameters (hidden {}, intermediate {}, {} layers, "
+      "heads {}/{}, vocabulary {})\n\n",
+      options.shape, table.parameter_count(), model.hidden_size, model.intermediate_size,
+      model.num_layers, model.num_heads, model.num_kv_heads, model.vocabulary_size);
+}
+
+void run(const BenchmarkOptions& options, const std::string& command,
+         const Communicator* communicator) {
+  const ParameterTable table(options.model, 1);
+  print_head(options, table, command);
+  MachinePeaks peaks = measure_peaks(options.repetitions, options.read_megabytes);
+  MemoryAccount account("weights");
+  Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
+  const TensorView weights = memory.floats({table.flat_size()});
+  initialise_weights(table, weights, 1, options.model.num_layers);
+  const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
+  std::optional<DecodingFigures> decoding;
+  std::optional<TrainingFigures> training;
+  if (options.only != "training") {
+    decoding = measure_decoding(options, table, weights, *kernels);
+  }
+  if (communicator != nullptr) {
+    training = measure_training(options, table, weights, *kernels, *communicator);
+  }
+  peaks = best_of(peaks, measure_peaks(options.repetitions, options.read_megabytes));
+
+  fmt::print("| measurement | value | share |\n| --- | --- | --- |\n");
+  row("sgemm peak, 1024³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_1024 / 1e9));
+  row("sgemm peak, 2048³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_2048 / 1e9));
+  row("read bandwidth", fmt::format("{:.2f} GB/s", peaks.read_bandwidth / 1e9));
+  if (decoding) {
+    print_decoding(*decoding, peaks);
+  }
+  if (training) {
+    print_training(*training, peaks);
+  }
+}
+
+int guarded_main(int argc, char** argv) {
+  std::string command = "model_benchmark";
+  for (int i = 1; i < argc; ++i) {
+    command += std::string(" ") + argv[i];
+  }
+  try {
+    const BenchmarkOptions options = parse(argc, argv);
+    if (options.only == "decoding") {
+      run(options, command, nullptr);
+    } else {
+      MpiSession session(&argc, &argv);
+      run(options, command, &session.world());
+      session.finalize();
+    }
+    return 0;
+  } catch (const Error& error) {
+    std::cerr << "model_benchmark: " << error.what() << '\n';
+    return static_cast<int>(error.code());
+  }
+}
+
+}  // namespace
+}  // namespace jforge
+
+int main(int argc, char** argv) { return jforge::guarded_main(argc, argv); }

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""The single commands on a finished run's artefacts: documented forms, and damage is found."""
+
+import json
+import shutil
+import struct
+import unittest
+
+import tiny_model
+from harness import EndToEndTest
+
+
+class Artefacts(EndToEndTest):
+    def ids_file(self, name, ids):
+        path = self.root / f"{name}.json"
+        path.write_text(json.dumps(ids), encoding="utf-8")
+        return path
+
+    def test_tokenize_is_exact_both_ways(self):
+        text = "7 eggs,\n a cup\u00e9 \u4e2d <|im_end|>\n"
+        ids = self.jforge("tokenize", "--model", self.model, stdin=text.encode()).out
+        words = ids.split()
+        self.assertEqual(len(text.encode()) - len("<|im_end|>") + 1, len(words))
+        self.assertIn("258", words)
+        self.assertEqual(" ".join(words) + "\n", ids)
+        self.assertEqual(text, self.jforge("tokenize", "--model", self.model, "--decode", stdin=ids.encode()).out)
+        self.jforge("tokenize", "--model", self.model, "--decode", stdin=b"12 x", expect=3)
+
+    def test_decode_prints_an_answer_and_a_trace(self):
+        words = ("decode", "--model", self.model, "--prompt", "3 pens?", "--max-new-tokens", "16", "--block-size", "4")
+        plain = self.jforge(*words)
+        self.assertIn("tokens per forward", plain.err)
+        greedy = self.jforge(*words, "--method", "ar")
+        self.assertEqual(plain.out, greedy.out)
+        self.assertIn("block 0", self.jforge(*words, "--trace").out)
+
+    def decode(self, name, ids, *options):
+        out = self.root / f"{name}.out.json"
+        self.jforge("probe", "decode", "--model", self.model, "--tokens", self.ids_file(name, ids), "--max-new-tokens",
+                    "23", "--out", out, *options)
+        return json.loads(out.read_text(encoding="utf-8"))
+
+    def test_probe_decode_jacobi_equals_ar(self):
+        sequences = [[10, 20, 30], [257, 84, 83], list(range(40, 60))]
+        greedy = self.decode("ar", sequences, "--method", "ar")
+        self.assertEqual(3, len(greedy))
+        for size in (1, 4, 16):
+            for window in ("shrinking", "running"):
+                with self.subTest(size=size, window=window):
+                    jacobi = self.decode("jacobi", sequences, "--method", "jacobi", "--window", window, "--block-size",
+                                         str(size), "--seed", "3")
+                    for expected, actual in zip(greedy, jacobi, strict=True):
+                        self.assertEqual(expected["tokens"], actual["tokens"])
+                        self.assertEqual(expected["stop"], actual["stop"])
+                        self.assertEqual(1, actual["prefill_forwards"])
+                        self.assertEqual(actual["forwards"], len(actual["accepted"]))
+                        self.assertLessEqual(len(actual["tokens"]), 23)
+                        self.check_states(actual, size, window)
+
+    def check_states(self, answer, size, window):
+        if window == "running":
+            return
+        fixed = []
+        for block in answer["blocks"]:
+            states = block["states"]
+            self.assertTrue(all(len(state) == size for state in states))
+            self.assertTrue(all(a != b for a, b in zip(states, states[1:])), "each change once")
+            fixed += states[-1]
+        self.assertEqual(answer["tokens"], fixed[:len(answer["tokens"])])
+
+    def test_probe_logits_forms(self):
+        for name, ids, tensors in (("one", [1, 2, 3], {"logits": 3}),
+                                   ("many", [[1, 2], [3, 4, 5]], {"logits.0": 2, "logits.1": 3})):
+            out = self.root / f"{name}.safetensors"
+            self.jforge("probe", "logits", "--model", self.model, "--tokens", self.ids_file(name, ids), "--out", out)
+            found = tiny_model.read_safetensors(out)
+            self.assertEqual({key: ("F32", [rows, tiny_model.VOCABULARY]) for key, rows in tensors.items()},
+                             {key: (dtype, shape) for key, (dtype, shape, _) in found.items()})
+        outside = self.ids_file("outside", [1, 100000])
+        self.jforge("probe", "logits", "--model", self.model, "--tokens", outside, "--out", self.root / "no",
+                    expect=3)
+
+    def test_probe_loss_has_every_gradient(self):
+        packed = {"prompt": [1, 2, 3], "block_size": 2, "window": 2, "noisy": [[4, 5], [6, 7]],
+                  "clean": [[8, 5], [9, 10]], "eos": [258, 256]}
+        out = self.root / "loss.safetensors"
+        self.jforge("probe", "loss", "--model", self.model, "--packed", self.ids_file("packed", packed), "--ar-weight",
+                    "2", "--out", out)
+        values = tiny_model.read_floats(out)
+        self.assertEqual({"loss", "consistency_loss", "ar_loss", *tiny_model.tensor_shapes()}, set(values))
+        self.assertAlmostEqual(values["loss"][0], values["consistency_loss"][0] + 2 * values["ar_loss"][0], 4)
+        shapes = {name: shape for name, (_, shape, _) in tiny_model.read_safetensors(out).items()}
+        for name, shape in tiny_model.tensor_shapes().items():
+            self.assertEqual(shape, shapes[name])
+
+    def test_export_gives_the_run_s_model(self):
+        run = self.uninterrupted(2)
+        newest = sorted((run / "checkpoints").iterdir())[-1]
+        out = self.root / "exported"
+        self.jforge("export", newest, out, "--dtype", "float32")
+        self.assertEqual((run / "model" / "model.safetensors").read_bytes(), (out / "model.safetensors").read_bytes())
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            self.assertTrue((out / name).exists(), name)
+        self.assertEqual((self.model / "tokenizer.json").read_bytes(), (out / "tokenizer.json").read_bytes())
+        self.jforge("export", newest, self.root / "half")
+        halves = tiny_model.read_safetensors(self.root / "half" / "model.safetensors")
+        self.assertEqual({"BF16"}, {dtype for dtype, _, _ in halves.values()})
+        self.jforge("verify", self.root / "half")
+
+    def artefact_paths(self, run):
+        return [run, run / "prompts.h5", run / "round-1" / "trajectories", run / "model",
+                sorted((run / "checkpoints").iterdir())[-1]]
+
+    def test_verify_and_inspect_know_every_artefact(self):
+        run = self.uninterrupted(2)
+        for path in self.artefact_paths(run):
+            with self.subTest(path=path.name):
+                self.assertIn(path.name, self.jforge("verify", path).out)
+                self.assertIn(path.name, self.jforge("inspect", path).out)
+        self.jforge("verify", self.root / "nothing-here", expect=3)
+        self.jforge("inspect", self.root, expect=3)
+
+    def test_inspect_reports_the_digest_of_generation(self):
+        run = self.uninterrupted(2)
+        self.assertIn(self.digest(run, 1), self.jforge("inspect", run / "round-1" / "trajectories").out)
+
+    def test_verify_finds_a_flipped_byte(self):
+        run = self.uninterrupted(2)
+        places = [("prompts.h5", run / "prompts.h5"),
+                  ("shard", next((run / "round-1" / "trajectories").glob("lease-*"))),
+                  ("checkpoint", next(sorted((run / "checkpoints").iterdir())[-1].glob("shard-*")))]
+        for name, path in places:
+            for part in (0.3, 0.6, 0.9):
+                with self.subTest(name=name, part=part):
+                    copy = self.root / f"damaged-{name}-{part}"
+                    shutil.copytree(run, copy)
+                    victim = copy / path.relative_to(run)
+                    content = bytearray(victim.read_bytes())
+                    content[int(len(content) * part)] ^= 0x10
+                    victim.write_bytes(content)
+                    result = self.jforge("verify", copy, expect=3)
+                    self.assertEqual(1, len(result.lines()), str(result))
+                    self.assertIn(victim.name, result.lines()[0])
+                    shutil.rmtree(copy)
+
+    def test_a_damaged_newest_checkpoint_is_skipped(self):
+        config, run = self.config("fallback")
+        self.jforge("run", config, "--inject", "interrupt@train:0:5", ranks=2, expect=75)
+        newest = sorted((run / "checkpoints").iterdir())[-1]
+        victim = newest / "shard-00001-of-00002.h5"
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+        result = self.jforge("run", config, ranks=2)
+        self.assertRegex(result.err, rf"checkpoint skipped: .*{newest.name}")
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    def test_a_damaged_trajectory_shard_is_generated_again(self):
+        config, run = self.config("again")
+        self.jforge("run", config, "--inject", "interrupt@train:0:1", ranks=2, expect=75)
+        victim = sorted((run / "round-1" / "trajectories").glob("lease-*"))[0]
+        victim.write_bytes(victim.read_bytes()[:-100])
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    def test_phases_alone_make_the_same_run(self):
+        config, run = self.config("phases")
+        self.jforge("train", config, "--round", "1", ranks=2, expect=2)
+        self.jforge("import", config, ranks=2)
+        for number in ("1", "2"):
+            self.jforge("generate", config, "--round", number, ranks=2)
+            self.jforge("train", config, "--round", number, ranks=2)
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    def test_dry_run_writes_nothing(self):
+        config, run = self.config("dry")
+        self.assertIn("lease", self.jforge("run", config, "--dry-run").out)
+        self.assertFalse(run.exists())
+
+    def test_probe_serves_a_model_without_tokenizer(self):
+        bare = self.root / "bare"
+        shutil.copytree(self.model, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+        out = self.root / "bare.safetensors"
+        self.jforge("probe", "logits", "--model", bare, "--tokens", self.ids_file("bare", [1, 2]), "--out", out)
+        (first,) = struct.unpack("<f", tiny_model.read_safetensors(out)["logits"][2][:4])
+        self.assertEqual(first, first)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

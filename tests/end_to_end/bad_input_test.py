@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Bad input: one clear line that says what and where, the documented exit code, and no damage."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+
+import tiny_model
+from harness import CONFIG, EndToEndTest
+
+USAGE, INPUT, ENVIRONMENT = 2, 3, 4
+
+
+class BadInput(EndToEndTest):
+    def refused(self, code, *words, says=(), ranks=1, **options):
+        """The command fails with `code` and one line that holds every text of `says`; returns the line."""
+        result = self.jforge(*words, ranks=ranks, expect=code, timeout=60, **options)
+        lines = result.lines()
+        self.assertTrue(lines, f"no error line: {result}")
+        if ranks == 1:
+            self.assertEqual(1, len(lines), str(result))
+        for text in says:
+            self.assertIn(str(text), lines[0], str(result))
+        self.assertNotIn("terminate called", result.err)
+        return lines[0]
+
+    def model_copy(self, name):
+        return shutil.copytree(self.model, self.root / f"model-{name}")
+
+    def run_refused(self, name, code, *settings, says=(), ranks=1, text=None):
+        config, run = self.config(f"{name}-{ranks}", text)
+        line = self.refused(code, "run", config, *settings, says=says, ranks=ranks)
+        self.assertFalse((run / "model").exists())
+        return line
+
+
+class BadModels(BadInput):
+    def check(self, name, damage, *says):
+        """The damaged model is refused by `run` and by `verify`."""
+        model = self.model_copy(name)
+        damage(model)
+        setting = ("--set", f'model.source="{model}"')
+        self.run_refused(name, INPUT, *setting, says=says)
+        self.refused(INPUT, "verify", model, says=says)
+
+    def rewrite(self, change):
+        """A damage that changes the tensors (name to (shape, bytes))."""
+        def damage(model):
+            tensors = tiny_model.random_tensors(1)
+            change(tensors)
+            tiny_model.write_safetensors(model / "model.safetensors", tensors)
+        return damage
+
+    @staticmethod
+    def config_damage(**changes):
+        def damage(model):
+            path = model / "config.json"
+            config = json.loads(path.read_text(encoding="utf-8"))
+            config.update(changes)
+            path.write_text(json.dumps(config), encoding="utf-8")
+        return damage
+
+    def test_truncated_weights(self):
+        size = (self.model / "model.safetensors").stat().st_size
+        for keep in (0, 5, size // 2, size - 1):
+            with self.subTest(keep=keep):
+                self.check(f"truncated-{keep}", lambda model, keep=keep: os.truncate(model / "model.safetensors", keep),
+                           "model.safetensors")
+
+    def test_header_beyond_the_file(self):
+        def damage(model):
+            path = model / "model.safetensors"
+            content = path.read_bytes()
+            path.write_bytes(struct.pack("<Q", 1 << 40) + content[8:])
+        self.check("header", damage, "model.safetensors", "header", str(1 << 40))
+
+    def test_wrong_shape(self):
+        def change(tensors):
+            tensors["model.layers.1.mlp.up_proj.weight"] = ([32, 64], tensors["model.layers.1.mlp.up_proj.weight"][1])
+        self.check("shape", self.rewrite(change), "model.layers.1.mlp.up_proj.weight", "[32, 64]", "[64, 32]")
+
+    def test_missing_tensor(self):
+        self.check("missing", self.rewrite(lambda tensors: tensors.pop("model.layers.0.self_attn.k_proj.bias")),
+                   "model.layers.0.self_attn.k_proj.bias", "missing")
+
+    def test_missing_weights(self):
+        self.check("none", lambda model: (model / "model.safetensors").unlink(), "model.safetensors")
+
+    def test_other_architecture(self):
+        self.check("llama", self.config_damage(architectures=["LlamaForCausalLM"], model_type="llama"),
+                   "LlamaForCausalLM", "Qwen2ForCausalLM")
+
+    def test_wrong_type_in_the_model_configuration(self):
+        self.check("type", self.config_damage(hidden_size="32"), "config.json", "hidden_size")
+
+    def test_two_ranks_name_the_tensor_too(self):
+        model = self.model_copy("ranks")
+        self.rewrite(lambda tensors: tensors.pop("model.norm.weight"))(model)
+        self.run_refused("ranks", INPUT, "--set", f'model.source="{model}"', says=["model.norm.weight"], ranks=2)
+
+    def test_no_model_there(self):
+        self.run_refused("absent", INPUT, "--set", 'model.source="/nonexistent/model"', says=["/nonexistent/model"])
+
+    def test_broken_tokenizer(self):
+        model = self.model_copy("tokenizer")
+        (model / "tokenizer.json").write_text('{"model": {"type": "BPE"', encoding="utf-8")
+        self.run_refused("tokenizer", INPUT, "--set", f'model.source="{model}"', says=["tokenizer.json"])
+
+    def test_unknown_template(self):
+        model = self.model_copy("template")
+        path = model / "tokenizer_config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["chat_template"] = "{% for message in messages %}[INST]{{ message['content'] }}{% endfor %}"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        self.run_refused("template", USAGE, "--set", f'model.source="{model}"', says=["chat template", model])
+
+
+class BadConfigurations(BadInput):
+    def test_unknown_key(self):
+        self.run_refused("unknown", USAGE, text=CONFIG.replace("seed = 7", "sede = 7"), says=["sede"])
+        self.run_refused("unknown", USAGE, text=CONFIG.replace("seed = 7", "sede = 7"), says=["sede"], ranks=2)
+        self.run_refused("section", USAGE, text=CONFIG + "[trian]\nx = 1\n", says=["trian"])
+
+    def test_wrong_type(self):
+        self.run_refused("type", USAGE, text=CONFIG.replace("steps = 6", 'steps = "six"'), says=["steps"])
+        self.run_refused("enum", USAGE, text=CONFIG.replace('"random"', '"chance"'), says=["schedule", "random"])
+
+    def test_out_of_range(self):
+        self.run_refused("range", USAGE, "--set", "train.batch_samples=0", says=["batch_samples"])
+        self.run_refused("both", USAGE, text=CONFIG.replace("steps = 6", "steps = 6\nepochs = 1.0"), says=["epochs"])
+        self.run_refused("idle", USAGE, "--set", "train.batch_samples=1", says=["batch_samples"], ranks=2)
+
+    def test_not_toml(self):
+        self.run_refused("toml", USAGE, text=CONFIG + "= 3\n", says=["toml-1.toml"])
+
+    def test_no_configuration_there(self):
+        self.refused(USAGE, "run", self.root / "absent.toml", says=["absent.toml"])
+
+    def test_answer_longer_than_the_model_s_positions(self):
+        self.run_refused("positions", USAGE, "--set", "generate.max_new_tokens=512",
+                         says=["max_position_embeddings", "256"])
+
+    def test_bad_command_line(self):
+        config, _ = self.config("line")
+        for words in ((), ("rnu", config), ("run",), ("run", config, "--no-such"), ("run", config, "--set", "run.seed"),
+                      ("run", config, "--inject", "nonsense"), ("train", config), ("probe", "decode"),
+                      ("run", config, "--resume", "/nonexistent/checkpoint")):
+            with self.subTest(words=words):
+                code = INPUT if "--resume" in words else USAGE
+                self.refused(code, *words)
+        self.refused(USAGE, "rnu", config, ranks=2)
+
+    def test_changed_configuration_on_resume(self):
+        config, run = self.config("changed")
+        self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
+        before = sorted(path.stat().st_mtime_ns for path in run.rglob("*.h5"))
+        self.refused(USAGE, "run", config, "--set", "train.ar_weight=3.5", says=["train.ar_weight", "1", "3.5"])
+        self.refused(USAGE, "run", config, "--set", "train.ar_weight=3.5", says=["train.ar_weight", "1", "3.5"],
+                     ranks=2)
+        other = self.model_copy("changed")
+        tiny_model.write_safetensors(other / "model.safetensors", tiny_model.random_tensors(2))
+        self.refused(USAGE, "run", config, "--set", f'model.source="{other}"', says=["model.hash"])
+        self.refused(USAGE, "run", config, "--resume", "never", says=["run.directory"])
+        self.assertEqual(before, sorted(path.stat().st_mtime_ns for path in run.rglob("*.h5")))
+        self.jforge("run", config, "--set", "rounds.1.noise_window=4", "--accept-change", "rounds.1.noise_window")
+
+
+class BadPrompts(BadInput):
+    def prompts_file(self, name, content):
+        path = self.root / f"{name}.jsonl"
+        path.write_bytes(content)
+        return ("--set", f'prompts.files=["{path}"]')
+
+    def test_empty_file(self):
+        self.run_refused("empty", INPUT, *self.prompts_file("empty", b""))
+        self.run_refused("empty", INPUT, *self.prompts_file("empty", b""), ranks=2)
+
+    def test_no_such_file(self):
+        self.run_refused("absent", INPUT, "--set", 'prompts.files=["/nonexistent/*.jsonl"]', says=["/nonexistent/"])
+
+    def test_no_such_field(self):
+        self.run_refused("field", INPUT, "--set", 'prompts.field="quesiton"', says=["quesiton"])
+
+    def test_all_over_the_limit(self):
+        self.run_refused("long", INPUT, "--set", "prompts.max_prompt_tokens=5", says=["max_prompt_tokens", "24"])
+
+    def test_filter_that_keeps_nothing(self):
+        self.run_refused("filter", INPUT, "--set", 'prompts.keep_if=["question contains zebra"]', says=["zebra"])
+
+    def test_invalid_utf8_is_set_aside_and_counted(self):
+        bad = b'{"question": "\xff\xfe broken"}\n'
+        content = self.prompts.read_bytes()
+        config, run = self.config("some-bad")
+        self.jforge("import", config, *self.prompts_file("some-bad", content + bad + b'{"question": \n'))
+        report = json.loads((run / "prompts_import.json").read_text(encoding="utf-8"))
+        self.assertEqual(24, report["kept"])
+        quarantine = (run / "prompts.h5.quarantine").read_text(encoding="utf-8", errors="replace")
+        self.assertIn("25", quarantine)
+        self.assertIn("26", quarantine)
+
+    def test_too_much_invalid_utf8_stops_the_import(self):
+        bad = b'{"question": "\xff\xfe broken"}\n'
+        setting = self.prompts_file("bad", self.prompts.read_bytes() + bad * 5)
+        self.run_refused("threshold", INPUT, *setting, "--set", "prompts.max_bad_records=4", says=["bad.jsonl"])
+        self.run_refused("only", INPUT, *self.prompts_file("only", bad * 3))
+
+
+class BadEnvironment(BadInput):
+    def test_unwritable_directory(self):
+        blocker = self.root / "a-file"
+        blocker.write_text("", encoding="utf-8")
+        for parent in (blocker, "/proc"):
+            for ranks in (1, 2):
+                with self.subTest(parent=parent, ranks=ranks):
+                    config, _ = self.config("unwritable")
+                    self.refused(ENVIRONMENT, "run", config, "--set", f'run.directory="{parent}/run"',
+                                 says=["cannot create", parent], ranks=ranks)
+                    self.expect_no_processes()
+
+    def test_full_disk(self):
+        """A limit on file sizes stands in for a full disk: writing fails at another place for each limit."""
+        for kibibytes in (1, 8, 40, 90, 200):
+            with self.subTest(kibibytes=kibibytes):
+                config, run = self.config(f"full-{kibibytes}")
+                # MPI's own files are larger: the limit comes when the job has started.
+                process = self.start(self.command("run", config, "--inject", "delay@publish.data:0:1"))
+                self.wait_for_text(process, "acts now")
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kibibytes * 1024, kibibytes * 1024))
+                result = self.finish(process, 60)
+                self.assertEqual(ENVIRONMENT, result.code, str(result))
+                self.assertEqual(1, len(result.lines()), str(result))
+                self.assertIn("File too large", result.lines()[0])
+                self.assertIn(str(run), result.lines()[0])
+                self.jforge("run", config)
+                self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
+    def test_full_disk_of_two_ranks(self):
+        config, run = self.config("tmpfs")
+        run.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", run], check=False,
+                                 stderr=subprocess.DEVNULL)
+        if mounted.returncode != 0:
+            self.skipTest("tmpfs may not be mounted here")
+        self.addCleanup(subprocess.run, ["umount", run], check=False)
+        self.refused(ENVIRONMENT, "run", config, ranks=2, says=["space"])
+        subprocess.run(["mount", "-o", "remount,size=64m", run], check=True)
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    def test_two_jobs_on_one_run_directory(self):
+        config, run = self.config("shared")
+        delays = ",".join(f"delay@generate:0:{visit}" for visit in range(1, 7))
+        first = self.start(self.command("run", config, "--inject", delays))
+        try:
+            self.wait_for_text(first, "acts now")
+            line = self.refused(ENVIRONMENT, "run", config, says=["in use", str(run), f"pid {first.pid}"])
+            self.assertIn(os.uname().nodename, line)
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        self.jforge("run", config)
+        self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
+
+    def test_closed_output_is_no_reason_to_stop(self):
+        config, run = self.config("pipe")
+        reader, writer = os.pipe()
+        os.close(reader)
+        with contextlib.closing(os.fdopen(writer, "wb")) as closed:
+            process = subprocess.Popen(self.command("run", config), stdout=closed, stderr=subprocess.DEVNULL)
+        self.assertIsNotNone(process.wait(60))
+        self.assertEqual("finished", self.status(run))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

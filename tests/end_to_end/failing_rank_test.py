@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""NaN, a frozen rank, an exception, a silent exit: the job ends by itself, names the rank and can be resumed."""
+
+import unittest
+
+from harness import EndToEndTest
+
+
+class FailingRank(EndToEndTest):
+    def fail_and_resume(self, name, fault, *settings, timeout=60):
+        """Runs with the fault, then again without; returns (checkpoints after the failure, its result)."""
+        config, run = self.config(name)
+        result = self.jforge_with_fault(config, run, fault, *settings, timeout=timeout)
+        self.expect_no_processes()
+        before = self.checkpoint_steps(run)
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+        return before, result
+
+    def test_nan_stops_all_and_is_never_saved(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                saved, result = self.fail_and_resume(f"nan-{rank}", f"nan@train:{rank}:3", "--set",
+                                                     "checkpoint.every_steps=1")
+                self.assertEqual(5, result.code, str(result))
+                self.assertTrue(saved)
+                self.assertFalse([step for step in saved if step >= (1, 3)], saved)
+                self.assertTrue(result.lines(), str(result))
+                for line in result.lines():
+                    self.assertRegex(line, rf"rank {rank}\b.*finite")
+
+    def test_exception_names_its_rank(self):
+        for place in ("generate:1:2", "train:1:3", "train.accumulate:0:5", "checkpoint.data:1:2",
+                      "checkpoint.manifest:0:2"):
+            with self.subTest(place=place):
+                _, result = self.fail_and_resume("throw-" + place.replace(":", "-"), f"throw@{place}")
+                self.assertEqual(70, result.code, str(result))
+                rank = place.split(":")[1]
+                self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@{place}")
+
+    def test_frozen_rank_is_found(self):
+        for place in ("train:1:3", "generate:1:2"):
+            with self.subTest(place=place):
+                _, result = self.fail_and_resume("stop-" + place.replace(":", "-"), f"stop@{place}", "--set",
+                                                 "run.heartbeat_limit_seconds=5")
+                self.assertEqual(70, result.code, str(result))
+                self.assertLess(result.seconds, 20, str(result))
+                self.assertIn("rank 1 is silent", result.err)
+
+    def test_frozen_coordinator_is_found(self):
+        _, result = self.fail_and_resume("stop-0", "stop@train:0:3", "--set", "run.heartbeat_limit_seconds=5", "--set",
+                                         "run.hang_limit_seconds=10")
+        self.assertEqual(70, result.code, str(result))
+        self.assertLess(result.seconds, 25, str(result))
+
+    def test_rank_that_leaves_without_a_word(self):
+        self.fail_and_resume("exit0", "exit0@train:1:3")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

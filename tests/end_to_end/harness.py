@@ -1,0 +1,253 @@
+"""Runs the jforge binary on tiny inputs in a directory of its own. Used by every end-to-end test.
+
+Environment: JFORGE_BINARY (the program), JFORGE_SOURCE_DIR (root of the tree); ctest sets both.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import tiny_model
+
+BINARY = os.environ.get("JFORGE_BINARY", "")
+SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+MPIRUN = SOURCE / "launch" / "scripts" / "local_mpirun.sh"
+TIMEOUT_SECONDS = 120
+
+CONFIG = """
+[run]
+directory = "{run}"
+seed = 7
+[model]
+source = "{model}"
+export_as = "float32"
+[prompts]
+files = ["{prompts}"]
+field = "question"
+[generate]
+max_new_tokens = 24
+batch_prompts = 3
+prompts_per_lease = 3
+[[rounds]]
+block_size = 4
+noise_window = 2
+schedule = "random"
+steps = 6
+[[rounds]]
+block_size = 8
+noise_window = 2
+steps = 5
+[train]
+learning_rate = 1e-3
+batch_samples = 4
+tokens_per_rank = 256
+warmup_ratio = 0.1
+[checkpoint]
+every_steps = 2
+keep_last = 2
+"""
+
+EVALUATE = """
+[evaluate]
+tasks = ["gsm8k"]
+data = "{prompts}"
+prompt_style = "plain"
+block_size = 8
+max_new_tokens = 16
+limit = 4
+"""
+
+
+class Result:
+    """What a finished program left."""
+
+    def __init__(self, command, code, out, err, seconds):
+        self.command, self.code, self.out, self.err, self.seconds = command, code, out, err, seconds
+
+    def lines(self):
+        """The program's own error lines, without the log's and mpirun's."""
+        return [line for line in self.err.splitlines() if line.startswith("jforge: ")]
+
+    def __str__(self):
+        command = " ".join(str(word) for word in self.command)
+        return f"{command}\nexit {self.code} after {self.seconds:.1f} s\n{self.out[-3000:]}\n{self.err[-6000:]}"
+
+
+class EndToEndTest(unittest.TestCase):
+    """A temporary directory with a tiny model and prompts, and ways to run the binary on them."""
+
+    evaluate = False
+
+    @classmethod
+    def setUpClass(cls):
+        if not BINARY or not os.access(BINARY, os.X_OK):
+            raise RuntimeError("JFORGE_BINARY must name the jforge program")
+        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="jforge-e2e-"))
+        cls.addClassCleanup(shutil.rmtree, cls.root, True)
+        cls.model = tiny_model.write_model(cls.root / "source-model")
+        cls.prompts = cls.root / "prompts.jsonl"
+        tiny_model.write_prompts(cls.prompts)
+
+    def config(self, name, text=None, extra=""):
+        """Writes NAME.toml for the run directory NAME; returns (configuration, run directory)."""
+        run = self.root / name
+        path = self.root / f"{name}.toml"
+        template = text or CONFIG + (EVALUATE if self.evaluate else "")
+        path.write_text((template + extra).format(run=run, model=self.model, prompts=self.prompts), encoding="utf-8")
+        return path, run
+
+    @staticmethod
+    def command(*words, ranks=1):
+        launcher = [MPIRUN, "-n", str(ranks)] if ranks > 1 else []
+        return [str(word) for word in [*launcher, BINARY, *words]]
+
+    def start(self, command, **options):
+        """Starts a program; its output goes to files, so that a test can look at it while it runs."""
+        type(self).started = getattr(self, "started", 0) + 1
+        files = [self.root / f"output-{self.started}.{kind}" for kind in ("out", "err")]
+        with open(files[0], "wb") as out, open(files[1], "wb") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **options)
+        process.jforge_files, process.jforge_begin = files, time.monotonic()
+        return process
+
+    @staticmethod
+    def result(process):
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in process.jforge_files]
+        return Result(process.args, process.returncode, *texts, time.monotonic() - process.jforge_begin)
+
+    def wait_for_text(self, process, text, timeout=60):
+        """Until the program's error output holds `text`."""
+        end = time.monotonic() + timeout
+        while text not in self.result(process).err:
+            if process.poll() is not None or time.monotonic() > end:
+                self.fail(f"\"{text}\" never came: {self.result(process)}")
+            time.sleep(0.02)
+
+    def finish(self, process, timeout=TIMEOUT_SECONDS):
+        """Waits for the end of a program."""
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill_all(process)
+            self.fail(f"did not end within {timeout} s: {self.result(process)}")
+        return self.result(process)
+
+    def kill_all(self, process):
+        """Ends the program and every process with this test's directory on its command line."""
+        for pid in {process.pid, *self.processes()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def jforge(self, *words, ranks=1, expect=0, timeout=TIMEOUT_SECONDS, **options):
+        """Runs to the end; fails unless the exit code is `expect` (None: any)."""
+        standard_input = options.pop("stdin", None)
+        process = self.start(self.command(*words, ranks=ranks),
+                             stdin=subprocess.DEVNULL if standard_input is None else subprocess.PIPE, **options)
+        if standard_input is not None:
+            process.stdin.write(standard_input)
+            process.stdin.close()
+        result = self.finish(process, timeout)
+        if expect is not None:
+            self.assertEqual(expect, result.code, f"exit code of {result}")
+        return result
+
+    def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, timeout=TIMEOUT_SECONDS):
+        """`run` with an injected fault that must act. Leases go to whoever asks first, so a rank may be through before
+        it reaches the place: then the run is made anew with the other ranks held up."""
+        place, rank, _ = fault.split("@")[1].split(":")
+        others = [f"delay@{place}:{other}:1" for other in range(ranks) if other != int(rank)]
+        before = run.exists()
+        result = self.jforge("run", config, "--inject", fault, *words, ranks=ranks, expect=None, timeout=timeout)
+        if f"injected fault {fault} acts now" not in result.err and place.startswith("generate") and not before:
+            shutil.rmtree(run)
+            result = self.jforge("run", config, "--inject", ",".join([fault, *others]), *words, ranks=ranks,
+                                 expect=None, timeout=timeout)
+        self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
+        if expect is None:
+            self.assertNotIn(result.code, (0, 75), str(result))
+        else:
+            self.assertEqual(expect, result.code, str(result))
+        return result
+
+    def processes(self):
+        """Ids of processes whose command line names this test's directory."""
+        found = []
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and str(self.root).encode() in pathlib.Path("/proc", entry, "cmdline").read_bytes():
+                    found.append(int(entry))
+        return found
+
+    def expect_no_processes(self, seconds=10):
+        """After a failure nothing may be left running."""
+        end = time.monotonic() + seconds
+        while self.processes():
+            self.assertLess(time.monotonic(), end, f"processes are left: {self.processes()}")
+            time.sleep(0.1)
+
+    @staticmethod
+    def bytes_of(run):
+        return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+    @staticmethod
+    def digest(run, number):
+        return json.loads((run / f"round-{number}" / "generation.json").read_text(encoding="utf-8"))["digest"]
+
+    @staticmethod
+    def status(run):
+        return json.loads((run / "run.json").read_text(encoding="utf-8"))["status"]
+
+    @staticmethod
+    def losses(run):
+        """(round, step) to loss, the highest attempt's where several have the step."""
+        values = {}
+        files = [(int(path.name.split(".")[1]), path) for path in run.glob("metrics.*.jsonl")]
+        for _, path in sorted(files):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):  # a torn last line of a killed attempt
+                    record = json.loads(line)
+                    values[record["round"], record["step"]] = record["loss"]
+        return values
+
+    def checkpoint_steps(self, run):
+        """(round, step) of every checkpoint that has a manifest."""
+        found = []
+        for path in (run / "checkpoints").glob("*/manifest.json"):
+            match = re.fullmatch(r"round-(\d+)-step-(\d+)", path.parent.name)
+            self.assertIsNotNone(match, path)
+            found.append((int(match[1]), int(match[2])))
+        return sorted(found)
+
+    def uninterrupted(self, ranks=2):
+        """The run directory of an uninterrupted run, made once for each class and rank count."""
+        cache = type(self).__dict__.get("_finished")
+        if cache is None:
+            cache = {}
+            type(self)._finished = cache
+        if ranks not in cache:
+            config, run = self.config(f"uninterrupted-{ranks}")
+            self.jforge("run", config, ranks=ranks)
+            cache[ranks] = run
+        return cache[ranks]
+
+    def assert_close_models(self, expected, actual, limit=1e-4):
+        """Relative L2 over the whole vector of exported weights."""
+        first = tiny_model.read_floats(expected / "model" / "model.safetensors")
+        second = tiny_model.read_floats(actual / "model" / "model.safetensors")
+        self.assertEqual(set(first), set(second))
+        difference = sum((a - b) ** 2 for name in first for a, b in zip(first[name], second[name], strict=True))
+        norm = sum(value ** 2 for values in first.values() for value in values)
+        relative = math.sqrt(difference / norm)
+        self.assertLessEqual(relative, limit, f"{actual} against {expected}")
+        return relative

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""SIGKILL of any rank, anywhere: the next start finishes with the bytes of an uninterrupted run.
+
+    kill_and_resume_test.py [--points N]    N seeded points for each of the three places (default 2)
+"""
+
+import random
+import sys
+import unittest
+
+from harness import EndToEndTest
+
+RANKS = 2
+POINTS = 2
+SEED = 20240607
+
+
+def generation_points(count):
+    rng = random.Random(SEED)
+    choices = [("generate", rank, visit) for rank in range(RANKS) for visit in range(1, 7)]
+    choices += [("generate.commit", rank, visit) for rank in range(RANKS) for visit in (1, 2)]
+    return rng.sample(choices, count)
+
+
+def training_points(count):
+    rng = random.Random(SEED + 1)
+    choices = [("train", rank, step) for rank in range(RANKS) for step in range(1, 7)]
+    choices += [("train.accumulate", rank, visit) for rank in range(RANKS) for visit in range(1, 12)]
+    return rng.sample(choices, count)
+
+
+def checkpoint_points(count):
+    rng = random.Random(SEED + 2)
+    # Six checkpoints; only rank 0 writes manifests and prunes. One point of each stage comes first.
+    stages = [("checkpoint.data", 2), ("checkpoint.fsync", 2), ("checkpoint.rename", 2), ("checkpoint.manifest", 1),
+              ("checkpoint.prune", 1), ("publish.data", 1), ("publish.fsync", 1), ("publish.rename", 1),
+              ("publish.directory", 1)]
+    rng.shuffle(stages)
+    points = []
+    while len(points) < count:
+        place, ranks = stages[len(points) % len(stages)]
+        point = (place, rng.randrange(ranks), rng.randint(1, 4))
+        if point not in points:
+            points.append(point)
+    return points
+
+
+class KillAndResume(EndToEndTest):
+    def kill_and_resume(self, number, point):
+        place, rank, visit = point
+        fault = f"kill@{place}:{rank}:{visit}"
+        config, run = self.config(f"{place}-{number}")
+        self.jforge_with_fault(config, run, fault, ranks=RANKS)
+        self.expect_no_processes()
+        if (run / "run.json").exists():
+            self.jforge("verify", run)
+        self.jforge("run", config, ranks=RANKS)
+        whole = self.uninterrupted(RANKS)
+        self.assertEqual(self.bytes_of(whole), self.bytes_of(run), f"final weights after {fault}")
+        self.assertEqual([self.digest(whole, number) for number in (1, 2)],
+                         [self.digest(run, number) for number in (1, 2)], f"trajectories after {fault}")
+        self.assertEqual(self.losses(whole), self.losses(run), f"losses after {fault}")
+        self.assertEqual([], sorted(run.rglob(".tmp-*")), f"temporary files after {fault}")
+        self.assertEqual("finished", self.status(run))
+        self.jforge("verify", run)
+
+    def each(self, points):
+        for number, point in enumerate(points):
+            with self.subTest(point=point):
+                self.kill_and_resume(number, point)
+
+    def test_during_generation(self):
+        self.each(generation_points(POINTS))
+
+    def test_during_a_training_step(self):
+        self.each(training_points(POINTS))
+
+    def test_during_a_checkpoint_write(self):
+        self.each(checkpoint_points(POINTS))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--points":
+        POINTS = int(sys.argv[2])
+        del sys.argv[1:]
+    unittest.main(verbosity=2)

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""A run interrupted at two ranks ends at four and at one with the same trajectories and nearly the same weights."""
+
+import shutil
+import unittest
+
+from harness import EndToEndTest
+
+
+class RankCount(EndToEndTest):
+    def test_resume_at_another_rank_count(self):
+        for place in ("generate:1:2", "train:1:3"):
+            with self.subTest(place=place):
+                config, run = self.config("stopped-" + place.replace(":", "-"))
+                self.jforge_with_fault(config, run, f"interrupt@{place}", expect=75)
+                for ranks in (4, 1):
+                    _, copy = self.config(f"{run.name}-{ranks}")
+                    shutil.copytree(run, copy)
+                    self.jforge("run", self.root / f"{copy.name}.toml", ranks=ranks)
+                    self.assertEqual(self.digest(self.uninterrupted(2), 1), self.digest(copy, 1))
+                    self.assert_close_models(self.uninterrupted(2), copy)
+
+    def test_every_interruption_at_another_rank_count(self):
+        config, run = self.config("wandering")
+        for ranks, place in ((4, "generate:3:1"), (1, "train:0:2"), (2, "train:1:5"), (4, "train.accumulate:2:2")):
+            self.jforge_with_fault(config, run, f"interrupt@{place}", ranks=ranks, expect=75)
+        self.jforge("run", config, ranks=2)
+        self.assert_close_models(self.uninterrupted(2), run)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Signals to mpirun: SIGUSR2 ends with exit 75 after a commit; after SIGTERM the last commit is intact. Both resume."""
+
+import random
+import signal
+import time
+import unittest
+
+from harness import EndToEndTest
+
+
+class SignalTest(EndToEndTest):
+    def expect_same_end(self, config, run):
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+        self.assertEqual(self.losses(self.uninterrupted(2)), self.losses(run))
+        self.assertEqual("finished", self.status(run))
+
+    def signalled(self, config, places, number):
+        """Runs two ranks and sends mpirun the signal while a rank sleeps at one of `places`."""
+        faults = ",".join(f"delay@{place}" for place in places.split())
+        process = self.start(self.command("run", config, "--inject", faults, ranks=2))
+        self.wait_for_text(process, "acts now")
+        process.send_signal(number)
+        return self.finish(process)
+
+
+class SignalToMpirun(SignalTest):
+    def test_usr2_commits_and_says_so(self):
+        for place in ("generate:0:1 generate:1:1", "train:0:3", "checkpoint.data:1:3"):
+            with self.subTest(place=place):
+                config, run = self.config("usr2-" + place.replace(":", "-").replace(" ", "-"))
+                result = self.signalled(config, place, signal.SIGUSR2)
+                self.assertEqual(75, result.code, str(result))
+                self.assertEqual("interrupted", self.status(run))
+                self.expect_no_processes()
+                self.jforge("verify", run)
+                self.expect_same_end(config, run)
+
+    def test_usr2_in_training_saves_the_step_it_stopped_after(self):
+        config, run = self.config("usr2-step")
+        self.jforge("run", config, "--inject", "interrupt@train:1:3", ranks=2, expect=75)
+        self.assertIn((1, 3), self.checkpoint_steps(run))
+        self.assertEqual(3, len(self.losses(run)), "no step after the one that saw the signal")
+        self.expect_same_end(config, run)
+
+    def test_term_leaves_the_last_commit_intact(self):
+        for place in ("generate:0:1 generate:1:1", "train:1:4"):
+            with self.subTest(place=place):
+                config, run = self.config("term-" + place.replace(":", "-").replace(" ", "-"))
+                result = self.signalled(config, place, signal.SIGTERM)
+                self.assertNotEqual(0, result.code, str(result))
+                self.expect_no_processes()
+                self.jforge("verify", run)
+                self.expect_same_end(config, run)
+
+
+class SignalAnywhere(SignalTest):
+    def test_usr2_to_one_rank_of_any_phase_stops_all(self):
+        for place in ("generate:0:1", "generate.commit:1:1", "train.accumulate:0:4", "checkpoint.manifest:0:2",
+                      "publish.rename:0:1"):
+            with self.subTest(place=place):
+                config, run = self.config("one-" + place.replace(":", "-").replace(" ", "-"))
+                self.jforge_with_fault(config, run, f"interrupt@{place}", expect=75)
+                self.assertEqual("interrupted", self.status(run))
+                self.expect_same_end(config, run)
+
+    def test_usr2_again_and_again(self):
+        config, run = self.config("again")
+        for step in (1, 2, 4, 5):
+            self.jforge("run", config, "--inject", f"interrupt@train:0:{step}", ranks=2, expect=75)
+        self.expect_same_end(config, run)
+
+    def test_term_at_any_time(self):
+        config, run = self.config("any-time")
+        rng = random.Random(5)
+        for _ in range(4):
+            process = self.start(self.command("run", config, ranks=2))
+            time.sleep(rng.uniform(0.2, 1.2))
+            process.send_signal(signal.SIGTERM)
+            self.finish(process)
+            self.expect_no_processes()
+        self.expect_same_end(config, run)
+
+
+class SignalInEvaluation(SignalTest):
+    evaluate = True
+
+    def test_samples_are_the_same_after_an_interruption(self):
+        whole = self.uninterrupted(2)
+        config, run = self.config("evaluate")
+        self.jforge("run", config, "--inject", "interrupt@evaluate:1:1", ranks=2, expect=75)
+        self.assertEqual("interrupted", self.status(run))
+        self.jforge_with_fault(config, run, "kill@evaluate:0:1")
+        self.jforge("run", config, ranks=2)
+        for name in ("base/gsm8k.ar.jsonl", "base/gsm8k.jacobi.jsonl", "final/gsm8k.ar.jsonl",
+                     "final/gsm8k.jacobi.jsonl"):
+            self.assertEqual((whole / "evaluation" / name).read_bytes(), (run / "evaluation" / name).read_bytes(), name)
+        self.assertTrue((run / "report.md").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

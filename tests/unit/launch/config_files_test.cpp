@@ -1,0 +1,102 @@
+// Every configuration that is delivered reads and validates.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "launch/config/job_fields.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path configs_directory() {
+  const char* const source = std::getenv("JFORGE_SOURCE_DIR");
+  return fs::path(source == nullptr ? "." : source) / "launch/configs";
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream stream(path);
+  EXPECT_TRUE(stream) << path;
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+std::vector<fs::path> config_files() {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(configs_directory())) {
+    if (entry.path().extension() == ".toml") {
+      files.push_back(entry.path());
+    }
+  }
+  return files;
+}
+
+JobConfig job(const std::string& name) {
+  return read_job_config(content(configs_directory() / name), name, {});
+}
+
+TEST(ConfigFiles, AllReadAndValidate) {
+  const std::vector<fs::path> files = config_files();
+  ASSERT_GE(files.size(), 5U);
+  for (const fs::path& path : files) {
+    SCOPED_TRACE(path.string());
+    const std::string text = content(path);
+    if (text.find("\n[pretrain]") != std::string::npos) {
+      EXPECT_NO_THROW(read_pretrain_config(text, path.string(), {}).validate());
+    } else {
+      EXPECT_NO_THROW(read_job_config(text, path.string(), {}).validate(1));
+    }
+  }
+}
+
+TEST(ConfigFiles, EachStartsWithAComment) {
+  for (const fs::path& path : config_files()) {
+    EXPECT_TRUE(content(path).starts_with("# ")) << path << " does not say what it is for";
+  }
+}
+
+TEST(ConfigFiles, ThePaperSettingIsThePapers) {
+  const JobConfig config = job("paper.toml");
+  EXPECT_EQ(config.compat, Compat::paper);
+  EXPECT_EQ(config.train.batch_samples, 4);
+  ASSERT_EQ(config.rounds.size(), 2U);
+  EXPECT_EQ(config.train_config(1).learning_rate, 1e-6);
+  EXPECT_EQ(config.rounds[0].block_size, 16);
+  EXPECT_EQ(config.rounds[0].noise_window, 16);
+  EXPECT_EQ(config.rounds[0].steps, 10000);
+  EXPECT_EQ(config.rounds[1].block_size, 32);
+  EXPECT_EQ(config.rounds[1].noise_window, 8);
+  EXPECT_EQ(config.rounds[1].steps, 10000);
+  EXPECT_EQ(config.generate.max_new_tokens, 2048);
+}
+
+TEST(ConfigFiles, DataSetsNameTheirFields) {
+  EXPECT_EQ(job("opencodeinstruct.toml").prompts.field, "input");
+  EXPECT_THAT(job("opencodeinstruct.toml").prompts.keep_if,
+              ::testing::ElementsAre("average_test_score >= 1.0"));
+  EXPECT_EQ(job("openthoughts2_math.toml").prompts.field, "/conversations/0/value");
+}
+
+// A sample of the longest prompt and answer must fit into one micro-batch, or the run stops at its
+// first lease.
+TEST(ConfigFiles, LongestSamplesFitIntoAMicroBatch) {
+  for (const char* const name :
+       {"paper.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
+    const JobConfig config = job(name);
+    ASSERT_TRUE(config.prompts.max_prompt_tokens.has_value()) << name;
+    EXPECT_LE(*config.prompts.max_prompt_tokens + 2 * config.generate.max_new_tokens,
+              config.train.tokens_per_rank)
+        << name;
+  }
+}
+
+}  // namespace
+}  // namespace jforge

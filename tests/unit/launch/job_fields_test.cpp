@@ -1,0 +1,186 @@
+#include "launch/config/job_fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr const char* kSmallest =
+    "[run]\ndirectory = \"out\"\n"
+    "[model]\nsource = \"model\"\n"
+    "[prompts]\nfiles = [\"prompts.jsonl\"]\n"
+    "[[rounds]]\nsteps = 10\n";
+
+JobConfig small_job(const std::vector<std::string>& overrides = {}) {
+  return read_job_config(kSmallest, "job.toml", overrides);
+}
+
+// What validate() says to the smallest job with `overrides`.
+std::string refusal(const std::vector<std::string>& overrides, int ranks = 1) {
+  try {
+    small_job(overrides).validate(ranks);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(JobFields, TheSmallestJobIsValid) { EXPECT_EQ(refusal({}), "accepted"); }
+
+TEST(JobFields, DefaultsRoundTrip) {
+  JobConfig config;
+  config.rounds.resize(2);
+  const std::string text = write_toml(job_fields(config));
+  JobConfig back = read_job_config(text, "resolved_config.toml", {});
+  EXPECT_EQ(write_toml(job_fields(back)), text);
+  EXPECT_EQ(identity_values(job_fields(back)), identity_values(job_fields(config)));
+}
+
+TEST(JobFields, OtherValuesRoundTrip) {
+  JobConfig config =
+      small_job({"run.seed=7", "model.export_as=float32", "prompts.keep_if=[\"score >= 1.0\"]",
+                 "prompts.order_by=-/a!/b", "prompts.sample=random", "prompts.limit=9",
+                 "generate.store_states=all", "rounds.0.schedule=reverse", "rounds.0.mask=window",
+                 "rounds.0.learning_rate=1e-5", "train.reduction=repo", "train.beta2=0.999",
+                 "train.kept=all", "train.compat=paper", "evaluate.tasks=[\"gsm8k\"]"});
+  const std::string text = write_toml(job_fields(config));
+  JobConfig back = read_job_config(text, "resolved_config.toml", {});
+  EXPECT_EQ(write_toml(job_fields(back)), text);
+  EXPECT_EQ(back.run.seed, 7U);
+  EXPECT_EQ(back.model.export_as, ComputeType::float32);
+  EXPECT_THAT(back.prompts.keep_if, ::testing::ElementsAre("score >= 1.0"));
+  EXPECT_EQ(back.prompts.order_by, "-/a!/b");
+  EXPECT_EQ(back.prompts.sample, PromptSample::random);
+  EXPECT_EQ(back.generate.store_states, StoredStates::all);
+  EXPECT_EQ(back.rounds.at(0).schedule, ScheduleKind::reverse);
+  EXPECT_EQ(back.rounds.at(0).mask, MaskKind::window);
+  EXPECT_EQ(back.rounds.at(0).learning_rate, 1e-5);
+  EXPECT_EQ(back.train.optimizer.beta2, 0.999F);
+  EXPECT_EQ(back.compat, Compat::paper);
+}
+
+TEST(JobFields, PathsAreUniqueAndEveryFieldReadsWhatItWrites) {
+  JobConfig config;
+  config.rounds.resize(2);
+  std::set<std::string> paths;
+  for (const ConfigField& field : job_fields(config)) {
+    EXPECT_TRUE(paths.insert(field.path()).second) << field.path() << " is there twice";
+    if (const auto text = field.write()) {
+      const toml::table table = toml::parse("value = " + *text);
+      EXPECT_EQ(field.read(*table.get("value")), std::nullopt) << field.path();
+    }
+  }
+}
+
+TEST(JobFields, UnknownKeysAndWrongTypesAreRefusedByName) {
+  EXPECT_THROW(static_cast<void>(small_job({"train.lerning_rate=1"})), ConfigError);
+  try {
+    static_cast<void>(small_job({"train.lerning_rate=1"}));
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean train.learning_rate?"));
+    EXPECT_EQ(error.code(), ExitCode::usage);
+  }
+  EXPECT_THROW(static_cast<void>(small_job({"rounds.0.mask=blurred"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(small_job({"generate.batch_prompts=many"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(small_job({"run.seed=-1"})), ConfigError);
+}
+
+TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
+  JobConfig config = small_job();
+  const auto identity = identity_values(job_fields(config));
+  for (const char* const key :
+       {"run.seed", "prompts.keep_if", "prompts.limit", "generate.max_new_tokens",
+        "rounds.0.block_size", "rounds.0.steps", "train.learning_rate", "train.batch_samples",
+        "train.ar_weight", "train.compat"}) {
+    EXPECT_TRUE(identity.contains(key)) << key;
+  }
+  for (const char* const key :
+       {"run.directory", "model.source", "model.device", "generate.batch_prompts",
+        "generate.prompts_per_lease", "train.tokens_per_rank", "checkpoint.every_steps",
+        "checkpoint.keep_last", "evaluate.tasks", "evaluate.batch_prompts"}) {
+    EXPECT_FALSE(identity.contains(key)) << key;
+  }
+  std::size_t identity_fields = 0;
+  for (const ConfigField& field : job_fields(config)) {
+    identity_fields += field.kind == FieldKind::identity ? 1 : 0;
+  }
+  EXPECT_EQ(identity.size(), identity_fields);
+}
+
+TEST(JobFields, OperationalChangesKeepTheIdentity) {
+  JobConfig before = small_job();
+  JobConfig after = small_job({"run.directory=elsewhere", "generate.batch_prompts=3",
+                               "checkpoint.every_steps=1", "evaluate.limit=5"});
+  EXPECT_EQ(identity_values(job_fields(before)), identity_values(job_fields(after)));
+  JobConfig other = small_job({"run.seed=43"});
+  EXPECT_NE(identity_values(job_fields(before)), identity_values(job_fields(other)));
+}
+
+TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
+  EXPECT_THAT(refusal({"run.directory="}), HasSubstr("run.directory"));
+  EXPECT_THAT(refusal({"model.source="}), HasSubstr("model.source"));
+  EXPECT_THAT(refusal({"model.compute=bfloat16"}), HasSubstr("float32"));
+  EXPECT_THAT(refusal({"model.device=cuda"}), HasSubstr("model.device"));
+  EXPECT_THAT(refusal({"prompts.files=[]"}), HasSubstr("prompts.files"));
+  EXPECT_THAT(refusal({"run.hang_limit_seconds=1"}), HasSubstr("run.hang_limit_seconds"));
+  EXPECT_THAT(refusal({"rounds.0.epochs=1.0"}),
+              AllOf(HasSubstr("[[rounds]] number 1"), HasSubstr("epochs or steps")));
+  EXPECT_THAT(refusal({"rounds.0.block_size=0"}), HasSubstr("block_size"));
+  EXPECT_THAT(refusal({"rounds.0.steps=0"}), HasSubstr("positive"));
+  EXPECT_THAT(refusal({"generate.max_new_tokens=0"}), HasSubstr("generate.max_new_tokens"));
+  EXPECT_THAT(refusal({"train.zero_stage=3"}), HasSubstr("zero_stage"));
+  EXPECT_THAT(refusal({"evaluate.tasks=[\"no_such_task\"]", "evaluate.data=x"}),
+              HasSubstr("evaluate.tasks"));
+  EXPECT_THAT(refusal({"train.batch_samples=3"}, 4),
+              AllOf(HasSubstr("train.batch_samples"), HasSubstr("allow_idle_ranks")));
+  EXPECT_EQ(refusal({"train.batch_samples=3", "train.allow_idle_ranks=true"}, 4), "accepted");
+}
+
+TEST(JobFields, CompatibilityModesFixTheirFormulas) {
+  const JobConfig paper = small_job({"train.compat=paper", "train.ar_weight=3.0"});
+  EXPECT_EQ(paper.noise_schedule(1).endpoint, ScheduleEndpoint::exclusive);
+  EXPECT_EQ(paper.noise_schedule(1).measure, UnconvergedMeasure::positionwise);
+  EXPECT_EQ(paper.noise_schedule(1).target, ScheduleTarget::ceil_count);
+  EXPECT_EQ(paper.train_config(1).reduction, LossReduction::paper);
+  EXPECT_EQ(paper.train_config(1).kept, KeptOffsets::all);
+  EXPECT_EQ(paper.train_config(1).ar_weight, 1.0F);
+  const JobConfig repo = small_job({"train.compat=repo"});
+  EXPECT_EQ(repo.noise_schedule(1).endpoint, ScheduleEndpoint::inclusive);
+  EXPECT_EQ(repo.train_config(1).reduction, LossReduction::repo);
+  EXPECT_EQ(repo.train_config(1).ar_weight, 10.0F);
+  EXPECT_TRUE(repo.train_config(1).train_prompt);
+}
+
+TEST(JobFields, ARoundMayHaveItsOwnRate) {
+  const JobConfig config = small_job({"rounds.0.learning_rate=1e-5", "rounds.0.mask=clean"});
+  EXPECT_EQ(config.train_config(1).learning_rate, 1e-5);
+  EXPECT_EQ(config.train_config(1).mask, MaskKind::clean);
+  EXPECT_EQ(small_job().train_config(1).learning_rate, TrainConfig{}.learning_rate);
+}
+
+TEST(PretrainFields, DefaultsRoundTripAndRefusalsNameTheKey) {
+  PretrainConfig config;
+  const std::string text = write_toml(pretrain_fields(config));
+  PretrainConfig back = read_pretrain_config(text, "resolved_config.toml", {});
+  EXPECT_EQ(write_toml(pretrain_fields(back)), text);
+  try {
+    back.validate();
+    FAIL() << "a configuration without directory was accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("run.directory"));
+  }
+  EXPECT_THROW(static_cast<void>(read_pretrain_config("[[rounds]]\nsteps = 1\n", "p.toml", {})),
+               ConfigError);
+}
+
+}  // namespace
+}  // namespace jforge

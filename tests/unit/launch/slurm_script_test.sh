@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# The batch script's decisions, with a make-believe mpirun and scontrol: when the job goes back into the queue, when it
+# does not, how a warning reaches the ranks, and which options mpirun gets.
+set -uo pipefail
+source_dir=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/bin" "$work/launch" "$work/run"
+ln -s "$source_dir/launch/scripts" "$work/launch/scripts"
+
+# mpirun: notes its arguments, then does what $work/behaviour says.
+cat >"$work/bin/mpirun" <<'SCRIPT'
+#!/usr/bin/env bash
+printf '%s\n' "$@" >"$WORK/mpirun_arguments"
+say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
+source "$WORK/behaviour"
+SCRIPT
+cat >"$work/bin/scontrol" <<'SCRIPT'
+#!/usr/bin/env bash
+echo "$@" >>"$WORK/scontrol_calls"
+SCRIPT
+printf '#!/bin/sh\n' >"$work/bin/jforge"
+chmod +x "$work"/bin/*
+
+failures=0
+fail() {
+  echo "FAILED: $case_name: $1" >&2
+  sed 's/^/  | /' "$work/log" >&2
+  failures=$((failures + 1))
+}
+
+# run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: runs the script and sends it SIGNALS ("-": none) after the start.
+run_case() {
+  case_name=$1
+  printf '%s\n' "$2" >"$work/behaviour"
+  local signals=${3:--} signal
+  shift 3 2>/dev/null || shift $#
+  rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready"
+  env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_SUBMIT_DIR="$work" SLURM_JOB_ID=17 \
+    SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 "$@" \
+    bash "$source_dir/launch/scripts/run_slurm.sbatch" some.toml "$work/run" --set train.ar_weight=2.0 >"$work/log" 2>&1 &
+  local script=$!
+  if [ "$signals" != - ]; then
+    for _ in $(seq 100); do
+      [ -e "$work/ready" ] && break
+      sleep 0.05
+    done
+    for signal in $signals; do
+      kill "-$signal" "$script"
+      sleep 0.2
+    done
+  fi
+  wait "$script"
+  code=$?
+}
+expect_code() { [ "$code" -eq "$1" ] || fail "exit code $code instead of $1"; }
+expect_requeued() { [ "$(cat "$work/scontrol_calls" 2>/dev/null)" = "requeue 17" ] || fail "was not queued again once"; }
+expect_not_requeued() { [ ! -e "$work/scontrol_calls" ] || fail "was queued again"; }
+
+stops_when_warned='trap "say interrupted; exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 100); do sleep 0.1; done; exit 1'
+
+run_case "finished" 'say finished; exit 0'
+expect_code 0
+expect_not_requeued
+for argument in -n 4 OMP_NUM_THREADS slot:PE=3 odls_base_sigkill_timeout oob_tcp_keepalive_time "$work/bin/jforge" run \
+  some.toml "run.directory=\"$work/run\"" train.ar_weight=2.0; do
+  grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "mpirun did not get $argument"
+done
+grep -qx -- --oversubscribe "$work/mpirun_arguments" && fail "mpirun got an option for local runs"
+
+run_case "warned before the time limit" "$stops_when_warned" USR2
+expect_code 0
+expect_requeued
+
+# mpirun takes its time, and each signal ends a wait of the script early.
+run_case "warned three times" "${stops_when_warned/say inter/sleep 1; say inter}" "USR2 USR2 USR2"
+expect_code 0
+expect_requeued
+
+run_case "warned, but mpirun says 1" "${stops_when_warned/exit 75/exit 1}" USR2
+expect_code 0
+expect_requeued
+
+run_case "terminated" "$stops_when_warned" TERM
+expect_code 75
+expect_not_requeued
+
+run_case "restarted too often" "$stops_when_warned" USR2 SLURM_RESTART_COUNT=3 JFORGE_MAX_RESTARTS=3
+expect_code 75
+expect_not_requeued
+
+run_case "the last restart allowed" "$stops_when_warned" USR2 SLURM_RESTART_COUNT=2 JFORGE_MAX_RESTARTS=3
+expect_code 0
+expect_requeued
+
+run_case "failed" 'say failed; exit 3'
+expect_code 3
+expect_not_requeued
+
+printf '{\n  "status": "interrupted"\n}\n' >"$work/run/run.json"
+run_case "failed before its first line, an old attempt was interrupted" 'exit 2'
+expect_code 2
+expect_not_requeued
+
+run_case "claims success without finishing" 'say running; exit 0'
+expect_code 70
+expect_not_requeued
+
+run_case "unknown launcher" 'say finished' - JFORGE_LAUNCHER=telegraph
+expect_code 2
+[ ! -e "$work/mpirun_arguments" ] || fail "mpirun was started"
+
+run_case "no binary" 'say finished' - JFORGE="$work/bin/absent"
+expect_code 4
+
+case_name="run_cluster.sh"
+: >"$work/log"
+for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --hostfile $work/absent x" "--fast x" "-n"; do
+  # shellcheck disable=SC2086
+  PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" $arguments >"$work/log" 2>&1
+  [ $? -eq 2 ] || fail "accepted: $arguments"
+done
+
+[ "$failures" -eq 0 ] && echo "all cases hold"
+exit $((failures == 0 ? 0 : 1))
