@@ -41,6 +41,12 @@ struct CheckpointSearch {
 [[nodiscard]] Checkpoint open_checkpoint(const Communicator& comm,
                                          const std::filesystem::path& directory);
 
+/// Throws ConfigError listing the identity keys (old → new) in which the checkpoint differs from
+/// `identity`, but for those in `accepted`.
+void expect_same_identity(const Checkpoint& checkpoint,
+                          const std::map<std::string, std::string>& identity,
+                          const std::vector<std::string>& accepted);
+
 /// Throws DataError naming the first tensor that the checkpoint and the table do not agree on.
 void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& table);
 

@@ -30,7 +30,7 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
   sub->add_option("--accept-change", options->accept_changes,
                   "Go on although this identity key differs from the checkpoint's (repeatable)");
   sub->add_flag("--dry-run", options->dry_run,
-                "Print the plan (memory, disk, leases, steps) and stop");
+                "Print the plan (memory, disk, steps, leases) and stop");
   if (std::string(name) == "generate" || std::string(name) == "train") {
     sub->add_option("--round", options->round, "Round, from 1")->required();
   }

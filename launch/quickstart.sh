@@ -5,17 +5,15 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
-cuda=OFF
 case "${1:-}" in
   "") ;;
-  --cuda) cuda=ON ;;
-  *) echo "usage: launch/quickstart.sh [--cuda]" >&2; exit 2 ;;
+  --cuda) echo "This version has CPU kernels only; run launch/quickstart.sh without --cuda" >&2; exit 4 ;;
+  *) echo "usage: launch/quickstart.sh" >&2; exit 2 ;;
 esac
 
 launch/scripts/setup.sh
-build=build/cpu-release
-[ "$cuda" = ON ] && build=build/cuda-release
-cmake -S . -B "$build" -G Ninja -DJFORGE_CUDA=$cuda -DJFORGE_TESTS=OFF >/dev/null
+build=build/quickstart
+cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=OFF >/dev/null
 cmake --build "$build" --target jforge
 
 run=results/runs/quickstart

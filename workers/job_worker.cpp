@@ -22,6 +22,7 @@
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/evaluator.h"
 #include "workers/train/distillation_trainer.h"
+#include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
 #include "workers/train/trajectory_samples.h"
 
@@ -73,7 +74,14 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services,
 
 JobWorker::~JobWorker() = default;
 
+void JobWorker::identify_prompts() {
+  if (std::filesystem::exists(layout_.prompts())) {
+    identity_["prompts.digest"] = PromptStore::open(layout_.prompts(), SealCheck::size).digest();
+  }
+}
+
 void JobWorker::resume(const ResumeChoice& choice) {
+  static_cast<void>(agree(services_.comm, false, [&] { identify_prompts(); }));
   std::vector<std::string> skipped;
   if (choice.kind == ResumeChoice::Kind::never) {
     return;
@@ -92,19 +100,7 @@ void JobWorker::resume(const ResumeChoice& choice) {
     return;
   }
   const CheckpointManifest& manifest = resume_point_->manifest;
-  std::string refused;
-  for (const std::string& difference : identity_differences(manifest, identity_)) {
-    const bool accepted = std::ranges::any_of(
-        accepted_, [&](const std::string& key) { return difference.starts_with(key + ":"); });
-    if (!accepted) {
-      refused += (refused.empty() ? "" : "; ") + difference;
-    }
-  }
-  if (!refused.empty()) {
-    throw ConfigError(
-        resume_point_->directory.string() + " belongs to another configuration: " + refused +
-        "; use another run.directory, or --accept-change KEY for keys of later rounds");
-  }
+  expect_same_identity(*resume_point_, identity_, accepted_);
   rounds_trained_ =
       static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
   spdlog::info("continuing from {} (round {}, step {} of {})",
@@ -447,6 +443,7 @@ bool JobWorker::train(std::int32_t round) {
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = config_.checkpoint.every_steps;
+    plan.peak_flops = measure_peak_flops(services_.kernels, services_.comm);
     if (mid_round) {
       resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer());
       plan.steps_done = resume_point_->manifest.state.step;

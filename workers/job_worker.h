@@ -88,6 +88,8 @@ class JobWorker {
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
 
  private:
+  /// The imported prompts' digest becomes part of the identity as soon as there are any.
+  void identify_prompts();
   [[nodiscard]] bool import_prompts();
   [[nodiscard]] bool generate(std::int32_t round);
   [[nodiscard]] bool train(std::int32_t round);

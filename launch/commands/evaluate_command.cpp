@@ -40,11 +40,9 @@ EvaluateConfig merged_config(const EvaluateOptions& options, const JobConfig& jo
 
 ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session) {
   Communicator comm = session.world().duplicate();
-  JobConfig job;
-  if (!options.config.empty()) {
-    job = read_job_config(read_and_broadcast(comm, options.config), options.config.string(),
-                          options.overrides);
-  }
+  const std::string text =
+      options.config.empty() ? std::string() : read_and_broadcast(comm, options.config);
+  const JobConfig job = read_job_config(text, options.config.string(), options.overrides);
   const EvaluateConfig config = merged_config(options, job);
   const std::filesystem::path model_directory =
       options.model.empty() ? job.model.source : options.model;

@@ -61,6 +61,10 @@ std::string describe_plan(const JobConfig& config, int ranks) {
         round.steps ? *round.steps : steps_for_epochs(order, round.epochs.value_or(1));
     const auto generated = static_cast<std::int64_t>(consumed_samples(order, steps).size());
     text += fmt::format(
+        "  at least {} leases of at most {} prompts\n",
+        (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease,
+        config.generate.prompts_per_lease);
+    text += fmt::format(
         "  {} prompts generated, {} samples consumed in {} steps of {}; at most {} of "
         "trajectories\n",
         generated, steps * config.train.batch_samples, steps, config.train.batch_samples,

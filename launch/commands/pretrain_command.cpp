@@ -18,6 +18,7 @@
 #include "runtime/log.h"
 #include "workers/model_state.h"
 #include "workers/train/distillation_trainer.h"
+#include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
 
 namespace jforge {
@@ -137,6 +138,19 @@ TransformerConfig model_config(const PretrainSettings& settings,
   return config;
 }
 
+std::string describe_pretraining(const PretrainConfig& config, int ranks) {
+  const TransformerConfig model =
+      model_config(config.pretrain, BytePairTokenizer::load(config.pretrain.tokenizer));
+  const ParameterTable table(model, ranks);
+  const auto parameters = static_cast<double>(table.flat_size());
+  return fmt::format(
+      "model: {} parameters\nranks: {}\nsteps: {} of {} samples\nweights, gradients and optimizer: "
+      "{:.1f} MB per "
+      "rank\ncheckpoint: {:.1f} MB\n",
+      table.parameter_count(), ranks, config.pretrain.steps, config.train.batch_samples,
+      parameters * (8 + 8.0 / ranks) / 1e6, 12 * parameters / 1e6);
+}
+
 // A model directory without weights: config, generation config and the tokenizer's files. The
 // export takes it as source.
 void write_model_skeleton(const fs::path& directory, const TransformerConfig& config,
@@ -181,6 +195,13 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
   PretrainConfig config = read_pretrain_config(read_and_broadcast(comm, options.config),
                                                options.config.string(), options.overrides);
   config.validate();
+  if (options.dry_run) {
+    if (comm.rank() == 0) {
+      fmt::print("{}", describe_pretraining(config, comm.size()));
+    }
+    comm.close();
+    return ExitCode::ok;
+  }
   const std::vector<ConfigField> fields = pretrain_fields(config);
   const std::map<std::string, std::string> identity = identity_values(fields);
   RunDirectory directory(comm, {config.run.directory, write_toml(fields), identity,
@@ -203,11 +224,18 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
   TrainPlan plan;
   plan.total_steps = config.pretrain.steps;
   plan.checkpoint_every = config.checkpoint.every_steps;
+  plan.peak_flops = measure_peak_flops(*kernels, comm);
   const fs::path checkpoints = config.run.directory / "checkpoints";
-  const CheckpointSearch search = find_newest_checkpoint(comm, checkpoints);
-  if (search.newest) {
-    resume_training(comm, *search.newest, model.table(), trainer.optimizer());
-    plan.steps_done = search.newest->manifest.state.step;
+  std::optional<Checkpoint> resumed;
+  if (options.resume == "auto") {
+    resumed = find_newest_checkpoint(comm, checkpoints).newest;
+  } else if (options.resume != "never") {
+    resumed = open_checkpoint(comm, options.resume);
+  }
+  if (resumed) {
+    expect_same_identity(*resumed, identity, options.accept_changes);
+    resume_training(comm, *resumed, model.table(), trainer.optimizer());
+    plan.steps_done = resumed->manifest.state.step;
     spdlog::info("continuing after step {}", plan.steps_done);
   }
   CheckpointWriter writer(comm, checkpoints, config.checkpoint, account);

@@ -130,6 +130,12 @@ void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) c
   };
   for (const auto& [name, node] : table_) {
     const std::string section(name.str());
+    const bool known_section = std::ranges::any_of(fields, [&](const ConfigField& field) {
+      return split_section(field.section).first == section;
+    });
+    if (!known_section && !node.is_value()) {
+      throw ConfigError(fmt::format("{}: unknown section [{}]", place(node), section));
+    }
     if (const toml::table* table = node.as_table()) {
       for (const auto& [key, value] : *table) {
         check(section + "." + std::string(key.str()), value);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 
 namespace jforge {
 
@@ -16,12 +17,11 @@ double CpuKernelSet::sum_of_squares(ConstTensorView x) {
   const std::int64_t blocks = (count + kBlock - 1) / kBlock;
   const float* data = x.data<float>();
   partial_sums_.assign(static_cast<std::size_t>(blocks), 0.0);
-#pragma omp parallel for if (blocks > 4)
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  parallel_for(blocks > 4, blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kBlock;
     partial_sums_[static_cast<std::size_t>(block)] =
         vector_.sum_of_squares(data + begin, std::min(kBlock, count - begin));
-  }
+  });
   return std::accumulate(partial_sums_.begin(), partial_sums_.end(), 0.0);
 }
 
@@ -51,11 +51,10 @@ void CpuKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorV
   float* p = parameter.data<float>();
   float* m = first_moment.data<float>();
   float* v = second_moment.data<float>();
-#pragma omp parallel for if (blocks > 4)
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  parallel_for(blocks > 4, blocks, [&](std::int64_t block) {
     const std::int64_t at = block * kBlock;
     vector_.adamw(step, g + at, p + at, m + at, v + at, std::min(kBlock, count - at));
-  }
+  });
 }
 
 }  // namespace jforge

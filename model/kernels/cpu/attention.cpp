@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 
 namespace jforge {
 
@@ -231,14 +232,13 @@ void CpuKernelSet::attend_all(const AttentionShape& shape, std::span<const Query
   const std::int64_t floats = AttentionScratch::floats(shape, queries);
   reserve_threads(floats);
   const auto count = static_cast<std::int64_t>(blocks.size());
-#pragma omp parallel for schedule(dynamic) if (work > kParallelWork && count > 1)
-  for (std::int64_t i = 0; i < count; ++i) {
+  parallel_for_dynamic(work > kParallelWork && count > 1, count, [&](std::int64_t i) {
     Scratch& scratch = thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())];
     ForwardBlock block(vector_, shape, blocks[static_cast<std::size_t>(i)],
                        scratch.at_least(floats));
     block.visit_keys();
     block.write_output();
-  }
+  });
 }
 
 AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads) {

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 
 namespace jforge {
 
@@ -236,8 +237,7 @@ void CpuKernelSet::packed_attention_backward(ConstTensorView output_gradient, Co
   const std::int64_t tasks = static_cast<std::int64_t>(groups.size()) * shape.key_heads;
   const double work = static_cast<double>(rows) * static_cast<double>(rows) *
                       static_cast<double>(shape.query_stride());
-#pragma omp parallel for schedule(dynamic) if (work > kParallelWork && tasks > 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
+  parallel_for_dynamic(work > kParallelWork && tasks > 1, tasks, [&](std::int64_t task) {
     const auto [first, last] = groups[static_cast<std::size_t>(task / shape.key_heads)];
     float* memory =
         thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())].at_least(floats);
@@ -251,7 +251,7 @@ void CpuKernelSet::packed_attention_backward(ConstTensorView output_gradient, Co
         block.write_query_gradients();
       }
     }
-  }
+  });
 }
 
 }  // namespace jforge

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 
 namespace jforge {
 
@@ -93,12 +94,11 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
   auto packed = std::make_unique<PanelWeight>(n, k, account);
   const float* source = weight.data<float>();
   const std::int64_t panels = packed->num_panels();
-#pragma omp parallel for if (n * k > (1 << 18))
-  for (std::int64_t panel = 0; panel < panels; ++panel) {
+  parallel_for(n * k > (1 << 18), panels, [&](std::int64_t panel) {
     const std::int64_t column = panel * kLanes;
     vector_.transpose_keys(source + column * k, k, std::min(kLanes, n - column), k, k, 0,
                            packed->panel(panel));
-  }
+  });
   return packed;
 }
 
@@ -120,10 +120,7 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
   const std::int64_t limit = product_work(m, n, k) < kParallelWork ? 1 : omp_get_max_threads();
   // A thread's part is a run of panels, or of rows where there are few panels.
   const bool by_rows = count < 8 * limit && m >= 8 * limit;
-#pragma omp parallel num_threads(static_cast <int>(limit)) if (limit > 1)
-  {
-    const std::int64_t threads = omp_get_num_threads();
-    const std::int64_t thread = omp_get_thread_num();
+  on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
     const ProductRange range = by_rows
                                    ? ProductRange{part_begin(m, threads, thread, 6),
                                                   part_begin(m, threads, thread + 1, 6), 0, count}
@@ -131,7 +128,7 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
                                                   part_begin(count, threads, thread + 1, 4)};
     float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
     product_range(vector_, source, panels, offsets, y_begin, n, range);
-  }
+  });
 }
 
 void CpuKernelSet::argmax_part(const float* hidden, const PanelWeight& panels, std::int64_t rows,
@@ -178,8 +175,9 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
   best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
   best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);
-#pragma omp parallel num_threads(static_cast <int>(limit)) if (limit > 1)
-  argmax_part(source, panels, m, omp_get_num_threads(), omp_get_thread_num());
+  on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
+    argmax_part(source, panels, m, threads, thread);
+  });
 
   for (std::int64_t row = 0; row < m; ++row) {
     // Threads hold ascending columns, so a later one wins only with a larger value.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 #include "model/kernels/cpu/sgemm_internal.h"
 
 namespace jforge {
@@ -76,14 +77,13 @@ void CpuKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTenso
   float* db = bias_gradient.data<float>();
   constexpr std::int64_t kColumnBlock = 256;
   const std::int64_t blocks = (n + kColumnBlock - 1) / kColumnBlock;
-#pragma omp parallel for if (m * n > (1 << 18))
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  parallel_for(m * n > (1 << 18), blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kColumnBlock;
     const std::int64_t width = std::min(kColumnBlock, n - begin);
     for (std::int64_t row = 0; row < m; ++row) {
       vector_.add(dy + row * n + begin, db + begin, width);
     }
-  }
+  });
 }
 
 }  // namespace jforge

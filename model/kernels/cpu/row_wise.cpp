@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 
 namespace jforge {
 
@@ -26,10 +27,9 @@ template <class Body>
 void for_pieces(std::int64_t count, Body body) {
   constexpr std::int64_t kPiece = 1 << 14;
   const std::int64_t pieces = (count + kPiece - 1) / kPiece;
-#pragma omp parallel for if (count > kParallelElements)
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+  parallel_for(count > kParallelElements, pieces, [&](std::int64_t piece) {
     body(piece * kPiece, std::min(count, (piece + 1) * kPiece));
-  }
+  });
 }
 
 }  // namespace
@@ -57,15 +57,14 @@ void CpuKernelSet::embedding_backward(std::span<const TokenId> tokens,
   const float* source = output_gradient.data<float>();
   float* target = table_gradient.data<float>();
   const std::int64_t blocks = (columns + kColumnBlock - 1) / kColumnBlock;
-#pragma omp parallel for if (rows * columns > kParallelElements)
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  parallel_for(rows * columns > kParallelElements, blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kColumnBlock;
     const std::int64_t width = std::min(kColumnBlock, columns - begin);
     for (std::int64_t t = 0; t < rows; ++t) {
       vector_.add(source + t * columns + begin,
                   target + tokens[static_cast<std::size_t>(t)] * columns + begin, width);
     }
-  }
+  });
 }
 
 void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
@@ -81,8 +80,7 @@ void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float eps
   const float* scale = weight.data<float>();
   float* target = y.data<float>();
   float* kept = inverse_rms.empty() ? nullptr : inverse_rms.data<float>();
-#pragma omp parallel for if (rows * columns > kParallelElements)
-  for (std::int64_t t = 0; t < rows; ++t) {
+  parallel_for(rows * columns > kParallelElements, rows, [&](std::int64_t t) {
     const float* row = source + t * columns;
     const float mean = vector_.dot(row, row, columns) / static_cast<float>(columns);
     const float inverse = 1.0F / std::sqrt(mean + epsilon);
@@ -90,7 +88,7 @@ void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float eps
     if (kept != nullptr) {
       kept[t] = inverse;
     }
-  }
+  });
 }
 
 void CpuKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
@@ -109,24 +107,22 @@ void CpuKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView
   const float* inverse = inverse_rms.data<float>();
   float* dx = x_gradient.data<float>();
   float* dw = weight_gradient.data<float>();
-#pragma omp parallel for if (rows * columns > kParallelElements)
-  for (std::int64_t t = 0; t < rows; ++t) {
+  parallel_for(rows * columns > kParallelElements, rows, [&](std::int64_t t) {
     const std::int64_t at = t * columns;
     const float projection = vector_.rms_projection(dy + at, scale, source + at, columns);
     const float factor =
         projection * inverse[t] * inverse[t] * inverse[t] / static_cast<float>(columns);
     vector_.rms_backward(dy + at, scale, source + at, inverse[t], factor, dx + at, columns);
-  }
+  });
   const std::int64_t blocks = (columns + kColumnBlock - 1) / kColumnBlock;
-#pragma omp parallel for if (rows * columns > kParallelElements)
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  parallel_for(rows * columns > kParallelElements, blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kColumnBlock;
     const std::int64_t width = std::min(kColumnBlock, columns - begin);
     for (std::int64_t t = 0; t < rows; ++t) {
       const std::int64_t at = t * columns + begin;
       vector_.rms_backward(dy + at, source + at, source + at, inverse[t], 0.0F, dw + begin, width);
     }
-  }
+  });
 }
 
 const CpuKernelSet::RotaryTable& CpuKernelSet::rotary_table(
@@ -174,14 +170,13 @@ void CpuKernelSet::rotate_rows(TensorView x, std::span<const std::int32_t> posit
   float* data = x.data<float>();
   const RotaryTable& table = rotary_table(theta, half, positions);
   const auto rotate = backward ? vector_.rotate_back : vector_.rotate;
-#pragma omp parallel for if (x.elements() > kParallelElements)
-  for (std::int64_t t = 0; t < rows; ++t) {
+  parallel_for(x.elements() > kParallelElements, rows, [&](std::int64_t t) {
     const auto at = static_cast<std::size_t>(positions[static_cast<std::size_t>(t)] * half);
     for (std::int64_t head = 0; head < heads; ++head) {
       float* low = data + (t * heads + head) * 2 * half;
       rotate(low, low + half, table.cosines.data() + at, table.sines.data() + at, half);
     }
-  }
+  });
 }
 
 void CpuKernelSet::rotary(TensorView x, std::span<const std::int32_t> positions, double theta) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/parallel_internal.h"
 #include "model/kernels/cpu/sgemm_internal.h"
 
 namespace jforge {
@@ -87,11 +88,10 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
     const float highest = vector_.maximum(z, v);
     return highest + static_cast<float>(std::log(vector_.exp_sum(z, v, highest)));
   };
-#pragma omp parallel for schedule(static) if (count * v > (1 << 14))
-  for (std::int64_t i = 0; i < count; ++i) {
+  parallel_for(count * v > (1 << 14), count, [&](std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
     if (placed.clean[at] < 0) {
-      continue;
+      return;
     }
     const LossItem& item = chunk.items[at];
     float* teacher = logits + placed.clean[at] * v;
@@ -111,7 +111,7 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
       vector_.softmax_scaled(teacher, v, teacher_sum, weight);
       teacher[item.target] -= weight;
     }
-  }
+  });
   for (const VocabularyLossSums& term : placed.terms) {
     chunk.sums.consistency += term.consistency;
     chunk.sums.autoregressive += term.autoregressive;

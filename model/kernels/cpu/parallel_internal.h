@@ -1,0 +1,55 @@
+#pragma once
+
+/// OpenMP regions that cost nothing when they are not worth it. An `omp parallel if (false)` still
+/// makes the runtime allocate a team of one, so the serial case branches before the region: no
+/// allocation per decoded token.
+
+#include <omp.h>
+
+#include <cstdint>
+
+namespace jforge {
+
+/// body(i) for i in [0, count), shared out over the threads when `worthwhile`. Each i is done by
+/// one thread, whole.
+template <class Body>
+void parallel_for(bool worthwhile, std::int64_t count, Body body) {
+  if (worthwhile && count > 1 && omp_get_max_threads() > 1) {
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  }
+}
+
+/// As parallel_for, for pieces of unequal size.
+template <class Body>
+void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
+  if (worthwhile && count > 1 && omp_get_max_threads() > 1) {
+#pragma omp parallel for schedule(dynamic)
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  }
+}
+
+/// body(threads, thread) once on each of at most `limit` threads.
+template <class Body>
+void on_threads(std::int64_t limit, Body body) {
+  if (limit > 1) {
+#pragma omp parallel num_threads(static_cast <int>(limit))
+    body(std::int64_t{omp_get_num_threads()}, std::int64_t{omp_get_thread_num()});
+  } else {
+    body(std::int64_t{1}, std::int64_t{0});
+  }
+}
+
+}  // namespace jforge
