@@ -1,9 +1,11 @@
 // The entry point: session, command, catch-all, exit code.
 
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <optional>
+#include <thread>
 
 #include "launch/command_line.h"
 #include "runtime/comm/mpi_session.h"
@@ -22,11 +24,19 @@ bool started_by_a_launcher() {
 int report(const std::exception& error, const jforge::MpiSession* session) {
   const auto* known = dynamic_cast<const jforge::Error*>(&error);
   const jforge::ExitCode code = known == nullptr ? jforge::ExitCode::internal : known->code();
-  const std::string where =
-      session == nullptr || session->world().size() == 1
-          ? std::string()
-          : "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): ";
-  std::cerr << "jforge: " << where << error.what() << std::endl;
+  const bool several = session != nullptr && session->world().size() > 1;
+  const bool on_all_ranks = known != nullptr && known->on_all_ranks();
+  if (!on_all_ranks || session->world().rank() == 0) {
+    // An error that all ranks throw names its rank already.
+    const std::string where =
+        several && !on_all_ranks
+            ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
+            : std::string();
+    std::cerr << "jforge: " << where << error.what() << std::endl;
+  } else {
+    // Rank 0 says it and ends the job; this rank only makes sure that the job ends.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  }
   jforge::close_log();
   return static_cast<int>(code);
 }

@@ -25,9 +25,14 @@ class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
+  /// Whether every rank throws this same error (failure_agreement.h), so that one of them is enough
+  /// to report it.
+  [[nodiscard]] bool on_all_ranks() const noexcept { return on_all_ranks_; }
+  void set_on_all_ranks() noexcept { on_all_ranks_ = true; }
 
  private:
   ExitCode code_;
+  bool on_all_ranks_ = false;
 };
 
 /// Bad command line or configuration (exit 2).

@@ -57,7 +57,8 @@ int severity(std::int32_t code) {
 /// Throws `error`; where this rank failed itself, its own exception is nested inside
 /// (std::rethrow_if_nested).
 template <class SomeError>
-[[noreturn]] void throw_keeping(const SomeError& error, const std::exception_ptr& own) {
+[[noreturn]] void throw_keeping(SomeError error, const std::exception_ptr& own) {
+  error.set_on_all_ranks();
   if (own == nullptr) {
     throw error;
   }
