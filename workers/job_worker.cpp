@@ -237,7 +237,7 @@ bool JobWorker::import_prompts() {
     }
   });
   (void)ignored;
-  return !agree(services_.comm, stopped || stop_requested(), {});
+  return !agree(services_.comm, stopped || stop_requested(), [&] { identify_prompts(); });
 }
 
 bool JobWorker::generate(std::int32_t round) {

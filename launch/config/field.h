@@ -51,7 +51,7 @@ struct EnumName {
   const char* name;
 };
 
-/// A TOML basic string.
+/// A TOML string that reads back as `text`.
 [[nodiscard]] std::string toml_quoted(std::string_view text);
 
 // Readers and writers by type. `read_value` returns what was expected, or nothing on success.

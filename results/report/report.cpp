@@ -99,6 +99,9 @@ struct ReportWriter {
 void write_overview(ReportWriter& report, const Json& status) {
   Cells rows = {{"run", ""}};
   for (const auto& [key, value] : status.items()) {
+    if (key == "status" || key == "phase") {
+      continue;  // of the moment in which the report is written
+    }
     rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump()});
   }
   report.text += table(rows) + "\n";
@@ -182,6 +185,17 @@ void write_training(ReportWriter& report,
                 render_svg(autoregressive));
 }
 
+// All attempts' steps in one file, each step once.
+std::string merged_metrics(const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
+  std::string lines;
+  for (const auto& [round, rows] : rounds) {
+    for (const MetricsRow& row : rows) {
+      lines += Json(row.values).dump() + "\n";
+    }
+  }
+  return lines;
+}
+
 void write_generation(ReportWriter& report, const std::filesystem::path& run_directory) {
   Cells rows = {{"round", "block size", "prompts", "tokens", "TPF", "tokens/s", "flipped blocks"}};
   for (int round = 1;; ++round) {
@@ -225,6 +239,7 @@ std::string write_report(const std::filesystem::path& run_directory) {
   }
   if (const auto rounds = read_metrics(run_directory); !rounds.empty()) {
     write_training(report, rounds);
+    publish_file(run_directory / "metrics.jsonl", merged_metrics(rounds));
   }
   write_generation(report, run_directory);
   if (const auto import = read_json(run_directory / "prompts_import.json")) {
