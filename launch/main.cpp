@@ -32,7 +32,8 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
         several && !on_all_ranks
             ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
             : std::string();
-    std::cerr << "jforge: " << where << error.what() << std::endl;
+    // In one write: the launcher's own lines must not come in between.
+    std::cerr << "jforge: " + where + error.what() + "\n" << std::flush;
   } else {
     // Rank 0 says it and ends the job; this rank only makes sure that the job ends.
     std::this_thread::sleep_for(std::chrono::seconds(2));

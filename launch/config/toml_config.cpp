@@ -133,7 +133,8 @@ void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) c
     const bool known_section = std::ranges::any_of(fields, [&](const ConfigField& field) {
       return split_section(field.section).first == section;
     });
-    if (!known_section && !node.is_value()) {
+    // With keys inside, the first of them is named below, with the nearest known one.
+    if (!known_section && node.is_table() && node.as_table()->empty()) {
       throw ConfigError(fmt::format("{}: unknown section [{}]", place(node), section));
     }
     if (const toml::table* table = node.as_table()) {

@@ -82,6 +82,7 @@ TEST(TomlConfig, UnknownKeysNameTheNearestOne) {
               AllOf(HasSubstr("job.toml:3"), HasSubstr("rounds.1.block"),
                     HasSubstr("rounds.1.block_size")));
   EXPECT_THAT(refusal("[trane]\nlimit = 1\n"), HasSubstr("did you mean train.limit?"));
+  EXPECT_THAT(refusal("[trane]\n"), HasSubstr("unknown section [trane]"));
   EXPECT_THAT(refusal("limit = 1\n"), HasSubstr("outside any section"));
   EXPECT_THAT(refusal("[train.more]\nlimit = 1\n"), HasSubstr("unknown key train.more"));
 }
