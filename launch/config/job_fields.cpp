@@ -52,8 +52,7 @@ void add_model(FieldList& fields, ModelSettings& model) {
 
 void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.in("prompts");
-  fields.add("files", prompts.files,
-             kOperational);  // the imported prompts' digest is in the identity
+  fields.add("files", prompts.files, kIdentity);
   fields.add("field", prompts.field, kIdentity);
   fields.add("keep_if", prompts.keep_if, kIdentity);
   fields.add("order_by", prompts.order_by, kIdentity);
