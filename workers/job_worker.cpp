@@ -507,7 +507,7 @@ bool JobWorker::evaluate(const std::string& name) {
     finished = evaluate_model(config_.evaluate,
                               {name, model->config(), model->table(), model->weights(), directory},
                               {services_.comm, services_.kernels, services_.clock, config_.run.seed,
-                               config_.prompts.chat_template == "chatml"},
+                               config_.prompts.chat_template == "chatml", services_.on_evaluation},
                               layout_.evaluation());
   }
   expect_returned(account);

@@ -14,6 +14,7 @@
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
+#include "workers/evaluate/evaluator.h"
 #include "workers/job_config.h"
 #include "workers/model_state.h"
 #include "workers/protocol/command.h"
@@ -51,6 +52,8 @@ struct WorkerServices {
   std::function<void(std::int32_t, const StepMetrics&)> on_step;
   /// Called on every rank after each generated prompt.
   std::function<void()> on_prompt;
+  /// Called on every rank after each evaluated problem.
+  std::function<void(const EvaluationProgress&)> on_evaluation;
 };
 
 /// Which checkpoint a job continues from (--resume).

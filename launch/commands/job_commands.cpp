@@ -89,7 +89,12 @@ class Job {
     control_.emplace(
         comm_.rank() == 0 ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
         clock_);
-    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}};
+    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}, {}};
+    services.on_evaluation = [this](const EvaluationProgress& progress) {
+      if (comm_.rank() == 0) {
+        display_.evaluation(progress);
+      }
+    };
     services.on_step = [this](std::int32_t round, const StepMetrics& metrics) {
       show_step(round, metrics);
     };

@@ -106,6 +106,19 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   show(static_cast<double>(metrics.step) / static_cast<double>(total_steps), text, last);
 }
 
+void ProgressDisplay::evaluation(const EvaluationProgress& progress) {
+  const bool last = progress.samples_done == progress.samples_total;
+  if (!due(last)) {
+    return;
+  }
+  show(static_cast<double>(progress.samples_done) / static_cast<double>(progress.samples_total),
+       fmt::format("{} {}: {}/{} problems, TPF {:.2f}", progress.task, progress.method,
+                   progress.samples_done, progress.samples_total,
+                   static_cast<double>(progress.tokens) /
+                       static_cast<double>(std::max<std::int64_t>(1, progress.forwards))),
+       last);
+}
+
 void ProgressDisplay::end() {
   if (bar_open_) {
     fmt::print(stderr, "\n");

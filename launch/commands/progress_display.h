@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/coordinator.h"
+#include "workers/evaluate/evaluator.h"
 #include "workers/train/train_config.h"
 
 namespace jforge {
@@ -22,6 +23,8 @@ class ProgressDisplay {
   void begin(const std::string& phase);
   void generation(const GenerationProgress& progress);
   void step(const StepMetrics& metrics, std::int64_t total_steps);
+  /// Of one task and method: this rank's share stands for all.
+  void evaluation(const EvaluationProgress& progress);
   /// Ends the bar's line.
   void end();
 
