@@ -38,6 +38,15 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
+// A state is shown on one line.
+std::string on_one_line(const std::string& text) {
+  std::string shown;
+  for (const char c : text) {
+    shown += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return shown;
+}
+
 // States of one block, converged tokens in green on a terminal and between brackets elsewhere.
 void print_trace(const BytePairTokenizer& tokenizer, const TrajectoryBlock& block,
                  std::size_t number, std::int32_t block_size) {
@@ -52,8 +61,8 @@ void print_trace(const BytePairTokenizer& tokenizer, const TrajectoryBlock& bloc
     while (converged < size && state[converged] == fixed[converged]) {
       ++converged;
     }
-    const std::string done = tokenizer.decode(state.first(converged));
-    const std::string draft = tokenizer.decode(state.subspan(converged));
+    const std::string done = on_one_line(tokenizer.decode(state.first(converged)));
+    const std::string draft = on_one_line(tokenizer.decode(state.subspan(converged)));
     if (colours) {
       fmt::print("  {:3} {}{}\n", begin / size,
                  fmt::format(fmt::fg(fmt::terminal_color::green), "{}", done),
