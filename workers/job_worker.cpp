@@ -349,7 +349,11 @@ bool JobWorker::generate_leases(std::int32_t round) {
               services_.on_prompt();
             }
           },
-          [] { return stop_requested(); });
+          [&] {
+            // Once per batched forward: a long answer is progress before it is finished.
+            services_.clock.progress(generator.counts().prompts);
+            return stop_requested();
+          });
       if (!trajectories) {
         continue;  // stopped: the next request tells the coordinator
       }
