@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Builds and tests. Plain: CPU build, every test not labelled slow, manual or gpu (at most 12 minutes on 2 cores).
-# --all: adds label slow and, where nvcc is, the CUDA build (at most 40 minutes). Installs what is missing first.
+# Builds and tests. Plain: every test not labelled slow, manual or gpu (at most 12 minutes on 2 cores). --all: adds label
+# slow (at most 40 minutes). Installs what is missing first.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
 exclude='manual|gpu|slow'
-all=false
 case "${1:-}" in
   "") ;;
-  --all) all=true; exclude='manual|gpu' ;;
+  --all) exclude='manual|gpu' ;;
   *) echo "usage: launch/test.sh [--all]" >&2; exit 2 ;;
 esac
 
