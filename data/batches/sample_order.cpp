@@ -112,15 +112,4 @@ std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options, st
   return result;
 }
 
-std::vector<std::int64_t> share_of_rank(const std::vector<std::int64_t>& batch, int rank,
-                                        int world_size) {
-  expect(world_size >= 1 && rank >= 0 && rank < world_size, "rank outside of the world");
-  std::vector<std::int64_t> share;
-  for (auto i = static_cast<std::size_t>(rank); i < batch.size();
-       i += static_cast<std::size_t>(world_size)) {
-    share.push_back(batch[i]);
-  }
-  return share;
-}
-
 }  // namespace jforge

@@ -66,9 +66,4 @@ class SampleOrder {
 [[nodiscard]] std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options,
                                                          std::int64_t steps);
 
-/// The part of a global batch that `rank` of `world_size` trains: every world_size-th sample, so
-/// shares differ by one sample at most. InternalError for a rank outside the world.
-[[nodiscard]] std::vector<std::int64_t> share_of_rank(const std::vector<std::int64_t>& batch,
-                                                      int rank, int world_size);
-
 }  // namespace jforge

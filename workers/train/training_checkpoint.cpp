@@ -29,9 +29,4 @@ void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
   optimizer.load(weights, first, second, checkpoint.manifest.state.optimizer_updates);
 }
 
-void load_weights(const Communicator& comm, const Checkpoint& checkpoint,
-                  const ParameterTable& table, TensorView weights) {
-  static_cast<void>(agree(comm, false, [&] { read_weights(checkpoint, table, weights); }));
-}
-
 }  // namespace jforge

@@ -21,9 +21,4 @@ void save_training(CheckpointWriter& writer, CheckpointState state, const Parame
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
                      const ParameterTable& table, ZeroOptimizer& optimizer);
 
-/// Collective. Loads the weights only (a new round with a fresh optimizer, generation, export) into
-/// the flat vector.
-void load_weights(const Communicator& comm, const Checkpoint& checkpoint,
-                  const ParameterTable& table, TensorView weights);
-
 }  // namespace jforge

@@ -10,34 +10,40 @@
 
 namespace jforge {
 
+/// Whether a loop of `count` pieces is worth a region; the caller says whether its work is.
+inline bool opens_region(bool worthwhile, std::int64_t count) {
+  return worthwhile && count > 1 && omp_get_max_threads() > 1;
+}
+
+template <class Body>
+void serial_for(std::int64_t count, Body& body) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    body(i);
+  }
+}
+
 /// body(i) for i in [0, count), shared out over the threads when `worthwhile`. Each i is done by
 /// one thread, whole.
 template <class Body>
 void parallel_for(bool worthwhile, std::int64_t count, Body body) {
-  if (worthwhile && count > 1 && omp_get_max_threads() > 1) {
+  if (!opens_region(worthwhile, count)) {
+    return serial_for(count, body);
+  }
 #pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) {
-      body(i);
-    }
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      body(i);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    body(i);
   }
 }
 
 /// As parallel_for, for pieces of unequal size.
 template <class Body>
 void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
-  if (worthwhile && count > 1 && omp_get_max_threads() > 1) {
+  if (!opens_region(worthwhile, count)) {
+    return serial_for(count, body);
+  }
 #pragma omp parallel for schedule(dynamic)
-    for (std::int64_t i = 0; i < count; ++i) {
-      body(i);
-    }
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      body(i);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    body(i);
   }
 }
 

@@ -163,7 +163,7 @@ TEST_F(CheckpointResumeTest, WeightsAloneLoadAtAnyShardCount) {
   const Result trained = train(3, 100);
   const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
   Model model(1);
-  load_weights(comm_, *search.newest, model.table, model.view());
+  read_weights(*search.newest, model.table, model.view());
   EXPECT_EQ(consolidated(model.table, model.weights), trained.weights);
 }
 

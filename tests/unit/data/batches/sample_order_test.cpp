@@ -72,23 +72,6 @@ TEST(SampleOrder, ResumesFromItsCursor) {
   EXPECT_THROW(whole.seek({-1, 0}), DataError);
 }
 
-TEST(SampleOrder, SharesOfRanksMakeTheBatchAtAnyWorldSize) {
-  SampleOrder order(options_with(50, 7));
-  const auto batch = order.next_batch();
-  for (int world = 1; world <= 9; ++world) {
-    std::vector<std::int64_t> joined;
-    for (int rank = 0; rank < world; ++rank) {
-      const auto share = share_of_rank(batch, rank, world);
-      joined.insert(joined.end(), share.begin(), share.end());
-    }
-    auto expected = batch;
-    std::sort(expected.begin(), expected.end());
-    std::sort(joined.begin(), joined.end());
-    EXPECT_EQ(joined, expected);
-  }
-  EXPECT_THROW(static_cast<void>(share_of_rank(batch, 2, 2)), InternalError);
-}
-
 TEST(ConsumedSamples, AreWhatTheStepsUseInOrder) {
   const auto options = options_with(100, 8);
   SampleOrder order(options);
