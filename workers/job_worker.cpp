@@ -279,6 +279,8 @@ bool JobWorker::generate(std::int32_t round) {
         throw;
       }
     });
+    // Rank 0 reads every record while the others wait: no steps whose absence would mean a hang.
+    services_.clock.enter("generation report", 0);
     stop = agree(services_.comm, !drained || stop_requested(), [&] {
       if (services_.comm.rank() == 0 && drained) {
         write_generation_report(round);
@@ -417,7 +419,10 @@ bool JobWorker::generate_leases(std::int32_t round) {
 }
 
 void JobWorker::write_generation_report(std::int32_t round) const {
-  const TrajectoryStore store = TrajectoryStore::open(layout_.trajectories(round), SealCheck::size);
+  const std::vector<PromptId> prompts =
+      prompts_of_round(round, PromptStore::open(layout_.prompts()).size());
+  const TrajectoryStore store =
+      TrajectoryStore::open_complete(layout_.trajectories(round), prompts, SealCheck::size);
   std::int64_t tokens = 0;
   std::int64_t forwards = 0;
   std::int64_t flipped = 0;
@@ -459,10 +464,12 @@ bool JobWorker::train(std::int32_t round) {
     const std::int64_t num_prompts = PromptStore::open(layout_.prompts()).size();
     const std::int64_t steps = total_steps(round, num_prompts);
     round_steps_ = steps;
+    services_.clock.enter("open the trajectories", 0);  // rank 0 reads and checks every byte
     TrajectorySamples samples(layout_.trajectories(round),
                               {config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
                                config_.train.batch_samples},
                               steps, config_.noise_schedule(round), services_.comm);
+    services_.clock.enter("train round " + std::to_string(round), config_.run.hang_limit_seconds);
     const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
                                account};
     DistillationTrainer trainer(context, model.weights(), config_.train_config(round));

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "data/trajectories/trajectory_digest.h"
 #include "runtime/durable_file.h"
@@ -38,11 +40,50 @@ std::optional<LeaseId> lease_of(const std::string& name) {
 
 TrajectoryStore TrajectoryStore::open(const std::filesystem::path& directory, SealCheck check) {
   TrajectoryStore store;
+  store.scan(directory, check);
+  return store;
+}
+
+TrajectoryStore TrajectoryStore::open(const std::vector<std::filesystem::path>& shards,
+                                      SealCheck check) {
+  TrajectoryStore store;
+  for (const auto& path : shards) {
+    store.add(path, check);
+  }
+  return store;
+}
+
+TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& directory,
+                                               std::span<const PromptId> expected, SealCheck check,
+                                               std::optional<double> wait_seconds) {
+  using Clock = std::chrono::steady_clock;
+  const double wait = wait_seconds.value_or(publication_wait_seconds(directory / "shard"));
+  const auto started = Clock::now();
+  TrajectoryStore store;
+  for (;;) {
+    store.scan(directory, check);
+    const auto missing =
+        std::ranges::find_if_not(expected, [&](PromptId id) { return store.contains(id); });
+    if (missing == expected.end()) {
+      return store;
+    }
+    if (std::chrono::duration<double>(Clock::now() - started).count() >= wait) {
+      throw DataError(fmt::format(
+          "prompt {} has no trajectory in {}; run the generating phase of the round again",
+          *missing, directory.string()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+// Adds the shards that are not known yet.
+void TrajectoryStore::scan(const std::filesystem::path& directory, SealCheck check) {
   std::error_code error;
   std::vector<std::pair<LeaseId, std::filesystem::path>> files;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (const auto lease = lease_of(entry->path().filename().string())) {
+    const auto lease = lease_of(entry->path().filename().string());
+    if (lease && !known_.contains(entry->path().string())) {
       files.emplace_back(*lease, entry->path());
     }
   }
@@ -51,13 +92,13 @@ TrajectoryStore TrajectoryStore::open(const std::filesystem::path& directory, Se
   }
   std::sort(files.begin(), files.end());
   for (const auto& [lease, path] : files) {
-    store.next_lease_ = std::max(store.next_lease_, lease + 1);
-    store.add(path, check);
+    next_lease_ = std::max(next_lease_, lease + 1);
+    add(path, check);
   }
-  return store;
 }
 
 void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
+  known_.insert(path.string());
   ShardInfo info;
   try {
     const TrajectoryReader reader(path, check);

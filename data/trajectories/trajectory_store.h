@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <list>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -40,6 +43,14 @@ class TrajectoryStore {
   /// identity. A directory that does not exist is an empty store.
   static TrajectoryStore open(const std::filesystem::path& directory,
                               SealCheck check = SealCheck::content);
+  /// The same from exactly these files, in this order.
+  static TrajectoryStore open(const std::vector<std::filesystem::path>& shards, SealCheck check);
+  /// Scans `directory` until all of `expected` are there: a network file system may list a shard
+  /// that another host has committed only after a while. DataError naming the first prompt missing
+  /// after `wait_seconds` (default: publication_wait_seconds of the directory).
+  static TrajectoryStore open_complete(const std::filesystem::path& directory,
+                                       std::span<const PromptId> expected, SealCheck check,
+                                       std::optional<double> wait_seconds = std::nullopt);
 
   [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
   [[nodiscard]] const std::vector<DamagedShard>& damaged() const { return damaged_; }
@@ -63,11 +74,13 @@ class TrajectoryStore {
   void verify() const;
 
  private:
+  void scan(const std::filesystem::path& directory, SealCheck check);
   void add(const std::filesystem::path& path, SealCheck check);
   [[nodiscard]] const TrajectoryReader& reader(std::size_t shard) const;
 
   std::vector<ShardInfo> shards_;
   std::vector<DamagedShard> damaged_;
+  std::unordered_set<std::string> known_;  ///< Paths of both.
   std::unordered_map<PromptId, std::pair<std::uint32_t, std::uint32_t>> places_;
   LeaseId next_lease_ = 0;
   /// Open shards, the most recently used first.

@@ -7,10 +7,10 @@
 #include "launch/config/job_fields.h"
 #include "results/report/report.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/local_rank.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/common_kernels.h"
 #include "workers/evaluate/work_queue.h"
 
 namespace jforge {
@@ -42,7 +42,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   }
   control_.emplace(root() ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
                    clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}});
-  kernels_ = make_kernel_set(config_.model.device, local_rank(comm_));
+  kernels_ = make_common_kernel_set(comm_, config_.model.device);
 }
 
 bool EvaluationSession::load_model() {

@@ -17,9 +17,9 @@
 #include "results/report/report.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/local_rank.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/common_kernels.h"
 #include "workers/job_worker.h"
 
 namespace jforge {
@@ -82,7 +82,7 @@ class Job {
         config_(load_config(options)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
-        kernels_(make_kernel_set(config_.model.device, local_rank(comm_))),
+        kernels_(make_common_kernel_set(comm_, config_.model.device)),
         watchdog_(clock_) {
     if (comm_.rank() == 0) {
       coordinator_.emplace(
@@ -259,7 +259,7 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
   const JobConfig config = read_job_config(text, options.config.string(), options.overrides);
   config.validate(session.world().size());
   const MachineSpeed speed = measure_speed(
-      *make_kernel_set(config.model.device, local_rank(session.world())), session.world());
+      *make_common_kernel_set(session.world(), config.model.device), session.world());
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, session.world().size(), speed));
   }

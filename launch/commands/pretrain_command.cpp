@@ -15,9 +15,9 @@
 #include "launch/config/job_fields.h"
 #include "model/kernels/device_choice.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/local_rank.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "workers/common_kernels.h"
 #include "workers/model_state.h"
 #include "workers/train/distillation_trainer.h"
 #include "workers/train/peak_flops.h"
@@ -210,7 +210,7 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
                                 options.accept_changes, options.resume == "never"});
   directory.set_status("running", "pretrain");
   const std::unique_ptr<KernelSet> kernels =
-      make_kernel_set(DeviceChoice::automatic, local_rank(comm));
+      make_common_kernel_set(comm, DeviceChoice::automatic);
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(config.pretrain.tokenizer);
   ConversationSamples samples(config, tokenizer, ChatTemplate::load(config.pretrain.tokenizer));
   spdlog::info("{} samples, {} left out as too long", samples.count(), samples.too_long());

@@ -2,7 +2,6 @@
 
 #include "launch/commands/commands.h"
 #include "launch/commands/evaluation_session.h"
-#include "runtime/durable_file.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/roofline_profile.h"
 #include "workers/evaluate/sweep.h"
@@ -11,8 +10,8 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 measures alone while the others wait.
-void add_roofline(nlohmann::ordered_json& sweep, EvaluationSession& evaluation) {
+// Rank 0 measures alone while the others wait. Null when a stop was asked for.
+nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const EvaluationContext context = evaluation.context();
   context.clock.enter("roofline", evaluation.config().run.hang_limit_seconds);
   std::int64_t passes = 0;
@@ -21,10 +20,7 @@ void add_roofline(nlohmann::ordered_json& sweep, EvaluationSession& evaluation) 
         context.clock.progress(++passes);
         return stop_requested();
       });
-  if (!points.empty()) {
-    sweep["roofline"] = to_json(points);
-    publish_file(evaluation.directory() / "sweep.json", sweep.dump(2) + "\n");
-  }
+  return points.empty() ? nlohmann::ordered_json() : to_json(points);
 }
 
 }  // namespace
@@ -46,10 +42,8 @@ ExitCode sweep_command(const SweepOptions& options, const MpiSession& session) {
       evaluate_methods(config, sweep_methods(sweep, config.decoding, evaluation.config().run.seed),
                        evaluation.model(), evaluation.context(), evaluation.directory());
   return evaluation.finish(finished, [&] {
-    auto json = write_sweep(sweep, config.tasks, evaluation.model().name, evaluation.directory());
-    if (options.roofline) {
-      add_roofline(json, evaluation);
-    }
+    write_sweep(sweep, config.tasks, evaluation.model().name, evaluation.directory(),
+                options.roofline ? measure_roofline(evaluation) : nlohmann::ordered_json());
   });
 }
 

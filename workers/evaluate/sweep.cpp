@@ -41,6 +41,20 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
   return json;
 }
 
+// A roofline is of a model and a machine, not of the settings that a sweep varies.
+Json earlier_roofline(const std::filesystem::path& path, const std::string& model) {
+  if (!std::filesystem::exists(path)) {
+    return nullptr;
+  }
+  try {
+    const Json earlier = Json::parse(read_file(path));
+    return earlier.value("model", "") == model ? earlier.value("roofline", Json()) : Json();
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("{}: not a sweep's result ({}); move it aside and sweep again",
+                                path.string(), error.what()));
+  }
+}
+
 }  // namespace
 
 std::map<std::string, SweepAxis, std::less<>> SweepConfig::empty_axes() {
@@ -120,14 +134,20 @@ std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep, const Decodi
 }
 
 Json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
-                 const std::string& model, const std::filesystem::path& directory) {
+                 const std::string& model, const std::filesystem::path& directory,
+                 const Json& roofline) {
   expect(!tasks.empty(), "a sweep over no task");
   const EvaluationSummary summary(directory);
   Json json = sweep_of_task(sweep, tasks.front(), model, summary);
   for (std::size_t i = 1; i < tasks.size(); ++i) {
     json["further_tasks"].push_back(sweep_of_task(sweep, tasks[i], model, summary));
   }
-  publish_file(directory / "sweep.json", json.dump(2) + "\n");
+  const std::filesystem::path path = directory / "sweep.json";
+  const Json kept = roofline.is_null() ? earlier_roofline(path, model) : roofline;
+  if (!kept.is_null()) {
+    json["roofline"] = kept;
+  }
+  publish_file(path, json.dump(2) + "\n");
   return json;
 }
 

@@ -1,7 +1,11 @@
 #include "workers/train/trajectory_samples.h"
 
+#include <functional>
+#include <span>
+#include <sstream>
 #include <string>
 
+#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
 
@@ -9,18 +13,33 @@ namespace jforge {
 
 namespace {
 
-TrajectoryStore open_checked(const std::filesystem::path& directory, const Communicator& comm) {
+// What rank 0 has found is what all read: the others' listings may lag behind.
+TrajectoryStore open_checked(const std::filesystem::path& directory,
+                             std::span<const PromptId> expected, const Communicator& comm) {
   TrajectoryStore store;
-  const auto open_as = [&](bool my_turn, SealCheck check) {
-    const bool ignored = agree(comm, false, [&] {
-      if (my_turn) {
-        store = TrajectoryStore::open(directory, check);
-      }
-    });
+  std::string names;
+  const auto on_some = [&](bool my_turn, const std::function<void()>& open) {
+    const bool ignored = agree(
+        comm, false, my_turn ? open : [] {});
     (void)ignored;
   };
-  open_as(comm.rank() == 0, SealCheck::content);
-  open_as(comm.rank() != 0, SealCheck::size);
+  on_some(comm.rank() == 0, [&] {
+    store = TrajectoryStore::open_complete(directory, expected, SealCheck::content);
+    for (const ShardInfo& shard : store.shards()) {
+      names += shard.path.filename().string() + '\n';
+    }
+  });
+  std::istringstream lines(broadcast_text(comm, names, 0));
+  on_some(comm.rank() != 0, [&] {
+    std::vector<std::filesystem::path> shards;
+    for (std::string name; std::getline(lines, name);) {
+      shards.push_back(directory / name);
+    }
+    store = TrajectoryStore::open(shards, SealCheck::size);
+    if (!store.damaged().empty()) {
+      throw DataError(store.damaged().front().reason);
+    }
+  });
   return store;
 }
 
@@ -32,19 +51,13 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
     : order_(order),
       steps_(steps),
       schedule_(schedule),
-      store_(open_checked(directory, comm)),
+      store_(open_checked(directory, consumed_samples(order, steps), comm)),
       lengths_(static_cast<std::size_t>(order.num_samples), 0) {
   for (const ShardInfo& shard : store_.shards()) {
     for (std::size_t i = 0; i < shard.prompt_ids.size(); ++i) {
       if (shard.prompt_ids[i] < order.num_samples) {
         lengths_[static_cast<std::size_t>(shard.prompt_ids[i])] = shard.packed_lengths[i];
       }
-    }
-  }
-  for (const PromptId prompt : consumed_samples(order, steps)) {
-    if (lengths_[static_cast<std::size_t>(prompt)] == 0) {
-      throw DataError("prompt " + std::to_string(prompt) + " has no trajectory in " +
-                      directory.string() + "; run the generating phase of the round again");
     }
   }
 }

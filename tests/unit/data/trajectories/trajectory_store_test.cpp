@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "data/trajectories/trajectory_digest.h"
 #include "runtime/durable_file.h"
@@ -101,6 +102,36 @@ TEST_F(TrajectoryStoreTest, RoundTripOfBothForms) {
     }
     EXPECT_NO_THROW(reader.verify());
   }
+}
+
+TEST_F(TrajectoryStoreTest, AShardThatIsListedLateIsWaitedFor) {
+  const std::vector<PromptId> expected{1, 2, 3};
+  write_shard(0, {2, 1});
+  try {
+    (void)TrajectoryStore::open_complete(directory_, expected, SealCheck::content, 0.3);
+    FAIL() << "prompt 3 is not there";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("prompt 3 has no trajectory in " + directory_.string()));
+  }
+  std::thread other_host([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    write_shard(1, {3, 4});
+  });
+  const auto store = TrajectoryStore::open_complete(directory_, expected, SealCheck::content, 60);
+  other_host.join();
+  EXPECT_EQ(store.prompt_ids(), (std::vector<PromptId>{1, 2, 3, 4}));
+  EXPECT_EQ(store.next_lease(), 2);
+  EXPECT_EQ(store.shards().size(), 2U);
+}
+
+TEST_F(TrajectoryStoreTest, OpensExactlyTheShardsNamed) {
+  const fs::path first = write_shard(0, {2, 1});
+  const fs::path second = write_shard(1, {3});
+  write_shard(2, {4});
+  const auto store =
+      TrajectoryStore::open(std::vector<fs::path>{second, first}, SealCheck::content);
+  EXPECT_EQ(store.prompt_ids(), (std::vector<PromptId>{1, 2, 3}));
+  EXPECT_EQ(store.shards().front().path, second);
 }
 
 TEST_F(TrajectoryStoreTest, CanonicalBytesAreLittleEndianAndComplete) {

@@ -17,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::read_text;
 using testing::TemporaryDirectory;
+using testing::write_text;
 using Json = nlohmann::ordered_json;
 
 SweepConfig two_blocks() {
@@ -105,6 +106,35 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
   sweep.include_ar = false;
   EXPECT_TRUE(write_sweep(sweep, {"gsm8k"}, "m", directory.path()).at("baseline").is_null());
   EXPECT_THROW((void)write_sweep(sweep, {"gsm8k"}, "other", directory.path()), InternalError);
+}
+
+TEST(Sweep, TheRooflineOfTheSameModelIsKept) {
+  const TemporaryDirectory directory;
+  SweepConfig sweep = two_blocks();
+  sweep.axes.at("block_size").values = {std::int64_t{4}};
+  sweep.include_ar = false;
+  {
+    EvaluationSummary summary(directory.path());
+    for (const std::string model : {"m", "other"}) {
+      summary.set(model, "gsm8k", "jacobi.block_size=4", {{"tpf", 2.0}, {"settings", "a"}});
+    }
+    summary.publish();
+  }
+  const auto write = [&](const std::string& model, const Json& roofline) {
+    return write_sweep(sweep, {"gsm8k"}, model, directory.path(), roofline);
+  };
+  const Json first = Json::array({{{"rows", 1}, {"seconds", 0.5}}});
+  const Json second = Json::array({{{"rows", 1}, {"seconds", 0.25}}});
+  EXPECT_FALSE(write("m", nullptr).contains("roofline"));
+  EXPECT_EQ(write("m", first).at("roofline"), first);
+  EXPECT_EQ(write("m", nullptr).at("roofline"), first);
+  EXPECT_EQ(write("m", second).at("roofline"), second);
+  EXPECT_FALSE(write("other", nullptr).contains("roofline"));
+  for (const std::string damaged : {"{\"model\": \"other\"", "[1]"}) {
+    write_text(directory / "sweep.json", damaged);
+    EXPECT_THROW((void)write("other", nullptr), DataError) << damaged;
+    EXPECT_EQ(read_text(directory / "sweep.json"), damaged);
+  }
 }
 
 }  // namespace

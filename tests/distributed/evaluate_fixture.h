@@ -1,0 +1,207 @@
+#pragma once
+
+/// A small benchmark, a random model and its tokenizer, evaluated by all ranks into one directory.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "model/decoding/batch_decoder.h"
+#include "model/transformer/inference_transformer.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/stop_signal.h"
+#include "tests/support/mpi_test.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/workers/evaluate/evaluation_fixture.h"
+#include "workers/evaluate/decoding_method.h"
+#include "workers/evaluate/evaluation_summary.h"
+#include "workers/evaluate/problem_set.h"
+#include "workers/evaluate/sample_record.h"
+#include "workers/evaluate/sweep.h"
+#include "workers/evaluate/work_queue.h"
+
+namespace jforge::testing {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+inline constexpr std::int64_t kProblems = 19;
+
+/// One directory for all ranks, with benchmark and tokenizer; rank 0's disk.
+class EvaluateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    install_signal_handlers();
+    if (root()) {
+      directory_.emplace();
+    }
+    path_ = broadcast_text(test_world(), root() ? directory_->path().string() : "", 0);
+    if (root()) {
+      testing::write_byte_tokenizer(path_ / "model");
+      testing::write_benchmark(path_ / "data", std::vector<std::string>(kProblems, "7"));
+    }
+    test_world().barrier();
+    config_.tasks = {"gsm8k"};
+    config_.methods = {"ar", "jacobi"};
+    config_.prompt_style = "plain";
+    config_.data = path_ / "data";
+    config_.decoding["block_size"] = std::int64_t{8};
+    config_.max_new_tokens = 24;
+    config_.batch_prompts = 2;
+  }
+
+  void TearDown() override {
+    arm_faults("", test_world().rank());
+    clear_stop_request();
+    test_world().barrier();
+  }
+
+  [[nodiscard]] static bool root() { return test_world().rank() == 0; }
+  [[nodiscard]] static Rank last_rank() { return test_world().size() - 1; }
+
+  bool evaluate(const std::string& output, const std::string& name = "base", bool chatml = true) {
+    samples_ = 0;
+    const bool finished = evaluate_model(config_, model_.under_test(name, path_ / "model"),
+                                         context(chatml), path_ / output);
+    test_world().barrier();
+    return finished;
+  }
+
+  bool evaluate(const std::string& output, std::vector<DecodingMethod> methods) {
+    samples_ = 0;
+    const bool finished =
+        evaluate_methods(config_, std::move(methods), model_.under_test("base", path_ / "model"),
+                         context(true), path_ / output);
+    test_world().barrier();
+    return finished;
+  }
+
+  [[nodiscard]] EvaluationContext context(bool chatml) {
+    return {.comm = test_world(),
+            .kernels = *kernels_,
+            .clock = clock_,
+            .seed = 42,
+            .force_chatml = chatml,
+            .on_progress = [this](const EvaluationProgress& progress) {
+              samples_ = progress.samples_here;
+              last_ = progress;
+              // Leases go to whoever asks first: the others wait for the one that matters.
+              if (favoured_ && *favoured_ != test_world().rank()) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+              }
+            }};
+  }
+
+  /// Samples decoded by all ranks in the last evaluate().
+  [[nodiscard]] std::int64_t samples_of_all_ranks() const {
+    std::int64_t sum = samples_;
+    all_reduce_sum(test_world(), std::span(&sum, 1));
+    return sum;
+  }
+
+  [[nodiscard]] SampleFiles files(const std::string& output, const std::string& method,
+                                  const std::string& name = "base") const {
+    return {path_ / output / name, "gsm8k", method};
+  }
+  [[nodiscard]] Json figures(const std::string& output, const std::string& method,
+                             const std::string& name = "base") const {
+    return Json::parse(read_text(path_ / output / "summary.json"))
+        .at("models")
+        .at(name)
+        .at("gsm8k")
+        .at(method);
+  }
+  [[nodiscard]] std::vector<std::string> complete(const std::string& output) const {
+    return Json::parse(read_text(path_ / output / "summary.json"))
+        .at("complete")
+        .get<std::vector<std::string>>();
+  }
+
+  /// Problem by problem, alone in a model with one slot: what any evaluation must give.
+  std::vector<SampleRecord> reference(const std::string& method_name) {
+    const auto tokenizer = BytePairTokenizer::load(path_ / "model");
+    const ProblemSet set =
+        load_problem_set("gsm8k", config_, tokenizer, ChatTemplate::load(path_ / "model", true),
+                         model_.config().vocabulary_size);
+    const DecodingMethod method = make_decoding_method(method_name, config_.decoding, 42);
+    MemoryAccount account("reference");
+    InferenceTransformer transformer(model_.config(), model_.table(), model_.weights(), *kernels_,
+                                     account, {.num_slots = 1, .slot_capacity = 200});
+    std::vector<SampleRecord> records;
+    for (const Problem& problem : set.problems) {
+      BatchDecoder decoder(transformer, 1);
+      auto pending = method.make(set.request(problem.index, model_.config().eos_ids));
+      DecodeResult result;
+      decoder.run([&] { return std::move(pending); },
+                  [&](DecodeResult decoded) { result = std::move(decoded); });
+      SampleRecord record;
+      record.index = problem.index;
+      record.id = problem.record.id;
+      record.prompt_hash = problem.hash;
+      record.tokens = std::ssize(result.tokens);
+      record.forwards = result.forwards;
+      record.prefill_forwards = 1;
+      record.stopped_by_eos = result.stop == StopReason::eos;
+      record.token_hash = hash_hex(hash64(std::as_bytes(std::span(result.tokens))));
+      record.text = tokenizer.decode(result.tokens, true);
+      const auto verdict =
+          set.task->grade(set.task->extract(record.text, problem.record), problem.record, nullptr);
+      record.answer = verdict.answer;
+      record.verdict = to_string(verdict.status);
+      record.reason = verdict.reason;
+      records.push_back(std::move(record));
+    }
+    return records;
+  }
+
+  /// The merged file that these records make, with the settings of the file that is there.
+  [[nodiscard]] std::string merged_text(std::vector<SampleRecord> records,
+                                        const std::string& settings) const {
+    std::string text;
+    for (SampleRecord& record : records) {
+      record.settings = settings;
+      text += to_line(record, std::nullopt) + "\n";
+    }
+    return text;
+  }
+
+  /// Every rank's evaluation must fail with this error, rank 0's message holding `part`.
+  template <class SomeError>
+  void expect_failure(const std::string& output, const std::string& part, bool chatml = true) {
+    try {
+      (void)evaluate(output, "base", chatml);
+      ADD_FAILURE() << "no error; expected \"" << part << "\"";
+    } catch (const SomeError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+    test_world().barrier();
+  }
+
+  std::optional<TemporaryDirectory> directory_;
+  fs::path path_;
+  EvaluateConfig config_;
+  RandomModel model_;
+  std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
+  PhaseClock clock_;
+  std::int64_t samples_ = 0;
+  EvaluationProgress last_;
+  std::optional<Rank> favoured_;  ///< Unless empty, all other ranks are slow.
+};
+
+}  // namespace jforge::testing

@@ -1,0 +1,170 @@
+// Stops, failures, crashes and changed settings: nothing is lost, repeated or mixed.
+
+#include "tests/distributed/evaluate_fixture.h"
+
+namespace jforge {
+namespace {
+
+using namespace jforge::testing;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST_F(EvaluateTest, OtherWeightsUnderTheSameNameAreRefusedWhereAsked) {
+  config_.methods = {"ar"};
+  config_.limit = 3;
+  const RandomModel other(6);
+  const auto run = [&](const RandomModel& model, bool refuse) {
+    EvaluationContext strict = context(true);
+    strict.refuse_other_weights = refuse;
+    const bool finished =
+        evaluate_model(config_, model.under_test("base", path_ / "model"), strict, path_ / "out");
+    test_world().barrier();
+    return finished;
+  };
+  EXPECT_TRUE(run(model_, true));
+  EXPECT_TRUE(run(model_, true));
+  const Json before = figures("out", "ar");
+  EXPECT_THROW((void)run(other, true), ConfigError);
+  test_world().barrier();
+  EXPECT_EQ(figures("out", "ar"), before);
+  EXPECT_TRUE(run(other, false));
+  EXPECT_NE(figures("out", "ar").at("weights"), before.at("weights"));
+}
+
+TEST_F(EvaluateTest, ASecondCallDecodesNothing) {
+  ASSERT_TRUE(evaluate("out"));
+  const std::string summary = read_text(path_ / "out/summary.json");
+  const std::string merged = read_text(files("out", "jacobi").merged());
+  config_.batch_prompts = 5;
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_EQ(samples_of_all_ranks(), 0);
+  EXPECT_EQ(read_text(path_ / "out/summary.json"), summary);
+  EXPECT_EQ(read_text(files("out", "jacobi").merged()), merged);
+}
+
+TEST_F(EvaluateTest, AStopOnOneRankStopsAllAndTheNextCallGoesOn) {
+  ASSERT_TRUE(evaluate("whole"));
+  for (const std::string method : {"ar", "jacobi"}) {
+    const std::string output = "stopped-" + method;
+    config_.methods = {method};
+    favoured_ = last_rank();
+    arm_faults("interrupt@evaluate:" + std::to_string(last_rank()) + ":2", test_world().rank());
+    EXPECT_FALSE(evaluate(output));
+    EXPECT_FALSE(fs::exists(files(output, method).merged()));
+    EXPECT_THAT(complete(output), IsEmpty());
+    const std::int64_t before = samples_of_all_ranks();
+    EXPECT_GE(before, 2);
+    EXPECT_LT(before, kProblems);
+    clear_stop_request();
+    favoured_.reset();
+    test_world().barrier();
+    ASSERT_TRUE(evaluate(output));
+    EXPECT_EQ(before + samples_of_all_ranks(), kProblems);
+    EXPECT_EQ(read_text(files(output, method).merged()),
+              read_text(files("whole", method).merged()));
+    EXPECT_THAT(files(output, method).parts(), IsEmpty());
+    EXPECT_EQ(figures(output, method).at("tokens"), figures("whole", method).at("tokens"));
+  }
+}
+
+TEST_F(EvaluateTest, AStopBeforeTheStartDoesNothing) {
+  request_stop();
+  EXPECT_FALSE(evaluate("out"));
+  EXPECT_FALSE(fs::exists(path_ / "out/summary.json"));
+}
+
+TEST_F(EvaluateTest, AFailureOnOneRankReachesAllAndTheNextCallGoesOn) {
+  ASSERT_TRUE(evaluate("whole"));
+  const std::string fault = "throw@evaluate:" + std::to_string(last_rank()) + ":3";
+  favoured_ = last_rank();
+  arm_faults(fault, test_world().rank());
+  expect_failure<InternalError>("out", fault);
+  favoured_.reset();
+  const std::int64_t before = samples_of_all_ranks();
+  if (root()) {
+    // As after a kill in the middle of a write.
+    const auto part = files("out", "ar").parts().front();
+    write_text(part, read_text(part) + "{\"index\": 3, \"i");
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_GT(before, 2);
+  for (const std::string method : {"ar", "jacobi"}) {
+    EXPECT_EQ(read_text(files("out", method).merged()), read_text(files("whole", method).merged()));
+  }
+}
+
+TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
+  config_.methods = {"jacobi"};
+  ASSERT_TRUE(evaluate("whole"));
+  const std::string whole = read_text(files("whole", "jacobi").merged());
+  const auto records = files("whole", "jacobi").read_merged();
+  if (root()) {
+    // Ten samples by three ranks in two attempts, one of them twice.
+    std::map<fs::path, std::string> parts;
+    for (std::int64_t i = 0; i < 10; ++i) {
+      const SampleTiming timing{.attempt = i < 6 ? 1 : 4,
+                                .rank = static_cast<Rank>(i % 3),
+                                .decode_seconds = 100,
+                                .prefill_seconds = 1};
+      parts[files("out", "jacobi").part(timing.attempt, timing.rank, 3)] +=
+          to_line(records[static_cast<std::size_t>(i)], timing) + "\n";
+    }
+    parts[files("out", "jacobi").part(2, 0, 1)] =
+        to_line(records[3], SampleTiming{.attempt = 2}) + "\n";
+    for (const auto& [path, text] : parts) {
+      write_text(path, text);
+    }
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_EQ(samples_of_all_ranks(), kProblems - 10);
+  EXPECT_EQ(read_text(files("out", "jacobi").merged()), whole);
+  // The earlier attempts' time is part of the figure.
+  EXPECT_GT(figures("out", "jacobi").at("decode_seconds"), 200.0);
+  EXPECT_LT(figures("out", "jacobi").at("decode_seconds"), 260.0);
+}
+
+TEST_F(EvaluateTest, OtherSettingsNeverMix) {
+  config_.methods = {"jacobi"};
+  config_.decoding["block_size"] = std::int64_t{4};
+  ASSERT_TRUE(evaluate("small"));
+  config_.decoding["block_size"] = std::int64_t{8};
+  favoured_ = 0;
+  arm_faults("interrupt@evaluate:0:2", test_world().rank());
+  ASSERT_FALSE(evaluate("out"));
+  clear_stop_request();
+  test_world().barrier();
+  config_.decoding["block_size"] = std::int64_t{4};
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_EQ(samples_of_all_ranks(), kProblems);
+  EXPECT_EQ(read_text(files("out", "jacobi").merged()),
+            read_text(files("small", "jacobi").merged()));
+  // Finished results of other settings are replaced, and the model is not complete meanwhile.
+  config_.decoding["block_size"] = std::int64_t{8};
+  arm_faults("interrupt@evaluate:0:2", test_world().rank());
+  EXPECT_FALSE(evaluate("out"));
+  EXPECT_THAT(complete("out"), IsEmpty());
+}
+
+TEST_F(EvaluateTest, ACrashBetweenSummaryAndCleaningLeavesNothingBehind) {
+  config_.methods = {"ar"};
+  ASSERT_TRUE(evaluate("out"));
+  if (root()) {
+    write_text(files("out", "ar").part(1, 0, 1), "");
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_THAT(files("out", "ar").parts(), IsEmpty());
+  // Without the merged file the figures alone are not enough.
+  if (root()) {
+    fs::remove(files("out", "ar").merged());
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_EQ(samples_of_all_ranks(), kProblems);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,100 @@
+#pragma once
+
+/// What the agreement tests share: the tested KernelSet beside the CPU's on the same inputs.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/device_tensor.h"
+#include "tests/support/tested_kernel_set.h"
+
+namespace jforge::testing {
+/// Sums of up to a few hundred terms in another order, and exp to a few units in the last place.
+inline constexpr double kTolerance = 5e-6;
+
+class KernelAgreement : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(account_.live_bytes(), 0U); }
+
+  /// Runs `work(kernels, tensor maker)` on both sets and returns the tensors that it names, of the
+  /// tested set and of the CPU.
+  struct Results {
+    std::vector<Floats> tested;
+    std::vector<Floats> reference;
+  };
+  class Tensors {
+   public:
+    Tensors(KernelSet& set, MemoryAccount& account) : kernels(set), account_(account) {}
+    TensorView operator()(const Floats& values, Shape shape) {
+      kept_.push_back(std::make_unique<DeviceTensor>(kernels, account_, values, shape));
+      return kept_.back()->view();
+    }
+    /// Filled with a value that no kernel leaves behind by chance.
+    TensorView blank(Shape shape) {
+      return (*this)(Floats(static_cast<std::size_t>(shape.elements()), -77.0F), shape);
+    }
+    MemoryAccount& account() { return account_; }
+    KernelSet& kernels;
+
+   private:
+    MemoryAccount& account_;
+    std::vector<std::unique_ptr<DeviceTensor>> kept_;
+  };
+  using Work = std::function<std::vector<TensorView>(Tensors&)>;
+
+  Results run(const Work& work) { return {run_on(*tested_, work), run_on(*reference_, work)}; }
+  std::vector<Floats> run_on(KernelSet& kernels, const Work& work) {
+    Tensors tensors(kernels, account_);
+    std::vector<Floats> results;
+    for (const TensorView& view : work(tensors)) {
+      Floats values(static_cast<std::size_t>(view.elements()));
+      copy_tensor(ConstTensorView(view), TensorView(values.data(), view.shape()));
+      results.push_back(std::move(values));
+    }
+    return results;
+  }
+  void expect_close(const Work& work, double tolerance = kTolerance) {
+    const Results results = run(work);
+    for (std::size_t i = 0; i < results.reference.size(); ++i) {
+      EXPECT_LT(relative_error(results.tested[i], results.reference[i]), tolerance)
+          << "tensor " << i;
+    }
+  }
+  void expect_same_bits(const Work& work) {
+    const Results results = run(work);
+    for (std::size_t i = 0; i < results.reference.size(); ++i) {
+      EXPECT_TRUE(same_bits(results.tested[i], results.reference[i])) << "tensor " << i;
+    }
+  }
+
+  MemoryAccount account_{"test"};
+  std::unique_ptr<KernelSet> tested_ = make_tested_kernel_set();
+  std::unique_ptr<KernelSet> reference_ = make_cpu_kernel_set();
+};
+
+inline std::vector<TokenId> tokens_of(std::int64_t count, TokenId vocabulary, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::vector<TokenId> tokens;
+  for (std::int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<TokenId>(generator() % static_cast<unsigned>(vocabulary)));
+  }
+  return tokens;
+}
+/// Two samples: the first with clean rows 0–49 and noisy rows in three runs that see prefixes of
+/// them, the second plain causal.
+inline PackedLayout layout_with_prefixes() {
+  PackedLayout layout;
+  layout.num_rows = 170;
+  layout.segments = {{0, 50, 0, 0, 0},
+                     {50, 61, 0, 7, 50},
+                     {61, 97, 0, 33, 61},
+                     {97, 120, 0, 50, 97},
+                     {120, 170, 120, 120, 120}};
+  return layout;
+}
+}  // namespace jforge::testing

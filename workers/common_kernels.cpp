@@ -1,0 +1,40 @@
+#include "workers/common_kernels.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/local_rank.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+void expect_common_device(const Communicator& comm, Device device) {
+  const std::int32_t own = device == Device::cuda ? 1 : 0;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(comm.size()));
+  all_gather(comm, std::span(&own, 1), std::span(all));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      const auto name = [](std::int32_t cuda) { return cuda == 1 ? "a CUDA device" : "the CPU"; };
+      throw EnvironmentError(
+          fmt::format("rank 0 would compute on {} and rank {} on {}; mend the driver there, or set "
+                      "model.device "
+                      "to \"cpu\"",
+                      name(all[0]), rank, name(all[rank])));
+    }
+  }
+}
+
+std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm, DeviceChoice choice) {
+  const int place = local_rank(comm);
+  std::unique_ptr<KernelSet> kernels;
+  (void)agree(comm, false, [&] { kernels = make_kernel_set(choice, place); });
+  expect_common_device(comm, kernels->device());
+  return kernels;
+}
+
+}  // namespace jforge

@@ -1,0 +1,21 @@
+#pragma once
+
+/// The kernels of a job: every rank computes on the same kind of device.
+
+#include <memory>
+
+#include "model/kernels/device_choice.h"
+#include "runtime/comm/mpi_session.h"
+
+namespace jforge {
+
+/// Collective. Throws EnvironmentError on every rank when they do not all pass the same device:
+/// results would depend on which rank computed them, and the slowest device would set the pace.
+void expect_common_device(const Communicator& comm, Device device);
+
+/// Collective. make_kernel_set() on every rank, each with its own device of its host. Throws
+/// EnvironmentError on every rank when one has no such device, or automatic finds different kinds.
+[[nodiscard]] std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm,
+                                                                DeviceChoice choice);
+
+}  // namespace jforge
