@@ -91,6 +91,8 @@ class JobWorker {
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
 
  private:
+  /// The end of a phase: every byte its account was charged must have come back.
+  static void expect_returned(const MemoryAccount& account);
   /// Collective. The imported prompts' digest becomes part of the identity as soon as there are
   /// any.
   void identify_prompts();
