@@ -24,7 +24,11 @@ cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=OFF -DJFORGE_CUDA=$cuda >/dev/nul
 cmake --build "$build" --target jforge
 
 run=results/runs/quickstart
-rm -rf "$run"
+if [ -e "$run" ]; then
+  earlier="$run.$(date +%Y-%m-%d-%H%M%S)"
+  mv "$run" "$earlier"
+  echo "The earlier run is now $earlier"
+fi
 status=0
 launch/scripts/local_mpirun.sh -n 2 "$build/launch/jforge" run launch/configs/quickstart.toml \
   --set model.device=$device || status=$?

@@ -46,16 +46,29 @@ std::uint64_t load_u64(const SealBlock& block, std::size_t offset) {
   return value;
 }
 
+/// Reads up to `size` bytes and returns how many there were. EnvironmentError when the system
+/// refuses: that says nothing about the file's content.
+std::size_t read_up_to(std::istream& file, char* bytes, std::size_t size,
+                       const std::filesystem::path& path) {
+  errno = 0;
+  file.read(bytes, static_cast<std::streamsize>(size));
+  if (file.bad()) {
+    throw EnvironmentError(
+        fmt::format("{}: cannot read it: {}", path.string(), std::strerror(errno)));
+  }
+  return static_cast<std::size_t>(file.gcount());
+}
+
 /// XXH3 of everything behind the seal, and how many bytes that was.
-std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file) {
+std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file,
+                                                     const std::filesystem::path& path) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   XXH3_64bits_reset(state.get());
   std::vector<char> buffer(1 << 20);
   std::uint64_t total = 0;
   file.seekg(static_cast<std::streamoff>(kSealBytes));
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), file.gcount() > 0) {
-    const auto count = static_cast<std::size_t>(file.gcount());
+  while (const std::size_t count = read_up_to(file, buffer.data(), buffer.size(), path)) {
     XXH3_64bits_update(state.get(), buffer.data(), count);
     total += count;
   }
@@ -70,11 +83,7 @@ void seal_file(const std::filesystem::path& path) {
     throw EnvironmentError(
         fmt::format("{}: cannot open to seal it: {}", path.string(), std::strerror(errno)));
   }
-  const auto [hash, content_bytes] = hash_content(file);
-  if (file.bad()) {
-    throw EnvironmentError(
-        fmt::format("{}: cannot read it back: {}", path.string(), std::strerror(errno)));
-  }
+  const auto [hash, content_bytes] = hash_content(file, path);
   file.clear();
   const SealBlock block = make_seal(content_bytes + kSealBytes, hash);
   file.seekp(0);
@@ -91,15 +100,18 @@ void check_seal(const std::filesystem::path& path, SealCheck check) {
     return;
   }
   std::ifstream file = open_input(path);
-  std::error_code error;
-  const std::uint64_t file_bytes = std::filesystem::file_size(path, error);
-  if (!file || error) {
-    throw DataError(fmt::format("{}: cannot open: {}", path.string(),
-                                error ? error.message() : std::strerror(errno)));
+  std::error_code error = file ? std::error_code() : std::error_code(errno, std::generic_category());
+  const std::uint64_t file_bytes = error ? 0 : std::filesystem::file_size(path, error);
+  if (error) {
+    const std::string what = fmt::format("{}: cannot open: {}", path.string(), error.message());
+    if (error == std::errc::no_such_file_or_directory) {
+      throw DataError(what);
+    }
+    throw EnvironmentError(what);
   }
   SealBlock block{};
-  file.read(block.data(), static_cast<std::streamsize>(block.size()));
-  if (!file || !std::equal(kMagic.begin(), kMagic.end(), block.begin())) {
+  const std::size_t sealed_bytes = read_up_to(file, block.data(), block.size(), path);
+  if (sealed_bytes < block.size() || !std::equal(kMagic.begin(), kMagic.end(), block.begin())) {
     throw DataError(fmt::format(
         "{}: damaged: no seal at its start; delete it and let it be made again", path.string()));
   }
@@ -114,7 +126,7 @@ void check_seal(const std::filesystem::path& path, SealCheck check) {
                     path.string(), file_bytes, load_u64(block, 8)));
   }
   if (check == SealCheck::content) {
-    if (hash_content(file).first != sealed_hash) {
+    if (hash_content(file, path).first != sealed_hash) {
       throw DataError(fmt::format(
           "{}: damaged: its checksum does not match; delete it and let it be made again",
           path.string()));

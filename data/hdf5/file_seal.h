@@ -27,7 +27,8 @@ enum class SealCheck : std::uint8_t {
 void seal_file(const std::filesystem::path& path);
 
 /// DataError naming the file when it is missing, shorter than a seal, unsealed, of another size
-/// than sealed, or (SealCheck::content) of other content.
+/// than sealed, or (SealCheck::content) of other content. EnvironmentError when the system refuses
+/// to open or read it: such a file may be whole.
 void check_seal(const std::filesystem::path& path, SealCheck check);
 
 }  // namespace jforge

@@ -143,7 +143,7 @@ hid_t opened(Open open) {
 
 Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
     : path_(path), sealed_(sealed) {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   const Hdf5Handle creation =
       take(Hdf5Kind::property_list, H5Pcreate(H5P_FILE_CREATE), place(), "create");
   if (sealed_) {
@@ -158,7 +158,7 @@ Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
 
 template <Hdf5Element T>
 void Hdf5Writer::write(const std::string& dataset, std::span<const T> values) {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   Hdf5Handle target =
       create_dataset<T>(file_, dataset, static_cast<std::int64_t>(values.size()), place(dataset));
   write_range<T>(target, 0, values, place(dataset));
@@ -167,7 +167,7 @@ void Hdf5Writer::write(const std::string& dataset, std::span<const T> values) {
 
 template <Hdf5Element T>
 void Hdf5Writer::create(const std::string& dataset, std::int64_t count) {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   Hdf5Handle target = create_dataset<T>(file_, dataset, count, place(dataset));
   close_written(target, place(dataset));
 }
@@ -175,7 +175,7 @@ void Hdf5Writer::create(const std::string& dataset, std::int64_t count) {
 template <Hdf5Element T>
 void Hdf5Writer::write_slice(const std::string& dataset, std::int64_t offset,
                              std::span<const T> values) {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   Hdf5Handle target = take(Hdf5Kind::dataset, H5Dopen2(file_.id(), dataset.c_str(), H5P_DEFAULT),
                            place(dataset), "open");
   write_range<T>(target, offset, values, place(dataset));
@@ -185,7 +185,7 @@ void Hdf5Writer::write_slice(const std::string& dataset, std::int64_t offset,
 void Hdf5Writer::attribute(const std::string& name, std::string_view text) {
   expect(text.size() <= kMaxAttributeBytes && text.find('\0') == std::string_view::npos,
          "attribute '" + name + "' is too long or holds a NUL");
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   const std::string terminated(text);
   const Hdf5Handle type =
       take(Hdf5Kind::datatype, H5Tcopy(H5T_C_S1), place(name), "describe attribute");
@@ -202,7 +202,7 @@ void Hdf5Writer::attribute(const std::string& name, std::string_view text) {
 }
 
 void Hdf5Writer::attribute(const std::string& name, std::int64_t value) {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   const Hdf5Handle space =
       take(Hdf5Kind::dataspace, H5Screate(H5S_SCALAR), place(name), "describe attribute");
   Hdf5Handle target = take(
@@ -214,7 +214,7 @@ void Hdf5Writer::attribute(const std::string& name, std::int64_t value) {
 }
 
 void Hdf5Writer::close() {
-  const auto lock = hdf5_lock();
+  const auto lock = hdf5_lock(Hdf5Turn::write);
   hdf5_check(H5Fflush(file_.id(), H5F_SCOPE_GLOBAL), place(), "flush");
   if (!file_.close()) {
     hdf5_check(-1, place(), "close");

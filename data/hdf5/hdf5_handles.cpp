@@ -64,9 +64,34 @@ bool Hdf5Handle::close() noexcept {
   return close_identifier(kind_, std::exchange(id_, -1)) >= 0;
 }
 
-std::unique_lock<std::recursive_mutex> hdf5_lock() {
-  static std::recursive_mutex mutex;
-  std::unique_lock lock(mutex);
+void Hdf5Mutex::acquire(bool gives_way) {
+  std::unique_lock guard(mutex_);
+  if (depth_ > 0 && owner_ == std::this_thread::get_id()) {
+    ++depth_;
+    return;
+  }
+  readers_waiting_ += gives_way ? 0 : 1;
+  freed_.wait(guard, [&] { return depth_ == 0 && (!gives_way || readers_waiting_ == 0); });
+  readers_waiting_ -= gives_way ? 0 : 1;
+  owner_ = std::this_thread::get_id();
+  depth_ = 1;
+}
+
+void Hdf5Mutex::unlock() {
+  const std::scoped_lock guard(mutex_);
+  if (--depth_ == 0) {
+    freed_.notify_all();
+  }
+}
+
+std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn) {
+  static Hdf5Mutex& mutex = *new Hdf5Mutex;  // never destroyed: a handle may outlive statics
+  if (turn == Hdf5Turn::write) {
+    mutex.lock_after_readers();
+  } else {
+    mutex.lock();
+  }
+  std::unique_lock lock(mutex, std::adopt_lock);
   // A file whose closing failed (disk full) stays in HDF5's tables half freed, and its clean-up at
   // exit would crash; all our handles are closed by then.
   static const bool no_clean_up_at_exit = H5dont_atexit() >= 0;

@@ -3,11 +3,13 @@
 /// Move-only handles over HDF5 identifiers, and the one lock around the library. HDF5's own headers
 /// stay inside data/hdf5/*.cpp: an identifier is passed as the 64-bit integer that it is.
 
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace jforge {
 
@@ -36,9 +38,30 @@ class Hdf5Handle {
   std::int64_t id_ = -1;
 };
 
+/// Recursive lock whose writers give way to waiting readers: a checkpoint that is written slice by
+/// slice in the background delays a training step's read by one slice at most.
+class Hdf5Mutex {
+ public:
+  /// For a reader.
+  void lock() { acquire(false); }
+  void lock_after_readers() { acquire(true); }
+  void unlock();
+
+ private:
+  void acquire(bool gives_way);
+
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::thread::id owner_;
+  int depth_ = 0;  ///< Of owner_'s locks; 0: free.
+  int readers_waiting_ = 0;
+};
+
+enum class Hdf5Turn : std::uint8_t { read, write };
+
 /// Takes the process-wide lock under which every HDF5 call is made (the library is built without
 /// thread safety); the first call also turns off HDF5's printing of errors. Recursive.
-[[nodiscard]] std::unique_lock<std::recursive_mutex> hdf5_lock();
+[[nodiscard]] std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn = Hdf5Turn::read);
 
 /// Where an HDF5 call was made, for its error message.
 struct Hdf5Place {

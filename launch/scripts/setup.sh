@@ -3,8 +3,8 @@
 # exact command and exits 4. Nothing is downloaded from anywhere else.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config git python3 python3-numpy
-  libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libtomlplusplus-dev libspdlog-dev libfmt-dev libdnnl-dev
+packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
+  libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libdnnl-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libxxhash-dev
   libgtest-dev libgmock-dev libbenchmark-dev libseccomp-dev bubblewrap)
 
@@ -26,6 +26,7 @@ if [ "$(id -u)" -ne 0 ]; then
   echo "  sudo sh -c '$command'"
   exit 4
 fi
+echo "Running: $command"
 export DEBIAN_FRONTEND=noninteractive
 for attempt in 1 2 3; do
   if apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then

@@ -154,7 +154,7 @@ TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
 }
 
 TEST(JobFields, CompatibilityModesFixTheirFormulas) {
-  const JobConfig paper = small_job({"train.compat=paper", "train.ar_weight=3.0"});
+  const JobConfig paper = small_job({"train.compat=paper"});
   EXPECT_EQ(paper.noise_schedule(1).endpoint, ScheduleEndpoint::exclusive);
   EXPECT_EQ(paper.noise_schedule(1).measure, UnconvergedMeasure::positionwise);
   EXPECT_EQ(paper.noise_schedule(1).target, ScheduleTarget::ceil_count);
@@ -166,6 +166,30 @@ TEST(JobFields, CompatibilityModesFixTheirFormulas) {
   EXPECT_EQ(repo.train_config(1).reduction, LossReduction::repo);
   EXPECT_EQ(repo.train_config(1).ar_weight, 10.0F);
   EXPECT_TRUE(repo.train_config(1).train_prompt);
+}
+
+TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
+  JobConfig repo = small_job({"train.compat=repo"});
+  const auto values = identity_values(job_fields(repo));
+  EXPECT_EQ(values.at("train.ar_weight"), "10.0");
+  EXPECT_EQ(values.at("train.reduction"), "\"repo\"");
+  EXPECT_EQ(values.at("train.train_prompt"), "true");
+  JobConfig paper = small_job({"train.compat=paper"});
+  const std::string text = write_toml(job_fields(paper));
+  EXPECT_THAT(text, AllOf(HasSubstr("endpoint = \"exclusive\""), HasSubstr("kept = \"all\""),
+                          HasSubstr("target = \"ceil_count\"")));
+  JobConfig back = read_job_config(text, "resolved_config.toml", {});
+  EXPECT_EQ(write_toml(job_fields(back)), text);
+}
+
+TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
+  EXPECT_THAT(refusal({"train.compat=repo", "train.ar_weight=3.0"}),
+              AllOf(HasSubstr("train.ar_weight = 3.0"), HasSubstr("train.compat = \"repo\""),
+                    HasSubstr("10.0")));
+  EXPECT_THAT(refusal({"train.compat=paper", "rounds.0.endpoint=inclusive"}),
+              HasSubstr("rounds.0.endpoint"));
+  EXPECT_EQ(refusal({"train.compat=repo", "train.ar_weight=10"}), "accepted");
+  EXPECT_EQ(refusal({"train.compat=none", "train.ar_weight=3.0"}), "accepted");
 }
 
 TEST(JobFields, ARoundMayHaveItsOwnRate) {

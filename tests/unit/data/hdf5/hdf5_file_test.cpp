@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "data/hdf5/file_seal.h"
+#include "data/hdf5/hdf5_handles.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 
@@ -253,6 +254,24 @@ TEST_F(Hdf5FileTest, ThreadsWithTheirOwnReadersAreSerialised) {
     thread.join();
   }
   EXPECT_EQ(good, 200);
+}
+
+TEST(Hdf5Lock, AWriterGivesWayToAWaitingReader) {
+  std::atomic<bool> served = false;
+  auto writing = hdf5_lock(Hdf5Turn::write);
+  std::thread reader([&] {
+    const auto reading = hdf5_lock();
+    served = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(served);
+  writing.unlock();
+  writing = hdf5_lock(Hdf5Turn::write);
+  EXPECT_TRUE(served) << "the writer's next slice came first";
+  const auto again = hdf5_lock();  // recursive, in either role
+  const auto and_again = hdf5_lock(Hdf5Turn::write);
+  writing.unlock();
+  reader.join();
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""The bundled small model through launch/configs/quickstart.toml: what the README says of it holds, and a sweep on the
+result makes the complete report."""
+
+import json
+import re
+import unittest
+
+from harness import SOURCE, EndToEndTest
+
+
+class Quickstart(EndToEndTest):
+    def test_becomes_a_parallel_decoder_and_stays_accurate(self):
+        run = self.root / "quickstart"
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=900,
+                    cwd=SOURCE)
+        models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
+        base, final = (models[name]["gsm8k"] for name in ("base", "final"))
+        for model in (base, final):
+            self.assertEqual(500, model["jacobi"]["n"])
+            self.assertEqual(0, model["jacobi"]["disagreements_with_ar"])
+            self.assertEqual(model["ar"]["accuracy"], model["jacobi"]["accuracy"])
+        self.assertGreaterEqual(base["jacobi"]["accuracy"], 0.90)
+        self.assertLessEqual(base["jacobi"]["tpf"], 1.5)
+        self.assertGreaterEqual(final["jacobi"]["tpf"], 1.5 * base["jacobi"]["tpf"])
+        self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)
+
+        self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
+                    "--name", "final", "--roofline", "--set", "evaluate.limit=20", ranks=2, timeout=900, cwd=SOURCE)
+        report = (run / "report.md").read_text(encoding="utf-8")
+        shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
+        for name in shown:
+            self.assertIn("</svg>", (run / name).read_text(encoding="utf-8"), name)
+        self.assertGreaterEqual(len(shown), 4, report)
+        for part in ("Accuracy and speed", "Roofline", "block size", "loss"):
+            self.assertIn(part.lower(), report.lower())
+
+
+if __name__ == "__main__":
+    unittest.main()
