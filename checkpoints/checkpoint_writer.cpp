@@ -277,6 +277,7 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
                                            const CheckpointConfig& config) {
   std::vector<std::string> removed;
   std::int64_t kept = 1;  // The newest itself.
+  bool has_start_of_round = false;
   for (const CheckpointDirectory& directory : list_checkpoint_directories(root)) {
     if (std::pair(directory.round, directory.step) >= std::pair(newest_round, newest_step)) {
       continue;
@@ -285,7 +286,9 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
     try {
       static_cast<void>(read_manifest(directory.path));
       const bool milestone = config.keep_every > 0 && directory.step % config.keep_every == 0;
-      keep = kept < config.keep_last || milestone;
+      const bool start_of_round = !has_start_of_round && directory.round == newest_round - 1;
+      has_start_of_round = has_start_of_round || start_of_round;
+      keep = kept < config.keep_last || milestone || start_of_round;
       kept += kept < config.keep_last ? 1 : 0;
     } catch (const DataError&) {
       keep = false;

@@ -110,9 +110,10 @@ void commit_checkpoint(const std::filesystem::path& directory, const CheckpointM
 
 /// Removes checkpoints older than (round, step) `newest` beyond the retention, and older
 /// directories that never became checkpoints. The newest of them, by then durable, is never
-/// touched, nor anything newer. A checkpoint loses its manifest first, so a half-removed one is
-/// none. Fault place: checkpoint.prune, once per directory. Returns the names removed. Throws
-/// EnvironmentError.
+/// touched, nor anything newer, nor the newest of the round before `newest_round`: from its weights
+/// that round's trajectories are generated, and are again when a shard turns out damaged. A
+/// checkpoint loses its manifest first, so a half-removed one is none. Fault place:
+/// checkpoint.prune, once per directory. Returns the names removed. Throws EnvironmentError.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
                                            std::int64_t newest_round, std::int64_t newest_step,
                                            const CheckpointConfig& config);

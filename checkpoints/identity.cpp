@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/error.h"
 
@@ -10,10 +12,26 @@ namespace jforge {
 
 namespace {
 constexpr const char* kAbsent = "absent";
+/// Of IdentityRecord's JSON; configuration keys have a dot.
+constexpr const char* kAccepted = "accepted";
 
 std::string value_of(const Identity& identity, const std::string& key) {
   const auto found = identity.find(key);
   return found == identity.end() ? kAbsent : found->second;
+}
+
+bool is_accepted(const IdentityDifference& difference, const std::vector<std::string>& keys,
+                 const std::vector<IdentityDifference>& earlier) {
+  if (std::ranges::find(keys, difference.key) != keys.end()) {
+    return true;
+  }
+  std::string value = difference.recorded;
+  for (const IdentityDifference& change : earlier) {
+    if (change.key == difference.key && change.recorded == value) {
+      value = change.present;
+    }
+  }
+  return value == difference.present;
 }
 }  // namespace
 
@@ -34,10 +52,11 @@ std::vector<IdentityDifference> identity_differences(const Identity& recorded,
 }
 
 void expect_same_identity(const std::string& holder, const Identity& recorded,
-                          const Identity& present, const std::vector<std::string>& accepted) {
+                          const Identity& present, const std::vector<std::string>& accepted,
+                          const std::vector<IdentityDifference>& earlier) {
   std::string refused;
   for (const IdentityDifference& difference : identity_differences(recorded, present)) {
-    if (std::ranges::find(accepted, difference.key) == accepted.end()) {
+    if (!is_accepted(difference, accepted, earlier)) {
       refused += fmt::format("{}{}: {} → {}", refused.empty() ? "" : "; ", difference.key,
                              difference.recorded, difference.present);
     }
@@ -47,6 +66,64 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
                       "; use another run.directory, or --accept-change KEY for keys of later "
                       "rounds");
   }
+}
+
+bool is_fixed_by_import(const std::string& key) {
+  return key.starts_with("prompts.") || key.starts_with("tokenizer.") ||
+         key.starts_with("model.") || key == "run.seed";
+}
+
+std::string IdentityRecord::to_json() const {
+  nlohmann::json json(identity);
+  if (!accepted.empty()) {
+    nlohmann::json& changes = json[kAccepted] = nlohmann::json::array();
+    for (const IdentityDifference& change : accepted) {
+      changes.push_back({{"key", change.key}, {"from", change.recorded}, {"to", change.present}});
+    }
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+IdentityRecord IdentityRecord::from_json(const std::string& text, const std::string& source) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    throw DataError(source + " is not JSON: the run directory is damaged");
+  }
+  IdentityRecord record;
+  try {
+    for (const auto& [key, value] : json.items()) {
+      if (key != kAccepted) {
+        record.identity.emplace(key, value.get<std::string>());
+        continue;
+      }
+      for (const auto& change : value) {
+        record.accepted.push_back({change.at("key").get<std::string>(),
+                                   change.at("from").get<std::string>(),
+                                   change.at("to").get<std::string>()});
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(fmt::format("{}: {}: the run directory is damaged", source, error.what()));
+  }
+  return record;
+}
+
+IdentityRecord continue_identity(const std::string& holder, const IdentityRecord& before,
+                                 const Identity& present,
+                                 const std::vector<std::string>& accepted_keys,
+                                 bool prompts_imported) {
+  expect_same_identity(holder, before.identity, present, accepted_keys);
+  IdentityRecord after{present, before.accepted};
+  for (IdentityDifference& difference : identity_differences(before.identity, present)) {
+    if (prompts_imported && is_fixed_by_import(difference.key)) {
+      throw ConfigError(fmt::format(
+          "{} has imported its prompts already, {} cannot change any more ({} → {}); use another "
+          "run.directory",
+          holder, difference.key, difference.recorded, difference.present));
+    }
+    after.accepted.push_back(std::move(difference));
+  }
+  return after;
 }
 
 }  // namespace jforge

@@ -221,70 +221,24 @@ void convert_halves(const std::byte* source, std::span<float> output) {
   }
 }
 
-/// Descriptor of a file being written; errors carry the path and the system's reason.
-class OutputFile {
- public:
-  explicit OutputFile(std::filesystem::path path)
-      : path_(std::move(path)),
-        descriptor_(open_retrying(path_, O_WRONLY | O_CREAT | O_TRUNC, 0666)) {
-    if (descriptor_ < 0) {
-      fail("open");
-    }
-  }
-  ~OutputFile() {
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-    }
-  }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
+template <class T>
+std::string_view bytes_of(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
 
-  void write(const void* data, std::size_t bytes) {
-    const auto* next = static_cast<const std::byte*>(data);
-    while (bytes > 0) {
-      const ssize_t written = ::write(descriptor_, next, bytes);
-      if (written < 0 && errno == EINTR) {
-        continue;
-      }
-      if (written < 0) {
-        fail("write");
-      }
-      next += written;
-      bytes -= static_cast<std::size_t>(written);
-    }
-  }
-  void close() {
-    if (::close(std::exchange(descriptor_, -1)) != 0) {
-      fail("close");
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* action) const {
-    throw EnvironmentError(fmt::format("cannot {} {}: {}; free space or correct the permissions",
-                                       action, path_.string(),
-                                       std::generic_category().message(errno)));
-  }
-
-  std::filesystem::path path_;
-  int descriptor_;
-};
-
-void write_values(OutputFile& file, const SafetensorsTensor& tensor) {
-  if (tensor.stored == DType::float32) {
-    file.write(tensor.values.data(), tensor.values.size_bytes());
-    return;
-  }
-  constexpr std::size_t kChunk = std::size_t{1} << 16;
-  std::vector<std::uint16_t> chunk;
-  chunk.reserve(std::min(kChunk, tensor.values.size()));
+void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
+  // In chunks, of which the log makes a copy each.
+  constexpr std::size_t kChunk = std::size_t{1} << 18;
+  std::vector<std::uint16_t> halves;
   for (std::size_t begin = 0; begin < tensor.values.size(); begin += kChunk) {
-    chunk.clear();
-    for (const float value :
-         tensor.values.subspan(begin, std::min(kChunk, tensor.values.size() - begin))) {
-      chunk.push_back(bfloat16_from_float(value));
+    const auto chunk = tensor.values.subspan(begin, std::min(kChunk, tensor.values.size() - begin));
+    if (tensor.stored == DType::float32) {
+      file.append(bytes_of(chunk));
+      continue;
     }
-    file.write(chunk.data(), chunk.size() * sizeof(std::uint16_t));
+    halves.resize(chunk.size());
+    std::ranges::transform(chunk, halves.begin(), bfloat16_from_float);
+    file.append(bytes_of(std::span<const std::uint16_t>(halves)));
   }
 }
 
@@ -455,13 +409,14 @@ void write_safetensors(const std::filesystem::path& path,
   const std::string header = make_header(tensors, metadata);
   const std::uint64_t header_bytes = header.size();
   publish_with(path, [&](const std::filesystem::path& temporary) {
-    OutputFile file(temporary);
-    file.write(&header_bytes, kLengthBytes);
-    file.write(header.data(), header.size());
+    AppendLog file(temporary, AppendLog::Form::records);
+    file.append(bytes_of(std::span<const std::uint64_t>(&header_bytes, 1)));
+    file.append(header);
     for (const SafetensorsTensor& tensor : tensors) {
       write_values(file, tensor);
     }
-    file.close();
+    // A failed write that only shows at the end shows here, on the descriptor that wrote.
+    file.append({}, true);
   });
 }
 

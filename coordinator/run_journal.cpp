@@ -8,6 +8,13 @@
 
 namespace jforge {
 
+namespace {
+/// Texts come from anywhere (error messages quote input): bytes that are not UTF-8 are replaced.
+std::string to_text(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+}  // namespace
+
 std::string utc_now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
@@ -19,11 +26,11 @@ void RunJournal::record(std::string_view event, nlohmann::json details) {
   nlohmann::json line = {{"time", utc_now()}, {"event", event}};
   line.update(details);
   const std::lock_guard lock(mutex_);
-  log_.append(line.dump());
+  log_.append(to_text(line, -1));
 }
 
 void write_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status) {
-  publish_file(run_directory / "run.json", status.dump(2) + "\n");
+  publish_file(run_directory / "run.json", to_text(status, 2) + "\n");
 }
 
 nlohmann::json read_run_status(const std::filesystem::path& run_directory) {

@@ -15,7 +15,7 @@ namespace jforge {
 class RunJournal {
  public:
   explicit RunJournal(const std::filesystem::path& run_directory);
-  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event".
+  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event". Bytes that are not UTF-8 become U+FFFD.
   void record(std::string_view event, nlohmann::json details = nlohmann::json::object());
 
  private:
@@ -24,7 +24,7 @@ class RunJournal {
 };
 
 /// run.json: {"status": running | interrupted | finished | failed, "phase", "attempt", "ranks",
-/// "host", …}. Published durably.
+/// "host", …}. Published durably. Bytes that are not UTF-8 become U+FFFD.
 void write_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status);
 /// The status written last, or null when there is none.
 [[nodiscard]] nlohmann::json read_run_status(const std::filesystem::path& run_directory);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
 #include "runtime/comm/mpi_session.h"
 #include "runtime/durable_file.h"
@@ -33,32 +35,70 @@ std::string read_or_empty(const std::filesystem::path& path) {
   }
 }
 
+/// Where a process id means one process: pid namespaces (containers) of one machine and the boots
+/// of one host have their own, while host names may be shared.
+std::string process_space() {
+  std::string boot = read_or_empty("/proc/sys/kernel/random/boot_id");
+  while (!boot.empty() && boot.back() == '\n') {
+    boot.pop_back();
+  }
+  struct stat status {};
+  if (boot.empty() || ::stat("/proc/self/ns/pid", &status) != 0) {
+    return {};
+  }
+  return boot + "/" + std::to_string(status.st_ino);
+}
+
 struct Holder {
   std::string host = "unknown";
   long long process = 0;
+  std::string space;
   std::string job = "unknown";
+  std::string identity;
 };
 
 Holder parse_holder(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   Holder holder;
   if (json.is_object()) {
-    holder.host = json.value("host", holder.host);
-    holder.process = json.value("pid", holder.process);
-    holder.job = json.value("job", holder.job);
+    const auto read = [&](const char* key, std::string& value) {
+      if (const auto found = json.find(key); found != json.end() && found->is_string()) {
+        value = found->get<std::string>();
+      }
+    };
+    read("host", holder.host);
+    read("process_space", holder.space);
+    read("job", holder.job);
+    read("identity", holder.identity);
+    if (const auto found = json.find("pid"); found != json.end() && found->is_number_integer()) {
+      holder.process = found->get<long long>();
+    }
   }
   return holder;
 }
 
+std::string describe(const Holder& holder) {
+  return "host " + holder.host + ", pid " + std::to_string(holder.process) + ", job " + holder.job;
+}
+
 bool dead_on_this_host(const Holder& holder) {
-  return holder.host == host_name() && holder.process > 0 &&
-         ::kill(static_cast<pid_t>(holder.process), 0) != 0 && errno == ESRCH;
+  return holder.host == host_name() && !holder.space.empty() && holder.space == process_space() &&
+         holder.process > 0 && ::kill(static_cast<pid_t>(holder.process), 0) != 0 && errno == ESRCH;
 }
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& directory, Timing timing)
-    : path_(directory / "lock"), timing_(timing), identity_(hash_hex(std::random_device{}())) {
+RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost)
+    : path_(directory / "lock"),
+      timing_(timing),
+      on_lost_(std::move(on_lost)),
+      identity_(hash_hex((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}())) {
+  if (!on_lost_) {
+    on_lost_ = [](const std::string& reason) {
+      spdlog::critical("{}; this job ends", reason);
+      MpiSession::abort(static_cast<int>(ExitCode::environment));
+    };
+  }
   std::string seen;
   const auto start = std::chrono::steady_clock::now();
   for (bool first = true;; first = false) {
@@ -79,8 +119,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing)
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     const bool stale = !first && text == seen && waited.count() >= timing_.stale_seconds;
     if (stale || dead_on_this_host(holder)) {
-      spdlog::warn("taking over {}: its holder (host {}, pid {}, job {}) is gone", path_.string(),
-                   holder.host, holder.process, holder.job);
+      spdlog::warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
       // Moved aside and looked at again: had another waiter taken over in between, this would be
       // its live lock.
       const std::filesystem::path aside = path_.string() + ".stale-" + identity_;
@@ -93,13 +132,12 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing)
       continue;
     }
     if (!first && text != seen) {
-      throw EnvironmentError("run directory " + directory.string() + " is in use by host " +
-                             holder.host + ", pid " + std::to_string(holder.process) + ", job " +
-                             holder.job + "; wait for it or choose another run.directory");
+      throw EnvironmentError("run directory " + directory.string() + " is in use by " +
+                             describe(holder) + "; wait for it or choose another directory");
     }
     if (first) {
-      spdlog::info("{} is held by host {}, pid {}, job {}; waiting to see whether it is alive",
-                   path_.string(), holder.host, holder.process, holder.job);
+      spdlog::info("{} is held by {}; waiting to see whether it is alive", path_.string(),
+                   describe(holder));
       seen = text;
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(timing_.refresh_seconds / 5));
@@ -122,8 +160,7 @@ RunLock::~RunLock() {
   }
   wake_.notify_all();
   thread_.join();
-  const auto json = nlohmann::json::parse(read_or_empty(path_), nullptr, false);
-  if (json.is_object() && json.value("identity", "") == identity_) {
+  if (parse_holder(read_or_empty(path_)).identity == identity_) {
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
   }
@@ -132,6 +169,7 @@ RunLock::~RunLock() {
 void RunLock::write(bool create) {
   const nlohmann::json json = {{"host", host_name()},
                                {"pid", static_cast<long long>(::getpid())},
+                               {"process_space", process_space()},
                                {"job", job_id()},
                                {"identity", identity_},
                                {"counter", counter_}};
@@ -145,10 +183,33 @@ void RunLock::write(bool create) {
   }
 }
 
+std::string RunLock::lost_to() {
+  const std::string text = read_or_empty(path_);
+  if (text.empty()) {
+    // A waiter moves the file aside for a moment to look at it; and unreadable is not absent.
+    std::error_code error;
+    const bool absent = !std::filesystem::exists(path_, error) && !error;
+    absences_ = absent ? absences_ + 1 : 0;
+    return absences_ < 2 ? std::string() : "the file is gone";
+  }
+  absences_ = 0;
+  // Without an identity the text is half written, by us or by one who will see ours.
+  const Holder holder = parse_holder(text);
+  return holder.identity.empty() || holder.identity == identity_
+             ? std::string()
+             : "it is held by " + describe(holder);
+}
+
 void RunLock::refresh_loop() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, std::chrono::duration<double>(timing_.refresh_seconds),
                          [&] { return stopping_; })) {
+    if (const std::string taker = lost_to(); !taker.empty()) {
+      lock.unlock();
+      on_lost_("lost the lock " + path_.string() + ": " + taker +
+               " (this job was suspended, or somebody removed the lock)");
+      return;
+    }
     ++counter_;
     write(false);
   }

@@ -2,10 +2,12 @@
 
 /// One run directory, one owner (faults.md row 17): a lock file made with O_EXCL names holder,
 /// host, process and job and holds a counter that a thread refreshes. It is stale when a waiter
-/// sees no change for `stale_seconds` by its own monotonic clock.
+/// sees no change for `stale_seconds` by its own monotonic clock. A holder that was suspended for
+/// so long finds the other's name in the file when it wakes, and gives up.
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,10 +20,13 @@ class RunLock {
     double refresh_seconds = 5;
     double stale_seconds = 60;
   };
+  /// Called once, by the refreshing thread, when the lock is no longer ours; gets who has it now.
+  using OnLost = std::function<void(const std::string& reason)>;
   /// Takes `directory`/lock or throws EnvironmentError naming the holder. A lock held by a dead
-  /// process of this host is taken over at once; one of another host after stale_seconds without
-  /// change.
-  RunLock(const std::filesystem::path& directory, Timing timing);
+  /// process of this machine and process-id namespace is taken over at once; any other after
+  /// stale_seconds without change. Default of `on_lost`: log it and end the job with exit code 4,
+  /// since two jobs that write into one run directory would spoil it.
+  RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost = {});
   explicit RunLock(const std::filesystem::path& directory) : RunLock(directory, Timing{}) {}
   /// Releases the lock (removes the file) if it is still ours.
   ~RunLock();
@@ -31,9 +36,13 @@ class RunLock {
  private:
   void refresh_loop();
   void write(bool create);
+  /// Who has taken the lock from us; empty while it is ours or cannot be read.
+  [[nodiscard]] std::string lost_to();
 
   std::filesystem::path path_;
   Timing timing_;
+  OnLost on_lost_;
+  int absences_ = 0;  ///< Refreshes in a row that found no lock file.
   std::string identity_;
   std::uint64_t counter_ = 0;
   std::mutex mutex_;

@@ -5,9 +5,12 @@
 #include <exception>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "launch/command_line.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
@@ -21,9 +24,23 @@ bool started_by_a_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
 }
 
+// Rank 0's environment decides, since mpirun does not carry every variable to other hosts.
+void set_up_collective_checks(const jforge::Communicator& world) {
+  const char* wanted = std::getenv("JFORGE_CHECK_COLLECTIVES");
+  const bool on =
+      jforge::broadcast_text(world, wanted == nullptr ? std::string() : wanted, 0) == "1";
+  jforge::enable_collective_checks(on);
+  if (on) {
+    spdlog::info("collective checks are on");
+  }
+}
+
+// How long the other ranks leave rank 0 to say a failure of all: it may have files to finish.
+constexpr std::chrono::seconds kReportPatience{10};
+
 int report(const std::exception& error, const jforge::MpiSession* session) {
   const auto* known = dynamic_cast<const jforge::Error*>(&error);
-  const jforge::ExitCode code = known == nullptr ? jforge::ExitCode::internal : known->code();
+  const jforge::FailureText failure = jforge::describe_failure(error);
   const bool several = session != nullptr && session->world().size() > 1;
   const bool on_all_ranks = known != nullptr && known->on_all_ranks();
   if (!on_all_ranks || session->world().rank() == 0) {
@@ -33,13 +50,13 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
             ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
             : std::string();
     // In one write: the launcher's own lines must not come in between.
-    std::cerr << "jforge: " + where + error.what() + "\n" << std::flush;
+    std::cerr << "jforge: " + where + failure.message + "\n" << std::flush;
   } else {
     // Rank 0 says it and ends the job; this rank only makes sure that the job ends.
-    std::this_thread::sleep_for(std::chrono::seconds(2));
+    std::this_thread::sleep_for(kReportPatience);
   }
   jforge::close_log();
-  return static_cast<int>(code);
+  return static_cast<int>(failure.code);
 }
 
 }  // namespace
@@ -56,6 +73,9 @@ int main(int argc, char** argv) {
     const Rank rank = session ? session->world().rank() : 0;
     if (line) {
       initialise_log(rank);
+      if (session) {
+        set_up_collective_checks(session->world());
+      }
       install_signal_handlers();
       arm_faults(line->inject, rank);
       if (line->distributed || rank == 0) {

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
+#include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
 
@@ -29,10 +32,39 @@ void expect_common_device(const Communicator& comm, Device device) {
   }
 }
 
+namespace {
+
+void warn_of_unused_devices() {
+  const CudaDevices found = find_cuda_devices();
+  if (!found.problem.empty()) {
+    spdlog::warn("model.device = \"auto\" falls back to the CPU: {}", found.problem);
+  }
+}
+
+std::string chosen_device(DeviceChoice choice, Device device, int place) {
+  if (device == Device::cuda) {
+    return describe_device(device, place);
+  }
+  const char* reason = choice == DeviceChoice::cpu ? "as asked for"
+                       : built_with_cuda()         ? "no CUDA device can be used"
+                                                   : "this build has no CUDA kernels";
+  return fmt::format("the CPU ({})", reason);
+}
+
+}  // namespace
+
 std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm, DeviceChoice choice) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
-  (void)agree(comm, false, [&] { kernels = make_kernel_set(choice, place); });
+  (void)agree(comm, false, [&] {
+    kernels = make_kernel_set(choice, place);
+    if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
+      warn_of_unused_devices();
+    }
+    if (comm.rank() == 0) {
+      spdlog::info("computing on {}", chosen_device(choice, kernels->device(), place));
+    }
+  });
   expect_common_device(comm, kernels->device());
   return kernels;
 }

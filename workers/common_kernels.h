@@ -13,8 +13,10 @@ namespace jforge {
 /// results would depend on which rank computed them, and the slowest device would set the pace.
 void expect_common_device(const Communicator& comm, Device device);
 
-/// Collective. make_kernel_set() on every rank, each with its own device of its host. Throws
-/// EnvironmentError on every rank when one has no such device, or automatic finds different kinds.
+/// Collective. make_kernel_set() on every rank, each with its own device of its host. Rank 0 logs
+/// on what; where automatic falls back to the CPU although a CUDA build's host seems to have a
+/// device, the first rank of that host warns, with the reason. Throws EnvironmentError on every
+/// rank when one has no such device, or automatic finds different kinds.
 [[nodiscard]] std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm,
                                                                 DeviceChoice choice);
 

@@ -18,6 +18,11 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
     options.endpoint = ScheduleEndpoint::exclusive;
     options.measure = UnconvergedMeasure::positionwise;
     options.target = ScheduleTarget::ceil_count;
+  } else if (compat == Compat::repo) {
+    options.endpoint = ScheduleEndpoint::inclusive;
+    options.measure = UnconvergedMeasure::prefix;
+    options.target = ScheduleTarget::ratio;
+    options.drop_initial_state = true;
   }
   options.seed = run.seed;
   options.round = static_cast<std::uint64_t>(round);

@@ -74,7 +74,9 @@ struct JobConfig {
 
   /// Throws ConfigError naming the key. `ranks`: world size, for batch checks.
   void validate(int ranks) const;
-  /// Noise schedule of round `round` (1-based).
+  /// Noise schedule of round `round` (1-based), with what `compat` fixes: paper: exclusive
+  /// endpoint, positionwise measure, ceil_count target; repo: inclusive, prefix, ratio, and never
+  /// the initial draft.
   [[nodiscard]] NoiseScheduleOptions noise_schedule(std::int32_t round) const;
   /// Training settings of round `round`: [train] with the round's own mask and learning rate.
   [[nodiscard]] TrainConfig train_config(std::int32_t round) const;

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
+#include <utility>
 
 #include "checkpoints/tokenizer_fit.h"
 #include "data/prompts/prompt_store.h"
@@ -14,10 +14,62 @@
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/generate/leased_generation.h"
 #include "workers/generate/trajectory_generator.h"
 #include "workers/job_worker.h"
 
 namespace jforge {
+
+namespace {
+
+constexpr const char* kWaitPhase = "wait for the other ranks";
+
+GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
+                                 const TransformerConfig& model) {
+  GenerateOptions options;
+  options.block_size = config.rounds[static_cast<std::size_t>(round - 1)].block_size;
+  options.max_new_tokens = config.generate.max_new_tokens;
+  options.seed = config.run.seed;
+  options.round = static_cast<std::uint64_t>(round);
+  options.eos_ids = model.eos_ids;
+  options.stored_states = config.generate.store_states;
+  options.schedule = config.noise_schedule(round);
+  return options;
+}
+
+/// Writes the shard of a finished lease and commits it, or drops it when another attempt was
+/// quicker.
+void commit_lease(ControlChannel& control, const std::filesystem::path& directory,
+                  const ShardIdentity& identity, const Lease& lease,
+                  const std::vector<Trajectory>& trajectories) {
+  TrajectoryWriter writer(directory, identity);
+  std::int64_t tokens = 0;
+  std::int64_t forwards = 0;
+  for (const Trajectory& trajectory : trajectories) {
+    writer.append(trajectory);
+    tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
+    forwards += trajectory.forwards;
+  }
+  writer.finish();
+  fault_point("generate.commit");
+  if (control.request_commit(lease)) {
+    commit_shard(directory, lease.id, lease.attempt, identity.rank);
+    control.commit_done(lease, tokens, forwards);
+  } else {
+    discard_shard(directory, lease.id, lease.attempt, identity.rank);
+  }
+}
+
+void log_counts(Rank rank, const GenerationCounts& counts) {
+  spdlog::info("rank {}: {} prompts, {} tokens, {:.2f} tokens per forward, {:.0f} tokens/s", rank,
+               counts.prompts, counts.block_tokens,
+               static_cast<double>(counts.block_tokens) /
+                   static_cast<double>(std::max<std::int64_t>(1, counts.forwards)),
+               static_cast<double>(counts.block_tokens) /
+                   std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
+}
+
+}  // namespace
 
 bool JobWorker::generate(std::int32_t round) {
   services_.clock.enter("generate round " + std::to_string(round), config_.run.hang_limit_seconds);
@@ -33,12 +85,16 @@ bool JobWorker::generate(std::int32_t round) {
       try {
         drained = generate_leases(round);
       } catch (...) {
-        // Without this the others would wait until this rank's lease expires.
+        // Without this the others would wait until this rank's leases expire.
         services_.control.request_lease(round, true);
+        services_.clock.enter(kWaitPhase, 0);
         throw;
       }
+      // They learn of a failure or a stop at their next lease, which may take them longer than a
+      // hang may last; a rank that waits is not the one that hangs.
+      services_.clock.enter(kWaitPhase, 0);
     });
-    // Rank 0 reads every record while the others wait: no steps whose absence would mean a hang.
+    // Rank 0 opens every shard while the others wait: no steps whose absence would mean a hang.
     services_.clock.enter("generation report", 0);
     stop = agree(services_.comm, !drained || stop_requested(), [&] {
       if (services_.comm.rank() == 0 && drained) {
@@ -75,106 +131,88 @@ std::int64_t JobWorker::required_positions(std::int32_t round, const PromptStore
   return longest + answer;
 }
 
-// One lease after another until all are committed; returns false when told to stop.
+// Places in the batch: when there are few prompts, every rank gets its share of them.
+std::int32_t JobWorker::generation_places(std::int32_t round, std::int64_t num_prompts) const {
+  const auto prompts = static_cast<std::int64_t>(prompts_of_round(round, num_prompts).size());
+  const std::int64_t share = (prompts + services_.comm.size() - 1) / services_.comm.size();
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(share, 1, config_.generate.batch_prompts));
+}
+
+// Leases until all are committed; returns false when told to stop.
 bool JobWorker::generate_leases(std::int32_t round) {
   MemoryAccount account("generation");
   bool drained = false;
   {
     ModelState& model = weights_after(round - 1);
     const PromptStore prompts = PromptStore::open(layout_.prompts());
-    const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
+    GenerateOptions options = generate_options(config_, round, model.config());
+    options.batch_prompts = generation_places(round, prompts.size());
     InferenceTransformer::Options inference_options;
-    inference_options.num_slots = config_.generate.batch_prompts;
+    inference_options.num_slots = options.batch_prompts;
     inference_options.slot_capacity =
         static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
     InferenceTransformer inference(model.config(), model.table(), model.weights(),
                                    services_.kernels, account, inference_options);
-    GenerateOptions options;
-    options.block_size = settings.block_size;
-    options.max_new_tokens = config_.generate.max_new_tokens;
-    options.seed = config_.run.seed;
-    options.round = static_cast<std::uint64_t>(round);
-    options.eos_ids = model.config().eos_ids;
-    options.batch_prompts = config_.generate.batch_prompts;
-    options.stored_states = config_.generate.store_states;
-    options.schedule = config_.noise_schedule(round);
     TrajectoryGenerator generator(inference, options);
-    const std::filesystem::path directory = layout_.trajectories(round);
-
-    for (;;) {
-      services_.control.request_lease(round, stop_requested());
-      const LeaseReply reply = services_.control.take_lease();
-      services_.clock.progress();
-      if (reply.answer == LeaseAnswer::drained) {
-        drained = true;
-        break;
-      }
-      if (reply.answer == LeaseAnswer::stop) {
-        request_stop();
-        break;
-      }
-      if (reply.answer == LeaseAnswer::wait) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        continue;
-      }
-      std::vector<GeneratePrompt> work;
-      for (const PromptId id : reply.lease.prompts) {
-        work.push_back({id, prompts.tokens(id)});
-        expect_ids_fit(fmt::format("{}: prompt {}", layout_.prompts().string(), id),
-                       work.back().tokens, model.config());
-      }
-      const auto trajectories = generator.generate(
-          work,
-          [&](const GenerationCounts& counts) {
-            services_.clock.progress(counts.prompts);
-            fault_point("generate");
-            if (services_.on_prompt) {
-              services_.on_prompt();
-            }
-          },
-          [&] {
-            // Once per batched forward: a long answer is progress before it is finished.
-            services_.clock.progress(generator.counts().prompts);
-            return stop_requested();
-          });
-      if (!trajectories) {
-        continue;  // stopped: the next request tells the coordinator
-      }
-      const Rank rank = services_.comm.rank();
-      TrajectoryWriter writer(directory, {reply.lease.id,
-                                          reply.lease.attempt,
-                                          rank,
-                                          round,
-                                          settings.block_size,
-                                          reply.lease.prompts,
-                                          {}});
-      std::int64_t tokens = 0;
-      std::int64_t forwards = 0;
-      for (const Trajectory& trajectory : *trajectories) {
-        writer.append(trajectory);
-        tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
-        forwards += trajectory.forwards;
-      }
-      writer.finish();
-      fault_point("generate.commit");
-      if (services_.control.request_commit(reply.lease)) {
-        commit_shard(directory, reply.lease.id, reply.lease.attempt, rank);
-        services_.control.commit_done(reply.lease, tokens, forwards);
-      } else {
-        discard_shard(directory, reply.lease.id, reply.lease.attempt, rank);
-      }
-    }
-    const GenerationCounts& counts = generator.counts();
-    spdlog::info(
-        "rank {}: {} prompts, {} tokens, {:.2f} tokens per forward, {:.0f} tokens/s",
-        services_.comm.rank(), counts.prompts, counts.block_tokens,
-        static_cast<double>(counts.block_tokens) /
-            static_cast<double>(std::max<std::int64_t>(1, counts.forwards)),
-        static_cast<double>(counts.block_tokens) /
-            std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
+    drained = generate_with(generator, round, prompts, model.config());
+    log_counts(services_.comm.rank(), generator.counts());
   }
   expect_returned(account);
   return drained;
+}
+
+bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round,
+                              const PromptStore& prompts, const TransformerConfig& model) {
+  const auto show = [&] {
+    services_.clock.progress(generator.counts().prompts);
+    if (services_.on_prompt) {
+      services_.on_prompt();
+    }
+  };
+  LeaseHooks hooks;
+  hooks.request = [&](bool stop) { services_.control.request_lease(round, stop); };
+  hooks.take = [&] {
+    LeaseReply reply = services_.control.take_lease();
+    show();
+    return reply;
+  };
+  hooks.prompt = [&](PromptId id) {
+    std::vector<TokenId> tokens = prompts.tokens(id);
+    expect_ids_fit(fmt::format("{}: prompt {}", layout_.prompts().string(), id), tokens, model);
+    return tokens;
+  };
+  hooks.commit = [&](const Lease& lease, std::vector<Trajectory> trajectories) {
+    const ShardIdentity identity{lease.id,
+                                 lease.attempt,
+                                 services_.comm.rank(),
+                                 round,
+                                 config_.rounds[static_cast<std::size_t>(round - 1)].block_size,
+                                 lease.prompts,
+                                 trajectory_identity(round)};
+    commit_lease(services_.control, layout_.trajectories(round), identity, lease, trajectories);
+    show();
+  };
+  hooks.on_prompt = [&] {
+    show();
+    fault_point("generate");
+  };
+  hooks.stop_requested = [&] {
+    // Once per batched forward: a long answer is progress before it is finished.
+    show();
+    return stop_requested();
+  };
+  const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
+  if (!drained) {
+    request_stop();
+  }
+  return drained;
+}
+
+void JobWorker::ensure_generation_report(std::int32_t round) const {
+  if (services_.comm.rank() == 0 && !std::filesystem::exists(layout_.generation_report(round))) {
+    write_generation_report(round);
+  }
 }
 
 void JobWorker::write_generation_report(std::int32_t round) const {
@@ -182,24 +220,16 @@ void JobWorker::write_generation_report(std::int32_t round) const {
       prompts_of_round(round, PromptStore::open(layout_.prompts()).size());
   const TrajectoryStore store =
       TrajectoryStore::open_complete(layout_.trajectories(round), prompts, SealCheck::size);
-  std::int64_t tokens = 0;
-  std::int64_t forwards = 0;
-  std::int64_t flipped = 0;
-  for (const PromptId id : store.prompt_ids()) {
-    const Trajectory trajectory = store.read(id);
-    tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
-    forwards += trajectory.forwards;
-    flipped += trajectory.flipped_blocks;
-  }
+  const ShardTotals totals = store.totals();
   const nlohmann::json report = {
       {"round", round},
       {"block_size", config_.rounds[static_cast<std::size_t>(round - 1)].block_size},
       {"prompts", store.size()},
-      {"tokens", tokens},
-      {"forwards", forwards},
-      {"tpf",
-       static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, forwards))},
-      {"flipped_blocks", flipped},
+      {"tokens", totals.block_tokens},
+      {"forwards", totals.forwards},
+      {"tpf", static_cast<double>(totals.block_tokens) /
+                  static_cast<double>(std::max<std::int64_t>(1, totals.forwards))},
+      {"flipped_blocks", totals.flipped_blocks},
       {"digest", store.store_digest()}};
   publish_file(layout_.generation_report(round), report.dump(2) + "\n");
 }

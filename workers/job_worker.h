@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "data/prompts/prompt_import.h"
 #include "data/prompts/prompt_store.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
@@ -23,13 +24,14 @@
 
 namespace jforge {
 
+class TrajectoryGenerator;
+
 /// Durable facts that rank 0 reads off the run directory before each command.
 struct DurableFacts {
   bool prompts_imported = false;
   std::int32_t rounds_trained = 0;
   std::int32_t round_generated = 0;
   bool exported = false;
-  std::vector<std::string> models_evaluated;
 };
 
 /// Prompts that a round still has to generate, with their lengths, and the first free lease number.
@@ -50,10 +52,12 @@ struct WorkerServices {
   PhaseClock& clock;
   /// Called on every rank after a training step (round, metrics).
   std::function<void(std::int32_t, const StepMetrics&)> on_step;
-  /// Called on every rank after each generated prompt.
+  /// Called on every rank while it generates: after each forward, prompt, lease and lease answer.
   std::function<void()> on_prompt;
   /// Called on every rank after each evaluated problem.
   std::function<void(const EvaluationProgress&)> on_evaluation;
+  /// Called on rank 0 while prompts are imported.
+  std::function<void(const ImportProgress&)> on_import;
 };
 
 /// Which checkpoint a job continues from (--resume).
@@ -65,25 +69,34 @@ struct ResumeChoice {
 
 class JobWorker {
  public:
-  /// `identity` goes into every checkpoint; `accepted` are identity keys whose change the user
-  /// accepted.
-  JobWorker(const JobConfig& config, WorkerServices services,
-            std::map<std::string, std::string> identity, std::vector<std::string> accepted);
+  /// Changes of identity that a checkpoint may be older than.
+  struct Accepted {
+    std::vector<std::string> keys;            ///< Of this start.
+    std::vector<IdentityDifference> earlier;  ///< Recorded in the run directory.
+  };
+  /// `identity` goes into every checkpoint.
+  JobWorker(const JobConfig& config, WorkerServices services, Identity identity, Accepted accepted);
   ~JobWorker();
 
   /// Collective. Finds the checkpoint to go on from and says which it skipped and why. Call once,
-  /// first. Throws ConfigError when its identity differs, DataError when --resume PATH does not
-  /// hold.
+  /// first. Throws ConfigError when its identity differs, or the imported prompts' import was of
+  /// other settings; DataError when --resume PATH does not hold.
   void resume(const ResumeChoice& choice);
 
   /// Rank 0: what is durable now.
   [[nodiscard]] DurableFacts facts() const;
-  /// Rank 0: what round `round` still has to generate, shards verified.
+  /// Rank 0: what round `round` still has to generate. Every shard is verified; those that do not
+  /// hold are renamed to *.damaged, those that another configuration or model generated to *.stale.
   [[nodiscard]] OpenPrompts open_prompts(std::int32_t round) const;
 
   /// Collective. Carries a command out (all kinds but report and finish). Returns false when a stop
   /// was requested: what must be durable is.
   [[nodiscard]] bool execute(const Command& command);
+
+  /// Rank 0 (no effect on others): writes round `round`'s generation.json if it is not there: a
+  /// rank that died after the last commit left none. Not collective. Throws DataError when a
+  /// trajectory is missing.
+  void ensure_generation_report(std::int32_t round) const;
 
   /// Steps of the round that is being trained; 0 outside of training.
   [[nodiscard]] std::int64_t round_steps() const noexcept { return round_steps_; }
@@ -93,22 +106,44 @@ class JobWorker {
  private:
   /// The end of a phase: every byte its account was charged must have come back.
   static void expect_returned(const MemoryAccount& account);
+  [[nodiscard]] PromptImportConfig import_config() const;
+  [[nodiscard]] PromptEncoder prompt_encoder() const;
+  /// Collective. Imported prompts must be those of this configuration; the import's report is
+  /// written again if a crash came before it.
+  void check_prompts() const;
   /// Collective. The imported prompts' digest becomes part of the identity as soon as there are
   /// any.
   void identify_prompts();
+  /// Hash of what the weights after `rounds_done` rounds come from: the model, or the checkpoint
+  /// that ended the last of those rounds.
+  [[nodiscard]] std::string weights_origin(std::int32_t rounds_done) const;
+  /// The identity of round `round`'s trajectories (trajectory_identity.h) while execute() generates
+  /// or trains it.
+  [[nodiscard]] std::string trajectory_identity(std::int32_t round) const;
+  /// Rank 0: renames the shards of another identity.
+  void set_stale_shards_aside(std::int32_t round) const;
   [[nodiscard]] bool import_prompts();
   [[nodiscard]] bool generate(std::int32_t round);
   [[nodiscard]] bool train(std::int32_t round);
   [[nodiscard]] bool export_final();
+  /// Content of export.json: what the exported model is made from, and how.
+  [[nodiscard]] std::string export_record() const;
   [[nodiscard]] bool evaluate(const std::string& name);
 
   [[nodiscard]] bool generate_leases(std::int32_t round);
+  [[nodiscard]] bool generate_with(TrajectoryGenerator& generator, std::int32_t round,
+                                   const PromptStore& prompts, const TransformerConfig& model);
+  [[nodiscard]] std::int32_t generation_places(std::int32_t round, std::int64_t num_prompts) const;
   void write_generation_report(std::int32_t round) const;
-  /// Weights as they are after `rounds_done` rounds, in memory.
+  /// Weights as they are after `rounds_done` rounds, in memory. Throws DataError when the
+  /// checkpoint that they are in is gone.
   ModelState& weights_after(std::int32_t rounds_done);
-  /// Collective. The checkpoint that ended round `round`, verified. Throws DataError when there is
-  /// none.
-  [[nodiscard]] Checkpoint final_checkpoint(std::int32_t round, std::int64_t num_prompts) const;
+  [[nodiscard]] bool resumes_at_end_of(std::int32_t round) const;
+  [[nodiscard]] bool resumes_within(std::int32_t round) const;
+  /// Directory of the checkpoint that ended round `round`. Throws DataError when there is none.
+  [[nodiscard]] std::filesystem::path final_checkpoint_directory(std::int32_t round) const;
+  /// Collective. That checkpoint, verified.
+  [[nodiscard]] Checkpoint final_checkpoint(std::int32_t round) const;
   [[nodiscard]] std::vector<PromptId> prompts_of_round(std::int32_t round,
                                                        std::int64_t num_prompts) const;
   [[nodiscard]] std::int64_t required_positions(std::int32_t round, const PromptStore& prompts,
@@ -116,8 +151,8 @@ class JobWorker {
 
   const JobConfig& config_;
   WorkerServices services_;
-  std::map<std::string, std::string> identity_;
-  std::vector<std::string> accepted_;
+  Identity identity_;
+  Accepted accepted_;
   RunLayout layout_;
   MemoryAccount weights_account_{"weights"};
   std::unique_ptr<ModelState> model_;
@@ -125,6 +160,7 @@ class JobWorker {
       -1;  ///< Rounds whose training the weights in memory have seen; −1: none loaded.
   std::optional<Checkpoint> resume_point_;  ///< Newest valid checkpoint at start.
   std::int32_t rounds_trained_ = 0;
+  std::string trajectory_origin_;  ///< weights_origin of the round at hand, equal on every rank.
   std::int64_t round_steps_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "runtime/error.h"
 #include "runtime/random.h"
@@ -82,13 +83,20 @@ std::int32_t select_state(const NoiseScheduleOptions& options, std::span<const T
   expect(!states.empty() && states.size() % width == 0, "states are not whole blocks");
   const std::int32_t index = schedule_index(options, prompt_id, block);
   const auto fixed_point = states.last(width);
+  std::size_t first = 0;
   std::int32_t best = 0;
-  std::int64_t best_distance = 0;
-  for (std::size_t s = 0; s * width < states.size(); ++s) {
+  std::int64_t best_distance = std::numeric_limits<std::int64_t>::max();
+  if (options.drop_initial_state) {
+    // In the authors' list the fixed point stands first as well, so it wins ties.
+    first = 1;
+    best = static_cast<std::int32_t>(states.size() / width) - 1;
+    best_distance = schedule_distance(options, 0, block_size, index);
+  }
+  for (std::size_t s = first; s * width < states.size(); ++s) {
     const auto state = states.subspan(s * width, width);
     const std::int64_t distance = schedule_distance(
         options, unconverged_tokens(state, fixed_point, options.measure), block_size, index);
-    if (s == 0 || distance < best_distance) {
+    if (distance < best_distance) {
       best = static_cast<std::int32_t>(s);
       best_distance = distance;
     }

@@ -44,6 +44,9 @@ struct NoiseScheduleOptions {
   ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
   UnconvergedMeasure measure = UnconvergedMeasure::prefix;
   ScheduleTarget target = ScheduleTarget::ratio;
+  /// Never the initial draft. As in the authors' data, where the first recorded state is an alias
+  /// of the fixed point, which therefore also wins ties.
+  bool drop_initial_state = false;
   std::uint64_t seed = 0;   ///< Used by ScheduleKind::random only.
   std::uint64_t round = 0;  ///< Used by ScheduleKind::random only.
 

@@ -49,7 +49,16 @@ std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs) 
 
 SampleOrder::SampleOrder(const SampleOrderOptions& options) : options_(options) {
   options_.validate();
-  permutation_ = epoch_permutation(options_.seed, options_.round, 0, options_.num_samples);
+}
+
+std::int64_t SampleOrder::at(std::int64_t index) const {
+  expect(index >= 0, "a negative place in the order of samples");
+  const std::int64_t epoch = index / options_.num_samples;
+  if (epoch != epoch_) {
+    permutation_ = epoch_permutation(options_.seed, options_.round, epoch, options_.num_samples);
+    epoch_ = epoch;
+  }
+  return permutation_[static_cast<std::size_t>(index % options_.num_samples)];
 }
 
 std::vector<std::int64_t> SampleOrder::next_batch() {
@@ -58,19 +67,11 @@ std::vector<std::int64_t> SampleOrder::next_batch() {
   while (static_cast<std::int64_t>(batch.size()) < options_.batch_samples) {
     if (cursor_.position == options_.num_samples) {
       cursor_ = {cursor_.epoch + 1, 0};
-      permutation_ =
-          epoch_permutation(options_.seed, options_.round, cursor_.epoch, options_.num_samples);
     }
-    batch.push_back(permutation_[static_cast<std::size_t>(cursor_.position)]);
+    batch.push_back(at(cursor_.epoch * options_.num_samples + cursor_.position));
     ++cursor_.position;
   }
   return batch;
-}
-
-std::vector<std::int64_t> SampleOrder::batch_of_step(std::int64_t step) const {
-  SampleOrder other(*this);
-  other.seek_step(step);
-  return other.next_batch();
 }
 
 void SampleOrder::seek(SampleCursor cursor) {
@@ -80,17 +81,7 @@ void SampleOrder::seek(SampleCursor cursor) {
         "belongs to another set of samples",
         cursor.epoch, cursor.position, options_.num_samples));
   }
-  if (cursor.epoch != cursor_.epoch) {
-    permutation_ =
-        epoch_permutation(options_.seed, options_.round, cursor.epoch, options_.num_samples);
-  }
   cursor_ = cursor;
-}
-
-void SampleOrder::seek_step(std::int64_t step) {
-  expect(step >= 0, "step is negative");
-  const std::int64_t position = step * options_.batch_samples;
-  seek({position / options_.num_samples, position % options_.num_samples});
 }
 
 std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options, std::int64_t steps) {

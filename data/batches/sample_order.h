@@ -46,19 +46,20 @@ class SampleOrder {
   /// Sample ids of the next global batch, in order; the cursor moves behind them. A batch may span
   /// an epoch's end.
   [[nodiscard]] std::vector<std::int64_t> next_batch();
-  /// Sample ids of step `step` (0-based), wherever the cursor is; the cursor stays.
-  [[nodiscard]] std::vector<std::int64_t> batch_of_step(std::int64_t step) const;
+  /// Sample id at position `index` ≥ 0 of the stream; the cursor stays. Cheap while the epoch is
+  /// the one last asked for.
+  [[nodiscard]] std::int64_t at(std::int64_t index) const;
 
+  [[nodiscard]] const SampleOrderOptions& options() const noexcept { return options_; }
   [[nodiscard]] SampleCursor cursor() const { return cursor_; }
   /// Continues from `cursor`. DataError when it is outside of this order.
   void seek(SampleCursor cursor);
-  /// Continues with step `step`.
-  void seek_step(std::int64_t step);
 
  private:
   SampleOrderOptions options_;
   SampleCursor cursor_;
-  std::vector<std::int64_t> permutation_;  ///< Of epoch `cursor_.epoch`.
+  mutable std::int64_t epoch_ = -1;  ///< Of permutation_.
+  mutable std::vector<std::int64_t> permutation_;
 };
 
 /// The samples that the first `steps` steps consume, each once, in order of first use: what a round

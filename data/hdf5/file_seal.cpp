@@ -100,7 +100,8 @@ void check_seal(const std::filesystem::path& path, SealCheck check) {
     return;
   }
   std::ifstream file = open_input(path);
-  std::error_code error = file ? std::error_code() : std::error_code(errno, std::generic_category());
+  std::error_code error =
+      file ? std::error_code() : std::error_code(errno, std::generic_category());
   const std::uint64_t file_bytes = error ? 0 : std::filesystem::file_size(path, error);
   if (error) {
     const std::string what = fmt::format("{}: cannot open: {}", path.string(), error.message());

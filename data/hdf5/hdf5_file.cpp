@@ -139,6 +139,19 @@ hid_t opened(Open open) {
   return id;
 }
 
+/// A file that is there but cannot be opened is the system's fault: it must not count as damaged.
+void await_present(const std::filesystem::path& path, double wait_seconds) {
+  try {
+    await_file(path, wait_seconds);
+  } catch (const DataError& error) {
+    std::error_code reason;
+    if (std::filesystem::exists(path, reason) || reason) {
+      throw EnvironmentError(error.what());
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
@@ -227,7 +240,7 @@ void Hdf5Writer::close() {
 Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, SealCheck check,
                        std::optional<double> wait_seconds)
     : path_(path) {
-  await_file(path_, wait_seconds ? *wait_seconds : publication_wait_seconds(path_));
+  await_present(path_, wait_seconds ? *wait_seconds : publication_wait_seconds(path_));
   check_seal(path_, check);
   const auto lock = hdf5_lock();
   const Hdf5Handle access = file_access(place());

@@ -27,6 +27,9 @@ PromptEncoder make_prompt_encoder(const BytePairTokenizer& tokenizer,
   encoder.encode = [tokenizer, render](std::string_view text) {
     return tokenizer.encode(render(text));
   };
+  encoder.holds_control_tokens = [tokenizer](std::string_view text) {
+    return tokenizer.holds_special_token(text);
+  };
   // The rendering of a fixed text tells templates and system texts apart.
   encoder.identity =
       tokenizer.content_hash() + "-" + hash_hex(hash64(std::string_view(render("identity"))));

@@ -22,6 +22,9 @@ struct PromptEncoder {
   std::function<std::vector<TokenId>(std::string_view text)> encode;
   /// What the ids depend on besides the text; part of a store's identity.
   std::string identity;
+  /// Whether a text spells control tokens ("<|im_end|>"), which `encode` turns into their ids as
+  /// Hugging Face's tokenizers do. May be empty: then nothing is counted. Called as `encode`.
+  std::function<bool(std::string_view text)> holds_control_tokens = {};
 };
 
 /// Renders {system?, user: text} with the generation prompt and encodes it. Without `system` the

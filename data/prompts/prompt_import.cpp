@@ -91,6 +91,9 @@ class Selection {
           continue;
         }
         const PromptCandidate& from = candidates_[order_[rank]];
+        if (encoder.holds_control_tokens && encoder.holds_control_tokens(from.text)) {
+          ++report_.with_control_tokens;
+        }
         kept.emplace_back(
             rank, StoredPrompt{std::move(tokens[i]), hashes_[order_[rank]], from.file, from.line});
       }
@@ -223,6 +226,7 @@ std::string ImportReport::to_json() const {
   }
   json["kept"] = kept;
   json["tokens"] = tokens;
+  json["with_control_tokens"] = with_control_tokens;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

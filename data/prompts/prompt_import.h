@@ -50,6 +50,8 @@ struct ImportReport {
   std::vector<DroppedByRule> dropped;  ///< In the order applied.
   std::int64_t kept = 0;
   std::int64_t tokens = 0;  ///< Of the kept prompts.
+  /// Kept prompts whose text spells control tokens of the tokenizer (PROMPT_FORMAT.md).
+  std::int64_t with_control_tokens = 0;
   double seconds = 0;
 
   /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).

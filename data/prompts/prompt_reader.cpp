@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "data/prompts/json_path_internal.h"
@@ -36,6 +37,36 @@ RecordValue to_value(simdjson::dom::element element) {
   }
   value.text = simdjson::minify(element);
   return value;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// JSON `text` with ".0" behind each integer of 19 digits and more, which makes it a number of
+/// double precision: a field that nobody asks for must not cost the record.
+std::string with_long_integers_as_decimals(std::string_view text) {
+  constexpr std::size_t kLong = 19;
+  std::string result;
+  result.reserve(text.size() + 64);
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (in_string || !is_digit(c)) {
+      const std::size_t size = in_string && c == '\\' && at + 1 < text.size() ? 2 : 1;
+      in_string = in_string != (c == '"');
+      result += text.substr(at, size);
+      at += size;
+      continue;
+    }
+    // A number starts here: its fraction and exponent are taken along below.
+    std::size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
+    const std::size_t digits = end - at;
+    const std::size_t rest = std::min(text.find_first_not_of("0123456789.eE+-", end), text.size());
+    const bool integer = rest == end;
+    result += text.substr(at, rest - at);
+    result += integer && digits >= kLong ? ".0" : "";
+    at = rest;
+  }
+  return result;
 }
 
 /// State of one pass over the files.
@@ -90,7 +121,12 @@ class Reading {
       return fmt::format("longer than {} bytes", kMaxRecordBytes);
     }
     simdjson::dom::element root;
-    if (const auto error = parser_.parse(raw.text).get(root)) {
+    auto error = parser_.parse(raw.text).get(root);
+    if (error) {
+      // Which error a long integer makes depends on the version of simdjson.
+      error = parser_.parse(with_long_integers_as_decimals(raw.text)).get(root);
+    }
+    if (error) {
       return std::string(simdjson::error_message(error));
     }
     for (std::size_t i = 0; i < filters_.size(); ++i) {

@@ -53,9 +53,10 @@ struct PromptReaderResult {
 };
 
 /// Reads all files. A record that is not valid JSON or UTF-8, is longer than 64 MiB, or has no text
-/// at the field is quarantined. `progress`, when given, is called about once a megabyte with
-/// records and bytes so far. DataError when more records are bad than allowed (naming the first),
-/// or a file cannot be read; ConfigError for malformed rules.
+/// at the field is quarantined; integers beyond 64 bits are read in double precision. `progress`,
+/// when given, is called about once a megabyte with records and bytes so far. DataError when more
+/// records are bad than allowed (naming the first), or a file cannot be read; ConfigError for
+/// malformed rules.
 [[nodiscard]] PromptReaderResult read_prompts(
     const PromptReaderOptions& options,
     const std::function<void(std::int64_t records, std::int64_t bytes)>& progress = {});

@@ -1,15 +1,14 @@
 #include "data/prompts/record_stream.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "data/tokenizer/unpacked_file.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -18,21 +17,7 @@ namespace jforge {
 class RecordStream::Source {
  public:
   explicit Source(const std::filesystem::path& path)
-      : path_(path.string()), buffer_(std::size_t{1} << 20) {
-    std::error_code error;
-    if (std::filesystem::is_directory(path, error)) {
-      throw DataError(fmt::format("{}: is a directory, not a file of prompts", path_));
-    }
-    // zlib reads files that are not gzip as they are.
-    file_ = gzopen(path.c_str(), "rb");
-    if (file_ == nullptr) {
-      throw DataError(fmt::format("{}: cannot open: {}", path_, std::strerror(errno)));
-    }
-    gzbuffer(file_, 1 << 18);
-  }
-  ~Source() { gzclose(file_); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+      : path_(path.string()), file_(open(path)), buffer_(std::size_t{1} << 20) {}
 
   /// Next byte without taking it; −1 at the end.
   int peek() {
@@ -83,25 +68,28 @@ class RecordStream::Source {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  bool refill() {
-    const int count = gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
-    if (count <= 0) {
-      int code = Z_OK;
-      const char* message = gzerror(file_, &code);
-      if (code != Z_OK && code != Z_STREAM_END) {
-        refuse(fmt::format("cannot be read further: {}",
-                           code == Z_ERRNO ? std::strerror(errno) : message));
-      }
-      return false;
+  static std::unique_ptr<UnpackedFile> open(const std::filesystem::path& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      throw DataError(fmt::format("{}: is a directory, not a file of prompts", path.string()));
     }
+    return std::make_unique<UnpackedFile>(path);
+  }
+
+  bool refill() {
     at_ = 0;
-    end_ = static_cast<std::size_t>(count);
-    bytes_ += count;
-    return true;
+    end_ = 0;
+    try {
+      end_ = file_->read(buffer_);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{} (behind line {})", error.what(), line_));
+    }
+    bytes_ += static_cast<std::int64_t>(end_);
+    return end_ > 0;
   }
 
   std::string path_;
-  gzFile file_ = nullptr;
+  std::unique_ptr<UnpackedFile> file_;
   std::vector<char> buffer_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;

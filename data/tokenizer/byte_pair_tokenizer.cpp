@@ -219,6 +219,19 @@ std::string BytePairTokenizer::decode(std::span<const TokenId> ids, bool skip_sp
   return text;
 }
 
+bool BytePairTokenizer::holds_special_token(std::string_view utf8_text) const {
+  bool found = false;
+  const auto look = [&](std::string_view /*part*/, const AddedToken* token) {
+    found = found || (token != nullptr && token->special);
+  };
+  tables_->raw_added.split(utf8_text, look);
+  if (!tables_->normalised_added.empty()) {
+    tables_->normalised_added.split(tables_->nfc ? to_nfc(utf8_text) : std::string(utf8_text),
+                                    look);
+  }
+  return found;
+}
+
 bool BytePairTokenizer::has_token(TokenId id) const {
   return tables_->ids.kind(id) != IdTable::Kind::none;
 }

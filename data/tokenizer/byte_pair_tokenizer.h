@@ -58,6 +58,9 @@ class BytePairTokenizer {
   /// Whether `id` names a token, ordinary or added.
   [[nodiscard]] bool has_token(TokenId id) const;
 
+  /// Whether encode() finds a special token in `utf8_text`, such as "<|im_end|>".
+  [[nodiscard]] bool holds_special_token(std::string_view utf8_text) const;
+
   /// Highest id + 1 (ids need not be contiguous; a model's embedding may be larger).
   [[nodiscard]] std::int64_t vocabulary_size() const;
 

@@ -3,18 +3,17 @@
 
 #include <fmt/core.h>
 #include <xxhash.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
 #include <iterator>
-#include <memory>
 
 #include "data/tokenizer/json_fields.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/unicode.h"
+#include "data/tokenizer/unpacked_file.h"
 #include "runtime/durable_file.h"
 
 namespace jforge {
@@ -24,23 +23,14 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 std::string read_gz(const fs::path& file) {
-  const std::unique_ptr<gzFile_s, decltype(&gzclose_r)> stream(gzopen(file.c_str(), "rb"),
-                                                               &gzclose_r);
-  if (stream == nullptr) {
-    throw DataError(fmt::format("cannot open {}: check path and permissions", file.string()));
+  UnpackedFile unpacked(file);
+  if (!unpacked.is_gzip()) {
+    throw DataError(fmt::format("{} is not gzip data: copy it again", file.string()));
   }
   std::string bytes;
   std::array<char, 1 << 16> buffer{};
-  for (;;) {
-    const int got = gzread(stream.get(), buffer.data(), static_cast<unsigned>(buffer.size()));
-    if (got <= 0) break;
-    bytes.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  int status = Z_OK;
-  gzerror(stream.get(), &status);
-  // zlib hands plain files through unchanged and reports a cut stream only as an error code.
-  if (status != Z_OK || gzdirect(stream.get()) != 0) {
-    throw DataError(fmt::format("{} is damaged or not gzip data: copy it again", file.string()));
+  while (const std::size_t count = unpacked.read(buffer)) {
+    bytes.append(buffer.data(), count);
   }
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "data/trajectories/trajectory_digest.h"
 #include "runtime/durable_file.h"
@@ -108,6 +109,19 @@ std::int64_t TrajectoryReader::packed_length(std::size_t index) const {
   const std::int64_t prompt = prompt_offset_[index + 1] - prompt_offset_[index];
   const std::int64_t blocks = block_offset_[index + 1] - block_offset_[index];
   return prompt + 2 * identity_.block_size * blocks;
+}
+
+ShardTotals& ShardTotals::operator+=(const ShardTotals& other) {
+  block_tokens += other.block_tokens;
+  forwards += other.forwards;
+  flipped_blocks += other.flipped_blocks;
+  return *this;
+}
+
+ShardTotals TrajectoryReader::totals() const {
+  return {.block_tokens = identity_.block_size * static_cast<std::int64_t>(num_states_.size()),
+          .forwards = std::reduce(forwards_.begin(), forwards_.end()),
+          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end())};
 }
 
 Trajectory TrajectoryReader::read(std::size_t index) const {

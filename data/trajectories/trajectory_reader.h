@@ -12,6 +12,16 @@
 
 namespace jforge {
 
+/// Sums over records, from the index alone.
+struct ShardTotals {
+  std::int64_t block_tokens = 0;    ///< n · blocks
+  std::int64_t forwards = 0;        ///< Prefill excluded.
+  std::int64_t flipped_blocks = 0;  ///< Blocks that did not reach their fixed point.
+
+  bool operator==(const ShardTotals&) const = default;
+  ShardTotals& operator+=(const ShardTotals& other);
+};
+
 /// An open shard: its identity and index in memory, token arrays read record by record. Not
 /// thread-safe.
 class TrajectoryReader {
@@ -31,6 +41,8 @@ class TrajectoryReader {
 
   /// Length of record `index` as a packed sequence, P + 2·n·N, from the index alone.
   [[nodiscard]] std::int64_t packed_length(std::size_t index) const;
+  /// Sums over the shard's records, from the index alone.
+  [[nodiscard]] ShardTotals totals() const;
   /// Record `index`. DataError when its tokens cannot be read or break a rule of trajectories.
   [[nodiscard]] Trajectory read(std::size_t index) const;
 

@@ -102,7 +102,7 @@ void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
   ShardInfo info;
   try {
     const TrajectoryReader reader(path, check);
-    info = {path, reader.identity(), reader.prompt_ids(), reader.digests(), {}};
+    info = {path, reader.identity(), reader.prompt_ids(), reader.digests(), {}, reader.totals()};
     for (std::size_t i = 0; i < reader.size(); ++i) {
       info.packed_lengths.push_back(reader.packed_length(i));
     }
@@ -166,6 +166,14 @@ Trajectory TrajectoryStore::read(PromptId prompt_id) const {
                                 shards_.size()));
   }
   return reader(found->second.first).read(found->second.second);
+}
+
+ShardTotals TrajectoryStore::totals() const {
+  ShardTotals totals;
+  for (const ShardInfo& shard : shards_) {
+    totals += shard.totals;
+  }
+  return totals;
 }
 
 std::string TrajectoryStore::store_digest() const {

@@ -25,6 +25,7 @@ struct ShardInfo {
   std::vector<PromptId> prompt_ids;          ///< In file order.
   std::vector<std::uint64_t> digests;        ///< Of the records, in file order.
   std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N of the records, in file order.
+  ShardTotals totals;                        ///< Over the records.
 };
 
 /// A file under a shard's name that does not hold: its prompts count as not done.
@@ -65,6 +66,9 @@ class TrajectoryStore {
   /// The record of `prompt_id`, read from its shard; the last few shards stay open. DataError when
   /// the store has none or its shard is damaged.
   [[nodiscard]] Trajectory read(PromptId prompt_id) const;
+
+  /// Sums over all records, as found when the store was opened: no shard is read again.
+  [[nodiscard]] ShardTotals totals() const;
 
   /// Digest over all records sorted by prompt id, 16 hex digits: independent of ranks and leases.
   [[nodiscard]] std::string store_digest() const;

@@ -15,6 +15,21 @@
 
 namespace jforge {
 
+namespace {
+
+// Not JobConfig::validate(): an evaluation needs neither prompts nor rounds.
+void refuse_as_a_run_does(const JobConfig& config) {
+  if (config.model.compute != ComputeType::float32) {
+    throw ConfigError(
+        "model.compute = \"bfloat16\" is not there in this version; it computes in \"float32\"");
+  }
+  if (!(config.run.hang_limit_seconds >= 10)) {
+    throw ConfigError("run.hang_limit_seconds must be at least 10");
+  }
+}
+
+}  // namespace
+
 EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& settings)
     : comm_(session.world().duplicate()),
       requests_(session.world().duplicate()),
@@ -28,6 +43,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   if (model_directory_.empty()) {
     throw ConfigError("no model given: use --model or [model] source");
   }
+  refuse_as_a_run_does(config_);
   // "DIR/" and "DIR/." are called DIR.
   const auto absolute = std::filesystem::absolute(model_directory_ / "").lexically_normal();
   name_ = settings.name.empty() ? absolute.parent_path().filename().string() : settings.name;
@@ -35,7 +51,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   const CoordinatorConfig heartbeats{config_.run.heartbeat_limit_seconds,
                                      config_.generate.lease_seconds};
   heartbeats.validate();
-  clock_.enter("load the model", config_.run.hang_limit_seconds);
+  clock_.enter("start", config_.run.hang_limit_seconds);
   watchdog_.emplace(clock_);
   if (root()) {
     coordinator_.emplace(requests_, replies_, mailbox_, heartbeats);
@@ -46,15 +62,24 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
 }
 
 bool EvaluationSession::load_model() {
-  const bool stop = agree(comm_, stop_requested(), [&] {
+  clock_.enter("load the model", config_.run.hang_limit_seconds);
+  (void)agree(comm_, false, [&] {
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
     model_->load_hf(model_directory_);
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());
-      make_directory(directory());
     }
   });
+  // Whether another host's job is alive takes longer to find out than some limits on hanging.
+  clock_.enter("take the output directory", 0);
+  const bool stop = agree(comm_, stop_requested(), [&] {
+    if (root()) {
+      make_directory(directory());
+      lock_.emplace(out_);
+    }
+  });
+  clock_.enter("evaluate", config_.run.hang_limit_seconds);
   display_.begin("evaluate " + name_);
   return !stop;
 }
@@ -101,6 +126,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   if (!finished && root()) {
     spdlog::warn("stopped; every finished sample is safe, run the same command again to go on");
   }
+  lock_.reset();
   control_->close();
   // The other ranks' last messages are sent before their channels close; the barrier makes them
   // arrive first.

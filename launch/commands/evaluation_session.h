@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "coordinator/run_lock.h"
 #include "launch/commands/progress_display.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
@@ -34,13 +35,14 @@ class EvaluationSession {
     std::string folder;  ///< Under `out`, for the evaluation's files.
   };
 
-  /// Collective. Reads the configuration on rank 0 and starts heartbeats: a rank that is silent
-  /// ends the job.
+  /// Collective. Reads the configuration on rank 0, refuses what `jforge run` refuses of [run] and
+  /// [model], and starts heartbeats: a rank that is silent ends the job.
   EvaluationSession(const MpiSession& session, const Settings& settings);
 
   [[nodiscard]] JobConfig& config() noexcept { return config_; }
   [[nodiscard]] bool root() const { return comm_.rank() == 0; }
-  /// Collective. False when a stop was asked for.
+  /// Collective. Takes `out` for this job alone until finish(): EnvironmentError while another job
+  /// has it. False when a stop was asked for.
   [[nodiscard]] bool load_model();
   /// After load_model().
   [[nodiscard]] ModelUnderTest model() const;
@@ -66,6 +68,7 @@ class EvaluationSession {
   std::optional<Coordinator> coordinator_;
   std::optional<ControlChannel> control_;
   std::unique_ptr<KernelSet> kernels_;
+  std::optional<RunLock> lock_;  ///< Rank 0's, on out_.
   MemoryAccount account_{"evaluation"};
   std::unique_ptr<ModelState> model_;
   ProgressDisplay display_;

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "data/prompts/record_stream.h"
 #include "data/tasks/code/code_tasks.h"
@@ -13,31 +17,40 @@
 #include "launch/commands/commands.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/hang_watchdog.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/evaluate/host_programs.h"
 #include "workers/evaluate/sandbox/grading_pool.h"
 #include "workers/evaluate/sandbox/sandbox.h"
+#include "workers/evaluate/work_queue.h"
 
 namespace jforge {
 
 namespace {
 
 constexpr std::chrono::seconds kProgressInterval{10};
+constexpr std::chrono::milliseconds kGradingPoll{5};
+constexpr std::int64_t kMostPerLease = 16;
+/// Longer than this no program runs or waits without a sign of life.
+constexpr double kHangSeconds = 600;
 
 struct Completion {
   std::size_t problem = 0;  ///< Index into the task's records.
   std::optional<std::string> answer;
 };
 
-/// The names by which completions may call a problem: its task_id, and the part of that behind the
-/// last '/' where it is one problem's only.
+/// The names by which completions may call a problem: its task_id, and where it is one problem's
+/// only the part of that behind the last '/', alone or behind the suite's name ("Mbpp/11" for
+/// MBPP's 11). What belongs to another suite is no name.
 class ProblemNames {
  public:
   explicit ProblemNames(const std::vector<TaskRecord>& records) {
     std::map<std::string, int, std::less<>> uses;
     for (std::size_t index = 0; index < records.size(); ++index) {
       names_.push_back(name_of(records[index]));
+      suites_.push_back(suite_of(records[index].id));
       places_.emplace(names_.back(), index);
       ++uses[last_part(names_.back())];
     }
@@ -54,7 +67,11 @@ class ProblemNames {
       return place->second;
     }
     const auto part = parts_.find(last_part(id));
-    return part == parts_.end() ? std::nullopt : std::optional(part->second);
+    if (part == parts_.end() ||
+        (id.find('/') != std::string::npos && suite_of(id) != suites_[part->second])) {
+      return std::nullopt;
+    }
+    return part->second;
   }
 
  private:
@@ -64,7 +81,20 @@ class ProblemNames {
   }
   static std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 1); }
 
+  /// "mbpp" of "Mbpp/11" and of "mbpp_plus@0.1.0/0": the name without its variant, in lower case.
+  static std::string suite_of(const std::string& id) {
+    std::string suite;
+    for (const char c : id.substr(0, id.rfind('/'))) {
+      if (c == '_' || c == '@') {
+        break;
+      }
+      suite += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+    return suite;
+  }
+
   std::vector<std::string> names_;
+  std::vector<std::string> suites_;
   std::map<std::string, std::size_t, std::less<>> places_;
   std::map<std::string, std::size_t, std::less<>> parts_;
 };
@@ -165,20 +195,6 @@ nlohmann::json pass_at_1(const nlohmann::json& problems) {
   return result;
 }
 
-int ranks_on_this_host(const Communicator& comm) {
-  std::string all;
-  for (const std::string& host : gather_texts(comm, host_name() + "\n", 0)) {
-    all += host;
-  }
-  all = broadcast_text(comm, all, 0);
-  int count = 0;
-  for (std::size_t begin = 0, end = 0; (end = all.find('\n', begin)) != std::string::npos;
-       begin = end + 1) {
-    count += all.compare(begin, end - begin, host_name()) == 0 ? 1 : 0;
-  }
-  return count;
-}
-
 class GradeSession {
  public:
   GradeSession(const GradeOptions& options, const Communicator& comm)
@@ -192,40 +208,28 @@ class GradeSession {
       require_all(completions_, *names_, records_.size(), options_.completions);
     }
     if (task_->runs_code()) {
-      sandbox_ = std::make_unique<Sandbox>();
+      SandboxOptions options;
+      options.cancelled = [this] {
+        ++waits_;
+        return abandoned_ || stop_requested();
+      };
+      sandbox_ = std::make_unique<Sandbox>(options);
     }
   }
 
-  /// This rank's share, as lines of "INDEX VERDICT"; stops early when asked to.
-  [[nodiscard]] std::string grade(int jobs) {
-    std::string lines;
-    std::size_t done = 0;
-    const auto keep = [&](const std::vector<GradedAnswer>& graded) {
-      for (const GradedAnswer& one : graded) {
-        lines += fmt::format("{} {}\n", one.ticket, dump(to_json(one.verdict)));
-      }
-      done += graded.size();
-    };
-    const auto ranks = static_cast<std::size_t>(comm_.size());
-    const auto rank = static_cast<std::size_t>(comm_.rank());
-    const std::size_t share = (completions_.size() + ranks - 1 - rank) / ranks;
-    auto shown = std::chrono::steady_clock::now();
-    GradingPool pool(sandbox_.get(), jobs);
-    for (std::size_t index = rank; index < completions_.size(); index += ranks) {
-      if (stop_requested()) {
-        return lines;
-      }
-      const Completion& completion = completions_[index];
-      pool.submit(static_cast<std::int64_t>(index), *task_, completion.answer,
-                  records_[completion.problem]);
-      keep(pool.take());
-      if (std::chrono::steady_clock::now() - shown > kProgressInterval) {
-        shown = std::chrono::steady_clock::now();
-        spdlog::info("{}: {} of this rank's {} completions graded", task_->name(), done, share);
-      }
-    }
-    keep(pool.drain());
-    return lines;
+  [[nodiscard]] bool runs_code() const { return task_->runs_code(); }
+
+  /// Collective. What this rank grades, as lines of "INDEX VERDICT"; a stop on any rank ends it
+  /// early on all, with false.
+  [[nodiscard]] bool grade(const HostPrograms& programs, PhaseClock& clock, std::string& lines) {
+    WorkQueue queue(comm_, {std::ssize(completions_)}, kMostPerLease);
+    clock.enter("grade", kHangSeconds);
+    // Another rank may need longer; that it hangs is for its own clock to say.
+    const bool stopped = work_together(
+        comm_, queue, [&] { lines = grade_leases(programs, queue, clock); },
+        [&] { clock.enter("grade, waiting for other ranks", 0); });
+    queue.close();
+    return !agree(comm_, stopped || stop_requested(), {});
   }
 
   /// On rank 0: all ranks' lines into the verdict file.
@@ -258,6 +262,59 @@ class GradeSession {
   }
 
  private:
+  [[nodiscard]] std::string grade_leases(const HostPrograms& programs, WorkQueue& queue,
+                                         PhaseClock& clock) {
+    std::string lines;
+    std::int64_t pending = 0;
+    std::uint64_t signs = 0;
+    auto shown = std::chrono::steady_clock::now();
+    GradingPool pool(sandbox_.get(), programs.threads, programs.turns.get());
+    // Behind the pool, so that its programs end before it waits for them.
+    const Abandon abandon{abandoned_};
+    const auto attend = [&] {
+      for (const GradedAnswer& one : pool.take()) {
+        lines += fmt::format("{} {}\n", one.ticket, dump(to_json(one.verdict)));
+        queue.finished();
+        pending -= 1;
+      }
+      if (std::exchange(signs, pool.signs_of_life() + waits_) != signs) {
+        clock.progress();
+      }
+      if (stop_requested()) {
+        queue.stop();
+      }
+      if (std::chrono::steady_clock::now() - shown > kProgressInterval && comm_.rank() == 0) {
+        shown = std::chrono::steady_clock::now();
+        spdlog::info("{}: {} of {} completions graded", task_->name(), queue.finished_by_all(),
+                     completions_.size());
+      }
+      return !queue.stopped();
+    };
+    const auto attend_while = [&](const auto& condition) {
+      while (attend() && condition()) {
+        std::this_thread::sleep_for(kGradingPoll);
+      }
+    };
+    while (const auto next = queue.peek(/*wait=*/true)) {
+      queue.pop();
+      attend_while([&] { return pool.full(); });
+      if (queue.stopped()) {
+        break;
+      }
+      const Completion& completion = completions_[static_cast<std::size_t>(*next)];
+      pool.submit(*next, *task_, completion.answer, records_[completion.problem]);
+      pending += 1;
+    }
+    attend_while([&] { return pending > 0; });
+    return lines;
+  }
+
+  /// Sets a flag at its end.
+  struct Abandon {
+    std::atomic<bool>& flag;
+    ~Abandon() { flag = true; }
+  };
+
   static constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
   static std::string dump(const nlohmann::json& value) {
     return value.dump(-1, ' ', true, kReplace);
@@ -269,6 +326,8 @@ class GradeSession {
   std::vector<TaskRecord> records_;
   std::optional<ProblemNames> names_;
   std::vector<Completion> completions_;
+  std::atomic<bool> abandoned_ = false;
+  std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
   std::unique_ptr<Sandbox> sandbox_;
 };
 
@@ -276,18 +335,25 @@ class GradeSession {
 
 ExitCode grade_command(const GradeOptions& options, const MpiSession& session) {
   Communicator comm = session.world().duplicate();
+  PhaseClock clock;
+  const HangWatchdog watchdog(clock);
   std::optional<GradeSession> grading;
   (void)agree(comm, false, [&] {
     grading.emplace(options, comm);
     grading->prepare();
   });
-  const int jobs = options.jobs.value_or(share_of_cores(ranks_on_this_host(comm)));
-  std::string lines;
-  const auto grade = [&] { lines = grading->grade(jobs); };
-  (void)agree(comm, false, grade);
-  if (agree(comm, stop_requested(), [] {})) {
-    throw Interrupted("stopped on request; no verdicts were written: run again");
+  HostPrograms programs;
+  if (grading->runs_code()) {
+    programs = share_host_programs(comm, options.jobs.value_or(0));
   }
+  std::string lines;
+  const bool finished = grading->grade(programs, clock, lines);
+  (void)agree(comm, false, [&] {
+    if (!finished) {
+      throw Interrupted("stopped on request; no verdicts were written: run again");
+    }
+  });
+  clock.enter("write the verdicts", 0);
   const std::vector<std::string> shares = gather_texts(comm, lines, 0);
   (void)agree(comm, false, [&] {
     if (comm.rank() == 0) {

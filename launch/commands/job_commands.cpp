@@ -3,6 +3,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "checkpoints/hf_model.h"
 #include "checkpoints/tokenizer_fit.h"
@@ -17,6 +18,7 @@
 #include "results/report/report.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/local_rank.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "workers/common_kernels.h"
@@ -39,7 +41,6 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   if (!config.evaluate.tasks.empty()) {
     facts.models_to_evaluate = {"base", "final"};
   }
-  facts.models_evaluated = durable.models_evaluated;
   return facts;
 }
 
@@ -72,6 +73,16 @@ ResumeChoice resume_choice(const std::string& text) {
   return {ResumeChoice::Kind::path, text};
 }
 
+// --round of generate and train; the other commands have none.
+void expect_round(const JobOptions& options, const JobConfig& config) {
+  if (options.round &&
+      (*options.round < 1 || std::cmp_greater(*options.round, config.rounds.size()))) {
+    throw ConfigError(
+        fmt::format("--round {}: the configuration has {} [[rounds]]; give a number from 1 to {}",
+                    *options.round, config.rounds.size(), config.rounds.size()));
+  }
+}
+
 /// Everything that lives as long as a job on this rank, in order of construction.
 class Job {
  public:
@@ -84,6 +95,7 @@ class Job {
                            options.accept_changes, options.resume == "never"}),
         kernels_(make_common_kernel_set(comm_, config_.model.device)),
         watchdog_(clock_) {
+    directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     if (comm_.rank() == 0) {
       coordinator_.emplace(
           requests_, replies_, mailbox_,
@@ -92,7 +104,8 @@ class Job {
     control_.emplace(
         comm_.rank() == 0 ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
         clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}});
-    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}, {}};
+    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}, {}, {}};
+    services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
     services.on_evaluation = [this](const EvaluationProgress& progress) {
       if (comm_.rank() == 0) {
         display_.evaluation(progress);
@@ -106,7 +119,8 @@ class Job {
         display_.generation(coordinator_->progress());
       }
     };
-    worker_.emplace(config_, std::move(services), identity_, options.accept_changes);
+    worker_.emplace(config_, std::move(services), identity_,
+                    JobWorker::Accepted{options.accept_changes, directory_.accepted_changes()});
     worker_->resume(resume_choice(options.resume));
   }
 
@@ -119,7 +133,12 @@ class Job {
       close();
       return code;
     } catch (const std::exception& error) {
-      directory_.set_status("failed", error.what());
+      try {
+        directory_.set_status("failed", error.what());
+      } catch (const std::exception& second) {
+        // The first error is the one to be told; a full disk, say, causes both.
+        spdlog::warn("run.json does not say that the job has failed: {}", second.what());
+      }
       throw;
     }
   }
@@ -129,6 +148,7 @@ class Job {
     const std::string text = read_and_broadcast(comm_, options.config);
     JobConfig config = read_job_config(text, options.config.string(), options.overrides);
     config.validate(comm_.size());
+    expect_round(options, config);
     identity_ = job_identity(comm_, config);
     return config;
   }
@@ -142,9 +162,11 @@ class Job {
       }
       spdlog::info("{}", to_string(command));
       directory_.set_status("running", to_string(command));
+      expect_memory_for(command);
       display_.begin(to_string(command));
       const bool finished =
           command.kind == Command::Kind::report ? report() : worker_->execute(command);
+      clock_.enter("between phases", 0);
       display_.end();
       if (finished && command.kind == Command::Kind::evaluate) {
         show_evaluation(command.model);
@@ -159,6 +181,17 @@ class Job {
             to_string(command));
         return ExitCode::interrupted;
       }
+    }
+  }
+
+  // Before the first phase that needs much: nothing is held yet, and the prompts' lengths are
+  // known.
+  void expect_memory_for(const Command& command) {
+    const bool heavy =
+        command.kind == Command::Kind::generate || command.kind == Command::Kind::train;
+    if (heavy && !memory_checked_) {
+      expect_memory(config_, kernels_->device(), comm_);
+      memory_checked_ = true;
     }
   }
 
@@ -222,6 +255,10 @@ class Job {
   }
 
   void close() {
+    clock_.enter("wait for the other ranks", 0);
+    // Rank 0 may still be writing run.json to a slow disk; a rank whose control channel is closed
+    // sends no more heartbeats and would be taken for lost.
+    comm_.barrier();
     control_->close();
     if (coordinator_) {
       // The other ranks' last messages are sent before their channels close; the barrier makes them
@@ -252,16 +289,18 @@ class Job {
   std::optional<ControlChannel> control_;
   std::optional<JobWorker> worker_;
   std::string main_table_;
+  bool memory_checked_ = false;
 };
 
 ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
   const std::string text = read_and_broadcast(session.world(), options.config);
   const JobConfig config = read_job_config(text, options.config.string(), options.overrides);
   config.validate(session.world().size());
-  const MachineSpeed speed = measure_speed(
-      *make_common_kernel_set(session.world(), config.model.device), session.world());
+  expect_round(options, config);
+  const auto kernels = make_common_kernel_set(session.world(), config.model.device);
+  const MachineSpeed speed = measure_speed(*kernels, session.world());
   if (session.world().rank() == 0) {
-    fmt::print("{}", describe_plan(config, session.world().size(), speed));
+    fmt::print("{}", describe_plan(config, session.world().size(), kernels->device(), speed));
   }
   return ExitCode::ok;
 }
@@ -289,12 +328,19 @@ ExitCode run_command(const JobOptions& options, const MpiSession& session) {
     return dry_run(options, session);
   }
   Job job(options, session);
+  // Evaluations and the report are asked for once in every process: the evaluation's own files say
+  // what of it is current, and a finished run may have got another model or other settings since.
+  std::vector<std::string> evaluated;
   bool reported = false;
   return job.run([&](const DurableFacts& durable) {
     JobFacts facts = job_facts(job.config(), durable);
+    facts.models_evaluated = evaluated;
     facts.reported = reported;
     const Command command = next_command(facts);
     reported = reported || command.kind == Command::Kind::report;
+    if (command.kind == Command::Kind::evaluate) {
+      evaluated.push_back(command.model);
+    }
     return command;
   });
 }

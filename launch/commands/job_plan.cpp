@@ -1,14 +1,24 @@
 #include "launch/commands/job_plan.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
 
 #include "checkpoints/hf_model.h"
 #include "data/batches/sample_order.h"
 #include "data/prompts/prompt_store.h"
+#include "launch/commands/available_memory.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
+#include "model/transformer/training_transformer.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -18,38 +28,177 @@ namespace {
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
 
 struct KnownPrompts {
-  std::optional<std::int64_t> count;  ///< Imported ones, else the configured limit, else unknown.
-  std::optional<double> mean_tokens;  ///< When they are imported.
+  std::optional<std::int64_t> count;    ///< Imported ones, else the configured limit, else unknown.
+  std::optional<double> mean_tokens;    ///< When they are imported …
+  std::optional<std::int64_t> longest;  ///< … likewise.
 };
 
 KnownPrompts known_prompts(const JobConfig& config) {
   const RunLayout layout(config.run.directory);
   if (!std::filesystem::exists(layout.prompts())) {
-    return {config.prompts.limit, std::nullopt};
+    return {config.prompts.limit, std::nullopt, std::nullopt};
   }
   const PromptStore store = PromptStore::open(layout.prompts(), SealCheck::size);
-  double tokens = 0;
+  std::int64_t tokens = 0;
+  std::int64_t longest = 0;
   for (PromptId id = 0; id < store.size(); ++id) {
-    tokens += static_cast<double>(store.length(id));
+    const std::int64_t length = store.length(id);
+    tokens += length;
+    longest = std::max(longest, length);
   }
-  return {store.size(), tokens / static_cast<double>(std::max<std::int64_t>(1, store.size()))};
+  return {
+      store.size(),
+      static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, store.size())),
+      longest};
+}
+
+/// Whole blocks.
+std::int64_t answer_tokens(const JobConfig& config, const RoundSettings& round) {
+  return (config.generate.max_new_tokens + round.block_size - 1) / round.block_size *
+         round.block_size;
+}
+
+std::int64_t longest_answer(const JobConfig& config) {
+  std::int64_t longest = 0;
+  for (const RoundSettings& round : config.rounds) {
+    longest = std::max(longest, answer_tokens(config, round));
+  }
+  return longest;
+}
+
+/// What the settings allow when the prompts are not known.
+std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& model,
+                          std::int64_t answer) {
+  return config.prompts.max_prompt_tokens.value_or(
+      std::max<std::int64_t>(0, model.max_position_embeddings - answer));
+}
+
+std::string describe_memory(const MemoryPlan& plan) {
+  const bool host = plan.device == Device::cpu;
+  std::string text = fmt::format("weights in memory: {} per rank\n", megabytes(plan.weights));
+  text += fmt::format(
+      "generation: packed weights and work space {}, key/value cache {}; {} per rank in all{}\n",
+      megabytes(plan.decoding), megabytes(plan.cache), megabytes(plan.generation()),
+      host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
+  text += fmt::format(
+      "training state (ZeRO-1): gradients {}, optimizer {} per rank; activations of {} rows {}, "
+      "copy for checkpoints {}; {} per rank in all{}\n",
+      megabytes(plan.gradients), megabytes(plan.moments), plan.rows, megabytes(plan.activations),
+      megabytes(plan.snapshot), megabytes(plan.training()),
+      host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
+  return text;
+}
+
+int ranks_on_this_host(const Communicator& comm) {
+  std::array<char, 256> name{};
+  static_cast<void>(gethostname(name.data(), name.size() - 1));
+  const auto own = static_cast<std::int64_t>(hash64(std::as_bytes(std::span(name))));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()));
+  all_gather<std::int64_t>(comm, std::span(&own, 1), all);
+  return static_cast<int>(std::ranges::count(all, own));
 }
 
 }  // namespace
 
-std::string describe_plan(const JobConfig& config, int ranks, const MachineSpeed& speed) {
+double MemoryPlan::generation() const {
+  return weights + (device == Device::cpu ? decoding + cache : 0);
+}
+
+double MemoryPlan::training() const {
+  return weights + gradients + moments + snapshot + (device == Device::cpu ? activations : 0);
+}
+
+double MemoryPlan::generation_on_device() const {
+  return device == Device::cpu ? 0 : decoding + cache;
+}
+
+double MemoryPlan::training_on_device() const {
+  return device == Device::cpu ? 0 : copies + activations;
+}
+
+MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
+                       Device device, const PlannedPrompts& prompts) {
+  const ParameterTable table(model, ranks);
+  const double vector = 4 * static_cast<double>(table.flat_size());
+  const std::int64_t answer = longest_answer(config);
+  // As generation divides them: no more places than a rank has prompts.
+  const std::int64_t places = std::clamp<std::int64_t>(
+      prompts.count ? (*prompts.count + ranks - 1) / ranks : config.generate.batch_prompts, 1,
+      config.generate.batch_prompts);
+  MemoryPlan plan;
+  plan.device = device;
+  plan.weights = vector;
+  plan.decoding = static_cast<double>(InferenceTransformer::bytes(
+                      model, {.num_slots = 1, .slot_capacity = 1}, device)) -
+                  static_cast<double>(InferenceTransformer::cache_bytes_per_slot(model, 1));
+  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
+                   model, static_cast<std::int32_t>(prompts.longest + answer))) *
+               static_cast<double>(places);
+  plan.gradients = vector;
+  plan.moments = 2 * vector / ranks;
+  plan.snapshot = 3 * vector / ranks;
+  const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;
+  plan.rows = std::min(config.train.tokens_per_rank, samples * (prompts.longest + 2 * answer));
+  plan.activations = static_cast<double>(TrainingTransformer::bytes(
+      model, plan.rows, {.activation_checkpointing = config.train.activation_checkpointing}));
+  plan.copies = device == Device::cpu ? 0 : 2 * vector;
+  return plan;
+}
+
+void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here,
+                 std::uint64_t available) {
+  const auto check = [&](const char* phase, double needed, const std::string& advice) {
+    if (needed * ranks_here > static_cast<double>(available)) {
+      throw EnvironmentError(fmt::format(
+          "{} needs about {} of memory on each rank, {} for the {} on this host, and {} "
+          "are available here; {}use fewer ranks per host",
+          phase, megabytes(needed), megabytes(needed * ranks_here),
+          ranks_here == 1 ? "one" : fmt::format("{}", ranks_here),
+          megabytes(static_cast<double>(available)), advice));
+    }
+  };
+  const bool host = plan.device == Device::cpu;
+  check(
+      "generation", plan.generation(),
+      host ? fmt::format("lower generate.batch_prompts (now {}) or ", config.generate.batch_prompts)
+           : "");
+  check("training", plan.training(),
+        host ? fmt::format("lower train.tokens_per_rank (now {}), set "
+                           "train.activation_checkpointing = true or ",
+                           config.train.tokens_per_rank)
+             : "");
+}
+
+void expect_memory(const JobConfig& config, Device device, const Communicator& comm) {
+  const int ranks_here = ranks_on_this_host(comm);
+  static_cast<void>(agree(comm, false, [&] {
+    const std::optional<std::uint64_t> available = available_memory();
+    const KnownPrompts known = known_prompts(config);
+    if (available && !config.rounds.empty()) {
+      expect_fits(plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
+                              {known.count, known.longest.value_or(0)}),
+                  config, ranks_here, *available);
+    }
+  }));
+}
+
+std::string describe_plan(const JobConfig& config, int ranks, Device device,
+                          const MachineSpeed& speed) {
   const TransformerConfig model = read_hf_config(config.model.source);
   const ParameterTable table(model, ranks);
   const auto parameters = static_cast<double>(table.flat_size());
   std::string text =
       fmt::format("model: {} parameters, {} layers, vocabulary {}\nranks: {}\n",
                   table.parameter_count(), model.num_layers, model.vocabulary_size, ranks);
-  text += fmt::format("weights in memory: {} per rank\n", megabytes(4 * parameters));
-  text += fmt::format("training state (ZeRO-1): gradients {}, optimizer {} per rank\n",
-                      megabytes(4 * parameters), megabytes(8 * parameters / ranks));
+  const auto [prompts, mean_tokens, longest] = known_prompts(config);
+  text += describe_memory(plan_memory(
+      config, model, ranks, device,
+      {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config)))}));
+  if (const auto available = available_memory()) {
+    text += fmt::format("memory available here: {}\n", megabytes(static_cast<double>(*available)));
+  }
   text += fmt::format("checkpoint: {} in {} shards, the last {} kept\n", megabytes(12 * parameters),
                       ranks, config.checkpoint.keep_last);
-  const auto [prompts, mean_tokens] = known_prompts(config);
   text += fmt::format(
       "measured here: {:.1f} GFLOP/s, {:.1f} GB/s, all ranks together; time estimates below assume "
       "{:.0f} % of it, one token per forward pass and answers of full length\n",
@@ -57,15 +206,10 @@ std::string describe_plan(const JobConfig& config, int ranks, const MachineSpeed
   RoundSeconds total;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
     const RoundSettings& round = config.rounds[i];
-    const std::int64_t answer = (config.generate.max_new_tokens + round.block_size - 1) /
-                                round.block_size * round.block_size;
-    const std::int64_t positions =
-        config.prompts.max_prompt_tokens.value_or(model.max_position_embeddings - answer) + answer;
-    const auto cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
-                           model, static_cast<std::int32_t>(positions))) *
-                       config.generate.batch_prompts;
-    text += fmt::format("round {}: block size {}, window {}; key/value cache {} per rank\n", i + 1,
-                        round.block_size, round.noise_window, megabytes(cache));
+    const std::int64_t answer = answer_tokens(config, round);
+    const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
+    text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
+                        round.noise_window);
     if (!prompts) {
       text += "  prompts not imported yet: steps and leases unknown\n";
       continue;

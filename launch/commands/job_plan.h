@@ -1,18 +1,66 @@
 #pragma once
 
-/// What a job would do, without doing it (--dry-run).
+/// What a job would do, without doing it (--dry-run), and whether there is memory for it.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "launch/commands/plan_time.h"
+#include "model/transformer/transformer_config.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/tensor_view.h"
 #include "workers/job_config.h"
 
 namespace jforge {
 
+/// Memory of one rank, bytes, largest over the rounds. Packed weights, cache and activations lie
+/// where the kernels compute, everything else on the host. What kernels need for themselves (tens
+/// of MiB) and MPI's buffers are not counted.
+struct MemoryPlan {
+  Device device = Device::cpu;
+  double weights = 0;      ///< Flat float32 vector, all through the job.
+  double decoding = 0;     ///< Generation: packed copy of the matrices and work space …
+  double cache = 0;        ///< … and keys and values of generate.batch_prompts sequences.
+  double gradients = 0;    ///< Training: whole vector …
+  double moments = 0;      ///< … this rank's share of Adam's state …
+  double snapshot = 0;     ///< … the copy from which a checkpoint is written …
+  double activations = 0;  ///< … and those of `rows` packed rows.
+  std::int64_t rows = 0;   ///< The largest micro-batch.
+  double copies = 0;       ///< Training on a device: its copies of weights and gradients.
+
+  /// On the host; on the device too when that is the host.
+  [[nodiscard]] double generation() const;
+  [[nodiscard]] double training() const;
+  /// On the device; 0 when that is the host.
+  [[nodiscard]] double generation_on_device() const;
+  [[nodiscard]] double training_on_device() const;
+};
+
+/// The prompts that a plan is made for.
+struct PlannedPrompts {
+  std::optional<std::int64_t> count;  ///< Empty: so many that every place of a batch is taken.
+  std::int64_t longest = 0;           ///< Tokens.
+};
+
+/// Answers are taken at their full length.
+[[nodiscard]] MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model,
+                                     int ranks, Device device, const PlannedPrompts& prompts);
+
+/// Throws EnvironmentError, with both figures and what to lower, when `ranks_here` ranks of the
+/// plan need more than `available` bytes in generation or training.
+void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here,
+                 std::uint64_t available);
+
+/// Collective. expect_fits() on every host with what is available there; nothing where the kernel
+/// does not tell. Prompts count with their true lengths once they are imported, before that not at
+/// all. Throws EnvironmentError on every rank, DataError for a bad model directory.
+void expect_memory(const JobConfig& config, Device device, const Communicator& comm);
+
 /// Memory and disk per rank, steps, prompts generated against consumed, an estimate of the time at
 /// `speed`: plain text. Reads config.json of the model and, when it exists, the run's prompt store;
 /// nothing else is touched. Throws DataError for a bad model directory.
-[[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks,
+[[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks, Device device,
                                         const MachineSpeed& speed);
 
 }  // namespace jforge

@@ -30,18 +30,19 @@ double attention_flops(const TransformerConfig& model, double context) {
 }
 
 double best_read_speed(KernelSet& kernels) {
-  // 64 MiB of weights: more than most caches hold.
-  constexpr std::int64_t kSize = 4096;
+  // 64 MiB of weights, 1 GiB on a device: more than most caches hold.
+  const std::int64_t size = kernels.device() == Device::cpu ? 4096 : 16384;
   constexpr int kRepeats = 5;
   MemoryAccount account("speed measurement");
-  const Buffer x(kSize * sizeof(float), account, kernels.device());
-  const Buffer weight(kSize * kSize * sizeof(float), account, kernels.device());
-  const Buffer y(kSize * sizeof(float), account, kernels.device());
+  const auto row_bytes = static_cast<std::size_t>(size) * sizeof(float);
+  const Buffer x(row_bytes, account, kernels.device());
+  const Buffer weight(row_bytes * static_cast<std::size_t>(size), account, kernels.device());
+  const Buffer y(row_bytes, account, kernels.device());
   float first = 0;
   double best = 0;
   for (int i = 0; i < kRepeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    kernels.linear(x.floats({1, kSize}), weight.floats({kSize, kSize}), {}, y.floats({1, kSize}));
+    kernels.linear(x.floats({1, size}), weight.floats({size, size}), {}, y.floats({1, size}));
     // A device answers before it has finished; a result on the host has.
     copy_tensor(y.floats({1}), TensorView(&first, {1}));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

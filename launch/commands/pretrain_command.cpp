@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
@@ -14,7 +16,10 @@
 #include "launch/commands/run_directory.h"
 #include "launch/config/job_fields.h"
 #include "model/kernels/device_choice.h"
+#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/hang_watchdog.h"
+#include "runtime/comm/local_rank.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
 #include "workers/common_kernels.h"
@@ -29,6 +34,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+
+// agree() for work that no stop request touches.
+void together(const Communicator& comm, const std::function<void()>& work) {
+  static_cast<void>(agree(comm, false, work));
+}
 
 struct QuestionAnswer {
   std::string question;
@@ -54,67 +64,76 @@ std::vector<QuestionAnswer> read_question_answers(const PretrainSettings& settin
   return items;
 }
 
-// Question and answer as one ChatML conversation; the answer is what is learnt.
+// The sample order's endless stream over samples that are kept in memory.
 class ConversationSamples final : public SampleSource {
  public:
-  ConversationSamples(const PretrainConfig& config, const BytePairTokenizer& tokenizer,
-                      const ChatTemplate& chat)
-      : order_{config.run.seed, 0, 1, config.train.batch_samples}, steps_(config.pretrain.steps) {
-    for (const QuestionAnswer& item : read_question_answers(config.pretrain)) {
-      const ChatMessage messages[] = {{"user", item.question}, {"assistant", item.answer}};
-      const std::string prompt = chat.render(std::span(messages, 1), true);
-      const std::string whole = chat.render(messages, false);
-      if (!whole.starts_with(prompt)) {
-        throw ConfigError(
-            "the chat template does not continue its generation prompt with the answer");
-      }
-      CausalSample sample;
-      sample.tokens = tokenizer.encode(prompt);
-      sample.first_target = static_cast<std::int64_t>(sample.tokens.size());
-      const std::vector<TokenId> answer =
-          tokenizer.encode(std::string_view(whole).substr(prompt.size()));
-      sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());
-      if (static_cast<std::int64_t>(sample.tokens.size()) <=
-          config.pretrain.max_position_embeddings) {
-        samples_.push_back(std::move(sample));
-      } else {
-        ++too_long_;
-      }
-    }
-    if (samples_.empty()) {
-      throw DataError(
-          "no sample is left to train on: every one is longer than "
-          "pretrain.max_position_embeddings");
-    }
-    order_.num_samples = static_cast<std::int64_t>(samples_.size());
-  }
+  ConversationSamples(std::vector<CausalSample> samples, const SampleOrderOptions& order,
+                      std::int64_t steps)
+      : order_(order), steps_(steps), samples_(std::move(samples)) {}
 
-  [[nodiscard]] std::int64_t size() const override { return steps_ * order_.batch_samples; }
+  [[nodiscard]] std::int64_t size() const override {
+    return steps_ * order_.options().batch_samples;
+  }
   [[nodiscard]] std::int64_t length(std::int64_t index) const override {
     return static_cast<std::int64_t>(at(index).tokens.size());
   }
   [[nodiscard]] TrainingSample sample(std::int64_t index) override { return at(index); }
-  [[nodiscard]] std::size_t count() const noexcept { return samples_.size(); }
-  [[nodiscard]] std::size_t too_long() const noexcept { return too_long_; }
 
  private:
   [[nodiscard]] const CausalSample& at(std::int64_t index) const {
-    const std::int64_t epoch = index / order_.num_samples;
-    if (epoch != epoch_) {
-      permutation_ = epoch_permutation(order_.seed, order_.round, epoch, order_.num_samples);
-      epoch_ = epoch;
-    }
-    return samples_[static_cast<std::size_t>(
-        permutation_[static_cast<std::size_t>(index % order_.num_samples)])];
+    return samples_[static_cast<std::size_t>(order_.at(index))];
   }
 
-  SampleOrderOptions order_;
+  SampleOrder order_;
   std::int64_t steps_;
   std::vector<CausalSample> samples_;
-  std::size_t too_long_ = 0;
-  mutable std::int64_t epoch_ = -1;
-  mutable std::vector<std::int64_t> permutation_;
 };
+
+// Question and answer as one ChatML conversation; the answer is what is learnt.
+CausalSample make_sample(const QuestionAnswer& item, const BytePairTokenizer& tokenizer,
+                         const ChatTemplate& chat) {
+  const ChatMessage messages[] = {{"user", item.question}, {"assistant", item.answer}};
+  const std::string prompt = chat.render(std::span(messages, 1), true);
+  const std::string whole = chat.render(messages, false);
+  if (!whole.starts_with(prompt)) {
+    throw ConfigError("the chat template does not continue its generation prompt with the answer");
+  }
+  CausalSample sample;
+  sample.tokens = tokenizer.encode(prompt);
+  sample.first_target = static_cast<std::int64_t>(sample.tokens.size());
+  const std::vector<TokenId> answer =
+      tokenizer.encode(std::string_view(whole).substr(prompt.size()));
+  sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());
+  return sample;
+}
+
+ConversationSamples load_samples(const PretrainConfig& config, const BytePairTokenizer& tokenizer) {
+  const ChatTemplate chat = ChatTemplate::load(config.pretrain.tokenizer);
+  const std::vector<QuestionAnswer> items = read_question_answers(config.pretrain);
+  if (items.empty()) {
+    throw DataError(fmt::format("no sample to train on: {} holds no record",
+                                fmt::join(config.pretrain.files, ", ")));
+  }
+  std::vector<CausalSample> samples;
+  for (const QuestionAnswer& item : items) {
+    CausalSample sample = make_sample(item, tokenizer, chat);
+    if (static_cast<std::int64_t>(sample.tokens.size()) <=
+        config.pretrain.max_position_embeddings) {
+      samples.push_back(std::move(sample));
+    }
+  }
+  if (samples.empty()) {
+    throw DataError(fmt::format(
+        "no sample is left to train on: all {} are longer than pretrain.max_position_embeddings = "
+        "{}; raise it or give shorter texts",
+        items.size(), config.pretrain.max_position_embeddings));
+  }
+  spdlog::info("{} samples, {} left out as too long", samples.size(),
+               items.size() - samples.size());
+  const SampleOrderOptions order{config.run.seed, 0, static_cast<std::int64_t>(samples.size()),
+                                 config.train.batch_samples};
+  return {std::move(samples), order, config.pretrain.steps};
+}
 
 TransformerConfig model_config(const PretrainSettings& settings,
                                const BytePairTokenizer& tokenizer) {
@@ -190,6 +209,149 @@ void write_model_skeleton(const fs::path& directory, const TransformerConfig& co
           "\n");
 }
 
+// Configuration keys of kind identity, and the hashes of tokenizer and data. Rank 0 reads, all
+// ranks get it.
+Identity pretrain_identity(const Communicator& comm, PretrainConfig& config) {
+  Identity identity = identity_values(pretrain_fields(config));
+  std::string tokenizer;
+  std::string data;
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      tokenizer = BytePairTokenizer::load(config.pretrain.tokenizer).content_hash();
+      std::string hashes;
+      for (const std::string& file : config.pretrain.files) {
+        hashes += hash_hex(hash_file(file));
+      }
+      data = hash_hex(hash64(hashes));
+    }
+  });
+  identity["tokenizer.hash"] = broadcast_text(comm, tokenizer, 0);
+  identity["data.hash"] = broadcast_text(comm, data, 0);
+  return identity;
+}
+
+// What the parts of one pre-training job share.
+struct Job {
+  const Communicator& comm;
+  const PretrainConfig& config;
+  const JobOptions& options;
+  const Identity& identity;
+  RunDirectory& directory;
+  PhaseClock& clock;
+
+  void enter_training() const { clock.enter("pretrain", config.run.hang_limit_seconds); }
+  // A slow disk is no hang.
+  void enter_checkpoint() const { clock.enter("checkpoint", 0); }
+  [[nodiscard]] fs::path checkpoints() const { return config.run.directory / "checkpoints"; }
+};
+
+// Loads the checkpoint that --resume chooses, if there is one; returns the steps done.
+std::int64_t resume(const Job& job, const ModelState& model, DistillationTrainer& trainer) {
+  std::optional<Checkpoint> resumed;
+  if (job.options.resume == "auto") {
+    CheckpointSearch search = find_newest_checkpoint(job.comm, job.checkpoints());
+    for (const std::string& reason : search.skipped) {
+      spdlog::warn("checkpoint skipped: {}", reason);
+    }
+    resumed = std::move(search.newest);
+  } else if (job.options.resume != "never") {
+    resumed = open_checkpoint(job.comm, job.options.resume);
+  }
+  if (!resumed) {
+    return 0;
+  }
+  expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, job.identity,
+                       job.options.accept_changes, job.directory.accepted_changes());
+  resume_training(job.comm, *resumed, model.table(), trainer.optimizer());
+  spdlog::info("continuing after step {}", resumed->manifest.state.step);
+  return resumed->manifest.state.step;
+}
+
+TrainOutcome train(const Job& job, const ModelState& model, DistillationTrainer& trainer,
+                   const TrainPlan& plan, SampleSource& samples, MemoryAccount& account) {
+  CheckpointWriter writer(job.comm, job.checkpoints(), job.config.checkpoint, account);
+  ProgressDisplay display;
+  display.begin("pretrain");
+  TrainHooks hooks;
+  hooks.clock = &job.clock;
+  hooks.on_step = [&](const StepMetrics& metrics) {
+    job.directory.log_step(0, metrics);
+    if (job.comm.rank() == 0) {
+      display.step(metrics, plan.total_steps);
+    }
+  };
+  hooks.at_boundary = [&] { writer.poll(); };
+  hooks.save = [&](std::int64_t step) {
+    job.enter_checkpoint();
+    save_training(writer, {0, step, "pretrain", 0, job.identity, Json::object().dump()},
+                  model.table(), trainer.optimizer());
+    job.enter_training();
+  };
+  const TrainOutcome outcome = trainer.run(samples, plan, hooks);
+  job.enter_checkpoint();
+  writer.finish();
+  display.end();
+  return outcome;
+}
+
+void export_model(const Job& job, const ModelState& model) {
+  job.clock.enter("export", 0);
+  together(job.comm, [&] {
+    if (job.comm.rank() == 0) {
+      const fs::path skeleton = job.config.run.directory / "model_skeleton";
+      const fs::path& output = job.config.pretrain.output;
+      write_model_skeleton(skeleton, model.config(), job.config.pretrain.tokenizer);
+      export_hf_model(skeleton, output, model.config(), model.table(), model.weights(),
+                      DType::bfloat16);
+      fmt::print("{}: {} parameters\n", output.string(), model.table().parameter_count());
+    }
+  });
+}
+
+ExitCode pretrain(const Job& job) {
+  const HangWatchdog watchdog(job.clock);
+  const std::unique_ptr<KernelSet> kernels =
+      make_common_kernel_set(job.comm, DeviceChoice::automatic);
+  job.directory.set_device(describe_device(kernels->device(), local_rank(job.comm)));
+  job.directory.set_status("running", "pretrain");
+  std::optional<ConversationSamples> samples;
+  TransformerConfig dimensions;
+  together(job.comm, [&] {
+    const auto tokenizer = BytePairTokenizer::load(job.config.pretrain.tokenizer);
+    dimensions = model_config(job.config.pretrain, tokenizer);
+    samples.emplace(load_samples(job.config, tokenizer));
+  });
+
+  MemoryAccount account("pretraining");
+  ModelState model(dimensions, job.comm.size(), account);
+  model.initialise(job.config.run.seed);
+  DistillationTrainer trainer({model.config(), model.table(), *kernels, job.comm, account},
+                              model.weights(), job.config.train);
+  TrainPlan plan;
+  plan.total_steps = job.config.pretrain.steps;
+  plan.checkpoint_every = job.config.checkpoint.every_steps;
+  plan.peak_flops = measure_peak_flops(*kernels, job.comm);
+  plan.steps_done = resume(job, model, trainer);
+  job.enter_training();
+  if (train(job, model, trainer, plan, *samples, account) == TrainOutcome::interrupted) {
+    job.directory.set_status("interrupted", "pretrain");
+    spdlog::warn("stopped; everything committed is safe, run the same command again to go on");
+    return ExitCode::interrupted;
+  }
+  export_model(job, model);
+  job.directory.set_status("finished", "pretrain");
+  return ExitCode::ok;
+}
+
+// A status that cannot be written must not hide why the job failed.
+void note_failure(RunDirectory& directory, const std::exception& failure) {
+  try {
+    directory.set_status("failed", failure.what());
+  } catch (const std::exception& error) {
+    spdlog::error("the run's status stays as it is: {}", error.what());
+  }
+}
+
 }  // namespace
 
 ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) {
@@ -197,88 +359,25 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
   PretrainConfig config = read_pretrain_config(read_and_broadcast(comm, options.config),
                                                options.config.string(), options.overrides);
   config.validate();
+  ExitCode code = ExitCode::ok;
   if (options.dry_run) {
     if (comm.rank() == 0) {
       fmt::print("{}", describe_pretraining(config, comm.size()));
     }
-    comm.close();
-    return ExitCode::ok;
-  }
-  const std::vector<ConfigField> fields = pretrain_fields(config);
-  const std::map<std::string, std::string> identity = identity_values(fields);
-  RunDirectory directory(comm, {config.run.directory, write_toml(fields), identity,
-                                options.accept_changes, options.resume == "never"});
-  directory.set_status("running", "pretrain");
-  const std::unique_ptr<KernelSet> kernels =
-      make_common_kernel_set(comm, DeviceChoice::automatic);
-  const BytePairTokenizer tokenizer = BytePairTokenizer::load(config.pretrain.tokenizer);
-  ConversationSamples samples(config, tokenizer, ChatTemplate::load(config.pretrain.tokenizer));
-  spdlog::info("{} samples, {} left out as too long", samples.count(), samples.too_long());
-
-  MemoryAccount account("pretraining");
-  const TransformerConfig dimensions = model_config(config.pretrain, tokenizer);
-  ModelState model(dimensions, comm.size(), account);
-  model.initialise(config.run.seed);
-  PhaseClock clock;
-  clock.enter("pretrain", config.run.hang_limit_seconds);
-  const HangWatchdog watchdog(clock);
-  DistillationTrainer trainer({model.config(), model.table(), *kernels, comm, account},
-                              model.weights(), config.train);
-  TrainPlan plan;
-  plan.total_steps = config.pretrain.steps;
-  plan.checkpoint_every = config.checkpoint.every_steps;
-  plan.peak_flops = measure_peak_flops(*kernels, comm);
-  const fs::path checkpoints = config.run.directory / "checkpoints";
-  std::optional<Checkpoint> resumed;
-  if (options.resume == "auto") {
-    resumed = find_newest_checkpoint(comm, checkpoints).newest;
-  } else if (options.resume != "never") {
-    resumed = open_checkpoint(comm, options.resume);
-  }
-  if (resumed) {
-    expect_same_identity(*resumed, identity, options.accept_changes);
-    resume_training(comm, *resumed, model.table(), trainer.optimizer());
-    plan.steps_done = resumed->manifest.state.step;
-    spdlog::info("continuing after step {}", plan.steps_done);
-  }
-  CheckpointWriter writer(comm, checkpoints, config.checkpoint, account);
-  ProgressDisplay display;
-  display.begin("pretrain");
-  TrainHooks hooks;
-  hooks.clock = &clock;
-  hooks.on_step = [&](const StepMetrics& metrics) {
-    directory.log_step(0, metrics);
-    if (comm.rank() == 0) {
-      display.step(metrics, plan.total_steps);
+  } else {
+    const Identity identity = pretrain_identity(comm, config);
+    RunDirectory directory(comm, {config.run.directory, write_toml(pretrain_fields(config)),
+                                  identity, options.accept_changes, options.resume == "never"});
+    PhaseClock clock;
+    try {
+      code = pretrain({comm, config, options, identity, directory, clock});
+    } catch (const std::exception& error) {
+      note_failure(directory, error);
+      throw;
     }
-  };
-  hooks.at_boundary = [&] { writer.poll(); };
-  hooks.save = [&](std::int64_t step) {
-    save_training(writer, {0, step, "pretrain", 0, identity, Json::object().dump()}, model.table(),
-                  trainer.optimizer());
-  };
-  const TrainOutcome outcome = trainer.run(samples, plan, hooks);
-  writer.finish();
-  display.end();
-  if (outcome == TrainOutcome::interrupted) {
-    directory.set_status("interrupted", "pretrain");
-    comm.close();
-    return ExitCode::interrupted;
   }
-  const bool ignored = agree(comm, false, [&] {
-    if (comm.rank() == 0) {
-      const fs::path skeleton = config.run.directory / "model_skeleton";
-      write_model_skeleton(skeleton, dimensions, config.pretrain.tokenizer);
-      export_hf_model(skeleton, config.pretrain.output, dimensions, model.table(), model.weights(),
-                      DType::bfloat16);
-      fmt::print("{}: {} parameters\n", config.pretrain.output.string(),
-                 model.table().parameter_count());
-    }
-  });
-  (void)ignored;
-  directory.set_status("finished", "pretrain");
   comm.close();
-  return ExitCode::ok;
+  return code;
 }
 
 }  // namespace jforge

@@ -39,12 +39,16 @@ void ProgressDisplay::begin(const std::string& phase) {
   start_ = std::chrono::steady_clock::now();
   shown_ = start_;
   first_step_ = -1;
+  evaluated_.clear();
+  evaluated_tokens_ = 0;
+  last_shown_ = false;
 }
 
 bool ProgressDisplay::due(bool last) {
-  if (!last && seconds_since(shown_) < interval_seconds_) {
+  if (last ? last_shown_ : seconds_since(shown_) < interval_seconds_) {
     return false;
   }
+  last_shown_ = last;
   shown_ = std::chrono::steady_clock::now();
   return true;
 }
@@ -64,12 +68,38 @@ void ProgressDisplay::show(double done, const std::string& text, bool last) {
   std::fflush(stderr);
 }
 
+void ProgressDisplay::import(const ImportProgress& progress) {
+  if (!due(false)) {
+    return;
+  }
+  const double megabytes = static_cast<double>(progress.bytes) / 1e6;
+  const double elapsed = std::max(1e-9, seconds_since(start_));
+  if (progress.candidates == 0) {
+    show(0,
+         fmt::format("{} records, {:.1f} MB read, {:.1f} MB/s", progress.records, megabytes,
+                     megabytes / elapsed),
+         false);
+    return;
+  }
+  show(static_cast<double>(progress.encoded) / static_cast<double>(progress.candidates),
+       fmt::format("{} records, {:.1f} MB read; {}/{} prompts tokenised", progress.records,
+                   megabytes, progress.encoded, progress.candidates),
+       false);
+}
+
 void ProgressDisplay::generation(const GenerationProgress& progress) {
   const bool last = progress.prompts_done == progress.prompts_total;
-  if (!due(last) || progress.prompts_total == 0) {
+  if (progress.prompts_total == 0 || !due(last)) {
     return;
   }
   const double elapsed = std::max(1e-9, seconds_since(start_));
+  if (progress.prompts_done == 0) {
+    show(0,
+         fmt::format("0/{} prompts, the first leases are being decoded since {}",
+                     progress.prompts_total, format_duration(elapsed)),
+         false);
+    return;
+  }
   const double done =
       static_cast<double>(progress.prompts_done) / static_cast<double>(progress.prompts_total);
   show(done,
@@ -77,7 +107,7 @@ void ProgressDisplay::generation(const GenerationProgress& progress) {
                    progress.prompts_total, static_cast<double>(progress.tokens) / elapsed,
                    static_cast<double>(progress.tokens) /
                        static_cast<double>(std::max<std::int64_t>(1, progress.forwards)),
-                   done > 0 ? format_duration(elapsed * (1 - done) / done) : "?"),
+                   format_duration(elapsed * (1 - done) / done)),
        last);
 }
 
@@ -106,16 +136,28 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   show(static_cast<double>(metrics.step) / static_cast<double>(total_steps), text, last);
 }
 
+void ProgressDisplay::count_evaluated(const EvaluationProgress& progress) {
+  std::int64_t& seen = evaluated_[progress.task + ' ' + progress.method];
+  evaluated_tokens_ += progress.tokens - seen;
+  seen = progress.tokens;
+}
+
 void ProgressDisplay::evaluation(const EvaluationProgress& progress) {
+  count_evaluated(progress);
   const bool last = progress.samples_done == progress.samples_total;
-  if (!due(last)) {
+  if (progress.samples_total == 0 || !due(last)) {
     return;
   }
-  show(static_cast<double>(progress.samples_done) / static_cast<double>(progress.samples_total),
-       fmt::format("{} {}: {}/{} samples, TPF {:.2f}", progress.task, progress.method,
-                   progress.samples_done, progress.samples_total,
+  const double elapsed = std::max(1e-9, seconds_since(start_));
+  const double done =
+      static_cast<double>(progress.samples_done) / static_cast<double>(progress.samples_total);
+  show(done,
+       fmt::format("{} {}: {}/{} samples, {:.0f} tokens/s on this rank, TPF {:.2f}, ETA {}",
+                   progress.task, progress.method, progress.samples_done, progress.samples_total,
+                   static_cast<double>(evaluated_tokens_) / elapsed,
                    static_cast<double>(progress.tokens) /
-                       static_cast<double>(std::max<std::int64_t>(1, progress.forwards))),
+                       static_cast<double>(std::max<std::int64_t>(1, progress.forwards)),
+                   done > 0 ? format_duration(elapsed * (1 - done) / done) : "?"),
        last);
 }
 

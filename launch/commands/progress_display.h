@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "coordinator/coordinator.h"
+#include "data/prompts/prompt_import.h"
 #include "workers/evaluate/evaluator.h"
 #include "workers/train/train_config.h"
 
@@ -21,16 +23,21 @@ class ProgressDisplay {
 
   /// A new phase: ends the old bar's line and restarts clocks.
   void begin(const std::string& phase);
+  void import(const ImportProgress& progress);
+  /// Counts are of committed leases; until the first one the time is shown instead.
   void generation(const GenerationProgress& progress);
   void step(const StepMetrics& metrics, std::int64_t total_steps);
-  /// Over all ranks, tasks and methods; the task, method and TPF shown are those at hand.
+  /// Over all ranks, tasks and methods; the task, method and TPF shown are those at hand, the
+  /// tokens/s those of this rank since begin().
   void evaluation(const EvaluationProgress& progress);
   /// Ends the bar's line.
   void end();
 
  private:
-  /// Whether it is time to show something; `last` forces it.
+  /// Whether it is time to show something; `last` forces it, once.
   [[nodiscard]] bool due(bool last);
+  /// Adds what `progress` has more than the last one of its task and method.
+  void count_evaluated(const EvaluationProgress& progress);
   void show(double done, const std::string& text, bool last);
 
   bool terminal_;
@@ -39,6 +46,9 @@ class ProgressDisplay {
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point shown_;
   std::int64_t first_step_ = -1;
+  std::map<std::string, std::int64_t> evaluated_;  ///< Tokens seen of each task and method.
+  std::int64_t evaluated_tokens_ = 0;
+  bool last_shown_ = false;
   bool bar_open_ = false;
 };
 

@@ -12,6 +12,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "workers/run_layout.h"
 
 namespace jforge {
 
@@ -70,6 +71,7 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
   });
   prove_shared(comm);
   attempt_ = std::stoi(broadcast_text(comm, std::to_string(attempt_), 0));
+  identity_record_ = broadcast_text(comm, identity_record_, 0);
   together(comm, [&] { add_log_file(directory_ / "logs"); });
 }
 
@@ -102,38 +104,34 @@ void RunDirectory::prove_shared(const Communicator& comm) const {
   }
 }
 
-void RunDirectory::check_identity(const Settings& settings) const {
+void RunDirectory::check_identity(const Settings& settings) {
   const std::filesystem::path path = directory_ / "identity.json";
+  IdentityRecord record{settings.identity, {}};
   if (std::filesystem::exists(path)) {
-    const auto recorded = nlohmann::json::parse(read_file(path), nullptr, false);
-    if (!recorded.is_object()) {
-      throw DataError(path.string() + " is not JSON: the run directory is damaged");
-    }
-    Identity before;
-    for (const auto& [key, value] : recorded.items()) {
-      if (!value.is_string()) {
-        throw DataError(
-            fmt::format("{}: {} is not a text: the run directory is damaged", path.string(), key));
-      }
-      before.emplace(key, value.get<std::string>());
-    }
-    expect_same_identity(directory_.string(), before, settings.identity, settings.accepted_changes);
+    record = continue_identity(directory_.string(),
+                               IdentityRecord::from_json(read_file(path), path.string()),
+                               settings.identity, settings.accepted_changes,
+                               std::filesystem::exists(RunLayout(directory_).prompts()));
   }
-  publish_file(path, nlohmann::json(settings.identity).dump(2) + "\n");
+  publish_file(path, record.to_json());
+  identity_record_ = record.to_json();
+}
+
+std::vector<IdentityDifference> RunDirectory::accepted_changes() const {
+  return IdentityRecord::from_json(identity_record_, "identity.json").accepted;
 }
 
 void RunDirectory::set_status(const std::string& status, const std::string& phase) {
   if (!owner_) {
     return;
   }
-  write_run_status(directory_, {{"status", status},
-                                {"phase", phase},
-                                {"attempt", attempt_},
-                                {"ranks", ranks_},
-                                {"host", host_name()},
-                                {"started", started_},
-                                {"updated", utc_now()},
-                                {"version", JFORGE_VERSION}});
+  nlohmann::json json = {{"status", status},     {"phase", phase},           {"attempt", attempt_},
+                         {"ranks", ranks_},      {"host", host_name()},      {"started", started_},
+                         {"updated", utc_now()}, {"version", JFORGE_VERSION}};
+  if (!device_.empty()) {
+    json["device"] = device_;
+  }
+  write_run_status(directory_, json);
   journal_->record(status, {{"phase", phase}, {"attempt", attempt_}});
 }
 
@@ -156,19 +154,23 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
                                  {"tokens_per_second", metrics.tokens_per_second},
                                  {"straggler_ratio", metrics.straggler_ratio},
                                  {"slowest_rank", metrics.slowest_rank}};
-  if (metrics.mfu) {
-    line["mfu"] = *metrics.mfu;
-  }
+  const auto add = [&](const char* key, const std::optional<double>& value) {
+    if (value) {
+      line[key] = *value;
+    }
+  };
+  add("consistency_gradient_norm", metrics.consistency_gradient_norm);
+  add("ar_gradient_norm", metrics.ar_gradient_norm);
+  add("mfu", metrics.mfu);
   metrics_->append(line.dump());
   const std::string prefix = fmt::format("round-{}/", round);
   std::vector<Scalar> scalars;
-  for (const char* key : {"loss", "consistency", "autoregressive", "gradient_norm", "learning_rate",
-                          "tokens_per_second"}) {
-    scalars.emplace_back(prefix + key,
-                         line[key].is_null() ? std::nan("") : line[key].get<double>());
-  }
-  if (metrics.mfu) {
-    scalars.emplace_back(prefix + "mfu", *metrics.mfu);
+  for (const char* key :
+       {"loss", "consistency", "autoregressive", "gradient_norm", "consistency_gradient_norm",
+        "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu"}) {
+    if (const auto value = line.find(key); value != line.end()) {
+      scalars.emplace_back(prefix + key, value->is_null() ? std::nan("") : value->get<double>());
+    }
   }
   events_->append(metrics.step, wall_seconds(), scalars);
 }

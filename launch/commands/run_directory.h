@@ -28,8 +28,8 @@ class RunDirectory {
     std::filesystem::path directory;
     std::string resolved_config;  ///< TOML text, written to resolved_config.toml.
     Identity identity;            ///< Compared with the one recorded at the first start.
-    std::vector<std::string> accepted_changes;
-    bool must_be_new = false;  ///< --resume never
+    std::vector<std::string> accepted_changes;  ///< Keys; recorded in identity.json.
+    bool must_be_new = false;                   ///< --resume never
   };
   /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
   /// nonce, 30 s), the identity is compared with the recorded one. Throws EnvironmentError,
@@ -43,17 +43,23 @@ class RunDirectory {
   /// Rank 0: the figures of `model` in evaluation/summary.json as one record of the event file, at
   /// step `rounds` (how many rounds have trained the model).
   void log_evaluation(const std::string& model, std::int32_t rounds);
+  /// What this rank computes on, for run.json.
+  void set_device(std::string device) { device_ = std::move(device); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
+  /// Changes of the identity that this and earlier starts accepted, oldest first; on every rank.
+  [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
 
  private:
   void prove_shared(const Communicator& comm) const;
-  void check_identity(const Settings& settings) const;
+  void check_identity(const Settings& settings);
 
   std::filesystem::path directory_;
   int ranks_;
   int attempt_ = 0;
   bool owner_;
   std::string started_;
+  std::string device_;           ///< Empty until it is known.
+  std::string identity_record_;  ///< Content of identity.json.
   std::optional<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;

@@ -2,6 +2,8 @@
 
 #include "launch/commands/commands.h"
 #include "launch/commands/evaluation_session.h"
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/roofline_profile.h"
 #include "workers/evaluate/sweep.h"
@@ -10,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 measures alone while the others wait. Null when a stop was asked for.
+// Rank 0 measures alone while the others wait. Throws Interrupted when a stop was asked for.
 nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const EvaluationContext context = evaluation.context();
   context.clock.enter("roofline", evaluation.config().run.hang_limit_seconds);
@@ -18,9 +20,15 @@ nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const std::vector<RooflinePoint> points =
       profile_roofline(evaluation.model(), context.kernels, {.seed = context.seed}, [&] {
         context.clock.progress(++passes);
+        fault_point("roofline");
         return stop_requested();
       });
-  return points.empty() ? nlohmann::ordered_json() : to_json(points);
+  if (points.empty()) {
+    throw Interrupted(
+        "stopped on request while the roofline was measured; every finished sample is safe, run "
+        "the same command again");
+  }
+  return to_json(points);
 }
 
 }  // namespace
@@ -43,6 +51,7 @@ ExitCode sweep_command(const SweepOptions& options, const MpiSession& session) {
                        evaluation.model(), evaluation.context(), evaluation.directory());
   return evaluation.finish(finished, [&] {
     write_sweep(sweep, config.tasks, evaluation.model().name, evaluation.directory(),
+                roofline_machine(evaluation.context().kernels),
                 options.roofline ? measure_roofline(evaluation) : nlohmann::ordered_json());
   });
 }

@@ -1,5 +1,9 @@
 #include "launch/config/job_fields.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 namespace jforge {
 
 // Found by FieldList::add through SweepAxis's namespace.
@@ -138,6 +142,7 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add("train_prompt", train.train_prompt, kIdentity);
   fields.add("activation_checkpointing", train.activation_checkpointing, kOperational);
   fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational);
+  fields.add("gradient_norms_every", train.gradient_norms_every, kOperational);
   fields.add("beta1", train.optimizer.beta1, kIdentity);
   fields.add("beta2", train.optimizer.beta2, kIdentity);
   fields.add("epsilon", train.optimizer.epsilon, kIdentity);
@@ -179,6 +184,35 @@ void add_sweep(FieldList& fields, SweepConfig& sweep) {
   }
 }
 
+// What train.compat fixes becomes the value of those keys, so that resolved file and identity say
+// what is computed. A value of the document that contradicts it is refused.
+void apply_compat(JobConfig& config, const TomlDocument& document) {
+  const std::vector<ConfigField> given = job_fields(config);
+  std::vector<std::optional<std::string>> before;
+  for (const ConfigField& field : given) {
+    before.push_back(field.write());
+  }
+  config.train.apply(config.compat);
+  for (std::size_t i = 0; i < config.rounds.size(); ++i) {
+    const NoiseScheduleOptions schedule = config.noise_schedule(static_cast<std::int32_t>(i + 1));
+    config.rounds[i].endpoint = schedule.endpoint;
+    config.rounds[i].measure = schedule.measure;
+    config.rounds[i].target = schedule.target;
+  }
+  std::string compat;
+  for (const ConfigField& field : given) {
+    compat = field.path() == "train.compat" ? field.write().value_or("") : compat;
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const std::optional<std::string> fixed = given[i].write();
+    if (fixed != before[i] && document.holds(given[i])) {
+      throw ConfigError(fmt::format(
+          "{} = {} contradicts train.compat = {}, which means {}; leave out one of the two",
+          given[i].path(), before[i].value_or(""), compat, fixed.value_or("")));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<ConfigField> job_fields(JobConfig& config) {
@@ -205,8 +239,51 @@ JobConfig read_job_config(const std::string& text, const std::string& file_name,
   JobConfig config;
   config.rounds.resize(document.array_size("rounds"));
   document.apply(job_fields(config));
+  apply_compat(config, document);
   return config;
 }
+
+namespace {
+
+// Dimensions that no model can have are the configuration's fault; beyond them TransformerConfig
+// has the last word.
+void validate_model(const PretrainSettings& settings) {
+  const auto at_least_one = [](const char* key, std::int64_t value) {
+    if (value < 1) {
+      throw ConfigError(fmt::format("pretrain.{} = {} must be at least 1", key, value));
+    }
+  };
+  at_least_one("hidden_size", settings.hidden_size);
+  at_least_one("intermediate_size", settings.intermediate_size);
+  at_least_one("num_layers", settings.num_layers);
+  at_least_one("num_heads", settings.num_heads);
+  at_least_one("num_kv_heads", settings.num_kv_heads);
+  at_least_one("max_position_embeddings", settings.max_position_embeddings);
+  if (settings.hidden_size % settings.num_heads != 0) {
+    throw ConfigError(
+        fmt::format("pretrain.hidden_size = {} is not a multiple of pretrain.num_heads = {}",
+                    settings.hidden_size, settings.num_heads));
+  }
+  if (settings.num_heads % settings.num_kv_heads != 0) {
+    throw ConfigError(
+        fmt::format("pretrain.num_heads = {} is not a multiple of pretrain.num_kv_heads = {}",
+                    settings.num_heads, settings.num_kv_heads));
+  }
+  if (settings.hidden_size / settings.num_heads % 2 != 0) {
+    throw ConfigError(fmt::format(
+        "pretrain.hidden_size / pretrain.num_heads = {} is odd: rotary positions need pairs",
+        settings.hidden_size / settings.num_heads));
+  }
+  if (!(settings.rms_norm_eps > 0 && settings.rms_norm_eps < 1)) {
+    throw ConfigError(
+        fmt::format("pretrain.rms_norm_eps = {} is outside (0, 1)", settings.rms_norm_eps));
+  }
+  if (!(settings.rope_theta > 1 && std::isfinite(settings.rope_theta))) {
+    throw ConfigError(fmt::format("pretrain.rope_theta = {} is not above 1", settings.rope_theta));
+  }
+}
+
+}  // namespace
 
 void PretrainConfig::validate() const {
   const auto require = [](bool holds, const char* what) {
@@ -222,6 +299,7 @@ void PretrainConfig::validate() const {
           "pretrain.output is missing: name the model directory to write");
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
+  validate_model(pretrain);
   train.validate();
   checkpoint.validate();
 }

@@ -16,8 +16,9 @@ namespace jforge {
 /// config.rounds.
 [[nodiscard]] std::vector<ConfigField> job_fields(JobConfig& config);
 
-/// Parses `text`, applies --set overrides and fills a JobConfig; nothing is validated beyond types
-/// and keys. Throws ConfigError.
+/// Parses `text`, applies --set overrides and fills a JobConfig, the values that train.compat fixes
+/// among them; nothing is validated beyond types and keys, and that no key contradicts
+/// train.compat. Throws ConfigError.
 [[nodiscard]] JobConfig read_job_config(const std::string& text, const std::string& file_name,
                                         const std::vector<std::string>& overrides);
 

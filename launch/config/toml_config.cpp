@@ -64,7 +64,12 @@ void TomlDocument::set(const std::string& assignment) {
   if (equals == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 == equals) {
     throw ConfigError("--set " + assignment + ": expected section.key=value");
   }
-  const auto [section, index] = split_section(assignment.substr(0, dot));
+  const std::string path = assignment.substr(0, dot);
+  const auto [section, index] = split_section(path);
+  if (section != path && !index) {
+    throw ConfigError(fmt::format("--set {}: there is no section {}; expected section.key=value",
+                                  assignment, path));
+  }
   const std::string key = assignment.substr(dot + 1, equals - dot - 1);
   const std::string text = assignment.substr(equals + 1);
   toml::table* target = nullptr;
@@ -115,6 +120,10 @@ const toml::node* TomlDocument::find(const std::string& section, const std::stri
   }
   const toml::table* table = node == nullptr ? nullptr : node->as_table();
   return table == nullptr ? nullptr : table->get(key);
+}
+
+bool TomlDocument::holds(const ConfigField& field) const {
+  return find(field.section, field.key) != nullptr;
 }
 
 void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) const {

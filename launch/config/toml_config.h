@@ -26,6 +26,8 @@ class TomlDocument {
   /// Fills every field that the document holds. Throws ConfigError for keys that no field has,
   /// naming the nearest one.
   void apply(const std::vector<ConfigField>& fields) const;
+  /// Whether the document gives `field` a value, of whatever type.
+  [[nodiscard]] bool holds(const ConfigField& field) const;
 
  private:
   [[nodiscard]] std::string place(const toml::node& node) const;

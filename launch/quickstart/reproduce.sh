@@ -10,7 +10,8 @@ data=results/runs/pretrain-data
 python3 launch/quickstart/make_word_problems.py --out "$data"
 python3 launch/quickstart/make_tokenizer.py --data "$data/train.jsonl.gz" --out "$data/tokenizer"
 rm -rf results/runs/pretrain
-launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml
+# The shipped model was trained on the CPU; a device gives other last bits.
+CUDA_VISIBLE_DEVICES= launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml
 cp "$data/prompts.jsonl.gz" "$data/test.jsonl.gz" launch/quickstart/
 rm -rf launch/quickstart/model
 cp -r results/runs/pretrain/model launch/quickstart/model

@@ -19,12 +19,30 @@ Device resolve_device(DeviceChoice choice) {
   throw InternalError("unknown device choice");
 }
 
+namespace {
+
+int device_index(int local_rank) {
+  expect(local_rank >= 0, "a local rank is not negative");
+  return local_rank % cuda_device_count();
+}
+
+}  // namespace
+
+std::string describe_device(Device device, int local_rank) {
+  if (device == Device::cpu) {
+    return "CPU";
+  }
+  expect_cuda_device();
+  const int index = device_index(local_rank);
+  return "CUDA device " + std::to_string(index) + " (" + cuda_device_name(index) + ")";
+}
+
 std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank) {
   expect(local_rank >= 0, "a local rank is not negative");
   if (resolve_device(choice) == Device::cpu) {
     return make_cpu_kernel_set();
   }
-  return make_cuda_kernel_set(local_rank % cuda_device_count());
+  return make_cuda_kernel_set(device_index(local_rank));
 }
 
 }  // namespace jforge

@@ -337,6 +337,26 @@ void InferenceTransformer::logits(std::span<const DecodeRow> rows, TensorView ou
   });
 }
 
+std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options options,
+                                        Device device) {
+  const Options chosen = resolve(options);
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t query = config.num_heads * config.head_size();
+  const std::int64_t key_value = config.num_kv_heads * config.head_size();
+  const std::int64_t embedding = config.vocabulary_size * hidden;
+  const std::int64_t layer =
+      hidden * (2 * query + 2 * key_value) + 3 * hidden * config.intermediate_size;
+  std::int64_t floats = config.num_layers * layer + embedding;
+  if (device != Device::cpu) {
+    floats += embedding + hidden + config.num_layers * (2 * hidden + query + 2 * key_value);
+  }
+  floats +=
+      chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);
+  return static_cast<std::size_t>(floats) * sizeof(float) +
+         static_cast<std::size_t>(chosen.num_slots) *
+             cache_bytes_per_slot(config, chosen.slot_capacity);
+}
+
 std::size_t InferenceTransformer::cache_bytes_per_slot(const TransformerConfig& config,
                                                        std::int32_t slot_capacity) {
   return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *

@@ -57,6 +57,9 @@ class InferenceTransformer final : public DecodeModel {
   /// As predict(), but the logits [rows that want output, V] are written out, to any device: for
   /// probes and tests.
   void logits(std::span<const DecodeRow> rows, TensorView output);
+  /// Bytes that the constructor allocates where the kernels compute on `device`, but for the
+  /// padding of packed weights: a packed copy of every matrix, cache, work space.
+  static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
   /// Bytes the cache takes for one slot.
   static std::size_t cache_bytes_per_slot(const TransformerConfig& config,
                                           std::int32_t slot_capacity);

@@ -63,22 +63,41 @@ TensorView matrix(const TensorView& heads) {
   return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
 }
 
+/// The activations of a packed batch in one block.
+struct Activations {
+  Activations(const TransformerConfig& config, TrainingTransformer::Options options)
+      : residual(static_cast<std::size_t>(config.num_layers) + 1),
+        activations(
+            options.activation_checkpointing ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+
+  void carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows);
+  [[nodiscard]] std::size_t bytes(const TransformerConfig& config, std::int64_t num_rows) {
+    Carver counter(nullptr, Device::cpu);
+    carve(config, counter, num_rows);
+    return static_cast<std::size_t>(counter.used()) * sizeof(float);
+  }
+
+  std::vector<TensorView>
+      residual;  ///< [L + 1] of [T, C]: every layer's input, then the last output.
+  std::vector<LayerActivations> activations;
+  TensorView final_inverse_rms;  ///< [T]
+  TensorView hidden;             ///< [T, C]
+  Gradients gradient;
+};
+
 }  // namespace
 
-struct TrainingTransformer::State {
+struct TrainingTransformer::State : Activations {
   State(const TransformerConfig& model_config, const ParameterTable& model_table, KernelSet& set,
         MemoryAccount& memory, Options chosen)
-      : config(model_config),
+      : Activations(model_config, chosen),
+        config(model_config),
         table(model_table),
         parameters(config, table),
         kernels(set),
         account(memory),
-        options(chosen),
-        residual(static_cast<std::size_t>(config.num_layers) + 1),
-        activations(
-            options.activation_checkpointing ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+        options(chosen) {}
 
-  void carve(Carver& carver, std::int64_t rows);
   void reserve(std::int64_t rows);
   void check(const PackedBatch& batch) const;
   LayerActivations& layer_activations(std::size_t layer) {
@@ -105,12 +124,6 @@ struct TrainingTransformer::State {
 
   Buffer buffer;
   std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
-  std::vector<TensorView>
-      residual;  ///< [L + 1] of [T, C]: every layer's input, then the last output.
-  std::vector<LayerActivations> activations;
-  TensorView final_inverse_rms;  ///< [T]
-  TensorView hidden;             ///< [T, C]
-  Gradients gradient;
 
   // Only where the kernels compute on another device than the caller's vectors lie.
   Buffer parameter_copy;
@@ -160,7 +173,7 @@ void TrainingTransformer::State::give_gradients(std::int32_t group, TensorView f
   kernels.host().add(staged, flat.rows(range.offset, end));
 }
 
-void TrainingTransformer::State::carve(Carver& carver, std::int64_t num_rows) {
+void Activations::carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows) {
   const std::int64_t hidden_size = config.hidden_size;
   const std::int64_t feed_forward = config.intermediate_size;
   const Shape stream{num_rows, hidden_size};
@@ -199,16 +212,14 @@ void TrainingTransformer::State::carve(Carver& carver, std::int64_t num_rows) {
 }
 
 void TrainingTransformer::State::reserve(std::int64_t num_rows) {
-  Carver counter(nullptr, kernels.device());
-  carve(counter, num_rows);
-  const auto bytes = static_cast<std::size_t>(counter.used()) * sizeof(float);
-  if (bytes > buffer.bytes()) {
+  const std::size_t needed = bytes(config, num_rows);
+  if (needed > buffer.bytes()) {
     buffer = Buffer();  // The old block goes first: the peak is one block, not two.
-    buffer = Buffer(bytes, account, kernels.device());
+    buffer = Buffer(needed, account, kernels.device());
   }
   if (num_rows > 0) {
     Carver carver(reinterpret_cast<float*>(buffer.data()), kernels.device());
-    carve(carver, num_rows);
+    carve(config, carver, num_rows);
   }
   rows = num_rows;
 }
@@ -316,7 +327,13 @@ TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
 
 TrainingTransformer::~TrainingTransformer() = default;
 
-ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ConstTensorView given) {
+std::size_t TrainingTransformer::bytes(const TransformerConfig& config, std::int64_t rows,
+                                       Options options) {
+  return Activations(config, options).bytes(config, rows);
+}
+
+ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ConstTensorView given,
+                                             const LayerDone& layer_done) {
   State& state = *state_;
   expect_shape(given, {state.table.flat_size()}, "the parameter vector");
   state.check(batch);
@@ -335,6 +352,9 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ConstTens
                          parameter_view(parameters, state.parameters.layers[layer].down_weight), {},
                          state.residual[layer + 1]);
     state.kernels.add(kept.middle, state.residual[layer + 1]);
+    if (layer_done) {
+      layer_done();
+    }
   }
   state.kernels.rms_norm(
       state.residual.back(), parameter_view(parameters, state.parameters.final_norm),

@@ -30,9 +30,13 @@ class TrainingTransformer {
                       KernelSet& kernels, MemoryAccount& account, Options options);
   ~TrainingTransformer();
 
+  /// Called in forward() after each layer: a sign of progress.
+  using LayerDone = std::function<void()>;
+
   /// Forward over `batch`; parameters is the flat float32 vector of the table. Returns hidden
   /// states after the final norm, [T, C], valid until the next call.
-  ConstTensorView forward(const PackedBatch& batch, ConstTensorView parameters);
+  ConstTensorView forward(const PackedBatch& batch, ConstTensorView parameters,
+                          const LayerDone& layer_done = {});
 
   /// Called with the group index as soon as all gradients of a parameter group are final for this
   /// micro-batch (head first, embedding last): the hook for overlapping reduction.
@@ -44,6 +48,10 @@ class TrainingTransformer {
   VocabularyLossSums loss_and_backward(const PackedBatch& batch, ConstTensorView parameters,
                                        float consistency_weight, float ar_weight,
                                        TensorView gradients, const GroupReady& group_ready = {});
+
+  /// Bytes of activations that a batch of `rows` rows takes: what forward() allocates. The
+  /// vocabulary loss and the attention kernels take some tens of MiB of their own on top.
+  static std::size_t bytes(const TransformerConfig& config, std::int64_t rows, Options options);
 
  private:
   struct State;

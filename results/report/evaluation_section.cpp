@@ -70,7 +70,8 @@ double speed_up(const std::vector<Measured>& all, const Measured& m, const std::
     return nan;
   }
   for (const char* key : {"ranks", "batch_prompts"}) {
-    if (m.number(key) < reference->number(key) || m.number(key) > reference->number(key)) {
+    // Written so that a number that is not there, or null because samples differ in it, is refused.
+    if (!(m.number(key) <= reference->number(key) && m.number(key) >= reference->number(key))) {
       return nan;
     }
   }
@@ -95,6 +96,15 @@ std::string interval(const Measured& m) {
              : "–";
 }
 
+// Tokens per forward over the baseline's, with its interval.
+std::string tpf_ratio_text(const Measured& m) {
+  const double low = m.number("tpf_ratio_low");
+  const double high = m.number("tpf_ratio_high");
+  return shown(m.number("tpf_ratio"), "{:.2f}×") + (std::isfinite(low) && std::isfinite(high)
+                                                        ? fmt::format(" ({:.2f}–{:.2f})", low, high)
+                                                        : "");
+}
+
 // With the base tests' own share, of tasks that add further tests to them.
 std::string accuracy_text(const Measured& m) {
   const double base = m.number("base_accuracy");
@@ -106,18 +116,21 @@ std::string speed_table(const std::vector<Measured>& all) {
   const std::vector<std::string> models = model_names(all);
   const bool against_base =
       models.size() > 1 && std::ranges::find(models, kBaseModel) != models.end();
-  TableCells rows = {{"task", "model", "method", "TPF", "tokens/s", "speed-up over AR", "accuracy",
-                      "95 % interval", "problems"}};
+  TableCells rows = {{"task", "model", "method", "TPF", "TPF over AR", "tokens/s", "with prefill",
+                      "speed-up over AR", "accuracy", "95 % interval", "problems"}};
+  const auto behind_speed_up = [](std::vector<std::string>& row) { return row.begin() + 8; };
   if (against_base) {
-    rows[0].insert(rows[0].begin() + 6, "over base AR");
+    rows[0].insert(behind_speed_up(rows[0]), "over base AR");
   }
   for (const Measured& m : all) {
-    rows.push_back({m.task, m.model, m.method, shown(m.number("tpf"), "{:.2f}"),
+    rows.push_back({m.task, m.model, m.method, shown(m.number("tpf"), "{:.2f}"), tpf_ratio_text(m),
                     shown(m.number("tokens_per_second"), "{:.0f}"),
+                    shown(m.number("tokens_per_second_with_prefill"), "{:.0f}"),
                     shown(speed_up(all, m, m.model), "{:.2f}×"), accuracy_text(m), interval(m),
                     shown(m.number("n"), "{:.0f}")});
     if (against_base) {
-      rows.back().insert(rows.back().begin() + 6, shown(speed_up(all, m, kBaseModel), "{:.2f}×"));
+      rows.back().insert(behind_speed_up(rows.back()),
+                         shown(speed_up(all, m, kBaseModel), "{:.2f}×"));
     }
   }
   return markdown_table(rows);
@@ -270,8 +283,9 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
   report.text +=
       "## Accuracy and speed\n\n" + table +
       "\nTPF = generated tokens / forward passes over all problems, prefill excluded. "
-      "Tokens/s: of all ranks, over the slowest rank's decoding seconds without prefill. "
-      "AR: one token per forward pass. The interval is the bootstrap's over problems.\n\n" +
+      "Tokens/s: of all ranks, over the slowest rank's decoding seconds without prefill, and with "
+      "it. Speeds are compared only where ranks and batch are the same. AR: one token per forward "
+      "pass. Intervals, also those in brackets, are the bootstrap's over problems, 95 %.\n\n" +
       scorer_warning(all) + samples_table(all);
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });

@@ -14,6 +14,7 @@
 #include "results/report/report_text.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/file_name.h"
 
 namespace jforge {
 
@@ -56,17 +57,6 @@ Side read_side(const ComparedRun& run) {
   return side;
 }
 
-std::string file_stem(std::string name) {
-  std::ranges::replace_if(
-      name,
-      [](char c) {
-        return std::isalnum(static_cast<unsigned char>(c)) == 0 &&
-               std::string_view("._=+-").find(c) == std::string_view::npos;
-      },
-      '-');
-  return name;
-}
-
 Sample read_sample(const ReportJson& json) {
   const double index = json_number(json, "index");
   return {std::isfinite(index) ? index : 0, json_text(json, "id"), json_text(json, "verdict"),
@@ -77,7 +67,7 @@ Sample read_sample(const ReportJson& json) {
 Samples read_samples(const Side& side, const std::string& model, const std::string& task,
                      const std::string& method) {
   const std::filesystem::path path =
-      side.directory / model / (file_stem(task) + "." + file_stem(method) + ".jsonl");
+      side.directory / model / (file_name_part(task) + "." + file_name_part(method) + ".jsonl");
   Samples samples;
   if (!std::filesystem::exists(path)) {
     return samples;

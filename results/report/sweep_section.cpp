@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -33,6 +34,21 @@ constexpr double kUnsteady = 1.5;
   throw DataError("sweep/sweep.json: " + what + "; sweep again");
 }
 
+// What speeds depend on besides the settings.
+constexpr std::array kSpeedKeys = {"ranks", "batch_prompts"};
+
+// Of the samples behind a method's figures; nothing where they were not all made with the same.
+std::optional<std::array<double, kSpeedKeys.size()>> speed_conditions(const ReportJson& figures) {
+  std::array<double, kSpeedKeys.size()> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = json_number(figures, kSpeedKeys[i]);
+    if (!std::isfinite(values[i])) {
+      return std::nullopt;
+    }
+  }
+  return values;
+}
+
 // One task's sweep, with names and places of keys settled.
 struct Sweep {
   std::string model;
@@ -54,8 +70,12 @@ struct Sweep {
     return values;
   }
   [[nodiscard]] std::vector<SurfacePoint> measured(const char* figure) const {
+    return measured(figure, points);
+  }
+  [[nodiscard]] std::vector<SurfacePoint> measured(
+      const char* figure, const std::vector<const ReportJson*>& among) const {
     std::vector<SurfacePoint> found;
-    for (const ReportJson* point : points) {
+    for (const ReportJson* point : among) {
       const double value = json_number(*point, figure);
       if (std::isfinite(value)) {
         found.push_back({inputs(*point), value});
@@ -100,6 +120,60 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
   return text;
 }
 
+// Speeds that can be compared: of the points measured with the ranks and batch that most points
+// have. The others are named.
+struct ComparableSpeeds {
+  std::vector<SurfacePoint> points;
+  double baseline = std::nan("");  // NaN where it is none of them
+};
+
+ComparableSpeeds comparable_speeds(ReportWriter& report, const Sweep& sweep) {
+  std::map<std::array<double, kSpeedKeys.size()>, std::vector<const ReportJson*>> groups;
+  std::vector<const ReportJson*> others;
+  for (const ReportJson* point : sweep.points) {
+    if (const auto conditions = speed_conditions(*point)) {
+      groups[*conditions].push_back(point);
+    } else {
+      others.push_back(point);
+    }
+  }
+  ComparableSpeeds speeds;
+  const auto majority =
+      std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
+  for (auto group = groups.begin(); group != groups.end(); ++group) {
+    if (group != majority) {
+      others.insert(others.end(), group->second.begin(), group->second.end());
+      continue;
+    }
+    speeds.points = sweep.measured(kSpeed, group->second);
+    if (sweep.baseline.is_object() && speed_conditions(sweep.baseline) == group->first) {
+      speeds.baseline = json_number(sweep.baseline, kSpeed);
+    }
+  }
+  for (const ReportJson* point : others) {
+    report.missing.push_back(fmt::format(
+        "speed of {} with {}: measured with other ranks or evaluate.batch_prompts than the other "
+        "settings; sweep again into another directory",
+        sweep.name(), setting_text(sweep.keys, sweep.inputs(*point))));
+  }
+  return speeds;
+}
+
+// The key that a curve of speeds is drawn over: the only one that varies.
+std::optional<std::size_t> curve_key(const Sweep& sweep, const std::vector<SurfacePoint>& points) {
+  std::vector<std::size_t> varied;
+  for (std::size_t k = 0; k < sweep.keys.size(); ++k) {
+    if (std::ranges::any_of(
+            points, [&](const SurfacePoint& p) { return p.inputs[k] != points[0].inputs[k]; })) {
+      varied.push_back(k);
+    }
+  }
+  if (varied.size() == 1) {
+    return varied.front();
+  }
+  return sweep.keys.size() == 1 ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
 std::string sweep_table(const Sweep& sweep, const SurfacePoint* best) {
   TableCells rows = {sweep.keys};
   for (const char* head : {"TPF", "tokens/s", "with prefill", "speed-up over AR", "accuracy",
@@ -129,10 +203,7 @@ std::string sweep_table(const Sweep& sweep, const SurfacePoint* best) {
     for (const double value : sweep.inputs(*point)) {
       row.push_back(fmt::format("{:.4g}", value));
     }
-    double speed_up = json_number(*point, "speed_up");
-    if (!std::isfinite(speed_up) && sweep.baseline.is_object()) {
-      speed_up = json_number(*point, kSpeed) / json_number(sweep.baseline, kSpeed);
-    }
+    const double speed_up = json_number(*point, "speed_up");
     const bool fastest = best != nullptr && sweep.inputs(*point) == best->inputs;
     add(std::move(row), *point, speed_up, fastest ? "fastest" : "");
   }
@@ -148,42 +219,45 @@ std::vector<double> few(const std::vector<double>& values) {
   return values.size() <= kMostTicks ? values : std::vector<double>();
 }
 
-// One key: the measured speeds, the fitted curve and its best point if there is one.
-std::string speed_curve(const Sweep& sweep, const std::vector<SurfacePoint>& points,
+// The measured speeds over one key, the others being the same everywhere, the fitted curve and its
+// best point if there is one.
+std::string speed_curve(const Sweep& sweep, const ComparableSpeeds& speeds, std::size_t key,
                         const PolynomialSurface* surface) {
+  const std::vector<SurfacePoint>& points = speeds.points;
   LineSeries dots{"measured", {}, {}};
   dots.markers = true;
   for (const SurfacePoint& point : points) {
-    dots.x.push_back(point.inputs[0]);
+    dots.x.push_back(point.inputs[key]);
     dots.y.push_back(point.value);
   }
   const SurfacePoint& measured = best_measured(points);
   LineChart chart{
-      "Speed of " + sweep.name(), sweep.keys[0], "tokens/s without prefill", false, {dots}};
+      "Speed of " + sweep.name(), sweep.keys[key], "tokens/s without prefill", false, {dots}};
   chart.y_from_zero = true;
-  chart.marks = {{measured.inputs[0], measured.value, "★ fastest measured"}};
+  chart.marks = {{measured.inputs[key], measured.value, "★ fastest measured"}};
   if (surface != nullptr) {
-    const SurfaceAxis& axis = surface->axes()[0];
+    const SurfaceAxis& axis = surface->axes()[key];
+    std::vector<double> inputs = measured.inputs;
     LineSeries curve{fmt::format("polynomial of degree {}", surface->degree()), {}, {}};
     curve.dashed = true;
     for (int i = 0; i <= kCurveSteps; ++i) {
-      curve.x.push_back(axis.unscaled(2.0 * i / kCurveSteps - 1));
-      curve.y.push_back(surface->evaluate(std::vector{curve.x.back()}));
+      inputs[key] = axis.unscaled(2.0 * i / kCurveSteps - 1);
+      curve.x.push_back(inputs[key]);
+      curve.y.push_back(surface->evaluate(inputs));
     }
     chart.series.push_back(std::move(curve));
     chart.x_scale = scale_of(axis);
     const SurfacePoint predicted = surface->best_predicted();
     if (predicted.inputs != measured.inputs) {
-      chart.marks.push_back({predicted.inputs[0], predicted.value, "☆ fastest predicted", true});
+      chart.marks.push_back({predicted.inputs[key], predicted.value, "☆ fastest predicted", true});
     }
-  } else if (sweep.keys[0] == kBlockSize) {
+  } else if (sweep.keys[key] == kBlockSize) {
     chart.x_scale = AxisScale::log2;
   }
-  const double baseline =
-      sweep.baseline.is_object() ? json_number(sweep.baseline, kSpeed) : std::nan("");
-  if (std::isfinite(baseline)) {
-    chart.series.push_back(
-        {"AR", {points.front().inputs[0], points.back().inputs[0]}, {baseline, baseline}});
+  if (std::isfinite(speeds.baseline)) {
+    chart.series.push_back({"AR",
+                            {points.front().inputs[key], points.back().inputs[key]},
+                            {speeds.baseline, speeds.baseline}});
   }
   return render_svg(chart);
 }
@@ -285,7 +359,8 @@ void write_surface(ReportWriter& report, const Sweep& sweep,
 
 void write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   report.text += fmt::format("### {}, {}\n\n", sweep.name(), sweep.model);
-  const std::vector<SurfacePoint> points = sweep.measured(kSpeed);
+  const ComparableSpeeds speeds = comparable_speeds(report, sweep);
+  const std::vector<SurfacePoint>& points = speeds.points;
   if (points.empty()) {
     report.text += sweep_table(sweep, nullptr) + "\n";
     report.missing.push_back("speed of " + sweep.name() + ": no setting has a measured speed");
@@ -302,9 +377,9 @@ void write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   } else {
     report.text += "There is no surface to predict from (see the end).\n\n";
   }
-  if (sweep.keys.size() == 1) {
-    report.figure(figure_name, "Speed over " + sweep.keys[0],
-                  speed_curve(sweep, points, surface ? &*surface : nullptr));
+  if (const auto key = curve_key(sweep, points)) {
+    report.figure(figure_name, "Speed over " + sweep.keys[*key],
+                  speed_curve(sweep, speeds, *key, surface ? &*surface : nullptr));
   }
 }
 

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/mpi_check.h"
+#include "runtime/log.h"
 
 namespace jforge {
 
@@ -37,13 +40,9 @@ LocalFailure attempt(const std::function<void()>& work) {
       work();
     }
     return {};
-  } catch (const Error& error) {
-    const ExitCode code = error.code() == ExitCode::ok ? ExitCode::internal : error.code();
-    return {code, error.what(), std::current_exception()};
-  } catch (const std::bad_alloc&) {
-    return {ExitCode::environment, "out of memory", std::current_exception()};
   } catch (const std::exception& error) {
-    return {ExitCode::internal, error.what(), std::current_exception()};
+    FailureText text = describe_failure(error);
+    return {text.code, std::move(text.message), std::current_exception()};
   } catch (...) {
     return {ExitCode::internal, "an exception of unknown type", std::current_exception()};
   }
@@ -90,8 +89,26 @@ template <class SomeError>
 }
 }  // namespace
 
+FailureText describe_failure(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error); known != nullptr) {
+    return {known->code() == ExitCode::ok ? ExitCode::internal : known->code(), known->what()};
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ExitCode::environment, "out of memory"};
+  }
+  if (dynamic_cast<const std::system_error*>(&error) != nullptr) {
+    return {ExitCode::environment, error.what()};
+  }
+  return {ExitCode::internal, error.what()};
+}
+
 bool agree(const Communicator& comm, bool stop_requested, const std::function<void()>& work) {
   const LocalFailure failure = attempt(work);
+  // One rank alone says it in main. Of several, one may be ended by another's abort before it gets
+  // there.
+  if (comm.size() > 1 && failure.exception != nullptr && failure.code != ExitCode::interrupted) {
+    spdlog::error("failed, telling the other ranks: {}", failure.message);
+  }
   announce(comm, Operation::agree, 0);
   const Verdict mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};
   // Kept between calls: training agrees twice a step and must not allocate.

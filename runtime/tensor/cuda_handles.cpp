@@ -25,6 +25,9 @@ bool machine_failed(cudaError_t status) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorHardwareStackError:
     case cudaErrorStubLibrary:
+    case cudaErrorOperatingSystem:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorUnknown:
       return true;
     default:
       return false;
@@ -40,6 +43,7 @@ std::string advice(cudaError_t status) {
     case cudaErrorInsufficientDriver:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorStubLibrary:
+    case cudaErrorCompatNotSupportedOnDevice:
       return "install an NVIDIA driver for this CUDA version, or use model.device = \"cpu\"";
     case cudaErrorNoDevice:
     case cudaErrorInvalidDevice:
@@ -51,20 +55,27 @@ std::string advice(cudaError_t status) {
   }
 }
 
+std::string message(cudaError_t status, const char* what) {
+  return std::string("CUDA: ") + what + ": " + cudaGetErrorString(status);
+}
+
 }  // namespace
+
+std::string cuda_failure(cudaError_t status, const char* what) {
+  return message(status, what) + ": " + advice(status);
+}
 
 void cuda_check(cudaError_t status, const char* what, std::source_location where) {
   if (status == cudaSuccess) [[likely]] {
     return;
   }
-  const std::string text = std::string("CUDA: ") + what + ": " + cudaGetErrorString(status);
   // The call's error stays behind as the thread's last one and would be blamed on the next kernel.
   static_cast<void>(cudaGetLastError());
   if (machine_failed(status)) {
-    throw EnvironmentError(text + ": " + advice(status));
+    throw EnvironmentError(cuda_failure(status, what));
   }
-  throw InternalError(text + " (" + cudaGetErrorName(status) + ") at " + where.file_name() + ":" +
-                      std::to_string(where.line()));
+  throw InternalError(message(status, what) + " (" + cudaGetErrorName(status) + ") at " +
+                      where.file_name() + ":" + std::to_string(where.line()));
 }
 
 void cublas_check(cublasStatus_t status, const char* what, std::source_location where) {

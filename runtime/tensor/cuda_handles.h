@@ -13,6 +13,9 @@
 
 namespace jforge {
 
+/// "CUDA: WHAT: REASON: what to do about it" of a failed call.
+[[nodiscard]] std::string cuda_failure(cudaError_t status, const char* what);
+
 /// Throws unless `status` is cudaSuccess: EnvironmentError for what the machine lacks or broke
 /// (driver, device, memory, ECC), InternalError for the rest. `what` names the operation.
 void cuda_check(cudaError_t status, const char* what,

@@ -1,6 +1,7 @@
 #include "runtime/tensor/cuda_memory.h"
 
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_handles.h"
@@ -22,6 +23,8 @@ cudaError_t count_devices(int& count) {
   return status;
 }
 
+constexpr const char* kLook = "look for devices";
+
 std::string gibibytes(std::size_t bytes) {
   const auto tenths = bytes / ((std::size_t{1} << 30) / 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
@@ -31,18 +34,33 @@ std::string gibibytes(std::size_t bytes) {
 
 bool built_with_cuda() noexcept { return true; }
 
-int cuda_device_count() noexcept {
-  int count = 0;
-  static_cast<void>(count_devices(count));
-  return count;
+CudaDevices find_cuda_devices() {
+  CudaDevices found;
+  const cudaError_t status = count_devices(found.count);
+  // The runtime calls a machine without any driver one whose driver is too old.
+  const bool nothing_there =
+      status == cudaErrorNoDevice ||
+      (status == cudaErrorInsufficientDriver && access("/dev/nvidiactl", F_OK) != 0);
+  if (status != cudaSuccess && !nothing_there) {
+    found.problem = cuda_failure(status, kLook);
+  }
+  return found;
 }
+
+int cuda_device_count() { return find_cuda_devices().count; }
 
 void expect_cuda_device() {
   int count = 0;
-  cuda_check(count_devices(count), "look for devices");
-  if (count == 0) {
-    cuda_check(cudaErrorNoDevice, "look for devices");
+  const cudaError_t status = count_devices(count);
+  if (status != cudaSuccess || count == 0) {
+    throw EnvironmentError(cuda_failure(status == cudaSuccess ? cudaErrorNoDevice : status, kLook));
   }
+}
+
+std::string cuda_device_name(int index) {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, index), "read a device's name");
+  return properties.name;
 }
 
 void select_cuda_device(int index) { cuda_check(cudaSetDevice(index), "select a device"); }

@@ -4,6 +4,7 @@
 /// functions, and those that need a device throw EnvironmentError saying how to get one.
 
 #include <cstddef>
+#include <string>
 
 #include "runtime/tensor/tensor_view.h"
 
@@ -12,8 +13,21 @@ namespace jforge {
 /// Whether this binary was built with -DJFORGE_CUDA=ON.
 [[nodiscard]] bool built_with_cuda() noexcept;
 
-/// CUDA devices this process may use; 0 in a CPU-only build, without a driver and without a device.
-[[nodiscard]] int cuda_device_count() noexcept;
+/// What a look for CUDA devices finds.
+struct CudaDevices {
+  int count = 0;  ///< Devices this process may use.
+  /// Why there is none although this machine seems to have some, on one line; empty when there are
+  /// devices, and where there simply is no driver or no device.
+  std::string problem;
+};
+[[nodiscard]] CudaDevices find_cuda_devices();
+
+/// find_cuda_devices().count: 0 in a CPU-only build, without a driver and without a device.
+[[nodiscard]] int cuda_device_count();
+
+/// What the driver calls device `index`: "NVIDIA H200". Throws EnvironmentError when there is no
+/// such device.
+[[nodiscard]] std::string cuda_device_name(int index);
 
 /// Throws EnvironmentError, naming the reason and how to mend it, unless cuda_device_count() > 0.
 void expect_cuda_device();

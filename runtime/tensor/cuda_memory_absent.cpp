@@ -15,7 +15,11 @@ namespace {
 
 bool built_with_cuda() noexcept { return false; }
 
-int cuda_device_count() noexcept { return 0; }
+CudaDevices find_cuda_devices() { return {}; }
+
+int cuda_device_count() { return 0; }
+
+std::string cuda_device_name(int /*index*/) { refuse(); }
 
 void expect_cuda_device() { refuse(); }
 

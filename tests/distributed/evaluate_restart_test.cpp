@@ -32,6 +32,47 @@ TEST_F(EvaluateTest, OtherWeightsUnderTheSameNameAreRefusedWhereAsked) {
   EXPECT_NE(figures("out", "ar").at("weights"), before.at("weights"));
 }
 
+TEST_F(EvaluateTest, FiguresOfReplacedWeightsLeaveTheSummaryBeforeAnythingElse) {
+  config_.methods = {"ar", "jacobi"};
+  config_.limit = 3;
+  ASSERT_TRUE(evaluate("out"));
+  const RandomModel other(6);
+  // Only one method is evaluated anew, and not even that to its end.
+  config_.methods = {"ar"};
+  arm_faults("interrupt@evaluate:0:1", test_world().rank());
+  favoured_ = 0;
+  EXPECT_FALSE(evaluate_model(config_, other.under_test("base", path_ / "model"), context(true),
+                              path_ / "out"));
+  test_world().barrier();
+  const Json summary = Json::parse(read_text(path_ / "out/summary.json"));
+  EXPECT_FALSE(summary.at("models").contains("base")) << summary.dump(2);
+  EXPECT_THAT(complete("out"), IsEmpty());
+}
+
+TEST_F(EvaluateTest, SpeedsOfMixedRankCountsAreComparedWithNone) {
+  config_.limit = 3;
+  ASSERT_TRUE(evaluate("whole"));
+  EXPECT_TRUE(figures("whole", "jacobi").at("speed_up").is_number());
+  if (root()) {
+    for (const std::string method : {"ar", "jacobi"}) {
+      const auto records = files("whole", method).read_merged();
+      write_text(files("out", method).part(1, 0, 97),
+                 to_line(records.front(), SampleTiming{.attempt = 1,
+                                                       .rank = 0,
+                                                       .ranks = 97,
+                                                       .batch_prompts = config_.batch_prompts,
+                                                       .decode_seconds = 1,
+                                                       .prefill_seconds = 1}) +
+                     "\n");
+    }
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_TRUE(figures("out", "ar").at("ranks").is_null());
+  EXPECT_TRUE(figures("out", "jacobi").at("ranks").is_null());
+  EXPECT_TRUE(figures("out", "jacobi").at("speed_up").is_null());
+}
+
 TEST_F(EvaluateTest, ASecondCallDecodesNothing) {
   ASSERT_TRUE(evaluate("out"));
   const std::string summary = read_text(path_ / "out/summary.json");
@@ -106,6 +147,8 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
     for (std::int64_t i = 0; i < 10; ++i) {
       const SampleTiming timing{.attempt = i < 6 ? 1 : 4,
                                 .rank = static_cast<Rank>(i % 3),
+                                .ranks = 97,
+                                .batch_prompts = config_.batch_prompts,
                                 .decode_seconds = 100,
                                 .prefill_seconds = 1};
       parts[files("out", "jacobi").part(timing.attempt, timing.rank, 3)] +=
@@ -124,6 +167,10 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
   // The earlier attempts' time is part of the figure.
   EXPECT_GT(figures("out", "jacobi").at("decode_seconds"), 200.0);
   EXPECT_LT(figures("out", "jacobi").at("decode_seconds"), 260.0);
+  // A speed over several rank counts is nobody's, and is compared with none.
+  EXPECT_TRUE(figures("out", "jacobi").at("ranks").is_null());
+  EXPECT_EQ(figures("out", "jacobi").at("batch_prompts"), config_.batch_prompts);
+  EXPECT_EQ(figures("whole", "jacobi").at("ranks"), test_world().size());
 }
 
 TEST_F(EvaluateTest, OtherSettingsNeverMix) {
@@ -157,6 +204,19 @@ TEST_F(EvaluateTest, ACrashBetweenSummaryAndCleaningLeavesNothingBehind) {
   test_world().barrier();
   ASSERT_TRUE(evaluate("out"));
   EXPECT_THAT(files("out", "ar").parts(), IsEmpty());
+  // Nor does a crash between the merged file of other settings and their figures, and a return.
+  config_.limit = 5;
+  ASSERT_TRUE(evaluate("other"));
+  const std::string whole = read_text(files("out", "ar").merged());
+  config_.limit.reset();
+  test_world().barrier();
+  if (root()) {
+    write_text(files("out", "ar").merged(), read_text(files("other", "ar").merged()));
+  }
+  test_world().barrier();
+  ASSERT_TRUE(evaluate("out"));
+  EXPECT_EQ(read_text(files("out", "ar").merged()), whole);
+  test_world().barrier();
   // Without the merged file the figures alone are not enough.
   if (root()) {
     fs::remove(files("out", "ar").merged());

@@ -163,13 +163,34 @@ class Artefacts(EndToEndTest):
         self.jforge("run", config, ranks=2)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 
+    def test_a_damaged_shard_of_a_later_round_is_generated_again(self):
+        """Met while round 2 trains: its prompts are generated from the checkpoint that ended round 1."""
+        config, run = self.config("later")
+        # Rank 0's 9th micro-batch is in round 2's third step.
+        self.jforge("run", config, "--inject", "interrupt@train.accumulate:0:9", ranks=2, expect=75)
+        self.assertEqual((2, 3), self.checkpoint_steps(run)[-1])
+        victim = sorted((run / "round-2" / "trajectories").glob("lease-*.h5"))[0]
+        victim.write_bytes(victim.read_bytes()[:-100])
+        again = self.jforge("run", config, ranks=2)
+        self.assertIn("set aside", again.err)
+        self.assertEqual(self.digest(self.uninterrupted(2), 2), self.digest(run, 2))
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
     def test_phases_alone_make_the_same_run(self):
         config, run = self.config("phases")
         self.jforge("train", config, "--round", "1", ranks=2, expect=2)
         self.jforge("import", config, ranks=2)
+        # What a kill between the two files would leave.
+        report = (run / "prompts_import.json").read_bytes()
+        (run / "prompts_import.json").unlink()
         for number in ("1", "2"):
             self.jforge("generate", config, "--round", number, ranks=2)
+            self.assertEqual(report, (run / "prompts_import.json").read_bytes())
+            figures = run / f"round-{number}" / "generation.json"
+            content = figures.read_bytes()
+            figures.unlink()
             self.jforge("train", config, "--round", number, ranks=2)
+            self.assertEqual(content, figures.read_bytes())
         self.jforge("run", config, ranks=2)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 

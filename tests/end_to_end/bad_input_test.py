@@ -189,6 +189,70 @@ class BadConfigurations(BadInput):
         self.jforge("run", config, "--set", "rounds.1.noise_window=4", "--accept-change", "rounds.1.noise_window")
 
 
+class BadPretraining(BadInput):
+    TEXT = """
+[run]
+directory = "{run}"
+[pretrain]
+tokenizer = "{model}"
+output = "{run}/made"
+files = ["{prompts}"]
+hidden_size = 16
+intermediate_size = 16
+num_layers = 1
+num_heads = 2
+num_kv_heads = 1
+max_position_embeddings = 256
+steps = 4
+[train]
+batch_samples = 2
+tokens_per_rank = 256
+[checkpoint]
+every_steps = 1
+"""
+
+    def test_dimensions_of_no_model(self):
+        config, run = self.config("dimensions", self.TEXT)
+        self.refused(USAGE, "pretrain", config, "--set", "pretrain.num_heads=3",
+                     says=["pretrain.num_heads = 3", "pretrain.hidden_size = 16"])
+        self.assertFalse(run.exists())
+
+    def test_nothing_to_train_on(self):
+        config, run = self.config("no-samples", self.TEXT)
+        self.refused(INPUT, "pretrain", config, "--set", "pretrain.max_position_embeddings=8",
+                     says=["all 24 are longer than pretrain.max_position_embeddings = 8"])
+        self.assertEqual("failed", self.status(run))
+        empty = self.root / "no-records.jsonl"
+        empty.write_text("\n", encoding="utf-8")
+        config, run = self.config("no-records", self.TEXT)
+        self.refused(INPUT, "pretrain", config, "--set", f'pretrain.files=["{empty}"]', says=["holds no record", empty])
+
+    def test_other_data_on_resume(self):
+        data = self.root / "pretrain-data.jsonl"
+        shutil.copy(self.prompts, data)
+        tokenizer = self.model_copy("pretrain-tokenizer")
+        setting = ("--set", f'pretrain.files=["{data}"]', "--set", f'pretrain.tokenizer="{tokenizer}"')
+        config, run = self.config("other-data", self.TEXT)
+        self.jforge("pretrain", config, *setting, "--inject", "interrupt@train:0:2", expect=75)
+        whole = data.read_bytes()
+        data.write_bytes(whole.replace(b"pens", b"pins"))
+        self.refused(USAGE, "pretrain", config, *setting, says=["data.hash"])
+        data.write_bytes(whole)
+        path = tokenizer / "tokenizer_config.json"
+        before = path.read_bytes()
+        path.write_bytes(before + b"\n")
+        self.refused(USAGE, "pretrain", config, *setting, says=["tokenizer.hash"])
+        path.write_bytes(before)
+        # The newest checkpoint is damaged: said, and the one before is used.
+        newest = max((run / "checkpoints").iterdir())
+        shard = next(newest.glob("*.h5"))
+        os.truncate(shard, shard.stat().st_size - 1)
+        result = self.jforge("pretrain", config, *setting)
+        self.assertIn("checkpoint skipped", result.err)
+        self.assertIn("continuing after step 1", result.err)
+        self.assertEqual("finished", self.status(run))
+
+
 class BadPrompts(BadInput):
     def prompts_file(self, name, content):
         path = self.root / f"{name}.jsonl"
@@ -240,6 +304,13 @@ class BadEnvironment(BadInput):
                     self.refused(ENVIRONMENT, "run", config, "--set", f'run.directory="{parent}/run"',
                                  says=["cannot create", parent], ranks=ranks)
                     self.expect_no_processes()
+
+    def test_path_that_the_system_refuses(self):
+        """What the library throws there is no error of ours."""
+        loop = self.root / "loop"
+        loop.symlink_to(loop)
+        for path in (loop, self.root / ("x" * 300)):
+            self.refused(ENVIRONMENT, "verify", path, says=[path])
 
     def test_full_disk(self):
         """A limit on file sizes stands in for a full disk: writing fails at another place for each limit."""

@@ -136,10 +136,27 @@ class Evaluate(EvaluationTest):
         self.assertEqual({"evaluation/source-model/gsm8k.ar.jsonl", "evaluation/other/gsm8k.ar.jsonl"},
                          set(self.samples(out)))
 
+    def test_two_evaluations_do_not_share_a_directory(self):
+        out = self.root / "shared"
+        words = ["evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts, "--out", out,
+                 "--limit", 6, "--max-new-tokens", 4]
+        # Slow enough for the other one to see that it is alive.
+        delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 5))
+        first = self.start(self.command(*words, "--inject", delays))
+        self.wait_for_text(first, "delay@evaluate:0:1")
+        refused = self.jforge(*words, expect=4)
+        self.assertIn("is in use by", "".join(refused.lines()))
+        result = self.finish(first)
+        self.assertEqual(0, result.code, str(result))
+        self.assertEqual([], list(out.rglob("*.part")))
+        self.jforge(*words)
+
     def test_bad_command_lines(self):
         out = self.root / "bad"
         for words, part in ((("--tasks", "chess"), "chess"), (("--methods", "magic"), "magic"),
                             (("--prompt-style", "sonnet"), "sonnet"), (("--batch-prompts", "0"), "batch_prompts"),
+                            (("--set", "model.compute=bfloat16"), "model.compute"),
+                            (("--set", "run.hang_limit_seconds=1"), "run.hang_limit_seconds"),
                             (("--set", "evaluate.block_size=0"), None), (("--name", "a/b"), "a/b")):
             with self.subTest(words=words):
                 base = ["evaluate", "--model", self.model, "--data", self.prompts, "--out", out]

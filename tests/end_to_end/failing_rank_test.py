@@ -57,6 +57,16 @@ class FailingRank(EndToEndTest):
                 self.assertLess(result.seconds, 20, str(result))
                 self.assertRegex(result.err, r"rank 0 \(host \S+, pid \d+\) is silent")
 
+    def test_failed_rank_waits_for_the_others_without_a_deadline(self):
+        """It has said what happened; that the others are long in learning of it is no hang of its own."""
+        config, run = self.config("failed-and-waiting")
+        faults = "delay@generate:0:1,throw@generate:0:2,stop@generate:1:1"
+        result = self.jforge("run", config, "--inject", faults, "--set", "run.heartbeat_limit_seconds=5", ranks=2,
+                             expect=70)
+        self.assertRegex(result.err, r"failed, telling the other ranks: .*injected fault throw@generate:0:2")
+        self.assertRegex(result.err, r"(?m)^ *0 .*wait for the other ranks")
+        self.expect_no_processes()
+
     def test_rank_that_leaves_without_a_word(self):
         self.fail_and_resume("exit0", "exit0@train:1:3")
 

@@ -99,6 +99,18 @@ class Grade(EndToEndTest):
         self.jforge("grade", "--task", "humaneval", expect=2)
         self.grade(self.completions, options=("--jobs", "0"), expect=2)
 
+    def test_problems_of_another_suite_are_refused(self):
+        data = write_lines(self.root / "mbpp.jsonl", [
+            {"task_id": 11, "text": "Add.", "code": "def f():\n    return 1\n", "test_setup_code": "",
+             "test_list": ["assert f() == 1"]}])
+        path = self.root / "answers.jsonl"
+        write_lines(path, [{"task_id": "HumanEval/11", "solution": "def f():\n    return 1\n"}])
+        result, _ = self.grade(path, "mbpp.json", task="mbpp", data=data, options=("--allow-missing",), expect=3)
+        self.assertIn("task 'mbpp' has no problem 'HumanEval/11'", result.lines()[0])
+        write_lines(path, [{"task_id": "Mbpp/11", "solution": "def f():\n    return 1\n"}])
+        _, out = self.grade(path, "mbpp.json", task="mbpp", data=data)
+        self.assertEqual(["11"], list(json.loads(out.read_text())["eval"]))
+
     def test_tasks_that_run_no_code(self):
         path = write_lines(self.root / "answers.jsonl",
                            [{"task_id": "gsm8k/0", "completion": "The answer is 1."}])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A run interrupted at two ranks ends at four and at one with the same trajectories and nearly the same weights."""
 
+import os
 import shutil
 import unittest
 
@@ -24,7 +25,8 @@ class RankCount(EndToEndTest):
         config, run = self.config("wandering")
         for ranks, place in ((4, "generate:3:1"), (1, "train:0:2"), (2, "train:1:5"), (4, "train.accumulate:2:2")):
             self.jforge_with_fault(config, run, f"interrupt@{place}", ranks=ranks, expect=75)
-        self.jforge("run", config, ranks=2)
+        result = self.jforge("run", config, ranks=2, env=os.environ | {"JFORGE_CHECK_COLLECTIVES": "1"})
+        self.assertIn("collective checks are on", result.err)
         self.assert_close_models(self.uninterrupted(2), run)
 
 

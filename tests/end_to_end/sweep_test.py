@@ -2,6 +2,7 @@
 """`jforge sweep`: a grid of settings as one distributed evaluation, the same at any rank count, and after SIGKILL."""
 
 import json
+import os
 import random
 import unittest
 
@@ -28,9 +29,9 @@ block_size = [2, 4, 8]
 
 
 class Sweep(EndToEndTest):
-    def sweep(self, out, *words, ranks=2, expect=0):
+    def sweep(self, out, *words, ranks=2, **settings):
         config, _ = self.config("sweep", CONFIG)
-        return self.jforge("sweep", config, "--out", out, *words, ranks=ranks, expect=expect)
+        return self.jforge("sweep", config, "--out", out, *words, ranks=ranks, **settings)
 
     @staticmethod
     def samples(out):
@@ -102,6 +103,21 @@ class Sweep(EndToEndTest):
         before = self.points(out)
         self.sweep(out, ranks=1)
         self.assertEqual(before, self.points(out))
+
+    def test_a_stop_while_the_roofline_is_measured(self):
+        out = self.root / "stopped-roofline"
+        stopped = self.sweep(out, "--roofline", "--inject", "interrupt@roofline:0:3", expect=75)
+        self.assertIn("roofline", stopped.err)
+        self.assertFalse((out / "sweep" / "sweep.json").exists())
+        self.sweep(out, "--roofline")
+        sweep = self.points(out)
+        self.assertEqual("cpu", sweep["roofline_machine"]["device"])
+        # Kept by a sweep without a profile of its own, on the same number of threads alone.
+        self.sweep(out)
+        self.assertEqual(sweep["roofline"], self.points(out)["roofline"])
+        threads = sweep["roofline_machine"]["threads"] + 1
+        self.sweep(out, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+        self.assertNotIn("roofline", self.points(out))
 
     def test_bad_sweeps_are_refused(self):
         for override, part in (("sweep.block_size=[]", "sweep"), ("sweep.block_size=[0]", "sweep.block_size"),

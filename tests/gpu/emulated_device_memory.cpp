@@ -11,7 +11,11 @@ namespace jforge {
 
 bool built_with_cuda() noexcept { return true; }
 
-int cuda_device_count() noexcept { return 1; }
+CudaDevices find_cuda_devices() { return {.count = 1, .problem = {}}; }
+
+int cuda_device_count() { return 1; }
+
+std::string cuda_device_name(int /*index*/) { return "emulated by the host"; }
 
 void expect_cuda_device() {}
 

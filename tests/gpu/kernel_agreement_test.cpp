@@ -2,13 +2,14 @@
 /// do the same operations in the same order, else within the rounding of float32 sums. Decoding's
 /// are in decode_kernel_agreement_test.cpp.
 
+#include "tests/gpu/kernel_agreement.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <numeric>
 
 #include "runtime/error.h"
-#include "tests/gpu/kernel_agreement.h"
 
 namespace jforge {
 namespace {
@@ -140,7 +141,7 @@ TEST_F(KernelAgreement, PackedAttentionForwardAndBackward) {
   const std::int64_t rows = layout.num_rows;
   for (const auto& [heads, key_heads, dim] :
        {HeadCase{6, 2, 8}, HeadCase{4, 4, 20}, HeadCase{7, 1, 64}, HeadCase{2, 1, 130},
-        HeadCase{32, 1, 4}}) {
+        HeadCase{7, 1, 128}, HeadCase{2, 1, 256}, HeadCase{32, 1, 4}}) {
     SCOPED_TRACE(std::to_string(heads) + " heads of " + std::to_string(dim));
     expect_close(
         [&](Tensors& t) -> std::vector<TensorView> {

@@ -34,9 +34,14 @@ def main():
         config = pathlib.Path(folder) / "job.toml"
         config.write_text(
             f'[run]\ndirectory = "{folder}/run"\n[model]\nsource = "{quickstart}/model"\ndevice = "cuda"\n'
-            f'[prompts]\nfiles = ["{quickstart}/prompts.jsonl.gz"]\n[[rounds]]\nblock_size = 4\nsteps = 1\n',
+            f'[prompts]\nfiles = ["{quickstart}/prompts.jsonl.gz"]\nfield = "question"\n'
+            'limit = 8\n[[rounds]]\nblock_size = 4\nsteps = 1\n',
             encoding="utf-8")
         if not pathlib.Path("/dev/nvidiactl").exists():
+            chosen = run(binary, "import", str(config), "--set", "model.device=auto")
+            if (chosen.returncode != 0 or "computing on the CPU (no CUDA device" not in chosen.stderr
+                    or "falls back" in chosen.stderr):
+                failures.append(f"device = auto: exit {chosen.returncode}, stderr:\n{chosen.stderr}")
             refused = run(binary, "import", str(config))
             lines = [line for line in refused.stderr.splitlines() if "CUDA" in line and "cpu" in line]
             if refused.returncode != 4 or not lines:

@@ -41,11 +41,21 @@ std::vector<TimedSample> parse_lines(const std::vector<std::string>& texts) {
   return samples;
 }
 
+/// The number that all samples' timings have in common; null when they have none in common.
+Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::*number) {
+  const std::int32_t first = samples.front().timing.*number;
+  const bool same = std::ranges::all_of(
+      samples, [&](const TimedSample& sample) { return sample.timing.*number == first; });
+  return same ? Json(first) : Json(nullptr);
+}
+
 /// a / b where both are figures of evaluations at the same rank count and batch size.
 Json speed_up(const Json& method, const Json& baseline, const char* key) {
-  const bool comparable = method.at("ranks") == baseline.at("ranks") &&
-                          method.at("batch_prompts") == baseline.at("batch_prompts");
-  if (!comparable || !method.at(key).is_number() || !baseline.at(key).is_number()) {
+  const auto same = [&](const char* setting) {
+    return method.at(setting).is_number() && method.at(setting) == baseline.at(setting);
+  };
+  if (!same("ranks") || !same("batch_prompts") || !method.at(key).is_number() ||
+      !baseline.at(key).is_number()) {
     return nullptr;
   }
   return method.at(key).get<double>() / baseline.at(key).get<double>();
@@ -85,6 +95,9 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
                       "or choose another --out",
                       directory_.string(), found["source"].dump(), model_));
     }
+    EvaluationSummary summary(directory_);
+    summary.remove(model_);
+    summary.publish();
   }
   publish_file(path, Json{{"weights", weights}, {"source", source.string()}}.dump() + "\n");
 }
@@ -92,7 +105,7 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
 void EvaluationStore::plan(MethodRun& run) const {
   EvaluationSummary summary(directory_);
   run.current = summary.is_current(model_, run.task(), run.method.label, run.settings) &&
-                std::filesystem::exists(run.files.merged());
+                run.files.merged_settings() == run.settings;
   if (run.current) {
     // A crash after the summary was written leaves them behind.
     run.files.remove_parts();
@@ -163,6 +176,8 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   figures["prompt_style"] =
       run.set.choice.prompt_style.empty() ? "default" : run.set.choice.prompt_style;
   figures["scorer"] = run.set.task->version();
+  figures["ranks"] = common(samples, &SampleTiming::ranks);
+  figures["batch_prompts"] = common(samples, &SampleTiming::batch_prompts);
   figures.update(extra);
   figures["settings"] = run.settings;
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward, {} tokens/s", model_,

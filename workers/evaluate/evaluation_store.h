@@ -39,17 +39,19 @@ class EvaluationStore {
 
   [[nodiscard]] std::filesystem::path model_directory() const { return directory_ / model_; }
   /// Records in MODEL/model.json that the files beside it are of these weights. Throws ConfigError
-  /// when they are of others and `refuse` says so; without it they are replaced.
+  /// when they are of others and `refuse` says so; without it the others' figures leave the summary
+  /// first, so that none stand under the name of weights that they are not of.
   void claim(const std::string& weights, const std::filesystem::path& source, bool refuse) const;
   /// Fills in what is left to do. A run that is not current is no longer a complete model's.
   void plan(MethodRun& run) const;
   /// Merges the samples of earlier attempts with `lines`, what each rank has finished in this one,
-  /// and sets the run's figures: those of summarise_samples, the method's settings and `extra`.
+  /// and sets the run's figures: those of summarise_samples, the method's settings, `extra`, and
+  /// `ranks` and `batch_prompts`, each null where not all samples were made with the same.
   void merge(const MethodRun& run, const std::vector<std::string>& lines,
              const nlohmann::ordered_json& extra) const;
   /// Figures of one task's methods against the baseline of the same task: disagreements_with_ar,
-  /// speed_up, speed_up_with_prefill (null where ranks or batch differ), tpf_ratio with its
-  /// bootstrap interval. Nothing when the baseline is not among them.
+  /// speed_up, speed_up_with_prefill (null where ranks or batch differ or are null), tpf_ratio with
+  /// its bootstrap interval. Nothing when the baseline is not among them.
   void compare(const std::vector<const MethodRun*>& runs) const;
   void set_complete() const;
 

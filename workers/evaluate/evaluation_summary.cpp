@@ -332,6 +332,11 @@ void EvaluationSummary::set_complete(const std::string& model, bool complete) {
   }
 }
 
+void EvaluationSummary::remove(const std::string& model) {
+  json_["models"].erase(model);
+  set_complete(model, false);
+}
+
 void EvaluationSummary::publish() {
   if (json_ == on_disk_) {
     return;

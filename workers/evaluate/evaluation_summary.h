@@ -87,6 +87,8 @@ class EvaluationSummary {
   void set_figure(const std::string& model, const std::string& task, const std::string& method,
                   const std::string& key, nlohmann::ordered_json value);
   void set_complete(const std::string& model, bool complete);
+  /// Takes all figures of a model out, if there are any.
+  void remove(const std::string& model);
   /// Writes durably, unless nothing has changed since it was read.
   void publish();
 

@@ -1,15 +1,14 @@
 #include "workers/evaluate/evaluator.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,6 +24,7 @@
 #include "runtime/fault_injection.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/evaluation_store.h"
+#include "workers/evaluate/host_programs.h"
 #include "workers/evaluate/problem_set.h"
 #include "workers/evaluate/sample_grader.h"
 #include "workers/evaluate/sample_record.h"
@@ -38,6 +38,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr auto kGradingPoll = std::chrono::milliseconds(5);
+constexpr std::int32_t kWarmUpRows = 512;
 
 /// Part of every sample's settings: raise it when the records' meaning changes.
 constexpr int kRecordVersion = 2;
@@ -83,15 +84,6 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
   }
 }
 
-int lines_equal_to(const std::string& text, const std::string& line) {
-  std::istringstream stream(text);
-  int count = 0;
-  for (std::string found; std::getline(stream, found);) {
-    count += found == line ? 1 : 0;
-  }
-  return count;
-}
-
 /// One sample that is left to do.
 struct WorkItem {
   std::size_t run = 0;
@@ -133,6 +125,10 @@ class ModelEvaluation {
   ModelEvaluation(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
                   const ModelUnderTest& model, const EvaluationContext& context,
                   const std::filesystem::path& directory);
+  /// Programs that still run are of no use any more.
+  ~ModelEvaluation() { abandoned_ = true; }
+  ModelEvaluation(const ModelEvaluation&) = delete;
+  ModelEvaluation& operator=(const ModelEvaluation&) = delete;
 
   /// Collective.
   bool run();
@@ -156,11 +152,13 @@ class ModelEvaluation {
   bool decode(const std::vector<WorkItem>& items);
   void build_grader();
   void build_transformer(std::size_t items);
+  void warm_up();
   void decode_leases(const std::vector<WorkItem>& items, WorkQueue& queue);
   void decode_run(std::size_t run, const std::vector<WorkItem>& items, WorkQueue& queue);
   [[nodiscard]] std::int32_t even_share(std::size_t run, const std::vector<WorkItem>& items) const;
   [[nodiscard]] GradedSample decoded_sample(std::size_t run, const DecodeResult& result,
                                             const BatchDecoderStatistics& statistics) const;
+  void attend_grading(WorkQueue& queue);
   void commit_graded(WorkQueue& queue);
   void commit(const GradedSample& graded, WorkQueue& queue);
   void tell_progress(const MethodRun& run, const WorkQueue& queue);
@@ -197,7 +195,11 @@ class ModelEvaluation {
   std::vector<Share> shares_;  ///< Of runs_.
   std::int64_t items_total_ = 0;
   std::int64_t samples_here_ = 0;
-  std::int64_t told_ = 0;                    ///< Samples done, as on_progress heard last.
+  std::int64_t told_ = 0;  ///< Samples done, as on_progress heard last.
+  std::atomic<bool> abandoned_ = false;
+  std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
+  std::uint64_t grading_signs_ = 0;       ///< As attend_grading() saw them last.
+  HostPrograms programs_;
   std::unique_ptr<CodeRunner> code_runner_;  ///< Null unless a task runs code.
   std::optional<SampleGrader> grader_;
   std::unique_ptr<InferenceTransformer> transformer_;
@@ -337,14 +339,21 @@ bool ModelEvaluation::plan() {
 
 /// Collective. Whether programs can be run at all is found out here, before anything is decoded.
 void ModelEvaluation::build_grader() {
-  const auto names = gather_texts(context_.comm, host_name(), 0);
-  const std::string hosts =
-      broadcast_text(context_.comm, fmt::format("{}", fmt::join(names, "\n")), 0);
+  const bool runs_code =
+      std::ranges::any_of(sets_, [](const ProblemSet& set) { return set.task->runs_code(); });
+  if (runs_code) {
+    programs_ = share_host_programs(context_.comm);
+  }
   (void)agree(context_.comm, false, [&] {
-    if (std::ranges::any_of(sets_, [](const ProblemSet& set) { return set.task->runs_code(); })) {
-      code_runner_ = std::make_unique<Sandbox>();
+    if (runs_code) {
+      SandboxOptions options;
+      options.cancelled = [this] {
+        ++waits_;
+        return abandoned_ || stop_requested();
+      };
+      code_runner_ = std::make_unique<Sandbox>(options);
     }
-    grader_.emplace(code_runner_.get(), share_of_cores(lines_equal_to(hosts, host_name())));
+    grader_.emplace(code_runner_.get(), programs_.threads, programs_.turns.get());
   });
 }
 
@@ -354,6 +363,20 @@ void ModelEvaluation::build_transformer(std::size_t items) {
       model_.config, model_.table, model_.weights, context_.kernels, account_,
       InferenceTransformer::Options{.num_slots = static_cast<std::int32_t>(slots),
                                     .slot_capacity = static_cast<std::int32_t>(capacity_)});
+  if (context_.kernels.device() != Device::cpu) {
+    warm_up();
+  }
+}
+
+/// A device's first pass loads its code and makes its buffers: no method's time is to hold that.
+void ModelEvaluation::warm_up() {
+  std::vector<DecodeRow> rows(
+      static_cast<std::size_t>(std::min(transformer_->slot_capacity(), kWarmUpRows)));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].place.position = static_cast<std::int32_t>(i);
+  }
+  std::vector<TokenId> predictions(rows.size());
+  transformer_->predict(rows, predictions);
 }
 
 /// Collective. False when a stop was asked for.
@@ -362,24 +385,13 @@ bool ModelEvaluation::decode(const std::vector<WorkItem>& items) {
   items_total_ = std::ssize(items);
   (void)agree(context_.comm, false, [&] { build_transformer(items.size()); });
   WorkQueue queue(context_.comm, group_ends(items), config_.batch_prompts);
-  bool stopped = false;
-  const auto leave = [&] {
-    // Another rank may need longer; that it hangs is for its own clock to say.
-    context_.clock.enter(fmt::format("evaluate {}, waiting for other ranks", model_.name), 0);
-    queue.leave();
-    context_.clock.enter(caller.phase, caller.deadline_seconds);
-  };
-  (void)agree(context_.comm, false, [&] {
-    try {
-      decode_leases(items, queue);
-    } catch (...) {
-      queue.stop();
-      leave();
-      throw;
-    }
-    leave();
-    stopped = queue.stopped();
-  });
+  // Another rank may need longer; that it hangs is for its own clock to say.
+  const bool stopped = work_together(
+      context_.comm, queue, [&] { decode_leases(items, queue); },
+      [&] {
+        context_.clock.enter(fmt::format("evaluate {}, waiting for other ranks", model_.name), 0);
+      });
+  context_.clock.enter(caller.phase, caller.deadline_seconds);
   // The last samples may have been other ranks'.
   if (!stopped && told_ < items_total_) {
     tell_progress(runs_[items.back().run], queue);
@@ -397,10 +409,7 @@ void ModelEvaluation::decode_leases(const std::vector<WorkItem>& items, WorkQueu
   }
   while (grader_->pending() && !queue.stopped()) {
     std::this_thread::sleep_for(kGradingPoll);
-    commit_graded(queue);
-    if (stop_requested()) {
-      queue.stop();
-    }
+    attend_grading(queue);
   }
 }
 
@@ -432,16 +441,20 @@ void ModelEvaluation::decode_run(std::size_t run_index, const std::vector<WorkIt
   };
   const auto sink = [&](const DecodeResult& result) {
     decoding -= 1;
+    while (grader_->full() && !queue.stopped()) {
+      std::this_thread::sleep_for(kGradingPoll);
+      attend_grading(queue);
+    }
+    if (queue.stopped()) {
+      return;
+    }
     grader_->add(*run.set.task, run.set.problem(result.id).record,
                  decoded_sample(run_index, result, decoder.statistics()));
     commit_graded(queue);
   };
   const auto stop = [&] {
     context_.clock.progress(samples_here_);
-    commit_graded(queue);
-    if (stop_requested()) {
-      queue.stop();
-    }
+    attend_grading(queue);
     return queue.stopped();
   };
   decoder.run(source, sink, stop);
@@ -466,9 +479,23 @@ GradedSample ModelEvaluation::decoded_sample(std::size_t run, const DecodeResult
   record.text = tokenizer_->decode(result.tokens, /*skip_special=*/true);
   graded.sample.timing = {.attempt = runs_[run].attempt,
                           .rank = context_.comm.rank(),
+                          .ranks = context_.comm.size(),
+                          .batch_prompts = config_.batch_prompts,
                           .decode_seconds = statistics.decode_seconds,
                           .prefill_seconds = statistics.prefill_seconds};
   return graded;
+}
+
+/// Commits what is graded, shows the watchdog that grading goes on, and passes a stop on.
+void ModelEvaluation::attend_grading(WorkQueue& queue) {
+  commit_graded(queue);
+  const std::uint64_t signs = grader_->signs_of_life() + waits_;
+  if (std::exchange(grading_signs_, signs) != signs) {
+    context_.clock.progress(samples_here_);
+  }
+  if (stop_requested()) {
+    queue.stop();
+  }
 }
 
 void ModelEvaluation::commit_graded(WorkQueue& queue) {
@@ -512,9 +539,7 @@ void ModelEvaluation::tell_progress(const MethodRun& run, const WorkQueue& queue
 
 /// Collective. False when a stop was asked for.
 bool ModelEvaluation::merge() {
-  const Json extra{{"ranks", context_.comm.size()},
-                   {"batch_prompts", config_.batch_prompts},
-                   {"weights", weights_hash_}};
+  const Json extra{{"weights", weights_hash_}};
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     if (runs_[i].current) {
       continue;

@@ -1,6 +1,7 @@
 #include "workers/evaluate/roofline_profile.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
@@ -145,6 +146,11 @@ std::vector<RooflinePoint> profile_roofline(const ModelUnderTest& model, KernelS
       model.config, model.table, model.weights, kernels, account,
       {.num_slots = 1, .slot_capacity = static_cast<std::int32_t>(settings.positions())});
   return profile_roofline(transformer, model.config.vocabulary_size, settings, on_pass);
+}
+
+nlohmann::ordered_json roofline_machine(const KernelSet& kernels) {
+  return {{"device", kernels.device() == Device::cpu ? "cpu" : "cuda"},
+          {"threads", omp_get_max_threads()}};
 }
 
 nlohmann::ordered_json to_json(std::span<const RooflinePoint> points) {

@@ -58,6 +58,10 @@ using SecondsClock = std::function<double()>;
                                                           RooflineSettings settings,
                                                           const std::function<bool()>& on_pass);
 
+/// What a roofline depends on besides the model: {"device": "cpu" or "cuda", "threads": of the
+/// CPU}.
+[[nodiscard]] nlohmann::ordered_json roofline_machine(const KernelSet& kernels);
+
 /// [{"rows", "seconds", "seconds_low", "seconds_high"}, …]: the "roofline" of sweep.json.
 [[nodiscard]] nlohmann::ordered_json to_json(std::span<const RooflinePoint> points);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -11,6 +12,7 @@
 
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/file_name.h"
 
 namespace jforge {
 
@@ -64,18 +66,6 @@ SampleRecord from_json(const Json& json) {
   return record;
 }
 
-/// A part of a file's name, the same on every system.
-std::string file_stem(std::string_view name) {
-  std::string stem(name);
-  for (char& letter : stem) {
-    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-                       (letter >= '0' && letter <= '9') ||
-                       std::string_view("._=+-").find(letter) != std::string_view::npos;
-    letter = plain ? letter : '-';
-  }
-  return stem;
-}
-
 /// Runs `read` on the line's JSON; whatever does not fit becomes a DataError.
 template <class Read>
 auto parse_line(std::string_view line, const std::string& origin, const Read& read) {
@@ -120,6 +110,8 @@ std::string to_line(const SampleRecord& record, const std::optional<SampleTiming
   if (timing) {
     json["attempt"] = timing->attempt;
     json["rank"] = timing->rank;
+    json["ranks"] = timing->ranks;
+    json["batch_prompts"] = timing->batch_prompts;
     json["decode_seconds"] = timing->decode_seconds;
     json["prefill_seconds"] = timing->prefill_seconds;
   }
@@ -132,6 +124,8 @@ TimedSample parse_timed_sample(std::string_view line, const std::string& origin)
     return TimedSample{from_json(json),
                        {.attempt = json.at("attempt").get<std::int64_t>(),
                         .rank = json.at("rank").get<Rank>(),
+                        .ranks = json.at("ranks").get<std::int32_t>(),
+                        .batch_prompts = json.at("batch_prompts").get<std::int32_t>(),
                         .decode_seconds = json.at("decode_seconds").get<double>(),
                         .prefill_seconds = json.at("prefill_seconds").get<double>()}};
   });
@@ -139,7 +133,8 @@ TimedSample parse_timed_sample(std::string_view line, const std::string& origin)
 
 SampleFiles::SampleFiles(std::filesystem::path directory, const std::string& task,
                          const std::string& method)
-    : directory_(std::move(directory)), stem_(file_stem(task) + "." + file_stem(method)) {}
+    : directory_(std::move(directory)),
+      stem_(file_name_part(task) + "." + file_name_part(method)) {}
 
 std::filesystem::path SampleFiles::part(std::int64_t attempt, Rank rank, int ranks) const {
   return directory_ /
@@ -207,6 +202,15 @@ std::vector<SampleRecord> SampleFiles::read_merged() const {
         "{}: its last line is not complete; remove the file to evaluate anew", merged().string()));
   }
   return records;
+}
+
+std::optional<std::string> SampleFiles::merged_settings() const {
+  std::ifstream file(merged(), std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line)) {
+    return std::nullopt;
+  }
+  return parse_line(line, merged().string() + ":1", from_json).settings;
 }
 
 void SampleFiles::publish_merged(const std::vector<SampleRecord>& records) const {

@@ -40,11 +40,13 @@ struct SampleRecord {
   bool operator==(const SampleRecord&) const = default;
 };
 
-/// Where and when a sample was finished. Part of the lines in parts only, since it differs from run
-/// to run.
+/// Where, when and beside what a sample was finished. Part of the lines in parts only, since it
+/// differs from run to run.
 struct SampleTiming {
   std::int64_t attempt = 0;
   Rank rank = 0;
+  std::int32_t ranks = 0;          ///< Of the job.
+  std::int32_t batch_prompts = 0;  ///< evaluate.batch_prompts
   /// Seconds in forwards that this rank had spent in this attempt when the sample was finished.
   double decode_seconds = 0;
   double prefill_seconds = 0;
@@ -83,6 +85,9 @@ class SampleFiles {
   [[nodiscard]] std::vector<TimedSample> read_parts() const;
   /// The merged file's samples (without timing). DataError as above, and for a torn line too.
   [[nodiscard]] std::vector<SampleRecord> read_merged() const;
+  /// The settings of the merged file's samples, as its first line has them; nothing where there is
+  /// no file or no line. DataError as above.
+  [[nodiscard]] std::optional<std::string> merged_settings() const;
   /// Publishes `records`, which must be sorted by index and sample, durably.
   void publish_merged(const std::vector<SampleRecord>& records) const;
   void remove_parts() const;

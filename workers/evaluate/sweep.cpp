@@ -42,13 +42,16 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
 }
 
 // A roofline is of a model and a machine, not of the settings that a sweep varies.
-Json earlier_roofline(const std::filesystem::path& path, const std::string& model) {
+Json earlier_roofline(const std::filesystem::path& path, const std::string& model,
+                      const Json& machine) {
   if (!std::filesystem::exists(path)) {
     return nullptr;
   }
   try {
     const Json earlier = Json::parse(read_file(path));
-    return earlier.value("model", "") == model ? earlier.value("roofline", Json()) : Json();
+    const bool same =
+        earlier.value("model", "") == model && earlier.value("roofline_machine", Json()) == machine;
+    return same ? earlier.value("roofline", Json()) : Json();
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("{}: not a sweep's result ({}); move it aside and sweep again",
                                 path.string(), error.what()));
@@ -135,7 +138,7 @@ std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep, const Decodi
 
 Json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
                  const std::string& model, const std::filesystem::path& directory,
-                 const Json& roofline) {
+                 const Json& machine, const Json& roofline) {
   expect(!tasks.empty(), "a sweep over no task");
   const EvaluationSummary summary(directory);
   Json json = sweep_of_task(sweep, tasks.front(), model, summary);
@@ -143,8 +146,9 @@ Json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks
     json["further_tasks"].push_back(sweep_of_task(sweep, tasks[i], model, summary));
   }
   const std::filesystem::path path = directory / "sweep.json";
-  const Json kept = roofline.is_null() ? earlier_roofline(path, model) : roofline;
+  const Json kept = roofline.is_null() ? earlier_roofline(path, model, machine) : roofline;
   if (!kept.is_null()) {
+    json["roofline_machine"] = machine;
     json["roofline"] = kept;
   }
   publish_file(path, json.dump(2) + "\n");

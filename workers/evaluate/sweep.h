@@ -51,11 +51,14 @@ struct SweepConfig {
 ///   {"model", "task", "method", "keys": ["block_size", …],
 ///    "baseline": figures of "ar" or null,
 ///    "points": [{"settings": {"block_size": 8}, figures…}, …]}
-/// Figures are those of summary.json (evaluation_summary.h, evaluation_store.h). `roofline`: an
-/// array as roofline_profile.h writes it, its "roofline"; null keeps that of an earlier sweep.json
-/// of the same model. Returns the object. Throws DataError when an earlier sweep.json is no JSON.
+/// Figures are those of summary.json (evaluation_summary.h, evaluation_store.h). `machine`: what
+/// this job computes on (roofline_machine), the "roofline_machine" of the object where it has a
+/// roofline. `roofline`: an array as roofline_profile.h writes it, its "roofline"; null keeps that
+/// of an earlier sweep.json of the same model and machine. Returns the object. Throws DataError
+/// when an earlier sweep.json is no JSON.
 nlohmann::ordered_json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
                                    const std::string& model, const std::filesystem::path& directory,
+                                   const nlohmann::ordered_json& machine,
                                    const nlohmann::ordered_json& roofline = nullptr);
 
 }  // namespace jforge

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 
@@ -272,6 +273,27 @@ void WorkQueue::close() {
   server_.reset();
   requests_.close();
   replies_.close();
+}
+
+bool work_together(const Communicator& comm, WorkQueue& queue, const std::function<void()>& work,
+                   const std::function<void()>& waiting) {
+  bool stopped = false;
+  const auto leave = [&] {
+    waiting();
+    queue.leave();
+  };
+  (void)agree(comm, false, [&] {
+    try {
+      work();
+    } catch (...) {
+      queue.stop();
+      leave();
+      throw;
+    }
+    leave();
+    stopped = queue.stopped();
+  });
+  return stopped;
 }
 
 }  // namespace jforge

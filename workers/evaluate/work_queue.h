@@ -3,6 +3,7 @@
 /// Shares numbers 0, 1, 2, … out over the ranks while they work: who is quick takes more.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -102,5 +103,12 @@ class WorkQueue {
   std::int64_t unreported_ = 0;
   std::int64_t finished_by_all_ = 0;
 };
+
+/// Collective: `work` on every rank, then `waiting`, then this rank leaves the queue. An error in
+/// `work` stops the others' work and is every rank's, as agree() has it. Whether a rank stopped the
+/// work.
+[[nodiscard]] bool work_together(const Communicator& comm, WorkQueue& queue,
+                                 const std::function<void()>& work,
+                                 const std::function<void()>& waiting);
 
 }  // namespace jforge

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "runtime/error.h"
@@ -50,17 +49,6 @@ std::int64_t find_eos(const std::vector<TrajectoryBlock>& blocks, std::int32_t b
   return -1;
 }
 
-std::unordered_map<PromptId, std::size_t> index_prompts(std::span<const GeneratePrompt> prompts) {
-  std::unordered_map<PromptId, std::size_t> index;
-  index.reserve(prompts.size());
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (!index.emplace(prompts[i].id, i).second) {
-      throw DataError(fmt::format("generation: prompt {} is given twice", prompts[i].id));
-    }
-  }
-  return index;
-}
-
 }  // namespace
 
 void GenerateOptions::validate() const {
@@ -88,55 +76,51 @@ std::int64_t GenerateOptions::required_positions(std::int64_t prompt_tokens) con
 TrajectoryGenerator::TrajectoryGenerator(DecodeModel& model, GenerateOptions options)
     : options_((options.validate(), std::move(options))), decoder_(model, options_.batch_prompts) {}
 
-std::optional<std::vector<Trajectory>> TrajectoryGenerator::generate(
-    std::span<const GeneratePrompt> prompts, const Progress& progress,
-    const BatchDecoder::StopRequested& stop_requested) {
-  const auto index = index_prompts(prompts);
-  std::vector<Trajectory> trajectories;
-  trajectories.reserve(prompts.size());
-  std::size_t next = 0;
-  const auto source = [&]() -> std::unique_ptr<SequenceDecoder> {
-    if (next == prompts.size()) {
-      return nullptr;
-    }
-    const GeneratePrompt& prompt = prompts[next++];
-    return make_jacobi_decoder({.id = prompt.id,
-                                .prompt = prompt.tokens,
-                                .max_new_tokens = options_.max_new_tokens,
-                                .eos_ids = options_.eos_ids},
-                               jacobi_options(options_));
-  };
-  const auto sink = [&](DecodeResult result) {
-    const auto answer_tokens = static_cast<std::int64_t>(result.tokens.size());
-    const GeneratePrompt& prompt = prompts[index.at(result.id)];
-    trajectories.push_back(make_trajectory(prompt, std::move(result)));
-    count(trajectories.back(), answer_tokens);
-    counts_.decoder = decoder_.statistics();
-    if (progress) {
-      progress(counts_);
-    }
-  };
-  decoder_.run(source, sink, stop_requested);
+void TrajectoryGenerator::run(const Source& source, const Sink& sink,
+                              const BatchDecoder::StopRequested& stop_requested) {
+  running_.clear();
+  decoder_.run(
+      [&]() -> std::unique_ptr<SequenceDecoder> {
+        std::optional<GeneratePrompt> prompt = source();
+        return prompt ? start(std::move(*prompt)) : nullptr;
+      },
+      [&](DecodeResult result) { sink(finish(std::move(result))); }, stop_requested);
   counts_.decoder = decoder_.statistics();
-  if (trajectories.size() < prompts.size()) {
-    return std::nullopt;
-  }
-  std::ranges::sort(trajectories, {}, &Trajectory::prompt_id);
-  return trajectories;
 }
 
-Trajectory TrajectoryGenerator::make_trajectory(const GeneratePrompt& prompt,
+std::unique_ptr<SequenceDecoder> TrajectoryGenerator::start(GeneratePrompt prompt) {
+  auto decoder = make_jacobi_decoder({.id = prompt.id,
+                                      .prompt = prompt.tokens,
+                                      .max_new_tokens = options_.max_new_tokens,
+                                      .eos_ids = options_.eos_ids},
+                                     jacobi_options(options_));
+  if (!running_.emplace(prompt.id, std::move(prompt.tokens)).second) {
+    throw DataError(fmt::format("generation: prompt {} is given twice", prompt.id));
+  }
+  return decoder;
+}
+
+Trajectory TrajectoryGenerator::finish(DecodeResult result) {
+  const auto answer_tokens = static_cast<std::int64_t>(result.tokens.size());
+  auto prompt = running_.extract(result.id);
+  Trajectory trajectory = make_trajectory(std::move(prompt.mapped()), std::move(result));
+  count(trajectory, answer_tokens);
+  counts_.decoder = decoder_.statistics();
+  return trajectory;
+}
+
+Trajectory TrajectoryGenerator::make_trajectory(std::vector<TokenId> prompt,
                                                 DecodeResult result) const {
   Trajectory trajectory;
-  trajectory.prompt_id = prompt.id;
+  trajectory.prompt_id = result.id;
   trajectory.block_size = options_.block_size;
   trajectory.forwards = result.forwards;
-  trajectory.prompt = prompt.tokens;
+  trajectory.prompt = std::move(prompt);
   trajectory.eos_position = find_eos(result.blocks, options_.block_size, options_.eos_ids);
   trajectory.stop = trajectory.eos_position < 0 ? StopReason::length : StopReason::eos;
   if (options_.stored_states == StoredStates::selected) {
     for (std::size_t i = 0; i < result.blocks.size(); ++i) {
-      keep_selected_state(result.blocks[i], options_.schedule, options_.block_size, prompt.id,
+      keep_selected_state(result.blocks[i], options_.schedule, options_.block_size, result.id,
                           static_cast<std::int64_t>(i));
     }
   }

@@ -4,8 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "data/batches/noise_schedule.h"
@@ -72,27 +73,34 @@ class TrajectoryGenerator {
   /// `model` must outlive the generator. Throws ConfigError for bad options.
   TrajectoryGenerator(DecodeModel& model, GenerateOptions options);
 
-  /// Told after every finished prompt.
-  using Progress = std::function<void(const GenerationCounts&)>;
+  /// Gives the next prompt to start, or nothing when there is none at present; asked whenever a
+  /// place in the batch is free.
+  using Source = std::function<std::optional<GeneratePrompt>()>;
+  /// Takes each trajectory as soon as it is finished.
+  using Sink = std::function<void(Trajectory)>;
 
-  /// One trajectory per prompt, sorted by prompt id; nothing when `stop_requested` (asked once per
-  /// batched forward) ended it early, for a lease is committed whole or not at all. Throws
-  /// DataError for an empty prompt, a prompt id given twice, or a prompt that does not fit a cache
-  /// slot.
-  [[nodiscard]] std::optional<std::vector<Trajectory>> generate(
-      std::span<const GeneratePrompt> prompts, const Progress& progress = {},
-      const BatchDecoder::StopRequested& stop_requested = {});
+  /// Generates until the source gives nothing and every prompt is finished, or `stop_requested`
+  /// (asked once per batched forward) says so: unfinished prompts are dropped then. Throws
+  /// DataError for an empty prompt, a prompt id that is running already, or a prompt that does not
+  /// fit a cache slot. After any exception it may be run again.
+  void run(const Source& source, const Sink& sink,
+           const BatchDecoder::StopRequested& stop_requested = {});
 
-  /// Sums over all generate() calls.
+  /// Prompts in the batch now, from within run().
+  [[nodiscard]] std::size_t running() const noexcept { return running_.size(); }
+  /// Sums over all runs.
   [[nodiscard]] const GenerationCounts& counts() const noexcept { return counts_; }
 
  private:
-  [[nodiscard]] Trajectory make_trajectory(const GeneratePrompt& prompt, DecodeResult result) const;
+  [[nodiscard]] std::unique_ptr<SequenceDecoder> start(GeneratePrompt prompt);
+  [[nodiscard]] Trajectory finish(DecodeResult result);
+  [[nodiscard]] Trajectory make_trajectory(std::vector<TokenId> prompt, DecodeResult result) const;
   void count(const Trajectory& trajectory, std::int64_t answer_tokens);
 
   GenerateOptions options_;
   BatchDecoder decoder_;
   GenerationCounts counts_;
+  std::unordered_map<PromptId, std::vector<TokenId>> running_;
 };
 
 }  // namespace jforge

@@ -161,13 +161,32 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
       config_.tokens_per_rank);
   const auto sample_weight = static_cast<float>(1.0 / static_cast<double>(batch.size()));
 
+  // Two words: a std::function holds them without allocating.
+  const auto tell_progress = [clock = hooks.clock, step] {
+    if (clock != nullptr) {
+      clock->progress(step);
+    }
+  };
+  const TrainingTransformer::LayerDone layer_done = tell_progress;
+  const TrainingTransformer::GroupReady group_ready = [tell_progress](std::int32_t) {
+    tell_progress();
+  };
+
   LocalWork work;
+  double measuring_seconds = 0;
   for (const std::vector<std::size_t>& members : micro_batches_.lists()) {
     fault_point("train.accumulate");
     build_batch(source, batch.first, members, sample_weight);
-    transformer_.forward(batch_, weights_);
-    const VocabularyLossSums losses = transformer_.loss_and_backward(
-        batch_, weights_, config_.consistency_weight, config_.ar_weight, optimizer_.gradients());
+    transformer_.forward(batch_, weights_, layer_done);
+    if (norms_due(step) && work.micro_batches == 0) {
+      const Clock::time_point measuring = Clock::now();
+      work.norms = measure_term_norms(
+          static_cast<double>(members.size()) / static_cast<double>(batch.size()), group_ready);
+      measuring_seconds = seconds_since(measuring);
+    }
+    const VocabularyLossSums losses =
+        transformer_.loss_and_backward(batch_, weights_, config_.consistency_weight,
+                                       config_.ar_weight, optimizer_.gradients(), group_ready);
     if (!std::isfinite(losses.consistency) || !std::isfinite(losses.autoregressive)) {
       throw NumericalError(
           fmt::format("loss is not finite at step {} (consistency {}, autoregressive {}; first "
@@ -183,16 +202,38 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;
-    if (hooks.clock != nullptr) {
-      hooks.clock->progress(step);
-    }
+    tell_progress();
   }
   if (poison) {
     optimizer_.gradients().data<float>()[context_.table.entries().front().offset] =
         std::numeric_limits<float>::quiet_NaN();
   }
-  work.work_seconds = seconds_since(start);
+  work.work_seconds = seconds_since(start) - measuring_seconds;
   return work;
+}
+
+bool DistillationTrainer::norms_due(std::int64_t step) const {
+  const std::int64_t every = config_.gradient_norms_every;
+  return every > 0 && (step - 1) % every == 0 && context_.comm.rank() == 0;
+}
+
+DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(
+    double samples_share, const TrainingTransformer::GroupReady& group_ready) {
+  const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
+                    config_.consistency_weight > 0 && config_.ar_weight > 0;
+  if (!both) {
+    return {};
+  }
+  // The step's gradients are still zero, so that they serve as scratch; activations stay as they
+  // are.
+  const auto norm = [&](float consistency_weight, float ar_weight) {
+    static_cast<void>(transformer_.loss_and_backward(
+        batch_, weights_, consistency_weight, ar_weight, optimizer_.gradients(), group_ready));
+    const double squares = context_.kernels.host().sum_of_squares(optimizer_.gradients());
+    zero_tensor(optimizer_.gradients());
+    return std::sqrt(squares) / samples_share;
+  };
+  return {norm(config_.consistency_weight, 0), norm(0, config_.ar_weight)};
 }
 
 void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
@@ -233,6 +274,8 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
     work_seconds,
     wall_seconds,
     stopped,
+    consistency_norm,
+    ar_norm,
     num_fields
   };
   const std::array<double, num_fields> own = {work.losses.consistency,
@@ -244,7 +287,9 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
                                               work.micro_batches,
                                               work.work_seconds,
                                               step_seconds,
-                                              stop ? 1.0 : 0.0};
+                                              stop ? 1.0 : 0.0,
+                                              work.norms.consistency,
+                                              work.norms.autoregressive};
   const auto ranks = static_cast<std::size_t>(context_.comm.size());
   std::vector<double>& all = gathered_;
   all.resize(ranks * num_fields);
@@ -277,6 +322,10 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
   metrics.tokens_per_second = wall > 0 ? sum(tokens) / wall : 0;
   if (peak_flops > 0 && wall > 0) {
     metrics.mfu = sum(flops) / wall / peak_flops;
+  }
+  if (all[consistency_norm] >= 0 && all[ar_norm] >= 0) {
+    metrics.consistency_gradient_norm = all[consistency_norm];
+    metrics.ar_gradient_norm = all[ar_norm];
   }
   metrics.slowest_rank = static_cast<Rank>(slowest(work_seconds));
   const double mean_work = sum(work_seconds) / static_cast<double>(ranks);

@@ -71,7 +71,7 @@ struct TrainHooks {
   std::function<void(std::int64_t step)> save;
   /// Whether this rank was asked to stop. Default: jforge::stop_requested.
   std::function<bool()> stop_requested;
-  /// Told of progress at every micro-batch and step.
+  /// Told of progress at every layer's forward and backward, micro-batch and step.
   PhaseClock* clock = nullptr;
 };
 
@@ -104,6 +104,11 @@ class DistillationTrainer {
                                  const TrainHooks& hooks);
 
  private:
+  /// Gradient norms of the two loss terms; negative where not measured.
+  struct TermNorms {
+    double consistency = -1;
+    double autoregressive = -1;
+  };
   /// This rank's share of a step.
   struct LocalWork {
     VocabularyLossSums losses;
@@ -113,11 +118,16 @@ class DistillationTrainer {
     double ar_targets = 0;
     double micro_batches = 0;
     double work_seconds = 0;
+    TermNorms norms;
   };
 
   void check_plan(const SampleSource& source, const TrainPlan& plan) const;
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
+  /// Of batch_, whose forward is done; leaves the gradients zero.
+  [[nodiscard]] TermNorms measure_term_norms(double samples_share,
+                                             const TrainingTransformer::GroupReady& group_ready);
+  [[nodiscard]] bool norms_due(std::int64_t step) const;
   /// Into batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);

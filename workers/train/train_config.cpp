@@ -60,6 +60,7 @@ void TrainConfig::validate() const {
         "train.ar_weight and train.consistency_weight are both 0: there is nothing to learn; set "
         "one");
   }
+  expect_not_negative("gradient_norms_every", static_cast<double>(gradient_norms_every));
   expect_ratio("warmup_ratio", warmup_ratio);
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);
   optimizer.validate();

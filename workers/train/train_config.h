@@ -31,6 +31,9 @@ struct TrainConfig {
   bool train_prompt = false;
   bool activation_checkpointing = false;
   bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
+  /// Steps between measurements of both loss terms' gradient norms (first at step 1); 0 = never.
+  /// One costs two more backward passes over one micro-batch of rank 0.
+  std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
@@ -50,6 +53,11 @@ struct StepMetrics {
   double consistency = 0;     ///< L_pc, unweighted, mean over the samples of the batch.
   double autoregressive = 0;  ///< L_AR, unweighted, mean over the samples of the batch.
   double gradient_norm = 0;   ///< Before clipping.
+  /// Norms of the gradients of consistency_weight · L_pc and of ar_weight · L_AR alone, each the
+  /// mean over the samples of rank 0's first micro-batch. Absent when not measured in this step, or
+  /// when that micro-batch trains one of the two only.
+  std::optional<double> consistency_gradient_norm;
+  std::optional<double> ar_gradient_norm;
   double clip_scale = 1;
   double learning_rate = 0;
   std::int64_t samples = 0;        ///< In the global batch.

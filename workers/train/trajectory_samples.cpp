@@ -62,21 +62,12 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
   }
 }
 
-PromptId TrajectorySamples::prompt_at(std::int64_t index) const {
-  const std::int64_t epoch = index / order_.num_samples;
-  if (epoch != epoch_) {
-    permutation_ = epoch_permutation(order_.seed, order_.round, epoch, order_.num_samples);
-    epoch_ = epoch;
-  }
-  return permutation_[static_cast<std::size_t>(index % order_.num_samples)];
-}
-
 std::int64_t TrajectorySamples::length(std::int64_t index) const {
-  return lengths_[static_cast<std::size_t>(prompt_at(index))];
+  return lengths_[static_cast<std::size_t>(order_.at(index))];
 }
 
 TrainingSample TrajectorySamples::sample(std::int64_t index) {
-  return make_packed_sample(store_.read(prompt_at(index)), schedule_);
+  return make_packed_sample(store_.read(order_.at(index)), schedule_);
 }
 
 }  // namespace jforge

@@ -21,20 +21,18 @@ class TrajectorySamples final : public SampleSource {
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm);
 
-  [[nodiscard]] std::int64_t size() const override { return steps_ * order_.batch_samples; }
+  [[nodiscard]] std::int64_t size() const override {
+    return steps_ * order_.options().batch_samples;
+  }
   [[nodiscard]] std::int64_t length(std::int64_t index) const override;
   [[nodiscard]] TrainingSample sample(std::int64_t index) override;
 
  private:
-  [[nodiscard]] PromptId prompt_at(std::int64_t index) const;
-
-  SampleOrderOptions order_;
+  SampleOrder order_;
   std::int64_t steps_;
   NoiseScheduleOptions schedule_;
   TrajectoryStore store_;
   std::vector<std::int64_t> lengths_;  ///< By prompt id; 0 where the round has none.
-  mutable std::int64_t epoch_ = -1;
-  mutable std::vector<std::int64_t> permutation_;  ///< Of epoch_.
 };
 
 }  // namespace jforge

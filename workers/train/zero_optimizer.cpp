@@ -64,7 +64,13 @@ ZeroOptimizer::ZeroOptimizer(const ParameterTable& table, KernelSet& kernels,
   gradients_ = Buffer(float_bytes(table.flat_size()), account);
   first_moment_ = Buffer(float_bytes(shard_vector_size(table)), account);
   second_moment_ = Buffer(float_bytes(shard_vector_size(table)), account);
-  groups_ = shard_groups(table, comm.rank());
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    groups_of_.push_back(shard_groups(table, rank));
+  }
+  groups_ = groups_of_[static_cast<std::size_t>(comm.rank())];
+  replica_hashes_.resize(ranks);
+  gathered_hashes_.resize(ranks * ranks);
   for (const ShardSlice& slice : shard_slices(table, comm.rank())) {
     const bool decay = table.entries()[slice.entry].decay;
     if (!runs_.empty() && runs_.back().decay == decay &&
@@ -78,12 +84,15 @@ ZeroOptimizer::ZeroOptimizer(const ParameterTable& table, KernelSet& kernels,
 }
 
 ZeroOptimizer::StepReport ZeroOptimizer::step(double learning_rate) {
-  const bool replicas_due =
-      config_.check_replicas_every > 0 && updates_ % config_.check_replicas_every == 0;
+  const bool compares = config_.check_replicas_every > 0 && comm_.size() > 1;
+  const bool replicas_due = compares && updates_ % config_.check_replicas_every == 0;
   static_cast<void>(agree(comm_, false, [&] {
     check_gradients();
     if (config_.check_owned_state) {
       check_owned_state();
+    }
+    if (compares) {
+      hash_replicas();
     }
   }));
   if (replicas_due) {
@@ -127,6 +136,7 @@ void ZeroOptimizer::load(std::span<const float> weights_shard, std::span<const f
   std::copy(first_moment.begin(), first_moment.end(), this->first_moment().data<float>());
   std::copy(second_moment.begin(), second_moment.end(), this->second_moment().data<float>());
   updates_ = updates;
+  std::fill(replica_hashes_.begin(), replica_hashes_.end(), 0);
   gather_weights();
   if (config_.check_owned_state) {
     seal_ = seal_now();
@@ -179,32 +189,40 @@ void ZeroOptimizer::check_owned_state() const {
                   what, comm_.rank(), updates_));
 }
 
-void ZeroOptimizer::check_replicas() const {
-  const auto ranks = static_cast<std::size_t>(comm_.size());
-  std::vector<std::int64_t> hashes(ranks * ranks);
-  const std::span<std::int64_t> own =
-      std::span(hashes).subspan(static_cast<std::size_t>(comm_.rank()) * ranks, ranks);
-  for (std::size_t owner = 0; owner < ranks; ++owner) {
-    own[owner] =
-        static_cast<std::int64_t>(hash_weights_of(shard_groups(table_, static_cast<int>(owner))));
+void ZeroOptimizer::hash_replicas() {
+  for (std::size_t owner = 0; owner < groups_of_.size(); ++owner) {
+    std::int64_t& chained = replica_hashes_[owner];
+    chained = static_cast<std::int64_t>(
+        hash_weights_of(groups_of_[owner], static_cast<std::uint64_t>(chained)));
   }
-  all_gather<std::int64_t>(comm_, own, hashes);
+}
+
+void ZeroOptimizer::check_replicas() {
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  const std::vector<std::int64_t>& hashes = gathered_hashes_;
+  all_gather<std::int64_t>(comm_, replica_hashes_, gathered_hashes_);
+  std::fill(replica_hashes_.begin(), replica_hashes_.end(), 0);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     for (std::size_t owner = 0; owner < ranks; ++owner) {
       // The owner's copy is the truth: it was checked against its seal before this comparison.
       if (hashes[rank * ranks + owner] != hashes[owner * ranks + owner]) {
-        throw NumericalError(
-            fmt::format("rank {}: its replica of the weights owned by rank {} differs after update "
-                        "{}: memory corruption on rank "
-                        "{}; resume from the last checkpoint and check the machine",
-                        rank, owner, updates_, rank));
+        throw NumericalError(fmt::format(
+            "rank {}: its replica of the weights owned by rank {} differs after update "
+            "{}{}: memory corruption on rank "
+            "{}; resume from the last checkpoint and check the machine",
+            rank, owner, updates_,
+            config_.check_replicas_every > 1
+                ? fmt::format(" or one of the {} before", config_.check_replicas_every - 1)
+                : "",
+            rank));
       }
     }
   }
 }
 
-std::uint64_t ZeroOptimizer::hash_weights_of(std::span<const ShardGroup> groups) const {
-  std::uint64_t hash = 0;
+std::uint64_t ZeroOptimizer::hash_weights_of(std::span<const ShardGroup> groups,
+                                             std::uint64_t seed) const {
+  std::uint64_t hash = seed;
   for (const ShardGroup& group : groups) {
     hash = hash64(std::as_bytes(weight_span(group.flat_begin, group.size)), hash);
   }
@@ -212,7 +230,7 @@ std::uint64_t ZeroOptimizer::hash_weights_of(std::span<const ShardGroup> groups)
 }
 
 ZeroOptimizer::Seal ZeroOptimizer::seal_now() const {
-  return {hash_weights_of(groups_), hash64(std::as_bytes(first_moment().span<float>())),
+  return {hash_weights_of(groups_, 0), hash64(std::as_bytes(first_moment().span<float>())),
           hash64(std::as_bytes(second_moment().span<float>()))};
 }
 

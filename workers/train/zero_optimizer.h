@@ -27,8 +27,9 @@ struct OptimizerConfig {
   float weight_decay = 0;  ///< Decoupled; matrices only.
   double clip_norm = 1.0;  ///< Largest global gradient norm; 0 turns clipping off.
   int zero_stage = 1;      ///< Only 1 in this version.
-  std::int64_t check_replicas_every =
-      100;  ///< Steps between comparisons of all ranks' weights; 0 = never.
+  /// Steps between comparisons of what all ranks' weights were: each step's weights are hashed,
+  /// because the next gathering heals a replica that has fed one wrong gradient. 0 = never.
+  std::int64_t check_replicas_every = 1;
   bool check_owned_state =
       true;  ///< Each rank hashes its shard after an update and verifies it before the next.
 
@@ -65,8 +66,8 @@ class ZeroOptimizer {
 
   /// Collective. Checks, reduces, clips, updates, gathers. Before any weight changes, throws
   /// NumericalError on every rank, naming the first bad one, when a gradient is not finite, the
-  /// gradients' sum overflows, a replica of the weights differs from its owner's or an owner's
-  /// state changed since its last update.
+  /// gradients' sum overflows, a replica of the weights differs from its owner's (or did since the
+  /// last comparison) or an owner's state changed since its last update.
   StepReport step(double learning_rate);
 
   /// Collective. Takes over a checkpoint: `weights_shard` and the moments are this rank's shard
@@ -96,8 +97,10 @@ class ZeroOptimizer {
 
   void check_gradients() const;
   void check_owned_state() const;
-  void check_replicas() const;
-  [[nodiscard]] std::uint64_t hash_weights_of(std::span<const ShardGroup> groups) const;
+  void hash_replicas();
+  void check_replicas();
+  [[nodiscard]] std::uint64_t hash_weights_of(std::span<const ShardGroup> groups,
+                                              std::uint64_t seed) const;
   [[nodiscard]] Seal seal_now() const;
   [[nodiscard]] double reduce_gradients();
   void update_shard(double learning_rate, float clip_scale);
@@ -113,9 +116,13 @@ class ZeroOptimizer {
   Buffer gradients_;
   Buffer first_moment_;
   Buffer second_moment_;
-  std::vector<ShardGroup> groups_;
+  std::vector<std::vector<ShardGroup>> groups_of_;  ///< By rank.
+  std::span<const ShardGroup> groups_;              ///< This rank's.
   std::vector<Run> runs_;
   std::vector<double> squares_;  ///< Of all ranks, reused.
+  /// By owner: the weights of every step since the last comparison, chained.
+  std::vector<std::int64_t> replica_hashes_;
+  std::vector<std::int64_t> gathered_hashes_;  ///< [ranks, owners], reused.
   std::int64_t updates_ = 0;
   std::optional<Seal> seal_;
 };

@@ -72,16 +72,20 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
+/// Beginning of the line of `at`, not before `from`, when only blanks stand between.
+std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std::size_t from) {
+  while (at > from && (text[at - 1] == ' ' || text[at - 1] == '\t')) {
+    --at;
+  }
+  return at == from || text[at - 1] == '\n' ? std::optional(at) : std::nullopt;
+}
+
 /// Where the fence that closes a block stands: the next one that begins a line.
 std::size_t closing_fence(std::string_view text, std::size_t from) {
   for (std::size_t at = text.find(kFence, from); at != std::string_view::npos;
        at = text.find(kFence, at + 1)) {
-    std::size_t line = at;
-    while (line > from && (text[line - 1] == ' ' || text[line - 1] == '\t')) {
-      --line;
-    }
-    if (line == from || text[line - 1] == '\n') {
-      return line;
+    if (const auto line = line_begin(text, at, from)) {
+      return *line;
     }
   }
   return text.size();
@@ -172,15 +176,18 @@ std::vector<CodeBlock> code_blocks(std::string_view text) {
     if (line_end == std::string_view::npos) {
       break;
     }
-    const std::string_view name = stripped(text.substr(tag, line_end - tag));
+    std::string_view name = stripped(text.substr(tag, line_end - tag));
     // "```x```" within a line opens no block.
     if (name.find(kFence) != std::string_view::npos) {
       at = text.find(kFence, tag) + kFence.size();
       continue;
     }
-    if (name.find_first_of(" \t") != std::string_view::npos) {
-      at = line_end;
-      continue;
+    if (const std::size_t blank = name.find_first_of(" \t"); blank != std::string_view::npos) {
+      if (!line_begin(text, at, 0)) {
+        at = line_end;
+        continue;
+      }
+      name = name.substr(0, blank);
     }
     const std::size_t end = closing_fence(text, line_end + 1);
     blocks.push_back({name, text.substr(line_end + 1, end - line_end - 1)});

@@ -48,7 +48,8 @@ struct CodeBlock {
   std::string_view text;  ///< Its lines, the last line end included.
 };
 /// The blocks of `text`: from "```", a tag and a line end to the next "```" that begins a line, or,
-/// where the text was cut, to its end.
+/// where the text was cut, to its end. Behind the tag of a fence that begins a line may stand more
+/// ("```python title=a.py").
 [[nodiscard]] std::vector<CodeBlock> code_blocks(std::string_view text);
 /// Whether the block says it is Python, in any case.
 [[nodiscard]] bool is_python(const CodeBlock& block);

@@ -50,7 +50,7 @@ std::string HumanevalTask::name() const {
 }
 
 std::string HumanevalTask::version() const {
-  return fmt::format("{}/{}/extract-1/{}", name(), to_string(style_),
+  return fmt::format("{}/{}/extract-2/{}", name(), to_string(style_),
                      variant_ == Variant::base ? "check-3s" : plus_.version());
 }
 

@@ -181,7 +181,7 @@ std::string MbppTask::name() const {
 }
 
 std::string MbppTask::version() const {
-  return fmt::format("{}/{}/extract-1/{}", name(), to_string(style_),
+  return fmt::format("{}/{}/extract-2/{}", name(), to_string(style_),
                      is_plus() ? plus_.version() : "asserts-10s");
 }
 

@@ -18,7 +18,7 @@ namespace jforge {
 /// - evalplus: a user turn with the problem and its first test as a docstring, the answer begun
 ///   with an opened code block; 768 new tokens, cut before the closing fence.
 ///
-/// Rule extract-1. evalchemy: the first Python block, else the first block without a tag, else the
+/// Rule extract-2. evalchemy: the first Python block, else the first block without a tag, else the
 /// whole text; a block without a closing fence reaches to the end of the text. The other styles:
 /// the whole text.
 ///

@@ -96,7 +96,7 @@ std::size_t number_end(std::string_view text, std::size_t begin) {
   return at > digits ? at : begin;
 }
 
-/// Calls `take(canonical number)` for each number from left to right until it returns false.
+/// Calls `take(canonical number)` for each number from left to right.
 template <typename Take>
 void for_each_number(std::string_view text, const Take& take) {
   for (std::size_t at = 0; at < text.size();) {
@@ -110,17 +110,9 @@ void for_each_number(std::string_view text, const Take& take) {
       continue;
     }
     if (auto number = canonical_number(text.substr(at, end - at))) {
-      if (!take(std::move(*number))) {
-        return;
-      }
+      take(std::move(*number));
     }
     at = end;
-  }
-}
-
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
-    text.replace(at, from.size(), to);
   }
 }
 
@@ -135,6 +127,84 @@ std::size_t box_command(std::string_view text) {
     }
   }
   return 0;
+}
+
+/// "3/4" for "\\frac{3}{4}", where `command` is "\\frac{".
+std::string with_slashes(std::string_view text, std::string_view command) {
+  std::string result;
+  result.reserve(text.size());
+  std::size_t begin = 0;
+  for (std::size_t at = 0; (at = text.find(command, begin)) != std::string_view::npos;) {
+    const std::size_t above = at + command.size();
+    const std::size_t middle = text.find("}{", above);
+    const std::size_t end = middle == std::string_view::npos ? middle : text.find('}', middle + 2);
+    if (end == std::string_view::npos) {
+      break;
+    }
+    result += text.substr(begin, at - begin);
+    result += text.substr(above, middle - above);
+    result += '/';
+    result += text.substr(middle + 2, end - middle - 2);
+    begin = end + 1;
+  }
+  result += text.substr(begin);
+  return result;
+}
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
+
+/// Number of digits that `text` begins with.
+std::size_t digits_ahead(std::string_view text) {
+  return std::min(text.find_first_not_of("0123456789"), text.size());
+}
+
+/// Blanks that group thousands away: between one to three digits and exactly three.
+std::string without_grouping_blanks(std::string_view text) {
+  std::string result;
+  bool grouped = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t digits = digits_ahead(text.substr(at));
+    if (digits == 0) {
+      grouped = false;
+      result += text[at++];
+      continue;
+    }
+    const char before = result.empty() ? '\0' : result.back();
+    const bool starts = before != '.' && before != ',' && before != '/' && before != '^';
+    result += text.substr(at, digits);
+    at += digits;
+    std::size_t next = at;
+    while (next < text.size() && is_blank(text[next])) {
+      ++next;
+    }
+    const std::size_t behind = next + 3;
+    grouped = (grouped ? digits == 3 : starts && digits <= 3) && next > at &&
+              digits_ahead(text.substr(next)) == 3 &&
+              (behind >= text.size() || (text[behind] != '/' && text[behind] != ','));
+    at = grouped ? next : at;
+  }
+  return result;
+}
+
+/// Squares and cubes of what ends in a letter or brace away: "m^2", "\\text{ ft}^{2}".
+std::string without_unit_powers(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const char before = result.empty() ? '\0' : result.back();
+    std::size_t length = 0;
+    if (before == '}' || (is_word(before) && !is_digit(before))) {
+      for (const std::string_view power : {"^2", "^3", "^{2}", "^{3}"}) {
+        const bool more_digits = power.size() == 2 && digits_ahead(text.substr(1)) > 1;
+        length = text.starts_with(power) && !more_digits ? power.size() : length;
+      }
+    }
+    if (length == 0) {
+      result += text.front();
+      length = 1;
+    }
+    text.remove_prefix(length);
+  }
+  return result;
 }
 
 }  // namespace
@@ -175,22 +245,37 @@ std::optional<std::string> canonical_number(std::string_view text) {
   }
 }
 
-std::optional<std::string> first_number(std::string_view text) {
-  std::optional<std::string> found;
-  for_each_number(text, [&](std::string number) {
-    found = std::move(number);
-    return false;
-  });
-  return found;
+std::optional<std::string> leading_number(std::string_view text) {
+  const std::size_t end = number_end(text, 0);
+  return end == 0 ? std::nullopt : canonical_number(text.substr(0, end));
 }
 
 std::optional<std::string> last_number(std::string_view text) {
   std::optional<std::string> found;
-  for_each_number(text, [&](std::string number) {
-    found = std::move(number);
-    return true;
-  });
+  for_each_number(text, [&](std::string number) { found = std::move(number); });
   return found;
+}
+
+std::optional<std::string> boxed_number(std::string_view box) {
+  const std::string plain = without_grouping_blanks(plain_latex(box));
+  // Digits with other blanks or with a comma and blanks between them are several numbers.
+  const auto separates = [&](std::size_t i) {
+    if (i == 0 || !is_blank(plain[i]) || (!is_digit(plain[i - 1]) && plain[i - 1] != ',')) {
+      return false;
+    }
+    const std::size_t next = plain.find_first_not_of(" \t\r\n", i);
+    return next != std::string::npos && (is_digit(plain[next]) || plain[next] == ',');
+  };
+  bool several = false;
+  for (std::size_t i = 0; i < plain.size() && !several; ++i) {
+    several = separates(i);
+  }
+  if (!several) {
+    if (auto number = canonical_number(plain)) {
+      return number;
+    }
+  }
+  return last_number(without_unit_powers(plain));
 }
 
 std::optional<std::string_view> last_boxed(std::string_view text) {
@@ -198,6 +283,7 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
   constexpr std::size_t kPlain = std::string_view::npos;
   std::vector<std::size_t> open;  // kPlain, or where a box's content begins
   std::optional<std::string_view> last;
+  std::size_t line_end = 0;  // of the line that was last looked at
   const auto consider = [&](std::string_view content) {
     if (!last || content.data() > last->data()) {
       last = content;
@@ -223,8 +309,10 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
         open.push_back(behind + 1);
         at = behind;
       } else {
-        const std::string_view line =
-            text.substr(behind, text.find_first_of("$\n", behind) - behind);
+        if (behind > line_end) {
+          line_end = std::min(text.find_first_of("$\n", behind), text.size());
+        }
+        const std::string_view line = text.substr(behind, line_end - behind);
         if (line.find_first_not_of(" \t.") != std::string_view::npos) {
           consider(line);
         }
@@ -235,27 +323,27 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
   return last;
 }
 
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  result.reserve(text.size());
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(from); at != std::string_view::npos;
+       at = text.find(from, begin)) {
+    result += text.substr(begin, at - begin);
+    result += to;
+    begin = at + from.size();
+  }
+  result += text.substr(begin);
+  return result;
+}
+
 std::string plain_latex(std::string_view text) {
-  std::string result(text);
-  replace_all(result, "{,}", ",");
-  replace_all(result, "\\$", "$");
-  replace_all(result, "\\%", "%");
+  std::string result = replaced(replaced(replaced(text, "{,}", ","), "\\$", "$"), "\\%", "%");
   for (const std::string_view space : {"\\!", "\\,", "\\;", "\\ "}) {
-    replace_all(result, space, "");
+    result = replaced(result, space, "");
   }
   for (const std::string_view command : {"\\dfrac{", "\\tfrac{", "\\frac{"}) {
-    for (std::size_t at = 0; (at = result.find(command, at)) != std::string::npos;) {
-      const std::size_t above = at + command.size();
-      const std::size_t middle = result.find("}{", above);
-      const std::size_t end = middle == std::string::npos ? middle : result.find('}', middle + 2);
-      if (end == std::string::npos) {
-        break;
-      }
-      const std::string fraction =
-          result.substr(above, middle - above) + "/" + result.substr(middle + 2, end - middle - 2);
-      result.replace(at, end + 1 - at, fraction);
-      at += fraction.size();
-    }
+    result = with_slashes(result, command);
   }
   return result;
 }

@@ -19,14 +19,19 @@ constexpr std::size_t kExamples = 5;
 /// Field that load() adds to records of styles with examples: the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// First number on the line behind the first mark.
+/// The number right behind the last mark that has one there. A mark before words is a heading.
 std::optional<std::string> marked_number(std::string_view text) {
-  const std::size_t mark = text.find(kMark);
-  if (mark == std::string_view::npos) {
-    return std::nullopt;
+  std::optional<std::string> last;
+  for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
+       mark = text.find(kMark, mark + 1)) {
+    std::string_view behind = text.substr(mark + kMark.size());
+    behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
+    behind.remove_prefix(behind.starts_with("\\$") ? 1 : 0);
+    if (auto number = leading_number(behind)) {
+      last = std::move(number);
+    }
   }
-  text.remove_prefix(mark + kMark.size());
-  return first_number(text.substr(0, text.find('\n')));
+  return last;
 }
 
 /// First match of "#### (\-?[0-9\.\,]+)".
@@ -127,13 +132,13 @@ Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
 std::string Gsm8kTask::version() const {
   switch (style_) {
     case Style::plain:
-      return "gsm8k/plain/extract-1";
+      return "gsm8k/plain/extract-2";
     case Style::cot_boxed:
-      return "gsm8k/cot_boxed/extract-1";
+      return "gsm8k/cot_boxed/extract-2";
     case Style::lm_eval_strict:
-      return "gsm8k/lm-eval-5-shot/strict-match";
+      return "gsm8k/lm-eval-5-shot-first-5/strict-match";
     case Style::lm_eval_flexible:
-      return "gsm8k/lm-eval-5-shot/flexible-extract";
+      return "gsm8k/lm-eval-5-shot-first-5/flexible-extract";
   }
   throw InternalError("unknown prompt style");
 }
@@ -175,13 +180,14 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   if (has_examples()) {
     return style_ == Style::lm_eval_strict ? strict_match(completion) : flexible_match(completion);
   }
-  if (auto number = marked_number(completion)) {
-    return number;
-  }
-  if (const auto boxed = last_boxed(completion)) {
-    if (auto number = last_number(plain_latex(*boxed))) {
-      return number;
-    }
+  const auto box = last_boxed(completion);
+  auto boxed = box ? boxed_number(*box) : std::nullopt;
+  auto marked = marked_number(completion);
+  // The form that the prompt asked for comes first.
+  auto& first = style_ == Style::cot_boxed ? boxed : marked;
+  auto& second = style_ == Style::cot_boxed ? marked : boxed;
+  if (first || second) {
+    return first ? std::move(first) : std::move(second);
   }
   return last_number(plain_latex(completion));
 }

@@ -16,9 +16,10 @@ namespace jforge {
 ///    the same form, the first five records of gsm8k/train.jsonl(.gz) beside the test file; ended
 ///    by "Question:", "</s>" or "<|im_end|>".
 ///
-/// Rule extract-1 (plain, cot_boxed): the first number behind the first "####"; else the last
-/// number in the last \boxed{…}; else the last number of the completion. Numbers are compared
-/// exactly (12.0 = 12, $1,200 = 1200).
+/// Rule extract-2: plain takes the number right behind the last "####" that has one there (a "####"
+/// before words is a heading), else the number of the last \boxed{…} (boxed_number), else the last
+/// number of the completion; cot_boxed takes the box before the mark. Numbers are compared exactly
+/// (12.0 = 12, $1,200 = 1200).
 ///
 /// Rule strict-match (lm-eval): the first match of "#### (\-?[0-9\.\,]+)"; flexible-extract
 /// (lm-eval-flexible): the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)". Both are compared as that

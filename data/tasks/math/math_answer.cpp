@@ -13,21 +13,6 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-/// `text` with every `from` replaced, in one pass.
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  result.reserve(text.size());
-  std::size_t begin = 0;
-  for (std::size_t at = text.find(from); at != std::string_view::npos;
-       at = text.find(from, begin)) {
-    result += text.substr(begin, at - begin);
-    result += to;
-    begin = at + from.size();
-  }
-  result += text.substr(begin);
-  return result;
-}
-
 /// Without blanks, "$", "*" (bold), ":" and full stops around it.
 std::string_view trimmed(std::string_view text) {
   const auto strips = [](char c) { return is_space(c) || c == '$' || c == '*' || c == ':'; };
@@ -163,9 +148,21 @@ bool is_unit_tail(std::string_view text) {
   return true;
 }
 
+/// Name of the unit in "\\text{ dollars}": the canonical one where it is a single known word.
+std::string unit_name(std::string_view tail) {
+  std::string all = without_blanks(tail);
+  const std::size_t close = all.find('}');
+  constexpr std::string_view kOpen = "\\text{";
+  const auto known =
+      close == std::string::npos || close + 1 != all.size()
+          ? std::nullopt
+          : canonical_unit(std::string_view(all).substr(kOpen.size(), close - kOpen.size()));
+  return known ? *known : all;
+}
+
 struct HendrycksForm {
   std::string text;
-  std::string unit;  ///< What stood in "\text{ …}" at the end.
+  std::string unit;  ///< What stood in "\text{ …}" at the end; of "\$" dollar.
   std::string name;  ///< What stood before "=".
 };
 
@@ -177,14 +174,17 @@ HendrycksForm hendrycks_form(std::string_view given) {
   }
   text = replaced(text, "\\\\", "\\");
   text = replaced(replaced(text, "tfrac", "frac"), "dfrac", "frac");
-  for (const std::string_view dropped : {"\\left", "\\right", "^{\\circ}", "^\\circ", "\\$"}) {
+  for (const std::string_view dropped : {"\\left", "\\right", "^{\\circ}", "^\\circ"}) {
     text = replaced(text, dropped, "");
   }
+  const bool dollars = text.find("\\$") != std::string::npos;
+  text = replaced(text, "\\$", "");
   if (const std::size_t unit = text.find("\\text{ ");
       unit != std::string::npos && is_unit_tail(std::string_view(text).substr(unit))) {
-    form.unit = without_blanks(text.substr(unit));
+    form.unit = unit_name(std::string_view(text).substr(unit));
     text.resize(unit);
   }
+  form.unit = dollars ? "dollar" : std::move(form.unit);
   text = replaced(text, "\\%", "");
   text = replaced(replaced(text, " .", " 0."), "{.", "{0.");
   if (text.starts_with('.')) {
@@ -193,7 +193,8 @@ HendrycksForm hendrycks_form(std::string_view given) {
   if (const std::size_t sign = text.find('=');
       sign != std::string::npos && text.find('=', sign + 1) == std::string::npos) {
     const std::string name = without_blanks(text.substr(0, sign));
-    if (name.size() <= 2) {
+    // "x<=5" names nothing.
+    if (name.size() <= 2 && name.find_first_of("<>!") == std::string::npos) {
       form.name = name;
       text.erase(0, sign + 1);
     }
@@ -268,21 +269,48 @@ std::string without_text_commands(std::string_view text) {
   return result;
 }
 
-/// "1,234.5" to "1234.5" when that is all.
-std::string without_thousands(std::string_view text) {
-  std::string_view rest = text;
-  rest.remove_prefix(rest.starts_with('-') ? 1 : 0);
-  const std::string_view whole = rest.substr(0, rest.find('.'));
-  const std::string_view decimals = rest.substr(whole.size());
-  const std::size_t first = whole.find(',');
-  bool grouped =
-      first >= 1 && first <= 3 && (whole.size() - first) % 4 == 0 &&
-      std::all_of(decimals.begin(), decimals.end(), [](char c) { return is_digit(c) || c == '.'; });
-  for (std::size_t i = 0; i < whole.size() && grouped; ++i) {
-    const bool comma = i >= first && (i - first) % 4 == 0;
-    grouped = comma ? whole[i] == ',' : is_digit(whole[i]);
+/// End of the whole number with separated thousands that stands at `begin`; `begin` when there is
+/// none.
+std::size_t grouped_end(std::string_view text, std::size_t begin) {
+  const auto digits_from = [&](std::size_t at) {
+    std::size_t end = at;
+    while (end < text.size() && is_digit(text[end]) && end - at <= 3) {
+      ++end;
+    }
+    return end - at;
+  };
+  const std::size_t first = digits_from(begin);
+  std::size_t end = begin + first;
+  if (first < 1 || first > 3) {
+    return begin;
   }
-  return grouped ? replaced(text, ",", "") : std::string(text);
+  while (end < text.size() && text[end] == ',') {
+    const std::size_t digits = digits_from(end + 1);
+    if (digits != 3) {
+      return digits == 0 && end > begin + first ? end : begin;
+    }
+    end += 4;
+  }
+  return end > begin + first ? end : begin;
+}
+
+/// "1,234.5" to "1234.5", each number of a list by itself. "12, 130" and what stands in brackets
+/// are several numbers.
+std::string without_thousands(std::string_view text) {
+  std::string result;
+  int depth = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    depth += c == '(' || c == '[' || c == '{' ? 1 : (c == ')' || c == ']' || c == '}' ? -1 : 0);
+    const char before = at == 0 ? '\0' : text[at - 1];
+    std::size_t end = grouped_end(text, at);
+    if (depth != 0 || before == '.' || before == ',' || is_digit(before)) {
+      end = at;
+    }
+    result += end == at ? std::string(1, c) : replaced(text.substr(at, end - at), ",", "");
+    at = std::max(end, at + 1);
+  }
+  return result;
 }
 
 struct MinervaForm {
@@ -301,7 +329,8 @@ MinervaForm minerva_form(std::string_view given) {
     text = replaced(text, dropped, "");
   }
   text = replaced(replaced(text, "tfrac", "frac"), "dfrac", "frac");
-  text = without_text_commands(text);
+  // Before "and" becomes a comma and blanks go: "12 and 130" is not 12130.
+  text = without_thousands(without_text_commands(text));
   if (std::any_of(text.begin(), text.end(), is_digit)) {
     text = without_counting_words(text);
   }
@@ -314,7 +343,7 @@ MinervaForm minerva_form(std::string_view given) {
   while (text.ends_with('.')) {
     text.pop_back();
   }
-  form.text = without_thousands(text);
+  form.text = std::move(text);
   return form;
 }
 

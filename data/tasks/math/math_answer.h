@@ -31,17 +31,18 @@ struct MathAnswer {
 /// the MATH dataset", 2021): line breaks, "\!", \left, \right, degrees, "\$", "\%", a unit in
 /// "\text{ …}" at the end, a name of at most two characters before "=" and blanks are dropped;
 /// \dfrac, \tfrac, \frac12, \sqrt3, a/b, ".5" and "0.5" get one spelling. Stricter than the
-/// original in four points: a blank between digits stays ("11 2/3" is not 112/3); two answers that
-/// both name a unit, or both a variable, must name the same one; text is dropped as a unit only at
-/// the very end and unless it is "million" and the like; an empty form equals nothing.
+/// original in five points: a blank between digits stays ("11 2/3" is not 112/3); two answers that
+/// both name a unit ("\$" names dollars), or both a variable, must name the same one; text is
+/// dropped as a unit only at the very end and unless it is "million" and the like; "x<=5" names no
+/// variable; an empty form equals nothing.
 [[nodiscard]] bool hendrycks_equal(std::string_view gold, std::string_view answer);
 
 /// Equality by the rules of Lewkowycz et al. ("Solving quantitative reasoning problems with
 /// language models", 2022): \text{…}, "$", degrees, spacing and words that only count ("ways",
 /// "square units") are dropped, "and" is a comma, thousands lose their separators. Stricter than
 /// the original: "… =" is dropped only behind a single name and unless both name different ones,
-/// commas only where they group thousands, and units of measure stay (the comparison of values
-/// reads those).
+/// commas only where they group thousands without a blank and outside brackets, and units of
+/// measure stay (the comparison of values reads those).
 [[nodiscard]] bool minerva_equal(std::string_view gold, std::string_view answer);
 
 }  // namespace jforge

@@ -206,7 +206,8 @@ MathComparison compare_readings(std::string_view gold, std::string_view answer,
   try {
     const std::vector<MathToken> gold_tokens = math_tokens(gold, commas);
     const std::vector<MathToken> answer_tokens = math_tokens(answer, commas);
-    if (commas == CommaReading::list && has_leading_zeros(gold_tokens)) {
+    if (commas == CommaReading::list &&
+        (has_leading_zeros(gold_tokens) || has_leading_zeros(answer_tokens))) {
       return {false, "different", 0};
     }
     const MathValue gold_value = read_math_value(algebra, gold_tokens);
@@ -229,7 +230,8 @@ MathComparison compare_math_values(std::string_view gold, std::string_view answe
   }
   MathComparison result = compare_readings(gold, answer, CommaReading::thousands);
   // "70,110" may be one number or two; both sides are then read the other way.
-  if (!result.equal && gold.find(',') != std::string_view::npos) {
+  if (!result.equal &&
+      (gold.find(',') != std::string_view::npos || answer.find(',') != std::string_view::npos)) {
     MathComparison other = compare_readings(gold, answer, CommaReading::list);
     other.steps += result.steps;
     if (other.equal) {

@@ -76,7 +76,7 @@ std::string MathTask::version() const {
   const char* style = style_ == Style::evalchemy ? "evalchemy"
                       : style_ == Style::qwen    ? "qwen"
                                                  : "lm-eval-4-shot-own-shots-1";
-  return fmt::format("{}/{}/answer-1/equal-1", name(), style);
+  return fmt::format("{}/{}/answer-1/equal-2", name(), style);
 }
 
 std::vector<TaskRecord> MathTask::load(const std::filesystem::path& data) const {

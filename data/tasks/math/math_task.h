@@ -23,7 +23,7 @@ namespace jforge {
 /// reasoning), qwen 2,048, lm-eval 1,024.
 ///
 /// Rule answer-1: find_math_answer(), the boxed form first (lm-eval: the Minerva form first). Rule
-/// equal-1: compare_math(). A passing verdict's reason names the rule that held.
+/// equal-2: compare_math(). A passing verdict's reason names the rule that held.
 class MathTask final : public Task {
  public:
   enum class Problems : std::uint8_t { all, held_out };

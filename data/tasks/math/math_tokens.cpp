@@ -96,13 +96,11 @@ bool is_silent(std::string_view name) {
       "displaystyle",
       "textstyle",
       "limits",
-      "dollar",
       ",",
       ";",
       ":",
       "!",
       " ",
-      "$",
       "(",
       ")",
       "[",
@@ -161,10 +159,16 @@ class Tokenizer {
         read_letters();
       } else if (c == '\\') {
         read_command();
+      } else if ((c == '<' || c == '>') && peek(1) == '=') {
+        at_ += 2;
+        put(MathToken::Kind::command, c == '<' ? "\\le" : "\\ge");
       } else {
         ++at_;
         put(MathToken::Kind::symbol, std::string(1, c));
       }
+    }
+    if (dollars_ && !tokens_.empty()) {
+      tokens_.back().dollars = true;
     }
     return std::move(tokens_);
   }
@@ -178,8 +182,9 @@ class Tokenizer {
     if (tokens_.size() >= kMaxMathTokens) {
       throw MathRefusal("too long");
     }
-    tokens_.push_back({kind, std::move(text), space_});
+    tokens_.push_back({kind, std::move(text), space_, dollars_});
     space_ = false;
+    dollars_ = false;
     // LaTeX braces group and do not enclose a list.
     if (!tokens_.back().is_symbol('{') && !tokens_.back().is_symbol('}')) {
       depth_ += bracket_step(tokens_.back());
@@ -217,16 +222,42 @@ class Tokenizer {
                                                                                               : 0;
   }
 
+  /// Length of the blanks at `from` where they group thousands: before exactly three digits that
+  /// are not above a "/", in a number that is no index, exponent or argument ("\\log_2 100").
+  [[nodiscard]] std::size_t grouping_blanks(std::size_t from) const {
+    std::size_t digits = from;
+    while (digits < text_.size() && is_space(text_[digits])) {
+      ++digits;
+    }
+    std::size_t end = digits;
+    while (end < text_.size() && is_digit(text_[end]) && end - digits <= 3) {
+      ++end;
+    }
+    const bool above = end < text_.size() && text_[end] == '/';
+    const auto takes_one_digit = [](const MathToken& token) {
+      return token.is_symbol('_') || token.is_symbol('^') || token.is_command("\\frac") ||
+             token.is_command("\\sqrt") || token.is_command("\\binom");
+    };
+    const bool whole = tokens_.empty() || !takes_one_digit(tokens_.back());
+    return depth_ == 0 && whole && end - digits == 3 && !above ? digits - from : 0;
+  }
+
   void read_number() {
     std::string number;
     std::size_t group = 0;
     bool grouped = false;
+    bool blanks = false;
     for (;;) {
       while (is_digit(peek(0))) {
         number += text_[at_++];
         ++group;
       }
-      const std::size_t skip = group == 0 || (grouped && group != 3) ? 0 : separator(at_, group);
+      std::size_t skip =
+          blanks || group == 0 || (grouped && group != 3) ? 0 : separator(at_, group);
+      if (skip == 0 && (blanks || !grouped) && group >= 1 && group <= 3) {
+        skip = grouping_blanks(at_);
+        blanks = skip > 0;
+      }
       if (skip == 0) {
         break;
       }
@@ -264,6 +295,11 @@ class Tokenizer {
       ++at_;
     }
     std::string_view name = std::string_view(text_).substr(begin, at_ - begin);
+    if (name == "$" || name == "dollar") {
+      dollars_ = true;
+      space_ = true;
+      return;
+    }
     if (is_silent(name)) {
       // "\left." and "\right." are brackets that do not show.
       if ((name == "left" || name == "right") && peek(0) == '.') {
@@ -335,6 +371,7 @@ class Tokenizer {
   std::size_t at_ = 0;
   int depth_ = 0;
   bool space_ = false;
+  bool dollars_ = false;  ///< A "\\$" waits for its token.
   std::vector<MathToken> tokens_;
 };
 

@@ -12,9 +12,10 @@ namespace jforge {
 
 struct MathToken {
   enum class Kind : std::uint8_t {
-    number,   ///< "12", "0.5", ".5", "3." before \overline; separators of thousands are gone.
-    name,     ///< One letter.
-    word,     ///< Several letters in plain text: "cm", "sin".
+    number,  ///< "12", "0.5", ".5", "3." before \overline; separators of thousands are gone, blanks
+             ///< ("1 000") among them.
+    name,    ///< One letter.
+    word,    ///< Several letters in plain text: "cm", "sin".
     command,  ///< "\frac", "\{"; spelling variants have one name (\dfrac is \frac).
     text,     ///< Content of \text{…} and its relatives, trimmed.
     symbol,   ///< Any other character.
@@ -22,6 +23,7 @@ struct MathToken {
   Kind kind = Kind::symbol;
   std::string text;
   bool space_before = false;
+  bool dollars = false;  ///< "\$" stands before it, or behind it at the end of the answer.
 
   [[nodiscard]] bool is_symbol(char c) const {
     return kind == Kind::symbol && text.size() == 1 && text[0] == c;

@@ -430,6 +430,14 @@ class Reader {
   MathValue leaf(MathTokens given) {
     std::string unit;
     std::vector<MathToken> tokens = without_unit(given, unit);
+    if (std::any_of(given.begin(), given.end(), [](const MathToken& t) { return t.dollars; })) {
+      unit = "dollar";
+    }
+    if (tokens.size() == 1 && tokens[0].is_command("\\emptyset")) {
+      MathValue value;
+      value.kind = MathValue::Kind::set;
+      return value;
+    }
     const bool words_only = std::all_of(tokens.begin(), tokens.end(), [](const MathToken& token) {
       return token.kind == Kind::text;
     });
@@ -479,7 +487,7 @@ class Reader {
       return token.is_command("\\pm") || token.is_command("\\mp");
     });
     for (const char* one : {"+", "-"}) {
-      *sign = {Kind::symbol, one, false};
+      *sign = {Kind::symbol, one};
       value.parts.push_back(scalar(tokens, unit));
     }
     return value;
@@ -493,7 +501,7 @@ class Reader {
   static std::vector<MathToken> without_unit(MathTokens tokens, std::string& unit) {
     std::vector<MathToken> rest(tokens.begin(), tokens.end());
     if (is_word(rest.back()) && text_key({&rest.back(), 1}) == "percent") {
-      rest.back() = {Kind::symbol, "%", false};
+      rest.back() = {Kind::symbol, "%"};
       return rest;
     }
     for (;;) {

@@ -42,8 +42,10 @@ struct SoftmaxState {
 
 struct VectorKernels {
   void (*tile_product)(const TileProduct&);
-  /// panels[p][d][lane] = source[first key + …]: `count` rows of `dim` floats at distance `stride`
-  /// become columns first … first + count of a [4][padded_dim][16] tile.
+  /// panels[c / 16][d][c mod 16] = source[i · stride + d] for c = first + i: `count` rows of `dim`
+  /// floats at distance `stride` become columns first … first + count − 1 of consecutive panels
+  /// [padded_dim][16], zero behind `dim`; other columns stay. The tiles of attention and of the
+  /// training product have four panels, a packed weight one at a time.
   void (*transpose_keys)(const float* source, std::int64_t stride, std::int64_t count,
                          std::int64_t dim, std::int64_t padded_dim, std::int64_t first,
                          float* panels);
@@ -58,8 +60,6 @@ struct VectorKernels {
   void (*scale)(float* x, float factor, std::int64_t count);
   void (*divide)(const float* x, float divisor, float* y, std::int64_t count);
   void (*add)(const float* x, float* y, std::int64_t count);
-  /// y += factor · x
-  void (*add_scaled)(const float* x, float factor, float* y, std::int64_t count);
   float (*dot)(const float* x, const float* y, std::int64_t count);
   /// y = (x · inverse_rms) · weight
   void (*rms_apply)(const float* x, const float* weight, float inverse_rms, float* y,

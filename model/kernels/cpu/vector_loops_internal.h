@@ -132,13 +132,6 @@ void add(const float* x, float* y, std::int64_t count) {
   });
 }
 
-void add_scaled(const float* x, float factor, float* y, std::int64_t count) {
-  for_vectors(count, [=](std::int64_t i, std::int64_t lanes) {
-    store_lanes(y + i, fma(broadcast(factor), load_lanes(x + i, lanes), load_lanes(y + i, lanes)),
-                lanes);
-  });
-}
-
 /// Σ over terms(offset, lanes) with four independent running vectors: the order depends only on
 /// `count`.
 template <class Term>
@@ -351,7 +344,6 @@ constexpr jforge::VectorKernels make_vector_kernels() {
           .scale = scale,
           .divide = divide,
           .add = add,
-          .add_scaled = add_scaled,
           .dot = dot,
           .rms_apply = rms_apply,
           .rms_projection = rms_projection,

@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 
 #include <exception>
+#include <filesystem>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
 
+#include "runtime/log.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -108,6 +112,50 @@ TEST(Agree, AnInterruptionDoesNotHideAFailure) {
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), StartsWith("rank 1 ("));
   }
+}
+
+TEST(Agree, TheFailingRankSaysItBeforeTheOthersAnswer) {
+  const Communicator& world = test_world();
+  const auto before = spdlog::default_logger();
+  const auto lines = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(8);
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", lines));
+  const Rank bad = world.size() - 1;
+  std::size_t at_once = 0;
+  EXPECT_THROW((void)agree(world, false,
+                           [&] {
+                             if (world.rank() == bad) {
+                               throw DataError("shard 7 is torn");
+                             }
+                           }),
+               DataError);
+  at_once = lines->last_formatted().size();
+  EXPECT_THROW((void)agree(world, false, [] { throw Interrupted("stopped"); }), Interrupted);
+  EXPECT_EQ(lines->last_formatted().size(), at_once) << "an interruption is no failure";
+  spdlog::set_default_logger(before);
+  ASSERT_EQ(at_once, world.size() > 1 && world.rank() == bad ? 1U : 0U);
+  if (at_once > 0) {
+    EXPECT_THAT(lines->last_formatted().front(),
+                AllOf(HasSubstr("error"), HasSubstr("shard 7 is torn")));
+  }
+}
+
+TEST(Agree, WhatTheSystemRefusesIsTheEnvironmentsFault) {
+  const Communicator& world = test_world();
+  const auto list = [] {
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/null")) {
+      (void)entry;
+    }
+  };
+  EXPECT_THROW((void)agree(world, false, list), EnvironmentError);
+  try {
+    list();
+  } catch (const std::exception& error) {
+    EXPECT_EQ(describe_failure(error).code, ExitCode::environment);
+    EXPECT_THAT(describe_failure(error).message, HasSubstr("/dev/null"));
+  }
+  EXPECT_EQ(describe_failure(std::bad_alloc()).code, ExitCode::environment);
+  EXPECT_EQ(describe_failure(std::out_of_range("x")).code, ExitCode::internal);
+  EXPECT_EQ(describe_failure(DataError("x")).code, ExitCode::input_data);
 }
 
 TEST(Agree, OutOfMemoryAndUnknownExceptionsHaveCodes) {

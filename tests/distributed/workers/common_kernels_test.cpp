@@ -5,10 +5,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <memory>
+#include <sstream>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -21,6 +26,27 @@ TEST(CommonKernels, TheSameDeviceEverywhereIsFine) {
   EXPECT_NO_THROW(expect_common_device(comm, Device::cpu));
   EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));
   EXPECT_EQ(make_common_kernel_set(comm, DeviceChoice::cpu)->device(), Device::cpu);
+}
+
+TEST(CommonKernels, RankZeroLogsTheDeviceAndWhy) {
+  const Communicator comm = jforge::testing::test_world().duplicate();
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  static_cast<void>(make_common_kernel_set(comm, DeviceChoice::cpu));
+  if (!built_with_cuda()) {
+    static_cast<void>(make_common_kernel_set(comm, DeviceChoice::automatic));
+  }
+  spdlog::set_default_logger(before);
+  if (comm.rank() != 0) {
+    EXPECT_EQ(text.str(), "");
+    return;
+  }
+  EXPECT_THAT(text.str(), HasSubstr("computing on the CPU (as asked for)"));
+  if (!built_with_cuda()) {
+    EXPECT_THAT(text.str(), HasSubstr("computing on the CPU (this build has no CUDA kernels)"));
+  }
 }
 
 TEST(CommonKernels, ADifferentOneIsRefusedByAllRanks) {

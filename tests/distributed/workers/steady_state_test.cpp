@@ -102,9 +102,7 @@ TEST_F(SteadyStateTest, PackingForwardLossBackwardAndUpdate) {
   for (const bool checkpointing : {false, true}) {
     TrainingTransformer transformer(config_, table_, *kernels_, account_,
                                     {.activation_checkpointing = checkpointing});
-    OptimizerConfig settings;
-    settings.check_replicas_every = 0;  // Now and then, and then it may.
-    ZeroOptimizer optimizer(table_, *kernels_, comm_, account_, view(), settings);
+    ZeroOptimizer optimizer(table_, *kernels_, comm_, account_, view(), {});
     PackedBatch batch;
     expect_no_allocation("packing", [&] {
       batch.clear();
@@ -142,12 +140,13 @@ TEST_F(SteadyStateTest, TheStepLoopAllocatesSamplesAlone) {
   TrainConfig config;
   config.batch_samples = 8;
   config.tokens_per_rank = 400;
-  config.optimizer.check_replicas_every = 0;
   DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_}, view(), config);
   CountedSamples source;
   std::optional<std::int64_t> before;
   std::int64_t allocated = -1;
+  PhaseClock clock;
   TrainHooks hooks;
+  hooks.clock = &clock;
   hooks.stop_requested = [] { return false; };
   hooks.on_step = [&](const StepMetrics& metrics) {
     const std::int64_t others = watched_allocation_count().calls - source.calls;

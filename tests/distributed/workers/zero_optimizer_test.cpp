@@ -184,31 +184,54 @@ TEST_F(ZeroOptimizerTest, AFlippedBitInOwnedStateIsFoundBeforeTheNextUpdate) {
   }
 }
 
-TEST_F(ZeroOptimizerTest, AFlippedBitInAReplicaIsFoundWithinTheInterval) {
+TEST_F(ZeroOptimizerTest, ABitFlippedOnceInAReplicaIsFoundAlthoughTheNextGatherHealsIt) {
   if (ranks_ == 1) {
     return;  // No replicas.
   }
   const Rank bad = ranks_ - 1;
-  OptimizerConfig config;
-  config.check_replicas_every = 3;
-  ZeroOptimizer optimizer = make(config);
-  static_cast<void>(optimizer.step(1e-2));
-  int survived = 0;
-  std::string message = "never found";
-  for (int step = 0; step < 3; ++step) {
-    // A bad memory cell: it flips again after every gather.
-    if (comm_.rank() == bad) {
-      reinterpret_cast<std::uint32_t*>(model_.weights.data() +
-                                       model_.table.shard_range(0, 0).begin)[7] ^= 1U;
+  for (const std::int64_t every : {1, 3}) {
+    for (int flipped_before = 1; flipped_before <= 4; ++flipped_before) {
+      Model model(ranks_);
+      OptimizerConfig config;
+      config.check_replicas_every = every;
+      ZeroOptimizer optimizer(model.table, *kernels_, comm_, account_, model.view(), config);
+      std::string message = "never found";
+      int done = 0;
+      for (int step = 0; step < 8 && message == "never found"; ++step) {
+        if (step == flipped_before && comm_.rank() == bad) {
+          reinterpret_cast<std::uint32_t*>(model.weights.data() +
+                                           model.table.shard_range(0, 0).begin)[7] ^= 1U;
+        }
+        try {
+          static_cast<void>(optimizer.step(1e-2));
+          ++done;
+        } catch (const NumericalError& error) {
+          message = error.what();
+        }
+      }
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) +
+                                     ": its replica of the weights owned by rank 0"));
+      // Before the next comparison's update: comparisons precede updates 1, 1 + every, ….
+      const auto interval = static_cast<int>(every);
+      EXPECT_EQ(done, (flipped_before + interval - 1) / interval * interval);
     }
-    message = message_of(ExitCode::numerical, [&] {
-      static_cast<void>(optimizer.step(1e-2));
-      ++survived;
-    });
   }
-  EXPECT_EQ(survived, 2);
-  EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) +
-                                 ": its replica of the weights owned by rank 0"));
+}
+
+TEST_F(ZeroOptimizerTest, ReplicasAreNotComparedWhenThatIsTurnedOff) {
+  OptimizerConfig config;
+  config.check_replicas_every = 0;
+  ZeroOptimizer optimizer = make(config);
+  const std::uint64_t before = collective_bytes().all_gather;
+  static_cast<void>(optimizer.step(1e-2));
+  const std::uint64_t without = collective_bytes().all_gather - before;
+  config.check_replicas_every = 1;
+  ZeroOptimizer checked = make(config);
+  const std::uint64_t again = collective_bytes().all_gather;
+  static_cast<void>(checked.step(1e-2));
+  EXPECT_EQ(
+      collective_bytes().all_gather - again,
+      without + (ranks_ == 1 ? 0 : static_cast<std::uint64_t>(ranks_)) * sizeof(std::int64_t));
 }
 
 TEST_F(ZeroOptimizerTest, LoadGathersWeightsAndRefusesWrongSizes) {

@@ -160,6 +160,60 @@ TEST_F(ZeroTrainerTest, TwoRunsHaveTheSameBits) {
   }
 }
 
+TEST_F(ZeroTrainerTest, GradientNormsOfBothTermsAreMeasuredAndChangeNothing) {
+  TrainConfig config = config_for_tests();
+  config.gradient_norms_every = 2;
+  SyntheticSource source(24, false);
+  const Run run = train(config, source, 3);
+  ASSERT_EQ(run.metrics.size(), 3U);
+  EXPECT_TRUE(run.metrics[0].consistency_gradient_norm && run.metrics[0].ar_gradient_norm);
+  EXPECT_FALSE(run.metrics[1].consistency_gradient_norm || run.metrics[1].ar_gradient_norm);
+  EXPECT_TRUE(run.metrics[2].consistency_gradient_norm && run.metrics[2].ar_gradient_norm);
+
+  config.gradient_norms_every = 0;
+  SyntheticSource again(24, false);
+  const Run without = train(config, again, 3);
+  EXPECT_EQ(without.weights, run.weights);
+  EXPECT_FALSE(without.metrics[0].consistency_gradient_norm);
+}
+
+TEST_F(ZeroTrainerTest, GradientNormsOfTheTermsAreThoseOfTrainingOneTermAlone) {
+  if (ranks_ > 1) {
+    return;  // The norm of a whole batch is the first micro-batch's on one rank only.
+  }
+  TrainConfig config = config_for_tests();
+  config.tokens_per_rank = 4096;
+  config.gradient_norms_every = 1;
+  SyntheticSource source(8, false);
+  const StepMetrics both = train(config, source, 1).metrics[0];
+  ASSERT_TRUE(both.consistency_gradient_norm && both.ar_gradient_norm);
+  TrainConfig only = config;
+  only.ar_weight = 0;
+  EXPECT_NEAR(*both.consistency_gradient_norm / train(only, source, 1).metrics[0].gradient_norm, 1,
+              1e-5);
+  only = config;
+  only.consistency_weight = 0;
+  const StepMetrics ar = train(only, source, 1).metrics[0];
+  EXPECT_NEAR(*both.ar_gradient_norm / ar.gradient_norm, 1, 1e-5);
+  EXPECT_FALSE(ar.ar_gradient_norm) << "measured although there is one term only";
+}
+
+// A layer of a large model may take minutes: the watchdog must see each of them.
+TEST_F(ZeroTrainerTest, EveryLayerIsASignOfProgress) {
+  TrainConfig config = config_for_tests();
+  config.tokens_per_rank = 4096;
+  config.gradient_norms_every = 0;
+  PhaseClock clock;
+  TrainHooks hooks;
+  hooks.clock = &clock;
+  SyntheticSource source(8);
+  const Run run = train(config, source, 1, hooks);
+  ASSERT_EQ(run.metrics[0].micro_batches, 1);
+  const auto layers = static_cast<std::uint64_t>(tiny_model().num_layers);
+  // Forward: each layer; backward: head, each layer, embedding; the micro-batch; the step.
+  EXPECT_EQ(clock.read().progress, layers + (layers + 2) + 1 + 1);
+}
+
 TEST_F(ZeroTrainerTest, EachSampleOfTheBatchIsTrainedOnce) {
   SyntheticSource source(21);  // The last batch has five samples.
   TrainConfig config = config_for_tests();

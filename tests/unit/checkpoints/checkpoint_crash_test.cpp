@@ -131,6 +131,23 @@ TEST(CheckpointPrune, NeverTouchesTheNewestNorAnythingNewer) {
   EXPECT_THAT(steps_left(root.path()), ElementsAre(300, 200));
 }
 
+TEST(CheckpointPrune, KeepsTheModelThatTheRoundGeneratesFrom) {
+  const testing::TemporaryDirectory root("jforge-prune-round");
+  for (const std::int64_t round : {1, 2, 3}) {
+    for (const std::int64_t step : {100, 200}) {
+      simulate_checkpoint(root.path(), round, step, 1, 5);
+    }
+  }
+  std::filesystem::remove(simulate_checkpoint(root.path(), 2, 300, 1, 5) / kManifestName);
+  static_cast<void>(prune_checkpoints(root.path(), 3, 200, keep(1)));
+  std::vector<std::string> left;
+  for (const CheckpointDirectory& directory : list_checkpoint_directories(root.path())) {
+    left.push_back(directory.path.filename().string());
+  }
+  EXPECT_THAT(left,
+              ElementsAre(checkpoint_directory_name(3, 200), checkpoint_directory_name(2, 200)));
+}
+
 TEST(CheckpointPrune, RemovesRemainsThatNeverBecameCheckpoints) {
   const testing::TemporaryDirectory root("jforge-prune-remains");
   std::filesystem::remove(simulate_checkpoint(root.path(), 1, 100, 1, 5) / kManifestName);

@@ -52,6 +52,75 @@ TEST(Identity, OnlyTheAcceptedKeysMayChange) {
   EXPECT_EQ(refusal(recorded, present, {"rounds.1.window", "rounds.1.window_x"}), "");
 }
 
+TEST(Identity, AnEarlierAcceptedChangeHoldsForWhatIsOlder) {
+  const std::vector<IdentityDifference> earlier = {
+      {"a", "1", "2"}, {"b", "1", "9"}, {"a", "2", "3"}};
+  const auto holds = [&](const std::string& recorded, const std::string& present) {
+    try {
+      expect_same_identity("runs/a", {{"a", recorded}}, {{"a", present}}, {}, earlier);
+    } catch (const ConfigError&) {
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(holds("1", "3"));
+  EXPECT_TRUE(holds("2", "3"));
+  // Not back again, not halfway, and not to another key's value.
+  EXPECT_FALSE(holds("3", "1"));
+  EXPECT_FALSE(holds("1", "2"));
+  EXPECT_FALSE(holds("1", "9"));
+}
+
+TEST(Identity, AcceptedChangesAreRecordedInOrder) {
+  const IdentityRecord first{{{"train.rate", "1"}, {"run.seed", "4"}}, {}};
+  const IdentityRecord second = continue_identity(
+      "runs/a", first, {{"train.rate", "2"}, {"run.seed", "4"}}, {"train.rate"}, true);
+  EXPECT_THAT(second.accepted, ElementsAre(IdentityDifference{"train.rate", "1", "2"}));
+  EXPECT_EQ(continue_identity("runs/a", second, second.identity, {}, true), second);
+  const IdentityRecord third = continue_identity(
+      "runs/a", second, {{"train.rate", "1"}, {"run.seed", "4"}}, {"train.rate"}, true);
+  EXPECT_THAT(third.accepted, ElementsAre(IdentityDifference{"train.rate", "1", "2"},
+                                          IdentityDifference{"train.rate", "2", "1"}));
+  EXPECT_THROW(static_cast<void>(continue_identity("runs/a", third, second.identity, {}, true)),
+               ConfigError);
+}
+
+TEST(Identity, WhatImportedPromptsDependOnIsNeverAccepted) {
+  for (const std::string key :
+       {"prompts.limit", "prompts.digest", "tokenizer.hash", "model.hash", "run.seed"}) {
+    const IdentityRecord before{{{key, "1"}}, {}};
+    EXPECT_EQ(continue_identity("runs/a", before, {{key, "2"}}, {key}, false).identity.at(key),
+              "2");
+    try {
+      static_cast<void>(continue_identity("runs/a", before, {{key, "2"}}, {key}, true));
+      ADD_FAILURE() << key;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(key), HasSubstr("1 → 2"), HasSubstr("another run.directory")));
+    }
+  }
+  for (const char* const key : {"generate.max_new_tokens", "rounds.0.steps", "train.ar_weight"}) {
+    EXPECT_FALSE(is_fixed_by_import(key)) << key;
+  }
+}
+
+TEST(Identity, RecordRoundTripsAndDamageIsRefused) {
+  IdentityRecord record{{{"run.seed", "4"}, {"prompts.system", "\"\""}}, {}};
+  EXPECT_EQ(IdentityRecord::from_json(record.to_json(), "f"), record);
+  EXPECT_THAT(record.to_json(), Not(HasSubstr("accepted")));
+  record.accepted = {{"run.seed", "absent", "4"}};
+  EXPECT_EQ(IdentityRecord::from_json(record.to_json(), "f"), record);
+  for (const char* const text : {"", "[]", R"({"run.seed": 4})", R"({"accepted": [1]})",
+                                 R"({"accepted": [{"key": "a", "from": "b"}]})"}) {
+    try {
+      static_cast<void>(IdentityRecord::from_json(text, "runs/a/identity.json"));
+      ADD_FAILURE() << text;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("runs/a/identity.json"));
+    }
+  }
+}
+
 TEST(Identity, AKeyThatIsGoneIsRefusedToo) {
   EXPECT_THAT(refusal({{"rounds.1.steps", "5"}}, {}), HasSubstr("rounds.1.steps: 5 → absent"));
 }

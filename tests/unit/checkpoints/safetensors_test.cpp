@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -216,6 +218,40 @@ TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
     EXPECT_THAT(refusal(write_raw(damaged.header, damaged.data)), HasSubstr(damaged.expected))
         << damaged.header;
   }
+}
+
+TEST_F(SafetensorsTest, WritesTensorsOfMoreThanOneChunk) {
+  std::vector<float> values((std::size_t{1} << 18) + 3);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 251) - 120.0F;  // exact as bfloat16 too
+  }
+  const auto count = static_cast<std::int64_t>(values.size());
+  const fs::path path = directory_ / "chunks.safetensors";
+  write_safetensors(path, std::vector<SafetensorsTensor>{{"f", {count}, values, DType::float32},
+                                                         {"h", {count}, values, DType::bfloat16}});
+  const SafetensorsFile file(path);
+  for (const char* name : {"f", "h"}) {
+    std::vector<float> back(values.size());
+    file.read_float32(name, std::vector{count}, back);
+    EXPECT_EQ(back, values) << name;
+  }
+}
+
+TEST_F(SafetensorsTest, AFullDiskIsAnEnvironmentErrorAndLeavesNothing) {
+  const std::vector<float> values(std::size_t{1} << 12);
+  const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = 8 << 10;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  EXPECT_THROW(
+      write_safetensors(directory_ / "full.safetensors",
+                        std::vector<SafetensorsTensor>{{"x", {1 << 12}, values, DType::float32}}),
+      EnvironmentError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, quiet);
+  EXPECT_TRUE(fs::is_empty(directory_));
 }
 
 TEST_F(SafetensorsTest, WritingRefusesWhatItCannotStore) {

@@ -42,6 +42,15 @@ TEST_F(RunJournalTest, StatusRoundTripAndAbsence) {
   EXPECT_EQ(read_run_status(directory_)["attempt"], 2);
 }
 
+TEST_F(RunJournalTest, TextsThatAreNotUtf8AreKeptReadable) {
+  const std::string text = "bad.jsonl:3: \xff\xfe is no text";
+  RunJournal(directory_).record("failed", {{"phase", text}});
+  write_run_status(directory_, {{"status", "failed"}, {"phase", text}});
+  const std::string replaced = "bad.jsonl:3: \xEF\xBF\xBD\xEF\xBF\xBD is no text";
+  EXPECT_EQ(read_run_status(directory_)["phase"], replaced);
+  EXPECT_EQ(nlohmann::json::parse(read_file(directory_ / "journal.jsonl"))["phase"], replaced);
+}
+
 TEST_F(RunJournalTest, GarbledStatusIsNamed) {
   std::ofstream(directory_ / "run.json") << "{";
   EXPECT_THROW((void)read_run_status(directory_), DataError);

@@ -8,8 +8,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/durable_file.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -79,6 +82,69 @@ TEST_F(RunLockTest, ALockThatChangesWhileWeWaitIsAlive) {
   });
   EXPECT_THROW(RunLock(directory_, RunLock::Timing{0.05, 60}), EnvironmentError);
   holder.join();
+}
+
+TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
+  std::promise<std::string> told;
+  // Does not refresh in the time after which the second takes it for dead.
+  const RunLock suspended(directory_, RunLock::Timing{1.5, 60},
+                          [&](const std::string& reason) { told.set_value(reason); });
+  const RunLock second(directory_, RunLock::Timing{0.05, 0.3}, [](const std::string& reason) {
+    ADD_FAILURE() << "the second owner lost it: " << reason;
+  });
+  auto reason = told.get_future();
+  ASSERT_EQ(reason.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_NE(reason.get().find("pid " + std::to_string(::getpid())), std::string::npos);
+  // The second owner's name stays.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+}
+
+TEST_F(RunLockTest, AHolderWhoseLockWasRemovedIsTold) {
+  std::promise<std::string> told;
+  const RunLock lock(directory_, fast_, [&](const std::string& reason) { told.set_value(reason); });
+  std::filesystem::remove(directory_ / "lock");
+  auto reason = told.get_future();
+  ASSERT_EQ(reason.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_NE(reason.get().find("gone"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "lock"));
+}
+
+TEST_F(RunLockTest, ALostLockEndsTheJobByDefault) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunLock lock(directory_, fast_);
+    std::ofstream(directory_ / "lock")
+        << R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":3})";
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::environment));
+}
+
+TEST_F(RunLockTest, AProcessIdOfAnotherContainerSaysNothing) {
+  nlohmann::json holder;
+  {
+    const RunLock lock(directory_, fast_);
+    holder = nlohmann::json::parse(read_file(directory_ / "lock"));
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  holder["pid"] = static_cast<long long>(child);
+  for (const char* space : {"", "other-boot/4026531836"}) {
+    holder["process_space"] = space;
+    std::ofstream(directory_ / "lock") << holder.dump();
+    const auto start = std::chrono::steady_clock::now();
+    { const RunLock lock(directory_, fast_); }
+    EXPECT_GE(std::chrono::steady_clock::now() - start,
+              std::chrono::duration<double>(fast_.stale_seconds))
+        << space;
+  }
 }
 
 TEST_F(RunLockTest, AnUnwritableDirectoryIsNamed) {

@@ -51,7 +51,7 @@ TEST(JobFields, OtherValuesRoundTrip) {
       small_job({"run.seed=7", "model.export_as=float32", "prompts.keep_if=[\"score >= 1.0\"]",
                  "prompts.order_by=-/a!/b", "prompts.sample=random", "prompts.limit=9",
                  "generate.store_states=all", "rounds.0.schedule=reverse", "rounds.0.mask=window",
-                 "rounds.0.learning_rate=1e-5", "train.reduction=repo", "train.beta2=0.999",
+                 "rounds.0.learning_rate=1e-5", "train.reduction=paper", "train.beta2=0.999",
                  "train.kept=all", "train.compat=paper", "evaluate.tasks=[\"gsm8k\"]",
                  "evaluate.block_size=9", "sweep.block_size=[4, 8]", "sweep.include_ar=false"});
   const std::string text = write_toml(job_fields(config));
@@ -172,20 +172,21 @@ TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
   JobConfig repo = small_job({"train.compat=repo"});
   const auto values = identity_values(job_fields(repo));
   EXPECT_EQ(values.at("train.ar_weight"), "10.0");
-  EXPECT_EQ(values.at("train.reduction"), "\"repo\"");
+  EXPECT_EQ(values.at("train.reduction"), toml_quoted("repo"));
   EXPECT_EQ(values.at("train.train_prompt"), "true");
   JobConfig paper = small_job({"train.compat=paper"});
   const std::string text = write_toml(job_fields(paper));
-  EXPECT_THAT(text, AllOf(HasSubstr("endpoint = \"exclusive\""), HasSubstr("kept = \"all\""),
-                          HasSubstr("target = \"ceil_count\"")));
+  EXPECT_THAT(text, AllOf(HasSubstr("endpoint = " + toml_quoted("exclusive")),
+                          HasSubstr("kept = " + toml_quoted("all")),
+                          HasSubstr("target = " + toml_quoted("ceil_count"))));
   JobConfig back = read_job_config(text, "resolved_config.toml", {});
   EXPECT_EQ(write_toml(job_fields(back)), text);
 }
 
 TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
   EXPECT_THAT(refusal({"train.compat=repo", "train.ar_weight=3.0"}),
-              AllOf(HasSubstr("train.ar_weight = 3.0"), HasSubstr("train.compat = \"repo\""),
-                    HasSubstr("10.0")));
+              AllOf(HasSubstr("train.ar_weight = 3.0"),
+                    HasSubstr("train.compat = " + toml_quoted("repo")), HasSubstr("10.0")));
   EXPECT_THAT(refusal({"train.compat=paper", "rounds.0.endpoint=inclusive"}),
               HasSubstr("rounds.0.endpoint"));
   EXPECT_EQ(refusal({"train.compat=repo", "train.ar_weight=10"}), "accepted");
@@ -212,6 +213,30 @@ TEST(PretrainFields, DefaultsRoundTripAndRefusalsNameTheKey) {
   }
   EXPECT_THROW(static_cast<void>(read_pretrain_config("[[rounds]]\nsteps = 1\n", "p.toml", {})),
                ConfigError);
+}
+
+TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {
+  constexpr const char* kPretrain =
+      "[run]\ndirectory = \"out\"\n"
+      "[pretrain]\ntokenizer = \"t\"\noutput = \"m\"\nfiles = [\"d.jsonl\"]\n";
+  const auto said = [&](const std::string& override) {
+    try {
+      read_pretrain_config(kPretrain, "p.toml", {override}).validate();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(said("pretrain.num_heads=8"), "accepted");
+  for (const char* key :
+       {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
+        "max_position_embeddings", "rope_theta", "rms_norm_eps"}) {
+    EXPECT_THAT(said(std::string("pretrain.") + key + "=0"), HasSubstr(key));
+  }
+  EXPECT_THAT(said("pretrain.num_heads=3"),
+              AllOf(HasSubstr("pretrain.num_heads = 3"), HasSubstr("pretrain.hidden_size = 128")));
+  EXPECT_THAT(said("pretrain.num_kv_heads=3"), HasSubstr("pretrain.num_kv_heads = 3"));
+  EXPECT_THAT(said("pretrain.num_heads=128"), HasSubstr("odd"));
 }
 
 }  // namespace

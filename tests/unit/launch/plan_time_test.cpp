@@ -2,20 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/launch/plan_model.h"
+
 namespace jforge {
 namespace {
 
-TransformerConfig model() {
-  TransformerConfig config;
-  config.vocabulary_size = 1000;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.max_position_embeddings = 512;
-  return config;
-}
+using testing::plan_model;
 
 RoundWork work() {
   RoundWork round;
@@ -32,29 +24,29 @@ RoundWork work() {
 constexpr double kWeights = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128) + 1000 * 64;
 
 TEST(PlanTime, TrainingIsSixFlopsPerRowAndWeight) {
-  const RoundSeconds seconds = estimate_round(model(), work(), {1e9, 1e9}, 1);
+  const RoundSeconds seconds = estimate_round(plan_model(), work(), {1e9, 1e9}, 1);
   const double rows = 200 * (30 + 2 * 64);
   const double attention = 4.0 * 2 * 64 * (30 + 32);
   EXPECT_NEAR(seconds.train, rows * 3 * (2 * kWeights + attention) / (1e9 * kPlannedEfficiency),
               1e-9);
   RoundWork recomputed = work();
   recomputed.recompute = true;
-  EXPECT_NEAR(estimate_round(model(), recomputed, {1e9, 1e9}, 1).train, seconds.train * 4 / 3,
+  EXPECT_NEAR(estimate_round(plan_model(), recomputed, {1e9, 1e9}, 1).train, seconds.train * 4 / 3,
               1e-9);
 }
 
 TEST(PlanTime, DecodingIsBoundByReadingOrByComputing) {
   // A slow memory decides: every pass reads all weights, four sequences gain a token each.
-  const RoundSeconds reading = estimate_round(model(), work(), {1e18, 1e6}, 1);
+  const RoundSeconds reading = estimate_round(plan_model(), work(), {1e18, 1e6}, 1);
   EXPECT_NEAR(reading.generate, 64 * 100 / 4.0 * 4 * kWeights / 1e6, 1e-3);
   // A fast memory does not: the same again at twice the speed changes nothing.
-  EXPECT_DOUBLE_EQ(estimate_round(model(), work(), {1e9, 1e15}, 1).generate,
-                   estimate_round(model(), work(), {1e9, 2e15}, 1).generate);
+  EXPECT_DOUBLE_EQ(estimate_round(plan_model(), work(), {1e9, 1e15}, 1).generate,
+                   estimate_round(plan_model(), work(), {1e9, 2e15}, 1).generate);
 }
 
 TEST(PlanTime, MoreRanksWithTheirSpeedsSummedShareTheWork) {
-  const RoundSeconds one = estimate_round(model(), work(), {1e9, 1e9}, 1);
-  const RoundSeconds two = estimate_round(model(), work(), {2e9, 2e9}, 2);
+  const RoundSeconds one = estimate_round(plan_model(), work(), {1e9, 1e9}, 1);
+  const RoundSeconds two = estimate_round(plan_model(), work(), {2e9, 2e9}, 2);
   EXPECT_NEAR(two.train, one.train / 2, 1e-9);
   EXPECT_NEAR(two.generate, one.generate / 2, 1e-9);
 }

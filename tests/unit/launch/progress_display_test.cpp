@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
 
 namespace jforge {
 namespace {
@@ -71,6 +75,71 @@ TEST(ProgressDisplay, GenerationShowsPromptsAndTokensPerForward) {
   EXPECT_THAT(text, HasSubstr("generate round 2: 5/10 prompts"));
   EXPECT_THAT(text, HasSubstr("TPF 1.50"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+}
+
+TEST(ProgressDisplay, GenerationShowsLifeBeforeTheFirstLeaseIsCommitted) {
+  CaptureStderr();
+  ProgressDisplay display(0);
+  display.begin("generate round 1");
+  display.generation({0, 10, 0, 0});
+  EXPECT_EQ(GetCapturedStderr(),
+            "generate round 1: 0/10 prompts, the first leases are being decoded since 0 s\n");
+}
+
+// The last prompts are committed by any rank, and rank 0 may be told of it several times.
+TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
+  CaptureStderr();
+  ProgressDisplay display(1000);
+  display.begin("generate round 1");
+  display.generation({5, 10, 300, 200});
+  display.generation({10, 10, 600, 400});
+  display.generation({10, 10, 600, 400});
+  display.end();
+  display.begin("generate round 2");
+  display.generation({4, 4, 60, 40});
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("generate round 1: 10/10 prompts"));
+  EXPECT_THAT(text, HasSubstr("TPF 1.50, ETA 0 s\n"));
+  EXPECT_THAT(text, HasSubstr("generate round 2: 4/4 prompts"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+}
+
+TEST(ProgressDisplay, ImportShowsWhatIsReadThenWhatIsTokenised) {
+  CaptureStderr();
+  ProgressDisplay display(0);
+  display.begin("import");
+  display.import({.records = 1200, .bytes = 5'250'000, .encoded = 0, .candidates = 0});
+  display.import({.records = 2000, .bytes = 9'000'000, .encoded = 4096, .candidates = 10000});
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("import: 1200 records, 5.2 MB read, "));
+  EXPECT_THAT(text, HasSubstr(" MB/s\n"));
+  EXPECT_THAT(text, HasSubstr("2000 records, 9.0 MB read; 4096/10000 prompts tokenised\n"));
+}
+
+TEST(ProgressDisplay, EvaluationShowsTokensPerSecondAndTimeLeftAndEndsOnce) {
+  CaptureStderr();
+  ProgressDisplay display(1000);
+  display.begin("evaluate final");
+  const auto progress = [](std::string task, std::int64_t done, std::int64_t tokens) {
+    return EvaluationProgress{.task = std::move(task),
+                              .method = "jacobi",
+                              .samples_done = done,
+                              .samples_total = 3,
+                              .samples_here = done,
+                              .tokens = tokens,
+                              .forwards = tokens / 2};
+  };
+  display.evaluation(progress("gsm8k", 1, 40));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  display.evaluation(progress("math", 2, 60));
+  display.evaluation(progress("math", 3, 100));
+  display.evaluation(progress("math", 3, 100));
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, testing::MatchesRegex("evaluate final: math jacobi: 3/3 samples, [0-9]+ "
+                                          "tokens/s on this rank, TPF 2.00, ETA 0 s\n"));
+  const double rate = std::stod(text.substr(text.find("samples, ") + 9));
+  EXPECT_GT(rate, 0);
+  EXPECT_LE(rate, 140 / 0.02) << "140 tokens in 20 ms or more";
 }
 
 TEST(ProgressDisplay, StragglersAreNamed) {

@@ -36,9 +36,11 @@ run_case() {
   local signals=${3:--} signal
   shift 3 2>/dev/null || shift $#
   rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready"
+  # shellcheck disable=SC2086
   env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_SUBMIT_DIR="$work" SLURM_JOB_ID=17 \
     SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 "$@" \
-    bash "$source_dir/launch/scripts/run_slurm.sbatch" some.toml "$work/run" --set train.ar_weight=2.0 >"$work/log" 2>&1 &
+    bash "$source_dir/launch/scripts/run_slurm.sbatch" some.toml "$work/run" ${RESUME-} --set train.ar_weight=2.0 \
+    >"$work/log" 2>&1 &
   local script=$!
   if [ "$signals" != - ]; then
     for _ in $(seq 100); do
@@ -92,6 +94,27 @@ expect_not_requeued
 run_case "the last restart allowed" "$stops_when_warned" USR2 SLURM_RESTART_COUNT=2 JFORGE_MAX_RESTARTS=3
 expect_code 0
 expect_requeued
+
+# resumed WORDS: the words that the ranks got between the run directory and the first --set.
+resumed() { sed -n '/^run.directory=/,/^--set$/p' "$work/mpirun_arguments" | sed '1d;$d' | tr '\n' ' ' | sed 's/ $//'; }
+expect_resume() { [ "$(resumed)" = "$1" ] || fail "mpirun got \"$(resumed)\" instead of \"$1\""; }
+for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume never" "--resume auto"; do
+  run_case "first start, $RESUME" 'say finished; exit 0' - SLURM_RESTART_COUNT=0
+  expect_resume "$RESUME"
+done
+RESUME="--resume /some/checkpoint"
+run_case "queued again without a checkpoint of its own" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
+expect_resume "$RESUME"
+RESUME="--resume never"
+run_case "queued again, its directory exists" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
+expect_resume ""
+mkdir -p "$work/run/checkpoints/round_0001_step_00000010"
+touch "$work/run/checkpoints/round_0001_step_00000010/manifest.json"
+for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume never"; do
+  run_case "queued again, $RESUME" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
+  expect_resume ""
+done
+unset RESUME
 
 run_case "failed" 'say failed; exit 3'
 expect_code 3

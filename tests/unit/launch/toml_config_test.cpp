@@ -125,11 +125,11 @@ TEST(TomlConfig, BadOverridesAreRefused) {
   EXPECT_THAT(refusal("", {"rounds.0.block_size=4"}), HasSubstr("there is no [[rounds]] number 0"));
   EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.block_size=4"}), HasSubstr("not a table"));
   // A path with one part too many must not reach the key that its last part names.
-  for (const char* const assignment :
-       {"train.more.limit=3", "train.optimizer.learning_rate=1", "rounds.0.more.block_size=4",
-        "rounds.first.block_size=4"}) {
+  for (const char* const assignment : {"train.more.limit=3", "train.optimizer.learning_rate=1",
+                                       "rounds.0.more.block_size=4", "rounds.first.block_size=4"}) {
     EXPECT_THAT(refusal("[[rounds]]\n", {assignment}),
-                AllOf(HasSubstr(assignment), HasSubstr("there is no section"))) << assignment;
+                AllOf(HasSubstr(assignment), HasSubstr("there is no section")))
+        << assignment;
   }
   EXPECT_THAT(refusal("", {"train.limits=3"}),
               AllOf(HasSubstr("--set"), HasSubstr("did you mean train.limit?")));

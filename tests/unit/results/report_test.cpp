@@ -36,6 +36,12 @@ Json figures(double accuracy, double tpf, Json tokens_per_second) {
           {"tokens_per_second", std::move(tokens_per_second)},
           {"accuracy_low", accuracy - 0.03},
           {"accuracy_high", accuracy + 0.03},
+          {"tokens_per_second_with_prefill", 77},
+          {"tpf_ratio", tpf},
+          {"tpf_ratio_low", tpf - 0.125},
+          {"tpf_ratio_high", tpf + 0.125},
+          {"ranks", 2},
+          {"batch_prompts", 32},
           {"n", 200}};
 }
 
@@ -86,20 +92,22 @@ TEST(Report, SpeedTableShowsEveryModelTaskAndMethod) {
   const std::string table = write_report(run.path());
   auto cells = cells_of(table, {"gsm8k", "base", "jacobi"});
   EXPECT_EQ(cells[3], "1.25");
-  EXPECT_EQ(cells[4], "90");
-  EXPECT_EQ(cells[5], "0.90×");
-  EXPECT_EQ(cells[6], "0.90×");
-  EXPECT_EQ(cells[7], "90.5 %");
-  EXPECT_EQ(cells[8], "87.5–93.5 %");
-  EXPECT_EQ(cells[9], "200");
+  EXPECT_EQ(cells[4], "1.25× (1.12–1.38)");
+  EXPECT_EQ(cells[5], "90");
+  EXPECT_EQ(cells[6], "77");
+  EXPECT_EQ(cells[7], "0.90×");
+  EXPECT_EQ(cells[8], "0.90×");
+  EXPECT_EQ(cells[9], "90.5 %");
+  EXPECT_EQ(cells[10], "87.5–93.5 %");
+  EXPECT_EQ(cells[11], "200");
   cells = cells_of(table, {"gsm8k", "final", "jacobi"});
   EXPECT_EQ(cells[3], "2.50");
   // A figure that could not be measured.
-  EXPECT_EQ(cells[4], "–");
   EXPECT_EQ(cells[5], "–");
+  EXPECT_EQ(cells[7], "–");
   cells = cells_of(table, {"gsm8k", "final", "ar"});
-  EXPECT_EQ(cells[5], "1.00×");
-  EXPECT_EQ(cells[6], "1.20×") << "over the base model's";
+  EXPECT_EQ(cells[7], "1.00×");
+  EXPECT_EQ(cells[8], "1.20×") << "over the base model's";
   EXPECT_THAT(read(run / "report.md"), HasSubstr(table));
   for (const char* name : {"tpf", "accuracy", "speed"}) {
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
@@ -115,10 +123,15 @@ TEST(Report, SpeedsOfOtherRanksOrBatchesAreNotCompared) {
   methods["ar"]["batch_prompts"] = 32;
   methods["jacobi"]["batch_prompts"] = 32;
   write(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[5], "1.50×");
+  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "1.50×");
   methods["jacobi"]["batch_prompts"] = 1;
   write(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[5], "–");
+  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "–");
+  // Null: samples of several rank counts, of which there is nothing to compare.
+  methods["jacobi"]["batch_prompts"] = 32;
+  methods["jacobi"]["ranks"] = methods["ar"]["ranks"] = nullptr;
+  write(run / "evaluation/summary.json", summary.dump());
+  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "–");
 }
 
 TEST(Report, AblationSetsTrainedModelsSideBySide) {

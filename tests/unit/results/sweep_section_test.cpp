@@ -19,11 +19,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TemporaryDirectory;
 
-ReportJson point(const ReportJson& settings, double tpf, ReportJson speed) {
+ReportJson point(const ReportJson& settings, double tpf, const ReportJson& speed) {
   return {{"accuracy", 0.5},
           {"tpf", tpf},
-          {"tokens_per_second", std::move(speed)},
+          {"tokens_per_second", speed},
+          {"speed_up", speed.is_number() ? ReportJson(speed.get<double>() / 50) : ReportJson()},
           {"n", 100},
+          {"ranks", 2},
+          {"batch_prompts", 8},
           {"forwards", 7},
           {"settings_hash", "00"},
           {"settings", settings}};
@@ -35,7 +38,12 @@ ReportJson sweep_of(const std::vector<std::string>& keys) {
                       {"task", "gsm8k"},
                       {"method", "jacobi"},
                       {"keys", keys},
-                      {"baseline", {{"accuracy", 0.5}, {"tpf", 1}, {"tokens_per_second", 50}}},
+                      {"baseline",
+                       {{"accuracy", 0.5},
+                        {"tpf", 1},
+                        {"tokens_per_second", 50},
+                        {"ranks", 2},
+                        {"batch_prompts", 8}}},
                       {"points", ReportJson::array()}};
   const bool two = keys.size() > 1;
   for (const int block : {64, 8, 16, 32, 128}) {  // in no order
@@ -116,6 +124,45 @@ TEST_F(SweepSection, TwoKeysAreAContourAndALineForEachValueOfTheOther) {
   EXPECT_THAT(figure("tpf_block_size"), HasSubstr("gsm8k jacobi, verification_size = 4"));
 }
 
+TEST_F(SweepSection, SpeedsOfOtherRanksOrBatchesAreNamedAndLeftOut) {
+  ReportJson sweep = sweep_of({"block_size"});
+  // The fastest one, and another whose samples were made at several rank counts.
+  for (auto& point : sweep["points"]) {
+    if (point["settings"]["block_size"] == 32) {
+      point["tokens_per_second"] = 1000;
+      point["batch_prompts"] = 64;
+      point["speed_up"] = nullptr;
+    } else if (point["settings"]["block_size"] == 8) {
+      point["ranks"] = nullptr;
+      point["speed_up"] = nullptr;
+    }
+  }
+  write(sweep);
+  EXPECT_THAT(report_.text, AllOf(HasSubstr("Fastest measured: block_size = 16"),
+                                  Not(HasSubstr("20.00×")), HasSubstr("| 1000 ")));
+  EXPECT_THAT(report_.missing, AllOf(Contains(HasSubstr("block_size = 32: measured with other")),
+                                     Contains(HasSubstr("block_size = 8: measured with other"))));
+  EXPECT_THAT(report_.missing, Not(Contains(HasSubstr("block_size = 16: measured"))));
+  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), HasSubstr(">AR<"));
+  sweep["baseline"]["ranks"] = 1;
+  write(sweep);
+  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), Not(HasSubstr(">AR<")));
+}
+
+TEST_F(SweepSection, TwoKeysOfWhichOneVariesAreACurve) {
+  ReportJson sweep = sweep_of({"block_size"});
+  // The constant one first: the curve must be over the other.
+  sweep["keys"] = {"a_constant", "block_size"};
+  for (auto& point : sweep["points"]) {
+    point["settings"]["a_constant"] = 7;
+  }
+  write(sweep);
+  EXPECT_THAT(report_.text, HasSubstr("(figures/sweep_speed_gsm8k_jacobi.svg)"));
+  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
+              AllOf(HasSubstr(">block_size<"), HasSubstr("★ fastest measured"),
+                    HasSubstr("polynomial of degree")));
+}
+
 TEST_F(SweepSection, FurtherTasksHaveTheirOwnPartsAndShareAFigure) {
   ReportJson sweep = sweep_of({"block_size"});
   ReportJson other = sweep_of({"block_size"});
@@ -186,6 +233,9 @@ TEST_F(SweepSection, ABusyMachineIsCalledOut) {
 TEST_F(SweepSection, WithoutABaselineThereIsNoSpeedUp) {
   ReportJson sweep = sweep_of({"block_size"});
   sweep["baseline"] = nullptr;
+  for (auto& point : sweep["points"]) {
+    point.erase("speed_up");
+  }
   write(sweep);
   EXPECT_THAT(report_.text, AllOf(Not(HasSubstr("| AR ")), Not(HasSubstr("×"))));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), Not(HasSubstr(">AR<")));

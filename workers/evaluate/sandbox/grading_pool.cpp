@@ -9,8 +9,10 @@
 
 namespace jforge {
 
-GradingPool::GradingPool(CodeRunner* runner, int threads)
-    : runner_(runner), queue_limit_(4 * static_cast<std::size_t>(std::max(threads, 1))) {
+GradingPool::GradingPool(CodeRunner* runner, int threads, const HostTurns* turns)
+    : runner_(runner),
+      turns_(turns),
+      queue_limit_(4 * static_cast<std::size_t>(std::max(threads, 1))) {
   expect(threads >= 1, "a grading pool has at least one thread");
   if (runner == nullptr) {
     return;
@@ -42,10 +44,19 @@ void GradingPool::submit(std::int64_t ticket, const Task& task,
   }
   expect(runner_ != nullptr, "task '" + task.name() + "' runs code: the pool needs a runner");
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ != nullptr || queue_.size() < queue_limit_; });
+  changed_.wait(lock,
+                [&] { return failure_ != nullptr || stopping_ || queue_.size() < queue_limit_; });
   throw_if_failed();
+  if (stopping_) {
+    return;
+  }
   queue_.push_back({ticket, &task, answer, &record, false});
   changed_.notify_all();
+}
+
+bool GradingPool::full() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ == nullptr && !stopping_ && queue_.size() >= queue_limit_;
 }
 
 std::vector<GradedAnswer> GradingPool::take() {
@@ -57,7 +68,8 @@ std::vector<GradedAnswer> GradingPool::take() {
 std::vector<GradedAnswer> GradingPool::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return running_ == 0 && (failure_ != nullptr || (queue_.empty() && again_.empty()));
+    return running_ == 0 &&
+           (failure_ != nullptr || stopping_ || (queue_.empty() && again_.empty()));
   });
   throw_if_failed();
   return std::exchange(graded_, {});
@@ -86,6 +98,20 @@ bool GradingPool::next_job(std::unique_lock<std::mutex>& lock, Job& job) {
   return true;
 }
 
+Verdict GradingPool::try_job(const Job& job) {
+  std::optional<HostTurns::Turn> turn;
+  if (turns_ != nullptr) {
+    turn = turns_->wait(job.again, [&] {
+      ++signs_;
+      return stopping_.load();
+    });
+    if (!turn) {
+      throw Interrupted("grading: ended while a program waited for its turn");
+    }
+  }
+  return job.task->grade(job.answer, *job.record, runner_);
+}
+
 void GradingPool::work() {
   std::unique_lock lock(mutex_);
   Job job;
@@ -94,15 +120,21 @@ void GradingPool::work() {
     lock.unlock();
     Verdict verdict;
     std::exception_ptr failure;
+    bool interrupted = false;
     try {
-      verdict = job.task->grade(job.answer, *job.record, runner_);
+      verdict = try_job(job);
+    } catch (const Interrupted&) {
+      interrupted = true;
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
     --running_;
+    ++signs_;
     alone_ = false;
-    if (failure == nullptr) {
+    if (interrupted) {
+      stopping_ = true;
+    } else if (failure == nullptr) {
       finish(job, std::move(verdict));
     } else if (failure_ == nullptr) {
       failure_ = failure;

@@ -2,6 +2,7 @@
 
 /// Grading beside decoding: answers go in as they are finished, verdicts come out.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "data/tasks/task.h"
+#include "workers/evaluate/sandbox/host_turns.h"
 
 namespace jforge {
 
@@ -23,14 +25,16 @@ struct GradedAnswer {
 
 /// Threads that grade answers of tasks that run code; those of other tasks are graded by the thread
 /// that hands them in. A time-out is graded once more with no other program of this pool running,
-/// and only that second verdict counts: other programs' load is not the answer's fault. Its methods
-/// may be called from several threads.
+/// nor, with turns, of any other process that shares them, and only that second verdict counts:
+/// other programs' load is not the answer's fault. When the runner throws Interrupted the pool
+/// grades nothing more: take() and drain() give what came out before, and what is handed in is
+/// dropped. Its methods may be called from several threads.
 class GradingPool {
  public:
   /// `threads` >= 1: programs at a time; at most the cores that are this process's share of the
-  /// machine (share_of_cores). `runner` may be null when no task runs code, and must outlive the
-  /// pool.
-  GradingPool(CodeRunner* runner, int threads);
+  /// machine (share_of_cores). `runner` may be null when no task runs code; it and `turns`, which
+  /// every program waits for unless it is null, must outlive the pool.
+  GradingPool(CodeRunner* runner, int threads, const HostTurns* turns = nullptr);
   GradingPool(const GradingPool&) = delete;
   GradingPool& operator=(const GradingPool&) = delete;
   /// Waits for the programs that are running; what has not begun is dropped.
@@ -41,11 +45,15 @@ class GradingPool {
   /// first such error; the pool then grades nothing more).
   void submit(std::int64_t ticket, const Task& task, const std::optional<std::string>& answer,
               const TaskRecord& record);
+  /// Whether submit() would wait for an answer of a task that runs code.
+  [[nodiscard]] bool full() const;
   /// Verdicts that have come out since the last time, in any order. Does not wait. Throws as
   /// submit().
   [[nodiscard]] std::vector<GradedAnswer> take();
   /// Waits until everything handed in is graded, and takes it. Throws as submit().
   [[nodiscard]] std::vector<GradedAnswer> drain();
+  /// Grows with every finished try and while a program waits for its turn: signs of life.
+  [[nodiscard]] std::uint64_t signs_of_life() const noexcept { return signs_; }
 
  private:
   struct Job {
@@ -58,19 +66,23 @@ class GradingPool {
 
   void work();
   [[nodiscard]] bool next_job(std::unique_lock<std::mutex>& lock, Job& job);
+  [[nodiscard]] Verdict try_job(const Job& job);
   void finish(const Job& job, Verdict verdict);
   void throw_if_failed();
 
   CodeRunner* runner_;
+  const HostTurns* turns_;
   std::size_t queue_limit_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> queue_;
   std::deque<Job> again_;
   std::vector<GradedAnswer> graded_;
   int running_ = 0;
   bool alone_ = false;  ///< The one that runs is a second try.
-  bool stopping_ = false;
+  /// Nothing more is graded: the pool ends, or the runner was interrupted.
+  std::atomic<bool> stopping_ = false;
+  std::atomic<std::uint64_t> signs_ = 0;
   std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };

@@ -1,6 +1,5 @@
 #include "workers/evaluate/sandbox/harness_channel.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,34 +8,39 @@
 #include <cstdint>
 #include <cstring>
 
+#include "runtime/error.h"
+
 namespace jforge {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 5;
 constexpr std::size_t kChunkBytes = 1 << 20;
+constexpr std::int64_t kPollMilliseconds = 200;
+
+}  // namespace
 
 /// Waits until one of `polls` has an event; false when the deadline came first.
-bool wait_for(pollfd* polls, nfds_t count, HarnessChannel::Clock::time_point deadline) {
+bool HarnessChannel::wait_for(std::span<pollfd> polls, Clock::time_point deadline) const {
   while (true) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - HarnessChannel::Clock::now());
-    const int timeout = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
-    const int ready = poll(polls, count, timeout);
+    if (cancelled_ && cancelled_()) {
+      throw Interrupted("code sandbox: the program was ended because a stop was asked for");
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto timeout = std::clamp<std::int64_t>(left.count(), 0, kPollMilliseconds);
+    const int ready = poll(polls.data(), polls.size(), static_cast<int>(timeout));
     if (ready > 0) {
       return true;
     }
-    if (ready == 0 && left.count() <= 60'000) {
+    if (ready == 0 && left.count() <= timeout) {
       return false;
     }
   }
 }
 
-}  // namespace
-
 ChannelOutcome HarnessChannel::send_bytes(std::string_view bytes, Clock::time_point deadline) {
   while (!bytes.empty()) {
     std::array<pollfd, 2> polls{{{command_, POLLOUT, 0}, {reply_, POLLIN, 0}}};
-    if (!wait_for(polls.data(), polls.size(), deadline)) {
+    if (!wait_for(polls, deadline)) {
       return ChannelOutcome::timed_out;
     }
     if (polls[1].revents != 0) {
@@ -68,7 +72,7 @@ ChannelOutcome HarnessChannel::receive_bytes(char* bytes, std::size_t size,
                                              Clock::time_point deadline) {
   while (size > 0) {
     pollfd polled{reply_, POLLIN, 0};
-    if (!wait_for(&polled, 1, deadline)) {
+    if (!wait_for(std::span(&polled, 1), deadline)) {
       return ChannelOutcome::timed_out;
     }
     const ssize_t got = read(reply_, bytes, size);

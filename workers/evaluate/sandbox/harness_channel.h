@@ -3,10 +3,15 @@
 /// The parent's end of the dialogue with harness.py: frames of a type byte, a little-endian 32-bit
 /// length and the payload, over two non-blocking pipes. Whoever is at the other end may be hostile.
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace jforge {
 
@@ -27,8 +32,14 @@ class HarnessChannel {
   using Clock = std::chrono::steady_clock;
 
   /// Non-blocking descriptors, not owned. `payload_limit`: bytes in a frame that is received.
-  HarnessChannel(int command, int reply, std::size_t payload_limit)
-      : command_(command), reply_(reply), payload_limit_(payload_limit) {}
+  /// `cancelled` is asked several times a second while send() or receive() waits; once it says so
+  /// they throw Interrupted.
+  HarnessChannel(int command, int reply, std::size_t payload_limit,
+                 std::function<bool()> cancelled = {})
+      : command_(command),
+        reply_(reply),
+        payload_limit_(payload_limit),
+        cancelled_(std::move(cancelled)) {}
 
   /// Sends a frame whose payload is `first` and then `second`, together below 4 GiB. Anything
   /// received before it is through is `broken`: the harness never speaks unasked.
@@ -40,10 +51,12 @@ class HarnessChannel {
   [[nodiscard]] ChannelOutcome send_bytes(std::string_view bytes, Clock::time_point deadline);
   [[nodiscard]] ChannelOutcome receive_bytes(char* bytes, std::size_t size,
                                              Clock::time_point deadline);
+  [[nodiscard]] bool wait_for(std::span<pollfd> polls, Clock::time_point deadline) const;
 
   int command_;
   int reply_;
   std::size_t payload_limit_;
+  std::function<bool()> cancelled_;
 };
 
 }  // namespace jforge

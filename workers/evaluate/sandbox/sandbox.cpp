@@ -58,6 +58,7 @@ Sandbox::Sandbox(const SandboxOptions& options) {
         refusal));
   }
   probe_numpy();
+  setup_.cancelled = options.cancelled;
 }
 
 std::string Sandbox::try_kind(SandboxKind kind) {

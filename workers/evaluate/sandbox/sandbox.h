@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ struct SandboxOptions {
   std::vector<std::string> interpreter_options = {"-s", "-W", "ignore"};
   std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Of the directory a program may write to.
   std::int64_t value_bytes = std::int64_t{64} << 20;  ///< JSON text of one call's value.
+  /// Asked several times a second while a program runs, from the thread that runs it; true ends the
+  /// program. Not asked by the constructor.
+  std::function<bool()> cancelled = {};
 };
 
 /// Thread-safe: every thread that calls run() has a process of its own.
@@ -53,6 +57,7 @@ class Sandbox final : public CodeRunner {
   /// allows no sandbox (nothing is ever run without one) or the interpreter or numpy is missing.
   explicit Sandbox(const SandboxOptions& options = {});
 
+  /// Throws Interrupted when SandboxOptions::cancelled ended the program.
   [[nodiscard]] CodeRunResult run(const CodeRunRequest& request,
                                   const CodeValueSink& sink = {}) override;
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,6 +44,7 @@ struct SandboxSetup {
   std::int64_t work_bytes = 0;
   std::int64_t value_bytes = 0;
   NamespacePlan plan;
+  std::function<bool()> cancelled;  ///< See SandboxOptions.
 };
 
 /// What one run asks for.

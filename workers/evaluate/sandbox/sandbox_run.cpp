@@ -70,8 +70,8 @@ class SandboxRun {
                   static_cast<std::int64_t>(std::ceil(std::min(request.total_seconds, 1e8))) + 2,
                   request.hash_seed},
                  request.entry_point),
-        channel_(process_.command(), process_.reply(),
-                 static_cast<std::size_t>(setup.value_bytes)) {}
+        channel_(process_.command(), process_.reply(), static_cast<std::size_t>(setup.value_bytes),
+                 setup.cancelled) {}
 
   CodeRunResult run(std::string* python_version) {
     start(python_version);

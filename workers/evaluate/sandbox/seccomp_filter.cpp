@@ -25,6 +25,10 @@ constexpr std::array kKilled{
     "iopl",       "ioperm",           "pidfd_getfd",
 };
 
+// Memory that no limit counts is refused too: files without a folder, shared memory and queues of
+// System V and POSIX, and pages that vmsplice leaves in a pipe (a reference to one byte keeps two
+// megabytes).
+//
 // vfork, fork and clone without CLONE_THREAD are refused so that a program stays one process: then
 // nothing can outlive it, and an end of its reply channel is its own.
 constexpr std::array kRefused{
@@ -87,7 +91,9 @@ constexpr std::array kRefused{
     "sched_setattr",
     "sched_setaffinity",
     "ioprio_set",
+    "memfd_create",
     "memfd_secret",
+    "vmsplice",
     "msgget",
     "semget",
     "shmget",

@@ -180,6 +180,86 @@ TEST(PackedSample, KeepsInvariantSeven) {
   }
 }
 
+// I7 for compat = "paper": |u − ceil(t·n)| over positions that differ, t = j/w.
+TEST(PackedSample, KeepsInvariantSevenWithThePapersRule) {
+  int differs_from_default = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    for (const std::int32_t window : {1, 2, 3, 5, 16}) {
+      const std::int32_t n = 2 + static_cast<std::int32_t>(seed % 15);
+      const auto width = static_cast<std::size_t>(n);
+      const Trajectory trajectory = random_trajectory(seed, n, 7);
+      auto options = options_with(ScheduleKind::linear, window);
+      const PackedSample by_default = make_packed_sample(trajectory, options);
+      options.endpoint = ScheduleEndpoint::exclusive;
+      options.measure = UnconvergedMeasure::positionwise;
+      options.target = ScheduleTarget::ceil_count;
+      const PackedSample sample = make_packed_sample(trajectory, options);
+      differs_from_default += sample.noisy != by_default.noisy ? 1 : 0;
+      for (std::size_t i = 0; i < 7; ++i) {
+        const std::vector<TokenId>& states = trajectory.blocks[i].states;
+        int wanted = 0;  // ceil(t·n): the smallest count with count·w ≥ j·n.
+        while (wanted * window < static_cast<int>(i) % window * n) {
+          ++wanted;
+        }
+        int best = n + 1;
+        std::size_t best_state = 0;
+        for (std::size_t s = 0; s < states.size() / width; ++s) {
+          int unconverged = 0;
+          for (std::size_t o = 0; o < width; ++o) {
+            unconverged += states[s * width + o] != states[states.size() - width + o] ? 1 : 0;
+          }
+          if (std::abs(unconverged - wanted) < best) {
+            best = std::abs(unconverged - wanted);
+            best_state = s;
+          }
+        }
+        for (std::size_t o = 0; o < width; ++o) {
+          ASSERT_EQ(sample.noisy[i * width + o], states[best_state * width + o])
+              << "seed " << seed << " block " << i << " window " << window;
+          ASSERT_EQ(sample.clean[i * width + o], states[states.size() - width + o]);
+        }
+      }
+    }
+  }
+  EXPECT_GT(differs_from_default, 100);
+}
+
+// Where all states are stored, the authors' first one is an alias of the fixed point (D1): the
+// noisiest block that can be selected is the state after the first forward.
+TEST(SelectState, NeverTakesADroppedInitialState) {
+  auto options = options_with(ScheduleKind::linear, 1);  // t = 1
+  options.drop_initial_state = true;
+  const std::vector<TokenId> states{1, 8, 8, 8, 1, 2, 8, 8, 1, 2, 3, 4};
+  EXPECT_EQ(select_state(options, states, 4, 0, 0), 1);
+  const std::vector<TokenId> draft_and_fixed_point{1, 8, 8, 8, 1, 2, 3, 4};
+  EXPECT_EQ(select_state(options, draft_and_fixed_point, 4, 0, 0), 1);
+  const std::vector<TokenId> fixed_point{1, 2, 3, 4};
+  EXPECT_EQ(select_state(options, fixed_point, 4, 0, 0), 0);
+  // w = 5, j = 1: one token wanted; two and none are equally far, and the alias comes first.
+  options.window = 5;
+  EXPECT_EQ(select_state(options, states, 4, 0, 1), 2);
+  options.drop_initial_state = false;
+  EXPECT_EQ(select_state(options, states, 4, 0, 1), 1);
+}
+
+// The authors' list as it is serialised: states[0] overwritten with the fixed point.
+TEST(PackedSample, DroppingTheInitialStateEqualsTheAuthorsAlias) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const std::int32_t n = 2 + static_cast<std::int32_t>(seed % 15);
+    for (const std::int32_t window : {1, 4, 16}) {
+      const Trajectory trajectory = random_trajectory(seed, n, 9);
+      Trajectory aliased = trajectory;
+      for (TrajectoryBlock& block : aliased.blocks) {
+        std::copy(block.states.end() - n, block.states.end(), block.states.begin());
+      }
+      auto options = options_with(ScheduleKind::linear, window);
+      const PackedSample theirs = make_packed_sample(aliased, options);
+      options.drop_initial_state = true;
+      EXPECT_EQ(make_packed_sample(trajectory, options).noisy, theirs.noisy);
+    }
+  }
+}
+
 TEST(PackedSample, StoredPairGivesTheSameSampleAsAllStates) {
   const auto options = options_with(ScheduleKind::random, 6);
   const Trajectory all = random_trajectory(9, 8, 12);

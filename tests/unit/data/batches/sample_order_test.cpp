@@ -66,8 +66,11 @@ TEST(SampleOrder, ResumesFromItsCursor) {
     SampleOrder resumed(options_with(23, 5));
     resumed.seek(cursors[step]);
     EXPECT_EQ(resumed.next_batch(), batches[step]);
-    EXPECT_EQ(whole.batch_of_step(static_cast<std::int64_t>(step)), batches[step]);
+    for (std::size_t i = 0; i < batches[step].size(); ++i) {
+      EXPECT_EQ(whole.at(static_cast<std::int64_t>(5 * step + i)), batches[step][i]);
+    }
   }
+  EXPECT_THROW(static_cast<void>(whole.at(-1)), InternalError);
   EXPECT_THROW(whole.seek({0, 24}), DataError);
   EXPECT_THROW(whole.seek({-1, 0}), DataError);
 }

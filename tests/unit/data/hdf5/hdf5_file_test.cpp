@@ -199,6 +199,19 @@ TEST_F(Hdf5FileTest, AnUnsealedOrUnfinishedFileIsNoSealedFile) {
   EXPECT_THROW(Hdf5Reader(path, SealCheck::size), DataError);
 }
 
+TEST_F(Hdf5FileTest, AFileThatCannotBeReadIsNotCalledDamaged) {
+  // Opens, but every read at its start is an input/output error.
+  const fs::path unreadable = "/proc/self/mem";
+  EXPECT_THROW(check_seal(unreadable, SealCheck::size), EnvironmentError);
+  EXPECT_THROW(check_seal(unreadable, SealCheck::content), EnvironmentError);
+  const fs::path loop = directory_ / "loop.h5";
+  fs::create_symlink(loop, loop);
+  EXPECT_THROW(check_seal(loop, SealCheck::content), EnvironmentError);
+  EXPECT_THROW(Hdf5Reader(loop, SealCheck::content, 0), EnvironmentError);
+  EXPECT_THROW(check_seal(directory_ / "absent.h5", SealCheck::content), DataError);
+  EXPECT_THROW(Hdf5Reader(directory_ / "absent.h5", SealCheck::content, 0), DataError);
+}
+
 TEST_F(Hdf5FileTest, UnwritablePlaceIsAnEnvironmentError) {
   EXPECT_THROW(Hdf5Writer(directory_ / "absent" / "a.h5"), EnvironmentError);
 }

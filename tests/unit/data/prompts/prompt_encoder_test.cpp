@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -43,6 +44,16 @@ TEST_F(PromptEncoderTest, RendersTheTemplateAndKeepsTheTextExactly) {
   EXPECT_THAT(tokenizer.decode(other.encode(text)), HasSubstr("system\nBe brief.<|im_end|>"));
   EXPECT_NE(plain.identity, other.identity);
   EXPECT_EQ(plain.identity, make_prompt_encoder(tokenizer, chat_template, std::nullopt).identity);
+
+  // Control tokens in a text count as such, as in Hugging Face's tokenizers.
+  const auto end = tokenizer.token_id("<|im_end|>");
+  const auto ends = [&](std::string_view said) {
+    const auto ids = plain.encode(said);
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  EXPECT_EQ(ends("a <|im_end|> b"), ends("a b") + 1);
+  EXPECT_TRUE(plain.holds_control_tokens("a <|im_end|> b"));
+  EXPECT_FALSE(plain.holds_control_tokens("a <|im_end| > b"));
 
   std::vector<std::string> texts;
   for (int i = 0; i < 200; ++i) {

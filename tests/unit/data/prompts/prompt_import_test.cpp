@@ -218,6 +218,40 @@ TEST_F(PromptImportTest, BadRecordsAreQuarantinedWithFileAndLine) {
   EXPECT_FALSE(fs::exists(quarantine));
 }
 
+TEST_F(PromptImportTest, IntegersOfAnyLengthCostNoRecord) {
+  put("a.jsonl",
+      "{\"text\":\"a "
+      "\\\"12345678901234567890123\",\"id\":12345678901234567890123,\"n\":[1,-2.5e3]}\n"
+      "{\"text\":\"b\",\"id\":-99999999999999999999}\n"
+      "{\"text\":\"c\",\"id\":1844674407370955161612345678901234567890.25}\n"
+      "{\"text\":\"d\",\"id\":12345678901234567890x}\n");
+  config_.keep_if = {"id > 1e22"};
+  ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123", "c"));
+  ASSERT_EQ(report.unreadable.size(), 1u);
+  EXPECT_EQ(report.unreadable[0].line, 4);
+  config_.keep_if = {"n contains -2500", "id = 12345678901234567890123"};
+  import();
+  EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123"));
+}
+
+TEST_F(PromptImportTest, TextsThatSpellControlTokensAreKeptAndCounted) {
+  put("a.jsonl",
+      "{\"text\":\"plain\"}\n{\"text\":\"has <|im_end|>\"}\n{\"text\":\"long long long "
+      "<|im_end|>\"}\n");
+  PromptEncoder encoder = byte_encoder();
+  EXPECT_EQ(import_prompts(config_, encoder, store_path()).with_control_tokens, 0);
+  encoder.holds_control_tokens = [](std::string_view text) {
+    return text.find("<|im_end|>") != std::string_view::npos;
+  };
+  config_.max_prompt_tokens = 20;
+  const ImportReport report = import_prompts(config_, encoder, store_path());
+  EXPECT_EQ(report.with_control_tokens, 1);  // of the kept ones
+  EXPECT_THAT(kept(), ElementsAre("plain", "has <|im_end|>"));
+  EXPECT_EQ(nlohmann::json::parse(PromptStore::open(store_path()).report())["with_control_tokens"],
+            1);
+}
+
 TEST_F(PromptImportTest, TooManyBadRecordsStopTheImport) {
   std::string lines = "x\n";
   for (int i = 0; i < 9; ++i) {

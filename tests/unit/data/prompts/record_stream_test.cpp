@@ -27,10 +27,14 @@ class RecordStreamTest : public testing::Test {
   void put(const std::string& bytes) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
   }
-  void put_gzip(const std::string& bytes) {
-    const gzFile file = gzopen(path_.c_str(), "wb");
+  void put_gzip(const std::string& bytes, const char* mode = "wb") {
+    const gzFile file = gzopen(path_.c_str(), mode);
     gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
     gzclose(file);
+  }
+  std::string packed() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
   Records all() const {
     RecordStream stream(path_);
@@ -108,12 +112,53 @@ TEST_F(RecordStreamTest, DamagedGzipIsRefusedByName) {
     text += std::to_string(i * 7919) + "\n";
   }
   put_gzip(text);
-  std::ifstream file(path_, std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const std::string whole = packed();
   EXPECT_THAT(failure(whole.substr(0, whole.size() / 2)), HasSubstr("cannot be read further"));
   std::string flipped = whole;
   flipped[whole.size() / 2] ^= 0x55;
   EXPECT_THAT(failure(flipped), HasSubstr(path_.string()));
+}
+
+TEST_F(RecordStreamTest, WhatStandsBehindAGzipMemberIsNotLost) {
+  put_gzip("1\n");
+  const std::string first = packed();
+  put_gzip("2\n");
+  const std::string second = packed();
+  const Records both{{1, "1"}, {2, "2"}};
+  put(first + second);
+  EXPECT_EQ(all(), both);
+  put(first + second + std::string(1000, '\0'));
+  EXPECT_EQ(all(), both);
+  std::string flipped = second;
+  flipped[0] = static_cast<char>(flipped[0] ^ 0x01);
+  const auto refused = testing::AllOf(HasSubstr(path_.string()), HasSubstr("behind the gzip data"));
+  EXPECT_THAT(failure(first + flipped), refused);
+  EXPECT_THAT(failure(first + "2\n"), refused);
+  EXPECT_THAT(failure(first + second.substr(0, 1)), refused);
+  EXPECT_THAT(failure(first + std::string(3, '\0') + second), refused);
+  for (std::size_t size = 2; size < second.size(); ++size) {
+    EXPECT_THAT(failure(first + second.substr(0, size)), HasSubstr("cut short")) << size;
+  }
+}
+
+// The reader takes 256 KiB of the file at a time: the mark of the second member behind, across and
+// before that border.
+TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
+  put_gzip("2\n");
+  const std::string second = packed();
+  for (const std::size_t size : {(1U << 18) - 2, (1U << 18) - 1, 1U << 18}) {
+    std::string text(size - 1000, 'x');
+    std::string first;
+    // Stored text: each byte more is one more in the file.
+    while (first.size() != size) {
+      text.resize(text.size() + (first.empty() ? 0 : size - first.size()), 'x');
+      put_gzip(text + "\n", "wb0");
+      first = packed();
+      ASSERT_LE(first.size(), size);
+    }
+    put(first + second);
+    EXPECT_EQ(all(), (Records{{1, text}, {2, "2"}})) << size;
+  }
 }
 
 TEST_F(RecordStreamTest, MissingFilesAndDirectoriesAreRefused) {

@@ -29,7 +29,11 @@ TEST(CanonicalNumber, WhatIsNoNumberIsNothing) {
 }
 
 TEST(NumbersInText, FirstAndLast) {
-  EXPECT_EQ(first_number("He has $1,200.50 and 3 cats."), "1200.5");
+  EXPECT_EQ(leading_number("$1,200.50 and 3 cats."), "1200.5");
+  EXPECT_EQ(leading_number("-3/4"), "-0.75");
+  EXPECT_EQ(leading_number("He has 3"), std::nullopt);
+  EXPECT_EQ(leading_number("- 3"), std::nullopt);
+  EXPECT_EQ(leading_number(""), std::nullopt);
   EXPECT_EQ(last_number("He has $1,200.50 and 3 cats."), "3");
   EXPECT_EQ(last_number("The total is 42."), "42");
   EXPECT_EQ(last_number("it is -5 degrees"), "-5");
@@ -41,7 +45,7 @@ TEST(NumbersInText, FirstAndLast) {
   EXPECT_EQ(last_number("1, 2, 3, and"), "3");
   EXPECT_EQ(last_number("no number - at all . $"), std::nullopt);
   EXPECT_EQ(last_number(""), std::nullopt);
-  EXPECT_EQ(first_number("x=1/0 or 2"), "2");
+  EXPECT_EQ(last_number("x=2 or 1/0"), "2");
 }
 
 TEST(Boxed, LastOneThatCloses) {
@@ -57,6 +61,29 @@ TEST(PlainLatex, FractionsSignsAndSpaces) {
   EXPECT_EQ(plain_latex("\\$1{,}200\\%"), "$1,200%");
   EXPECT_EQ(plain_latex("10\\!,000"), "10,000");
   EXPECT_EQ(plain_latex("\\frac{1"), "\\frac{1");
+  EXPECT_EQ(plain_latex("\\frac{1}{2}, \\tfrac{3}{4} \\frac{5"), "1/2, 3/4 \\frac{5");
+}
+
+TEST(Boxed, LinesWithoutBracesEndWhereTheyShould) {
+  EXPECT_EQ(last_boxed("\\boxed 1 $ \\boxed 2\n3"), "2");
+  EXPECT_EQ(last_boxed("\\boxed 1 \\boxed 2 $ 3"), "2 ");
+  EXPECT_EQ(last_boxed("\\boxed 1 \\boxed$ 3"), "1 \\boxed");
+}
+
+// Megabytes on one line: with a scan or a shift for each command these take minutes.
+TEST(Boxed, ManyCommandsOnOneLineTakeOnePass) {
+  constexpr std::size_t kMany = 600000;
+  std::string boxes;
+  std::string fractions;
+  std::string signs;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    boxes += "\\boxed 5 ";
+    fractions += "\\frac{1}{2}";
+    signs += "\\%\\,{,}";
+  }
+  EXPECT_EQ(last_boxed(boxes), "5 ");
+  EXPECT_EQ(plain_latex(fractions).size(), 3 * kMany);
+  EXPECT_EQ(plain_latex(signs).size(), 2 * kMany);
 }
 
 }  // namespace

@@ -42,6 +42,9 @@ TEST(CodeBlocks, FindsClosedAndCutBlocks) {
   EXPECT_THAT(texts("```"), ElementsAre());
   EXPECT_THAT(texts("use ```f(x) here``` and\n```\nq\n```\n"), ElementsAre(":q\n"));
   EXPECT_THAT(texts(""), ElementsAre());
+  EXPECT_THAT(texts("a\n```python title=a.py\nx\n```\nwords\n ```py {1,2}\ny\n```\n"),
+              ElementsAre("python:x\n", "py:y\n"));
+  EXPECT_THAT(texts("type ``` to open\n```\nq\n```\n"), ElementsAre(":q\n"));
 }
 
 TEST(Programs, KnowWhatTheyDefine) {

@@ -50,7 +50,11 @@ class Gsm8kTaskTest : public testing::Test {
 TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_TRUE(passes("3 + 4 = 7\n#### 7", "7"));
   EXPECT_TRUE(passes("#### $1,200.00 dollars\nQuestion: 5", "1200"));
-  EXPECT_TRUE(passes("#### 7\nmore #### 8", "7"));
+  EXPECT_TRUE(passes("#### 7\nmore #### 8", "8"));
+  EXPECT_TRUE(passes("#### Step 1: add\n#### \\$7", "7"));
+  EXPECT_TRUE(passes("#### Step 1: add\nIt is 7", "7"));
+  EXPECT_TRUE(passes("####7 apples", "7"));
+  EXPECT_FALSE(passes("#### $", "7"));
   EXPECT_TRUE(passes("so \\boxed{12.0} apples out of 99", "12"));
   EXPECT_TRUE(passes("\\boxed{x = \\$18}", "18"));
   EXPECT_TRUE(passes("\\boxed{\\frac{1}{2}}", "0.5"));
@@ -64,6 +68,30 @@ TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_FALSE(passes("#### 3", "-3"));
   EXPECT_FALSE(passes("#### 7.01", "7"));
   EXPECT_FALSE(passes("", "7"));
+}
+
+TEST_F(Gsm8kTaskTest, TheFormThatWasAskedForComesFirst) {
+  EXPECT_FALSE(passes("#### 1. Compute\n\\boxed{42}", "42"));
+  EXPECT_TRUE(passes("#### Step 1: compute\n\\boxed{42}", "42"));
+  task_ = make_task("gsm8k", {.prompt_style = "cot_boxed"});
+  EXPECT_TRUE(passes("#### Step 1: compute\n#### 2. Then\n\\boxed{42}", "42"));
+  EXPECT_TRUE(passes("\\boxed{none} so\n#### 42\nof 50", "42"));
+  EXPECT_TRUE(passes("50, then 42", "42"));
+  EXPECT_FALSE(passes("\\boxed{8}\n#### 42", "42"));
+}
+
+TEST_F(Gsm8kTaskTest, BoxesHoldUnitsAndGroupedDigits) {
+  EXPECT_TRUE(passes("\\boxed{150 \\text{ ft}^2}", "150"));
+  EXPECT_TRUE(passes("\\boxed{15 m^2}", "15"));
+  EXPECT_TRUE(passes("\\boxed{5\\text{ m}^{2}}", "5"));
+  EXPECT_TRUE(passes("\\boxed{5 cm^{3}}", "5"));
+  EXPECT_TRUE(passes("\\boxed{70 000}", "70000"));
+  EXPECT_TRUE(passes("\\boxed{\\$1~250~000 \\text{ dollars}}", "1250000"));
+  EXPECT_TRUE(passes("\\boxed{70\\,000}", "70000"));
+  EXPECT_TRUE(passes("\\boxed{5, 100}", "100"));
+  EXPECT_TRUE(passes("\\boxed{3 4}", "4"));
+  EXPECT_FALSE(passes("\\boxed{1500 000}", "1500000"));
+  EXPECT_TRUE(passes("\\boxed{x^23}", "23"));
 }
 
 TEST_F(Gsm8kTaskTest, VerdictsSayWhy) {
@@ -84,6 +112,7 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_EQ(plain[0].content, "How many?");
   const auto boxed = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_EQ(make_task("gsm8k")->version(), boxed->version());
+  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-2");
   EXPECT_EQ(boxed->prompt(record).messages[0].content,
             "How many?\nPlease reason step by step, and put your final answer within \\boxed{}.");
   EXPECT_NE(boxed->version(), task_->version());
@@ -147,7 +176,7 @@ TEST_F(Gsm8kTaskTest, HarnessStylesTakeExamplesFromTheTrainingFile) {
               "Question: Q4\nAnswer: A4\n#### 4\n\nQuestion: How many?\nAnswer:");
   }
   EXPECT_THAT(task->stop_texts(), testing::ElementsAre("Question:", "</s>", "<|im_end|>"));
-  EXPECT_EQ(task->version(), "gsm8k/lm-eval-5-shot/strict-match");
+  EXPECT_EQ(task->version(), "gsm8k/lm-eval-5-shot-first-5/strict-match");
   EXPECT_EQ(make_task("gsm8k", {.prompt_style = "evalchemy"})->version(),
             make_task("gsm8k", {.prompt_style = "cot_boxed"})->version());
 }

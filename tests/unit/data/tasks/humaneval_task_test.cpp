@@ -82,9 +82,9 @@ TEST(HumanevalTask, PromptsFollowTheirStyle) {
   EXPECT_EQ(raw->stop_texts().size(), 5u);
   const auto chat = make_task("humaneval_plus", {.prompt_style = "evalplus"})->prompt(record());
   EXPECT_TRUE(chat.prefix.ends_with("corresponding tests:\n```python\n"));
-  EXPECT_EQ(make_task("humaneval")->version(), "humaneval/evalchemy/extract-1/check-3s");
+  EXPECT_EQ(make_task("humaneval")->version(), "humaneval/evalchemy/extract-2/check-3s");
   EXPECT_EQ(make_task("humaneval_plus")->version(),
-            "humaneval_plus/evalchemy/extract-1/evalplus-0.3.1-floor-10s");
+            "humaneval_plus/evalchemy/extract-2/evalplus-0.3.1-floor-10s");
   EXPECT_THROW(static_cast<void>(make_task("humaneval", {.prompt_style = "x"})), ConfigError);
 }
 

@@ -85,6 +85,9 @@ TEST(HendrycksEqual, DifferentAnswersStayDifferent) {
   EXPECT_FALSE(hendrycks_equal("5", "5\\text{ million}"));
   EXPECT_FALSE(hendrycks_equal("abc=5", "5"));  // longer names are not dropped
   EXPECT_FALSE(hendrycks_equal("\\text{ cm}", "\\text{ m}"));
+  EXPECT_FALSE(hendrycks_equal("5", "x<=5"));
+  EXPECT_FALSE(hendrycks_equal("5.4\\text{ cents}", "\\$5.4"));
+  EXPECT_TRUE(hendrycks_equal("5\\text{ dollars}", "\\$5"));
   EXPECT_FALSE(hendrycks_equal("", ""));
 }
 
@@ -96,6 +99,12 @@ TEST(MinervaEqual, SpellingsAndDifferences) {
   EXPECT_TRUE(minerva_equal("12\\text{ and }13", "12,13"));
   EXPECT_TRUE(minerva_equal("y=2x+3", "2x+3"));
   EXPECT_TRUE(minerva_equal("f(x) = x", "x"));
+  EXPECT_TRUE(minerva_equal("1,234\\text{ and }12,130", "1234 or 12130"));
+  EXPECT_FALSE(minerva_equal("12130", "12\\text{ and }130"));
+  EXPECT_FALSE(minerva_equal("12130", "12 or 130"));
+  EXPECT_FALSE(minerva_equal("12130", "12, 130"));
+  EXPECT_FALSE(minerva_equal("(1000)", "(1,000)"));
+  EXPECT_FALSE(minerva_equal("12130", "1,2,130"));
   EXPECT_FALSE(minerva_equal("12", "1,2"));
   EXPECT_FALSE(minerva_equal("x^2+y^2=13", "13"));
   EXPECT_FALSE(minerva_equal("0.\\overline{3}", "0.3"));

@@ -38,13 +38,13 @@ TEST(MathTask, PromptStyles) {
   EXPECT_EQ(evalchemy->prompt(kRecord).messages[0].role, "user");
   EXPECT_EQ(evalchemy->prompt(kRecord).messages[0].content,
             "Problem: How many?\nMark your solution with \\boxed\nAnswer:");
-  EXPECT_EQ(evalchemy->version(), "math500/evalchemy/answer-1/equal-1");
+  EXPECT_EQ(evalchemy->version(), "math500/evalchemy/answer-1/equal-2");
   EXPECT_EQ(make_task("math500", {.prompt_style = "evalchemy"})->version(), evalchemy->version());
   EXPECT_TRUE(evalchemy->stop_texts().empty());
   EXPECT_FALSE(evalchemy->runs_code());
 
   const auto qwen = make_task("math", {.prompt_style = "qwen"});
-  EXPECT_EQ(qwen->version(), "math/qwen/answer-1/equal-1");
+  EXPECT_EQ(qwen->version(), "math/qwen/answer-1/equal-2");
   ASSERT_EQ(qwen->prompt(kRecord).messages.size(), 2u);
   EXPECT_EQ(qwen->prompt(kRecord).messages[0].content,
             "Please reason step by step, and put your final answer within \\boxed{}.");

@@ -75,11 +75,11 @@ TEST(MbppTask, PromptsFollowTheirStyle) {
           ->prompt(plus)
           .messages.at(0)
           .content.ends_with(">>> Problem:\nDouble\nit.\n>>> Test Cases:\nassert f(1) == 2\n"));
-  EXPECT_EQ(make_task("mbpp")->version(), "mbpp/evalchemy/extract-1/asserts-10s");
+  EXPECT_EQ(make_task("mbpp")->version(), "mbpp/evalchemy/extract-2/asserts-10s");
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->version(),
-            "mbpp_plus@0.1.0/evalchemy/extract-1/evalplus-0.2.1-floor-10s");
+            "mbpp_plus@0.1.0/evalchemy/extract-2/evalplus-0.2.1-floor-10s");
   EXPECT_EQ(make_task("mbpp_plus")->version(),
-            "mbpp_plus/evalchemy/extract-1/evalplus-0.3.1-floor-10s");
+            "mbpp_plus/evalchemy/extract-2/evalplus-0.3.1-floor-10s");
 }
 
 TEST(MbppTask, GradesByTheAssertions) {

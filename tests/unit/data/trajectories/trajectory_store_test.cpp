@@ -195,6 +195,24 @@ TEST_F(TrajectoryStoreTest, ReadsAnyPromptThroughMoreShardsThanStayOpen) {
   EXPECT_NO_THROW(store.verify());
 }
 
+TEST_F(TrajectoryStoreTest, TotalsAreThoseOfTheRecordsAndTakeNoFurtherReading) {
+  ShardTotals expected;
+  for (LeaseId lease = 0; lease < 4; ++lease) {
+    write_shard(lease, {2 * lease, 2 * lease + 1});
+    for (const PromptId id : {2 * lease, 2 * lease + 1}) {
+      const Trajectory trajectory = make_trajectory(id);
+      expected += {.block_tokens = static_cast<std::int64_t>(trajectory.blocks.size()) * kBlock,
+                   .forwards = trajectory.forwards,
+                   .flipped_blocks = trajectory.flipped_blocks};
+    }
+  }
+  EXPECT_EQ(expected.flipped_blocks, 4);
+  const auto store = TrajectoryStore::open(directory_, SealCheck::size);
+  fs::remove_all(directory_);
+  EXPECT_EQ(store.totals(), expected);
+  EXPECT_EQ(TrajectoryStore::open(directory_).totals(), ShardTotals{});
+}
+
 TEST_F(TrajectoryStoreTest, MissingDirectoryIsAnEmptyStore) {
   const auto store = TrajectoryStore::open(directory_ / "absent");
   EXPECT_EQ(store.size(), 0u);

@@ -15,6 +15,7 @@ TEST(DeviceChoice, CpuIsAlwaysThere) {
   const auto kernels = make_kernel_set(DeviceChoice::cpu, 3);
   EXPECT_EQ(kernels->device(), Device::cpu);
   EXPECT_EQ(&kernels->host(), kernels.get());
+  EXPECT_EQ(describe_device(Device::cpu, 3), "CPU");
 }
 
 TEST(DeviceChoice, WithoutADeviceAutomaticIsTheCpuAndCudaIsRefused) {
@@ -25,6 +26,10 @@ TEST(DeviceChoice, WithoutADeviceAutomaticIsTheCpuAndCudaIsRefused) {
   EXPECT_EQ(make_kernel_set(DeviceChoice::automatic, 0)->device(), Device::cpu);
   EXPECT_THROW(static_cast<void>(resolve_device(DeviceChoice::cuda)), EnvironmentError);
   EXPECT_THROW(static_cast<void>(make_kernel_set(DeviceChoice::cuda, 0)), EnvironmentError);
+  EXPECT_THROW(static_cast<void>(describe_device(Device::cuda, 0)), EnvironmentError);
+  if (!built_with_cuda()) {
+    EXPECT_EQ(find_cuda_devices().problem, "");
+  }
   try {
     static_cast<void>(make_cuda_kernel_set(0));
     FAIL() << "no exception";

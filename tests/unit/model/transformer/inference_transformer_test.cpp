@@ -182,5 +182,28 @@ std::string head_name(const ::testing::TestParamInfo<bool>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, InferenceTransformerTest, ::testing::Bool(), head_name);
 
+TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
+  TransformerConfig config;  // Multiples of 16: packing pads nothing.
+  config.vocabulary_size = 48;
+  config.hidden_size = 32;
+  config.intermediate_size = 64;
+  config.num_layers = 3;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.max_position_embeddings = 64;
+  for (const bool tied : {false, true}) {
+    config.tie_word_embeddings = tied;
+    const ParameterTable table(config, 1);
+    const std::vector<float> weights(static_cast<std::size_t>(table.flat_size()), 0.5F);
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("inference bytes");
+    const InferenceTransformer::Options options{.num_slots = 3, .slot_capacity = 21, .max_rows = 7};
+    const InferenceTransformer transformer(config, table,
+                                           ConstTensorView(weights.data(), {table.flat_size()}),
+                                           *kernels, account, options);
+    EXPECT_EQ(account.live_bytes(), InferenceTransformer::bytes(config, options, Device::cpu));
+  }
+}
+
 }  // namespace
 }  // namespace jforge

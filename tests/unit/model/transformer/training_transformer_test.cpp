@@ -311,5 +311,20 @@ TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
           (rows * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * static_cast<double>(seen) * 24));
 }
 
+TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
+  TinyModel model(true);
+  const PackedBatch batch = pack_samples(std::vector{random_sample(5, 9, 4, 5, 2)}, {}, 1.0F);
+  for (const bool checkpointing : {false, true}) {
+    const TrainingTransformer::Options options{.activation_checkpointing = checkpointing};
+    TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
+                                    options);
+    const std::size_t before = model.account.live_bytes();
+    transformer.forward(batch, model.flat());
+    EXPECT_EQ(model.account.live_bytes() - before,
+              TrainingTransformer::bytes(model.config, batch.layout.num_rows, options));
+  }
+  EXPECT_EQ(TrainingTransformer::bytes(model.config, 0, {}), 0U);
+}
+
 }  // namespace
 }  // namespace jforge

@@ -40,7 +40,12 @@ SampleRecord sample(std::int64_t index) {
 }
 
 SampleTiming timing(std::int64_t attempt, Rank rank) {
-  return {.attempt = attempt, .rank = rank, .decode_seconds = 1.25, .prefill_seconds = 0.1};
+  return {.attempt = attempt,
+          .rank = rank,
+          .ranks = 2,
+          .batch_prompts = 8,
+          .decode_seconds = 1.25,
+          .prefill_seconds = 0.1};
 }
 
 template <class Call>
@@ -65,7 +70,8 @@ TEST(SampleRecord, LinesReadBackAsTheyWereWritten) {
 
 TEST(SampleRecord, MergedLinesHoldNoTiming) {
   const auto json = nlohmann::json::parse(to_line(sample(1), std::nullopt));
-  for (const char* key : {"attempt", "rank", "decode_seconds", "prefill_seconds"}) {
+  for (const char* key :
+       {"attempt", "rank", "ranks", "batch_prompts", "decode_seconds", "prefill_seconds"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
   EXPECT_EQ(json.at("stop"), "length");
@@ -164,11 +170,17 @@ TEST(SampleFiles, MergedFileRoundTripAndDamage) {
   const std::vector<SampleRecord> records = {sample(0), sample(1), sample(2)};
   files.publish_merged(records);
   EXPECT_EQ(files.read_merged(), records);
+  EXPECT_EQ(files.merged_settings(), "aabbccddeeff0011");
   const std::string text = read_text(files.merged());
   write_text(files.merged(), text.substr(0, text.size() - 5));
   EXPECT_THAT(message_of([&] { (void)files.read_merged(); }), HasSubstr("gsm8k.ar.jsonl"));
   write_text(files.merged(), "{}\n" + text);
   EXPECT_THAT(message_of([&] { (void)files.read_merged(); }), HasSubstr("gsm8k.ar.jsonl:1"));
+  EXPECT_THAT(message_of([&] { (void)files.merged_settings(); }), HasSubstr("gsm8k.ar.jsonl:1"));
+  write_text(files.merged(), "");
+  EXPECT_EQ(files.merged_settings(), std::nullopt);
+  std::filesystem::remove(files.merged());
+  EXPECT_EQ(files.merged_settings(), std::nullopt);
 }
 
 }  // namespace

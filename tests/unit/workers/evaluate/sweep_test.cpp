@@ -89,7 +89,8 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
     }
     summary.publish();
   }
-  const Json written = write_sweep(sweep, {"gsm8k", "gsm8k:cot_boxed"}, "m", directory.path());
+  const Json written =
+      write_sweep(sweep, {"gsm8k", "gsm8k:cot_boxed"}, "m", directory.path(), nullptr);
   const Json json = Json::parse(read_text(directory / "sweep.json"));
   EXPECT_EQ(json, written);
   EXPECT_EQ(json.at("model"), "m");
@@ -104,11 +105,13 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
   ASSERT_EQ(json.at("further_tasks").size(), 1U);
   EXPECT_EQ(json.at("further_tasks")[0].at("task"), "gsm8k:cot_boxed");
   sweep.include_ar = false;
-  EXPECT_TRUE(write_sweep(sweep, {"gsm8k"}, "m", directory.path()).at("baseline").is_null());
-  EXPECT_THROW((void)write_sweep(sweep, {"gsm8k"}, "other", directory.path()), InternalError);
+  EXPECT_TRUE(
+      write_sweep(sweep, {"gsm8k"}, "m", directory.path(), nullptr).at("baseline").is_null());
+  EXPECT_THROW((void)write_sweep(sweep, {"gsm8k"}, "other", directory.path(), nullptr),
+               InternalError);
 }
 
-TEST(Sweep, TheRooflineOfTheSameModelIsKept) {
+TEST(Sweep, TheRooflineOfTheSameModelAndMachineIsKept) {
   const TemporaryDirectory directory;
   SweepConfig sweep = two_blocks();
   sweep.axes.at("block_size").values = {std::int64_t{4}};
@@ -120,8 +123,9 @@ TEST(Sweep, TheRooflineOfTheSameModelIsKept) {
     }
     summary.publish();
   }
+  Json machine = {{"device", "cpu"}, {"threads", 2}};
   const auto write = [&](const std::string& model, const Json& roofline) {
-    return write_sweep(sweep, {"gsm8k"}, model, directory.path(), roofline);
+    return write_sweep(sweep, {"gsm8k"}, model, directory.path(), machine, roofline);
   };
   const Json first = Json::array({{{"rows", 1}, {"seconds", 0.5}}});
   const Json second = Json::array({{{"rows", 1}, {"seconds", 0.25}}});
@@ -129,6 +133,12 @@ TEST(Sweep, TheRooflineOfTheSameModelIsKept) {
   EXPECT_EQ(write("m", first).at("roofline"), first);
   EXPECT_EQ(write("m", nullptr).at("roofline"), first);
   EXPECT_EQ(write("m", second).at("roofline"), second);
+  EXPECT_EQ(write("m", nullptr).at("roofline_machine"), machine);
+  machine["threads"] = 1;
+  EXPECT_FALSE(write("m", nullptr).contains("roofline"));
+  EXPECT_EQ(write("m", first).at("roofline"), first);
+  machine["device"] = "cuda";
+  EXPECT_FALSE(write("m", nullptr).contains("roofline_machine"));
   EXPECT_FALSE(write("other", nullptr).contains("roofline"));
   for (const std::string damaged : {"{\"model\": \"other\"", "[1]"}) {
     write_text(directory / "sweep.json", damaged);

@@ -6,56 +6,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
-#include "tests/unit/model/decoding/fake_decode_model.h"
+#include "tests/unit/workers/generate/generator_fixture.h"
 
 namespace jforge::test {
 namespace {
-
-constexpr std::uint64_t kVocabulary = 151;
-constexpr std::int32_t kBlockSize = 8;
-
-FakeDecodeModel fake_model(std::int32_t num_slots) {
-  return FakeDecodeModel({.num_slots = num_slots,
-                          .slot_capacity = 128,
-                          .vocabulary = static_cast<std::int32_t>(kVocabulary)});
-}
-
-GenerateOptions options(StoredStates stored) {
-  GenerateOptions result;
-  result.block_size = kBlockSize;
-  result.max_new_tokens = 45;
-  result.seed = 11;
-  result.eos_ids = {3, 5};
-  result.batch_prompts = 4;
-  result.stored_states = stored;
-  result.schedule.window = 4;
-  return result;
-}
-
-std::vector<GeneratePrompt> prompts(std::size_t count) {
-  std::vector<GeneratePrompt> result;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto id = static_cast<PromptId>((i * 17) % 64);
-    result.push_back({.id = id, .tokens = random_prompt(id, 1 + i % 20, kVocabulary)});
-  }
-  return result;
-}
-
-void expect_equal(const Trajectory& left, const Trajectory& right) {
-  EXPECT_EQ(left.prompt_id, right.prompt_id);
-  EXPECT_EQ(left.block_size, right.block_size);
-  EXPECT_EQ(left.stop, right.stop);
-  EXPECT_EQ(left.eos_position, right.eos_position);
-  EXPECT_EQ(left.forwards, right.forwards);
-  EXPECT_EQ(left.prompt, right.prompt);
-  ASSERT_EQ(left.blocks.size(), right.blocks.size());
-  for (std::size_t i = 0; i < left.blocks.size(); ++i) {
-    EXPECT_EQ(left.blocks[i].states, right.blocks[i].states);
-    EXPECT_EQ(left.blocks[i].states_seen, right.blocks[i].states_seen);
-    EXPECT_EQ(left.blocks[i].selected_state, right.blocks[i].selected_state);
-  }
-}
 
 std::vector<TokenId> fixed_points(const Trajectory& trajectory) {
   std::vector<TokenId> answer;
@@ -69,7 +26,7 @@ TEST(TrajectoryGenerator, TrajectoriesHoldTheGreedyAnswerUpToTheBlockWithEos) { 
   auto model = fake_model(4);
   TrajectoryGenerator generator(model, options(StoredStates::all));
   const auto given = prompts(30);
-  const auto generated = generator.generate(given);
+  const auto generated = generate(generator, given);
   ASSERT_TRUE(generated.has_value());
   ASSERT_EQ(generated->size(), given.size());
   EXPECT_TRUE(std::ranges::is_sorted(*generated, {}, &Trajectory::prompt_id));
@@ -110,8 +67,8 @@ TEST(TrajectoryGenerator, SelectedStatesAreTheScheduledOnes) {  // I7
   const auto given = prompts(12);
   TrajectoryGenerator full(model, options(StoredStates::all));
   TrajectoryGenerator pairs(model, options(StoredStates::selected));
-  const auto all = full.generate(given);
-  const auto selected = pairs.generate(given);
+  const auto all = generate(full, given);
+  const auto selected = generate(pairs, given);
   ASSERT_TRUE(all.has_value() && selected.has_value());
   const auto schedule = options(StoredStates::selected).schedule;
   for (std::size_t t = 0; t < all->size(); ++t) {
@@ -146,7 +103,7 @@ TEST(TrajectoryGenerator, ResultsDoNotDependOnBatchOrderOrCompany) {  // I25
   auto alone = fake_model(1);
   auto chosen = options(StoredStates::all);
   TrajectoryGenerator single(alone, chosen);
-  const auto expected = single.generate(given);
+  const auto expected = generate(single, given);
   ASSERT_TRUE(expected.has_value());
   for (const std::int32_t batch : {1, 3, 8, 32}) {
     std::ranges::reverse(given);
@@ -154,8 +111,8 @@ TEST(TrajectoryGenerator, ResultsDoNotDependOnBatchOrderOrCompany) {  // I25
     chosen.batch_prompts = batch;
     TrajectoryGenerator generator(model, chosen);
     const std::size_t half = given.size() / 2;
-    auto first = generator.generate(std::span(given).first(half));
-    auto second = generator.generate(std::span(given).subspan(half));
+    auto first = generate(generator, std::span(given).first(half));
+    auto second = generate(generator, std::span(given).subspan(half));
     ASSERT_TRUE(first.has_value() && second.has_value());
     first->insert(first->end(), second->begin(), second->end());
     std::ranges::sort(*first, {}, &Trajectory::prompt_id);
@@ -172,9 +129,14 @@ TEST(TrajectoryGenerator, CountsAddUp) {
   TrajectoryGenerator generator(model, options(StoredStates::all));
   const auto given = prompts(15);
   std::vector<std::int64_t> reported;
-  const auto generated = generator.generate(
-      given, [&](const GenerationCounts& counts) { reported.push_back(counts.prompts); });
-  ASSERT_TRUE(generated.has_value());
+  std::vector<Trajectory> generated;
+  std::size_t next = 0;
+  generator.run([&] { return next < given.size() ? std::optional(given[next++]) : std::nullopt; },
+                [&](Trajectory trajectory) {
+                  reported.push_back(generator.counts().prompts);
+                  generated.push_back(std::move(trajectory));
+                });
+  EXPECT_EQ(generator.running(), 0U);
   std::vector<std::int64_t> expected(given.size());
   std::iota(expected.begin(), expected.end(), 1);
   EXPECT_EQ(reported, expected);
@@ -183,7 +145,7 @@ TEST(TrajectoryGenerator, CountsAddUp) {
   std::int64_t answer_tokens = 0;
   std::int64_t forwards = 0;
   std::int64_t prompt_tokens = 0;
-  for (const Trajectory& trajectory : *generated) {
+  for (const Trajectory& trajectory : generated) {
     const auto length = static_cast<std::int64_t>(trajectory.blocks.size()) * kBlockSize;
     block_tokens += length;
     answer_tokens +=
@@ -205,16 +167,16 @@ TEST(TrajectoryGenerator, AStopGivesNothingAndTheNextCallIsWhole) {
   TrajectoryGenerator generator(model, options(StoredStates::all));
   const auto given = prompts(10);
   int steps = 0;
-  EXPECT_FALSE(generator.generate(given, {}, [&] { return ++steps == 5; }).has_value());
-  const auto generated = generator.generate(given);
+  EXPECT_FALSE(generate(generator, given, [&] { return ++steps == 5; }).has_value());
+  const auto generated = generate(generator, given);
   ASSERT_TRUE(generated.has_value());
   auto fresh_model = fake_model(4);
   TrajectoryGenerator fresh(fresh_model, options(StoredStates::all));
-  const auto expected = fresh.generate(given);
+  const auto expected = generate(fresh, given);
   for (std::size_t i = 0; i < expected->size(); ++i) {
     expect_equal((*generated)[i], (*expected)[i]);
   }
-  EXPECT_TRUE(generator.generate({}).has_value()) << "no prompts are done at once";
+  EXPECT_TRUE(generate(generator, {}).has_value()) << "no prompts are done at once";
 }
 
 TEST(TrajectoryGenerator, BadPromptsAndOptionsAreRefused) {
@@ -226,11 +188,11 @@ TEST(TrajectoryGenerator, BadPromptsAndOptionsAreRefused) {
       {.id = 1, .tokens = random_prompt(1, 81, kVocabulary)}};
   const std::vector<GeneratePrompt> twice{{.id = 4, .tokens = {1}}, {.id = 4, .tokens = {2}}};
   const std::vector<GeneratePrompt> empty{{.id = 4, .tokens = {}}};
-  EXPECT_TRUE(generator.generate(fits).has_value());
-  EXPECT_THROW((void)generator.generate(too_long), DataError);
-  EXPECT_THROW((void)generator.generate(twice), DataError);
-  EXPECT_THROW((void)generator.generate(empty), DataError);
-  EXPECT_TRUE(generator.generate(fits).has_value()) << "an error leaves the generator usable";
+  EXPECT_TRUE(generate(generator, fits).has_value());
+  EXPECT_THROW((void)generate(generator, too_long), DataError);
+  EXPECT_THROW((void)generate(generator, twice), DataError);
+  EXPECT_THROW((void)generate(generator, empty), DataError);
+  EXPECT_TRUE(generate(generator, fits).has_value()) << "an error leaves the generator usable";
   const auto refused = [&](auto&& change) {
     auto bad = options(StoredStates::selected);
     change(bad);

@@ -9,13 +9,14 @@
 #include <map>
 
 #include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Each;
-using testing::SizeIs;
+using ::testing::Each;
+using ::testing::SizeIs;
 
 class NoRunner final : public CodeRunner {
  public:
@@ -216,6 +217,117 @@ TEST(GradingPool, EndingItDropsWhatHasNotBegun) {
     }
   }
   EXPECT_LE(graded, 2);
+}
+
+TEST(GradingPool, AnInterruptedRunnerEndsItWithoutAVerdict) {
+  NoRunner runner;
+  const FakeTask task(true, [](const std::string& answer) -> Verdict {
+    if (answer == "ended") {
+      throw Interrupted("a stop was asked for");
+    }
+    return passed(answer);
+  });
+  GradingPool pool(&runner, 1);
+  const TaskRecord record;
+  pool.submit(0, task, "x", record);
+  pool.submit(1, task, "ended", record);
+  const auto verdicts = by_ticket(pool.drain());
+  EXPECT_EQ(verdicts, (std::map<std::int64_t, VerdictStatus>{{0, VerdictStatus::pass}}));
+  // No wait and no verdict any more.
+  for (std::int64_t ticket = 2; ticket < 20; ++ticket) {
+    pool.submit(ticket, task, "x", record);
+  }
+  EXPECT_FALSE(pool.full());
+  EXPECT_THAT(pool.drain(), SizeIs(0));
+}
+
+TEST(GradingPool, EveryTryIsASignOfLife) {
+  NoRunner runner;
+  std::atomic<bool> open = false;
+  const FakeTask task(true, [&](const std::string& answer) {
+    while (!open) {
+      std::this_thread::sleep_for(1ms);
+    }
+    return Verdict{VerdictStatus::timeout, "out of time", answer};
+  });
+  GradingPool pool(&runner, 1);
+  const TaskRecord record;
+  EXPECT_EQ(pool.signs_of_life(), 0U);
+  for (std::int64_t ticket = 0; ticket < 5; ++ticket) {
+    pool.submit(ticket, task, "x", record);
+  }
+  EXPECT_TRUE(pool.full());  // One runs, four wait.
+  open = true;
+  EXPECT_THAT(pool.drain(), SizeIs(5));
+  EXPECT_EQ(pool.signs_of_life(), 10U);
+}
+
+/// Two pools of one machine, as two ranks have them.
+TEST(GradingPool, PoolsThatShareTurnsShareTheMachine) {
+  const testing::TemporaryDirectory directory;
+  constexpr int kSlots = 3;
+  const HostTurns first(directory / "turns", kSlots);
+  const HostTurns second(directory / "turns", kSlots);
+  std::filesystem::remove(directory / "turns");
+  NoRunner runner;
+  std::atomic<int> running = 0;
+  std::atomic<int> most = 0;
+  std::atomic<int> disturbed = 0;
+  std::mutex mutex;
+  std::map<std::string, int> tries;
+  const FakeTask task(true, [&](const std::string& answer) {
+    bool retried = false;
+    {
+      const std::lock_guard lock(mutex);
+      retried = ++tries[answer] > 1 && answer != "quick";
+    }
+    ++running;
+    for (int step = 0; step < 10; ++step) {
+      std::this_thread::sleep_for(1ms);
+      const int now = running;
+      int seen = most;
+      while (seen < now && !most.compare_exchange_weak(seen, now)) {
+      }
+      disturbed += retried && now > 1 ? 1 : 0;
+    }
+    --running;
+    return answer != "quick" && !retried ? Verdict{VerdictStatus::timeout, "out of time", answer}
+                                         : passed(answer);
+  });
+  const TaskRecord record;
+  GradingPool one(&runner, 3, &first);
+  GradingPool two(&runner, 3, &second);
+  std::thread caller([&] {
+    for (int ticket = 0; ticket < 20; ++ticket) {
+      two.submit(ticket, task, "quick", record);
+    }
+  });
+  for (int ticket = 0; ticket < 6; ++ticket) {
+    one.submit(ticket, task, "slow " + std::to_string(ticket), record);
+  }
+  EXPECT_THAT(one.drain(), SizeIs(6));
+  caller.join();
+  EXPECT_THAT(two.drain(), SizeIs(20));
+  EXPECT_EQ(tries["slow 0"], 2);
+  EXPECT_EQ(disturbed, 0);
+  EXPECT_LE(most, kSlots);
+  EXPECT_GT(most, 1);
+}
+
+TEST(HostTurns, WhoGivesUpHoldsNothing) {
+  const testing::TemporaryDirectory directory;
+  const HostTurns turns(directory / "turns", 1);
+  const auto never = [] { return false; };
+  const auto at_once = [] { return true; };
+  {
+    const auto held = turns.wait(false, never);
+    ASSERT_TRUE(held);
+    EXPECT_FALSE(turns.wait(false, at_once));
+    EXPECT_FALSE(turns.wait(true, at_once));
+  }
+  EXPECT_TRUE(turns.wait(true, never));
+  EXPECT_TRUE(turns.wait(false, never));
+  EXPECT_THROW(HostTurns(directory / "absent" / "turns", 1), EnvironmentError);
 }
 
 TEST(ShareOfCores, IsAtLeastOneAndFallsWithProcesses) {

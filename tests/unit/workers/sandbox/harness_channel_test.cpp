@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
+
+#include "runtime/error.h"
 
 namespace jforge {
 namespace {
@@ -72,6 +75,21 @@ TEST_F(ChannelTest, ClosedAndBrokenAreTold) {
   reply_[1] = -1;
   EXPECT_EQ(tested.receive(frame, Clock::now() + 10s), ChannelOutcome::closed);
   EXPECT_EQ(tested.send('C', "a", {}, Clock::now() + 10s), ChannelOutcome::closed);
+}
+
+TEST_F(ChannelTest, ACancelledWaitEndsWithinASecond) {
+  std::atomic<bool> cancelled = false;
+  HarnessChannel tested(command_[1], reply_[0], 1 << 20, [&] { return cancelled.load(); });
+  std::thread later([&] {
+    std::this_thread::sleep_for(50ms);
+    cancelled = true;
+  });
+  HarnessFrame frame;
+  const auto begin = Clock::now();
+  EXPECT_THROW((void)tested.receive(frame, begin + 60s), Interrupted);
+  EXPECT_LT(Clock::now() - begin, 5s);
+  later.join();
+  EXPECT_THROW((void)tested.send('C', std::string(4 << 20, 'x'), {}, begin + 60s), Interrupted);
 }
 
 TEST_F(ChannelTest, ASenderThatNobodyReadsTimesOut) {

@@ -42,6 +42,10 @@ std::vector<Hostile> hostile_programs() {
        "import threading, time\nwhile True:\n"
        "    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"},
       {"memory_bomb", "x = []\nwhile True:\n    x.append(bytearray(1 << 26))\n", 60, "MemoryError"},
+      {"memfd_bomb",
+       "import os\nblock = bytes(1 << 24)\nfor _ in range(8):\n    d = os.memfd_create('x')\n"
+       "    os.write(d, block)\n",
+       60, "not permitted"},
       {"large_allocation", "x = bytearray(10 << 30)\n", 60, "MemoryError"},
       {"disk_filler",
        "n = 0\nwhile True:\n    n += 1\n    with open(f'/tmp/{n}', 'wb') as t:\n"
@@ -175,6 +179,11 @@ std::vector<Hostile> hostile_programs() {
       {"call_userfaultfd", "must(323, 0)"},
       {"call_io_uring", "must(425, 1, None)"},
       {"call_personality", "must(135, 0x0040000)"},
+      {"call_memfd_create", "must(319, b'x', 0)"},
+      {"call_memfd_secret", "must(447, 0)"},
+      {"call_shmget", "must(29, 0, 4096, 0o1600)"},
+      {"call_mq_open", "must(240, b'x', 0o102, 0o600, None)"},
+      {"call_vmsplice", "import os\nr, w = os.pipe()\nmust(278, w, None, 0, 0)"},
   };
   const std::vector<std::pair<const char*, std::string>> deadly{
       {"call_ptrace", "must(101, 0, 0, 0, 0)"},

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -368,6 +370,22 @@ TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(wait_until(false));
+}
+
+TEST_P(SandboxTest, ACancelledProgramEndsSoonWithoutAVerdict) {
+  std::atomic<bool> cancelled = false;
+  SandboxOptions options;
+  options.kind = GetParam();
+  options.cancelled = [&] { return cancelled.load(); };
+  Sandbox sandbox(options);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    cancelled = true;
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW((void)sandbox.run(request("import time\ntime.sleep(50)\n")), Interrupted);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  later.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SandboxTest,

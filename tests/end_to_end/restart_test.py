@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""A run that is started again with something changed: what is accepted, what is done anew, what is refused."""
+
+import json
+import shutil
+import unittest
+
+import tiny_model
+from harness import CONFIG, EndToEndTest
+
+USAGE = 2
+
+
+class ChangedConfiguration(EndToEndTest):
+    SHORTER = ("--set", "generate.max_new_tokens=16")
+    ACCEPT = ("--accept-change", "generate.max_new_tokens")
+
+    def shards(self, run, pattern="lease-*.h5"):
+        return sorted(path.name for path in (run / "round-1" / "trajectories").glob(pattern))
+
+    def refused(self, config, *words, says=()):
+        result = self.jforge("run", config, *words, expect=USAGE)
+        self.assertEqual(1, len(result.lines()), str(result))
+        for text in says:
+            self.assertIn(text, result.lines()[0])
+
+    def test_trajectories_of_two_configurations_never_mix(self):
+        config, run = self.config("mixed")
+        self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
+        before = self.shards(run)
+        # Killed before there is a checkpoint of the changed configuration.
+        self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@train:0:4", expect=None)
+        self.assertEqual([f"{name}.stale" for name in before], self.shards(run, "*.stale"))
+        fresh, alone = self.config("fresh")
+        self.jforge("import", fresh, *self.SHORTER)
+        self.jforge("generate", fresh, "--round", "1", *self.SHORTER)
+        self.assertEqual(self.digest(alone, 1), self.digest(run, 1))
+        # The accepted change is remembered, for the checkpoint of before it too; the way back is another change.
+        accepted = json.loads((run / "identity.json").read_text(encoding="utf-8"))["accepted"]
+        self.assertEqual([{"key": "generate.max_new_tokens", "from": "24", "to": "16"}], accepted)
+        self.refused(config, says=["generate.max_new_tokens: 16 → 24"])
+        self.jforge("run", config, *self.SHORTER)
+        self.assertEqual("finished", self.status(run))
+        self.assertEqual(before, [name.removesuffix(".stale") for name in self.shards(run, "*.stale")])
+
+    def test_what_imported_prompts_depend_on_stays(self):
+        config, run = self.config("imported")
+        self.jforge("import", config)
+        store = (run / "prompts.h5").read_bytes()
+        for setting, key in (("prompts.limit=5", "prompts.limit"), ("run.seed=8", "run.seed")):
+            self.refused(config, "--set", setting, "--accept-change", key, says=[key, "another run.directory"])
+        other = shutil.copytree(self.model, self.root / "model-imported")
+        tiny_model.write_safetensors(other / "model.safetensors", tiny_model.random_tensors(2))
+        self.refused(config, "--set", f'model.source="{other}"', "--accept-change", "model.hash", says=["model.hash"])
+        # Prompts of another import under the same configuration.
+        config, copy = self.config("copied", CONFIG.replace('field = "question"', 'field = "answer"'))
+        copy.mkdir()
+        shutil.copy(run / "prompts.h5", copy)
+        self.refused(config, says=["prompts.h5", "import identity"])
+        self.assertEqual(store, (run / "prompts.h5").read_bytes())
+
+    def test_only_the_configuration_s_rounds_are_there(self):
+        config, run = self.config("rounds")
+        for command in ("generate", "train"):
+            for number in ("3", "0", "-1"):
+                with self.subTest(command=command, number=number):
+                    result = self.jforge(command, config, f"--round={number}", expect=USAGE)
+                    self.assertIn(f"--round {number}", result.lines()[0])
+        self.assertFalse(run.exists())
+
+
+class FinishedRun(EndToEndTest):
+    evaluate = True
+
+    def summary(self, run):
+        return json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
+
+    def test_other_settings_are_evaluated_and_another_type_is_exported(self):
+        config, run = self.config("finished")
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(4, self.summary(run)["base"]["gsm8k"]["jacobi"]["n"])
+        again = self.jforge("run", config, "--set", "evaluate.limit=3", ranks=2)
+        self.assertNotIn("train round", again.err)
+        for model in ("base", "final"):
+            self.assertEqual(3, self.summary(run)[model]["gsm8k"]["jacobi"]["n"])
+        samples = run / "evaluation" / "base" / "gsm8k.jacobi.jsonl"
+        written = samples.stat().st_mtime_ns
+        self.jforge("run", config, "--set", "evaluate.limit=3", "--set", "model.export_as=bfloat16", ranks=2)
+        tensors = tiny_model.read_safetensors(run / "model" / "model.safetensors")
+        self.assertEqual({"BF16"}, {dtype for dtype, _, _ in tensors.values()})
+        self.assertEqual(written, samples.stat().st_mtime_ns, "the base model's samples are current")
+
+
+class SlowCheckpoint(EndToEndTest):
+    def test_writing_a_checkpoint_for_longer_than_the_hang_limit_is_no_hang(self):
+        config, run = self.config("slow-checkpoint")
+        delays = [f"delay@checkpoint.{stage}:0:1" for stage in ("data", "fsync", "rename", "manifest")]
+        self.jforge("run", config, "--set", "run.hang_limit_seconds=10", "--inject",
+                    ",".join(["interrupt@train:0:1", *delays]), ranks=2, expect=75)
+        self.assertEqual([(1, 1)], self.checkpoint_steps(run))
+
+
+class SlowAndFailingDisk(EndToEndTest):
+    def test_a_slow_last_file_is_no_lost_rank(self):
+        """Rank 0 writes run.json for longer than the others may be silent."""
+        config, run = self.config("slow")
+        self.jforge("import", config, ranks=2)
+        # The last of a finished phase's published files; each delay is 3 s.
+        result = self.jforge("import", config, "--set", "run.heartbeat_limit_seconds=2", "--inject",
+                             "delay@publish.data:0:4", ranks=2)
+        self.assertIn("acts now", result.err)
+        self.assertEqual("finished", self.status(run))
+
+    def test_the_first_error_is_the_one_told(self):
+        """The loss is not a number, and run.json cannot be written any more either."""
+        config, run = self.config("first")
+        process = self.start(self.command("run", config, "--inject", "delay@train:0:1,nan@train:0:2"))
+        self.wait_for_text(process, "acts now")
+        (run / "run.json").unlink()
+        (run / "run.json").mkdir()
+        result = self.finish(process)
+        self.assertEqual(5, result.code, str(result))
+        self.assertIn("run.json does not say", result.err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,130 @@
+#include "launch/commands/job_plan.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "launch/commands/available_memory.h"
+#include "model/transformer/inference_transformer.h"
+#include "model/transformer/parameter_table.h"
+#include "model/transformer/training_transformer.h"
+#include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/launch/plan_model.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::plan_model;
+
+JobConfig job() {
+  JobConfig config;
+  config.rounds.resize(2);
+  config.rounds[0].block_size = 16;
+  config.rounds[1].block_size = 48;  // 64 new tokens are 96 in whole blocks.
+  config.generate.max_new_tokens = 64;
+  config.generate.batch_prompts = 4;
+  config.train.batch_samples = 6;
+  config.train.tokens_per_rank = 5000;
+  return config;
+}
+
+TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
+  const MemoryPlan plan = plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30});
+  const double vector = 4.0 * static_cast<double>(ParameterTable(plan_model(), 2).flat_size());
+  EXPECT_EQ(plan.weights, vector);
+  EXPECT_EQ(plan.moments, vector);         // 8P/N
+  EXPECT_EQ(plan.snapshot, 1.5 * vector);  // 12P/N
+  EXPECT_EQ(plan.rows, 3 * (30 + 2 * 96));
+  EXPECT_EQ(plan.activations,
+            static_cast<double>(TrainingTransformer::bytes(plan_model(), plan.rows, {})));
+  EXPECT_EQ(plan.generation(),
+            vector + static_cast<double>(InferenceTransformer::bytes(
+                         plan_model(), {.num_slots = 4, .slot_capacity = 30 + 96}, Device::cpu)));
+  EXPECT_EQ(plan.training(), 4.5 * vector + plan.activations);
+  EXPECT_EQ(plan.training_on_device(), 0);
+  // Five prompts on two ranks take three places of the batch, seven or more all four.
+  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}).cache, plan.cache * 3 / 4);
+  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}).cache, plan.cache);
+
+  JobConfig narrow = job();
+  narrow.train.tokens_per_rank = 300;
+  EXPECT_EQ(plan_memory(narrow, plan_model(), 2, Device::cpu, {std::nullopt, 30}).rows, 300);
+}
+
+TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
+  const MemoryPlan host = plan_memory(job(), plan_model(), 1, Device::cpu, {std::nullopt, 30});
+  const MemoryPlan device = plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30});
+  EXPECT_EQ(device.generation(), device.weights);
+  EXPECT_EQ(device.training(), host.training() - host.activations);
+  EXPECT_EQ(device.training_on_device(), 2 * device.weights + host.activations);
+  // Its own copy of the embedding on top of what the host packs.
+  EXPECT_GT(device.generation_on_device(), host.generation() - host.weights + 4 * 1000 * 64);
+}
+
+TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
+  const MemoryPlan plan = plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30});
+  const double most = std::max(plan.generation(), plan.training());
+  EXPECT_NO_THROW(expect_fits(plan, job(), 2, static_cast<std::uint64_t>(2 * most)));
+  try {
+    expect_fits(plan, job(), 2, static_cast<std::uint64_t>(2 * plan.training()) - 1);
+    FAIL() << "accepted";
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("training needs"), HasSubstr("train.tokens_per_rank (now 5000)"),
+                      HasSubstr(fmt::format("{:.1f} MB for the 2", 2 * plan.training() / 1e6)),
+                      HasSubstr(fmt::format("and {:.1f} MB are", 2 * plan.training() / 1e6))));
+  }
+  EXPECT_THAT(
+      [&] { expect_fits(plan, job(), 1, static_cast<std::uint64_t>(plan.generation()) - 1); },
+      ::testing::ThrowsMessage<EnvironmentError>(
+          HasSubstr("lower generate.batch_prompts (now 4)")));
+}
+
+class AvailableMemory : public ::testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_.path() / path).parent_path());
+    std::ofstream(root_.path() / path) << text;
+  }
+  testing::TemporaryDirectory root_;
+};
+
+TEST_F(AvailableMemory, IsTheKernelsFigureWithoutALimit) {
+  EXPECT_EQ(available_memory(root_.path()), std::nullopt);
+  write("proc/meminfo", "MemTotal:       2000 kB\nMemAvailable:    1000 kB\n");
+  EXPECT_EQ(available_memory(root_.path()), 1000U * 1024);
+  write("sys/fs/cgroup/memory.max", "max\n");
+  write("sys/fs/cgroup/memory.current", "500\n");
+  EXPECT_EQ(available_memory(root_.path()), 1000U * 1024);
+  write("proc/meminfo", "MemAvailable: a lot\n");
+  EXPECT_EQ(available_memory(root_.path()), std::nullopt);
+}
+
+TEST_F(AvailableMemory, IsTheLeastThatAGroupOrOneAboveItLeaves) {
+  write("proc/meminfo", "MemAvailable: 1000 kB\n");
+  write("proc/self/cgroup", "1:name=old:/x\n0::/slurm/job_1\n");
+  write("sys/fs/cgroup/slurm/job_1/memory.max", "max\n");
+  write("sys/fs/cgroup/slurm/job_1/memory.current", "1\n");
+  write("sys/fs/cgroup/slurm/memory.max", "9000\n");
+  write("sys/fs/cgroup/slurm/memory.current", "5000\n");
+  EXPECT_EQ(available_memory(root_.path()), 4000U);
+  write("sys/fs/cgroup/slurm/memory.stat", "anon 3000\ninactive_file 2000\n");
+  EXPECT_EQ(available_memory(root_.path()), 6000U);
+  write("sys/fs/cgroup/slurm/memory.current", "20000\n");
+  EXPECT_EQ(available_memory(root_.path()), 0U);
+}
+
+TEST_F(AvailableMemory, OfThisMachineIsSomething) {
+  const auto here = available_memory();
+  ASSERT_TRUE(here.has_value());
+  EXPECT_GT(*here, 1U << 20);
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,82 @@
+#pragma once
+
+/// Prompts, options and comparisons for tests of the generating phase over a fake model.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/model/decoding/fake_decode_model.h"
+#include "workers/generate/trajectory_generator.h"
+
+namespace jforge::test {
+
+inline constexpr std::uint64_t kVocabulary = 151;
+inline constexpr std::int32_t kBlockSize = 8;
+
+inline FakeDecodeModel fake_model(std::int32_t num_slots) {
+  return FakeDecodeModel({.num_slots = num_slots,
+                          .slot_capacity = 128,
+                          .vocabulary = static_cast<std::int32_t>(kVocabulary)});
+}
+
+inline GenerateOptions options(StoredStates stored) {
+  GenerateOptions result;
+  result.block_size = kBlockSize;
+  result.max_new_tokens = 45;
+  result.seed = 11;
+  result.eos_ids = {3, 5};
+  result.batch_prompts = 4;
+  result.stored_states = stored;
+  result.schedule.window = 4;
+  return result;
+}
+
+/// `count` ≤ 64 prompts of 1 to 20 tokens, ids in no order.
+inline std::vector<GeneratePrompt> prompts(std::size_t count) {
+  std::vector<GeneratePrompt> result;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto id = static_cast<PromptId>((i * 17) % 64);
+    result.push_back({.id = id, .tokens = random_prompt(id, 1 + i % 20, kVocabulary)});
+  }
+  return result;
+}
+
+/// One trajectory per prompt, sorted by prompt id; nothing when a stop came before the last.
+inline std::optional<std::vector<Trajectory>> generate(
+    TrajectoryGenerator& generator, std::span<const GeneratePrompt> prompts,
+    const BatchDecoder::StopRequested& stop_requested = {}) {
+  std::vector<Trajectory> trajectories;
+  std::size_t next = 0;
+  generator.run(
+      [&] { return next < prompts.size() ? std::optional(prompts[next++]) : std::nullopt; },
+      [&](Trajectory trajectory) { trajectories.push_back(std::move(trajectory)); },
+      stop_requested);
+  if (trajectories.size() < prompts.size()) {
+    return std::nullopt;
+  }
+  std::ranges::sort(trajectories, {}, &Trajectory::prompt_id);
+  return trajectories;
+}
+
+inline void expect_equal(const Trajectory& left, const Trajectory& right) {
+  EXPECT_EQ(left.prompt_id, right.prompt_id);
+  EXPECT_EQ(left.block_size, right.block_size);
+  EXPECT_EQ(left.stop, right.stop);
+  EXPECT_EQ(left.eos_position, right.eos_position);
+  EXPECT_EQ(left.forwards, right.forwards);
+  EXPECT_EQ(left.prompt, right.prompt);
+  ASSERT_EQ(left.blocks.size(), right.blocks.size());
+  for (std::size_t i = 0; i < left.blocks.size(); ++i) {
+    EXPECT_EQ(left.blocks[i].states, right.blocks[i].states);
+    EXPECT_EQ(left.blocks[i].states_seen, right.blocks[i].states_seen);
+    EXPECT_EQ(left.blocks[i].selected_state, right.blocks[i].selected_state);
+  }
+}
+
+}  // namespace jforge::test

@@ -1,0 +1,140 @@
+#include "workers/generate/leased_generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+/// Between two requests while other ranks hold the last leases.
+constexpr auto kRetry = std::chrono::milliseconds(50);
+}  // namespace
+
+LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks)
+    : generator_(generator), hooks_(std::move(hooks)) {}
+
+bool LeasedGeneration::run() {
+  generator_.run([this] { return next(); },
+                 [this](Trajectory trajectory) { collect(std::move(trajectory)); },
+                 [this] {
+                   forwards_ += 1;
+                   return over();
+                 });
+  leave();
+  return drained_;
+}
+
+/// The next prompt to start; nothing when there is none at present, and with an empty batch only
+/// when the run is over.
+std::optional<GeneratePrompt> LeasedGeneration::next() {
+  const bool idle = generator_.running() == 0;
+  while (waiting_.empty()) {
+    if (drained_ || stopped_ || (idle && over())) {
+      return std::nullopt;
+    }
+    if (!asked_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now < retry_at_) {
+        if (!idle) {
+          return std::nullopt;
+        }
+        std::this_thread::sleep_for(retry_at_ - now);
+        continue;
+      }
+      ask(false);
+    }
+    if (!idle && asked_at_ == forwards_) {
+      return std::nullopt;  // the answer travels during the next forward
+    }
+    take();
+  }
+  const PromptId id = waiting_.front();
+  waiting_.pop_front();
+  if (waiting_.empty() && !asked_) {
+    ask(false);
+  }
+  return GeneratePrompt{.id = id, .tokens = hooks_.prompt(id)};
+}
+
+void LeasedGeneration::ask(bool stop_requested) {
+  hooks_.request(stop_requested);
+  asked_ = true;
+  asked_at_ = forwards_;
+}
+
+void LeasedGeneration::take() {
+  LeaseReply reply = hooks_.take();
+  asked_ = false;
+  switch (reply.answer) {
+    case LeaseAnswer::granted:
+      open(std::move(reply.lease));
+      break;
+    case LeaseAnswer::wait:
+      retry_at_ = std::chrono::steady_clock::now() + kRetry;
+      break;
+    case LeaseAnswer::drained:
+      drained_ = true;
+      break;
+    case LeaseAnswer::stop:
+      stopped_ = true;
+      coordinator_stops_ = true;
+      break;
+  }
+}
+
+void LeasedGeneration::open(Lease lease) {
+  expect(!lease.prompts.empty(), fmt::format("lease {} holds no prompts", lease.id));
+  if (const auto known = open_.find(lease.id); known != open_.end()) {
+    // It expired and came back to the rank that is still at it: the work goes on as the new
+    // attempt.
+    expect(known->second.lease.prompts == lease.prompts,
+           fmt::format("lease {} came back with other prompts", lease.id));
+    known->second.lease.attempt = lease.attempt;
+    return;
+  }
+  for (const PromptId id : lease.prompts) {
+    expect(lease_of_.emplace(id, lease.id).second,
+           fmt::format("prompt {} of lease {} is in another open lease", id, lease.id));
+    waiting_.push_back(id);
+  }
+  open_.emplace(lease.id, OpenLease{std::move(lease), {}});
+}
+
+void LeasedGeneration::collect(Trajectory trajectory) {
+  const auto place = open_.find(lease_of_.at(trajectory.prompt_id));
+  OpenLease& open = place->second;
+  open.done.push_back(std::move(trajectory));
+  hooks_.on_prompt();
+  if (open.done.size() < open.lease.prompts.size()) {
+    return;
+  }
+  std::ranges::sort(open.done, {}, &Trajectory::prompt_id);
+  hooks_.commit(open.lease, std::move(open.done));
+  for (const PromptId id : open.lease.prompts) {
+    lease_of_.erase(id);
+  }
+  open_.erase(place);
+}
+
+bool LeasedGeneration::over() {
+  stopped_ = stopped_ || hooks_.stop_requested();
+  return stopped_ || drained_;
+}
+
+/// Leaves no request open behind, and no stop untold.
+void LeasedGeneration::leave() {
+  if (asked_) {
+    take();
+  }
+  if (!drained_ && !coordinator_stops_) {
+    ask(true);
+    take();
+  }
+}
+
+}  // namespace jforge

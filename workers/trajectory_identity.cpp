@@ -1,0 +1,40 @@
+#include "workers/trajectory_identity.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string_view>
+
+#include "runtime/durable_file.h"
+
+namespace jforge {
+
+namespace {
+// Texts stand in an identity as the configuration prints them: in quotes of one kind or the other.
+bool is_text(const Identity& identity, const std::string& key, std::string_view text) {
+  const auto found = identity.find(key);
+  return found != identity.end() && found->second.size() == text.size() + 2 &&
+         found->second.substr(1, text.size()) == text;
+}
+}  // namespace
+
+std::string trajectory_identity(const Identity& identity, std::int32_t round,
+                                const std::string& origin) {
+  const std::string of_round = fmt::format("rounds.{}.", round - 1);
+  std::set<std::string> keys = {"run.seed", "prompts.digest", of_round + "block_size"};
+  if (!is_text(identity, "generate.store_states", "all")) {
+    keys.insert("train.compat");
+    for (const char* const key : {"noise_window", "schedule", "endpoint", "measure", "target"}) {
+      keys.insert(of_round + key);
+    }
+  }
+  std::string text = fmt::format("origin={}\n", origin);
+  for (const auto& [key, value] : identity) {
+    if (key.starts_with("generate.") || keys.contains(key)) {
+      text += fmt::format("{}={}\n", key, value);
+    }
+  }
+  return hash_hex(hash64(std::string_view(text)));
+}
+
+}  // namespace jforge
