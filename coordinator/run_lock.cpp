@@ -100,7 +100,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     };
   }
   std::string seen;
-  const auto start = std::chrono::steady_clock::now();
+  auto since = std::chrono::steady_clock::now();
   for (bool first = true;; first = false) {
     int descriptor = -1;
     do {
@@ -116,7 +116,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     }
     const std::string text = read_or_empty(path_);
     const Holder holder = parse_holder(text);
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
     const bool stale = !first && text == seen && waited.count() >= timing_.stale_seconds;
     if (stale || dead_on_this_host(holder)) {
       spdlog::warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
@@ -131,14 +131,18 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
       std::filesystem::remove(aside, ignored);
       continue;
     }
-    if (!first && text != seen) {
+    if (!first && text != seen && !holder.identity.empty()) {
       throw EnvironmentError("run directory " + directory.string() + " is in use by " +
                              describe(holder) + "; wait for it or choose another directory");
     }
     if (first) {
       spdlog::info("{} is held by {}; waiting to see whether it is alive", path_.string(),
                    describe(holder));
+    }
+    if (text != seen) {
+      // Without an identity it is half written: the next look says by whom.
       seen = text;
+      since = std::chrono::steady_clock::now();
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(timing_.refresh_seconds / 5));
   }

@@ -84,6 +84,27 @@ TEST_F(RunLockTest, ALockThatChangesWhileWeWaitIsAlive) {
   holder.join();
 }
 
+TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
+  const auto write = [&](const std::string& text) { std::ofstream(directory_ / "lock") << text; };
+  write(R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":1})");
+  std::thread holder([&] {
+    for (const char* text :
+         {"", R"({"host":"elsew)",
+          R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":2})"}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      write(text);
+    }
+  });
+  try {
+    const RunLock lock(directory_, RunLock::Timing{0.05, 60});
+    ADD_FAILURE() << "two owners";
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("host elsewhere, pid 1, job 7"), std::string::npos)
+        << error.what();
+  }
+  holder.join();
+}
+
 TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
   std::promise<std::string> told;
   // Does not refresh in the time after which the second takes it for dead.
