@@ -8,7 +8,39 @@
 
 #include <cstdint>
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+
+#include <mutex>
+#endif
+
 namespace jforge {
+
+/// team() on each of at most `threads` threads.
+template <class Team>
+void in_region(int threads, Team team) {
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer does not see how libgomp hands the work over and waits for it: it is told here.
+  // Between the threads of a region it is told nothing, so that races there are found.
+  static std::mutex one_at_a_time;
+  static Team* shared = nullptr;
+  static char forked = 0;
+  static char joined = 0;
+  const std::scoped_lock lock(one_at_a_time);
+  shared = &team;
+  __tsan_release(&forked);
+#pragma omp parallel num_threads(threads)
+  {
+    __tsan_acquire(&forked);
+    (*shared)();
+    __tsan_release(&joined);
+  }
+  __tsan_acquire(&joined);
+#else
+#pragma omp parallel num_threads(threads)
+  team();
+#endif
+}
 
 /// Whether a loop of `count` pieces is worth a region; the caller says whether its work is.
 inline bool opens_region(bool worthwhile, std::int64_t count) {
@@ -29,10 +61,12 @@ void parallel_for(bool worthwhile, std::int64_t count, Body body) {
   if (!opens_region(worthwhile, count)) {
     return serial_for(count, body);
   }
-#pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) {
-    body(i);
-  }
+  in_region(omp_get_max_threads(), [count, &body] {
+#pragma omp for schedule(static) nowait
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  });
 }
 
 /// As parallel_for, for pieces of unequal size.
@@ -41,18 +75,21 @@ void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
   if (!opens_region(worthwhile, count)) {
     return serial_for(count, body);
   }
-#pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < count; ++i) {
-    body(i);
-  }
+  in_region(omp_get_max_threads(), [count, &body] {
+#pragma omp for schedule(dynamic) nowait
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  });
 }
 
 /// body(threads, thread) once on each of at most `limit` threads.
 template <class Body>
 void on_threads(std::int64_t limit, Body body) {
   if (limit > 1) {
-#pragma omp parallel num_threads(static_cast <int>(limit))
-    body(std::int64_t{omp_get_num_threads()}, std::int64_t{omp_get_thread_num()});
+    in_region(static_cast<int>(limit), [&body] {
+      body(std::int64_t{omp_get_num_threads()}, std::int64_t{omp_get_thread_num()});
+    });
   } else {
     body(std::int64_t{1}, std::int64_t{0});
   }
