@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -105,6 +106,9 @@ class EvaluateTest : public ::testing::Test {
               if (favoured_ && *favoured_ != test_world().rank()) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(50));
               }
+              if (after_sample_) {
+                after_sample_();
+              }
             }};
   }
 
@@ -202,6 +206,7 @@ class EvaluateTest : public ::testing::Test {
   std::int64_t samples_ = 0;
   EvaluationProgress last_;
   std::optional<Rank> favoured_;  ///< Unless empty, all other ranks are slow.
+  std::function<void()> after_sample_;
 };
 
 }  // namespace jforge::testing
