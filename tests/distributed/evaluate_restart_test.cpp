@@ -6,8 +6,6 @@ namespace jforge {
 namespace {
 
 using namespace jforge::testing;
-using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST_F(EvaluateTest, OtherWeightsUnderTheSameNameAreRefusedWhereAsked) {

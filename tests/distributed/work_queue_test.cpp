@@ -6,9 +6,6 @@ namespace jforge {
 namespace {
 
 using namespace jforge::testing;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 TEST(WorkQueueTest, EveryNumberGoesToOneRankAndAllLeaveTogether) {
   constexpr std::int64_t kTotal = 200;
