@@ -52,20 +52,6 @@ bool finishes_round(const CheckpointManifest& manifest) {
   return manifest.state.step == total_steps_of(manifest);
 }
 
-// Files under the names of committed shards.
-std::vector<std::filesystem::path> committed_shards(const std::filesystem::path& directory) {
-  std::vector<std::filesystem::path> shards;
-  if (std::filesystem::exists(directory)) {
-    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("lease-") && name.ends_with(".h5")) {
-        shards.push_back(entry.path());
-      }
-    }
-  }
-  return shards;
-}
-
 }  // namespace
 
 JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity identity,
@@ -238,7 +224,7 @@ void JobWorker::set_stale_shards_aside(std::int32_t round) const {
   const std::string expected =
       jforge::trajectory_identity(identity_, round, weights_origin(round - 1));
   std::size_t stale = 0;
-  for (const std::filesystem::path& path : committed_shards(layout_.trajectories(round))) {
+  for (const auto& [lease, path] : list_committed_shards(layout_.trajectories(round))) {
     try {
       if (TrajectoryReader(path, SealCheck::size).identity().identity == expected) {
         continue;

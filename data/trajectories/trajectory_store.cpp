@@ -38,6 +38,23 @@ std::optional<LeaseId> lease_of(const std::string& name) {
 
 }  // namespace
 
+std::vector<std::pair<LeaseId, std::filesystem::path>> list_committed_shards(
+    const std::filesystem::path& directory) {
+  std::error_code error;
+  std::vector<std::pair<LeaseId, std::filesystem::path>> shards;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto lease = lease_of(entry->path().filename().string())) {
+      shards.emplace_back(*lease, entry->path());
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw EnvironmentError(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
 TrajectoryStore TrajectoryStore::open(const std::filesystem::path& directory, SealCheck check) {
   TrajectoryStore store;
   store.scan(directory, check);
@@ -78,22 +95,11 @@ TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& dire
 
 // Adds the shards that are not known yet.
 void TrajectoryStore::scan(const std::filesystem::path& directory, SealCheck check) {
-  std::error_code error;
-  std::vector<std::pair<LeaseId, std::filesystem::path>> files;
-  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto lease = lease_of(entry->path().filename().string());
-    if (lease && !known_.contains(entry->path().string())) {
-      files.emplace_back(*lease, entry->path());
+  for (const auto& [lease, path] : list_committed_shards(directory)) {
+    if (!known_.contains(path.string())) {
+      next_lease_ = std::max(next_lease_, lease + 1);
+      add(path, check);
     }
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw EnvironmentError(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  }
-  std::sort(files.begin(), files.end());
-  for (const auto& [lease, path] : files) {
-    next_lease_ = std::max(next_lease_, lease + 1);
-    add(path, check);
   }
 }
 

@@ -34,6 +34,11 @@ struct DamagedShard {
   std::string reason;
 };
 
+/// Committed shards in `directory`, by their names alone, in lease order; empty when it does not
+/// exist. EnvironmentError when it cannot be listed.
+[[nodiscard]] std::vector<std::pair<LeaseId, std::filesystem::path>> list_committed_shards(
+    const std::filesystem::path& directory);
+
 /// Not thread-safe (one store per thread is fine).
 class TrajectoryStore {
  public:

@@ -1,11 +1,8 @@
 #include "launch/commands/job_plan.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <span>
 #include <vector>
 
 #include "checkpoints/hf_model.h"
@@ -15,9 +12,8 @@
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
-#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/durable_file.h"
+#include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
 #include "workers/run_layout.h"
 
@@ -87,15 +83,6 @@ std::string describe_memory(const MemoryPlan& plan) {
       megabytes(plan.snapshot), megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
   return text;
-}
-
-int ranks_on_this_host(const Communicator& comm) {
-  std::array<char, 256> name{};
-  static_cast<void>(gethostname(name.data(), name.size() - 1));
-  const auto own = static_cast<std::int64_t>(hash64(std::as_bytes(std::span(name))));
-  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()));
-  all_gather<std::int64_t>(comm, std::span(&own, 1), all);
-  return static_cast<int>(std::ranges::count(all, own));
 }
 
 }  // namespace
@@ -170,7 +157,7 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here
 }
 
 void expect_memory(const JobConfig& config, Device device, const Communicator& comm) {
-  const int ranks_here = ranks_on_this_host(comm);
+  const int ranks_here = ranks_on_host(comm);
   static_cast<void>(agree(comm, false, [&] {
     const std::optional<std::uint64_t> available = available_memory();
     const KnownPrompts known = known_prompts(config);

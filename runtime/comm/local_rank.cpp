@@ -4,15 +4,29 @@
 
 namespace jforge {
 
-int local_rank(const Communicator& comm) {
+namespace {
+
+struct HostPlace {
+  int rank = 0;
+  int size = 0;
+};
+
+HostPlace place_on_host(const Communicator& comm) {
   const Communicator::Handle& handle = comm.handle();
   MPI_Comm host = MPI_COMM_NULL;
   detail::check(MPI_Comm_split_type(handle.collectives, MPI_COMM_TYPE_SHARED, handle.rank,
                                     MPI_INFO_NULL, &host));
-  int rank = 0;
-  detail::check(MPI_Comm_rank(host, &rank));
+  HostPlace place;
+  detail::check(MPI_Comm_rank(host, &place.rank));
+  detail::check(MPI_Comm_size(host, &place.size));
   detail::check(MPI_Comm_free(&host));
-  return rank;
+  return place;
 }
+
+}  // namespace
+
+int local_rank(const Communicator& comm) { return place_on_host(comm).rank; }
+
+int ranks_on_host(const Communicator& comm) { return place_on_host(comm).size; }
 
 }  // namespace jforge
