@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The bundled small model through launch/configs/quickstart.toml: what the README says of it holds, and a sweep on the
-result makes the complete report."""
+"""The bundled small model: launch/quickstart/reproduce.sh makes it; through launch/configs/quickstart.toml, what the
+README says of it holds, and a sweep on the result makes the complete report."""
 
 import json
 import re
+import subprocess
 import unittest
 
-from harness import SOURCE, EndToEndTest
+from harness import BINARY, SOURCE, EndToEndTest
 
 
 class Quickstart(EndToEndTest):
@@ -34,6 +35,21 @@ class Quickstart(EndToEndTest):
         self.assertGreaterEqual(len(shown), 4, report)
         for part in ("Accuracy and speed", "Roofline", "block size", "loss"):
             self.assertIn(part.lower(), report.lower())
+
+
+class Reproduce(EndToEndTest):
+    def test_the_bundled_model_comes_from_seeds_byte_for_byte(self):
+        made = self.root / "made"
+        subprocess.run([SOURCE / "launch/quickstart/reproduce.sh", BINARY, made, self.root / "work"], check=True,
+                       stdout=subprocess.DEVNULL, timeout=1500)
+        bundled = SOURCE / "launch/quickstart"
+        for name in ("prompts.jsonl.gz", "test.jsonl.gz", "model/*"):
+            originals = sorted(bundled.glob(name))
+            self.assertTrue(originals, name)
+            for original in originals:
+                self.assertEqual(original.read_bytes(), (made / original.relative_to(bundled)).read_bytes(), original)
+        self.assertEqual({path.name for path in (bundled / "model").iterdir()},
+                         {path.name for path in (made / "model").iterdir()})
 
 
 if __name__ == "__main__":
