@@ -2,7 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <map>
 #include <memory>
+
+#include "launch/config/job_fields.h"
 
 namespace jforge {
 
@@ -16,6 +19,18 @@ void run_single(CommandLine& line, std::shared_ptr<Options> options,
                 ExitCode (*command)(const Options&)) {
   line.distributed = false;
   line.run = [options, command](const MpiSession*) { return command(*options); };
+}
+
+void add_device(CLI::App& sub, DeviceChoice& device) {
+  std::map<std::string, DeviceChoice> choices;
+  for (const auto& [choice, name] : kDeviceNames) {
+    choices.emplace(name, choice);
+  }
+  sub.add_option_function<std::string>(
+         "--device", [&device, choices](const std::string& name) { device = choices.at(name); },
+         "auto | cpu | cuda")
+      ->check(CLI::IsMember(choices).description(""))
+      ->default_str("auto");
 }
 
 void add_job(CLI::App& app, CommandLine& line, const char* name, const char* help,
@@ -121,6 +136,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
     CLI::App* sub = probe->add_subcommand(name, help);
     sub->add_option("--model", options->model, "Hugging Face directory")->required();
     sub->add_option("--out", options->out, "Result file")->required();
+    add_device(*sub, options->device);
     sub->callback([&line, options, command] { run_single(line, options, command); });
     return std::pair{sub, options};
   };
@@ -175,6 +191,7 @@ void add_text(CLI::App& app, CommandLine& line) {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     sub->add_option("--seed", options->seed, "Of the drafts")->capture_default_str();
+    add_device(*sub, options->device);
     sub->add_flag("--trace", options->trace, "Show the trajectory of every block");
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }

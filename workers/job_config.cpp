@@ -49,13 +49,7 @@ void JobConfig::validate(int ranks) const {
     throw ConfigError(
         "model.compute = \"bfloat16\" is not there in this version; it computes in \"float32\"");
   }
-  if (model.device == DeviceChoice::cuda) {
-    try {
-      static_cast<void>(resolve_device(model.device));
-    } catch (const Error& error) {
-      throw EnvironmentError(fmt::format("model.device = \"cuda\": {}", error.what()));
-    }
-  }
+  expect_device("model.device", model.device);
   if (run.hang_limit_seconds < 10) {
     throw ConfigError("run.hang_limit_seconds must be at least 10");
   }

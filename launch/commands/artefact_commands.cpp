@@ -78,7 +78,7 @@ void verify_checkpoint(const fs::path& path) {
 }
 
 void verify_model(const fs::path& path) {
-  const LoadedModel model(path);
+  const LoadedModel model(path, DeviceChoice::cpu);
   if (BytePairTokenizer::present(path)) {
     expect_tokenizer_fits(path, BytePairTokenizer::load(path), model.config);
   }

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "model/kernels/device_choice.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/error.h"
 
 namespace jforge {
 
 // ---- configuration-driven, distributed
-// ------------------------------------------------------------------------------
 struct JobOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;       ///< --set section.key=value
@@ -69,12 +69,12 @@ struct GradeOptions {
 [[nodiscard]] ExitCode grade_command(const GradeOptions& options, const MpiSession& session);
 
 // ---- one process
-// ----------------------------------------------------------------------------------------------------
 struct ProbeOptions {
   std::filesystem::path model;
   std::filesystem::path tokens;  ///< logits, decode: IDS.json
   std::filesystem::path packed;  ///< loss: P.json
   std::filesystem::path out;
+  DeviceChoice device = DeviceChoice::automatic;
   std::string mask = "noise";
   std::string reduction = "token_mean";
   std::string kept = "from_first_difference";
@@ -98,6 +98,7 @@ struct TokenizeOptions {
 
 struct DecodeOptions {
   std::filesystem::path model;
+  DeviceChoice device = DeviceChoice::automatic;
   std::string prompt;
   std::string method = "jacobi";
   std::optional<std::string> system;

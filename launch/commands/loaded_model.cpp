@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "model/kernels/device_choice.h"
-
 namespace jforge {
 
-LoadedModel::LoadedModel(const std::filesystem::path& directory)
+LoadedModel::LoadedModel(const std::filesystem::path& directory, DeviceChoice device)
     : config(read_hf_config(directory)),
       table(config, 1),
       weights(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account),
-      kernels(make_kernel_set(DeviceChoice::automatic, 0)) {
+      kernels(make_kernel_set(device, 0)) {
   load_hf_weights(directory, config, table, weights.floats({table.flat_size()}));
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "checkpoints/hf_model.h"
+#include "model/kernels/device_choice.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
@@ -14,8 +15,9 @@
 namespace jforge {
 
 struct LoadedModel {
-  /// Throws DataError for files that do not make a Qwen2 model.
-  explicit LoadedModel(const std::filesystem::path& directory);
+  /// Throws DataError for files that do not make a Qwen2 model, EnvironmentError for a device that
+  /// is not there.
+  LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
 
   /// A decoding forward with `slots` sequences of at most `capacity` positions.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(std::int32_t slots,

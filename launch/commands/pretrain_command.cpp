@@ -311,7 +311,7 @@ void export_model(const Job& job, const ModelState& model) {
 ExitCode pretrain(const Job& job) {
   const HangWatchdog watchdog(job.clock);
   const std::unique_ptr<KernelSet> kernels =
-      make_common_kernel_set(job.comm, DeviceChoice::automatic);
+      make_common_kernel_set(job.comm, job.config.pretrain.device);
   job.directory.set_device(describe_device(kernels->device(), local_rank(job.comm)));
   job.directory.set_status("running", "pretrain");
   std::optional<ConversationSamples> samples;

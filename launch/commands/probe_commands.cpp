@@ -141,7 +141,7 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
 }  // namespace
 
 ExitCode probe_logits_command(const ProbeOptions& options) {
-  LoadedModel model(options.model);
+  LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
   const auto inference = model.inference(1, static_cast<std::int64_t>(longest(sequences)));
   std::vector<std::vector<float>> logits;
@@ -180,7 +180,7 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
   packing.kept = choice<KeptOffsets>(
       "--kept", options.kept,
       {{"from_first_difference", KeptOffsets::from_first_difference}, {"all", KeptOffsets::all}});
-  LoadedModel model(options.model);
+  LoadedModel model(options.model, options.device);
   const PackedInput input = read_packed(options.packed, model.config.vocabulary_size);
   packing.eos_ids = input.eos_ids;
   const PackedBatch batch = pack_samples(std::span(&input.sample, 1), packing, 1.0F);
@@ -216,7 +216,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   const bool shrinking =
       choice<bool>("--window", options.window, {{"shrinking", true}, {"running", false}});
   const bool greedy = choice<bool>("--method", options.method, {{"ar", true}, {"jacobi", false}});
-  LoadedModel model(options.model);
+  LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
   std::vector<std::unique_ptr<SequenceDecoder>> decoders;
   std::int64_t capacity = 1;

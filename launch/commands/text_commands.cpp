@@ -104,7 +104,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   }
   messages.push_back({"user", options.prompt});
   const std::string text = ChatTemplate::load(options.model).render(messages, true);
-  LoadedModel model(options.model);
+  LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
   DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids};
   JacobiOptions jacobi;

@@ -42,8 +42,6 @@ constexpr FieldKind kOperational = FieldKind::operational;
 
 constexpr EnumName<ComputeType> kComputeTypes[] = {{ComputeType::float32, "float32"},
                                                    {ComputeType::bfloat16, "bfloat16"}};
-constexpr EnumName<DeviceChoice> kDevices[] = {
-    {DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}};
 constexpr EnumName<PromptSample> kSamples[] = {{PromptSample::first, "first"},
                                                {PromptSample::random, "random"}};
 constexpr EnumName<StoredStates> kStoredStates[] = {{StoredStates::all, "all"},
@@ -81,7 +79,7 @@ void add_model(FieldList& fields, ModelSettings& model) {
   fields.in("model");
   fields.add("source", model.source, kOperational);  // its content is hashed into the identity
   fields.add_enum("compute", model.compute, kIdentity, kComputeTypes);
-  fields.add_enum("device", model.device, kOperational, kDevices);
+  fields.add_enum("device", model.device, kOperational, kDeviceNames);
   fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes);
 }
 
@@ -299,6 +297,7 @@ void PretrainConfig::validate() const {
           "pretrain.output is missing: name the model directory to write");
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
+  expect_device("pretrain.device", pretrain.device);
   validate_model(pretrain);
   train.validate();
   checkpoint.validate();
@@ -312,6 +311,7 @@ std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   fields.add("tokenizer", pretrain.tokenizer, kOperational);
   fields.add("output", pretrain.output, kOperational);
   fields.add("files", pretrain.files, kOperational);
+  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames);
   fields.add("question_field", pretrain.question_field, kIdentity);
   fields.add("answer_field", pretrain.answer_field, kIdentity);
   fields.add("hidden_size", pretrain.hidden_size, kIdentity);

@@ -12,6 +12,10 @@
 
 namespace jforge {
 
+/// How files and command lines write a device.
+inline constexpr EnumName<DeviceChoice> kDeviceNames[] = {
+    {DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}};
+
 /// Every key of a job's configuration file, bound to `config`; [[rounds]] once for each of
 /// config.rounds.
 [[nodiscard]] std::vector<ConfigField> job_fields(JobConfig& config);
@@ -27,6 +31,7 @@ struct PretrainSettings {
   std::filesystem::path tokenizer;  ///< Directory with the tokenizer files.
   std::filesystem::path output;     ///< Hugging Face directory to write.
   std::vector<std::string> files;   ///< JSONL of question and answer.
+  DeviceChoice device = DeviceChoice::automatic;
   std::string question_field = "question";
   std::string answer_field = "answer";
   std::int64_t hidden_size = 128;

@@ -16,9 +16,9 @@ python3 launch/quickstart/make_word_problems.py --out "$data"
 python3 launch/quickstart/make_tokenizer.py --data "$data/train.jsonl.gz" --out "$data/tokenizer"
 rm -rf "$run"
 # The shipped model was trained on the CPU; a device gives other last bits.
-CUDA_VISIBLE_DEVICES= launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml \
-  --set "run.directory=$run" --set "pretrain.tokenizer=$data/tokenizer" --set "pretrain.output=$run/model" \
-  --set "pretrain.files=[\"$data/train.jsonl.gz\"]"
+launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml \
+  --set pretrain.device=cpu --set "run.directory=$run" --set "pretrain.tokenizer=$data/tokenizer" \
+  --set "pretrain.output=$run/model" --set "pretrain.files=[\"$data/train.jsonl.gz\"]"
 mkdir -p "$destination"
 cp "$data/prompts.jsonl.gz" "$data/test.jsonl.gz" "$destination/"
 rm -rf "${destination:?}/model"

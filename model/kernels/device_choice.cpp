@@ -1,5 +1,7 @@
 #include "model/kernels/device_choice.h"
 
+#include <fmt/format.h>
+
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
@@ -27,6 +29,14 @@ int device_index(int local_rank) {
 }
 
 }  // namespace
+
+void expect_device(std::string_view name, DeviceChoice choice) {
+  try {
+    static_cast<void>(resolve_device(choice));
+  } catch (const EnvironmentError& error) {
+    throw EnvironmentError(fmt::format("{} = \"cuda\": {}", name, error.what()));
+  }
+}
 
 std::string describe_device(Device device, int local_rank) {
   if (device == Device::cpu) {

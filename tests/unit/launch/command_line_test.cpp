@@ -48,12 +48,14 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
   }
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"tokenize", "--model", "m", "--decode"},
-           {"decode", "--model", "m", "--prompt", "p", "--method", "ar", "--trace"},
+           {"decode", "--model", "m", "--prompt", "p", "--method", "ar", "--trace", "--device",
+            "cpu"},
            {"export", "checkpoint", "out", "--dtype", "float32"},
            {"verify", "p"},
            {"inspect", "p"},
            {"probe", "logits", "--model", "m", "--tokens", "t", "--out", "o"},
-           {"probe", "loss", "--model", "m", "--packed", "p", "--out", "o", "--ar-weight", "1"},
+           {"probe", "loss", "--model", "m", "--packed", "p", "--out", "o", "--ar-weight", "1",
+            "--device", "auto"},
            {"probe", "decode", "--model", "m", "--tokens", "t", "--method", "jacobi", "--out",
             "o"}}) {
     const Parsed parsed = parse(words);
@@ -73,7 +75,8 @@ TEST(CommandLine, MistakesAreUsageErrors) {
            {"generate", "c.toml", "--round", "one"},
            {"verify"},
            {"probe"},
-           {"decode", "--model", "m", "--prompt", "p", "--block-size", "0"}}) {
+           {"decode", "--model", "m", "--prompt", "p", "--block-size", "0"},
+           {"decode", "--model", "m", "--prompt", "p", "--device", "gpu"}}) {
     const Parsed parsed = parse(words);
     EXPECT_FALSE(parsed.line.has_value());
     EXPECT_EQ(parsed.exit_code, ExitCode::usage);

@@ -228,6 +228,8 @@ TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {
     return std::string("accepted");
   };
   EXPECT_EQ(said("pretrain.num_heads=8"), "accepted");
+  EXPECT_EQ(said("pretrain.device=cpu"), "accepted");
+  EXPECT_THAT(said("pretrain.device=gpu"), HasSubstr("pretrain.device"));
   for (const char* key :
        {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
         "max_position_embeddings", "rope_theta", "rms_norm_eps"}) {

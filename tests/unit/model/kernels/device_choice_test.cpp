@@ -30,6 +30,13 @@ TEST(DeviceChoice, WithoutADeviceAutomaticIsTheCpuAndCudaIsRefused) {
   if (!built_with_cuda()) {
     EXPECT_EQ(find_cuda_devices().problem, "");
   }
+  EXPECT_NO_THROW(expect_device("model.device", DeviceChoice::automatic));
+  try {
+    expect_device("pretrain.device", DeviceChoice::cuda);
+    FAIL() << "no exception";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), ::testing::StartsWith("pretrain.device = \"cuda\": "));
+  }
   try {
     static_cast<void>(make_cuda_kernel_set(0));
     FAIL() << "no exception";
