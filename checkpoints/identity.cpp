@@ -22,7 +22,10 @@ std::string value_of(const Identity& identity, const std::string& key) {
 
 bool is_accepted(const IdentityDifference& difference, const std::vector<std::string>& keys,
                  const std::vector<IdentityDifference>& earlier) {
-  if (std::ranges::find(keys, difference.key) != keys.end()) {
+  const auto names = [&](const std::string& key) {
+    return difference.key == key || difference.key.starts_with(key + ".");
+  };
+  if (std::ranges::any_of(keys, names)) {
     return true;
   }
   std::string value = difference.recorded;
@@ -64,7 +67,7 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
   if (!refused.empty()) {
     throw ConfigError(holder + " belongs to another configuration: " + refused +
                       "; use another run.directory, or --accept-change KEY for keys of later "
-                      "rounds");
+                      "rounds (rounds.2 names all of the third's)");
   }
 }
 

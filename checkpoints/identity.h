@@ -26,8 +26,9 @@ struct IdentityDifference {
                                                                    const Identity& present);
 
 /// Throws ConfigError naming `holder` (what the recorded identity belongs to) and, key by key, the
-/// recorded and the present value, but for the keys in `accepted` and for what the changes in
-/// `earlier` (in the order in which they were made) lead to.
+/// recorded and the present value, but for the keys in `accepted` ("rounds.2" names all that
+/// begin with "rounds.2.") and for what the changes in `earlier` (in the order in which they were
+/// made) lead to.
 void expect_same_identity(const std::string& holder, const Identity& recorded,
                           const Identity& present, const std::vector<std::string>& accepted,
                           const std::vector<IdentityDifference>& earlier = {});

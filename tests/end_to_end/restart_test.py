@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import tiny_model
-from harness import CONFIG, EndToEndTest
+from harness import CONFIG, EVALUATE, EndToEndTest
 
 USAGE = 2
 
@@ -89,6 +89,25 @@ class FinishedRun(EndToEndTest):
         tensors = tiny_model.read_safetensors(run / "model" / "model.safetensors")
         self.assertEqual({"BF16"}, {dtype for dtype, _, _ in tensors.values()})
         self.assertEqual(written, samples.stat().st_mtime_ns, "the base model's samples are current")
+
+    def test_a_round_added_later_ends_with_the_bytes_of_one_planned_from_the_start(self):
+        third = "[[rounds]]\nblock_size = 4\nnoise_window = 2\nsteps = 2\n[train]"
+        planned, planned_run = self.config("planned", (CONFIG + EVALUATE).replace("[train]", third))
+        config, run = self.config("added")
+        self.jforge("run", planned, ranks=2)
+        self.jforge("run", config, ranks=2)
+        before = self.summary(run)
+        config.write_text(config.read_text(encoding="utf-8").replace("[train]", third), encoding="utf-8")
+        self.assertIn("rounds.2.steps", self.jforge("run", config, ranks=2, expect=USAGE).lines()[0])
+        added = self.jforge("run", config, "--accept-change", "rounds.2", ranks=2)
+        for number in (1, 2):
+            self.assertNotIn(f"train round {number}:", added.err)
+        self.assertEqual((planned_run / "model" / "model.safetensors").read_bytes(),
+                         (run / "model" / "model.safetensors").read_bytes())
+        self.assertEqual(before["base"], self.summary(run)["base"])
+        self.assertEqual(self.summary(planned_run)["final"]["gsm8k"]["jacobi"]["tpf"],
+                         self.summary(run)["final"]["gsm8k"]["jacobi"]["tpf"])
+        self.jforge("run", config, ranks=2)
 
 
 class SlowCheckpoint(EndToEndTest):

@@ -52,6 +52,15 @@ TEST(Identity, OnlyTheAcceptedKeysMayChange) {
   EXPECT_EQ(refusal(recorded, present, {"rounds.1.window", "rounds.1.window_x"}), "");
 }
 
+TEST(Identity, ASectionNamesAllItsKeys) {
+  const Identity present = {
+      {"rounds.1.steps", "4"}, {"rounds.1.mask", "noise"}, {"rounds.10.steps", "4"}};
+  EXPECT_THAT(refusal({}, present, {"rounds.1"}),
+              AllOf(HasSubstr("rounds.10.steps"), Not(HasSubstr("rounds.1."))));
+  EXPECT_EQ(refusal({}, present, {"rounds.1", "rounds.10"}), "");
+  EXPECT_THAT(refusal({}, present, {"rounds.1."}), HasSubstr("rounds.1.steps"));
+}
+
 TEST(Identity, AnEarlierAcceptedChangeHoldsForWhatIsOlder) {
   const std::vector<IdentityDifference> earlier = {
       {"a", "1", "2"}, {"b", "1", "9"}, {"a", "2", "3"}};
