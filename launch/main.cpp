@@ -43,6 +43,9 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
   const jforge::FailureText failure = jforge::describe_failure(error);
   const bool several = session != nullptr && session->world().size() > 1;
   const bool on_all_ranks = known != nullptr && known->on_all_ranks();
+  if (session != nullptr) {
+    session->clock().enter("report a failure", session->limit_seconds() + kReportPatience.count());
+  }
   if (!on_all_ranks || session->world().rank() == 0) {
     // An error that all ranks throw names its rank already.
     const std::string where =
@@ -74,6 +77,8 @@ int main(int argc, char** argv) {
     if (line) {
       initialise_log(rank);
       if (session) {
+        // The command enters phases of its own; how long one process works, nobody can know.
+        session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
       }
       install_signal_handlers();
@@ -81,8 +86,12 @@ int main(int argc, char** argv) {
       if (line->distributed || rank == 0) {
         exit_code = line->run(session ? &*session : nullptr);
       }
+      if (session && !line->distributed) {
+        session->world().barrier();
+      }
     }
     if (session) {
+      fault_point("end");
       session->finalize();
     }
     close_log();

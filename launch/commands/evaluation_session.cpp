@@ -34,6 +34,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
     : comm_(session.world().duplicate()),
       requests_(session.world().duplicate()),
       replies_(session.world().duplicate()),
+      clock_(session.clock()),
       out_(settings.out.empty() ? settings.default_out : settings.out),
       folder_(settings.folder) {
   const std::string text =
@@ -52,7 +53,6 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
                                      config_.generate.lease_seconds};
   heartbeats.validate();
   clock_.enter("start", config_.run.hang_limit_seconds);
-  watchdog_.emplace(clock_);
   if (root()) {
     coordinator_.emplace(requests_, replies_, mailbox_, heartbeats);
   }
@@ -127,6 +127,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
     spdlog::warn("stopped; every finished sample is safe, run the same command again to go on");
   }
   lock_.reset();
+  clock_.enter("close", config_.run.hang_limit_seconds);
   control_->close();
   // The other ranks' last messages are sent before their channels close; the barrier makes them
   // arrive first.

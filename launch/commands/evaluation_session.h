@@ -57,13 +57,12 @@ class EvaluationSession {
   Communicator comm_;
   Communicator requests_;
   Communicator replies_;
+  PhaseClock& clock_;
   JobConfig config_;
   std::filesystem::path model_directory_;
   std::filesystem::path out_;
   std::string folder_;
   std::string name_;
-  PhaseClock clock_;
-  std::optional<HangWatchdog> watchdog_;
   InProcessMailbox mailbox_;
   std::optional<Coordinator> coordinator_;
   std::optional<ControlChannel> control_;

@@ -335,8 +335,7 @@ class GradeSession {
 
 ExitCode grade_command(const GradeOptions& options, const MpiSession& session) {
   Communicator comm = session.world().duplicate();
-  PhaseClock clock;
-  const HangWatchdog watchdog(clock);
+  PhaseClock& clock = session.clock();
   std::optional<GradeSession> grading;
   (void)agree(comm, false, [&] {
     grading.emplace(options, comm);

@@ -19,6 +19,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "workers/common_kernels.h"
@@ -50,6 +51,7 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   std::map<std::string, std::string> identity = identity_values(job_fields(config));
   std::string hashes;
   const bool ignored = agree(comm, false, [&] {
+    fault_point("identity");
     if (comm.rank() == 0) {
       const auto tokenizer = BytePairTokenizer::load(config.model.source);
       expect_tokenizer_fits(config.model.source, tokenizer, read_hf_config(config.model.source));
@@ -90,21 +92,18 @@ class Job {
       : comm_(session.world().duplicate()),
         requests_(session.world().duplicate()),
         replies_(session.world().duplicate()),
+        clock_(session.clock()),
         config_(load_config(options)),
+        coordinator_(start_coordinator()),
+        control_(comm_.rank() == 0 ? make_in_process_link(mailbox_)
+                                   : make_mpi_link(requests_, replies_, 0),
+                 clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}}),
+        identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
-        kernels_(make_common_kernel_set(comm_, config_.model.device)),
-        watchdog_(clock_) {
+        kernels_(make_common_kernel_set(comm_, config_.model.device)) {
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
-    if (comm_.rank() == 0) {
-      coordinator_.emplace(
-          requests_, replies_, mailbox_,
-          CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
-    }
-    control_.emplace(
-        comm_.rank() == 0 ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
-        clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}});
-    WorkerServices services{comm_, *kernels_, *control_, clock_, {}, {}, {}, {}};
+    WorkerServices services{comm_, *kernels_, control_, clock_, {}, {}, {}, {}};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
     services.on_evaluation = [this](const EvaluationProgress& progress) {
       if (comm_.rank() == 0) {
@@ -149,8 +148,19 @@ class Job {
     JobConfig config = read_job_config(text, options.config.string(), options.overrides);
     config.validate(comm_.size());
     expect_round(options, config);
-    identity_ = job_identity(comm_, config);
     return config;
+  }
+
+  // Before anything that takes long: from here on a silent rank ends the job, while the hashing of
+  // a large model or a slow disk is no hang.
+  std::unique_ptr<Coordinator> start_coordinator() {
+    clock_.enter("start", 0);
+    if (comm_.rank() != 0) {
+      return nullptr;
+    }
+    return std::make_unique<Coordinator>(
+        requests_, replies_, mailbox_,
+        CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
   }
 
   ExitCode run_commands(const CommandSource& source) {
@@ -259,7 +269,10 @@ class Job {
     // Rank 0 may still be writing run.json to a slow disk; a rank whose control channel is closed
     // sends no more heartbeats and would be taken for lost.
     comm_.barrier();
-    control_->close();
+    // Nothing slow is left to do, and nobody watches a rank whose channel is closed.
+    clock_.enter("close", config_.run.hang_limit_seconds);
+    control_.close();
+    fault_point("close");
     if (coordinator_) {
       // The other ranks' last messages are sent before their channels close; the barrier makes them
       // arrive first.
@@ -277,22 +290,22 @@ class Job {
   Communicator comm_;
   Communicator requests_;
   Communicator replies_;
-  std::map<std::string, std::string> identity_;
+  PhaseClock& clock_;
   JobConfig config_;
+  InProcessMailbox mailbox_;
+  std::unique_ptr<Coordinator> coordinator_;  ///< Rank 0's.
+  ControlChannel control_;
+  std::map<std::string, std::string> identity_;
   RunDirectory directory_;
   std::unique_ptr<KernelSet> kernels_;
-  PhaseClock clock_;
-  HangWatchdog watchdog_;
-  InProcessMailbox mailbox_;
   ProgressDisplay display_;
-  std::optional<Coordinator> coordinator_;
-  std::optional<ControlChannel> control_;
   std::optional<JobWorker> worker_;
   std::string main_table_;
   bool memory_checked_ = false;
 };
 
 ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
+  session.clock().enter("plan", 0);
   const std::string text = read_and_broadcast(session.world(), options.config);
   const JobConfig config = read_job_config(text, options.config.string(), options.overrides);
   config.validate(session.world().size());

@@ -309,7 +309,6 @@ void export_model(const Job& job, const ModelState& model) {
 }
 
 ExitCode pretrain(const Job& job) {
-  const HangWatchdog watchdog(job.clock);
   const std::unique_ptr<KernelSet> kernels =
       make_common_kernel_set(job.comm, job.config.pretrain.device);
   job.directory.set_device(describe_device(kernels->device(), local_rank(job.comm)));
@@ -365,10 +364,12 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
       fmt::print("{}", describe_pretraining(config, comm.size()));
     }
   } else {
+    // Whether another host's job holds the directory takes a minute to find out.
+    PhaseClock& clock = session.clock();
+    clock.enter("start", config.run.hang_limit_seconds + 120);
     const Identity identity = pretrain_identity(comm, config);
     RunDirectory directory(comm, {config.run.directory, write_toml(pretrain_fields(config)),
                                   identity, options.accept_changes, options.resume == "never"});
-    PhaseClock clock;
     try {
       code = pretrain({comm, config, options, identity, directory, clock});
     } catch (const std::exception& error) {

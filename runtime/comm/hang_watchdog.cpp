@@ -36,9 +36,11 @@ double poll_seconds(double deadline_seconds) {
   std::promise<void> written;
   auto done = written.get_future();
   std::thread([&] {
-    spdlog::critical(message);
-    spdlog::default_logger()->flush();
-    written.set_value();
+    if (const auto logger = spdlog::default_logger()) {  // not after close_log()
+      logger->critical(message);
+      logger->flush();
+      written.set_value();
+    }
   }).detach();
   if (done.wait_for(std::chrono::seconds(2)) != std::future_status::ready) {
     const std::string line = message + "\n";

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -41,6 +43,22 @@ void wait_politely(MPI_Request& request, std::size_t bytes) {
       sleep = std::min(longest, sleep + std::chrono::microseconds(1000));
     }
   }
+}
+
+double mpi_limit_seconds() {
+  constexpr double kDefaultSeconds = 600;
+  const char* const text = std::getenv("JFORGE_MPI_LIMIT_SECONDS");
+  if (text == nullptr) {
+    return kDefaultSeconds;
+  }
+  double seconds = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [read, error] = std::from_chars(text, end, seconds);
+  if (error != std::errc() || read != end || !(seconds >= 1)) {
+    throw ConfigError("JFORGE_MPI_LIMIT_SECONDS is \"" + std::string(text) +
+                      "\": give a number of seconds, at least 1, or unset it");
+  }
+  return seconds;
 }
 }  // namespace
 
@@ -104,7 +122,8 @@ std::optional<ReceivedMessage> Communicator::try_receive() const {
   return received;
 }
 
-MpiSession::MpiSession(int* argc, char*** argv) {
+MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_seconds()) {
+  clock_.enter("start MPI", limit_seconds_);
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     throw EnvironmentError(
@@ -121,16 +140,19 @@ MpiSession::MpiSession(int* argc, char*** argv) {
   check(MPI_Comm_rank(handle->collectives, &handle->rank));
   check(MPI_Comm_size(handle->collectives, &handle->size));
   world_ = Communicator(std::move(handle));
+  clock_.enter("run", 0);
 }
 
 MpiSession::~MpiSession() = default;
 
 void MpiSession::finalize() {
   expect(world_.has_value(), "MPI is finalized already");
+  clock_.enter("end MPI", limit_seconds_);
   world_->barrier();
   world_->close();
   world_.reset();
   check(MPI_Finalize());
+  clock_.enter("ended", 0);
 }
 
 void MpiSession::abort(int exit_code) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/hang_watchdog.h"
 #include "runtime/ids.h"
 
 namespace jforge {
@@ -56,9 +57,12 @@ class Communicator {
 };
 
 /// First object in main. Initialises MPI with MPI_THREAD_MULTIPLE and throws EnvironmentError when
-/// it is not granted.
+/// it is not granted. It watches the process's clock (HangWatchdog): from before MPI starts until
+/// it has ended, since a rank that never gets there leaves the others waiting in calls without a
+/// time limit.
 class MpiSession {
  public:
+  /// Throws ConfigError for a JFORGE_MPI_LIMIT_SECONDS that is no number of at least 1.
   MpiSession(int* argc, char*** argv);
   /// Without finalize() the destructor does nothing: the process is ending because of an error.
   ~MpiSession();
@@ -66,12 +70,20 @@ class MpiSession {
   MpiSession& operator=(const MpiSession&) = delete;
 
   [[nodiscard]] const Communicator& world() const noexcept { return *world_; }
+  /// What this process is doing; the session itself enters "start MPI" and "end MPI", and no
+  /// deadline holds in between until somebody enters a phase that has one.
+  [[nodiscard]] PhaseClock& clock() const noexcept { return clock_; }
+  /// How long MPI may take to start, and to end: JFORGE_MPI_LIMIT_SECONDS, or 600.
+  [[nodiscard]] double limit_seconds() const noexcept { return limit_seconds_; }
   /// Collective: barrier, free, MPI_Finalize. All durable work must be done.
   void finalize();
   /// Ends every rank at once with this exit code. Does not return.
   [[noreturn]] static void abort(int exit_code);
 
  private:
+  double limit_seconds_;
+  mutable PhaseClock clock_;
+  HangWatchdog watchdog_{clock_};
   std::optional<Communicator> world_;
 };
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """NaN, a frozen rank, an exception, a silent exit: the job ends by itself, names the rank and can be resumed."""
 
+import os
+import signal
+import time
 import unittest
 
 from harness import EndToEndTest
@@ -56,6 +59,33 @@ class FailingRank(EndToEndTest):
                 self.assertEqual(70, result.code, str(result))
                 self.assertLess(result.seconds, 20, str(result))
                 self.assertRegex(result.err, r"rank 0 \(host \S+, pid \d+\) is silent")
+
+    def test_rank_frozen_before_or_after_the_phases_is_found(self):
+        """While the job starts, while it closes, and in MPI's own end."""
+        os.environ["JFORGE_MPI_LIMIT_SECONDS"] = "5"
+        self.addCleanup(os.environ.pop, "JFORGE_MPI_LIMIT_SECONDS")
+        for place in ("identity", "close", "end"):
+            for rank in (0, 1):
+                with self.subTest(place=place, rank=rank):
+                    _, result = self.fail_and_resume(f"stop-{place}-{rank}", f"stop@{place}:{rank}:1", "--set",
+                                                     "run.heartbeat_limit_seconds=5", "--set",
+                                                     "run.hang_limit_seconds=10")
+                    self.assertEqual(70, result.code, str(result))
+                    self.assertLess(result.seconds, 40, str(result))
+
+    def test_rank_frozen_before_mpi_has_started_is_found(self):
+        os.environ["JFORGE_MPI_LIMIT_SECONDS"] = "5"
+        self.addCleanup(os.environ.pop, "JFORGE_MPI_LIMIT_SECONDS")
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                config, run = self.config(f"stop-first-{rank}")
+                process = self.start(self.command("run", config, "--set", "run.heartbeat_limit_seconds=5", ranks=2))
+                while len(ranks := self.ranks_of(process)) <= rank and process.poll() is None:
+                    time.sleep(0.001)
+                os.kill(ranks[rank], signal.SIGSTOP)
+                self.assertEqual(70, self.finish(process).code)
+                self.expect_no_processes()
+                self.assertFalse((run / "run.json").exists(), "the rank was not frozen in time")
 
     def test_failed_rank_waits_for_the_others_without_a_deadline(self):
         """It has said what happened; that the others are long in learning of it is no hang of its own."""

@@ -189,6 +189,16 @@ class EndToEndTest(unittest.TestCase):
                     found.append(int(entry))
         return found
 
+    def ranks_of(self, process):
+        """Process ids of the job's ranks, without mpirun and its shell."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                name = pathlib.Path("/proc", str(pid), "comm").read_text(encoding="utf-8").strip()
+                if pid != process.pid and name == pathlib.Path(BINARY).name[:15]:
+                    found.append(pid)
+        return sorted(found)
+
     def expect_no_processes(self, seconds=10):
         """After a failure nothing may be left running."""
         end = time.monotonic() + seconds
