@@ -24,11 +24,11 @@ void abort_for_lost_rank(Rank rank, const std::string& table) {
 }  // namespace
 
 void CoordinatorConfig::validate() const {
-  if (heartbeat_limit_seconds < 3) {
+  if (!(heartbeat_limit_seconds >= 2)) {
     throw ConfigError(
-        "run.heartbeat_limit_seconds must be at least 3 (heartbeats come once a second)");
+        "run.heartbeat_limit_seconds must be at least 2 (heartbeats come once a second)");
   }
-  if (lease_seconds < 1) {
+  if (!(lease_seconds >= 1)) {
     throw ConfigError("generate.lease_seconds must be at least 1");
   }
 }

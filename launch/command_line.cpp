@@ -120,6 +120,7 @@ void add_grade(CLI::App& app, CommandLine& line) {
       ->check(CLI::PositiveNumber);
   sub->add_flag("--allow-missing", options->allow_missing,
                 "Grade what is there when problems have no completion");
+  sub->add_option("--inject", line.inject)->group("");
   sub->callback([&line, options] {
     line.distributed = true;
     line.run = [options](const MpiSession* session) { return grade_command(*options, *session); };

@@ -56,7 +56,7 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm, DeviceChoice choice) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     kernels = make_kernel_set(choice, place);
     if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
       warn_of_unused_devices();

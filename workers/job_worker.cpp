@@ -343,7 +343,7 @@ bool JobWorker::execute(const Command& command) {
 bool JobWorker::import_prompts() {
   services_.clock.enter("import", 0);
   bool stopped = false;
-  const bool ignored = agree(services_.comm, false, [&] {
+  together(services_.comm, [&] {
     if (services_.comm.rank() != 0) {
       return;
     }
@@ -368,7 +368,6 @@ bool JobWorker::import_prompts() {
       stopped = true;
     }
   });
-  (void)ignored;
   identify_prompts();
   return !agree(services_.comm, stopped || stop_requested(), {});
 }
@@ -489,11 +488,10 @@ bool JobWorker::evaluate(const std::string& name) {
   bool finished = false;
   {
     std::unique_ptr<ModelState> model;
-    const bool ignored = agree(services_.comm, false, [&] {
+    together(services_.comm, [&] {
       model = std::make_unique<ModelState>(directory, 1, account);
       model->load_hf(directory);
     });
-    (void)ignored;
     finished = evaluate_model(config_.evaluate,
                               {name, model->config(), model->table(), model->weights(), directory},
                               {services_.comm, services_.kernels, services_.clock, config_.run.seed,

@@ -32,38 +32,31 @@ void refuse_as_a_run_does(const JobConfig& config) {
 
 EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& settings)
     : comm_(session.world().duplicate()),
-      requests_(session.world().duplicate()),
-      replies_(session.world().duplicate()),
       clock_(session.clock()),
       out_(settings.out.empty() ? settings.default_out : settings.out),
       folder_(settings.folder) {
-  const std::string text =
-      settings.config.empty() ? std::string() : read_and_broadcast(comm_, settings.config);
-  config_ = read_job_config(text, settings.config.string(), settings.overrides);
-  model_directory_ = settings.model.empty() ? config_.model.source : settings.model;
-  if (model_directory_.empty()) {
-    throw ConfigError("no model given: use --model or [model] source");
-  }
-  refuse_as_a_run_does(config_);
+  load_configuration(comm_, settings.config, [&](const std::string& text) {
+    config_ = read_job_config(text, settings.config.string(), settings.overrides);
+    model_directory_ = settings.model.empty() ? config_.model.source : settings.model;
+    if (model_directory_.empty()) {
+      throw ConfigError("no model given: use --model or [model] source");
+    }
+    refuse_as_a_run_does(config_);
+  });
   // "DIR/" and "DIR/." are called DIR.
   const auto absolute = std::filesystem::absolute(model_directory_ / "").lexically_normal();
   name_ = settings.name.empty() ? absolute.parent_path().filename().string() : settings.name;
   name_ = name_.empty() ? "model" : name_;
-  const CoordinatorConfig heartbeats{config_.run.heartbeat_limit_seconds,
-                                     config_.generate.lease_seconds};
-  heartbeats.validate();
   clock_.enter("start", config_.run.hang_limit_seconds);
-  if (root()) {
-    coordinator_.emplace(requests_, replies_, mailbox_, heartbeats);
-  }
-  control_.emplace(root() ? make_in_process_link(mailbox_) : make_mpi_link(requests_, replies_, 0),
-                   clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}});
+  control_.emplace(
+      comm_, clock_,
+      CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
   kernels_ = make_common_kernel_set(comm_, config_.model.device);
 }
 
 bool EvaluationSession::load_model() {
   clock_.enter("load the model", config_.run.hang_limit_seconds);
-  (void)agree(comm_, false, [&] {
+  together(comm_, [&] {
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
     model_->load_hf(model_directory_);
     if (root()) {
@@ -107,7 +100,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   display_.end();
   // The others sleep meanwhile: what rank 0 measures wants the cores for itself.
   WorkQueue rest(comm_, {}, 1);
-  (void)agree(comm_, false, [&] {
+  together(comm_, [&] {
     clock_.enter("report", 0);
     try {
       if (finished && root()) {
@@ -128,16 +121,8 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   }
   lock_.reset();
   clock_.enter("close", config_.run.hang_limit_seconds);
-  control_->close();
-  // The other ranks' last messages are sent before their channels close; the barrier makes them
-  // arrive first.
-  comm_.barrier();
-  if (coordinator_) {
-    coordinator_->close();
-  }
+  control_->close(comm_);
   comm_.close();
-  requests_.close();
-  replies_.close();
   return finished ? ExitCode::ok : ExitCode::interrupted;
 }
 

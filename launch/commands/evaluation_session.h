@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/coordinator.h"
+#include "coordinator/control_plane.h"
 #include "coordinator/run_lock.h"
 #include "launch/commands/progress_display.h"
 #include "runtime/comm/hang_watchdog.h"
@@ -19,7 +19,6 @@
 #include "workers/evaluate/evaluator.h"
 #include "workers/job_config.h"
 #include "workers/model_state.h"
-#include "workers/protocol/control_channel.h"
 
 namespace jforge {
 
@@ -55,17 +54,13 @@ class EvaluationSession {
 
  private:
   Communicator comm_;
-  Communicator requests_;
-  Communicator replies_;
   PhaseClock& clock_;
   JobConfig config_;
   std::filesystem::path model_directory_;
   std::filesystem::path out_;
   std::string folder_;
   std::string name_;
-  InProcessMailbox mailbox_;
-  std::optional<Coordinator> coordinator_;
-  std::optional<ControlChannel> control_;
+  std::optional<ControlPlane> control_;
   std::unique_ptr<KernelSet> kernels_;
   std::optional<RunLock> lock_;  ///< Rank 0's, on out_.
   MemoryAccount account_{"evaluation"};

@@ -11,14 +11,15 @@
 #include <thread>
 #include <utility>
 
+#include "coordinator/control_plane.h"
 #include "data/prompts/record_stream.h"
 #include "data/tasks/code/code_tasks.h"
 #include "data/tasks/code/json_tree.h"
 #include "launch/commands/commands.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/hang_watchdog.h"
 #include "runtime/durable_file.h"
+#include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/host_programs.h"
@@ -296,6 +297,7 @@ class GradeSession {
       }
     };
     while (const auto next = queue.peek(/*wait=*/true)) {
+      fault_point("grade");
       queue.pop();
       attend_while([&] { return pool.full(); });
       if (queue.stopped()) {
@@ -336,8 +338,10 @@ class GradeSession {
 ExitCode grade_command(const GradeOptions& options, const MpiSession& session) {
   Communicator comm = session.world().duplicate();
   PhaseClock& clock = session.clock();
+  ControlPlane control(comm, clock, {});
+  clock.enter("read the completions", 0);
   std::optional<GradeSession> grading;
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     grading.emplace(options, comm);
     grading->prepare();
   });
@@ -347,18 +351,20 @@ ExitCode grade_command(const GradeOptions& options, const MpiSession& session) {
   }
   std::string lines;
   const bool finished = grading->grade(programs, clock, lines);
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     if (!finished) {
       throw Interrupted("stopped on request; no verdicts were written: run again");
     }
   });
   clock.enter("write the verdicts", 0);
   const std::vector<std::string> shares = gather_texts(comm, lines, 0);
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     if (comm.rank() == 0) {
       grading->publish(shares);
     }
   });
+  clock.enter("close", kHangSeconds);
+  control.close(comm);
   comm.close();
   return ExitCode::ok;
 }

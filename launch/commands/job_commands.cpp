@@ -7,7 +7,7 @@
 
 #include "checkpoints/hf_model.h"
 #include "checkpoints/tokenizer_fit.h"
-#include "coordinator/coordinator.h"
+#include "coordinator/control_plane.h"
 #include "coordinator/phase_machine.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "launch/commands/commands.h"
@@ -50,7 +50,7 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
 std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
   std::map<std::string, std::string> identity = identity_values(job_fields(config));
   std::string hashes;
-  const bool ignored = agree(comm, false, [&] {
+  together(comm, [&] {
     fault_point("identity");
     if (comm.rank() == 0) {
       const auto tokenizer = BytePairTokenizer::load(config.model.source);
@@ -58,7 +58,6 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
       hashes = hf_model_hash(config.model.source) + " " + tokenizer.content_hash();
     }
   });
-  (void)ignored;
   hashes = broadcast_text(comm, hashes, 0);
   identity["model.hash"] = hashes.substr(0, hashes.find(' '));
   identity["tokenizer.hash"] = hashes.substr(hashes.find(' ') + 1);
@@ -85,25 +84,31 @@ void expect_round(const JobOptions& options, const JobConfig& config) {
   }
 }
 
+JobConfig load_job_config(const Communicator& comm, const JobOptions& options) {
+  JobConfig config;
+  load_configuration(comm, options.config, [&](const std::string& text) {
+    config = read_job_config(text, options.config.string(), options.overrides);
+    config.validate(comm.size());
+    expect_round(options, config);
+  });
+  return config;
+}
+
 /// Everything that lives as long as a job on this rank, in order of construction.
 class Job {
  public:
   Job(const JobOptions& options, const MpiSession& session)
       : comm_(session.world().duplicate()),
-        requests_(session.world().duplicate()),
-        replies_(session.world().duplicate()),
         clock_(session.clock()),
         config_(load_config(options)),
-        coordinator_(start_coordinator()),
-        control_(comm_.rank() == 0 ? make_in_process_link(mailbox_)
-                                   : make_mpi_link(requests_, replies_, 0),
-                 clock_, ControlChannel::Silence{config_.run.heartbeat_limit_seconds, {}}),
+        control_(comm_, clock_,
+                 {config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds}),
         identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
         kernels_(make_common_kernel_set(comm_, config_.model.device)) {
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
-    WorkerServices services{comm_, *kernels_, control_, clock_, {}, {}, {}, {}};
+    WorkerServices services{comm_, *kernels_, control_.channel(), clock_, {}, {}, {}, {}};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
     services.on_evaluation = [this](const EvaluationProgress& progress) {
       if (comm_.rank() == 0) {
@@ -114,8 +119,8 @@ class Job {
       show_step(round, metrics);
     };
     services.on_prompt = [this] {
-      if (coordinator_) {
-        display_.generation(coordinator_->progress());
+      if (const Coordinator* coordinator = control_.coordinator()) {
+        display_.generation(coordinator->progress());
       }
     };
     worker_.emplace(config_, std::move(services), identity_,
@@ -143,24 +148,12 @@ class Job {
   }
 
  private:
+  // Heartbeats begin next: from then on a silent rank ends the job, while hashing a large model or
+  // waiting for a lock is no hang.
   JobConfig load_config(const JobOptions& options) {
-    const std::string text = read_and_broadcast(comm_, options.config);
-    JobConfig config = read_job_config(text, options.config.string(), options.overrides);
-    config.validate(comm_.size());
-    expect_round(options, config);
-    return config;
-  }
-
-  // Before anything that takes long: from here on a silent rank ends the job, while the hashing of
-  // a large model or a slow disk is no hang.
-  std::unique_ptr<Coordinator> start_coordinator() {
+    JobConfig config = load_job_config(comm_, options);
     clock_.enter("start", 0);
-    if (comm_.rank() != 0) {
-      return nullptr;
-    }
-    return std::make_unique<Coordinator>(
-        requests_, replies_, mailbox_,
-        CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
+    return config;
   }
 
   ExitCode run_commands(const CommandSource& source) {
@@ -181,8 +174,8 @@ class Job {
       if (finished && command.kind == Command::Kind::evaluate) {
         show_evaluation(command.model);
       }
-      if (command.kind == Command::Kind::generate && coordinator_) {
-        coordinator_->close_round();
+      if (command.kind == Command::Kind::generate && control_.coordinator() != nullptr) {
+        control_.coordinator()->close_round();
       }
       if (!finished) {
         directory_.set_status("interrupted", to_string(command));
@@ -210,7 +203,7 @@ class Job {
     clock_.enter("choose the next phase", 0);
     std::string text;
     const bool stop = agree(comm_, stop_requested(), [&] {
-      if (coordinator_) {
+      if (comm_.rank() == 0) {
         const Command command = source(worker_->facts());
         if (command.kind == Command::Kind::generate) {
           open_round(command.round);
@@ -237,7 +230,8 @@ class Job {
     const auto share = static_cast<std::int64_t>(pending.size()) / (kLeasesPerRank * comm_.size());
     const std::int64_t size =
         std::clamp<std::int64_t>(share, 1, config_.generate.prompts_per_lease);
-    coordinator_->open_round(round, LeaseQueue(std::move(pending), size, open.next_lease));
+    control_.coordinator()->open_round(round,
+                                       LeaseQueue(std::move(pending), size, open.next_lease));
   }
 
   bool report() {
@@ -271,30 +265,15 @@ class Job {
     comm_.barrier();
     // Nothing slow is left to do, and nobody watches a rank whose channel is closed.
     clock_.enter("close", config_.run.hang_limit_seconds);
-    control_.close();
-    fault_point("close");
-    if (coordinator_) {
-      // The other ranks' last messages are sent before their channels close; the barrier makes them
-      // arrive first.
-      comm_.barrier();
-      coordinator_->close();
-    } else {
-      comm_.barrier();
-    }
+    control_.close(comm_);
     worker_.reset();
     comm_.close();
-    requests_.close();
-    replies_.close();
   }
 
   Communicator comm_;
-  Communicator requests_;
-  Communicator replies_;
   PhaseClock& clock_;
   JobConfig config_;
-  InProcessMailbox mailbox_;
-  std::unique_ptr<Coordinator> coordinator_;  ///< Rank 0's.
-  ControlChannel control_;
+  ControlPlane control_;
   std::map<std::string, std::string> identity_;
   RunDirectory directory_;
   std::unique_ptr<KernelSet> kernels_;
@@ -306,10 +285,7 @@ class Job {
 
 ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
   session.clock().enter("plan", 0);
-  const std::string text = read_and_broadcast(session.world(), options.config);
-  const JobConfig config = read_job_config(text, options.config.string(), options.overrides);
-  config.validate(session.world().size());
-  expect_round(options, config);
+  const JobConfig config = load_job_config(session.world(), options);
   const auto kernels = make_common_kernel_set(session.world(), config.model.device);
   const MachineSpeed speed = measure_speed(*kernels, session.world());
   if (session.world().rank() == 0) {

@@ -7,6 +7,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/hf_model.h"
+#include "coordinator/control_plane.h"
 #include "data/batches/sample_order.h"
 #include "data/prompts/record_stream.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
@@ -18,7 +19,6 @@
 #include "model/kernels/device_choice.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/local_rank.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
@@ -34,11 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-// agree() for work that no stop request touches.
-void together(const Communicator& comm, const std::function<void()>& work) {
-  static_cast<void>(agree(comm, false, work));
-}
 
 struct QuestionAnswer {
   std::string question;
@@ -355,18 +350,22 @@ void note_failure(RunDirectory& directory, const std::exception& failure) {
 
 ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) {
   Communicator comm = session.world().duplicate();
-  PretrainConfig config = read_pretrain_config(read_and_broadcast(comm, options.config),
-                                               options.config.string(), options.overrides);
-  config.validate();
+  PretrainConfig config;
+  load_configuration(comm, options.config, [&](const std::string& text) {
+    config = read_pretrain_config(text, options.config.string(), options.overrides);
+    config.validate();
+  });
   ExitCode code = ExitCode::ok;
   if (options.dry_run) {
     if (comm.rank() == 0) {
       fmt::print("{}", describe_pretraining(config, comm.size()));
     }
   } else {
-    // Whether another host's job holds the directory takes a minute to find out.
     PhaseClock& clock = session.clock();
-    clock.enter("start", config.run.hang_limit_seconds + 120);
+    ControlPlane control(comm, clock,
+                         {.heartbeat_limit_seconds = config.run.heartbeat_limit_seconds});
+    // Not the limit on hanging: whether another host's job holds the directory takes longer.
+    clock.enter("start", 0);
     const Identity identity = pretrain_identity(comm, config);
     RunDirectory directory(comm, {config.run.directory, write_toml(pretrain_fields(config)),
                                   identity, options.accept_changes, options.resume == "never"});
@@ -376,6 +375,10 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
       note_failure(directory, error);
       throw;
     }
+    clock.enter("wait for the other ranks", 0);  // Rank 0 may still be writing run.json.
+    comm.barrier();
+    clock.enter("close", config.run.hang_limit_seconds);
+    control.close(comm);
   }
   comm.close();
   return code;

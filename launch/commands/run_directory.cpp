@@ -22,26 +22,30 @@ constexpr double kSharedDirectorySeconds = 30;
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-
-// agree() for work that no stop request touches.
-void together(const Communicator& comm, const std::function<void()>& work) {
-  const bool ignored = agree(comm, false, work);
-  (void)ignored;
-}
 }  // namespace
 
-std::string read_and_broadcast(const Communicator& comm, const std::filesystem::path& path) {
+void load_configuration(const Communicator& comm, const std::filesystem::path& path,
+                        const std::function<void(const std::string& text)>& load) {
   std::string text;
   together(comm, [&] {
-    if (comm.rank() == 0) {
+    if (comm.rank() != 0) {
+      return;
+    }
+    if (!path.empty()) {
       try {
         text = read_file(path);
       } catch (const DataError& error) {
         throw ConfigError(std::string("configuration: ") + error.what());
       }
     }
+    load(text);
   });
-  return broadcast_text(comm, text, 0);
+  text = broadcast_text(comm, text, 0);
+  together(comm, [&] {
+    if (comm.rank() != 0) {
+      load(text);
+    }
+  });
 }
 
 RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)

@@ -4,6 +4,7 @@
 /// identity. Shared by every command that writes into one.
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,9 +19,10 @@
 
 namespace jforge {
 
-/// Rank 0's text reaches all ranks; a failure to read is thrown on all of them. Collective.
-[[nodiscard]] std::string read_and_broadcast(const Communicator& comm,
-                                             const std::filesystem::path& path);
+/// Collective. Hands the text of the configuration file (empty for an empty `path`) to `load` on
+/// every rank. Rank 0 reads and loads it first: what is wrong is said once, and thrown on all.
+void load_configuration(const Communicator& comm, const std::filesystem::path& path,
+                        const std::function<void(const std::string& text)>& load);
 
 class RunDirectory {
  public:

@@ -227,6 +227,23 @@ every_steps = 1
         config, run = self.config("no-records", self.TEXT)
         self.refused(INPUT, "pretrain", config, "--set", f'pretrain.files=["{empty}"]', says=["holds no record", empty])
 
+    def test_a_frozen_rank_ends_the_job(self):
+        config, _ = self.config("frozen", self.TEXT)
+        result = self.jforge("pretrain", config, "--set", "run.heartbeat_limit_seconds=3", "--inject",
+                             "stop@train:1:2", ranks=2, expect=70)
+        self.assertIn("rank 1 is silent", result.err)
+        self.expect_no_processes()
+
+    def test_several_ranks_say_it_once(self):
+        for command, text, setting in (("pretrain", self.TEXT, "pretrain.num_heads=3"),
+                                       ("pretrain", self.TEXT, "run.heartbeat_limit_seconds=1"),
+                                       ("run", None, "train.zero_stage=3"), ("run", None, "no.such_key=1")):
+            with self.subTest(command=command, setting=setting):
+                config, _ = self.config("once", text)
+                result = self.jforge(command, config, "--set", setting, ranks=2, expect=USAGE)
+                self.assertEqual(1, len(result.lines()), str(result))
+                self.assertTrue(result.lines()[0].startswith("jforge: rank 0 ("), str(result))
+
     def test_other_data_on_resume(self):
         data = self.root / "pretrain-data.jsonl"
         shutil.copy(self.prompts, data)

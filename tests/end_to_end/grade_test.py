@@ -121,6 +121,16 @@ class Grade(EndToEndTest):
 
 
 @unittest.skipUnless((DATA / "qwen_outputs").is_dir(), f"no benchmark data under {DATA}")
+class FrozenRank(Grade):
+    def test_it_ends_the_job(self):
+        """After heartbeat_limit_seconds' default: grade reads no configuration."""
+        result, out = self.grade(self.completions, options=("--inject", "stop@grade:1:1"), ranks=2, expect=70,
+                                 timeout=150)
+        self.assertIn("rank 1 is silent", result.err)
+        self.assertFalse(out.exists())
+        self.expect_no_processes()
+
+
 class PublishedVerdicts(EndToEndTest):
     """Completions of Qwen2.5-Coder-7B and what EvalPlus said of them."""
 

@@ -311,7 +311,7 @@ void ModelEvaluation::expect_same_problems() const {
     mine += " " + set.hash;
   }
   const std::string roots = broadcast_text(context_.comm, mine, 0);
-  (void)agree(context_.comm, false, [&] {
+  together(context_.comm, [&] {
     if (mine != roots) {
       throw DataError(
           "evaluation: this rank has other weights, tokenizer or benchmark files than rank 0; all "
@@ -344,7 +344,7 @@ void ModelEvaluation::build_grader() {
   if (runs_code) {
     programs_ = share_host_programs(context_.comm);
   }
-  (void)agree(context_.comm, false, [&] {
+  together(context_.comm, [&] {
     if (runs_code) {
       SandboxOptions options;
       options.cancelled = [this] {
@@ -383,7 +383,7 @@ void ModelEvaluation::warm_up() {
 bool ModelEvaluation::decode(const std::vector<WorkItem>& items) {
   const PhaseClock::Reading caller = context_.clock.read();
   items_total_ = std::ssize(items);
-  (void)agree(context_.comm, false, [&] { build_transformer(items.size()); });
+  together(context_.comm, [&] { build_transformer(items.size()); });
   WorkQueue queue(context_.comm, group_ends(items), config_.batch_prompts);
   // Another rank may need longer; that it hangs is for its own clock to say.
   const bool stopped = work_together(
@@ -581,7 +581,7 @@ bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
                     const EvaluationContext& context,
                     const std::filesystem::path& evaluation_directory) {
   std::vector<DecodingMethod> methods;
-  (void)agree(context.comm, false, [&] {
+  together(context.comm, [&] {
     config.validate();
     for (const std::string& name : config.methods) {
       methods.push_back(make_decoding_method(name, config.decoding, context.seed));

@@ -31,7 +31,7 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
   // Of this job alone, so that no other job's frozen program holds this one up.
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / fmt::format("jforge-turns-{}-{}", getuid(), nonce);
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     programs.turns = std::make_unique<HostTurns>(
         path, std::max(machine_cores(), threads > 0 ? ranks * threads : 0));
   });

@@ -282,7 +282,7 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
     waiting();
     queue.leave();
   };
-  (void)agree(comm, false, [&] {
+  together(comm, [&] {
     try {
       work();
     } catch (...) {

@@ -19,9 +19,7 @@ TrajectoryStore open_checked(const std::filesystem::path& directory,
   TrajectoryStore store;
   std::string names;
   const auto on_some = [&](bool my_turn, const std::function<void()>& open) {
-    const bool ignored = agree(
-        comm, false, my_turn ? open : [] {});
-    (void)ignored;
+    together(comm, my_turn ? open : std::function<void()>());
   };
   on_some(comm.rank() == 0, [&] {
     store = TrajectoryStore::open_complete(directory, expected, SealCheck::content);
