@@ -24,7 +24,6 @@ struct Lease {
 };
 
 // ---- rank → coordinator
-// --------------------------------------------------------------------------------------------
 /// Sent once a second; answered with a HeartbeatReply.
 struct Heartbeat {
   std::string phase;
@@ -61,7 +60,6 @@ struct CommitDone {
 };
 
 // ---- coordinator → rank
-// --------------------------------------------------------------------------------------------
 enum class LeaseAnswer : std::uint8_t {
   granted = 0,
   wait = 1,     ///< Nothing free now, but leases of other ranks may come back.

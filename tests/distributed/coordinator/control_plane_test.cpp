@@ -1,0 +1,107 @@
+// Leases and commits between the ranks of a job.
+
+#include "coordinator/control_plane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/error.h"
+#include "tests/support/mpi_test.h"
+
+namespace jforge {
+namespace {
+
+using namespace jforge::testing;
+
+constexpr std::int64_t kPrompts = 61;
+constexpr std::int32_t kRound = 2;
+
+LeaseQueue queue_of_all() {
+  std::vector<PendingPrompt> prompts;
+  for (PromptId id = 0; id < kPrompts; ++id) {
+    prompts.push_back({id, 1 + id % 7});
+  }
+  return {std::move(prompts), 4, 0};
+}
+
+// The next lease of the round, or nothing when every prompt is committed.
+std::optional<Lease> next_lease(ControlChannel& channel) {
+  for (;;) {
+    channel.request_lease(kRound, false);
+    LeaseReply reply = channel.take_lease();
+    if (reply.answer == LeaseAnswer::granted) {
+      return std::move(reply.lease);
+    }
+    EXPECT_NE(reply.answer, LeaseAnswer::stop);
+    if (reply.answer == LeaseAnswer::drained) {
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
+  const Communicator& world = test_world();
+  PhaseClock clock;
+  ControlPlane control(world, clock, {});
+  ASSERT_EQ(control.coordinator() != nullptr, world.rank() == 0);
+  if (Coordinator* coordinator = control.coordinator()) {
+    coordinator->open_round(kRound, queue_of_all());
+  }
+  std::vector<std::int32_t> committed(kPrompts, 0);
+  while (const auto lease = next_lease(control.channel())) {
+    ASSERT_TRUE(control.channel().request_commit(*lease));
+    for (const PromptId prompt : lease->prompts) {
+      committed[static_cast<std::size_t>(prompt)] += 1;
+    }
+    control.channel().commit_done(*lease, std::ssize(lease->prompts), 1);
+  }
+  all_reduce_sum(world, std::span(committed));
+  EXPECT_THAT(committed, ::testing::Each(1));
+  if (Coordinator* coordinator = control.coordinator()) {
+    EXPECT_EQ(coordinator->progress().prompts_done, kPrompts);
+    EXPECT_EQ(coordinator->progress().tokens, kPrompts);
+    EXPECT_TRUE(coordinator->close_round());
+  }
+  control.close(world);
+}
+
+TEST(ControlPlane, OpensAndClosesAgainWithoutARound) {
+  for (int turn = 0; turn < 5; ++turn) {
+    PhaseClock clock;
+    ControlPlane control(test_world(), clock, {});
+    control.close(test_world());
+  }
+}
+
+TEST(ControlPlane, IsLeftWithoutCloseWhenTheJobFails) {
+  PhaseClock clock;
+  { const ControlPlane abandoned(test_world(), clock, {}); }
+  ControlPlane control(test_world(), clock, {});
+  control.close(test_world());
+}
+
+TEST(ControlPlane, LimitsThatHeartbeatsCannotKeepAreRefusedOnAllRanks) {
+  PhaseClock clock;
+  for (const CoordinatorConfig& config :
+       {CoordinatorConfig{1.5, 600}, CoordinatorConfig{60, 0.5}}) {
+    try {
+      const ControlPlane control(test_world(), clock, config);
+      FAIL() << "no exception";
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(error.on_all_ranks());
+      EXPECT_THAT(error.what(),
+                  ::testing::HasSubstr(config.lease_seconds < 1 ? "generate.lease_seconds"
+                                                                : "run.heartbeat_limit_seconds"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jforge
