@@ -120,7 +120,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
     spdlog::warn("stopped; every finished sample is safe, run the same command again to go on");
   }
   lock_.reset();
-  clock_.enter("close", config_.run.hang_limit_seconds);
+  clock_.enter("close", config_.run.heartbeat_limit_seconds);
   control_->close(comm_);
   comm_.close();
   return finished ? ExitCode::ok : ExitCode::interrupted;

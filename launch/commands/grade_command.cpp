@@ -363,7 +363,7 @@ ExitCode grade_command(const GradeOptions& options, const MpiSession& session) {
       grading->publish(shares);
     }
   });
-  clock.enter("close", kHangSeconds);
+  clock.enter("close", CoordinatorConfig().heartbeat_limit_seconds);
   control.close(comm);
   comm.close();
   return ExitCode::ok;

@@ -264,7 +264,7 @@ class Job {
     // sends no more heartbeats and would be taken for lost.
     comm_.barrier();
     // Nothing slow is left to do, and nobody watches a rank whose channel is closed.
-    clock_.enter("close", config_.run.hang_limit_seconds);
+    clock_.enter("close", config_.run.heartbeat_limit_seconds);
     control_.close(comm_);
     worker_.reset();
     comm_.close();

@@ -377,7 +377,7 @@ ExitCode pretrain_command(const JobOptions& options, const MpiSession& session) 
     }
     clock.enter("wait for the other ranks", 0);  // Rank 0 may still be writing run.json.
     comm.barrier();
-    clock.enter("close", config.run.hang_limit_seconds);
+    clock.enter("close", config.run.heartbeat_limit_seconds);
     control.close(comm);
   }
   comm.close();
