@@ -66,6 +66,8 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
 
 int main(int argc, char** argv) {
   using namespace jforge;
+  // First of all: a stop that comes while MPI starts is obeyed at the first boundary.
+  install_signal_handlers();
   ExitCode exit_code = ExitCode::ok;
   const std::optional<CommandLine> line = parse_command_line(argc, argv, exit_code);
   std::optional<MpiSession> session;
@@ -81,7 +83,6 @@ int main(int argc, char** argv) {
         session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
       }
-      install_signal_handlers();
       arm_faults(line->inject, rank);
       if (line->distributed || rank == 0) {
         exit_code = line->run(session ? &*session : nullptr);

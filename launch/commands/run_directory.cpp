@@ -27,10 +27,7 @@ double wall_seconds() {
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load) {
   std::string text;
-  together(comm, [&] {
-    if (comm.rank() != 0) {
-      return;
-    }
+  const auto read_and_load = [&] {
     if (!path.empty()) {
       try {
         text = read_file(path);
@@ -39,7 +36,12 @@ void load_configuration(const Communicator& comm, const std::filesystem::path& p
       }
     }
     load(text);
-  });
+  };
+  if (comm.size() == 1) {  // A mistake needs no rank and host in front of it.
+    read_and_load();
+    return;
+  }
+  together(comm, comm.rank() == 0 ? read_and_load : std::function<void()>());
   text = broadcast_text(comm, text, 0);
   together(comm, [&] {
     if (comm.rank() != 0) {

@@ -132,9 +132,7 @@ bool agree(const Communicator& comm, bool stop_requested, const std::function<vo
   const auto rank = static_cast<Rank>(speaker - all.begin());
   std::string message;
   if (comm.rank() == rank) {
-    message = comm.size() == 1
-                  ? failure.message
-                  : fmt::format("rank {} ({}): {}", rank, host_name(), failure.message);
+    message = fmt::format("rank {} ({}): {}", rank, host_name(), failure.message);
   }
   message = broadcast_text(comm, message, rank);
   throw_typed(static_cast<ExitCode>(worst->code), message, failure.exception);

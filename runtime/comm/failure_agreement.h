@@ -21,10 +21,10 @@ struct FailureText {
 [[nodiscard]] FailureText describe_failure(const std::exception& error);
 
 /// Collective over `comm`. Runs `work` on this rank; if it throws on any rank, every rank throws an
-/// Error with the worst code and the message of the lowest failing rank, of several prefixed by
-/// "rank R (HOST): ". A rank's own exception is kept, and with several ranks logged at once: the
-/// job may end before the error has travelled. Returns true when any rank's `stop_requested` was
-/// set: all ranks see the same answer, at the same boundary.
+/// Error with the worst code and the message of the lowest failing rank, prefixed by "rank R
+/// (HOST): ". A rank's own exception is kept, and with several ranks logged at once: the job may
+/// end before the error has travelled. Returns true when any rank's `stop_requested` was set: all
+/// ranks see the same answer, at the same boundary.
 [[nodiscard]] bool agree(const Communicator& comm, bool stop_requested,
                          const std::function<void()>& work);
 

@@ -47,10 +47,8 @@ TEST(Agree, OneRanksErrorReachesAllWithCodeRankAndHost) {
       FAIL() << "no exception";
     } catch (const DataError& error) {
       EXPECT_EQ(error.code(), ExitCode::input_data);
-      // A rank on its own needs no name.
-      const std::string speaker =
-          world.size() == 1 ? "" : "rank " + std::to_string(bad) + " (" + host_name() + "): ";
-      EXPECT_THAT(error.what(), StartsWith(speaker + "shard 7 is torn"));
+      EXPECT_THAT(error.what(), StartsWith("rank " + std::to_string(bad) + " (" + host_name() +
+                                           "): shard 7 is torn"));
     }
   }
   // The ranks are still in step.
