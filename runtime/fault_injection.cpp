@@ -23,11 +23,12 @@
 namespace jforge {
 
 namespace {
-enum class Fault { kill, stop, throw_error, exit0, nan, delay, interrupt };
+enum class Fault { kill, stop, stall, throw_error, exit0, nan, delay, interrupt };
 
-constexpr std::array<std::pair<std::string_view, Fault>, 7> kFaultNames{
+constexpr std::array<std::pair<std::string_view, Fault>, 8> kFaultNames{
     {{"kill", Fault::kill},
      {"stop", Fault::stop},
+     {"stall", Fault::stall},
      {"throw", Fault::throw_error},
      {"exit0", Fault::exit0},
      {"nan", Fault::nan},
@@ -59,7 +60,7 @@ std::int64_t parse_number(std::string_view digits, std::int64_t least, std::stri
   const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (code != std::errc{} || end != digits.data() + digits.size() || value < least) {
     throw ConfigError(fmt::format(
-        "fault \"{}\": \"{}\" is not a whole number of at least {}; write FAULT@PHASE:RANK:STEP",
+        "fault \"{}\": \"{}\" is not a whole number of at least {}; write FAULT@PLACE:RANK:STEP",
         entry, digits, least));
   }
   return value;
@@ -71,7 +72,7 @@ std::pair<ArmedFault, Rank> parse_fault(std::string_view entry) {
   const auto middle = last == std::string_view::npos || last == 0 ? std::string_view::npos
                                                                   : entry.rfind(':', last - 1);
   if (at == std::string_view::npos || middle == std::string_view::npos || middle <= at + 1) {
-    throw ConfigError(fmt::format("fault \"{}\" is not of the form FAULT@PHASE:RANK:STEP", entry));
+    throw ConfigError(fmt::format("fault \"{}\" is not of the form FAULT@PLACE:RANK:STEP", entry));
   }
   ArmedFault fault;
   const auto name = entry.substr(0, at);
@@ -79,8 +80,8 @@ std::pair<ArmedFault, Rank> parse_fault(std::string_view entry) {
                                    [&](const auto& candidate) { return candidate.first == name; });
   if (known == kFaultNames.end()) {
     throw ConfigError(fmt::format(
-        "fault \"{}\": \"{}\" is none of kill, stop, throw, exit0, nan, delay, interrupt", entry,
-        name));
+        "fault \"{}\": \"{}\" is none of kill, stop, stall, throw, exit0, nan, delay, interrupt",
+        entry, name));
   }
   fault.fault = known->second;
   fault.text = entry;
@@ -114,6 +115,10 @@ bool act(const ArmedFault& fault) {
     case Fault::stop:
       kill(getpid(), SIGSTOP);
       return false;
+    case Fault::stall:
+      for (;;) {
+        std::this_thread::sleep_for(std::chrono::hours(1));
+      }
     case Fault::throw_error:
       throw InternalError("injected fault " + fault.text);
     case Fault::exit0:
@@ -153,6 +158,8 @@ void arm_faults(std::string_view specification, Rank rank) {
   any_armed.store(!faults.armed.empty(), std::memory_order_relaxed);
 }
 
+bool faults_armed() noexcept { return any_armed.load(std::memory_order_relaxed); }
+
 void fault_point(std::string_view place) {
   if (!any_armed.load(std::memory_order_relaxed)) [[likely]] {
     return;
@@ -166,6 +173,7 @@ void fault_point(std::string_view place) {
       visits = faults.visits.emplace(std::string(place), 0).first;
     }
     fault = take(faults, place, ++visits->second);
+    spdlog::debug("fault place \"{}\", visit {}", place, visits->second);
   }
   if (fault && act(*fault)) {
     throw ConfigError(

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "runtime/console.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -52,6 +54,19 @@ class ContextFlag : public spdlog::custom_flag_formatter {
   std::shared_ptr<const LineContext> context_;
 };
 
+/// `%B`: clears a progress bar away that the line would be appended to.
+class BarFlag : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    const std::string_view clearing = clear_bar();
+    out.append(clearing.data(), clearing.data() + clearing.size());
+  }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<BarFlag>();
+  }
+};
+
 /// The process-wide logger's parts; spdlog itself is process-wide, this only remembers what was
 /// given to it.
 struct LogParts {
@@ -65,11 +80,14 @@ LogParts& parts() {
   return instance;
 }
 
-std::unique_ptr<spdlog::formatter> make_formatter(
-    const std::shared_ptr<const LineContext>& context) {
+constexpr const char* kLinePattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %q %v";
+
+std::unique_ptr<spdlog::formatter> make_formatter(const std::shared_ptr<const LineContext>& context,
+                                                  const std::string& pattern) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<ContextFlag>('q', context);
-  formatter->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %q %v");
+  formatter->add_flag<BarFlag>('B');
+  formatter->set_pattern(pattern);
   return formatter;
 }
 
@@ -96,7 +114,7 @@ void initialise_log(Rank rank, const std::string& console_level) {
   state.file.reset();
 
   const auto console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  console->set_formatter(make_formatter(state.context));
+  console->set_formatter(make_formatter(state.context, std::string("%B") + kLinePattern));
   console->set_level(rank == 0 ? wanted : std::max(wanted, spdlog::level::warn));
   state.sinks->add_sink(console);
 
@@ -123,7 +141,7 @@ void add_log_file(const std::filesystem::path& directory) {
   } catch (const spdlog::spdlog_ex& error) {
     throw EnvironmentError(std::string("cannot write the log file: ") + error.what());
   }
-  file->set_formatter(make_formatter(state.context));
+  file->set_formatter(make_formatter(state.context, kLinePattern));
   file->set_level(spdlog::level::debug);
   if (state.file != nullptr) {
     state.sinks->remove_sink(state.file);

@@ -13,8 +13,8 @@
 
 namespace jforge {
 
-using detail::announce;
 using detail::check;
+using detail::InCollective;
 using detail::Operation;
 
 namespace {
@@ -151,6 +151,7 @@ class PieceReducer {
     check(MPI_Waitall(posted, requests_.data(), MPI_STATUSES_IGNORE));
     inputs_[me] = blocks[me];
     combine_in_rank_order<T>(inputs_, output, mine, combine);
+    note_progress();
   }
 
  private:
@@ -181,7 +182,7 @@ void all_reduce_small(const Communicator::Handle& handle, std::span<T> values, C
 template <class T, class Combine>
 void all_reduce(const Communicator& comm, std::span<T> values, Operation operation,
                 Combine combine) {
-  announce(comm, operation, values.size_bytes());
+  const InCollective in(comm, operation, values.size_bytes());
   counted.all_reduce += values.size_bytes();
   const Communicator::Handle& handle = comm.handle();
   if (handle.size == 1 || values.empty()) {
@@ -232,7 +233,7 @@ void reduce_scatter_sum(const Communicator& comm, std::span<T> input, std::span<
   const auto ranks = static_cast<std::size_t>(comm.size());
   expect(input.size() == output.size() * ranks,
          "reduce_scatter_sum: input is not one block of output's size per rank");
-  announce(comm, Operation::reduce_scatter_sum, input.size_bytes());
+  const InCollective in(comm, Operation::reduce_scatter_sum, input.size_bytes());
   counted.reduce_scatter += input.size_bytes();
   if (ranks == 1) {
     std::copy_n(input.data(), input.data() == output.data() ? 0 : input.size(), output.data());
@@ -257,7 +258,7 @@ void all_gather(const Communicator& comm, std::span<const T> input, std::span<T>
   const auto ranks = static_cast<std::size_t>(comm.size());
   expect(output.size() == input.size() * ranks,
          "all_gather: output is not one block of input's size per rank");
-  announce(comm, Operation::all_gather, input.size_bytes());
+  const InCollective in(comm, Operation::all_gather, input.size_bytes());
   counted.all_gather += input.size_bytes();
   T* const own = output.data() + static_cast<std::size_t>(comm.rank()) * input.size();
   if (own != input.data()) {
@@ -287,13 +288,14 @@ void all_gather(const Communicator& comm, std::span<const T> input, std::span<T>
     check(MPI_Type_free(&spaced));
     check(MPI_Type_free(&block));
     check(code);
+    note_progress();
   }
 }
 
 template <class T>
 void broadcast(const Communicator& comm, std::span<T> values, Rank root) {
   expect(0 <= root && root < comm.size(), "broadcast: no such root");
-  announce(comm, Operation::broadcast, values.size_bytes(), root);
+  const InCollective in(comm, Operation::broadcast, values.size_bytes(), root);
   counted.broadcast += comm.rank() == root ? values.size_bytes() : 0;
   if (comm.size() == 1) {
     return;
@@ -303,6 +305,7 @@ void broadcast(const Communicator& comm, std::span<T> values, Rank root) {
     const std::size_t count = std::min(kPiece, values.size() - begin);
     check(MPI_Bcast(values.data() + begin, as_int(count * sizeof(T)), MPI_BYTE, root,
                     comm.handle().collectives));
+    note_progress();
   }
 }
 

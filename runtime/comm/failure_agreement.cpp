@@ -17,8 +17,8 @@
 
 namespace jforge {
 
-using detail::announce;
 using detail::check;
+using detail::InCollective;
 using detail::Operation;
 
 namespace {
@@ -53,10 +53,11 @@ int severity(std::int32_t code) {
   return code == static_cast<int>(ExitCode::interrupted) ? 1 : code;
 }
 
-/// Throws `error`; where this rank failed itself, its own exception is nested inside
-/// (std::rethrow_if_nested).
+/// Throws SomeError with `message`; where this rank failed itself, its own exception is nested
+/// inside (std::rethrow_if_nested).
 template <class SomeError>
-[[noreturn]] void throw_keeping(SomeError error, const std::exception_ptr& own) {
+[[noreturn]] void throw_keeping(const std::string& message, const std::exception_ptr& own) {
+  SomeError error(message);
   error.set_on_all_ranks();
   if (own == nullptr) {
     throw error;
@@ -72,20 +73,20 @@ template <class SomeError>
                               const std::exception_ptr& own) {
   switch (code) {
     case ExitCode::usage:
-      throw_keeping(ConfigError(message), own);
+      throw_keeping<ConfigError>(message, own);
     case ExitCode::input_data:
-      throw_keeping(DataError(message), own);
+      throw_keeping<DataError>(message, own);
     case ExitCode::environment:
-      throw_keeping(EnvironmentError(message), own);
+      throw_keeping<EnvironmentError>(message, own);
     case ExitCode::numerical:
-      throw_keeping(NumericalError(message), own);
+      throw_keeping<NumericalError>(message, own);
     case ExitCode::interrupted:
-      throw_keeping(Interrupted(message), own);
+      throw_keeping<Interrupted>(message, own);
     case ExitCode::ok:
     case ExitCode::internal:
       break;
   }
-  throw_keeping(InternalError(message), own);
+  throw_keeping<InternalError>(message, own);
 }
 }  // namespace
 
@@ -109,7 +110,7 @@ bool agree(const Communicator& comm, bool stop_requested, const std::function<vo
   if (comm.size() > 1 && failure.exception != nullptr && failure.code != ExitCode::interrupted) {
     spdlog::error("failed, telling the other ranks: {}", failure.message);
   }
-  announce(comm, Operation::agree, 0);
+  const InCollective in(comm, Operation::agree, 0);
   const Verdict mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};
   // Kept between calls: training agrees twice a step and must not allocate.
   thread_local std::vector<Verdict> all;

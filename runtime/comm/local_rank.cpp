@@ -14,6 +14,7 @@ struct HostPlace {
 HostPlace place_on_host(const Communicator& comm) {
   const Communicator::Handle& handle = comm.handle();
   MPI_Comm host = MPI_COMM_NULL;
+  const WaitingForOthers waiting;
   detail::check(MPI_Comm_split_type(handle.collectives, MPI_COMM_TYPE_SHARED, handle.rank,
                                     MPI_INFO_NULL, &host));
   HostPlace place;

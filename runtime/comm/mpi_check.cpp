@@ -58,7 +58,8 @@ std::string_view operation_name(Operation operation) noexcept {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-void announce(const Communicator& comm, Operation operation, std::size_t bytes, Rank root) {
+InCollective::InCollective(const Communicator& comm, Operation operation, std::size_t bytes,
+                           Rank root) {
   if (!checks_on.load(std::memory_order_relaxed)) [[likely]] {
     return;
   }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "runtime/comm/mpi_session.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -46,9 +47,16 @@ enum class Operation : std::int64_t {
 };
 [[nodiscard]] std::string_view operation_name(Operation operation) noexcept;
 
-/// With collective checks on: compares sequence number, operation, bytes and root over all ranks
-/// and throws CommError naming the difference on every rank. Does nothing with checks off.
-void announce(const Communicator& comm, Operation operation, std::size_t bytes, Rank root = 0);
+/// Lives as long as a collective: the rank waits for the others (phase_clock.h). With collective
+/// checks on it first compares sequence number, operation, bytes and root over all ranks and throws
+/// CommError naming the difference on every rank.
+class InCollective {
+ public:
+  InCollective(const Communicator& comm, Operation operation, std::size_t bytes, Rank root = 0);
+
+ private:
+  WaitingForOthers waiting_;
+};
 
 /// An MPI type that describes `bytes` consecutive bytes, also beyond the 2^31 that an int count
 /// reaches.

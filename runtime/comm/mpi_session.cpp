@@ -1,5 +1,6 @@
 #include "runtime/comm/mpi_session.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,9 +17,9 @@
 
 namespace jforge {
 
-using detail::announce;
 using detail::ByteRun;
 using detail::check;
+using detail::InCollective;
 using detail::Operation;
 
 namespace {
@@ -72,7 +73,7 @@ Rank Communicator::rank() const noexcept { return handle_->rank; }
 int Communicator::size() const noexcept { return handle_->size; }
 
 Communicator Communicator::duplicate() const {
-  announce(*this, Operation::duplicate, 0);
+  const InCollective in(*this, Operation::duplicate, 0);
   auto copy = std::make_unique<Handle>();
   check(MPI_Comm_dup(handle_->collectives, &copy->messages));
   check(MPI_Comm_dup(handle_->collectives, &copy->collectives));
@@ -82,7 +83,7 @@ Communicator Communicator::duplicate() const {
 }
 
 void Communicator::barrier() const {
-  announce(*this, Operation::barrier, 0);
+  const InCollective in(*this, Operation::barrier, 0);
   check(MPI_Barrier(handle_->collectives));
 }
 
@@ -90,7 +91,7 @@ void Communicator::close() {
   if (handle_ == nullptr) {
     return;
   }
-  announce(*this, Operation::close, 0);
+  const InCollective in(*this, Operation::close, 0);
   check(MPI_Comm_free(&handle_->messages));
   check(MPI_Comm_free(&handle_->collectives));
   handle_.reset();
@@ -123,7 +124,9 @@ std::optional<ReceivedMessage> Communicator::try_receive() const {
 }
 
 MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_seconds()) {
-  clock_.enter("start MPI", limit_seconds_);
+  clock_.follow_this_thread();
+  clock_.set_deadline(limit_seconds_);
+  clock_.enter("start MPI");
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     throw EnvironmentError(
@@ -139,6 +142,7 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   check(MPI_Comm_dup(MPI_COMM_WORLD, &handle->collectives));
   check(MPI_Comm_rank(handle->collectives, &handle->rank));
   check(MPI_Comm_size(handle->collectives, &handle->size));
+  clock_.set_owner(fmt::format("rank {} ({}, pid {})", handle->rank, host_name(), ::getpid()));
   world_ = Communicator(std::move(handle));
   clock_.enter("run", 0);
 }
@@ -152,7 +156,7 @@ void MpiSession::finalize() {
   world_->close();
   world_.reset();
   check(MPI_Finalize());
-  clock_.enter("ended", 0);
+  clock_.enter("ended", limit_seconds_);  // mpirun waits until the process is gone.
 }
 
 void MpiSession::abort(int exit_code) {

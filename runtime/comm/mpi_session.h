@@ -70,8 +70,9 @@ class MpiSession {
   MpiSession& operator=(const MpiSession&) = delete;
 
   [[nodiscard]] const Communicator& world() const noexcept { return *world_; }
-  /// What this process is doing; the session itself enters "start MPI" and "end MPI", and no
-  /// deadline holds in between until somebody enters a phase that has one.
+  /// What this process's main thread is doing, which constructs the session. The session itself
+  /// enters "start MPI" and "end MPI"; limit_seconds() is the deadline of all phases until somebody
+  /// sets another, but of none until somebody enters one.
   [[nodiscard]] PhaseClock& clock() const noexcept { return clock_; }
   /// How long MPI may take to start, and to end: JFORGE_MPI_LIMIT_SECONDS, or 600.
   [[nodiscard]] double limit_seconds() const noexcept { return limit_seconds_; }

@@ -4,9 +4,9 @@
 
 namespace jforge {
 
-using detail::announce;
 using detail::ByteRun;
 using detail::check;
+using detail::InCollective;
 using detail::Operation;
 
 namespace {
@@ -15,7 +15,7 @@ constexpr int kTextTag = 2;
 
 std::string broadcast_text(const Communicator& comm, const std::string& text, Rank root) {
   expect(0 <= root && root < comm.size(), "broadcast_text: no such root");
-  announce(comm, Operation::broadcast_text, 0, root);
+  const InCollective in(comm, Operation::broadcast_text, 0, root);
   const MPI_Comm handle = comm.handle().collectives;
   auto size = static_cast<std::int64_t>(text.size());
   check(MPI_Bcast(&size, 1, MPI_INT64_T, root, handle));
@@ -29,7 +29,7 @@ std::string broadcast_text(const Communicator& comm, const std::string& text, Ra
 std::vector<std::string> gather_texts(const Communicator& comm, const std::string& text,
                                       Rank root) {
   expect(0 <= root && root < comm.size(), "gather_texts: no such root");
-  announce(comm, Operation::gather_texts, 0, root);
+  const InCollective in(comm, Operation::gather_texts, 0, root);
   const MPI_Comm handle = comm.handle().collectives;
   const auto size = static_cast<std::int64_t>(text.size());
   if (comm.rank() != root) {

@@ -1,3 +1,5 @@
+#include "runtime/append_log.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -6,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "runtime/stop_signal.h"
 #include "tests/support/temporary_directory.h"
 
@@ -19,7 +21,7 @@ class AppendLogTest : public ::testing::Test {
   void write_raw(const std::string& bytes) const {
     std::ofstream(path_, std::ios::binary) << bytes;
   }
-  testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   std::filesystem::path path_ = directory_ / "log.jsonl";
 };
 

@@ -10,13 +10,18 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 #include "runtime/stop_signal.h"
 #include "tests/support/temporary_directory.h"
 
@@ -55,7 +60,7 @@ class FileSizeLimit {
 class DurableFile : public ::testing::Test {
  protected:
   void TearDown() override { arm_faults("", 0); }
-  testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
 };
 
 TEST_F(DurableFile, PublishedBytesReadBackExactly) {
@@ -68,6 +73,35 @@ TEST_F(DurableFile, PublishedBytesReadBackExactly) {
     EXPECT_EQ(read_file(directory_ / "file"), bytes);
   }
   EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file"));
+}
+
+// Large files on slow disks are no hang (phase_clock.h).
+TEST_F(DurableFile, ReadingAndWritingShowProgressAllTheTime) {
+  PhaseClock clock;
+  clock.follow_this_thread();
+  const auto signs_of = [&](const std::function<void()>& work) {
+    const std::uint64_t before = clock.read().progress;
+    work();
+    return clock.read().progress - before;
+  };
+  const auto path = directory_.path() / "large";
+  EXPECT_GE(signs_of([&] { publish_file(path, std::string(5 << 20, 'x')); }), 4U)
+      << "two writes and two fsyncs";
+  EXPECT_GE(signs_of([&] { static_cast<void>(hash_file(path)); }), 5U) << "every megabyte";
+  EXPECT_GE(signs_of([&] { static_cast<void>(read_file(path)); }), 5U);
+}
+
+TEST_F(DurableFile, AReplacedFileIsTheOldOrTheNewOne) {
+  const auto path = directory_.path() / "run.json";
+  replace_file(path, "first");
+  replace_file(path, "second");
+  EXPECT_EQ(read_file(path), "second");
+  {
+    const FileSizeLimit full(2);
+    EXPECT_THROW(replace_file(path, "third"), EnvironmentError);
+  }
+  EXPECT_EQ(read_file(path), "second");
+  EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("run.json"));
 }
 
 TEST_F(DurableFile, FullDiskKeepsTheOldFileAndLeavesNoTemporary) {

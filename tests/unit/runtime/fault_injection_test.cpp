@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <functional>
+#include <thread>
 
 #include "runtime/error.h"
 #include "runtime/stop_signal.h"
@@ -101,6 +103,21 @@ TEST_F(FaultInjection, KillStopAndExit) {
   status = status_of_child("kill@here:0:4");
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 33)
       << "beyond the last visit: " << status;
+}
+
+TEST_F(FaultInjection, AStalledThreadLeavesTheOthersRunning) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    arm_faults("stall@here:0:1", 0);
+    std::thread([] { fault_point("here"); }).detach();
+    while (faults_armed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ::_exit(33);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 33) << status;
 }
 
 TEST_F(FaultInjection, BadTextIsRefusedAndArmsNothing) {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -20,7 +20,7 @@ using ::testing::Not;
 class Log : public ::testing::Test {
  protected:
   void TearDown() override { close_log(); }
-  testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
 };
 
 TEST_F(Log, LinesShowTimeLevelRankAndPhase) {

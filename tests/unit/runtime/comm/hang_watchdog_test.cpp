@@ -8,11 +8,14 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/log.h"
 
 namespace jforge {
@@ -60,6 +63,63 @@ TEST(PhaseClock, ReadsWhatWasWritten) {
   EXPECT_LT(clock.read().age_seconds, later.age_seconds + 10);
 }
 
+TEST(PhaseClock, FollowsOneThreadAlone) {
+  PhaseClock clock;
+  note_progress();  // nobody listens
+  clock.follow_this_thread();
+  const auto progress = [&] { return clock.read().progress; };
+  const std::uint64_t before = progress();
+  std::thread([] { note_progress(); }).join();
+  EXPECT_EQ(progress(), before) << "another thread's work hides no hang of this one";
+  note_progress();
+  EXPECT_EQ(progress(), before + 1);
+  {
+    PhaseClock other;
+    other.follow_this_thread();
+    note_progress();
+    EXPECT_EQ(other.read().progress, 1U);
+  }
+  note_progress();  // the clock that followed is gone
+  EXPECT_EQ(progress(), before + 1);
+}
+
+TEST(PhaseClock, AWaitHasMorePatienceAndAcceptsTheOthersProgress) {
+  PhaseClock clock;
+  clock.follow_this_thread();
+  clock.set_deadline(5);
+  clock.enter("train");
+  EXPECT_EQ(clock.read().limit_seconds(), 5);
+  const auto refreshed = [&] {
+    std::this_thread::sleep_for(milliseconds(3));
+    const double before = clock.read().age_seconds;
+    clock.others_progressed();
+    return clock.read().age_seconds < before;
+  };
+  EXPECT_FALSE(refreshed()) << "what others do says nothing of a rank that works";
+  const std::uint64_t before = clock.read().progress;
+  {
+    const WaitingForOthers lease;
+    EXPECT_EQ(clock.read().progress, before + 1);
+    { const WaitingForOthers collective; }
+    EXPECT_EQ(clock.read().progress, before + 1) << "a wait inside another is no progress";
+    EXPECT_TRUE(clock.read().waiting);
+    EXPECT_EQ(clock.read().limit_seconds(), 10);
+    EXPECT_TRUE(refreshed());
+    EXPECT_EQ(clock.read().progress, before + 1)
+        << "or ranks that wait would keep each other alive";
+  }
+  EXPECT_FALSE(clock.read().waiting);
+  EXPECT_EQ(clock.read().progress, before + 2);
+}
+
+TEST(PhaseClock, APhaseIsAPlaceForFaults) {
+  PhaseClock clock;
+  arm_faults("throw@phase import:0:2", 0);
+  clock.enter("import");
+  EXPECT_THROW(clock.enter("import"), InternalError);
+  arm_faults("", 0);
+}
+
 TEST(HangWatchdog, RingsOnceWithPhaseAndStep) {
   PhaseClock clock;
   clock.enter("all_reduce of gradients", 0.05);
@@ -90,6 +150,19 @@ TEST(HangWatchdog, ProgressAndPhasesWithoutDeadlineKeepItQuiet) {
   EXPECT_EQ(alarm.calls, 0);
 }
 
+TEST(HangWatchdog, AWaitInVainRingsToo) {
+  PhaseClock clock;
+  clock.follow_this_thread();
+  clock.enter("export", 0.05);
+  Alarm alarm;
+  const WaitingForOthers waiting;
+  const HangWatchdog watchdog(clock, alarm.callback());
+  ASSERT_TRUE(alarm.rings_within(milliseconds(10'000)));
+  const std::lock_guard lock(alarm.mutex);
+  EXPECT_TRUE(alarm.reading.waiting);
+  EXPECT_GT(alarm.reading.age_seconds, 0.1);
+}
+
 TEST(HangWatchdog, AClockThatNeverStartedIsQuietAndDestructionIsPrompt) {
   PhaseClock clock;
   Alarm alarm;
@@ -110,6 +183,7 @@ TEST(HangWatchdog, DefaultActionLogsAndExitsWith70) {
     ::dup2(ends[1], STDERR_FILENO);
     initialise_log(2);
     PhaseClock clock;
+    clock.set_owner("rank 2 (node1, pid 7)");
     clock.enter("stuck", 0.05);
     const HangWatchdog watchdog(clock);
     std::this_thread::sleep_for(std::chrono::seconds(20));
@@ -126,7 +200,7 @@ TEST(HangWatchdog, DefaultActionLogsAndExitsWith70) {
   ::waitpid(child, &status, 0);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 70);
-  EXPECT_THAT(text, ::testing::HasSubstr("rank 2"));
+  EXPECT_THAT(text, ::testing::HasSubstr("rank 2 (node1, pid 7) stands still"));
   EXPECT_THAT(text, ::testing::HasSubstr("phase \"stuck\""));
 }
 

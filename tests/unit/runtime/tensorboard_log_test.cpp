@@ -1,4 +1,4 @@
-#include "runtime/event_log.h"
+#include "runtime/tensorboard_log.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -51,9 +52,9 @@ TEST(Crc32c, KnownAnswers) {
   EXPECT_EQ(masked_crc32c(""), 0xA282EAD8U);
 }
 
-TEST(EventLog, RecordsAreFramedEventsByteForByte) {
-  const testing::TemporaryDirectory directory;
-  EventLog log(directory.path(), 1700000000, 3);
+TEST(TensorboardLog, RecordsAreFramedEventsByteForByte) {
+  const test::TemporaryDirectory directory;
+  TensorboardLog log(directory.path(), 1700000000, 3);
   EXPECT_TRUE(log.path().filename().string().starts_with("events.out.tfevents.1700000000."));
   EXPECT_TRUE(log.path().filename().string().ends_with(".3"));
   const std::array<Scalar, 2> scalars{{{"a", 1.0}, {"bc", -2.0}}};
@@ -72,20 +73,20 @@ TEST(EventLog, RecordsAreFramedEventsByteForByte) {
                                   35));
 }
 
-TEST(EventLog, ValuesThatAreNotFiniteStayInTheFile) {
-  const testing::TemporaryDirectory directory;
-  EventLog log(directory.path(), 1, 1);
+TEST(TensorboardLog, ValuesThatAreNotFiniteStayInTheFile) {
+  const test::TemporaryDirectory directory;
+  TensorboardLog log(directory.path(), 1, 1);
   const std::array<Scalar, 2> scalars{
       {{"x", std::nan("")}, {"y", std::numeric_limits<double>::infinity()}}};
   log.append(1, 1, scalars);
   EXPECT_EQ(records(read_file(log.path())).size(), 2U);
 }
 
-TEST(EventLog, AnExistingFileIsNeverContinued) {
-  const testing::TemporaryDirectory directory;
-  const EventLog log(directory.path(), 1, 1);
-  EXPECT_THROW(EventLog(directory.path(), 1, 1), EnvironmentError);
-  EXPECT_THROW(EventLog(directory / "absent", 1, 1), EnvironmentError);
+TEST(TensorboardLog, AnExistingFileIsNeverContinued) {
+  const test::TemporaryDirectory directory;
+  const TensorboardLog log(directory.path(), 1, 1);
+  EXPECT_THROW(TensorboardLog(directory.path(), 1, 1), EnvironmentError);
+  EXPECT_THROW(TensorboardLog(directory / "absent", 1, 1), EnvironmentError);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/durable_file.h"
+#include "runtime/append_log.h"
 
 namespace jforge {
 
@@ -25,11 +25,11 @@ namespace jforge {
 using Scalar = std::pair<std::string, double>;
 
 /// One event file. Not thread-safe.
-class EventLog {
+class TensorboardLog {
  public:
   /// Creates directory/events.out.tfevents.SECONDS.HOST.ATTEMPT (TensorBoard wants this form of
   /// name) and writes its version record. Throws EnvironmentError.
-  EventLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt);
+  TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt);
 
   /// Appends one record with the scalars of `step`. Values that are not finite are written as they
   /// are: TensorBoard shows them. Throws EnvironmentError.

@@ -1,4 +1,4 @@
-#include "runtime/event_log.h"
+#include "runtime/tensorboard_log.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 
+#include "runtime/append_log.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -96,14 +97,16 @@ std::uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-EventLog::EventLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt)
+TensorboardLog::TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds,
+                               int attempt)
     : path_(event_path(directory, wall_seconds, attempt)), log_(path_, AppendLog::Form::records) {
   std::string event = event_head(static_cast<double>(wall_seconds));
   put_bytes(event, 3, "brain.Event:2");
   log_.append(record(event));
 }
 
-void EventLog::append(std::int64_t step, double wall_seconds, std::span<const Scalar> scalars) {
+void TensorboardLog::append(std::int64_t step, double wall_seconds,
+                            std::span<const Scalar> scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars) {
     std::string entry;

@@ -1,0 +1,25 @@
+#pragma once
+
+/// The hash of everything that is checked or compared by its content.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace jforge {
+
+/// 64-bit XXH3 of bytes.
+[[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
+[[nodiscard]] std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0);
+/// Of a file's bytes. Throws DataError naming it when it cannot be read.
+[[nodiscard]] std::uint64_t hash_file(const std::filesystem::path& path);
+/// A hash as files and messages have it: 16 lower-case hex digits.
+[[nodiscard]] std::string hash_hex(std::uint64_t hash);
+/// The hash of which `text` is the hash_hex; nothing when it is of none.
+[[nodiscard]] std::optional<std::uint64_t> parse_hash_hex(std::string_view text);
+
+}  // namespace jforge

@@ -1,0 +1,34 @@
+#pragma once
+
+/// Reading files, on file systems that may show them late and let signals interrupt an open.
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace jforge {
+
+/// Whole file as bytes. Retries ENOENT and ESTALE for `retry_seconds` (network file systems).
+/// Throws DataError, also for what is no regular file.
+[[nodiscard]] std::string read_file(const std::filesystem::path& path, double retry_seconds = 0);
+
+/// open(2) with O_CLOEXEC, again whenever a signal interrupts it (network file systems); -1 and
+/// errno on failure.
+[[nodiscard]] int open_retrying(const std::filesystem::path& path, int flags, unsigned mode = 0);
+/// A binary stream for reading, opened likewise (DataError: no regular file); test it before use.
+[[nodiscard]] std::ifstream open_input(const std::filesystem::path& path);
+
+/// A network file system may show a file that another host has published only after a while.
+inline constexpr double kPublicationWaitSeconds = 30;
+/// How long a reader waits for a published file at `path` to appear: kPublicationWaitSeconds, or 0
+/// where its directory lies on a local file system (ext, xfs, btrfs, tmpfs, …), which shows it at
+/// once.
+[[nodiscard]] double publication_wait_seconds(const std::filesystem::path& path);
+/// Returns once `path` can be opened for reading. ENOENT is retried for `wait_seconds`, ESTALE (a
+/// handle that the server has dropped) for at least kPublicationWaitSeconds. Throws DataError
+/// naming the path, the system's reason and how long it waited, and for what is no regular file.
+void await_file(const std::filesystem::path& path, double wait_seconds);
+/// With publication_wait_seconds(path).
+void await_file(const std::filesystem::path& path);
+
+}  // namespace jforge
