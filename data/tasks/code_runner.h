@@ -12,7 +12,9 @@
 
 namespace jforge {
 
-/// One run of a Python program that nobody trusts.
+/// One run of a Python program that nobody trusts. Its limits are seconds of the program's own
+/// time: wall-clock time less what it was ready to run and waited for a processor, so that the load
+/// of other programs is not counted.
 struct CodeRunRequest {
   /// Source of the module under test.
   std::string candidate;
@@ -25,11 +27,11 @@ struct CodeRunRequest {
   /// For each call the arguments: a Python literal or expression over builtins that yields a list
   /// ("[1, (2, 3), float('inf')]").
   std::vector<std::string> calls;
-  /// Wall-clock seconds for loading and `check` together.
+  /// Seconds for loading and `check` together.
   double check_seconds = 3.0;
-  /// Wall-clock seconds for each call; empty: check_seconds for every one. Else calls.size() long.
+  /// Seconds for each call; empty: check_seconds for every one. Else calls.size() long.
   std::vector<double> call_seconds;
-  /// Wall-clock seconds for the whole run, the interpreter's start excluded.
+  /// Seconds for the whole run, the interpreter's start excluded.
   double total_seconds = 60.0;
   std::int64_t memory_bytes = std::int64_t{4} << 30;
   /// PYTHONHASHSEED of the interpreter: it decides the order in which sets of texts are walked.
@@ -39,14 +41,14 @@ struct CodeRunRequest {
 enum class CodeRunStatus : std::uint8_t {
   completed,  ///< Loaded, checked, and every call returned.
   failed,     ///< An exception, a crash, an early exit, a forbidden act, or the caller's no.
-  timed_out   ///< A limit of wall-clock or processor time was passed.
+  timed_out   ///< A limit of own or processor time was passed.
 };
 
 struct CodeRunResult {
   CodeRunStatus status = CodeRunStatus::failed;
   std::string reason;                ///< One line; empty when completed.
   std::int64_t calls_returned = 0;   ///< Values that came back and were taken.
-  std::vector<double> call_seconds;  ///< Wall-clock time of each returned call.
+  std::vector<double> call_seconds;  ///< Own time of each returned call.
 };
 
 /// Told each call's value as it comes back, in order; false ends the run as failed with the reason

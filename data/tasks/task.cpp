@@ -10,6 +10,7 @@
 #include "data/tasks/code/mbpp_task.h"
 #include "data/tasks/math/gsm8k_task.h"
 #include "data/tasks/math/math_task.h"
+#include "data/tasks/math/word_problems_task.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -55,6 +56,10 @@ const std::map<std::string, TaskMaker, std::less<>>& registry() {
       {"mbpp_plus@0.1.0",
        [](const TaskOptions& options) -> std::unique_ptr<Task> {
          return std::make_unique<MbppTask>(MbppTask::Variant::plus_0_1, options);
+       }},
+      {"word_problems",
+       [](const TaskOptions& options) -> std::unique_ptr<Task> {
+         return std::make_unique<WordProblemsTask>(options);
        }},
   };
   return tasks;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/tasks/code_runner.h"
@@ -35,6 +36,9 @@ struct Verdict {
   std::optional<std::string> answer;  ///< What was extracted, in canonical form.
   /// Outcome on the base tests alone, for tasks that add further ones (`status` counts all).
   std::optional<VerdictStatus> base_status = std::nullopt;
+  /// For tasks that judge by several rules: whether the answer is right by each, in the task's
+  /// order. `status` is the first one's.
+  std::vector<std::pair<std::string, bool>> rules = {};
 };
 
 /// What is put to the model.
@@ -59,7 +63,7 @@ class Task {
 
   /// Name on the command line and in results: "gsm8k".
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Versions of prompt and rules: "gsm8k/plain/extract-2".
+  /// Versions of prompt and rules: "gsm8k/plain/extract-3".
   [[nodiscard]] virtual std::string version() const = 0;
   /// Reads the problems from `data`: the directory that holds the benchmarks' folders, or the
   /// task's file itself. DataError naming file and line.

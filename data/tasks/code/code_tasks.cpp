@@ -248,10 +248,11 @@ std::string_view stripped(std::string_view text) {
 }
 
 std::string_view cut_at(std::string_view text, const std::vector<std::string>& stops) {
+  std::size_t end = text.size();
   for (const std::string& stop : stops) {
-    text = text.substr(0, text.find(stop));
+    end = std::min(end, text.find(stop));
   }
-  return text;
+  return text.substr(0, end);
 }
 
 std::string program_from_completion(const TaskRecord& record, std::string_view completion) {
@@ -276,6 +277,21 @@ std::string with_import_preamble(std::string_view program) {
   }
   const bool numpy = mentions_word(program, "np") || mentions_word(program, "numpy");
   return fmt::format("{}{}{}{}", future, kImports, numpy ? kNumpyImports : "", rest);
+}
+
+const std::vector<std::string>& evalplus_stops() {
+  static const std::vector<std::string> stops{"<|endoftext|>", "<|endofmask|>", "</s>",
+                                              "\nif __name__", "\ndef main(",   "\nprint(",
+                                              "\n```\n"};
+  return stops;
+}
+
+std::string evalplus_completion(std::string_view completion) {
+  std::string text;
+  for (const char c : cut_at(completion, evalplus_stops())) {
+    text += c == '\t' ? "    " : std::string_view(&c, 1);
+  }
+  return text;
 }
 
 TaskPrompt evalplus_prompt(std::string_view problem) {

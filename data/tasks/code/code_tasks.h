@@ -62,7 +62,7 @@ struct CodeBlock {
 [[nodiscard]] bool is_blank(std::string_view text);
 /// Text without white space at both ends, as Python's strip() for ASCII.
 [[nodiscard]] std::string_view stripped(std::string_view text);
-/// What stands before the first of `stops`.
+/// What stands before the earliest of `stops`.
 [[nodiscard]] std::string_view cut_at(std::string_view text, const std::vector<std::string>& stops);
 
 /// The program that a finished completion stands for, where it is given without a model: the
@@ -77,6 +77,10 @@ struct CodeBlock {
 /// or np: its import takes longer than most programs, and nothing else can tell the difference.
 [[nodiscard]] std::string with_import_preamble(std::string_view program);
 
+/// EvalPlus' texts that end a chat model's completion.
+[[nodiscard]] const std::vector<std::string>& evalplus_stops();
+/// A chat model's completion as EvalPlus takes it: cut at its stops, four spaces for a tab.
+[[nodiscard]] std::string evalplus_completion(std::string_view completion);
 /// EvalPlus' prompt for a chat model: a request for a self-contained script, the answer begun up to
 /// the opened code block.
 [[nodiscard]] TaskPrompt evalplus_prompt(std::string_view problem);

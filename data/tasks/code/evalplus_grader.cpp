@@ -8,7 +8,7 @@
 
 #include "data/tasks/code/code_tasks.h"
 #include "data/tasks/code/evalplus_inputs.h"
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {

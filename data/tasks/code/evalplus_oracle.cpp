@@ -133,8 +133,8 @@ EvalPlusOracle::Special EvalPlusOracle::special_of(EvalPlusSuite suite, EvalPlus
   return rules == EvalPlusRules::v0_3_1 && found != of_later.end() ? found->second : Special::none;
 }
 
-EvalPlusOracle::EvalPlusOracle(EvalPlusSuite suite, EvalPlusRules rules, std::string entry_point,
-                               double atol)
+EvalPlusOracle::EvalPlusOracle(EvalPlusSuite suite, EvalPlusRules rules,
+                               std::string_view entry_point, double atol)
     : rules_(rules), special_(special_of(suite, rules, entry_point)), atol_(atol) {}
 
 bool EvalPlusOracle::needs_inputs() const {

@@ -30,7 +30,8 @@ enum class EvalPlusRules : std::uint8_t { v0_2_1, v0_3_1 };
 /// and HumanEval's find_zero accepts every root.
 class EvalPlusOracle {
  public:
-  EvalPlusOracle(EvalPlusSuite suite, EvalPlusRules rules, std::string entry_point, double atol);
+  EvalPlusOracle(EvalPlusSuite suite, EvalPlusRules rules, std::string_view entry_point,
+                 double atol);
 
   /// Whether accepts() looks at the inputs.
   [[nodiscard]] bool needs_inputs() const;

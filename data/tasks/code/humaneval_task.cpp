@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "data/tasks/code/evalplus_sanitizer.h"
+#include "data/tasks/code/python_value.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -38,6 +40,23 @@ std::string_view answered_code(std::string_view completion, std::string_view ent
   return completion;
 }
 
+/// The problem's test and its call.
+std::string check_of(const TaskRecord& record) {
+  return fmt::format("{}\ncheck({})\n", record.fields.at("test"), record.fields.at("entry_point"));
+}
+
+/// The same in a namespace of its own that begins with what the prompt defines above the function:
+/// the tests of some problems call that, which is no reason to lend it to the program. One calls
+/// the function by its name (HumanEval/33).
+std::string check_apart(const TaskRecord& record) {
+  const std::string source = fmt::format("{}{}\n", lines_above_function(record.fields.at("prompt")),
+                                         record.fields.at("test"));
+  return fmt::format(
+      "import builtins as _builtins\n_tests = {{'{0}': {0}}}\n_builtins.exec({1}, _tests)\n"
+      "_tests['check']({0})\n",
+      record.fields.at("entry_point"), python_text_literal(source));
+}
+
 }  // namespace
 
 HumanevalTask::HumanevalTask(Variant variant, const TaskOptions& options)
@@ -50,8 +69,13 @@ std::string HumanevalTask::name() const {
 }
 
 std::string HumanevalTask::version() const {
-  return fmt::format("{}/{}/extract-2/{}", name(), to_string(style_),
-                     variant_ == Variant::base ? "check-3s" : plus_.version());
+  const bool sanitized = style_ == CodeStyle::evalplus;
+  const char* check = style_ == CodeStyle::evalchemy ? "check-3s"
+                      : style_ == CodeStyle::lm_eval ? "bare-check-3s"
+                                                     : "apart-check-3s";
+  return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
+                     sanitized ? kEvalPlusSanitizer : "extract-2",
+                     variant_ == Variant::base ? check : plus_.version());
 }
 
 std::vector<TaskRecord> HumanevalTask::load(const std::filesystem::path& data) const {
@@ -92,7 +116,7 @@ std::vector<std::string> HumanevalTask::stop_texts() const {
     case CodeStyle::lm_eval:
       return {"\nclass", "\ndef", "\n#", "\nif", "\nprint"};
     case CodeStyle::evalplus:
-      return {"\n```"};
+      return evalplus_stops();
   }
   throw InternalError("unknown prompt style");
 }
@@ -107,9 +131,11 @@ std::optional<std::string> HumanevalTask::extract(std::string_view completion,
   if (style_ == CodeStyle::lm_eval) {
     return problem + std::string(completion);
   }
+  if (style_ == CodeStyle::evalplus) {
+    return evalplus_completion(completion);
+  }
   const std::string& entry_point = record.fields.at("entry_point");
-  const std::string_view code =
-      style_ == CodeStyle::evalchemy ? answered_code(completion, entry_point) : completion;
+  const std::string_view code = answered_code(completion, entry_point);
   return fmt::format(
       "{}{}", defines_function(code, entry_point) ? lines_above_function(problem) : problem, code);
 }
@@ -120,13 +146,24 @@ Verdict HumanevalTask::grade(const std::optional<std::string>& answer, const Tas
     return {VerdictStatus::fail, "no program in the completion", std::nullopt};
   }
   expect(runner != nullptr, "a task that runs code was given a runner");
-  if (variant_ == Variant::plus) {
-    return plus_.grade(*answer, record, *runner);
+  if (style_ != CodeStyle::evalplus) {
+    return grade_program(*answer, record, *runner);
   }
-  return run_checked(
-      with_import_preamble(*answer),
-      fmt::format("{}\ncheck({})\n", record.fields.at("test"), record.fields.at("entry_point")),
-      kCheckSeconds, *answer, *runner);
+  SanitizedProgram sanitized = evalplus_sanitize(*answer, record.fields.at("entry_point"), *runner);
+  if (sanitized.status != CodeRunStatus::completed) {
+    return not_sanitized(sanitized, *answer, variant_ == Variant::plus);
+  }
+  return grade_program(sanitized.program, record, *runner);
+}
+
+Verdict HumanevalTask::grade_program(const std::string& program, const TaskRecord& record,
+                                     CodeRunner& runner) const {
+  if (variant_ == Variant::plus) {
+    return plus_.grade(program, record, runner);
+  }
+  return run_checked(style_ == CodeStyle::evalchemy ? with_import_preamble(program) : program,
+                     style_ == CodeStyle::evalplus ? check_apart(record) : check_of(record),
+                     kCheckSeconds, program, runner);
 }
 
 }  // namespace jforge

@@ -14,7 +14,7 @@ namespace jforge {
 /// - lm-eval: the problem's text as raw prompt; the completion ends before a line that begins with
 ///   class, def, #, if or print.
 /// - evalplus: a user turn that asks for a script, the answer begun with an opened code block; 768
-///   new tokens, cut before the closing fence.
+///   new tokens, ended by evalplus_stops().
 ///
 /// Rule extract-2. evalchemy: the first Python block that defines the entry point, else the first
 /// block that does, else the first Python block, else the whole text; a block without a closing
@@ -22,11 +22,15 @@ namespace jforge {
 /// top-level def (imports, helpers); what does not define the entry point stands behind the whole
 /// prompt. (evalchemy's own rule also drops everything before the entry point within the block, and
 /// cuts replies with text before the fence at an arbitrary place; neither is done here.) lm-eval:
-/// prompt + completion. evalplus: the text, behind the prompt unless it defines the entry point;
-/// its unused definitions are not removed, which evalplus does with a parser.
+/// prompt + completion. Rule sanitize-0.3.1, evalplus: what evalplus_sanitize() makes of the
+/// text, nothing of the prompt before it.
 ///
-/// Grading: humaneval runs preamble + program, then `test` and check(entry point), 3.0 s in all, as
-/// OpenAI's harness and evalchemy; humaneval_plus compares returned values (evalplus_grader.h).
+/// Grading: humaneval runs the program, then `test` and check(entry point), 3.0 s in all, as
+/// OpenAI's harness. Imports stand before the program with evalchemy alone
+/// (with_import_preamble()); "bare" is without. With evalplus the test has a namespace of its own
+/// ("apart"): it may call what the prompt defines above the function (HumanEval/32, 38 and 50), the
+/// program may not. humaneval_plus compares returned values of the bare program
+/// (evalplus_grader.h).
 class HumanevalTask final : public Task {
  public:
   enum class Variant : std::uint8_t { base, plus };
@@ -48,6 +52,9 @@ class HumanevalTask final : public Task {
                               CodeRunner* runner) const override;
 
  private:
+  [[nodiscard]] Verdict grade_program(const std::string& program, const TaskRecord& record,
+                                      CodeRunner& runner) const;
+
   Variant variant_;
   CodeStyle style_;
   EvalPlusGrader plus_;

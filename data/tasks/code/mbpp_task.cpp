@@ -6,12 +6,14 @@
 #include <array>
 #include <charconv>
 
+#include "data/tasks/code/evalplus_sanitizer.h"
 #include "runtime/error.h"
 
 namespace jforge {
 namespace {
 
 constexpr double kCheckSeconds = 10.0;
+constexpr double kLmEvalCheckSeconds = 3.0;
 constexpr int kFirstTestProblem = 11;
 constexpr int kLastTestProblem = 510;
 
@@ -181,8 +183,11 @@ std::string MbppTask::name() const {
 }
 
 std::string MbppTask::version() const {
-  return fmt::format("{}/{}/extract-2/{}", name(), to_string(style_),
-                     is_plus() ? plus_.version() : "asserts-10s");
+  const bool sanitized = style_ == CodeStyle::evalplus;
+  const char* check = style_ == CodeStyle::lm_eval ? "asserts-3s" : "asserts-10s";
+  return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
+                     sanitized ? kEvalPlusSanitizer : "extract-2",
+                     is_plus() ? plus_.version() : check);
 }
 
 std::vector<TaskRecord> MbppTask::load_all(const std::filesystem::path& data) const {
@@ -249,7 +254,15 @@ TaskPrompt MbppTask::prompt(const TaskRecord& record) const {
 }
 
 std::int64_t MbppTask::default_max_new_tokens() const {
-  return style_ == CodeStyle::evalplus ? 768 : 512;
+  switch (style_) {
+    case CodeStyle::evalchemy:
+      return is_plus() ? 1024 : 512;
+    case CodeStyle::lm_eval:
+      return 256;
+    case CodeStyle::evalplus:
+      return 768;
+  }
+  throw InternalError("unknown prompt style");
 }
 
 std::vector<std::string> MbppTask::stop_texts() const {
@@ -259,13 +272,17 @@ std::vector<std::string> MbppTask::stop_texts() const {
     case CodeStyle::lm_eval:
       return {"[DONE]"};
     case CodeStyle::evalplus:
-      return {"\n```"};
+      return evalplus_stops();
   }
   throw InternalError("unknown prompt style");
 }
 
 std::optional<std::string> MbppTask::extract(std::string_view completion,
                                              const TaskRecord& /*record*/) const {
+  if (style_ == CodeStyle::evalplus) {
+    std::string text = evalplus_completion(completion);
+    return is_blank(text) ? std::nullopt : std::optional(std::move(text));
+  }
   completion = cut_at(completion, stop_texts());
   const std::string_view code =
       style_ == CodeStyle::evalchemy ? answered_code(completion) : completion;
@@ -278,17 +295,35 @@ Verdict MbppTask::grade(const std::optional<std::string>& answer, const TaskReco
     return {VerdictStatus::fail, "no program in the completion", std::nullopt};
   }
   expect(runner != nullptr, "a task that runs code was given a runner");
-  if (is_plus()) {
-    return plus_.grade(*answer, record, *runner);
+  if (style_ != CodeStyle::evalplus) {
+    return grade_program(*answer, record, *runner);
   }
+  const auto entry_point = record.fields.find("entry_point");
+  const SanitizedProgram sanitized = evalplus_sanitize(
+      *answer,
+      entry_point == record.fields.end() ? std::nullopt : std::optional(entry_point->second),
+      *runner);
+  if (sanitized.status != CodeRunStatus::completed) {
+    return not_sanitized(sanitized, *answer, is_plus());
+  }
+  return grade_program(sanitized.program, record, *runner);
+}
+
+Verdict MbppTask::grade_program(const std::string& program, const TaskRecord& record,
+                                CodeRunner& runner) const {
+  if (is_plus()) {
+    return plus_.grade(program, record, runner);
+  }
+  const bool lm_eval = style_ == CodeStyle::lm_eval;
   std::string check;
-  if (variant_ == Variant::full) {
-    check = record.fields.at("test_setup_code") + "\n";
-  } else {
+  if (variant_ == Variant::sanitized) {
     check = fmt::format("{}\n", fmt::join(text_list(record, "test_imports"), "\n"));
+  } else if (!lm_eval) {
+    check = record.fields.at("test_setup_code") + "\n";
   }
   check += fmt::format("{}\n", fmt::join(text_list(record, "test_list"), "\n"));
-  return run_checked(*answer, check, kCheckSeconds, *answer, *runner);
+  return run_checked(program, check, lm_eval ? kLmEvalCheckSeconds : kCheckSeconds, program,
+                     runner);
 }
 
 }  // namespace jforge

@@ -12,20 +12,20 @@ namespace jforge {
 ///
 /// Prompt styles, greedy:
 /// - evalchemy (default): one user turn with three solved examples (problems 2, 3 and 4) and the
-///   problem with its tests; 512 new tokens.
-/// - lm-eval: the same three examples as raw text between [BEGIN] and [DONE]; 512 new tokens (its
-///   own default of 256 cuts programs).
+///   problem with its tests; 512 new tokens, of MBPP+ 1024.
+/// - lm-eval: the same three examples as raw text between [BEGIN] and [DONE]; 256 new tokens.
 /// - evalplus: a user turn with the problem and its first test as a docstring, the answer begun
-///   with an opened code block; 768 new tokens, cut before the closing fence.
+///   with an opened code block; 768 new tokens, ended by evalplus_stops().
 ///
 /// Rule extract-2. evalchemy: the first Python block, else the first block without a tag, else the
-/// whole text; a block without a closing fence reaches to the end of the text. The other styles:
-/// the whole text.
+/// whole text; a block without a closing fence reaches to the end of the text. lm-eval: the whole
+/// text. Rule sanitize-0.3.1, evalplus: what evalplus_sanitize() makes of the text, without an
+/// entry point where the problem names none.
 ///
 /// Grading: mbpp and mbpp_sanitized run the program, then test_setup_code or test_imports and the
-/// assertions, 10 s in all as evalchemy; mbpp_plus compares returned values (evalplus_grader.h),
-/// version 0.2.0 by the rules of EvalPlus 0.3.1 and version 0.1.0 by those of 0.2.1, the release
-/// it was used with.
+/// assertions, 10 s in all as evalchemy; in style lm-eval 3 s and no test_setup_code, as there.
+/// mbpp_plus compares returned values (evalplus_grader.h), version 0.2.0 by the rules of EvalPlus
+/// 0.3.1 and version 0.1.0 by those of 0.2.1, the release it was used with.
 class MbppTask final : public Task {
  public:
   enum class Variant : std::uint8_t { full, sanitized, plus, plus_0_1 };
@@ -50,6 +50,8 @@ class MbppTask final : public Task {
 
  private:
   [[nodiscard]] bool is_plus() const;
+  [[nodiscard]] Verdict grade_program(const std::string& program, const TaskRecord& record,
+                                      CodeRunner& runner) const;
 
   Variant variant_;
   CodeStyle style_;

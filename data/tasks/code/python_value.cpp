@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "data/tokenizer/unicode.h"
+#include "runtime/error.h"
 
 namespace jforge {
 namespace {
@@ -178,30 +179,19 @@ bool is_json_integer(const std::string& number) {
   return number.find_first_of(".eEIN") == std::string::npos;
 }
 
-/// One code point of UTF-8 in which surrogates are allowed, and its length.
+/// One code point of UTF-8 in which surrogates are allowed, and its length. DataError where the
+/// bytes are none.
 CodePoint wide_code_point_at(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  if (byte(0) == 0xED && byte(1) >= 0xA0) {
+  const auto byte = [&](std::size_t i) -> unsigned char {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
+  };
+  if (byte(0) == 0xED && byte(1) >= 0xA0 && byte(1) < 0xC0 && byte(2) >= 0x80 && byte(2) < 0xC0) {
     return {static_cast<char32_t>(0xD000 | ((byte(1) & 0x3F) << 6) | (byte(2) & 0x3F)), 3};
   }
-  return code_point_at(text, at);
-}
-
-std::string text_literal(const std::string& text) {
-  std::string out = "'";
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [value, length] = wide_code_point_at(text, at);
-    at += length;
-    if (value == '\'' || value == '\\') {
-      out += '\\';
-      out += static_cast<char>(value);
-    } else if (value >= 0x20 && value < 0x7F) {
-      out += static_cast<char>(value);
-    } else {
-      out += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(value));
-    }
+  if (first_invalid_utf8(text.substr(at, 4)) == 0) {
+    throw DataError("a text of a benchmark or of a program's value is not valid UTF-8");
   }
-  return out + "'";
+  return code_point_at(text, at);
 }
 
 std::string number_literal(const std::string& number) {
@@ -323,6 +313,23 @@ PythonValue python_value(const JsonNode& json) {
   return value;
 }
 
+std::string python_text_literal(const std::string& text) {
+  std::string out = "'";
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [value, length] = wide_code_point_at(text, at);
+    at += length;
+    if (value == '\'' || value == '\\') {
+      out += '\\';
+      out += static_cast<char>(value);
+    } else if (value >= 0x20 && value < 0x7F) {
+      out += static_cast<char>(value);
+    } else {
+      out += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(value));
+    }
+  }
+  return out + "'";
+}
+
 std::string python_literal(const JsonNode& json) {
   switch (json.kind) {
     case JsonNode::Kind::null:
@@ -330,7 +337,7 @@ std::string python_literal(const JsonNode& json) {
     case JsonNode::Kind::boolean:
       return json.truth ? "True" : "False";
     case JsonNode::Kind::text:
-      return text_literal(json.text);
+      return python_text_literal(json.text);
     case JsonNode::Kind::number:
       return number_literal(json.text);
     case JsonNode::Kind::array:
@@ -342,7 +349,7 @@ std::string python_literal(const JsonNode& json) {
   for (std::size_t i = 0; i < json.items.size(); ++i) {
     out += i == 0 ? "" : ", ";
     if (!is_array) {
-      out += text_literal(json.keys[i]) + ": ";
+      out += python_text_literal(json.keys[i]) + ": ";
     }
     out += python_literal(json.items[i]);
   }

@@ -47,6 +47,9 @@ struct PythonValue {
 /// The value that Python's json.loads gives for a JSON value.
 [[nodiscard]] PythonValue python_value(const JsonNode& json);
 
+/// A text (UTF-8 as in JsonNode) as an ASCII Python literal.
+[[nodiscard]] std::string python_text_literal(const std::string& text);
+
 /// The value that Python's json.loads gives, as an ASCII Python expression over builtins.
 [[nodiscard]] std::string python_literal(const JsonNode& json);
 

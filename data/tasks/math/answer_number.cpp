@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
+
+#include "data/tasks/math/math_units.h"
 
 namespace jforge {
 namespace {
@@ -15,6 +18,63 @@ constexpr std::size_t kMaxFractionDigits = 18;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
+
+/// The ASCII character for which a code point stands; '\0' where it is left out, nothing where it
+/// stays.
+std::optional<char> plain_character(unsigned code_point) {
+  if (code_point >= 0xff01 && code_point <= 0xff5e) {  // full-width forms of "!" to "~"
+    return static_cast<char>(code_point - 0xff01 + '!');
+  }
+  if (code_point == 0xa0 || (code_point >= 0x2000 && code_point <= 0x200a) ||
+      code_point == 0x202f || code_point == 0x205f || code_point == 0x3000) {
+    return ' ';
+  }
+  if (code_point == 0x2212 || (code_point >= 0x2010 && code_point <= 0x2013) ||
+      code_point == 0xfe63) {
+    return '-';
+  }
+  if (code_point == 0x200b || code_point == 0x2060 || code_point == 0xfeff) {
+    return '\0';
+  }
+  return std::nullopt;
+}
+
+/// A word behind a number that scales it.
+struct Scale {
+  std::size_t zeros = 0;  ///< 6 for "million"; 0: there is none.
+  std::size_t end = 0;    ///< Position behind the word, or where the search began.
+};
+
+/// The scale that stands at `at`: "6 million", "6\\text{ million}".
+Scale scale_at(std::string_view text, std::size_t at) {
+  std::size_t begin = at;
+  const auto skip_blanks = [&] {
+    while (begin < text.size() && is_blank(text[begin])) {
+      ++begin;
+    }
+  };
+  skip_blanks();
+  bool braces = false;
+  for (const std::string_view command : {"\\text{", "\\mbox{", "\\mathrm{"}) {
+    if (text.substr(begin).starts_with(command)) {
+      begin += command.size();
+      braces = true;
+      break;
+    }
+  }
+  skip_blanks();
+  std::size_t end = begin;
+  while (end < text.size() && is_word(text[end])) {
+    ++end;
+  }
+  if (const auto zeros = number_scale(text.substr(begin, end - begin))) {
+    return {static_cast<std::size_t>(*zeros),
+            end + (braces && end < text.size() && text[end] == '}' ? 1 : 0)};
+  }
+  return {0, at};
+}
 
 std::string canonical_decimal(bool negative, std::string_view whole, std::string_view decimals) {
   while (whole.size() > 1 && whole.front() == '0') {
@@ -29,6 +89,18 @@ std::string canonical_decimal(bool negative, std::string_view whole, std::string
     result += decimals;
   }
   return negative && result != "0" ? "-" + result : result;
+}
+
+/// `decimal`, in canonical form, with its point moved to the right.
+std::string scaled(const std::string& decimal, std::size_t zeros) {
+  const bool negative = decimal.starts_with('-');
+  const std::size_t point = std::min(decimal.find('.'), decimal.size());
+  const std::size_t first = negative ? 1 : 0;
+  std::string decimals = point < decimal.size() ? decimal.substr(point + 1) : std::string();
+  decimals.resize(std::max(decimals.size(), zeros), '0');
+  return canonical_decimal(negative,
+                           decimal.substr(first, point - first) + decimals.substr(0, zeros),
+                           decimals.substr(zeros));
 }
 
 std::optional<std::string> canonical_fraction(bool negative, std::string_view above,
@@ -82,18 +154,14 @@ std::size_t number_end(std::string_view text, std::size_t begin) {
     ++at;
   }
   const bool whole = at > digits;
-  if (at < text.size() && text[at] == '.' && digit_at(at + 1)) {
-    ++at;
-    while (digit_at(at)) {
-      ++at;
-    }
-  } else if (whole && at < text.size() && text[at] == '/' && digit_at(at + 1)) {
+  const bool continued = at < text.size() && (text[at] == '.' || (whole && text[at] == '/'));
+  if (continued && digit_at(at + 1)) {
     ++at;
     while (digit_at(at)) {
       ++at;
     }
   }
-  return at > digits ? at : begin;
+  return at > digits ? scale_at(text, at).end : begin;
 }
 
 /// Calls `take(canonical number)` for each number from left to right.
@@ -142,6 +210,8 @@ std::string with_slashes(std::string_view text, std::string_view command) {
       break;
     }
     result += text.substr(begin, at - begin);
+    // "2\frac{1}{2}" is not 21/2.
+    result += !result.empty() && is_digit(result.back()) ? " " : "";
     result += text.substr(above, middle - above);
     result += '/';
     result += text.substr(middle + 2, end - middle - 2);
@@ -150,8 +220,6 @@ std::string with_slashes(std::string_view text, std::string_view command) {
   result += text.substr(begin);
   return result;
 }
-
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
 
 /// Number of digits that `text` begins with.
 std::size_t digits_ahead(std::string_view text) {
@@ -209,7 +277,35 @@ std::string without_unit_powers(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string> canonical_number(std::string_view text) {
+std::string plain_characters(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+    const auto continues = [&](std::size_t i) { return at + i < text.size() && byte(i) >> 6 == 2; };
+    // All of them take two or three bytes; of anything else the bytes stay as they are.
+    std::size_t length = 1;
+    std::optional<char> plain;
+    if (byte(0) >> 5 == 6 && continues(1)) {
+      length = 2;
+      plain = plain_character((byte(0) & 0x1fU) << 6 | (byte(1) & 0x3fU));
+    } else if (byte(0) >> 4 == 14 && continues(1) && continues(2)) {
+      length = 3;
+      plain = plain_character((byte(0) & 0xfU) << 12 | (byte(1) & 0x3fU) << 6 | (byte(2) & 0x3fU));
+    }
+    if (!plain) {
+      result += text.substr(at, length);
+    } else if (*plain != '\0') {
+      result += *plain;
+    }
+    at += length;
+  }
+  return result;
+}
+
+namespace {
+
+std::optional<std::string> unscaled_number(std::string_view text) {
   std::string plain;
   for (const char c : text) {
     if (c != '$' && c != ',' && c != ' ' && c != '\t' && c != '\r' && c != '\n') {
@@ -245,19 +341,149 @@ std::optional<std::string> canonical_number(std::string_view text) {
   }
 }
 
-std::optional<std::string> leading_number(std::string_view text) {
+/// What follows the last "=" or sign of approximation.
+std::string_view behind_relation(std::string_view text) {
+  for (const std::string_view sign : {"=", "\\approx", "≈"}) {
+    const std::size_t at = text.rfind(sign);
+    text.remove_prefix(at == std::string_view::npos ? 0 : at + sign.size());
+  }
+  return text;
+}
+
+/// The text of a box in which numbers are looked for.
+std::string number_text(std::string_view box) {
+  return without_unit_powers(without_grouping_blanks(
+      plain_latex(replaced(plain_characters(behind_relation(box)), "^{\\circ}", "^\\circ"))));
+}
+
+/// "2 1/2": the whole number in front of a proper fraction, both plain.
+std::optional<std::string> mixed_number(std::string_view text) {
+  const auto trim = [&] {
+    text.remove_prefix(std::min(text.find_first_not_of(" $"), text.size()));
+  };
+  trim();
+  const bool negative = text.starts_with('-');
+  text.remove_prefix(negative ? 1 : 0);
+  trim();
+  std::array<std::string_view, 3> parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t digits = digits_ahead(text);
+    parts[i] = text.substr(0, digits);
+    text.remove_prefix(digits);
+    const std::size_t next = std::min(text.find_first_not_of(' '), text.size());
+    const bool separated = i == 0 ? next > 0 : i == 2 || text.starts_with('/');
+    if (digits == 0 || digits > kMaxFractionDigits / 2 || !separated) {
+      return std::nullopt;
+    }
+    text.remove_prefix(i == 0 ? next : (i == 1 ? 1 : 0));
+  }
+  const auto value = [](std::string_view digits) { return std::stoull(std::string(digits)); };
+  const auto [whole, above, below] = parts;
+  if (text.find_first_not_of(" .%$") != std::string_view::npos || value(above) >= value(below)) {
+    return std::nullopt;
+  }
+  return canonical_fraction(negative, std::to_string(value(whole) * value(below) + value(above)),
+                            below);
+}
+
+}  // namespace
+
+std::optional<std::string> canonical_number(std::string_view given) {
+  const std::string text = plain_characters(given);
+  const std::size_t behind = text.find_last_of("0123456789.") + 1;
+  const Scale scale = scale_at(text, behind);
+  if (scale.zeros == 0 || text.find_first_not_of(" .", scale.end) != std::string::npos) {
+    return unscaled_number(text);
+  }
+  const auto number = unscaled_number(std::string_view(text).substr(0, behind));
+  return number && number->find('/') == std::string::npos
+             ? std::optional<std::string>(scaled(*number, scale.zeros))
+             : std::nullopt;
+}
+
+std::optional<std::string> leading_number(std::string_view given) {
+  const std::string text = plain_characters(given);
   const std::size_t end = number_end(text, 0);
-  return end == 0 ? std::nullopt : canonical_number(text.substr(0, end));
+  return end == 0 ? std::nullopt : canonical_number(std::string_view(text).substr(0, end));
 }
 
 std::optional<std::string> last_number(std::string_view text) {
   std::optional<std::string> found;
-  for_each_number(text, [&](std::string number) { found = std::move(number); });
+  for_each_number(plain_characters(text), [&](std::string number) { found = std::move(number); });
   return found;
 }
 
+bool is_unevaluated(std::string_view box) {
+  const std::string text = number_text(box);
+  const auto neighbour = [&](std::size_t at, int step) {
+    auto i = static_cast<std::ptrdiff_t>(at) + step;
+    while (i >= 0 && i < std::ssize(text) && is_blank(text[static_cast<std::size_t>(i)])) {
+      i += step;
+    }
+    return i >= 0 && i < std::ssize(text) ? text[static_cast<std::size_t>(i)] : '\0';
+  };
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::string_view rest = std::string_view(text).substr(at);
+    for (const std::string_view command :
+         {"\\times", "\\cdot",  "\\div",  "\\pm",  "\\sqrt", "\\pi",  "\\binom", "\\frac",
+          "\\dfrac", "\\tfrac", "\\over", "\\log", "\\ln",   "\\sin", "\\cos",   "\\tan",
+          "×",       "·",       "÷",      "√",     "π",      "±"}) {
+      const char next = rest.size() > command.size() ? rest[command.size()] : '\0';
+      const bool letter = is_word(next) && !is_digit(next);
+      if (rest.starts_with(command) && !(command.starts_with('\\') && letter)) {
+        return true;
+      }
+    }
+    const char before = neighbour(at, -1);
+    const char after = neighbour(at, 1);
+    const bool left = is_word(before) || before == ')' || before == '}';
+    const bool number_follows = is_digit(after) || after == '(' || after == '$' || after == '.';
+    const bool operand_follows = number_follows || is_word(after) || after == '\\';
+    switch (text[at]) {
+      case '+':
+      case '*':
+        if (left && operand_follows) {
+          return true;
+        }
+        break;
+      case '-': {
+        // "twenty-dollar" is a word, and behind words a minus may be a sign: "\\text{Loss} -5".
+        const bool sign = at > 0 && is_blank(text[at - 1]) && !is_blank(text[at + 1]);
+        if (left && number_follows && (is_digit(before) || before == ')' || !sign)) {
+          return true;
+        }
+        break;
+      }
+      case '^':
+        if (left && !rest.starts_with("^\\circ")) {
+          return true;
+        }
+        break;
+      case '/':
+        if ((before == ')' && number_follows) || (left && after == '(')) {
+          return true;
+        }
+        break;
+      case 'x':
+        if (is_digit(before) && is_digit(after)) {
+          return true;
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  return false;
+}
+
 std::optional<std::string> boxed_number(std::string_view box) {
-  const std::string plain = without_grouping_blanks(plain_latex(box));
+  if (is_unevaluated(box)) {
+    return std::nullopt;
+  }
+  const std::string plain = number_text(box);
+  if (auto number = mixed_number(plain)) {
+    return number;
+  }
   // Digits with other blanks or with a comma and blanks between them are several numbers.
   const auto separates = [&](std::size_t i) {
     if (i == 0 || !is_blank(plain[i]) || (!is_digit(plain[i - 1]) && plain[i - 1] != ',')) {
@@ -275,7 +501,7 @@ std::optional<std::string> boxed_number(std::string_view box) {
       return number;
     }
   }
-  return last_number(without_unit_powers(plain));
+  return last_number(plain);
 }
 
 std::optional<std::string_view> last_boxed(std::string_view text) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "data/tasks/math/answer_number.h"
+#include "data/tasks/python_random.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -15,7 +16,9 @@ namespace {
 constexpr std::string_view kMark = "####";
 constexpr std::string_view kBoxedRequest =
     "\nPlease reason step by step, and put your final answer within \\boxed{}.";
-constexpr std::size_t kExamples = 5;
+constexpr std::uint32_t kExamples = 5;
+/// Of the generator from which lm-eval draws the examples, question after question.
+constexpr std::uint32_t kExamplesSeed = 1234;
 /// Field that load() adds to records of styles with examples: the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
@@ -82,13 +85,13 @@ std::string harness_form(std::string_view text) {
   return form;
 }
 
-std::string examples_beside(const std::filesystem::path& data) {
+std::vector<TaskRecord> training_beside(const std::filesystem::path& data) {
   std::error_code ignored;
   std::filesystem::path folder = data;
   if (!std::filesystem::is_directory(data, ignored)) {
     folder = data.has_parent_path() ? data.parent_path() : std::filesystem::path(".");
   }
-  const std::vector<TaskRecord> training = load_task_records(
+  std::vector<TaskRecord> training = load_task_records(
       folder, "gsm8k (examples)",
       {"gsm8k/train.jsonl", "gsm8k/train.jsonl.gz", "train.jsonl", "train.jsonl.gz"},
       {"question", "answer"});
@@ -98,32 +101,31 @@ std::string examples_beside(const std::filesystem::path& data) {
                     "takes {} examples from it",
                     folder.string(), training.size(), kExamples));
   }
-  std::string examples;
-  for (std::size_t i = 0; i < kExamples; ++i) {
-    examples += fmt::format("Question: {}\nAnswer: {}\n\n", training[i].fields.at("question"),
-                            training[i].fields.at("answer"));
-  }
-  return examples;
+  return training;
 }
 
 }  // namespace
 
 Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
-  static const std::array<std::pair<std::string_view, Style>, 6> styles{{
+  static const std::array<std::pair<std::string_view, Style>, 5> styles{{
       {"", Style::cot_boxed},
       {"plain", Style::plain},
       {"cot_boxed", Style::cot_boxed},
-      {"evalchemy", Style::cot_boxed},
       {"lm-eval", Style::lm_eval_strict},
       {"lm-eval-flexible", Style::lm_eval_flexible},
   }};
+  if (options.prompt_style == "evalchemy") {
+    throw ConfigError(
+        "task gsm8k: prompt style 'evalchemy' is now called 'cot_boxed' (evalchemy has no gsm8k of "
+        "its own)");
+  }
   const auto found = std::find_if(styles.begin(), styles.end(), [&](const auto& style) {
     return style.first == options.prompt_style;
   });
   if (found == styles.end()) {
     throw ConfigError(
-        fmt::format("task gsm8k: unknown prompt style '{}': known are plain, evalchemy "
-                    "(= cot_boxed), cot_boxed, lm-eval, lm-eval-flexible",
+        fmt::format("task gsm8k: unknown prompt style '{}': known are cot_boxed, plain, lm-eval, "
+                    "lm-eval-flexible",
                     options.prompt_style));
   }
   style_ = found->second;
@@ -132,13 +134,13 @@ Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
 std::string Gsm8kTask::version() const {
   switch (style_) {
     case Style::plain:
-      return "gsm8k/plain/extract-2";
+      return "gsm8k/plain/extract-3";
     case Style::cot_boxed:
-      return "gsm8k/cot_boxed/extract-2";
+      return "gsm8k/cot_boxed/extract-3";
     case Style::lm_eval_strict:
-      return "gsm8k/lm-eval-5-shot-first-5/strict-match";
+      return "gsm8k/lm-eval-5-shot-seed-1234/strict-match";
     case Style::lm_eval_flexible:
-      return "gsm8k/lm-eval-5-shot-first-5/flexible-extract";
+      return "gsm8k/lm-eval-5-shot-seed-1234/flexible-extract";
   }
   throw InternalError("unknown prompt style");
 }
@@ -148,9 +150,16 @@ std::vector<TaskRecord> Gsm8kTask::load(const std::filesystem::path& data) const
       data, name(), {"gsm8k/test.jsonl", "gsm8k/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
       {"question", "answer"});
   if (has_examples()) {
-    const std::string examples = examples_beside(data);
+    const std::vector<TaskRecord> training = training_beside(data);
+    PythonRandom random(kExamplesSeed);
     for (TaskRecord& record : records) {
-      record.fields.emplace(kExamplesField, examples);
+      std::string examples;
+      for (const std::size_t i :
+           random.sample(static_cast<std::uint32_t>(training.size()), kExamples)) {
+        examples += fmt::format("Question: {}\nAnswer: {}\n\n", training[i].fields.at("question"),
+                                training[i].fields.at("answer"));
+      }
+      record.fields.emplace(kExamplesField, std::move(examples));
     }
   }
   return records;
@@ -188,6 +197,11 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   auto& second = style_ == Style::cot_boxed ? marked : boxed;
   if (first || second) {
     return first ? std::move(first) : std::move(second);
+  }
+  // The numbers of an expression that was left in the box are no answer.
+  if (box && is_unevaluated(*box)) {
+    completion.remove_prefix(
+        static_cast<std::size_t>(box->data() + box->size() - completion.data()));
   }
   return last_number(plain_latex(completion));
 }

@@ -9,24 +9,24 @@ namespace jforge {
 ///
 /// Prompt styles:
 ///  - "plain": the question alone as the user turn.
-///  - "cot_boxed" (default), also "evalchemy" (which has no GSM8K of its own): adds a line that
-///  asks
-///    for steps and a boxed answer.
+///  - "cot_boxed" (default): adds a line that asks for steps and a boxed answer.
 ///  - "lm-eval" and "lm-eval-flexible": raw text "Question: {q}\nAnswer:" behind five examples of
-///    the same form, the first five records of gsm8k/train.jsonl(.gz) beside the test file; ended
-///    by "Question:", "</s>" or "<|im_end|>".
+///    the same form, drawn for each question from gsm8k/train.jsonl(.gz) beside the test file as
+///    lm-eval draws them (seed 1234, in the file's order); ended by "Question:", "</s>" or
+///    "<|im_end|>".
 ///
-/// Rule extract-2: plain takes the number right behind the last "####" that has one there (a "####"
+/// Rule extract-3: plain takes the number right behind the last "####" that has one there (a "####"
 /// before words is a heading), else the number of the last \boxed{…} (boxed_number), else the last
-/// number of the completion; cot_boxed takes the box before the mark. Numbers are compared exactly
-/// (12.0 = 12, $1,200 = 1200).
+/// number of the completion, or behind a box that holds an expression; cot_boxed takes the box
+/// before the mark. Numbers are compared exactly (12.0 = 12, $1,200 = 1200).
 ///
 /// Rule strict-match (lm-eval): the first match of "#### (\-?[0-9\.\,]+)"; flexible-extract
 /// (lm-eval-flexible): the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)". Both are compared as that
 /// harness does, as text without ",", "$" and a final "." (12.0 is not 12).
 class Gsm8kTask final : public Task {
  public:
-  /// ConfigError naming the styles when `options.prompt_style` is unknown.
+  /// ConfigError naming the styles when `options.prompt_style` is unknown, the new name when it is
+  /// an old one.
   explicit Gsm8kTask(const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override { return "gsm8k"; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -30,8 +31,15 @@ class Comparer {
     if (answer.is_definition() && gold.kind != Kind::relation) {
       return same(gold, answer.parts[1]);
     }
-    if (gold.kind == Kind::sum_set && answer.kind == Kind::list) {
-      return match_once(gold.parts, answer.parts) && gold.parts.size() == answer.parts.size();
+    if ((gold.kind == Kind::sum_set && answer.kind == Kind::list) ||
+        (gold.kind == Kind::list && answer.kind == Kind::sum_set)) {
+      return gold.parts.size() == answer.parts.size() && match_once(gold.parts, answer.parts);
+    }
+    if (gold.kind == Kind::tuple && lists_coordinates(answer)) {
+      return gold.label == "()" && same_coordinates(gold, answer);
+    }
+    if (answer.kind == Kind::tuple && lists_coordinates(gold)) {
+      return answer.label == "()" && same_coordinates(answer, gold);
     }
     if (is_collection(gold) || is_collection(answer)) {
       return same_collection(gold, answer);
@@ -52,6 +60,36 @@ class Comparer {
 
   static bool is_vector(const MathValue& matrix) { return matrix.label == "matrix 1"; }
 
+  /// "x = 1, y = 2": one value for each of several names, in their order.
+  static bool lists_coordinates(const MathValue& value) {
+    const auto& parts = value.parts;
+    const auto in_order = [](const MathValue& a, const MathValue& b) {
+      return a.parts[0].text < b.parts[0].text;
+    };
+    return value.kind == Kind::list &&
+           std::all_of(parts.begin(), parts.end(),
+                       [](const MathValue& part) { return part.is_definition(); }) &&
+           std::adjacent_find(parts.begin(), parts.end(), std::not_fn(in_order)) == parts.end();
+  }
+
+  bool same_coordinates(const MathValue& point, const MathValue& list) {
+    return point.parts.size() == list.parts.size() &&
+           std::equal(
+               point.parts.begin(), point.parts.end(), list.parts.begin(),
+               [&](const MathValue& p, const MathValue& part) { return same(p, part.parts[1]); });
+  }
+
+  /// The unit, the percent or the degree sign: where both have one it must be the same.
+  static std::string mark(const MathValue& value) {
+    return value.scalar.percent ? "%" : (value.scalar.degrees ? "degree" : value.unit);
+  }
+
+  static bool marks_agree(const MathValue& gold, const MathValue& answer) {
+    const std::string ours = mark(gold);
+    const std::string theirs = mark(answer);
+    return ours.empty() || theirs.empty() || ours == theirs;
+  }
+
   bool same_kind(const MathValue& gold, const MathValue& answer) {
     switch (gold.kind) {
       case Kind::scalar:
@@ -63,7 +101,7 @@ class Comparer {
       case Kind::tuple:
       case Kind::matrix:
       case Kind::ratio:
-        return gold.label == answer.label && same_parts(gold, answer);
+        return gold.label == answer.label && marks_agree(gold, answer) && same_parts(gold, answer);
       case Kind::sum_set:
         return gold.parts.size() == answer.parts.size() && match_once(gold.parts, answer.parts);
       case Kind::relation:
@@ -138,27 +176,19 @@ class Comparer {
   }
 
   bool same_scalar(const MathValue& gold, const MathValue& answer) {
-    if (!gold.unit.empty() && !answer.unit.empty() && gold.unit != answer.unit) {
+    if (!marks_agree(gold, answer)) {
       return false;
     }
     if (algebra_.equal(gold.scalar, answer.scalar)) {
       return true;
     }
-    for (const std::string_view mark : {kPercentAtom, kDegreeAtom}) {
-      const std::string name(mark);
-      const bool in_gold = MathAlgebra::has_factor(gold.scalar, name);
-      if (in_gold == MathAlgebra::has_factor(answer.scalar, name)) {
-        continue;
-      }
-      const Expression& marked = in_gold ? gold.scalar : answer.scalar;
-      const Expression& plain = in_gold ? answer.scalar : gold.scalar;
-      if (algebra_.equal(algebra_.replace_factor(marked, name, 1), plain) ||
-          (mark == kPercentAtom &&
-           algebra_.equal(algebra_.replace_factor(marked, name, Rational(1, 100)), plain))) {
-        return true;
-      }
-    }
-    return false;
+    // "50\%" is 50 as well as a half.
+    const auto times_hundred = [&](const Expression& marked) {
+      return algebra_.multiply(marked, algebra_.number(100));
+    };
+    return gold.scalar.percent != answer.scalar.percent &&
+           (gold.scalar.percent ? algebra_.equal(times_hundred(gold.scalar), answer.scalar)
+                                : algebra_.equal(gold.scalar, times_hundred(answer.scalar)));
   }
 
   /// Left minus right, equal up to a constant factor.
@@ -166,31 +196,27 @@ class Comparer {
     if (gold.label != "=") {
       return false;
     }
-    std::array<Polynomial, 2> differences;
+    std::array<Expression, 2> differences;
     for (const std::size_t i : {0U, 1U}) {
       const MathValue& equation = i == 0 ? gold : answer;
       if (equation.parts[0].kind != Kind::scalar || equation.parts[1].kind != Kind::scalar) {
         return false;
       }
-      differences[i] = algebra_.subtract(equation.parts[0].scalar, equation.parts[1].scalar).above;
-      if (differences[i].empty()) {
-        return false;
-      }
+      differences[i] = algebra_.subtract(equation.parts[0].scalar, equation.parts[1].scalar);
     }
-    const auto& [ours, theirs] = differences;
-    if (ours.begin()->first != theirs.begin()->first || ours.size() != theirs.size() ||
-        (ours.size() == 1 && ours.begin()->first.empty())) {
-      return false;
-    }
-    const Expression left =
-        algebra_.multiply({.above = ours}, algebra_.number(theirs.begin()->second));
-    const Expression right =
-        algebra_.multiply({.above = theirs}, algebra_.number(ours.begin()->second));
-    return algebra_.equal(left, right);
+    return algebra_.proportional(differences[0], differences[1]);
   }
 
   MathAlgebra& algebra_;
 };
+
+/// Whether both are written alike, but for blanks, sizes and spellings of commands.
+bool same_tokens(const std::vector<MathToken>& a, const std::vector<MathToken>& b) {
+  return !a.empty() && std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                  [](const MathToken& x, const MathToken& y) {
+                                    return x.kind == y.kind && x.text == y.text;
+                                  });
+}
 
 /// "1,000" holds no number 000: it cannot be read as a list.
 bool has_leading_zeros(const std::vector<MathToken>& tokens) {
@@ -206,6 +232,9 @@ MathComparison compare_readings(std::string_view gold, std::string_view answer,
   try {
     const std::vector<MathToken> gold_tokens = math_tokens(gold, commas);
     const std::vector<MathToken> answer_tokens = math_tokens(answer, commas);
+    if (same_tokens(gold_tokens, answer_tokens)) {
+      return {true, "text", 0};
+    }
     if (commas == CommaReading::list &&
         (has_leading_zeros(gold_tokens) || has_leading_zeros(answer_tokens))) {
       return {false, "different", 0};
@@ -246,13 +275,10 @@ MathComparison compare_math(std::string_view gold, std::string_view answer) {
   if (answer.size() > kMaxMathAnswer || gold.size() > kMaxMathAnswer) {
     return {false, "too long", 0};
   }
-  if (hendrycks_equal(gold, answer)) {
-    return {true, "hendrycks", 0};
-  }
-  if (minerva_equal(gold, answer)) {
-    return {true, "minerva", 0};
-  }
-  return compare_math_values(gold, answer);
+  const std::string_view ours = trimmed_answer(gold);
+  const std::string_view theirs = trimmed_answer(answer);
+  return !ours.empty() && ours == theirs ? MathComparison{true, "text", 0}
+                                         : compare_math_values(ours, theirs);
 }
 
 }  // namespace jforge

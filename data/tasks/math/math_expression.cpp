@@ -6,14 +6,15 @@
 #include <set>
 #include <utility>
 
+#include "data/tasks/math/math_units.h"
+
 namespace jforge {
 namespace {
 
 using Kind = MathToken::Kind;
-using Part = Rational::Part;
 
 constexpr int kMaxDepth = 50;
-constexpr Part kLargestFactorial = 25;
+constexpr long kLargestFactorial = 3000;
 constexpr std::size_t kLongestWordOfVariables = 3;
 
 bool is_function(std::string_view name) {
@@ -39,28 +40,30 @@ bool names_function(const MathToken& token) {
   return token.kind == Kind::name && (token.text == "f" || token.text == "g" || token.text == "h");
 }
 
-Part whole_number(std::string_view digits) {
-  Rational value(0);
-  for (const char digit : digits) {
-    value = value * Rational(10) + Rational(digit - '0');
-  }
-  return value.above();
-}
-
-Rational power_of_ten(Part exponent) {
-  Rational value(1);
-  for (Part i = 0; i < exponent; ++i) {
-    value = value * Rational(10);
-  }
+mpz_class power_of_ten(std::size_t exponent) {
+  mpz_class value;
+  mpz_ui_pow_ui(value.get_mpz_t(), 10, exponent);
   return value;
 }
 
-Rational decimal(std::string_view text) {
+mpz_class whole_number(std::string_view digits) {
+  return mpz_class(digits.empty() ? "0" : std::string(digits), 10);
+}
+
+mpq_class decimal(std::string_view text) {
   const std::size_t point = text.find('.');
   const std::string_view decimals =
       point == std::string_view::npos ? std::string_view() : text.substr(point + 1);
-  return Rational(whole_number(text.substr(0, point))) +
-         Rational(whole_number(decimals)) / power_of_ten(static_cast<Part>(decimals.size()));
+  return whole_number(text.substr(0, point)) +
+         mpq_class(whole_number(decimals), power_of_ten(decimals.size()));
+}
+
+/// The integer, not negative and at most `largest`, that an expression is.
+std::optional<unsigned long> small_integer(const Expression& value, long largest) {
+  const mpq_class* number = MathAlgebra::as_number(value);
+  return number != nullptr && number->get_den() == 1 && *number >= 0 && *number <= largest
+             ? std::optional<unsigned long>(number->get_num().get_ui())
+             : std::nullopt;
 }
 
 class Parser {
@@ -68,7 +71,7 @@ class Parser {
   Parser(MathAlgebra& algebra, MathTokens tokens) : algebra_(algebra), tokens_(tokens) {}
 
   Expression run() {
-    const Expression value = sum();
+    Expression value = sum();
     if (!at_end()) {
       throw MathRefusal("not an expression");
     }
@@ -180,14 +183,17 @@ class Parser {
     for (;;) {
       if (take('!')) {
         value = factorial(value);
+      } else if (const auto zeros = scale()) {
+        value = algebra_.multiply(
+            value, algebra_.number(mpq_class(power_of_ten(static_cast<std::size_t>(*zeros)))));
       } else if (take('%')) {
-        value = algebra_.multiply(value, algebra_.atom(std::string(kPercentAtom)));
-      } else if (next_is("\\circ")) {
-        ++at_;
-        value = algebra_.multiply(value, algebra_.atom(std::string(kDegreeAtom)));
+        value = algebra_.divide(value, algebra_.number(100));
+        value.percent = true;
+      } else if (take("\\circ")) {
+        value.degrees = true;
       } else if (take('^')) {
         if (is_degree_sign()) {
-          value = algebra_.multiply(value, algebra_.atom(std::string(kDegreeAtom)));
+          value.degrees = true;
         } else {
           value = algebra_.power(value, exponent());
         }
@@ -197,17 +203,31 @@ class Parser {
     }
   }
 
+  /// Takes "million" and the like.
+  std::optional<int> scale() {
+    const MathToken* word = ahead();
+    const auto zeros = word != nullptr && (word->kind == Kind::word || word->kind == Kind::text)
+                           ? number_scale(word->text)
+                           : std::nullopt;
+    at_ += zeros ? 1 : 0;
+    return zeros;
+  }
+
   /// Takes "\circ" or "{\circ}".
   bool is_degree_sign() {
-    if (take("\\circ")) {
-      return true;
+    const std::size_t brace = next_is('{') ? 1 : 0;
+    const MathToken* sign = ahead(brace);
+    // A small letter o stands in its place at times.
+    if (sign == nullptr ||
+        !(sign->is_command("\\circ") ||
+          ((sign->kind == Kind::name || sign->kind == Kind::text) && sign->text == "o"))) {
+      return false;
     }
-    if (next_is('{') && ahead(1) != nullptr && ahead(1)->is_command("\\circ") &&
-        ahead(2) != nullptr && ahead(2)->is_symbol('}')) {
-      at_ += 3;
-      return true;
+    if (brace > 0 && (ahead(2) == nullptr || !ahead(2)->is_symbol('}'))) {
+      return false;
     }
-    return false;
+    at_ += 1 + 2 * brace;
+    return true;
   }
 
   Expression exponent() {
@@ -221,7 +241,7 @@ class Parser {
   }
 
   Expression group(char close) {
-    const Expression value = sum();
+    Expression value = sum();
     need(close);
     return value;
   }
@@ -234,12 +254,12 @@ class Parser {
       throw MathRefusal("argument missing");
     }
     if (token->kind == Kind::number && token->text.find('.') == std::string::npos) {
-      const Part digit = token->text[digits_taken_] - '0';
+      const int digit = token->text[digits_taken_] - '0';
       if (++digits_taken_ == token->text.size()) {
         ++at_;
         digits_taken_ = 0;
       }
-      return algebra_.number(Rational(digit));
+      return algebra_.number(digit);
     }
     return primary();
   }
@@ -269,7 +289,7 @@ class Parser {
   Expression bracketed() {
     if (take('(')) {
       const int outer = std::exchange(bars_, 0);
-      const Expression value = group(')');
+      Expression value = group(')');
       bars_ = outer;
       return value;
     }
@@ -283,39 +303,28 @@ class Parser {
       ++bars_;
       const Expression value = group('|');
       --bars_;
-      return absolute(value);
+      return algebra_.absolute(value);
     }
     throw MathRefusal("operand missing");
-  }
-
-  Expression absolute(const Expression& value) {
-    if (const auto number = MathAlgebra::as_number(value)) {
-      return algebra_.number(number->sign() < 0 ? *number * Rational(-1) : *number);
-    }
-    return algebra_.atom("abs(" + MathAlgebra::key(value) + ")");
   }
 
   Expression number() {
     const std::string_view text = std::string_view(tokens_[at_].text).substr(digits_taken_);
     digits_taken_ = 0;
     ++at_;
-    Rational value = decimal(text);
+    mpq_class value = decimal(text);
     if (next_is("\\overline") && text.find('.') != std::string_view::npos) {
-      return algebra_.number(value + repeating_part(text));
-    }
-    if (const auto factor = scientific_factor()) {
-      return algebra_.number(value * *factor);
-    }
-    if (text.find('.') == std::string_view::npos) {
-      if (const auto fraction = proper_fraction()) {
-        value = value + *fraction;
-      }
+      value += repeating_part(text);
+    } else if (const auto factor = scientific_factor(text)) {
+      value *= *factor;
+    } else if (text.find('.') == std::string_view::npos) {
+      value += proper_fraction().value_or(0);
     }
     return algebra_.number(value);
   }
 
   /// "\overline{36}" behind "0.1": 0.036 repeating.
-  Rational repeating_part(std::string_view before) {
+  mpq_class repeating_part(std::string_view before) {
     ++at_;
     if (!take('{') || ahead() == nullptr || ahead()->kind != Kind::number ||
         ahead()->text.find('.') != std::string::npos) {
@@ -324,38 +333,42 @@ class Parser {
     const std::string digits = ahead()->text;
     ++at_;
     need('}');
-    const auto places = static_cast<Part>(before.size() - before.find('.') - 1);
-    return Rational(whole_number(digits)) /
-           ((power_of_ten(static_cast<Part>(digits.size())) - Rational(1)) * power_of_ten(places));
+    const std::size_t places = before.size() - before.find('.') - 1;
+    const mpz_class nines = power_of_ten(digits.size()) - 1;
+    return mpq_class(whole_number(digits), nines * power_of_ten(places));
   }
 
-  /// "e-5" or "E6" right behind a number.
-  std::optional<Rational> scientific_factor() {
+  /// "E-5" or "E6" right behind a number. A small "e" is the constant ("2e+3" is 2·e + 3), except
+  /// where nothing but a number as programs print it is there: "1.5e-3", with a decimal point.
+  std::optional<mpq_class> scientific_factor(std::string_view mantissa) {
     const MathToken* letter = ahead();
     if (letter == nullptr || letter->kind != Kind::name || letter->space_before ||
         (letter->text != "e" && letter->text != "E")) {
       return std::nullopt;
     }
+    const std::size_t before = at_ - 1 - (tokens_[0].is_symbol('-') ? 1 : 0);
     std::size_t skip = 1;
     const bool negative = ahead(skip) != nullptr && ahead(skip)->is_symbol('-');
     if (negative || (ahead(skip) != nullptr && ahead(skip)->is_symbol('+'))) {
-      ++skip;
+      skip += ahead(skip)->space_before ? 0 : 1;
     }
     const MathToken* digits = ahead(skip);
+    const bool all = before == 0 && ahead(skip + 1) == nullptr;
     if (digits == nullptr || digits->kind != Kind::number || digits->space_before ||
-        digits->text.size() > 2 || digits->text.find('.') != std::string::npos) {
+        digits->text.size() > 2 || digits->text.find('.') != std::string::npos ||
+        (letter->text == "e" && (!all || mantissa.find('.') == std::string_view::npos))) {
       return std::nullopt;
     }
     at_ += skip + 1;
-    const Rational power = power_of_ten(whole_number(digits->text));
-    return negative ? Rational(1) / power : power;
+    const mpz_class power = power_of_ten(whole_number(digits->text).get_ui());
+    return negative ? mpq_class(1, power) : mpq_class(power);
   }
 
   /// The rest of a mixed number: "\frac{1}{2}", "\frac12" or " 1/2" with above < below.
-  std::optional<Rational> proper_fraction() {
+  std::optional<mpq_class> proper_fraction() {
     const std::size_t begin = at_;
-    std::optional<Rational> above;
-    std::optional<Rational> below;
+    std::optional<mpq_class> above;
+    std::optional<mpq_class> below;
     if (take("\\frac")) {
       above = integer_argument();
       below = above ? integer_argument() : std::nullopt;
@@ -365,23 +378,23 @@ class Parser {
       below = decimal(ahead(2)->text);
       at_ += 3;
     }
-    if (above && below && above->is_integer() && below->is_integer() && above->sign() > 0 &&
-        above->above() < below->above()) {
-      return *above / *below;
+    if (above && below && above->get_den() == 1 && below->get_den() == 1 && *above > 0 &&
+        *above < *below) {
+      return mpq_class(*above / *below);
     }
     at_ = begin;
     digits_taken_ = 0;
     return std::nullopt;
   }
 
-  std::optional<Rational> integer_argument() {
+  std::optional<mpq_class> integer_argument() {
     const bool braced = next_is('{');
     const MathToken* digits = ahead(braced ? 1 : 0);
     if (digits == nullptr || digits->kind != Kind::number) {
       return std::nullopt;
     }
     if (!braced) {
-      return MathAlgebra::as_number(argument());
+      return *MathAlgebra::as_number(argument());
     }
     if (ahead(2) == nullptr || !ahead(2)->is_symbol('}')) {
       return std::nullopt;
@@ -393,9 +406,24 @@ class Parser {
   Expression name() {
     const MathToken& token = tokens_[at_++];
     if (names_function(token) && next_is('(')) {
-      return call(token.text);
+      return call(token.text, std::nullopt);
+    }
+    if (names_function(token) && takes_inverse()) {
+      return call(token.text + "^{-1}", std::nullopt);
     }
     return algebra_.atom(token.text + subscript());
+  }
+
+  /// Takes "^{-1}" in front of an argument: an inverse function.
+  bool takes_inverse() {
+    constexpr std::array<std::string_view, 6> kInverse{"^", "{", "-", "1", "}", "("};
+    for (std::size_t i = 0; i < kInverse.size(); ++i) {
+      if (ahead(i) == nullptr || ahead(i)->text != kInverse[i]) {
+        return false;
+      }
+    }
+    at_ += kInverse.size() - 1;
+    return true;
   }
 
   /// "_1" or "_{n}" behind a variable, as part of its name.
@@ -407,14 +435,29 @@ class Parser {
     return "_" + MathAlgebra::key(primary());
   }
 
-  Expression call(const std::string& function) {
+  /// "(…)" behind a function's name; of several arguments only the name of the whole is known.
+  Expression call(const std::string& function, const std::optional<Expression>& base) {
     need('(');
-    std::string arguments = MathAlgebra::key(sum());
+    const Expression first = sum();
+    if (take(')')) {
+      return apply(function, base, first);
+    }
+    std::string arguments = MathAlgebra::key(first);
     while (take(',')) {
       arguments += "," + MathAlgebra::key(sum());
     }
     need(')');
     return algebra_.atom(function + "(" + arguments + ")");
+  }
+
+  Expression apply(const std::string& function, const std::optional<Expression>& base,
+                   const Expression& argument) {
+    if (!base) {
+      return algebra_.function(function, argument);
+    }
+    return function == "log" ? algebra_.logarithm(*base, argument)
+                             : algebra_.atom(function + "_" + MathAlgebra::key(*base) + "(" +
+                                             MathAlgebra::key(argument) + ")");
   }
 
   Expression word() {
@@ -424,7 +467,7 @@ class Parser {
       return algebra_.atom("\\pi");
     }
     if (text == "inf" || text == "infinity" || text == "oo") {
-      return algebra_.atom(std::string(kInfinityAtom));
+      return MathAlgebra::infinity();
     }
     if (text == "sqrt") {
       return square_root();
@@ -460,6 +503,9 @@ class Parser {
       const Expression above = argument();
       return binomial(above, argument());
     }
+    if (text == "\\infty") {
+      return MathAlgebra::infinity();
+    }
     if (is_variable_command(text)) {
       return algebra_.atom(text + subscript());
     }
@@ -492,25 +538,30 @@ class Parser {
   /// sign.
   Expression function(const std::string& name) {
     const Level level(depth_);
-    std::string key = name;
+    std::optional<Expression> base;
     if (take('_')) {
-      key += "_" + MathAlgebra::key(argument());
+      base = argument();
     }
     std::optional<Expression> power;
     if (take('^')) {
       power = exponent();
     }
+    // "\sin^{-1} x" is the inverse function.
+    const mpq_class* number = power ? MathAlgebra::as_number(*power) : nullptr;
+    const bool inverse =
+        number != nullptr && *number == -1 && (name == "sin" || name == "cos" || name == "tan");
+    const std::string applied = inverse ? "a" + name : name;
     Expression value;
     if (next_is('(')) {
-      value = call(key);
+      value = call(applied, base);
     } else {
       Expression argument = factor();
       while (starts_factor() && !starts_function()) {
         argument = algebra_.multiply(argument, factor());
       }
-      value = algebra_.atom(key + "(" + MathAlgebra::key(argument) + ")");
+      value = apply(applied, base, argument);
     }
-    return power ? algebra_.power(value, *power) : value;
+    return power && !inverse ? algebra_.power(value, *power) : value;
   }
 
   [[nodiscard]] bool starts_function() const {
@@ -521,31 +572,27 @@ class Parser {
   }
 
   Expression factorial(const Expression& value) {
-    const auto number = MathAlgebra::as_number(value);
-    if (!number || !number->is_integer() || number->sign() < 0 ||
-        number->above() > kLargestFactorial) {
+    const auto number = small_integer(value, kLargestFactorial);
+    if (!number) {
       return algebra_.atom("factorial(" + MathAlgebra::key(value) + ")");
     }
-    Rational product(1);
-    for (Part i = 2; i <= number->above(); ++i) {
-      product = product * Rational(i);
-    }
-    return algebra_.number(product);
+    algebra_.spend(static_cast<std::int64_t>(*number));
+    mpz_class product;
+    mpz_fac_ui(product.get_mpz_t(), *number);
+    return algebra_.number(mpq_class(product));
   }
 
   Expression binomial(const Expression& above, const Expression& below) {
-    const auto n = MathAlgebra::as_number(above);
-    const auto k = MathAlgebra::as_number(below);
-    if (!n || !k || !n->is_integer() || !k->is_integer() || k->sign() < 0 ||
-        n->above() < k->above() || n->above() > 100) {
+    const auto n = small_integer(above, kLargestFactorial);
+    const auto k = small_integer(below, kLargestFactorial);
+    if (!n || !k) {
       return algebra_.atom("binom(" + MathAlgebra::key(above) + "," + MathAlgebra::key(below) +
                            ")");
     }
-    Rational product(1);
-    for (Part i = 1; i <= k->above(); ++i) {
-      product = product * Rational(n->above() - k->above() + i, i);
-    }
-    return algebra_.number(product);
+    algebra_.spend(static_cast<std::int64_t>(*n));
+    mpz_class ways;
+    mpz_bin_uiui(ways.get_mpz_t(), *n, *k);
+    return algebra_.number(mpq_class(ways));
   }
 
   MathAlgebra& algebra_;

@@ -4,6 +4,7 @@
 
 #include "data/tasks/math/answer_number.h"
 #include "data/tasks/math/math_compare.h"
+#include "data/tasks/math/math_string_rules.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -15,7 +16,7 @@ constexpr std::string_view kBoxedSystem =
 /// Longest part of an answer that a reason quotes.
 constexpr std::size_t kQuoted = 80;
 
-/// The four examples of style lm-eval, written for this program.
+/// The four examples of style 4-shot, written for this program.
 constexpr std::string_view kShots =
     R"(Problem:
 The sum of two numbers is $20$ and their difference is $4$. What is their product?
@@ -61,11 +62,16 @@ MathTask::MathTask(Problems problems, const TaskOptions& options) : problems_(pr
   const std::string& style = options.prompt_style;
   if (style == "qwen") {
     style_ = Style::qwen;
+  } else if (style == "4-shot") {
+    style_ = Style::own_shots;
   } else if (style == "lm-eval") {
-    style_ = Style::lm_eval;
+    throw ConfigError(
+        fmt::format("task {}: prompt style 'lm-eval' is now called '4-shot' (its examples are not "
+                    "lm-eval's)",
+                    MathTask::name()));
   } else if (!style.empty() && style != "evalchemy") {
     throw ConfigError(
-        fmt::format("task {}: unknown prompt style '{}': known are evalchemy, qwen, lm-eval",
+        fmt::format("task {}: unknown prompt style '{}': known are evalchemy, qwen, 4-shot",
                     MathTask::name(), style));
   }
 }
@@ -75,8 +81,8 @@ std::string MathTask::name() const { return problems_ == Problems::all ? "math" 
 std::string MathTask::version() const {
   const char* style = style_ == Style::evalchemy ? "evalchemy"
                       : style_ == Style::qwen    ? "qwen"
-                                                 : "lm-eval-4-shot-own-shots-1";
-  return fmt::format("{}/{}/answer-1/equal-2", name(), style);
+                                                 : "4-shot-own-shots-1";
+  return fmt::format("{}/{}/answer-2/equal-3", name(), style);
 }
 
 std::vector<TaskRecord> MathTask::load(const std::filesystem::path& data) const {
@@ -99,7 +105,7 @@ TaskPrompt MathTask::prompt(const TaskRecord& record) const {
                   {"user", "Problem: " + problem + "\nMark your solution with \\boxed\nAnswer:"}}};
     case Style::qwen:
       return {.messages = {{"system", std::string(kBoxedSystem)}, {"user", problem}}};
-    case Style::lm_eval:
+    case Style::own_shots:
       return {.messages = {},
               .prefix = std::string(kShots) + "Problem:\n" + problem + "\n\nSolution:"};
   }
@@ -111,14 +117,14 @@ std::int64_t MathTask::default_max_new_tokens() const {
 }
 
 std::vector<std::string> MathTask::stop_texts() const {
-  return style_ == Style::lm_eval ? std::vector<std::string>{"Problem:"}
-                                  : std::vector<std::string>{};
+  return style_ == Style::own_shots ? std::vector<std::string>{"Problem:"}
+                                    : std::vector<std::string>{};
 }
 
 std::optional<std::string> MathTask::extract(std::string_view completion,
                                              const TaskRecord& /*record*/) const {
   const auto answer = find_math_answer(
-      completion, style_ == Style::lm_eval ? MathAnswerForm::minerva : MathAnswerForm::boxed);
+      completion, style_ == Style::own_shots ? MathAnswerForm::minerva : MathAnswerForm::boxed);
   return answer ? std::optional<std::string>(answer->text) : std::nullopt;
 }
 
@@ -138,16 +144,21 @@ Verdict MathTask::grade(const std::optional<std::string>& answer, const TaskReco
                         CodeRunner* /*runner*/) const {
   const std::string gold = gold_answer(record);
   if (!answer) {
-    return {VerdictStatus::fail, "no answer in the completion", std::nullopt};
+    Verdict verdict{VerdictStatus::fail, "no answer in the completion", std::nullopt};
+    verdict.rules = {{"string", false}, {"minerva", false}, {"value", false}};
+    return verdict;
   }
-  const MathComparison comparison = compare_math(gold, *answer);
-  if (comparison.equal) {
-    return {VerdictStatus::pass, "equal by rule " + comparison.rule, answer};
+  const MathComparison value = compare_math(gold, *answer);
+  Verdict verdict{string_equal(gold, *answer) ? VerdictStatus::pass : VerdictStatus::fail, "",
+                  answer};
+  verdict.rules = {{"string", verdict.status == VerdictStatus::pass},
+                   {"minerva", minerva_equal(gold, *answer)},
+                   {"value", value.equal}};
+  if (verdict.status == VerdictStatus::fail) {
+    verdict.reason = fmt::format("{} instead of {} ({} by value)", shortened(*answer),
+                                 shortened(gold), value.equal ? "equal" : value.rule);
   }
-  return {
-      VerdictStatus::fail,
-      fmt::format("{} instead of {} ({})", shortened(*answer), shortened(gold), comparison.rule),
-      answer};
+  return verdict;
 }
 
 }  // namespace jforge

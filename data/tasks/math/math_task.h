@@ -15,20 +15,23 @@ namespace jforge {
 ///  \boxed\nAnswer:".
 ///  - "qwen": system turn "Please reason step by step, and put your final answer within \boxed{}.",
 ///    the problem as the user turn (the Qwen2.5-Math form).
-///  - "lm-eval": raw text "Problem:\n{p}\n\nSolution:" behind four worked examples in the Minerva
-///    form, ended by "Problem:". The examples are our own (revision "own-shots-1"), not the
-///    published ones: accuracies are near to, not equal to, that harness's minerva_math.
+///  - "4-shot": raw text "Problem:\n{p}\n\nSolution:" behind four worked examples of our own
+///    (revision "own-shots-1") in the Minerva form, ended by "Problem:". lm-eval's minerva_math has
+///    the same form and other examples: figures do not compare.
 ///
-/// Tokens to generate at most: evalchemy 4,096 (published 32,768: set max_new_tokens for long
-/// reasoning), qwen 2,048, lm-eval 1,024.
+/// Tokens to generate at most: evalchemy 4,096 (its own limit, 32,768, is all that most models
+/// have: set max_new_tokens for long reasoning), qwen 2,048, 4-shot 1,024.
 ///
-/// Rule answer-1: find_math_answer(), the boxed form first (lm-eval: the Minerva form first). Rule
-/// equal-2: compare_math(). A passing verdict's reason names the rule that held.
+/// Rule answer-2: find_math_answer(), the boxed form first (4-shot: the Minerva form first); a
+/// box's content as it stands. Rules equal-3: every answer is judged by "string" (string_equal(),
+/// what evalchemy reports; it decides the verdict), "minerva" (minerva_equal()) and "value"
+/// (compare_math()).
 class MathTask final : public Task {
  public:
   enum class Problems : std::uint8_t { all, held_out };
 
-  /// ConfigError naming the styles when `options.prompt_style` is unknown.
+  /// ConfigError naming the styles when `options.prompt_style` is unknown, the new name when it is
+  /// an old one.
   MathTask(Problems problems, const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override;
@@ -44,7 +47,7 @@ class MathTask final : public Task {
                               CodeRunner* runner) const override;
 
  private:
-  enum class Style : std::uint8_t { evalchemy, qwen, lm_eval };
+  enum class Style : std::uint8_t { evalchemy, qwen, own_shots };
 
   /// DataError when the record has none.
   [[nodiscard]] std::string gold_answer(const TaskRecord& record) const;

@@ -94,6 +94,10 @@ MathTokens trimmed(MathTokens tokens) {
                                tokens.back().is_symbol(';'))) {
       tokens = tokens.first(tokens.size() - 1);
     }
+    // "B)" names a choice.
+    if (tokens.size() == 2 && tokens[0].kind == Kind::name && tokens[1].is_symbol(')')) {
+      return tokens.first(1);
+    }
     if (!(is_enclosed(tokens) && tokens.front().is_symbol('{') && tokens.back().is_symbol('}'))) {
       return tokens;
     }
@@ -163,7 +167,10 @@ class Reader {
     if (const auto sides =
             split(tokens, [&](std::size_t i) { return tokens[i].is_command("\\approx"); });
         sides.size() > 1) {
-      return read(sides.front());
+      // "x \\approx 3" and "\\approx 3" are 3; of "\\pi \\approx 3.14" the exact side is meant.
+      const MathTokens left = sides.front();
+      return read(left.empty() || (left.size() == 1 && left[0].kind == Kind::name) ? sides[1]
+                                                                                   : left);
     }
     if (const auto sides =
             split(tokens, [&](std::size_t i) { return !relation_of(tokens[i]).empty(); });
@@ -176,8 +183,10 @@ class Reader {
     if (is_enclosed(tokens)) {
       return enclosed(tokens);
     }
-    if (const auto sides = split(tokens, [&](std::size_t i) { return tokens[i].is_symbol(':'); });
-        sides.size() > 1) {
+    const auto is_ratio = [&](std::size_t i) {
+      return tokens[i].is_symbol(':') || (is_word(tokens[i]) && tokens[i].text == "to");
+    };
+    if (const auto sides = split(tokens, is_ratio); sides.size() > 1) {
       return group(MathValue::Kind::ratio, sides);
     }
     if (auto value = numeral(tokens)) {
@@ -271,19 +280,12 @@ class Reader {
   }
 
   static bool is_variable(const MathValue& value) {
-    return value.kind == MathValue::Kind::scalar && MathAlgebra::as_atom(value.scalar) &&
-           !is_constant(value);
+    return value.kind == MathValue::Kind::scalar && !value.scalar.constant &&
+           !value.scalar.name.empty();
   }
   static bool is_constant(const MathValue& value) {
     // Letters in it would make it a relation between variables.
-    return value.kind == MathValue::Kind::scalar &&
-           std::all_of(value.scalar.above.begin(), value.scalar.above.end(), [](const auto& term) {
-             return std::all_of(term.first.begin(), term.first.end(), [](const auto& factor) {
-               const std::string& name = factor.first;
-               return name == "\\pi" || name == "e" || name.starts_with('#') ||
-                      name == kInfinityAtom;
-             });
-           });
+    return value.kind == MathValue::Kind::scalar && value.scalar.constant;
   }
 
   MathValue interval_of(MathValue chain, const std::vector<std::string>& signs) {
@@ -293,6 +295,7 @@ class Reader {
     std::optional<MathValue> high;
     bool low_closed = false;
     bool high_closed = false;
+    const std::string variable = sides[is_variable(sides[0]) ? 0 : 1].scalar.name;
     if (sides.size() == 3 && is_constant(sides[0]) && is_variable(sides[1]) &&
         is_constant(sides[2])) {
       low = sides[0];
@@ -313,14 +316,15 @@ class Reader {
     MathValue interval;
     interval.kind = MathValue::Kind::tuple;
     interval.label = std::string(low_closed ? "[" : "(") + (high_closed ? "]" : ")");
+    interval.unit = variable;
     interval.parts = {std::move(*low), std::move(*high)};
     return interval;
   }
 
-  MathValue infinity(int sign) {
+  static MathValue infinity(int sign) {
     MathValue value;
-    value.scalar =
-        algebra_.multiply(algebra_.number(sign), algebra_.atom(std::string(kInfinityAtom)));
+    value.scalar = MathAlgebra::infinity();
+    value.scalar.infinity = sign;
     return value;
   }
 
@@ -330,6 +334,11 @@ class Reader {
     const MathToken& close = tokens.back();
     auto parts = elements(inside);
     if (open.is_command("\\{") && close.is_command("\\}")) {
+      // "\\{x \\mid x > 3\\}" is what the condition says of x.
+      if (inside.size() > 3 && inside[0].kind == Kind::name &&
+          (inside[1].is_command("\\mid") || inside[1].is_symbol('|') || inside[1].is_symbol(':'))) {
+        return read(inside.subspan(2));
+      }
       MathValue value = group(MathValue::Kind::set, parts);
       flatten(value);
       return value;
@@ -438,19 +447,32 @@ class Reader {
       value.kind = MathValue::Kind::set;
       return value;
     }
+    const std::string words =
+        std::all_of(tokens.begin(), tokens.end(), is_word) ? text_key(tokens) : std::string();
+    if (words.starts_with("nosolution") || words.starts_with("norealsolution")) {
+      MathValue value;
+      value.kind = MathValue::Kind::set;
+      return value;
+    }
+    if (const auto number = tokens.size() == 1 ? number_word(words) : std::nullopt) {
+      MathValue value;
+      value.scalar = algebra_.number(*number);
+      value.unit = unit;
+      return value;
+    }
+    if (is_real_line(tokens) || words == "allrealnumbers" || words == "allreals") {
+      MathValue value;
+      value.kind = MathValue::Kind::tuple;
+      value.label = "()";
+      value.parts = {infinity(-1), infinity(1)};
+      return value;
+    }
     const bool words_only = std::all_of(tokens.begin(), tokens.end(), [](const MathToken& token) {
       return token.kind == Kind::text;
     });
     if (words_only) {
       MathValue value;
       value.kind = MathValue::Kind::text;
-      return value;
-    }
-    if (is_real_line(tokens)) {
-      MathValue value;
-      value.kind = MathValue::Kind::tuple;
-      value.label = "()";
-      value.parts = {infinity(-1), infinity(1)};
       return value;
     }
     const auto signs = std::count_if(tokens.begin(), tokens.end(), [](const MathToken& token) {
@@ -494,7 +516,8 @@ class Reader {
   }
 
   static bool is_real_line(const std::vector<MathToken>& tokens) {
-    return tokens.size() == 4 && tokens[0].is_command("\\mathbb") && tokens[2].text == "R";
+    return (tokens.size() == 4 || tokens.size() == 2) && tokens[0].is_command("\\mathbb") &&
+           tokens[tokens.size() / 2].text == "R";
   }
 
   /// `tokens` without the unit at their end; "percent" becomes "%".
@@ -510,7 +533,7 @@ class Reader {
       if (at < 2 || !is_word(rest[at - 1])) {
         return rest;
       }
-      auto found = unit_of(rest[at - 1]);
+      auto found = unit_of(rest[at - 1], rest[at - 2].kind == Kind::number);
       if (!found) {
         return rest;
       }
@@ -525,7 +548,7 @@ class Reader {
       } else if (rest[at - 1].kind == Kind::word && word == "cubic") {
         unit += "^3";
       } else if (!found->empty()) {
-        unit = *found + " " + unit;
+        unit.insert(0, *found + " ");
       }
       rest.resize(at - 1);
     }
@@ -543,13 +566,17 @@ class Reader {
                : 0;
   }
 
-  /// Unit of a word or of a whole \text{…}: in that, unknown words are what is counted. Nothing:
-  /// not a unit.
-  static std::optional<std::string> unit_of(const MathToken& token) {
+  /// Unit of a word or of a whole \text{…}, where unknown words are what is counted. Nothing: not a
+  /// unit.
+  static std::optional<std::string> unit_of(const MathToken& token, bool behind_number) {
     if (token.kind == Kind::word) {
-      return token.text == "square" || token.text == "sq" || token.text == "cubic"
-                 ? std::optional<std::string>("")
-                 : canonical_unit(token.text);
+      // A longer word behind a number and a blank is what is counted: "12 bananas".
+      const bool counted = behind_number && token.space_before && token.text.size() > 3 &&
+                           std::all_of(token.text.begin(), token.text.end(), is_letter) &&
+                           !changes_number(token.text);
+      const bool power = token.text == "square" || token.text == "sq" || token.text == "cubic";
+      const auto known = canonical_unit(token.text);
+      return !known && (power || counted) ? std::optional<std::string>("") : known;
     }
     std::istringstream words(token.text);
     std::string unit;
@@ -580,7 +607,7 @@ bool MathValue::is_definition() const {
     return false;
   }
   const auto is_name = [](const MathValue& side) {
-    return side.kind == Kind::scalar && MathAlgebra::as_atom(side.scalar).has_value();
+    return side.kind == Kind::scalar && !side.scalar.name.empty();
   };
   const MathValue& left = parts[0];
   return left.kind == Kind::text || is_name(left) ||

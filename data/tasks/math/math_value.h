@@ -33,7 +33,9 @@ struct MathValue {
   /// The answer without markup, blanks, brackets, quotes and case: for comparison as text.
   std::string text;
   bool has_words = false;  ///< It holds \text{…} or a word: `text` may decide.
-  std::string unit;        ///< Canonical: "cm^2"; empty: none, or one that only counts ("ways").
+  /// Canonical: "cm^2"; empty: none, or one that only counts ("ways"). Of an interval that was
+  /// written as an inequality, the variable.
+  std::string unit;
 
   /// "x = …" with nothing but a name on the left.
   [[nodiscard]] bool is_definition() const;
@@ -43,7 +45,7 @@ struct MathValue {
 inline constexpr std::size_t kMaxMathParts = 64;
 
 /// Reads `tokens`. Single-variable inequalities become intervals; "x \in S" is S; "a \approx b" is
-/// a. MathRefusal when they make no such object.
+/// a, or b where a is a name or nothing. MathRefusal when they make no such object.
 [[nodiscard]] MathValue read_math_value(MathAlgebra& algebra, MathTokens tokens);
 
 }  // namespace jforge

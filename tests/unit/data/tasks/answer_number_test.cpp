@@ -28,6 +28,82 @@ TEST(CanonicalNumber, WhatIsNoNumberIsNothing) {
   }
 }
 
+TEST(CanonicalNumber, CharactersBeyondAscii) {
+  EXPECT_EQ(canonical_number("\u22125"), "-5");
+  EXPECT_EQ(canonical_number("\uff0d\uff15\uff0e\uff12"), "-5.2");
+  EXPECT_EQ(canonical_number("1\u00a0234"), "1234");
+  EXPECT_EQ(canonical_number("1\u202f234"), "1234");
+  EXPECT_EQ(canonical_number("\uff11\uff0c\uff12\uff13\uff14"), "1234");
+  EXPECT_EQ(canonical_number("\u200b7"), "7");
+  EXPECT_EQ(canonical_number("\u00e95"), std::nullopt);
+  EXPECT_EQ(leading_number("\u22123 apples"), "-3");
+  EXPECT_EQ(last_number("it is \u22125 degrees"), "-5");
+  EXPECT_EQ(last_number("from 3\u20135"), "5");
+  EXPECT_EQ(last_number("\uff11\uff12 apples"), "12");
+  // Truncated and foreign bytes stay what they are.
+  EXPECT_EQ(plain_characters("\xe2\x88"), "\xe2\x88");
+  EXPECT_EQ(plain_characters("\xff\xc2"), "\xff\xc2");
+  EXPECT_EQ(plain_characters("\u00e9\u4e00"), "\u00e9\u4e00");
+}
+
+TEST(CanonicalNumber, WordsThatScale) {
+  EXPECT_EQ(canonical_number("6 million"), "6000000");
+  EXPECT_EQ(canonical_number("$2.5 billion"), "2500000000");
+  EXPECT_EQ(canonical_number("-1,5 hundred"), "-1500");
+  EXPECT_EQ(canonical_number("6 millions"), std::nullopt);
+  EXPECT_EQ(canonical_number("1/3 million"), std::nullopt);
+  EXPECT_EQ(canonical_number("million"), std::nullopt);
+  EXPECT_EQ(last_number("It cost $6 million."), "6000000");
+  EXPECT_EQ(last_number("It cost 6 millionaires"), "6");
+  EXPECT_EQ(boxed_number("6\\text{ million}"), "6000000");
+  EXPECT_EQ(boxed_number("6\\text{ million dollars}"), "6000000");
+  EXPECT_EQ(boxed_number("\\$1.25 \\text{ million}"), "1250000");
+}
+
+TEST(BoxedNumber, AnExpressionIsNotItsLastNumber) {
+  for (const char* box : {"5 - 3",
+                          "5-3",
+                          "5 \u2212 3",
+                          "3 \\times 4",
+                          "3*4",
+                          "3 x 4",
+                          "2\\sqrt{3}",
+                          "\\sqrt{16}",
+                          "x = 5 - 3",
+                          "2^3",
+                          "(3)/(4)",
+                          "4\\cdot5",
+                          "12 \\div 4",
+                          "2\\pi",
+                          "3 \u00d7 4",
+                          "\\frac{3+4}{2}",
+                          "x + 5",
+                          "\\$5 + \\$3",
+                          "5 - 3 \\text{ apples}",
+                          "x^23"}) {
+    EXPECT_TRUE(is_unevaluated(box)) << box;
+    EXPECT_EQ(boxed_number(box), std::nullopt) << box;
+  }
+  EXPECT_EQ(boxed_number("5 - 3 = 2"), "2");
+  EXPECT_EQ(boxed_number("10/3 \\approx 3.33"), "3.33");
+  EXPECT_EQ(boxed_number("x = -5"), "-5");
+  EXPECT_EQ(boxed_number("\\text{Loss} -5"), "-5");
+  EXPECT_EQ(boxed_number("5 twenty-dollar bills"), "5");
+  EXPECT_EQ(boxed_number("90^\\circ"), "90");
+  EXPECT_EQ(boxed_number("90^{\\circ}"), "90");
+  EXPECT_EQ(boxed_number("60 miles/hour"), "60");
+  EXPECT_EQ(boxed_number("**5**"), "5");
+  EXPECT_EQ(boxed_number("\\frac{1}{2}"), "0.5");
+}
+
+TEST(BoxedNumber, MixedNumbers) {
+  EXPECT_EQ(boxed_number("2\\frac{1}{2}"), "2.5");
+  EXPECT_EQ(boxed_number("2 1/2"), "2.5");
+  EXPECT_EQ(boxed_number("-1\\dfrac{3}{4}"), "-1.75");
+  EXPECT_EQ(boxed_number("3 4/2"), "2");  // no proper fraction: two numbers
+  EXPECT_EQ(boxed_number("\\$2\\frac{1}{4}"), "2.25");
+}
+
 TEST(NumbersInText, FirstAndLast) {
   EXPECT_EQ(leading_number("$1,200.50 and 3 cats."), "1200.5");
   EXPECT_EQ(leading_number("-3/4"), "-0.75");
@@ -82,7 +158,7 @@ TEST(Boxed, ManyCommandsOnOneLineTakeOnePass) {
     signs += "\\%\\,{,}";
   }
   EXPECT_EQ(last_boxed(boxes), "5 ");
-  EXPECT_EQ(plain_latex(fractions).size(), 3 * kMany);
+  EXPECT_EQ(plain_latex(fractions).size(), 4 * kMany - 1);  // blanks keep them apart
   EXPECT_EQ(plain_latex(signs).size(), 2 * kMany);
 }
 

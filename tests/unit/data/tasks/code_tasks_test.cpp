@@ -79,8 +79,28 @@ TEST(Programs, ThePreambleImportsNumpyOnlyWhereItIsNamed) {
   EXPECT_TRUE(program.ends_with("'''d'''\n\ny\n"));
 }
 
+TEST(Completions, EndBeforeTheEarliestStop) {
+  EXPECT_EQ(cut_at("abcdef", {"e", "c", "x"}), "ab");
+  // "B1" begins before "1" and ends behind it.
+  EXPECT_EQ(cut_at("aB1c", {"1", "B1"}), "a");
+  EXPECT_EQ(cut_at("abc", {}), "abc");
+}
+
+TEST(Completions, EvalPlusEndsThemAtItsStopsAndHasNoTabs) {
+  EXPECT_EQ(evalplus_completion("def f():\n\treturn\t1"), "def f():\n    return    1");
+  for (const char* stop : {"<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(",
+                           "\nprint(", "\n```\n"}) {
+    EXPECT_EQ(evalplus_completion(std::string("x = 1") + stop + "y"), "x = 1") << stop;
+  }
+  EXPECT_EQ(evalplus_completion("x = 1\n```\nprint(x)"), "x = 1");
+  // Stops of direct completion, and parts of the chat form's, are none.
+  const std::string kept =
+      "a\n```\\\ndef g(x):\n    print(1)\nclass A:\nimport b\nassert c\ndef mainly():\n\"\"\"";
+  EXPECT_EQ(evalplus_completion(kept), kept);
+}
+
 TEST(CodeRecords, KeepNumbersOfAnyKindAndSayWhatIsWrong) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const std::filesystem::path file = directory / "t.jsonl";
   const std::vector<CodeField> fields{{"task_id"}, {"list", JsonNode::Kind::array}};
   const auto load = [&](const std::string& content) {
@@ -114,7 +134,7 @@ TEST(CodeRecords, KeepNumbersOfAnyKindAndSayWhatIsWrong) {
 }
 
 TEST(CodeRecords, EveryCutOfACompressedFileIsRefused) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const std::string record = R"({"task_id": "T/1", "list": [1, 2, 3]})";
   write_gzip(directory / "whole.gz", record + "\n" + record + "\n");
   std::ifstream in(directory / "whole.gz", std::ios::binary);

@@ -91,7 +91,24 @@ TEST_F(Gsm8kTaskTest, BoxesHoldUnitsAndGroupedDigits) {
   EXPECT_TRUE(passes("\\boxed{5, 100}", "100"));
   EXPECT_TRUE(passes("\\boxed{3 4}", "4"));
   EXPECT_FALSE(passes("\\boxed{1500 000}", "1500000"));
-  EXPECT_TRUE(passes("\\boxed{x^23}", "23"));
+  EXPECT_FALSE(passes("\\boxed{x^23}", "23"));
+}
+
+TEST_F(Gsm8kTaskTest, AnExpressionInTheBoxIsNotItsLastNumber) {
+  for (const char* style : {"plain", "cot_boxed"}) {
+    task_ = make_task("gsm8k", {.prompt_style = style});
+    EXPECT_FALSE(passes("He ate 2, so \\boxed{5 - 3}", "3"));
+    EXPECT_FALSE(passes("\\boxed{5 - 3}", "5"));
+    EXPECT_TRUE(passes("\\boxed{5 - 3} which is 2.", "2"));
+    EXPECT_TRUE(passes("\\boxed{5 - 3}\n#### 2", "2"));
+    EXPECT_TRUE(passes("\\boxed{5 - 3 = 2}", "2"));
+    EXPECT_TRUE(passes("\\boxed{2\\frac{1}{2}}", "2.5"));
+    EXPECT_TRUE(passes("\\boxed{\u22125}", "-5"));
+    EXPECT_FALSE(passes("\\boxed{\u22125}", "5"));
+    EXPECT_TRUE(passes("\\boxed{\uff11\uff12}", "12"));
+    EXPECT_TRUE(passes("\\boxed{70\u00a0000}", "70000"));
+    EXPECT_TRUE(passes("\\boxed{6 \\text{ million}}", "6000000"));
+  }
 }
 
 TEST_F(Gsm8kTaskTest, VerdictsSayWhy) {
@@ -112,7 +129,7 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_EQ(plain[0].content, "How many?");
   const auto boxed = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_EQ(make_task("gsm8k")->version(), boxed->version());
-  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-2");
+  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-3");
   EXPECT_EQ(boxed->prompt(record).messages[0].content,
             "How many?\nPlease reason step by step, and put your final answer within \\boxed{}.");
   EXPECT_NE(boxed->version(), task_->version());
@@ -121,6 +138,12 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_THAT(task_names(), testing::Contains("gsm8k"));
   EXPECT_THROW(static_cast<void>(make_task("gsm9k")), ConfigError);
   EXPECT_THROW(static_cast<void>(make_task("gsm8k", {.prompt_style = "loud"})), ConfigError);
+  try {
+    static_cast<void>(make_task("gsm8k", {.prompt_style = "evalchemy"}));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'evalchemy' is now called 'cot_boxed'"));
+  }
 }
 
 TEST_F(Gsm8kTaskTest, FilesAreFoundAndBadOnesRefusedWithTheirLine) {
@@ -144,7 +167,8 @@ TEST_F(Gsm8kTaskTest, FilesAreFoundAndBadOnesRefusedWithTheirLine) {
 }
 
 TEST_F(Gsm8kTaskTest, HarnessStylesTakeExamplesFromTheTrainingFile) {
-  put("gsm8k/test.jsonl", "{\"question\":\"How many?\",\"answer\":\"s\\n#### 7\"}\n");
+  const std::string question = "{\"question\":\"How many?\",\"answer\":\"s\\n#### 7\"}\n";
+  put("gsm8k/test.jsonl", question + question);
   const auto task = make_task("gsm8k", {.prompt_style = "lm-eval"});
   const auto failure = [&]() -> std::string {
     try {
@@ -167,18 +191,20 @@ TEST_F(Gsm8kTaskTest, HarnessStylesTakeExamplesFromTheTrainingFile) {
   put("gsm8k/train.jsonl", training);
   for (const fs::path& data : {directory_, directory_ / "gsm8k", directory_ / "gsm8k/test.jsonl"}) {
     const auto records = task->load(data);
-    ASSERT_EQ(records.size(), 1u);
+    ASSERT_EQ(records.size(), 2u);
     const TaskPrompt prompt = task->prompt(records[0]);
     EXPECT_TRUE(prompt.messages.empty());
     EXPECT_EQ(prompt.prefix,
-              "Question: Q0\nAnswer: A0\n#### 0\n\nQuestion: Q1\nAnswer: A1\n#### 1\n\n"
-              "Question: Q2\nAnswer: A2\n#### 2\n\nQuestion: Q3\nAnswer: A3\n#### 3\n\n"
-              "Question: Q4\nAnswer: A4\n#### 4\n\nQuestion: How many?\nAnswer:");
+              "Question: Q6\nAnswer: A6\n#### 6\n\nQuestion: Q3\nAnswer: A3\n#### 3\n\n"
+              "Question: Q0\nAnswer: A0\n#### 0\n\nQuestion: Q4\nAnswer: A4\n#### 4\n\n"
+              "Question: Q5\nAnswer: A5\n#### 5\n\nQuestion: How many?\nAnswer:");
+    EXPECT_TRUE(task->prompt(records[1])
+                    .prefix.starts_with("Question: Q6\nAnswer: A6\n#### 6\n\n"
+                                        "Question: Q4\n"));
   }
   EXPECT_THAT(task->stop_texts(), testing::ElementsAre("Question:", "</s>", "<|im_end|>"));
-  EXPECT_EQ(task->version(), "gsm8k/lm-eval-5-shot-first-5/strict-match");
-  EXPECT_EQ(make_task("gsm8k", {.prompt_style = "evalchemy"})->version(),
-            make_task("gsm8k", {.prompt_style = "cot_boxed"})->version());
+  EXPECT_EQ(task->version(), "gsm8k/lm-eval-5-shot-seed-1234/strict-match");
+  EXPECT_EQ(task->default_max_new_tokens(), 256);
 }
 
 TEST_F(Gsm8kTaskTest, HarnessRulesMatchAsTheirExpressionsDo) {
@@ -213,7 +239,7 @@ TEST_F(Gsm8kTaskTest, AllRealGoldAnswersInEveryStyle) {
   if (!fs::exists(data / "gsm8k/test.jsonl")) {
     GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
   }
-  for (const char* style : {"plain", "evalchemy", "cot_boxed", "lm-eval", "lm-eval-flexible"}) {
+  for (const char* style : {"plain", "cot_boxed", "lm-eval", "lm-eval-flexible"}) {
     const auto task = make_task("gsm8k", {.prompt_style = style});
     const auto records = task->load(data);
     ASSERT_EQ(records.size(), 1319u);

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "data/tasks/code/code_tasks.h"
 #include "data/tasks/task.h"
 #include "runtime/error.h"
 #include "tests/support/python_code_runner.h"
@@ -13,8 +14,8 @@
 namespace jforge {
 namespace {
 
+using test::PythonCodeRunner;
 using ::testing::HasSubstr;
-using testing::PythonCodeRunner;
 
 TaskRecord record() {
   return {"humaneval/0",
@@ -63,9 +64,11 @@ TEST(HumanevalTask, WhatDoesNotDefineTheFunctionContinuesThePrompt) {
 TEST(HumanevalTask, OtherStylesCutAtTheirStops) {
   const std::string prompt = record().fields.at("prompt");
   EXPECT_EQ(extracted("    return 1\n\nprint(area(1))", "lm-eval"), prompt + "    return 1\n");
-  EXPECT_EQ(extracted("def area(r):\n    return 1\n```\nexplained", "evalplus"),
-            kPrefix + "def area(r):\n    return 1");
-  EXPECT_EQ(extracted("\n```", "evalplus"), std::nullopt);
+  // Nothing of the prompt stands before it, whether it defines the function or not.
+  EXPECT_EQ(extracted("def area(r):\n\treturn 1\n```\nexplained", "evalplus"),
+            "def area(r):\n    return 1");
+  EXPECT_EQ(extracted("    return 1", "evalplus"), "    return 1");
+  EXPECT_EQ(extracted("\n```\nx", "evalplus"), std::nullopt);
 }
 
 TEST(HumanevalTask, PromptsFollowTheirStyle) {
@@ -82,7 +85,14 @@ TEST(HumanevalTask, PromptsFollowTheirStyle) {
   EXPECT_EQ(raw->stop_texts().size(), 5u);
   const auto chat = make_task("humaneval_plus", {.prompt_style = "evalplus"})->prompt(record());
   EXPECT_TRUE(chat.prefix.ends_with("corresponding tests:\n```python\n"));
+  EXPECT_EQ(make_task("humaneval_plus", {.prompt_style = "evalplus"})->stop_texts(),
+            evalplus_stops());
   EXPECT_EQ(make_task("humaneval")->version(), "humaneval/evalchemy/extract-2/check-3s");
+  EXPECT_EQ(raw->version(), "humaneval/lm-eval/extract-2/bare-check-3s");
+  EXPECT_EQ(make_task("humaneval", {.prompt_style = "evalplus"})->version(),
+            "humaneval/evalplus/sanitize-0.3.1/apart-check-3s");
+  EXPECT_EQ(make_task("humaneval_plus", {.prompt_style = "evalplus"})->version(),
+            "humaneval_plus/evalplus/sanitize-0.3.1/evalplus-0.3.1-floor-10s");
   EXPECT_EQ(make_task("humaneval_plus")->version(),
             "humaneval_plus/evalchemy/extract-2/evalplus-0.3.1-floor-10s");
   EXPECT_THROW(static_cast<void>(make_task("humaneval", {.prompt_style = "x"})), ConfigError);
@@ -90,7 +100,7 @@ TEST(HumanevalTask, PromptsFollowTheirStyle) {
 
 TEST(HumanevalTask, GradesByTheTestOfTheProblem) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   PythonCodeRunner runner;
   const auto task = make_task("humaneval");
@@ -106,6 +116,104 @@ TEST(HumanevalTask, GradesByTheTestOfTheProblem) {
   EXPECT_EQ(grade("def area(r)\n").status, VerdictStatus::fail);
   EXPECT_EQ(grade("").status, VerdictStatus::fail);
   EXPECT_EQ(task->grade(std::nullopt, record(), &runner).status, VerdictStatus::fail);
+}
+
+TEST(HumanevalTask, LimitsAreThoseOfTheProgramsNamed) {
+  for (const char* task : {"humaneval", "humaneval_plus"}) {
+    const auto limit = [&](const char* style) {
+      return make_task(task, {.prompt_style = style})->default_max_new_tokens();
+    };
+    EXPECT_EQ(limit("evalchemy"), 1024);
+    EXPECT_EQ(limit("lm-eval"), 1024);
+    EXPECT_EQ(limit("evalplus"), 768);
+  }
+}
+
+/// A problem whose prompt imports nothing.
+TaskRecord bare_record() {
+  TaskRecord bare = record();
+  bare.fields["prompt"] = "def area(r: float):\n    \"\"\" circle \"\"\"\n";
+  return bare;
+}
+
+TEST(HumanevalTask, OnlyEvalchemyImportsForTheProgram) {
+  if (!PythonCodeRunner::available()) {
+    GTEST_SKIP() << "no " << test::kPython;
+  }
+  PythonCodeRunner runner;
+  const std::string program = "def area(r):\n    return math.pi * r * r\n";
+  const auto verdict = [&](const char* style) {
+    return make_task("humaneval", {.prompt_style = style})->grade(program, bare_record(), &runner);
+  };
+  EXPECT_EQ(verdict("evalchemy").status, VerdictStatus::pass);
+  for (const char* style : {"lm-eval", "evalplus"}) {
+    EXPECT_EQ(verdict(style).status, VerdictStatus::fail) << style;
+    EXPECT_THAT(verdict(style).reason, HasSubstr("NameError")) << style;
+  }
+}
+
+TEST(HumanevalTask, EvalPlusSanitizesBeforeItGrades) {
+  if (!PythonCodeRunner::available()) {
+    GTEST_SKIP() << "no " << test::kPython;
+  }
+  PythonCodeRunner runner;
+  const std::string program = "import math\ndef area(r):\n    return math.pi * r * r";
+  const std::string answer = "Here it's:\n\n" + program + "\n\nassert area(1) == 0\n'é\\";
+  for (const char* name : {"humaneval", "humaneval_plus"}) {
+    const Verdict verdict =
+        make_task(name, {.prompt_style = "evalplus"})->grade(answer, record(), &runner);
+    EXPECT_EQ(verdict.status, VerdictStatus::pass) << name << ": " << verdict.reason;
+    EXPECT_EQ(verdict.answer, program);
+    EXPECT_EQ(make_task(name)->grade(answer, record(), &runner).status, VerdictStatus::fail);
+  }
+  // Cut within a character.
+  const auto task = make_task("humaneval", {.prompt_style = "evalplus"});
+  const Verdict cut = task->grade(program + "  # \xE2\x82\nx = '\xF0", record(), &runner);
+  EXPECT_EQ(cut.status, VerdictStatus::pass) << cut.reason;
+  EXPECT_EQ(cut.answer, program);
+}
+
+TEST(HumanevalTask, WithEvalPlusOnlyTheTestSeesWhatThePromptDefines) {
+  if (!PythonCodeRunner::available()) {
+    GTEST_SKIP() << "no " << test::kPython;
+  }
+  PythonCodeRunner runner;
+  TaskRecord helped = record();
+  helped.fields["test"] =
+      "def check(candidate):\n    assert candidate(helper(1)) == area(0) == math.floor(2.5)\n";
+  const auto task = make_task("humaneval", {.prompt_style = "evalplus"});
+  const auto status = [&](const std::string& program) {
+    return task->grade(program, helped, &runner).status;
+  };
+  EXPECT_EQ(status("def area(r):\n    return 2\n"), VerdictStatus::pass);
+  EXPECT_EQ(status("def area(r):\n    return 3\n"), VerdictStatus::fail);
+  EXPECT_EQ(status("def area(r):\n    return helper(2)\n"), VerdictStatus::fail);
+  EXPECT_EQ(status("def helper(x):\n    return 2\ndef area(r):\n    return helper(7)\n"),
+            VerdictStatus::pass);
+}
+
+/// Says of every run that it ended so.
+class EndingRunner final : public CodeRunner {
+ public:
+  explicit EndingRunner(CodeRunStatus status) : status_(status) {}
+  CodeRunResult run(const CodeRunRequest& /*request*/, const CodeValueSink& /*sink*/) override {
+    return {status_, "out of time", 0, {}};
+  }
+
+ private:
+  CodeRunStatus status_;
+};
+
+TEST(HumanevalTask, AnAnswerThatCannotBeSanitizedSaysSo) {
+  EndingRunner late(CodeRunStatus::timed_out);
+  const auto grade = [&](const char* name) {
+    return make_task(name, {.prompt_style = "evalplus"})->grade("x", record(), &late);
+  };
+  const Verdict base = grade("humaneval");
+  EXPECT_EQ(base.status, VerdictStatus::timeout);
+  EXPECT_EQ(base.reason, "sanitizing: out of time");
+  EXPECT_FALSE(base.base_status.has_value());
+  EXPECT_EQ(grade("humaneval_plus").base_status, VerdictStatus::timeout);
 }
 
 /// Counts the runs that go through it.
@@ -125,7 +233,7 @@ class CountingRunner final : public CodeRunner {
 
 TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   CountingRunner runner;
   const auto task = make_task("humaneval_plus");
@@ -155,7 +263,7 @@ TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
 
 TEST(HumanevalPlus, ValuesTooLargeToSendAreComparedByTheirDigest) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   PythonCodeRunner runner;
   TaskRecord large = record();
@@ -174,7 +282,7 @@ TEST(HumanevalPlus, ValuesTooLargeToSendAreComparedByTheirDigest) {
 
 TEST(HumanevalPlus, ACanonicalSolutionThatDoesNotRunIsBadData) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   PythonCodeRunner runner;
   TaskRecord broken = record();
@@ -192,7 +300,7 @@ TEST(HumanevalPlus, ACanonicalSolutionThatDoesNotRunIsBadData) {
 }
 
 TEST(HumanevalTask, LoadsFromTheFolderOrTheFile) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   std::filesystem::create_directories(directory / "humaneval");
   const std::string line =
       R"({"task_id": "HumanEval/0", "prompt": "p", "entry_point": "f", "canonical_solution": "c", "test": "t"})";

@@ -14,8 +14,8 @@ namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
+using test::PythonCodeRunner;
 using ::testing::HasSubstr;
-using testing::PythonCodeRunner;
 
 TaskRecord record() {
   return {"mbpp/10",
@@ -76,6 +76,11 @@ TEST(MbppTask, PromptsFollowTheirStyle) {
           .messages.at(0)
           .content.ends_with(">>> Problem:\nDouble\nit.\n>>> Test Cases:\nassert f(1) == 2\n"));
   EXPECT_EQ(make_task("mbpp")->version(), "mbpp/evalchemy/extract-2/asserts-10s");
+  EXPECT_EQ(make_task("mbpp", {.prompt_style = "lm-eval"})->version(),
+            "mbpp/lm-eval/extract-2/asserts-3s");
+  EXPECT_EQ(make_task("mbpp", {.prompt_style = "evalplus"})->version(),
+            "mbpp/evalplus/sanitize-0.3.1/asserts-10s");
+  EXPECT_EQ(make_task("mbpp", {.prompt_style = "evalplus"})->stop_texts(), evalplus_stops());
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->version(),
             "mbpp_plus@0.1.0/evalchemy/extract-2/evalplus-0.2.1-floor-10s");
   EXPECT_EQ(make_task("mbpp_plus")->version(),
@@ -84,7 +89,7 @@ TEST(MbppTask, PromptsFollowTheirStyle) {
 
 TEST(MbppTask, GradesByTheAssertions) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   PythonCodeRunner runner;
   const auto task = make_task("mbpp");
@@ -103,8 +108,48 @@ TEST(MbppTask, GradesByTheAssertions) {
       VerdictStatus::pass);
 }
 
+TEST(MbppTask, LimitsAreThoseOfTheProgramsNamed) {
+  const auto limit = [](const char* task, const char* style) {
+    return make_task(task, {.prompt_style = style})->default_max_new_tokens();
+  };
+  EXPECT_EQ(limit("mbpp", "evalchemy"), 512);
+  EXPECT_EQ(limit("mbpp_plus", "evalchemy"), 1024);
+  for (const char* task : {"mbpp", "mbpp_sanitized", "mbpp_plus", "mbpp_plus@0.1.0"}) {
+    EXPECT_EQ(limit(task, "lm-eval"), 256);
+    EXPECT_EQ(limit(task, "evalplus"), 768);
+  }
+}
+
+TEST(MbppTask, LmEvalRunsTheAssertionsAlone) {
+  if (!PythonCodeRunner::available()) {
+    GTEST_SKIP() << "no " << test::kPython;
+  }
+  PythonCodeRunner runner;
+  const std::string program = "def twice(x):\n  return 2 * x\n";
+  const auto task = make_task("mbpp", {.prompt_style = "lm-eval"});
+  const Verdict verdict = task->grade(program, record(), &runner);
+  EXPECT_EQ(verdict.status, VerdictStatus::fail);
+  EXPECT_THAT(verdict.reason, HasSubstr("'base' is not defined"));
+  EXPECT_EQ(task->grade("base = 3\n" + program, record(), &runner).status, VerdictStatus::pass);
+}
+
+TEST(MbppTask, EvalPlusSanitizesBeforeItGrades) {
+  if (!PythonCodeRunner::available()) {
+    GTEST_SKIP() << "no " << test::kPython;
+  }
+  PythonCodeRunner runner;
+  const std::string program = "def twice(x):\n  return 2 * x\ndef other():\n  return 1";
+  const auto task = make_task("mbpp", {.prompt_style = "evalplus"});
+  const Verdict verdict =
+      task->grade("It's here:\n" + program + "\nraise ValueError()\n", record(), &runner);
+  EXPECT_EQ(verdict.status, VerdictStatus::pass) << verdict.reason;
+  EXPECT_EQ(verdict.answer, program);  // no entry point: all definitions stay
+  EXPECT_EQ(task->extract("a\n```\nb", record()), "a");
+  EXPECT_EQ(task->extract("\n```\nb", record()), std::nullopt);
+}
+
 TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const auto line = [](int number) {
     return fmt::format(
         "{{\"task_id\": {}, \"text\": \"t\", \"code\": \"c\", \"test_setup_code\": \"\", "
@@ -127,7 +172,7 @@ TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
 /// The same set of texts in an order that depends on the hash seed.
 TEST(MbppPlus, TheOldRulesDoNotTakeOrdersOfSetsThatAgreeByAccident) {
   if (!PythonCodeRunner::available()) {
-    GTEST_SKIP() << "no " << testing::kPython;
+    GTEST_SKIP() << "no " << test::kPython;
   }
   const TaskRecord plus{"mbpp_plus/0",
                         {{"task_id", "Mbpp/249"},
@@ -165,6 +210,14 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->load(data).size(), 399u);
   EXPECT_EQ(make_task("humaneval")->load(data).size(), 164u);
   EXPECT_EQ(make_task("humaneval_plus")->load(data).size(), 164u);
+  // EvalPlus shows the problem as its file has it.
+  for (const char* name : {"mbpp_plus", "mbpp_plus@0.1.0"}) {
+    const auto plus = make_task(name, {.prompt_style = "evalplus"});
+    for (const TaskRecord& problem : plus->load(data)) {
+      EXPECT_EQ(plus->prompt(problem).messages.at(0).content,
+                evalplus_prompt(problem.fields.at("prompt")).messages.at(0).content);
+    }
+  }
   // The examples of the prompts are the file's records 1 to 3.
   const std::string evalchemy = full.prompt(all[10]).messages.at(0).content;
   const std::string raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(all[10]).prefix;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "data/tasks/code/json_tree.h"
+#include "runtime/error.h"
 
 namespace jforge {
 namespace {
@@ -67,6 +68,18 @@ TEST(PythonLiteral, IsWhatPythonReads) {
   EXPECT_EQ(literal(R"({"a'b": "c\\d\n"})"), R"({'a\'b': 'c\\d\U0000000a'})");
   EXPECT_EQ(literal(R"("é\ud800😀")"), R"('\U000000e9\U0000d800\U0001f600')");
   EXPECT_EQ(literal("[[], {}]"), "[[], {}]");
+}
+
+TEST(PythonLiteral, TextThatIsNoUtf8IsRefusedWithinItsBounds) {
+  for (const char* bytes :
+       {"\xED", "\xED\xA0", "\xED\xA0\x41", "\xF0\x9F", "\xC3", "\x80", "a\xE2\x82", "\xFF"}) {
+    JsonNode node;
+    node.kind = JsonNode::Kind::text;
+    node.text = bytes;
+    EXPECT_THROW((void)python_literal(node), DataError) << bytes;
+    EXPECT_THROW((void)python_elements(python_value(node)), DataError) << bytes;
+  }
+  EXPECT_EQ(literal(R"("\ud800")"), R"('\U0000d800')");
 }
 
 TEST(PythonValue, ReadsTheWireForm) {

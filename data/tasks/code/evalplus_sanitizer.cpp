@@ -1,0 +1,70 @@
+#include "data/tasks/code/evalplus_sanitizer.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "data/tasks/code/code_tasks.h"
+#include "data/tasks/code/evalplus_sanitizer_source.h"
+#include "data/tasks/code/python_value.h"
+#include "data/tokenizer/unicode.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+constexpr double kLoadSeconds = 10.0;
+constexpr double kSanitizeSeconds = 30.0;
+
+/// `text` with U+FFFD for what is no UTF-8: an answer may be cut within a character.
+std::string replaced_utf8(std::string_view text) {
+  std::string valid;
+  while (const auto invalid = first_invalid_utf8(text)) {
+    valid += text.substr(0, *invalid);
+    append_utf8(valid, 0xFFFD);
+    text.remove_prefix(*invalid + 1);
+    while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xC0) == 0x80) {
+      text.remove_prefix(1);
+    }
+  }
+  valid += text;
+  return valid;
+}
+
+}  // namespace
+
+SanitizedProgram evalplus_sanitize(const std::string& text,
+                                   const std::optional<std::string>& entry_point,
+                                   CodeRunner& runner) {
+  CodeRunRequest request;
+  request.candidate = evalplus_sanitizer_source();
+  request.entry_point = "sanitize";
+  request.calls = {fmt::format("[{}, {}]", python_text_literal(replaced_utf8(text)),
+                               entry_point ? python_text_literal(*entry_point) : "None")};
+  request.check_seconds = kLoadSeconds;
+  request.call_seconds = {kSanitizeSeconds};
+  request.total_seconds = kLoadSeconds + kSanitizeSeconds;
+  SanitizedProgram sanitized;
+  CodeRunResult result = runner.run(request, [&](std::int64_t, std::string_view json) {
+    auto value = parse_python_value(json);
+    expect(value && value->kind == PythonValue::Kind::text, "the sanitizer returns a text");
+    sanitized.program = std::move(value->text);
+    return true;
+  });
+  sanitized.status = result.status;
+  if (result.status != CodeRunStatus::completed) {
+    sanitized.reason = fmt::format("sanitizing: {}", result.reason);
+  }
+  return sanitized;
+}
+
+Verdict not_sanitized(const SanitizedProgram& sanitized, const std::string& answer, bool has_base) {
+  Verdict verdict{verdict_status(sanitized.status), sanitized.reason, answer};
+  if (has_base) {
+    verdict.base_status = verdict.status;
+  }
+  return verdict;
+}
+
+}  // namespace jforge

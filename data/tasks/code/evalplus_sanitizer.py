@@ -1,0 +1,169 @@
+"""Picks the program out of a model's answer as EvalPlus does (evalplus_sanitizer.h). Runs in the sandbox."""
+
+import ast
+import re
+import warnings
+
+# Lines that no parser sees: blank ones and comments. A carriage return within a line ends it for Python alone.
+_SKIPPED = re.compile(r"[ \t\f]*(#[^\r]*)?\r?\Z")
+# An indented line as the first of a text is an error, whatever follows.
+_INDENTED = re.compile(r"[ \t]+[^ \t\f\r#\\]")
+# Behind whole statements: the beginning of the next one, not a further part of the last.
+_NEXT_STATEMENT = re.compile(r"(?!(?:else|elif|except|finally)\b)[^\s\\]")
+
+
+# Errors of tokens, which stand whatever follows. Others may be those of a text that is cut.
+_FINAL_ERRORS = ("invalid character ", "invalid decimal literal", "unmatched ")
+_OPEN_STRING = re.compile(r"unterminated string literal \(detected at line (\d+)\)")
+
+
+def parse(text):
+    """The module, or the error."""
+    try:
+        return ast.parse(text), None
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        return None, error
+
+
+def is_final(error, last_line):
+    """Whether a text whose last token stands in `last_line`, from 1, keeps this error with any further lines.
+
+    "invalid syntax" alone is said of the last token that was read: when that is in an earlier line, no later one counts.
+    """
+    if not isinstance(error, SyntaxError) or not isinstance(error.lineno, int):
+        return False
+    string = _OPEN_STRING.match(error.msg)
+    if string:
+        return int(string[1]) < last_line
+    return (error.msg == "invalid syntax" or error.msg.startswith(_FINAL_ERRORS)) and error.lineno < last_line
+
+
+def longest_span(lines):
+    """First and last line of what parses, has two lines or more and the most that are not blank; of several the one that
+    begins first, then the one that ends first. (0, 0) when nothing parses.
+
+    Text that parses can only be followed by a part of its last statement or by text that parses too. So spans are built
+    from the last line upwards: where a span is whole and a new statement follows, the best continuation is known.
+    """
+    count = len(lines)
+    filled = [0]
+    for line in lines:
+        filled.append(filled[-1] + bool(line.strip()))
+    follows = [True] * (count + 1)  # Whether a new statement, or nothing, stands at or behind this line.
+    best_end = [None] * (count + 1)  # Last line of the best span that begins here, one line included.
+    span, most = (0, 0), 0
+    for first in reversed(range(count)):
+        line = lines[first]
+        follows[first] = follows[first + 1] if _SKIPPED.match(line) else bool(_NEXT_STATEMENT.match(line))
+        if _INDENTED.match(line):
+            continue
+        ends = []
+        solid = first
+        for last in range(first, count):
+            solid = solid if _SKIPPED.match(lines[last]) else last
+            module, error = parse("\n".join(lines[first:last + 1]))
+            if module is None:
+                if is_final(error, solid + 1 - first):
+                    break
+                continue
+            ends.append(last)
+            if follows[last + 1]:
+                if best_end[last + 1] is not None:
+                    ends.append(best_end[last + 1])
+                break
+        if ends:
+            # max() keeps the first of equals: the ends are in ascending order.
+            best_end[first] = max(ends, key=lambda last: filled[last + 1])
+        ends = [last for last in ends if last > first]
+        if ends:
+            last = max(ends, key=lambda last: filled[last + 1])
+            size = filled[last + 1] - filled[first]
+            if size > 0 and size >= most:
+                span, most = (first, last), size
+    return span
+
+
+def identifiers(node):
+    """Every name in the source of `node`, attributes, arguments and imported modules too."""
+    names = set()
+    for part in ast.walk(node):
+        for field, value in ast.iter_fields(part):
+            if isinstance(part, ast.Constant) or field == "type_comment":
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str):
+                    names.update(item.split("."))
+    return names
+
+
+def bare_name(node, place, wanted):
+    """The name that `node` is, unless brackets stand around it: then it does not end, or begin, where its statement does."""
+    return node.id if isinstance(node, ast.Name) and place == wanted else None
+
+
+def assigned_name(node):
+    """The name under which an assignment is known: its target, or, where that is no plain name, the plain name that is
+    its value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    target, value = targets[0], node.value
+    name = bare_name(target, (target.lineno, target.col_offset), (node.lineno, node.col_offset))
+    if name is None and len(targets) == 1 and value is not None:
+        name = bare_name(value, (value.end_lineno, value.end_col_offset), (node.end_lineno, node.end_col_offset))
+    return name
+
+
+def definition_name(node):
+    """(True, name) of a top-level statement that defines one."""
+    if isinstance(node, ast.ClassDef):
+        return not node.decorator_list, node.name
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        returns = any(isinstance(part, ast.Return) for part in ast.walk(node))
+        return returns and not node.decorator_list, node.name
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return True, assigned_name(node)
+    return False, None
+
+
+def reachable(entry_point, definitions):
+    """`entry_point` and all names that its definition mentions, those of their definitions, and so on."""
+    found, rest = {entry_point}, [entry_point]
+    while rest:
+        node = definitions.get(rest.pop())
+        new = identifiers(node) - found if node is not None else set()
+        found |= new
+        rest.extend(new)
+    return found
+
+
+def source_of(node, lines):
+    part = lines[node.lineno - 1:node.end_lineno]
+    part[-1] = part[-1][:node.end_col_offset]
+    part[0] = part[0][node.col_offset:]
+    return b"\n".join(part).decode("utf-8")
+
+
+def is_import(node):
+    return isinstance(node, ast.Import) or (
+        isinstance(node, ast.ImportFrom) and not (node.module == "__future__" and node.level == 0))
+
+
+def sanitize(text, entry_point):
+    """The program in `text`. entry_point: the function that will be called, or None."""
+    warnings.simplefilter("ignore")
+    lines = text.split("\n")
+    first, last = longest_span(lines)
+    span = "\n".join(lines[first:last + 1])
+    module, _ = parse(span)
+    if module is None:
+        return span
+    definitions = {}
+    for node in module.body:
+        defines, name = definition_name(node)
+        if defines and name not in definitions:
+            definitions[name] = node
+    kept = [node for node in module.body if is_import(node)]
+    names = set(definitions) if not entry_point else reachable(entry_point, definitions)
+    kept += [node for name, node in definitions.items() if name in names]
+    # Places in the tree count bytes of UTF-8, in lines as Python ends them.
+    source = span.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8").split(b"\n")
+    return "\n".join(source_of(node, source) for node in kept).strip() or span

@@ -1,0 +1,44 @@
+#include "data/tasks/math/word_problems_task.h"
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+WordProblemsTask::WordProblemsTask(const TaskOptions& options)
+    : numbers_(TaskOptions{.prompt_style = "plain"}) {
+  if (!options.prompt_style.empty() && options.prompt_style != "plain") {
+    throw ConfigError(fmt::format(
+        "task word_problems: unknown prompt style '{}': the only one is plain (the question alone)",
+        options.prompt_style));
+  }
+}
+
+std::string WordProblemsTask::version() const {
+  const std::string rule = numbers_.version();
+  return "word_problems/number" + rule.substr(rule.rfind('/'));
+}
+
+std::vector<TaskRecord> WordProblemsTask::load(const std::filesystem::path& data) const {
+  return load_task_records(
+      data, name(),
+      {"word_problems/test.jsonl", "word_problems/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
+      {"question", "answer"});
+}
+
+TaskPrompt WordProblemsTask::prompt(const TaskRecord& record) const {
+  return numbers_.prompt(record);
+}
+
+std::optional<std::string> WordProblemsTask::extract(std::string_view completion,
+                                                     const TaskRecord& record) const {
+  return numbers_.extract(completion, record);
+}
+
+Verdict WordProblemsTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
+                                CodeRunner* runner) const {
+  return numbers_.grade(answer, record, runner);
+}
+
+}  // namespace jforge
