@@ -1,7 +1,7 @@
 #pragma once
 
 /// The noise schedule: which recorded state of a block becomes its noisy training block
-/// (algorithm.md, "Decisions" and §2). Pure functions of their arguments; all comparisons are made
+/// (METHOD.md §2). Pure functions of their arguments; all comparisons are made
 /// in integers, so every machine selects the same state.
 
 #include <cstdint>

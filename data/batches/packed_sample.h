@@ -1,6 +1,7 @@
 #pragma once
 
-/// One training sample: a prompt, its clean (fixed-point) blocks and one noisy block for each (algorithm.md §2).
+/// One training sample: a prompt, its clean (fixed-point) blocks and one noisy block for each
+/// (METHOD.md §2).
 
 #include <cstdint>
 #include <vector>
@@ -9,15 +10,15 @@
 
 namespace jforge {
 
-/// Which earlier blocks a noisy row sees (algorithm.md §3).
+/// Which earlier blocks a noisy row sees (METHOD.md §3).
 enum class MaskKind : std::uint8_t {
   noise,   ///< (b) noise-conditioned: all earlier noisy blocks. The method's default.
   window,  ///< (c) clean blocks before the noise window, noisy blocks inside it.
   clean,   ///< (a) all earlier clean blocks (the CLLM* baseline).
 };
 
-/// Token ids of one sample. N = clean.size() / block_size; noisy and clean have N·n ids each, or noisy is empty for a
-/// sample without consistency targets (plain supervised fine-tuning).
+/// Token ids of one sample. N = clean.size() / block_size; noisy and clean have N·n ids each, or
+/// noisy is empty for a sample without consistency targets (plain supervised fine-tuning).
 struct PackedSample {
   PromptId prompt_id = 0;
   std::int32_t block_size = 0;  ///< n

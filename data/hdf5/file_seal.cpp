@@ -13,8 +13,9 @@
 #include <system_error>
 #include <vector>
 
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -71,6 +72,7 @@ std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file,
   while (const std::size_t count = read_up_to(file, buffer.data(), buffer.size(), path)) {
     XXH3_64bits_update(state.get(), buffer.data(), count);
     total += count;
+    note_progress();
   }
   return {XXH3_64bits_digest(state.get()), total};
 }

@@ -66,11 +66,14 @@ class Hdf5Writer {
   Hdf5Handle file_;
 };
 
-/// Reads one file. Every failure is a DataError naming file and dataset.
+/// Reads one file. Every failure is a DataError naming file and dataset. Before anything of a
+/// dataset is read it is checked to be one that Hdf5Writer could have made: a seal proves a file
+/// whole, not well-meant, and HDF5 would follow soft, external and user-defined links, external and
+/// virtual storage and filters to other files and programs. Those are refused.
 class Hdf5Reader {
  public:
   /// Opens `path` after checking its seal as asked. A file that is not there yet is waited for:
-  /// `wait_seconds`, or publication_wait_seconds(path) (runtime/durable_file.h).
+  /// `wait_seconds`, or publication_wait_seconds(path) (runtime/read_file.h).
   explicit Hdf5Reader(const std::filesystem::path& path, SealCheck check = SealCheck::content,
                       std::optional<double> wait_seconds = std::nullopt);
 
@@ -94,6 +97,8 @@ class Hdf5Reader {
     return {path_, object, false};
   }
   [[nodiscard]] Hdf5Handle open_dataset(const std::string& dataset) const;
+  void check_storage(const Hdf5Handle& source, const std::string& dataset) const;
+  [[noreturn]] void refuse(const std::string& dataset, std::string_view what) const;
 
   std::filesystem::path path_;
   Hdf5Handle file_;

@@ -95,9 +95,11 @@ std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn) {
   // A file whose closing failed (disk full) stays in HDF5's tables half freed, and its clean-up at
   // exit would crash; all our handles are closed by then.
   static const bool no_clean_up_at_exit = H5dont_atexit() >= 0;
+  // No filter of ours is a plug-in: none is looked for, however a file may ask.
+  static const bool no_plugins = H5PLset_loading_state(0) >= 0;
   // A thread-safe HDF5 keeps one error stack per thread.
   thread_local const bool silenced = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
-  static_cast<void>(no_clean_up_at_exit && silenced);
+  static_cast<void>(no_clean_up_at_exit && no_plugins && silenced);
   return lock;
 }
 
@@ -115,6 +117,13 @@ std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string
     throw EnvironmentError(message);
   }
   throw DataError(message);
+}
+
+std::string hdf5_library_version() {
+  const auto lock = hdf5_lock();
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
 }
 
 }  // namespace jforge

@@ -75,4 +75,7 @@ struct Hdf5Place {
 /// the lock held.
 std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string_view action);
 
+/// Of the loaded library, "1.10.8".
+[[nodiscard]] std::string hdf5_library_version();
+
 }  // namespace jforge

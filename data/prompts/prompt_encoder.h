@@ -1,6 +1,6 @@
 #pragma once
 
-/// Prompt text to token ids: chat template, then tokenizer, in several threads.
+/// Conversations to token ids: chat template, then tokenizer, in several threads.
 
 #include <cstdint>
 #include <functional>
@@ -16,27 +16,41 @@
 
 namespace jforge {
 
-/// How texts become prompts.
+/// What is asked: one user message, or several messages of which the last is the user's.
+using Conversation = std::vector<ChatMessage>;
+
+/// How conversations become prompts.
 struct PromptEncoder {
-  /// Ids of one text. Called from many threads at once.
-  std::function<std::vector<TokenId>(std::string_view text)> encode;
-  /// What the ids depend on besides the text; part of a store's identity.
+  /// Ids of one conversation. Called from many threads at once.
+  std::function<std::vector<TokenId>(const Conversation& messages)> encode;
+  /// What the ids depend on besides the messages; part of a store's identity.
   std::string identity;
   /// Whether a text spells control tokens ("<|im_end|>"), which `encode` turns into their ids as
   /// Hugging Face's tokenizers do. May be empty: then nothing is counted. Called as `encode`.
   std::function<bool(std::string_view text)> holds_control_tokens = {};
 };
 
-/// Renders {system?, user: text} with the generation prompt and encodes it. Without `system` the
-/// template's own default stands. Copies of tokenizer and template are kept.
+/// Renders the messages with the generation prompt and encodes them. `system` comes before those
+/// that do not begin with a system message of their own; without it the template's default stands.
+/// Copies of tokenizer and template are kept.
 [[nodiscard]] PromptEncoder make_prompt_encoder(const BytePairTokenizer& tokenizer,
                                                 const ChatTemplate& chat_template,
                                                 const std::optional<std::string>& system);
 
-/// Encodes all `texts` with `threads` threads (at least 1), results in the order of the texts. The
-/// first exception of a thread is thrown again here.
-[[nodiscard]] std::vector<std::vector<TokenId>> encode_all(const PromptEncoder& encoder,
-                                                           std::span<const std::string_view> texts,
-                                                           int threads);
+/// What became of a prompt.
+struct EncodedPrompt {
+  std::vector<TokenId> tokens;
+  /// Why it could not be encoded (a DataError's message); nothing when it was.
+  std::optional<std::string> refusal;
+
+  bool operator==(const EncodedPrompt&) const = default;
+};
+
+/// Encodes all `prompts` with `threads` threads (at least 1), results in their order. A prompt that
+/// the encoder refuses with DataError spoils no other one. The first other exception of a
+/// thread is thrown again here.
+[[nodiscard]] std::vector<EncodedPrompt> encode_all(const PromptEncoder& encoder,
+                                                    std::span<const Conversation* const> prompts,
+                                                    int threads);
 
 }  // namespace jforge

@@ -15,9 +15,12 @@
 
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/prompt_store.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 #include "runtime/random.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 namespace {
@@ -31,6 +34,18 @@ struct Ordering {
 Ordering parse_ordering(const std::string& order_by) {
   const bool descending = order_by.starts_with('-');
   return {order_by.substr(descending ? 1 : 0), descending};
+}
+
+/// Of a single user message that of its text, else of all roles and texts.
+std::uint64_t text_hash(const Conversation& messages) {
+  if (messages.size() == 1) {
+    return hash64(std::string_view(messages.front().content));
+  }
+  std::string all;
+  for (const ChatMessage& message : messages) {
+    all += fmt::format("{} {}\n{}\n", message.role, message.content.size(), message.content);
+  }
+  return hash64(std::string_view(all));
 }
 
 /// One import from candidates to stored prompts.
@@ -56,7 +71,7 @@ class Selection {
     hashes_.resize(candidates_.size());
     const std::size_t before = order_.size();
     std::erase_if(order_, [&](std::size_t i) {
-      hashes_[i] = hash64(std::string_view(candidates_[i].text));
+      hashes_[i] = text_hash(candidates_[i].messages);
       return !seen.insert(hashes_[i]).second;
     });
     report_.dropped.push_back(
@@ -78,26 +93,37 @@ class Selection {
     while (done < ranks.size() && kept.size() < limit) {
       constexpr std::size_t kPiece = 4096;
       const std::size_t count = std::min({kPiece, ranks.size() - done, limit - kept.size()});
-      std::vector<std::string_view> texts;
+      std::vector<const Conversation*> prompts;
       for (std::size_t i = done; i < done + count; ++i) {
-        texts.push_back(candidates_[order_[ranks[i]]].text);
+        prompts.push_back(&candidates_[order_[ranks[i]]].messages);
       }
-      auto tokens = encode_all(encoder, texts, threads);
+      auto encoded = encode_all(encoder, prompts, threads);
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t rank = ranks[done + i];
+        const PromptCandidate& from = candidates_[order_[rank]];
+        if (encoded[i].refusal) {
+          report_.unreadable.push_back(
+              {report_.files[static_cast<std::size_t>(from.file)], from.line, *encoded[i].refusal});
+          continue;
+        }
         if (config_.max_prompt_tokens &&
-            static_cast<std::int64_t>(tokens[i].size()) > *config_.max_prompt_tokens) {
+            static_cast<std::int64_t>(encoded[i].tokens.size()) > *config_.max_prompt_tokens) {
           ++over_long;
           continue;
         }
-        const PromptCandidate& from = candidates_[order_[rank]];
-        if (encoder.holds_control_tokens && encoder.holds_control_tokens(from.text)) {
-          ++report_.with_control_tokens;
-        }
-        kept.emplace_back(
-            rank, StoredPrompt{std::move(tokens[i]), hashes_[order_[rank]], from.file, from.line});
+        report_.with_control_tokens +=
+            encoder.holds_control_tokens &&
+                    std::ranges::any_of(from.messages,
+                                        [&](const ChatMessage& message) {
+                                          return encoder.holds_control_tokens(message.content);
+                                        })
+                ? 1
+                : 0;
+        kept.emplace_back(rank, StoredPrompt{std::move(encoded[i].tokens), hashes_[order_[rank]],
+                                             from.file, from.line});
       }
       done += count;
+      note_progress();
       if (progress) {
         now.encoded = static_cast<std::int64_t>(done);
         progress(now);
@@ -154,7 +180,7 @@ void write_quarantine(const std::filesystem::path& store_path, const std::vector
   for (const BadRecord& record : bad) {
     const nlohmann::ordered_json line{
         {"file", record.file}, {"line", record.line}, {"reason", record.reason}};
-    lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    lines += seal_json(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n";
   }
   publish_file(path, lines);
 }
@@ -177,6 +203,20 @@ void require_kept(const ImportReport& report) {
   throw DataError(
       fmt::format("no prompt is left of {}{}: {}; check prompts.files, field and keep_if",
                   report.files.front(), report.files.size() > 1 ? " and others" : "", counts));
+}
+
+void require_expected(const PromptImportConfig& config, const std::vector<StoredPrompt>& prompts,
+                      const std::filesystem::path& store_path) {
+  if (!config.expected_digest) {
+    return;
+  }
+  if (const std::string digest = prompts_digest(prompts); digest != *config.expected_digest) {
+    throw DataError(fmt::format(
+        "{} is lost, and prompts.files no longer give the prompts that the run's checkpoints were "
+        "trained on (digest {} instead of {}); put the files, or {}, back as they were, or use "
+        "another run.directory",
+        store_path.string(), digest, *config.expected_digest, store_path.filename().string()));
+  }
 }
 
 }  // namespace
@@ -313,6 +353,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   selection.drop_duplicates();
   PromptStoreContent content;
   content.prompts = selection.take(encoder, now, progress);
+  expect_few_bad(options, report.unreadable, report.records);
   report.kept = static_cast<std::int64_t>(content.prompts.size());
   for (const StoredPrompt& prompt : content.prompts) {
     report.tokens += static_cast<std::int64_t>(prompt.tokens.size());
@@ -320,6 +361,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   // Listed even when nothing is kept: that is when the list is needed most.
   write_quarantine(store_path, report.unreadable);
   require_kept(report);
+  require_expected(config, content.prompts, store_path);
   content.identity = import_identity(config, encoder);
   content.report = report.to_json();
   write_prompt_store(store_path, content);

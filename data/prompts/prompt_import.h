@@ -36,6 +36,9 @@ struct PromptImportConfig {
   std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.
   double max_bad_fraction = 0.1;  ///< So does a larger share of them (from 100 records on).
   std::optional<int> threads;     ///< Default: all cores.
+  /// No key of the section: the digest of earlier prompts that are lost. An import of others is
+  /// refused before anything is written in their place.
+  std::optional<std::string> expected_digest;
 
   /// ConfigError naming the field that is missing, out of range or malformed.
   void validate() const;

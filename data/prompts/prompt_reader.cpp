@@ -9,6 +9,7 @@
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/record_stream.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 namespace {
@@ -69,6 +70,76 @@ std::string with_long_integers_as_decimals(std::string_view text) {
   return result;
 }
 
+/// Names of an object's first fields, for a message.
+std::string field_names(simdjson::dom::element root) {
+  constexpr std::size_t kMost = 8;
+  simdjson::dom::object object;
+  if (root.get_object().get(object) != simdjson::SUCCESS) {
+    return "no fields at all: it is no object";
+  }
+  std::vector<std::string_view> names;
+  for (const auto& field : object) {
+    if (names.size() < kMost) {
+      names.push_back(field.key);
+    }
+  }
+  return fmt::format("{}{}", fmt::join(names, ", "), object.size() > kMost ? ", …" : "");
+}
+
+/// The first of the two fields that holds a text.
+std::optional<std::string_view> text_of(simdjson::dom::element message, const char* name,
+                                        const char* other) {
+  std::string_view text;
+  for (const char* const field : {name, other}) {
+    if (message[field].get_string().get(text) == simdjson::SUCCESS) {
+      return text;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The conversation that a field's value stands for, appended to `messages`; returns why it is
+/// none, if it is none.
+std::optional<std::string> read_conversation(simdjson::dom::element value, Conversation& messages) {
+  std::string_view text;
+  if (value.get_string().get(text) == simdjson::SUCCESS) {
+    messages.push_back({"user", std::string(text)});
+    return std::nullopt;
+  }
+  simdjson::dom::array list;
+  if (value.get_array().get(list) != simdjson::SUCCESS) {
+    return "is neither a text nor a list of chat messages";
+  }
+  std::size_t used = 0;
+  for (const simdjson::dom::element item : list) {
+    const std::size_t number = messages.size() + 1;
+    if (item.is_string()) {
+      return "is a list of texts, not of chat messages; name the one to take, as in \"/FIELD/0\"";
+    }
+    const auto content = text_of(item, "content", "value");
+    auto role = text_of(item, "role", "from");
+    if (!content || !role) {
+      return fmt::format("holds chat messages, but number {} has no text under \"{}\"", number,
+                         role ? "content" : "role");
+    }
+    role = *role == "human" ? "user" : *role == "gpt" ? "assistant" : *role;
+    if (*role != "system" && *role != "user" && *role != "assistant") {
+      return fmt::format(
+          "holds chat messages, but number {} is of \"{}\"; only system, user and assistant are "
+          "known",
+          number, *role);
+    }
+    messages.push_back({std::string(*role), std::string(*content)});
+    used = *role == "user" ? messages.size() : used;
+  }
+  if (used == 0) {
+    return "holds no user message";
+  }
+  // What the data set answers is not asked.
+  messages.resize(used);
+  return std::nullopt;
+}
+
 /// State of one pass over the files.
 class Reading {
  public:
@@ -91,25 +162,7 @@ class Reading {
       const std::string name = options_.files[static_cast<std::size_t>(file)].string();
       result_.bad.push_back({name, raw.line, *reason});
     }
-    check_bad(false);
-  }
-
-  void check_bad(bool at_end) const {
-    const auto bad = static_cast<std::int64_t>(result_.bad.size());
-    const bool many = bad > options_.max_bad_records;
-    // A share of few records says little: early on it could stop a good import.
-    const bool share =
-        result_.records >= kFractionFrom &&
-        static_cast<double>(bad) > options_.max_bad_fraction * static_cast<double>(result_.records);
-    if (bad > 0 && (many || share)) {
-      const BadRecord& first = result_.bad.front();
-      throw DataError(
-          fmt::format("{} of {} records {} cannot be read (allowed: {} records and {:.3g} of all); "
-                      "the first is "
-                      "{}:{}: {}",
-                      bad, result_.records, at_end ? "in all" : "so far", options_.max_bad_records,
-                      options_.max_bad_fraction, first.file, first.line, first.reason));
-    }
+    expect_few_bad(options_, result_.bad, result_.records);
   }
 
   PromptReaderResult result_;
@@ -139,18 +192,25 @@ class Reading {
     for (std::size_t i = 0; i < fields_.size() && !element; ++i) {
       element = fields_[i].find(root, scratch_);
     }
-    std::string_view text;
     if (!element) {
-      return fmt::format("no field '{}'", options_.field);
+      return fmt::format("no field '{}'; the record has {}", options_.field, field_names(root));
     }
-    if (element->get_string().get(text) != simdjson::SUCCESS) {
-      return fmt::format("field '{}' is not a text", options_.field);
+    PromptCandidate candidate{{}, {}, file, raw.line};
+    if (const auto reason = read_conversation(*element, candidate.messages)) {
+      return fmt::format("field '{}' {}", options_.field, *reason);
     }
-    if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    std::size_t bytes = 0;
+    for (const ChatMessage& message : candidate.messages) {
+      bytes += message.content.size();
+    }
+    if (bytes > kMaxPromptBytes) {
+      return fmt::format("the text at '{}' has {} bytes; a prompt may have {}", options_.field,
+                         bytes, kMaxPromptBytes);
+    }
+    if (candidate.messages.back().content.find_first_not_of(" \t\r\n") == std::string::npos) {
       ++result_.dropped.back().count;
       return std::nullopt;
     }
-    PromptCandidate candidate{std::string(text), {}, file, raw.line};
     if (order_path_) {
       candidate.key = order_key(value_at(*order_path_, root));
     }
@@ -174,6 +234,24 @@ class Reading {
 
 }  // namespace
 
+void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRecord>& bad,
+                    std::int64_t records) {
+  const auto count = static_cast<std::int64_t>(bad.size());
+  const bool many = count > options.max_bad_records;
+  // A share of few records says little: early on it could stop a good import.
+  const bool share =
+      records >= kFractionFrom &&
+      static_cast<double>(count) > options.max_bad_fraction * static_cast<double>(records);
+  if (count > 0 && (many || share)) {
+    const BadRecord& first = bad.front();
+    throw DataError(
+        fmt::format("{} of {} records so far cannot be read (allowed: {} records and {:.3g} of "
+                    "all); the first is {}:{}: {}",
+                    count, records, options.max_bad_records, options.max_bad_fraction, first.file,
+                    first.line, first.reason));
+  }
+}
+
 PromptReaderResult read_prompts(
     const PromptReaderOptions& options,
     const std::function<void(std::int64_t records, std::int64_t bytes)>& progress) {
@@ -187,6 +265,7 @@ PromptReaderResult read_prompts(
       // Room behind the text lets simdjson parse it in place.
       record.text.reserve(record.text.size() + simdjson::SIMDJSON_PADDING);
       reading.record(record, static_cast<std::int32_t>(file));
+      note_progress();
       const std::int64_t bytes = earlier_bytes + stream.bytes_read();
       if (progress && bytes - reported >= kProgressBytes) {
         progress(reading.result_.records, bytes);
@@ -195,7 +274,6 @@ PromptReaderResult read_prompts(
     }
     earlier_bytes += stream.bytes_read();
   }
-  reading.check_bad(true);
   reading.result_.bytes = earlier_bytes;
   return std::move(reading.result_);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/prompts/prompt_encoder.h"
 #include "data/prompts/record_filter.h"
 
 namespace jforge {
@@ -26,9 +27,9 @@ struct DroppedByRule {
   std::int64_t count = 0;
 };
 
-/// A prompt text that passed the conditions.
+/// A prompt that passed the conditions.
 struct PromptCandidate {
-  std::string text;  ///< Exactly as in the record, white space included.
+  Conversation messages;  ///< Texts exactly as in the record, white space included.
   OrderKey key;
   std::int32_t file = 0;  ///< Index into the list of files.
   std::int64_t line = 0;  ///< From 1.
@@ -36,8 +37,8 @@ struct PromptCandidate {
 
 struct PromptReaderOptions {
   std::vector<std::filesystem::path> files;
-  std::string
-      field;  ///< Field name or JSON pointer of the text; "A | B": A where the record has it.
+  std::string field;  ///< Field name or JSON pointer of the text or of a list of chat messages; "A
+                      ///< | B": A where the record has it.
   std::vector<std::string> keep_if;     ///< Rules of RecordFilter, applied in this order.
   std::optional<std::string> order_by;  ///< Path whose value becomes the candidates' key.
   std::int64_t max_bad_records = 1000;
@@ -52,11 +53,21 @@ struct PromptReaderResult {
   std::int64_t bytes = 0;              ///< Uncompressed.
 };
 
-/// Reads all files. A record that is not valid JSON or UTF-8, is longer than 64 MiB, or has no text
-/// at the field is quarantined; integers beyond 64 bits are read in double precision. `progress`,
-/// when given, is called about once a megabyte with records and bytes so far. DataError when more
-/// records are bad than allowed (naming the first), or a file cannot be read; ConfigError for
-/// malformed rules.
+/// DataError naming the first of the `bad` records where they are more than `options` allow of
+/// `records`.
+void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRecord>& bad,
+                    std::int64_t records);
+
+/// A prompt's text may have so many bytes: about a million tokens, more than any model takes.
+inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;
+
+/// Reads all files. A text is a user message. Of a list of chat messages ({"role", "content"}, or
+/// {"from", "value"} with human and gpt) the prompt is all up to the last user message; an answer
+/// behind it is left out. A record that is not valid JSON or UTF-8, is longer than 64 MiB, has
+/// neither at the field, or texts longer than kMaxPromptBytes together, is quarantined; integers
+/// beyond 64 bits are read in double precision. `progress`, when given, is called about once a
+/// megabyte with records and bytes so far. DataError when more records are bad than allowed (naming
+/// the first), or a file cannot be read; ConfigError for malformed rules.
 [[nodiscard]] PromptReaderResult read_prompts(
     const PromptReaderOptions& options,
     const std::function<void(std::int64_t records, std::int64_t bytes)>& progress = {});

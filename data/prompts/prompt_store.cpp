@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 
@@ -42,23 +43,29 @@ class DigestBuilder {
 
 }  // namespace
 
+std::string prompts_digest(const std::vector<StoredPrompt>& prompts) {
+  DigestBuilder digest;
+  for (const StoredPrompt& prompt : prompts) {
+    digest.add(prompt.tokens);
+  }
+  return digest.digest();
+}
+
 void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content) {
   std::vector<std::int64_t> offsets{0}, text_hashes, lines;
   std::vector<std::int32_t> files;
-  DigestBuilder digest;
   for (const StoredPrompt& prompt : content.prompts) {
     offsets.push_back(offsets.back() + static_cast<std::int64_t>(prompt.tokens.size()));
     text_hashes.push_back(std::bit_cast<std::int64_t>(prompt.text_hash));
     files.push_back(prompt.source_file);
     lines.push_back(prompt.source_line);
-    digest.add(prompt.tokens);
   }
   publish_with(path, [&](const std::filesystem::path& temporary) {
     Hdf5Writer file(temporary);
     file.attribute("format", "jforge-prompts");
     file.attribute("format_version", std::int64_t{1});
     file.attribute("num_prompts", static_cast<std::int64_t>(content.prompts.size()));
-    file.attribute("digest", digest.digest());
+    file.attribute("digest", prompts_digest(content.prompts));
     file.attribute("identity", content.identity);
     file.write("offsets", offsets);
     file.create<TokenId>("tokens", offsets.back());

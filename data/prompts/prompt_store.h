@@ -27,6 +27,9 @@ struct PromptStoreContent {
   std::string report;    ///< JSON text.
 };
 
+/// The digest that a store of these prompts has, 16 hex digits.
+[[nodiscard]] std::string prompts_digest(const std::vector<StoredPrompt>& prompts);
+
 /// Publishes a prompt store durably under `path`. EnvironmentError when it cannot be written.
 void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content);
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -34,7 +35,7 @@ std::string_view take_word(std::string_view& text) {
 RecordValue operand(std::string_view text) {
   RecordValue value;
   if (text.size() >= 2 && text.front() == '"') {
-    const auto parsed = nlohmann::json::parse(text, nullptr, false);
+    const auto parsed = try_bounded_json(text);
     if (parsed.is_string()) {
       value.text = parsed.get<std::string>();
       value.number = parse_number(value.text);
@@ -48,7 +49,7 @@ RecordValue operand(std::string_view text) {
 
 std::vector<RecordValue> operand_list(std::string_view text) {
   std::vector<RecordValue> values;
-  const auto parsed = nlohmann::json::parse(text, nullptr, false);
+  const auto parsed = try_bounded_json(text);
   if (parsed.is_array()) {
     for (const auto& item : parsed) {
       values.push_back(operand(item.is_string() ? item.get<std::string>() : item.dump()));

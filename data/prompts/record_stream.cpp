@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "data/tokenizer/unpacked_file.h"
@@ -17,7 +16,14 @@ namespace jforge {
 class RecordStream::Source {
  public:
   explicit Source(const std::filesystem::path& path)
-      : path_(path.string()), file_(open(path)), buffer_(std::size_t{1} << 20) {}
+      : path_(path.string()), file_(path), buffer_(std::size_t{1} << 20) {
+    if (peek() == 'P' && std::string_view(buffer_.data(), end_).starts_with("PAR1")) {
+      throw DataError(fmt::format(
+          "{0}: a Parquet file; turn it into JSON lines first: python3 -c 'import pandas; "
+          "pandas.read_parquet(\"{0}\").to_json(\"{1}\", orient=\"records\", lines=True)'",
+          path_, std::filesystem::path(path).replace_extension(".jsonl.gz").string()));
+    }
+  }
 
   /// Next byte without taking it; −1 at the end.
   int peek() {
@@ -68,19 +74,11 @@ class RecordStream::Source {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  static std::unique_ptr<UnpackedFile> open(const std::filesystem::path& path) {
-    std::error_code error;
-    if (std::filesystem::is_directory(path, error)) {
-      throw DataError(fmt::format("{}: is a directory, not a file of prompts", path.string()));
-    }
-    return std::make_unique<UnpackedFile>(path);
-  }
-
   bool refill() {
     at_ = 0;
     end_ = 0;
     try {
-      end_ = file_->read(buffer_);
+      end_ = file_.read(buffer_);
     } catch (const DataError& error) {
       throw DataError(fmt::format("{} (behind line {})", error.what(), line_));
     }
@@ -89,7 +87,7 @@ class RecordStream::Source {
   }
 
   std::string path_;
-  std::unique_ptr<UnpackedFile> file_;
+  UnpackedFile file_;
   std::vector<char> buffer_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;

@@ -9,6 +9,7 @@
 #include "data/tokenizer/json_fields.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/unicode.h"
+#include "runtime/contained_file.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -133,9 +134,9 @@ std::vector<std::string> split_at_system(const std::string& canonical) {
 /// The template's text of a model directory, nothing when it has none.
 std::optional<std::string> read_template(const std::filesystem::path& directory) {
   const auto jinja = directory / "chat_template.jinja";
-  if (std::filesystem::is_regular_file(jinja)) return read_file_or_gz(jinja);
+  if (holds_contained_file(directory, "chat_template.jinja")) return read_file_or_gz(jinja);
   const auto config_path = directory / "tokenizer_config.json";
-  if (!std::filesystem::is_regular_file(config_path)) return std::nullopt;
+  if (!holds_contained_file(directory, "tokenizer_config.json")) return std::nullopt;
   const std::string origin = config_path.string();
   const nlohmann::json config = parse_json_object(read_file_or_gz(config_path), origin);
   const nlohmann::json& value = json_member(config, "chat_template");
@@ -188,7 +189,7 @@ std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view jinja,
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bool force_chatml) {
-  const ChatTemplate plain(Ending::closed, std::nullopt);
+  ChatTemplate plain(Ending::closed, std::nullopt);
   const auto jinja = read_template(model_directory);
   if (!jinja) {
     if (force_chatml) return plain;

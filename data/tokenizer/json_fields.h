@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "data/tokenizer/added_tokens.h"
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 #include "runtime/ids.h"
 
@@ -20,12 +21,7 @@ namespace jforge {
 
 /// Parses `text`; DataError naming `origin` when it is not JSON or not an object.
 inline nlohmann::json parse_json_object(const std::string& text, const std::string& origin) {
-  nlohmann::json root;
-  try {
-    root = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{} is not valid JSON: {}", origin, error.what()));
-  }
+  nlohmann::json root = parse_bounded_json(text, origin);
   if (!root.is_object()) throw DataError(fmt::format("{}: expected a JSON object", origin));
   return root;
 }

@@ -11,10 +11,12 @@
 #include <iterator>
 
 #include "data/tokenizer/json_fields.h"
+#include "data/tokenizer/model_directory.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/unicode.h"
 #include "data/tokenizer/unpacked_file.h"
-#include "runtime/durable_file.h"
+#include "runtime/contained_file.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -38,7 +40,7 @@ std::string read_gz(const fs::path& file) {
 /// `directory/name`, or `directory/name.gz`, or an empty path when neither is there.
 fs::path find_plain_or_gz(const fs::path& directory, const std::string& name) {
   for (const std::string& candidate : {name, name + ".gz"}) {
-    if (fs::is_regular_file(directory / candidate)) return directory / candidate;
+    if (holds_contained_file(directory, candidate)) return directory / candidate;
   }
   return {};
 }
@@ -154,14 +156,18 @@ void read_tokenizer_config(const json& config, const std::string& origin,
     if (std::string_view(key) == "eos_token") definition.eos = content;
     if (std::string_view(key) == "pad_token") definition.pad = content;
   }
-  const json& additional = json_member(config, "additional_special_tokens");
-  if (additional.is_null()) return;
-  if (!additional.is_array()) {
-    throw DataError(fmt::format("{}: additional_special_tokens must be an array", origin));
-  }
-  for (const json& entry : additional) {
-    const auto content = token_content(entry, origin, "additional_special_tokens");
-    if (content) require_added(definition, *content, origin, "additional special token");
+  // The second and third are transformers 5's; an object maps names to tokens.
+  for (const char* key :
+       {"additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"}) {
+    const json& tokens = json_member(config, key);
+    if (tokens.is_null()) continue;
+    if (!tokens.is_array() && !tokens.is_object()) {
+      throw DataError(fmt::format("{}: {} must be an array or an object", origin, key));
+    }
+    for (const json& entry : tokens) {
+      const auto content = token_content(entry, origin, key);
+      if (content) require_added(definition, *content, origin, key);
+    }
   }
 }
 
@@ -193,13 +199,14 @@ std::string read_file_or_gz(const fs::path& file) {
 }
 
 bool tokenizer_files_present(const fs::path& directory) {
-  return fs::is_regular_file(directory / "tokenizer.json") ||
+  return holds_contained_file(directory, "tokenizer.json") ||
          (!find_plain_or_gz(directory, "vocab.json").empty() &&
           !find_plain_or_gz(directory, "merges.txt").empty() &&
-          fs::is_regular_file(directory / "tokenizer_config.json"));
+          holds_contained_file(directory, "tokenizer_config.json"));
 }
 
 TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
+  expect_model_directory(directory);
   if (!tokenizer_files_present(directory)) {
     throw DataError(
         fmt::format("{} holds no tokenizer: expected tokenizer.json, or vocab.json, "
@@ -214,7 +221,7 @@ TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
     return text;
   };
   const fs::path config_path = directory / "tokenizer_config.json";
-  const bool whole = fs::is_regular_file(directory / "tokenizer.json");
+  const bool whole = holds_contained_file(directory, "tokenizer.json");
   if (whole) {
     const fs::path file = directory / "tokenizer.json";
     parse_tokenizer_json(read("tokenizer.json", file), file.string(), definition);
@@ -225,13 +232,14 @@ TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
     read_vocab_json(read("vocab.json", vocab), vocab.string(), definition);
     read_merges_txt(read("merges.txt", merges), merges.string(), definition);
   }
-  if (fs::is_regular_file(config_path)) {
+  if (holds_contained_file(directory, "tokenizer_config.json")) {
     const std::string origin = config_path.string();
     const json config = parse_json_object(read("tokenizer_config.json", config_path), origin);
     if (!whole) apply_tokenizer_class(config, origin, definition);
     read_tokenizer_config(config, origin, definition);
   }
-  if (const fs::path added = directory / "added_tokens.json"; fs::is_regular_file(added)) {
+  if (holds_contained_file(directory, "added_tokens.json")) {
+    const fs::path added = directory / "added_tokens.json";
     const json tokens = parse_json_object(read("added_tokens.json", added), added.string());
     for (const auto& [content, id] : tokens.items()) {
       require_added(definition, content, added.string(), "token");
@@ -239,7 +247,8 @@ TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
   }
   // The template shapes every prompt, so it belongs to the identity of a run too.
   const fs::path chat_template = directory / "chat_template.jinja";
-  if (fs::is_regular_file(chat_template)) read("chat_template.jinja", chat_template);
+  if (holds_contained_file(directory, "chat_template.jinja"))
+    read("chat_template.jinja", chat_template);
   definition.content_hash = hash.hex();
   return definition;
 }

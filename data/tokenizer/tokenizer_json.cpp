@@ -96,6 +96,27 @@ void read_pre_tokenizer(const json& value, const std::string& origin,
   }
 }
 
+/// DataError when a post-processor would add tokens to a text. ByteLevel only trims offsets; a
+/// template adds none where a single text is all of it, as transformers 5 saves it.
+void check_post_processor(const json& value, const std::string& origin) {
+  const std::string type = type_of(value, origin, "post_processor");
+  if (type == "Sequence") {
+    for (const json& part : array_of(value, "processors", origin)) {
+      check_post_processor(part, origin);
+    }
+    return;
+  }
+  if (type == "TemplateProcessing") {
+    const json& pieces = array_of(value, "single", origin);
+    const bool text_alone = pieces.size() == 1 && pieces[0].is_object() &&
+                            json_member(pieces[0], "Sequence").is_object() &&
+                            json_member(json_member(pieces[0], "Sequence"), "id") == "A";
+    if (!text_alone) refuse(origin, "post_processor TemplateProcessing.single", pieces);
+    return;
+  }
+  if (type != "ByteLevel") refuse(origin, "post_processor", value);
+}
+
 std::pair<std::string, std::string> read_merge(const json& entry, std::size_t rank,
                                                const std::string& origin) {
   if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
@@ -148,16 +169,12 @@ void parse_tokenizer_json(const std::string& text, const std::string& origin,
                    "pre_tokenizer", "post_processor", "decoder", "model"},
                   origin, "the tokenizer");
   definition.origin = origin;
-  require_unset(root, "truncation", origin);
-  require_unset(root, "padding", origin);
+  // "truncation" and "padding" are what transformers was last asked for before it saved: they are
+  // set anew by every call there, and texts here are neither cut nor padded.
   read_normalizer(json_member(root, "normalizer"), origin, definition);
   read_pre_tokenizer(json_member(root, "pre_tokenizer"), origin, definition);
-  // A ByteLevel post-processor only trims offsets; any other adds tokens.
   const json& post_processor = json_member(root, "post_processor");
-  if (!post_processor.is_null() &&
-      type_of(post_processor, origin, "post_processor") != "ByteLevel") {
-    refuse(origin, "post_processor", post_processor);
-  }
+  if (!post_processor.is_null()) check_post_processor(post_processor, origin);
   const json& decoder = json_member(root, "decoder");
   if (type_of(decoder, origin, "decoder") != "ByteLevel") refuse(origin, "decoder", decoder);
   read_model(json_member(root, "model"), origin, definition);

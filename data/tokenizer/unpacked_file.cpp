@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "runtime/contained_file.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -19,6 +20,7 @@ constexpr int kGzipWindow = 15 + 16;  // the largest window; 16: gzip and nothin
 
 UnpackedFile::UnpackedFile(const std::filesystem::path& path)
     : path_(path.string()), packed_(kPacked) {
+  refuse_special_file(path);
   file_ = std::fopen(path.c_str(), "rb");
   if (file_ == nullptr) {
     throw DataError(fmt::format("{}: cannot open: {}", path_, std::strerror(errno)));

@@ -19,7 +19,7 @@ namespace jforge {
 /// else behind a member is refused and not taken for the end. Not thread-safe.
 class UnpackedFile {
  public:
-  /// DataError naming the file when it cannot be opened or read.
+  /// DataError naming the file when it is no regular file, or cannot be opened or read.
   explicit UnpackedFile(const std::filesystem::path& path);
   ~UnpackedFile();
   UnpackedFile(const UnpackedFile&) = delete;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// One prompt's Jacobi trajectory in memory (algorithm.md §1). The file form is in
+/// One prompt's Jacobi trajectory in memory (METHOD.md §1). The file form is in
 /// TRAJECTORY_FORMAT.md.
 
 #include <cstdint>

@@ -8,11 +8,15 @@
 #include <numeric>
 
 #include "data/trajectories/trajectory_digest.h"
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {
 namespace {
+
+// Larger ones would let products and sums of what a file says overflow.
+constexpr std::int64_t kLargestBlock = 1 << 20;
+constexpr std::int64_t kLargestCount = std::int64_t{1} << 40;
 
 /// Whether `offsets` has `items` + 1 entries that rise from 0 to `total`.
 bool offsets_hold(const std::vector<std::int64_t>& offsets, std::size_t items, std::int64_t total) {
@@ -46,7 +50,7 @@ void TrajectoryReader::read_identity() {
   identity_.rank = static_cast<Rank>(file_.integer_attribute("rank"));
   identity_.round = file_.integer_attribute("round");
   const std::int64_t block_size = file_.integer_attribute("block_size");
-  if (block_size < 1 || block_size > std::numeric_limits<std::int32_t>::max()) {
+  if (block_size < 1 || block_size > kLargestBlock) {
     damaged(fmt::format("block size {}", block_size));
   }
   identity_.block_size = static_cast<std::int32_t>(block_size);
@@ -83,13 +87,20 @@ void TrajectoryReader::read_index() {
       states_seen_.size() != num_states_.size() || selected_state_.size() != num_states_.size()) {
     damaged("its offsets do not fit its arrays");
   }
+  for (const std::vector<std::int64_t>* counts : {&forwards_, &flipped_blocks_}) {
+    if (std::ranges::any_of(
+            *counts, [](std::int64_t count) { return count < 0 || count > kLargestCount; })) {
+      damaged("its counts of forwards or blocks are none");
+    }
+  }
   for (std::size_t r = 0; r < records; ++r) {
+    const std::int64_t held = state_offset_[r + 1] - state_offset_[r];
     std::int64_t tokens = 0;
-    for (auto b = block_offset_[r]; b < block_offset_[r + 1]; ++b) {
+    for (auto b = block_offset_[r]; b < block_offset_[r + 1] && tokens <= held; ++b) {
       const std::int64_t states = num_states_[static_cast<std::size_t>(b)];
       tokens += std::max<std::int64_t>(states, 0) * identity_.block_size;
     }
-    if (tokens != state_offset_[r + 1] - state_offset_[r]) {
+    if (tokens != held) {
       damaged(fmt::format("the states of prompt {} do not fit their counts", prompt_id_[r]));
     }
   }
@@ -108,7 +119,7 @@ void TrajectoryReader::read_index() {
 std::int64_t TrajectoryReader::packed_length(std::size_t index) const {
   const std::int64_t prompt = prompt_offset_[index + 1] - prompt_offset_[index];
   const std::int64_t blocks = block_offset_[index + 1] - block_offset_[index];
-  return prompt + 2 * identity_.block_size * blocks;
+  return prompt + 2 * std::int64_t{identity_.block_size} * blocks;
 }
 
 ShardTotals& ShardTotals::operator+=(const ShardTotals& other) {

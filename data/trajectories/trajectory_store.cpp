@@ -10,8 +10,9 @@
 #include <thread>
 
 #include "data/trajectories/trajectory_digest.h"
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {

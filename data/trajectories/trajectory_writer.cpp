@@ -8,6 +8,7 @@
 
 #include "data/hdf5/hdf5_file.h"
 #include "data/trajectories/trajectory_digest.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 
@@ -62,7 +63,7 @@ std::filesystem::path TrajectoryWriter::finish() {
   expect(prompt_id_.size() == identity_.prompt_ids.size(),
          fmt::format("lease {} has {} prompts but {} records", identity_.lease,
                      identity_.prompt_ids.size(), prompt_id_.size()));
-  const std::filesystem::path path =
+  std::filesystem::path path =
       temporary_shard_path(directory_, identity_.lease, identity_.attempt, identity_.rank);
   std::vector<std::int64_t> signed_digests;
   for (const std::uint64_t digest : digest_) {

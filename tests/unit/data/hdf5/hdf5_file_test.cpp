@@ -1,7 +1,9 @@
 #include "data/hdf5/hdf5_file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,12 +12,13 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "data/hdf5/file_seal.h"
 #include "data/hdf5/hdf5_handles.h"
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -53,6 +56,127 @@ class Hdf5FileTest : public testing::Test {
 
   fs::path directory_;
 };
+
+// Each file is valid for HDF5 and carries a valid seal: only what we ask of it refuses it.
+TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
+  const fs::path other = write_sample("other.h5", false);
+  put(directory_ / "raw", std::string(64, 'x'));
+  const hsize_t four = 4;
+  const hsize_t chunk = 4;
+  const auto space = [&] { return H5Screate_simple(1, &four, nullptr); };
+  const auto chunked = [&] {
+    const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(properties, 1, &chunk);
+    H5Pset_fletcher32(properties);
+    return properties;
+  };
+  const auto dataset = [&](hid_t file, hid_t type, hid_t properties) {
+    H5Dclose(H5Dcreate2(file, "x", type, space(), H5P_DEFAULT, properties, H5P_DEFAULT));
+  };
+  struct Case {
+    const char* reason;
+    std::function<void(hid_t file)> make;
+  };
+  const std::vector<Case> cases{
+      {"accepted",
+       [&](hid_t file) {
+         dataset(file, H5T_STD_I32LE, chunked());
+         const std::vector<std::int32_t> values{1, 2, 3, 4};
+         const hid_t made = H5Dopen2(file, "x", H5P_DEFAULT);
+         H5Dwrite(made, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+         H5Dclose(made);
+       }},
+      {"it is a link",
+       [&](hid_t file) {
+         H5Lcreate_external(other.c_str(), "tokens", file, "x", H5P_DEFAULT, H5P_DEFAULT);
+       }},
+      {"it is a link",
+       [&](hid_t file) {
+         H5Gclose(H5Gcreate2(file, "y", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+         H5Lcreate_soft("/y", file, "x", H5P_DEFAULT, H5P_DEFAULT);
+       }},
+      {"it is a link",
+       [&](hid_t file) { H5Lcreate_soft("/nothing", file, "x", H5P_DEFAULT, H5P_DEFAULT); }},
+      {"its data are in another file",
+       [&](hid_t file) {
+         const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+         H5Pset_external(properties, (directory_ / "raw").c_str(), 0, 16);
+         dataset(file, H5T_STD_I32LE, properties);
+       }},
+      {"its layout is not",
+       [&](hid_t file) {
+         const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+         const hsize_t three = 3;
+         H5Pset_virtual(properties, space(), other.c_str(), "tokens",
+                        H5Screate_simple(1, &three, nullptr));
+         dataset(file, H5T_STD_I32LE, properties);
+       }},
+      {"its layout is not", [&](hid_t file) { dataset(file, H5T_STD_I32LE, H5P_DEFAULT); }},
+      {"its layout is not",
+       [&](hid_t file) {
+         const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+         H5Pset_layout(properties, H5D_COMPACT);
+         dataset(file, H5T_STD_I32LE, properties);
+       }},
+      {"another filter",
+       [&](hid_t file) {
+         const hid_t properties = chunked();
+         H5Pset_deflate(properties, 9);
+         dataset(file, H5T_STD_I32LE, properties);
+       }},
+      {"another filter",
+       [&](hid_t file) {
+         const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+         H5Pset_chunk(properties, 1, &chunk);
+         dataset(file, H5T_STD_I32LE, properties);
+       }},
+      {"user-defined",
+       [&](hid_t file) {
+         const hid_t type = H5Tcopy(H5T_STD_I32LE);
+         H5Tcommit2(file, "type", type, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+         dataset(file, type, chunked());
+         H5Tclose(type);
+       }},
+      {"user-defined",
+       [&](hid_t file) {
+         const hid_t type = H5Tcreate(H5T_COMPOUND, 4);
+         H5Tinsert(type, "a", 0, H5T_STD_I32LE);
+         dataset(file, type, chunked());
+       }},
+      {"user-defined",
+       [&](hid_t file) {
+         const hid_t type = H5Tcopy(H5T_C_S1);
+         H5Tset_size(type, H5T_VARIABLE);
+         dataset(file, type, H5P_DEFAULT);
+       }},
+  };
+  int number = 0;
+  for (const Case& wanted : cases) {
+    const fs::path path = directory_ / fmt::format("case-{}.h5", number++);
+    SCOPED_TRACE(path);
+    {
+      const auto lock = hdf5_lock();
+      const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
+      H5Pset_userblock(creation, kSealBytes);
+      const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, H5P_DEFAULT);
+      wanted.make(file);
+      H5Fclose(file);
+    }
+    seal_file(path);
+    std::string said = "accepted";
+    try {
+      const Hdf5Reader reader(path);
+      EXPECT_EQ(reader.size("x"), 4);
+    } catch (const DataError& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr(wanted.reason));
+    if (said != "accepted") {
+      EXPECT_THAT(said, HasSubstr(path.string() + ", 'x': "));
+      EXPECT_THROW((void)Hdf5Reader(path).read<std::int32_t>("x"), DataError);
+    }
+  }
+}
 
 TEST_F(Hdf5FileTest, AFailureThatPassesIsNotForgotten) {
   // A chunk is written when its dataset is closed; the disk is full only during that moment.

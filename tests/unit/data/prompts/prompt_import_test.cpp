@@ -11,8 +11,9 @@
 #include <set>
 
 #include "data/prompts/prompt_store.h"
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -23,9 +24,14 @@ using testing::HasSubstr;
 
 /// One id a byte: the store's content can be read back as text.
 PromptEncoder byte_encoder() {
-  return {[](std::string_view text) {
+  return {[](const Conversation& messages) {
+            std::string all;
+            for (const ChatMessage& message : messages) {
+              all += messages.size() == 1 ? message.content
+                                          : message.role + "=" + message.content + ";";
+            }
             std::vector<TokenId> ids;
-            for (const char c : text) {
+            for (const char c : all) {
               ids.push_back(static_cast<unsigned char>(c));
             }
             return ids;
@@ -81,6 +87,19 @@ class PromptImportTest : public testing::Test {
   fs::path directory_;
   PromptImportConfig config_;
 };
+
+// A large file on a slow disk is no hang (phase_clock.h).
+TEST_F(PromptImportTest, EveryRecordIsASignOfProgress) {
+  std::string records;
+  for (int i = 0; i < 500; ++i) {
+    records += R"({"text": "prompt )" + std::to_string(i) + "\"}\n";
+  }
+  put("a.jsonl", records);
+  PhaseClock clock;
+  clock.follow_this_thread();
+  import();
+  EXPECT_GE(clock.read().progress, 500U);
+}
 
 TEST_F(PromptImportTest, KeepsWhiteSpaceAndFileOrder) {
   put("b.jsonl", R"({"text":"second"})");
@@ -235,6 +254,59 @@ TEST_F(PromptImportTest, IntegersOfAnyLengthCostNoRecord) {
   EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123"));
 }
 
+TEST_F(PromptImportTest, ChatRecordsArePromptsUpToTheLastUserMessage) {
+  put("a.jsonl",
+      R"({"text":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]})"
+      "\n"
+      R"({"text":[{"from":"human","value":"e"},{"from":"gpt","value":"f"},{"from":"human","value":"g"}]})"
+      "\n"
+      R"({"text":[{"role":"user","content":"one turn"},{"role":"assistant","content":"x"}]})"
+      "\n"
+      R"({"text":"one turn"})"
+      "\n"
+      R"({"text":[{"role":"user","content":"e"},{"role":"assistant","content":"f"},{"role":"user","content":"g"}]})"
+      "\n"
+      R"({"text":[{"role":"user","content":"  "}]})"
+      "\n");
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("system=s;user=a;assistant=b;user=c;",
+                                  "user=e;assistant=f;user=g;", "one turn"));
+  EXPECT_EQ(report.unreadable.size(), 0U);
+}
+
+TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
+  put("a.jsonl", R"({"text":"fine"})"
+                 "\n"
+                 R"({"text":[]})"
+                 "\n"
+                 R"({"text":[{"role":"assistant","content":"d"}]})"
+                 "\n"
+                 R"({"text":[{"role":"user","content":[{"type":"text"}]}]})"
+                 "\n"
+                 R"({"text":[{"content":"x"}]})"
+                 "\n"
+                 R"({"text":[{"role":"tool","content":"x"}]})"
+                 "\n"
+                 R"({"text":["x"]})"
+                 "\n"
+                 R"({"text":{"a":1}})"
+                 "\n"
+                 R"({"question":"x","answer":1})"
+                 "\n");
+  const ImportReport report = import();
+  std::vector<std::string> reasons;
+  for (const BadRecord& bad : report.unreadable) {
+    reasons.push_back(bad.reason);
+  }
+  using testing::HasSubstr;
+  EXPECT_THAT(reasons, ElementsAre(HasSubstr("no user message"), HasSubstr("no user message"),
+                                   HasSubstr("number 1 has no text under \"content\""),
+                                   HasSubstr("number 1 has no text under \"role\""),
+                                   HasSubstr("is of \"tool\""), HasSubstr("list of texts"),
+                                   HasSubstr("neither a text nor a list of chat messages"),
+                                   HasSubstr("no field 'text'; the record has question, answer")));
+}
+
 TEST_F(PromptImportTest, TextsThatSpellControlTokensAreKeptAndCounted) {
   put("a.jsonl",
       "{\"text\":\"plain\"}\n{\"text\":\"has <|im_end|>\"}\n{\"text\":\"long long long "
@@ -318,24 +390,60 @@ TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
 }
 
 TEST_F(PromptImportTest, EncodingKeepsOrderAndPassesErrorsOn) {
-  std::vector<std::string> texts;
-  for (int i = 0; i < 5000; ++i) {
-    texts.push_back(std::to_string(i));
+  std::vector<Conversation> prompts(5000);
+  std::vector<const Conversation*> views;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i] = {{"user", std::to_string(i)}};
+    views.push_back(&prompts[i]);
   }
-  const std::vector<std::string_view> views(texts.begin(), texts.end());
-  PromptEncoder encoder{
-      [](std::string_view text) { return std::vector<TokenId>{std::stoi(std::string(text))}; }, ""};
+  PromptEncoder encoder{[](const Conversation& messages) {
+                          return std::vector<TokenId>{std::stoi(messages.front().content)};
+                        },
+                        ""};
   const auto ids = encode_all(encoder, views, 3);
   for (int i = 0; i < 5000; ++i) {
-    ASSERT_EQ(ids[static_cast<std::size_t>(i)][0], i);
+    ASSERT_EQ(ids[static_cast<std::size_t>(i)].tokens[0], i);
   }
-  encoder.encode = [](std::string_view text) -> std::vector<TokenId> {
-    if (text == "4321") {
-      throw DataError("at 4321");
+  encoder.encode = [](const Conversation& messages) -> std::vector<TokenId> {
+    if (messages.front().content == "4321") {
+      throw EnvironmentError("at 4321");
     }
     return {};
   };
-  EXPECT_THROW(static_cast<void>(encode_all(encoder, views, 3)), DataError);
+  EXPECT_THROW(static_cast<void>(encode_all(encoder, views, 3)), EnvironmentError);
+}
+
+TEST_F(PromptImportTest, ATextThatCannotBeEncodedIsQuarantinedAlone) {
+  PromptEncoder encoder = byte_encoder();
+  encoder.encode = [](const Conversation& messages) {
+    if (messages.front().content == "bad") {
+      throw DataError("the split expression failed");
+    }
+    return byte_encoder().encode(messages);
+  };
+  put("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"bad\"}\n{\"text\":\"two\"}\n");
+  const ImportReport report = import_prompts(config_, encoder, store_path());
+  EXPECT_THAT(kept(), ElementsAre("one", "two"));
+  ASSERT_EQ(report.unreadable.size(), 1U);
+  EXPECT_EQ(report.unreadable[0].line, 2);
+  EXPECT_THAT(report.unreadable[0].file, HasSubstr("a.jsonl"));
+  EXPECT_THAT(read_file(store_path().string() + ".quarantine"), HasSubstr("split expression"));
+  config_.max_bad_records = 0;
+  EXPECT_THROW((void)import_prompts(config_, encoder, store_path()), DataError);
+}
+
+TEST_F(PromptImportTest, AnAbsurdlyLongTextIsQuarantined) {
+  const auto line = [](std::size_t bytes) {
+    return "{\"text\":\"" + std::string(bytes, 'x') + "\"}\n";
+  };
+  put("a.jsonl", line(3) + line(60 << 20) + line(kMaxPromptBytes) + line(kMaxPromptBytes + 1));
+  const ImportReport report = import();
+  EXPECT_EQ(report.kept, 2);
+  ASSERT_EQ(report.unreadable.size(), 2U);
+  EXPECT_EQ(report.unreadable[0].line, 2);
+  EXPECT_EQ(report.unreadable[0].reason,
+            "the text at 'text' has 62914560 bytes; a prompt may have 4194304");
+  EXPECT_EQ(report.unreadable[1].line, 4);
 }
 
 TEST_F(PromptImportTest, ProgressIsReportedAndMayStopTheImport) {

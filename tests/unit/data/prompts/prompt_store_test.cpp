@@ -6,9 +6,9 @@
 
 #include <fstream>
 
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {

@@ -161,6 +161,19 @@ TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
   }
 }
 
+TEST_F(RecordStreamTest, AParquetFileIsNamedWithTheLineThatTurnsItIntoJsonLines) {
+  put(std::string("PAR1\0\1rest", 10));
+  try {
+    RecordStream stream(path_);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("a Parquet file"),
+                               testing::HasSubstr("pandas.read_parquet(\"" + path_.string()),
+                               testing::HasSubstr(".jsonl.gz\"")));
+  }
+}
+
 TEST_F(RecordStreamTest, MissingFilesAndDirectoriesAreRefused) {
   EXPECT_THROW(RecordStream(path_.string() + ".none"), DataError);
   EXPECT_THROW(RecordStream(fs::temp_directory_path()), DataError);

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/model_directory.h"
 #include "runtime/error.h"
 #include "tests/unit/data/tokenizer/tokenizer_fixture.h"
 
@@ -39,6 +40,27 @@ TEST(TokenizerErrors, NoFiles) {
   std::filesystem::remove(directory.path() / "tokenizer_config.json");
   EXPECT_FALSE(BytePairTokenizer::present(directory.path()));
   EXPECT_FALSE(BytePairTokenizer::present(directory.path() / "absent"));
+}
+
+TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
+  const ScratchDirectory directory;
+  directory.write("config.json", "{}");
+  const auto said = [](const std::filesystem::path& path) -> std::string {
+    try {
+      expect_model_directory(path);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(said(directory.path()), "accepted");
+  EXPECT_THAT(said(directory.path() / "config.json"), HasSubstr("a file; name the Hugging Face"));
+  EXPECT_THAT(said("/nonexistent/model"),
+              testing::EndsWith("/nonexistent/model: no such directory"));
+  EXPECT_THAT(said("Someone/Some-Model-0.5B"),
+              HasSubstr("huggingface-cli download Someone/Some-Model-0.5B --local-dir "
+                        "models/Some-Model-0.5B"));
+  EXPECT_THAT(said("models/a/b"), testing::EndsWith("no such directory"));
 }
 
 TEST(TokenizerErrors, InvalidUtf8TextNamesTheByte) {
@@ -100,6 +122,15 @@ TEST(TokenizerErrors, SplitForm) {
        "colour"},
       {"special unknown", [](auto& p) { p.config["additional_special_tokens"].push_back("<|x|>"); },
        "<|x|>"},
+      {"extra special unknown", [](auto& p) { p.config["extra_special_tokens"] = {"<|x|>"}; },
+       "extra_special_tokens '<|x|>'"},
+      {"named special unknown",
+       [](auto& p) {
+         p.config["model_specific_special_tokens"] = {{"image_token", "<|x|>"}};
+       },
+       "model_specific_special_tokens '<|x|>'"},
+      {"extra special type", [](auto& p) { p.config["extra_special_tokens"] = 3; },
+       "extra_special_tokens"},
   };
   for (const Damage& damage : damages) {
     SCOPED_TRACE(damage.name);
@@ -108,6 +139,25 @@ TEST(TokenizerErrors, SplitForm) {
     const ScratchDirectory directory;
     parts.write_split_form(directory);
     EXPECT_THAT(refusal(directory), HasSubstr(damage.expected));
+  }
+}
+
+TEST(TokenizerErrors, FilesNestedWithoutBound) {
+  for (const char* name :
+       {"vocab.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"}) {
+    SCOPED_TRACE(name);
+    const ScratchDirectory directory;
+    small_tokenizer().write_split_form(directory);
+    std::string text = R"({"normalizer": )";
+    for (int i = 0; i < 100'000; ++i) {
+      text += R"({"type": "Sequence", "normalizers": [)";
+    }
+    for (int i = 0; i < 100'000; ++i) {
+      text += "]}";
+    }
+    directory.write(name, text + "}");
+    EXPECT_THAT(refusal(directory),
+                HasSubstr(std::string(name) + ": not valid JSON: nested more than 64 levels"));
   }
 }
 
@@ -140,7 +190,14 @@ struct JsonDamage {
   const char* expected;
 };
 
+json template_of(const std::vector<json>& pieces) {
+  return {{"type", "TemplateProcessing"}, {"single", pieces}};
+}
+
 TEST(TokenizerErrors, WhatTokenizerJsonMayNotSay) {
+  const json text_piece = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const json second_piece = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  const json bos_piece = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
   const std::vector<JsonDamage> damages = {
       {"/model/type", "WordPiece", "WordPiece"},
       {"/model/dropout", 0.1, "dropout"},
@@ -156,8 +213,6 @@ TEST(TokenizerErrors, WhatTokenizerJsonMayNotSay) {
       {"/model/merges/3", "aa", "merge 3"},
       {"/model/merges/3", {"a", "b", "c"}, "merge 3"},
       {"/novelty", 1, "novelty"},
-      {"/truncation", {{"max_length", 5}}, "truncation"},
-      {"/padding", {{"length", 5}}, "padding"},
       {"/normalizer", {{"type", "Lowercase"}}, "Lowercase"},
       {"/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}}, "NFKC"},
       {"/pre_tokenizer", nullptr, "pre_tokenizer"},
@@ -168,7 +223,18 @@ TEST(TokenizerErrors, WhatTokenizerJsonMayNotSay) {
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(", "compile"},
       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "add_prefix_space"},
       {"/pre_tokenizer/pretokenizers/1/use_regex", true, "use_regex"},
-      {"/post_processor", {{"type", "TemplateProcessing"}}, "TemplateProcessing"},
+      {"/post_processor", {{"type", "BertProcessing"}}, "BertProcessing"},
+      {"/post_processor", {{"type", "Sequence"}}, "processors"},
+      {"/post_processor",
+       {{"type", "Sequence"}, {"processors", {{{"type", "RobertaProcessing"}}}}},
+       "RobertaProcessing"},
+      {"/post_processor", {{"type", "TemplateProcessing"}}, "single"},
+      {"/post_processor", template_of({bos_piece, text_piece}), "<s>"},
+      {"/post_processor", template_of({text_piece, bos_piece}), "<s>"},
+      {"/post_processor", template_of({text_piece, text_piece}), "TemplateProcessing.single"},
+      {"/post_processor", template_of({second_piece}), "TemplateProcessing.single"},
+      {"/post_processor", template_of({"A"}), "TemplateProcessing.single"},
+      {"/post_processor", template_of({}), "TemplateProcessing.single"},
       {"/decoder", nullptr, "decoder"},
       {"/decoder", {{"type", "Metaspace"}}, "Metaspace"},
       {"/added_tokens/0", 3, "added token"},

@@ -296,6 +296,51 @@ TEST(Tokenizer, TokenizerJsonGivesTheSameIds) {
   EXPECT_THAT(gpt2.encode("e\xCC\x81"), ElementsAre('e', 0xCC, 0x81));
 }
 
+/// tokenizer.json and tokenizer_config.json as transformers 5 saves them: a template that adds
+/// nothing, the padding and truncation of its last call, no added_tokens_decoder.
+TEST(Tokenizer, WhatTransformers5SavesGivesTheSameIds) {
+  using nlohmann::json;
+  const json text_alone = {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}};
+  const json both = {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                     {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}};
+  const json plain_template = {{"type", "TemplateProcessing"},
+                               {"single", text_alone},
+                               {"pair", both},
+                               {"special_tokens", json::object()}};
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", true}};
+  const json processors = {{"type", "Sequence"}, {"processors", {byte_level, plain_template}}};
+  const std::string text = "hello<|im_end|> wor e\xCC\x81 I'll <tool>s 2023\r\n\t!?";
+  for (const json& post_processor : {plain_template, processors}) {
+    json whole = small_tokenizer().tokenizer_json();
+    whole["post_processor"] = post_processor;
+    whole["truncation"] = {
+        {"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+    whole["padding"] = {{"strategy", "BatchLongest"},
+                        {"direction", "Right"},
+                        {"pad_to_multiple_of", nullptr},
+                        {"pad_id", 300},
+                        {"pad_type_id", 0},
+                        {"pad_token", "<|endoftext|>"}};
+    const json config = {{"add_prefix_space", false},
+                         {"backend", "tokenizers"},
+                         {"bos_token", nullptr},
+                         {"eos_token", "<|im_end|>"},
+                         {"extra_special_tokens", {"<|im_start|>", "<|im_end|>"}},
+                         {"is_local", true},
+                         {"model_specific_special_tokens", {{"tool_token", "<tool>"}}},
+                         {"pad_token", "<|endoftext|>"},
+                         {"split_special_tokens", false},
+                         {"tokenizer_class", "TokenizersBackend"}};
+    const ScratchDirectory directory;
+    directory.write("tokenizer.json", whole.dump());
+    directory.write("tokenizer_config.json", config.dump());
+    const auto tokenizer = BytePairTokenizer::load(directory.path());
+    EXPECT_EQ(tokenizer.encode(text), load_small().encode(text));
+    EXPECT_EQ(tokenizer.eos(), 302);
+    EXPECT_EQ(tokenizer.pad(), 300);
+  }
+}
+
 TEST(Tokenizer, CompressedFilesGiveTheSameTokenizer) {
   const auto parts = small_tokenizer();
   const ScratchDirectory plain;
