@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -19,8 +20,8 @@ BatchDecoder::BatchDecoder(DecodeModel& model, std::int32_t batch_prompts) : mod
   slots_.resize(static_cast<std::size_t>(count));
 }
 
-void BatchDecoder::run(const Source& source, const Sink& sink,
-                       const StopRequested& stop_requested) {
+void BatchDecoder::run(const Source& source, const Sink& sink, const StopRequested& stop_requested,
+                       const StepDone& step_done) {
   for (Slot& slot : slots_) {
     slot.decoder.reset();
   }
@@ -28,6 +29,10 @@ void BatchDecoder::run(const Source& source, const Sink& sink,
     assemble_rows();
     forward_rows();
     hand_back(sink);
+    note_progress();
+    if (step_done) {
+      step_done();
+    }
     if (stop_requested && stop_requested()) {
       for (Slot& slot : slots_) {
         slot.decoder.reset();
@@ -129,7 +134,12 @@ void BatchDecoder::hand_back(const Sink& sink) {
     if (slot.forwarded < slot.decoder->pending().size()) {
       continue;
     }
+    const std::int64_t known = slot.decoder->kv_length();
     slot.decoder->advance(slot.predictions);
+    if (!slot.prefilling) {
+      statistics_.tokens += slot.decoder->kv_length() - known;
+      statistics_.forwards += 1;
+    }
     slot.forwarded = 0;
     slot.prefilling = false;
     slot.predictions.clear();

@@ -19,6 +19,9 @@ struct BatchDecoderStatistics {
   std::int64_t prefill_rows = 0;  ///< Rows of the sequences' first passes (their prompts).
   double prefill_seconds = 0;     ///< Time in steps, shared out by rows: prefill part.
   double decode_seconds = 0;      ///< The rest.
+  std::int64_t tokens =
+      0;  ///< Made by unfinished sequences too, as their caches show: for displays.
+  std::int64_t forwards = 0;  ///< Sequences' forwards after their first passes.
 };
 
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
@@ -43,11 +46,14 @@ class BatchDecoder {
   using Sink = std::function<void(DecodeResult)>;
   /// Asked once per step; true ends the run after that step, unfinished sequences are dropped.
   using StopRequested = std::function<bool()>;
+  /// Called once per step, before a stop is asked for.
+  using StepDone = std::function<void()>;
 
   /// Runs until the source is empty and every sequence has finished. Throws DataError when a
   /// sequence needs more positions than a slot holds. After any exception the decoder may be run
   /// again: slots carry nothing from one run to the next.
-  void run(const Source& source, const Sink& sink, const StopRequested& stop_requested = {});
+  void run(const Source& source, const Sink& sink, const StopRequested& stop_requested = {},
+           const StepDone& step_done = {});
 
   [[nodiscard]] const BatchDecoderStatistics& statistics() const noexcept { return statistics_; }
 

@@ -10,10 +10,8 @@ namespace {
 
 class GreedyDecoder final : public SequenceDecoder {
  public:
-  explicit GreedyDecoder(DecodeRequest request)
-      : request_(std::move(request)), last_(0), prefilling_(request_.prompt.size() > 1) {
+  explicit GreedyDecoder(DecodeRequest request) : request_(std::move(request)) {
     request_.validate();
-    last_ = request_.prompt.back();
     result_.id = request_.id;
     // No more than a usual answer: an absurd T must fail at the slot capacity, not here.
     const auto usual =
@@ -23,8 +21,7 @@ class GreedyDecoder final : public SequenceDecoder {
   }
 
   [[nodiscard]] std::span<const TokenId> pending() const override {
-    return prefilling_ ? std::span(request_.prompt).first(request_.prompt.size() - 1)
-                       : std::span(&last_, 1);
+    return prefilling_ ? std::span<const TokenId>(request_.prompt) : std::span(&last_, 1);
   }
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
   [[nodiscard]] std::size_t first_output() const override {
@@ -38,19 +35,16 @@ class GreedyDecoder final : public SequenceDecoder {
 
   void advance(std::span<const TokenId> predictions) override {
     expect(!finished_, "greedy decoder advanced after its end");
-    if (prefilling_) {
-      expect(predictions.empty(), "greedy prefill wants no prediction");
-      prefilling_ = false;
-      kv_length_ = static_cast<std::int64_t>(request_.prompt.size()) - 1;
-      result_.prefill_forwards = 1;
-      return;
-    }
     expect(predictions.size() == 1, "greedy decoding wants one prediction");
-    ++kv_length_;
-    ++result_.forwards;
+    kv_length_ += static_cast<std::int64_t>(pending().size());
+    if (std::exchange(prefilling_, false)) {
+      result_.prefill_forwards = 1;
+    } else {
+      ++result_.forwards;
+      result_.accepted.push_back(1);
+    }
     last_ = predictions[0];
     result_.tokens.push_back(last_);
-    result_.accepted.push_back(1);
     if (request_.is_eos(last_)) {
       result_.stop = StopReason::eos;
       finished_ = true;
@@ -67,8 +61,8 @@ class GreedyDecoder final : public SequenceDecoder {
  private:
   DecodeRequest request_;
   DecodeResult result_;
-  TokenId last_;
-  bool prefilling_;
+  TokenId last_ = 0;
+  bool prefilling_ = true;
   bool finished_ = false;
   std::int64_t kv_length_ = 0;
 };

@@ -45,7 +45,8 @@ class JacobiDecoder final : public SequenceDecoder {
   [[nodiscard]] PromptId id() const override { return request_.id; }
   [[nodiscard]] std::int64_t max_positions() const override {
     return static_cast<std::int64_t>(request_.prompt.size()) +
-           (options_.complete_blocks ? num_blocks_ * options_.block_size : request_.max_new_tokens);
+           (options_.complete_blocks ? num_blocks_ * options_.block_size
+                                     : request_.max_new_tokens - 1);
   }
 
   void advance(std::span<const TokenId> predictions) override {
@@ -59,14 +60,14 @@ class JacobiDecoder final : public SequenceDecoder {
     const std::size_t accepted = count_accepted(draft_, predictions);
     ++result_.forwards;
     if (options_.complete_blocks) {
-      commit(accepted);
-    } else if (commit_and_test_end(accepted, predictions[accepted - 1])) {
-      return;
-    }
-    if (options_.window == DraftWindow::running) {
-      slide(accepted, predictions);
-    } else {
-      shrink(accepted, predictions);
+      advance_block(accepted, predictions);
+    } else if (!commit_and_test_end(accepted, predictions[accepted - 1])) {
+      if (options_.window == DraftWindow::running) {
+        keep_predictions(accepted, predictions);
+        fill_draft();
+      } else {
+        shrink(accepted, predictions);
+      }
     }
   }
 
@@ -83,29 +84,29 @@ class JacobiDecoder final : public SequenceDecoder {
     return RandomStream(options_.seed, RandomPurpose::jacobi_draft, options_.round,
                         static_cast<std::uint64_t>(request_.id), static_cast<std::uint64_t>(block));
   }
-  /// Tokens of the answer so far.
+  /// Committed tokens of the answer: all that are known but the newest, which is draft_[0].
   [[nodiscard]] std::size_t answer_length() const {
     return context_.size() - request_.prompt.size();
   }
-  /// Length of a new draft: n, or what remains of T where blocks need not be complete.
+  /// Length of a new draft: n, or, where blocks need not be complete, what a forward can still add.
   [[nodiscard]] std::size_t draft_length() const {
     if (options_.complete_blocks) {
       return block_size();
     }
-    const auto remaining = static_cast<std::size_t>(request_.max_new_tokens) - answer_length();
-    return std::min(block_size(), remaining);
+    const std::size_t known = answer_length() + 1;
+    return std::min(block_size(), static_cast<std::size_t>(request_.max_new_tokens) - known);
   }
 
   void finish_prefill(TokenId first) {
     prefilling_ = false;
     kv_length_ = static_cast<std::int64_t>(context_.size());
     result_.prefill_forwards = 1;
-    if (!options_.complete_blocks && request_.is_eos(first)) {
-      context_.push_back(first);
-      finish(StopReason::eos);
-      return;
+    if (options_.complete_blocks) {
+      start_draft(first);
+      finish_if_known();
+    } else if (!test_end(first)) {
+      start_draft(first);
     }
-    start_draft(first);
   }
 
   /// A fresh draft whose first token is known; the rest is drawn from all ids so far.
@@ -144,36 +145,57 @@ class JacobiDecoder final : public SequenceDecoder {
     result_.accepted.push_back(static_cast<std::int32_t>(count));
   }
 
-  /// Commits and, where the answer ends, finishes: at the first eos among the accepted tokens, at
-  /// T, or with an eos that the correction token is.
+  /// A forward has made known: draft_1 … draft_{a−1} and the correction. Commits and, where the
+  /// answer ends, finishes: at the first eos among them, or at T, which no draft reaches beyond.
   bool commit_and_test_end(std::size_t accepted, TokenId correction) {
     const auto accepted_end = draft_.begin() + static_cast<std::ptrdiff_t>(accepted);
-    const auto eos = std::find_if(draft_.begin(), accepted_end,
+    const auto eos = std::find_if(draft_.begin() + 1, accepted_end,
                                   [this](TokenId token) { return request_.is_eos(token); });
-    if (eos != accepted_end) {
-      commit(static_cast<std::size_t>(eos - draft_.begin()) + 1);
-      finish(StopReason::eos);
-      return true;
-    }
-    commit(accepted);
-    if (std::cmp_equal(answer_length(), request_.max_new_tokens)) {
-      finish(StopReason::length);
-      return true;
-    }
-    if (request_.is_eos(correction)) {
-      context_.push_back(correction);
-      ++result_.accepted.back();
-      finish(StopReason::eos);
-      return true;
-    }
-    return false;
+    const TokenId newest = eos == accepted_end ? correction : *eos;
+    commit(static_cast<std::size_t>(eos - draft_.begin()));
+    return test_end(newest);
   }
 
-  /// Running window: the predictions after the accepted run, then fillers. What is kept never
-  /// exceeds what remains of T, because no draft does.
-  void slide(std::size_t accepted, std::span<const TokenId> predictions) {
-    keep_predictions(accepted, predictions);
-    fill_draft();
+  /// Whether `newest`, the token behind the committed ones, ends the answer: then it is finished.
+  bool test_end(TokenId newest) {
+    const bool eos = request_.is_eos(newest);
+    if (!eos && std::cmp_less(answer_length() + 1, request_.max_new_tokens)) {
+      return false;
+    }
+    context_.push_back(newest);
+    finish(eos ? StopReason::eos : StopReason::length);
+    return true;
+  }
+
+  /// Trajectory mode.
+  void advance_block(std::size_t accepted, std::span<const TokenId> predictions) {
+    if (accepted == draft_.size() && known_block_is_last()) {
+      // The prediction behind the last block belongs to no answer.
+      commit(accepted - 1);
+      draft_.erase(draft_.begin(), draft_.end() - 1);
+    } else {
+      commit(accepted);
+      shrink(accepted, predictions);
+    }
+    finish_if_known();
+  }
+
+  /// A last block of which only the newest token is uncommitted is at its fixed point: a forward
+  /// over that token would predict what nobody needs.
+  void finish_if_known() {
+    if (draft_.size() == 1 && known_block_is_last()) {
+      context_.push_back(draft_.front());
+      finish_blocks();
+    }
+  }
+
+  /// Of a block whose draft is right to its end: whether no other follows.
+  [[nodiscard]] bool known_block_is_last() const {
+    const auto is_eos = [this](TokenId token) { return request_.is_eos(token); };
+    return block_ + 1 == num_blocks_ ||
+           std::any_of(context_.begin() + static_cast<std::ptrdiff_t>(block_begin_), context_.end(),
+                       is_eos) ||
+           std::ranges::any_of(draft_, is_eos);
   }
 
   /// Shrinking window: the rest of the block, or the next block.
@@ -188,10 +210,6 @@ class JacobiDecoder final : public SequenceDecoder {
       return;
     }
     ++block_;
-    if (options_.complete_blocks && (block_ == num_blocks_ || block_has_eos())) {
-      finish_blocks();
-      return;
-    }
     start_draft(predictions.back());
   }
 
@@ -199,11 +217,6 @@ class JacobiDecoder final : public SequenceDecoder {
     const std::size_t end = std::max(accepted, predictions.size() - 1);
     const auto kept = predictions.subspan(accepted - 1, end - (accepted - 1));
     draft_.assign(kept.begin(), kept.end());
-  }
-
-  [[nodiscard]] bool block_has_eos() const {
-    return std::any_of(context_.begin() + static_cast<std::ptrdiff_t>(block_begin_), context_.end(),
-                       [this](TokenId token) { return request_.is_eos(token); });
   }
 
   /// Trajectory mode: the answer proper ends at T and after the first eos, which the blocks run

@@ -27,6 +27,27 @@ bool DecodeRequest::is_eos(TokenId token) const noexcept {
   return std::ranges::find(eos_ids, token) != eos_ids.end();
 }
 
+DecodingCost& DecodingCost::operator+=(const DecodingCost& other) noexcept {
+  sequences += other.sequences;
+  tokens += other.tokens;
+  forwards += other.forwards;
+  return *this;
+}
+
+std::optional<double> DecodingCost::tokens_per_forward() const {
+  if (forwards == 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(tokens - sequences) / static_cast<double>(forwards);
+}
+
+std::optional<double> DecodingCost::tokens_per_forward_with_prefill() const {
+  if (sequences == 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(tokens) / static_cast<double>(forwards + sequences);
+}
+
 void JacobiOptions::validate() const {
   if (block_size < 1) {
     throw ConfigError(

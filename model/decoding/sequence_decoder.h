@@ -3,26 +3,22 @@
 /// Decoding methods as state machines over one sequence: pure logic, no arithmetic, so that each is
 /// tested with a fake model and any mix of them shares one batch (batch_decoder.h).
 ///
-/// How forwards and tokens are counted, in every method: `forwards` are the forward passes really
-/// executed after prefill, `accepted[i]` is what pass i added to the answer, and tokens per forward
-/// is tokens / forwards (invariant I24, full token count).
+/// How forwards and tokens are counted, in every method (METHOD.md, invariant I24):
+///  - the prefill forwards the whole prompt and gives the first token;
+///  - `forwards` are the passes after it, `accepted[i]` is how many tokens pass i made known, so
+///    sum(accepted) = tokens − 1 and tokens per forward = (tokens − 1) / forwards (DecodingCost);
+///  - no pass is made whose predictions nobody needs: the answer ends with the pass that makes its
+///    last token known, by eos or by length, and that token is never forwarded.
+/// Greedy decoding makes one token known with each pass: T tokens take T − 1, exactly 1 token per
+/// forward. A Jacobi pass over a draft whose first token is known makes 1 to n tokens known, the
+/// accepted rest of the draft and the correction behind it; with n = 1 the counts are greedy's.
 ///
-/// - Greedy: prefill caches all of the prompt but its last token, which is the input of the first
-///   forward. Each forward adds exactly one token and the last token is never forwarded, so T
-///   tokens take T forwards and tokens per forward is exactly 1, with no pass whose result is
-///   unused.
-/// - Jacobi: prefill of the whole prompt predicts the first token f, which is exact but not yet
-///   counted. A forward adds the a tokens it commits (1 ≤ a ≤ n), f among them; so a block, or an
-///   answer ended by length, costs as many forwards as it takes to commit all of its tokens, its
-///   last one included. Only an end-of-sequence token that arrives as the correction is added
-///   without a pass of its own (that pass then adds a + 1); one that prefill predicts ends the
-///   answer with no forward. With n = 1 and no end of sequence, the counts are greedy's.
-///
-/// Hence sum(accepted) is the number of tokens, unless prefill predicted the end of sequence; with
-/// complete_blocks, sum(accepted) is n · blocks, of which `tokens` may be a part.
+/// With complete_blocks (trajectories) the same holds of all n · blocks tokens, of which `tokens`
+/// may be a part.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,15 +40,27 @@ struct DecodeRequest {
   [[nodiscard]] bool is_eos(TokenId token) const noexcept;
 };
 
+/// What decoding of some sequences took.
+struct DecodingCost {
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;    ///< Of all sequences, the first of each included.
+  std::int64_t forwards = 0;  ///< Passes of each sequence, prefill excluded.
+
+  DecodingCost& operator+=(const DecodingCost& other) noexcept;
+  /// Σ(tokens − 1) / Σ forwards; nothing where no forward was made.
+  [[nodiscard]] std::optional<double> tokens_per_forward() const;
+  /// Σ tokens / Σ(forwards + 1); nothing for no sequence.
+  [[nodiscard]] std::optional<double> tokens_per_forward_with_prefill() const;
+};
+
 /// What every method gives back.
 struct DecodeResult {
   PromptId id = 0;
   std::vector<TokenId> tokens;  ///< New ids, first eos included, prompt excluded, at most T.
   StopReason stop = StopReason::length;  ///< eos exactly when `tokens` ends with one.
-  /// 1, however the driver cut it; 0 where nothing was prefilled (greedy, prompt of one token).
-  std::int64_t prefill_forwards = 0;
-  std::int64_t forwards = 0;            ///< Prefill excluded.
-  std::vector<std::int32_t> accepted;   ///< [forwards]: tokens each forward added to the answer.
+  std::int64_t prefill_forwards = 0;     ///< 1, however the driver cut it.
+  std::int64_t forwards = 0;             ///< Prefill excluded.
+  std::vector<std::int32_t> accepted;    ///< [forwards]: tokens each forward made known.
   std::vector<TrajectoryBlock> blocks;  ///< Recorded states (shrinking window with recording only).
 };
 
@@ -64,7 +72,8 @@ class SequenceDecoder {
   /// Tokens to forward next, placed at kv_length(), kv_length() + 1, …; never empty before
   /// finished(). The span holds until the next advance().
   [[nodiscard]] virtual std::span<const TokenId> pending() const = 0;
-  /// Cache entries that are valid (prompt + committed); what lies behind is overwritten.
+  /// Cache entries that are valid; what lies behind is overwritten. After the prefill: the prompt
+  /// and every known token but the newest.
   [[nodiscard]] virtual std::int64_t kv_length() const = 0;
   /// Index in pending() of the first row whose prediction is wanted (all later ones are too);
   /// pending().size() when none is.
@@ -92,10 +101,10 @@ struct JacobiOptions {
   DraftWindow window = DraftWindow::shrinking;
   std::uint64_t seed = 0;
   std::uint64_t round = 0;  ///< Part of the drafts' random stream.
-  /// Trajectory mode (algorithm.md "Decisions"): eos is ignored until its block is complete; blocks
+  /// Trajectory mode (METHOD.md §1): eos is ignored until its block is complete; blocks
   /// = ceil(T / n); the result's tokens are the concatenated fixed points cut after the first eos
-  /// and at T. Without it decoding stops at the first eos, and the last draft is cut to what
-  /// remains of T.
+  /// and at T. Without it decoding stops at the first eos, and the last draft is cut to what a
+  /// forward can still add to T.
   bool complete_blocks = false;
   /// Record every state of every block; needs complete_blocks, else the last block has no fixed
   /// point.
@@ -108,14 +117,14 @@ struct JacobiOptions {
 
 /// One token per forward.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
-/// Jacobi fixed-point iteration (algorithm.md §1 and §6.1–6.2 [REC]). Drafts are drawn with
+/// Jacobi fixed-point iteration (METHOD.md §1, §6.1, §6.2). Drafts are drawn with
 /// replacement from all ids so far (prompt + committed), from the stream (seed, jacobi_draft,
 /// round, request id, block); the running window, which has no blocks, draws all its fillers from
 /// the stream of block 0. After a forward over the draft out_0 … out_{L−1} with predictions g, a =
 /// 1 + the number of leading j with out_{j+1} = g_j tokens are committed. Shrinking: the next draft
 /// is g_{a−1} … g_{L−2}, or, when a = L, a new block that begins with g_{L−1}. Running: the same,
 /// refilled to n after every forward. Every forward commits at least one token, so a block takes at
-/// most n, whatever the arithmetic.
+/// most n, whatever the arithmetic, and the last one n − 1.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
                                                                    const JacobiOptions& options);
 

@@ -153,7 +153,7 @@ class KernelSet {
   /// Teacher logits are detached: a teacher row gets gradient only from its own AR target.
   /// hidden_gradient [T, C] is written (=, zero for rows outside the loss), head_gradient [V, C] is
   /// added to. Loss differentiated: consistency_scale · Σ w KL + ar_scale · Σ w CE. KL(teacher ‖
-  /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32 (algorithm.md §4). With
+  /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32 (METHOD.md §4). With
   /// consistency_scale 0 student rows are not computed and that sum is 0.
   virtual VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
                                              std::span<const LossItem> items,

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Which keys each row of a packed sequence sees, without an L×L mask (algorithm.md §3,
+/// Which keys each row of a packed sequence sees, without an L×L mask (METHOD.md §3,
 /// ARCHITECTURE.md "packed sequence"). A sample is stored as [prompt | c_0 … c_{N−1} | k_0 …
 /// k_{N−1}]; then clean rows are plain causal attention and every noisy row sees two intervals: a
 /// prefix of prompt and clean rows, and a causal run of noisy rows.
@@ -43,7 +43,7 @@ struct LossItem {
       0;  ///< Weight of KL(teacher ‖ student) in the batch's consistency loss.
 };
 
-/// How token losses become one number (algorithm.md §4; L is the mean over samples of the
+/// How token losses become one number (METHOD.md §4; L is the mean over samples of the
 /// per-sample loss).
 enum class LossReduction : std::uint8_t {
   token_mean,  ///< Mean over kept offsets.

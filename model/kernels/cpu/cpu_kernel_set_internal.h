@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
-#include "model/kernels/kernel_common.h"
+#include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
 
 namespace jforge {

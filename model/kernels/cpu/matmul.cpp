@@ -47,11 +47,14 @@ void CpuKernelSet::linear_backward_input(ConstTensorView y_gradient, ConstTensor
 
 void CpuKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                                           TensorView weight_gradient, TensorView bias_gradient) {
-  const auto [m, n, k] = check_linear(x, weight_gradient, y_gradient);
+  // Not a structured binding: lambdas in parallel regions capture these.
+  const LinearShape shape = check_linear(x, weight_gradient, y_gradient);
+  const std::int64_t m = shape.m;
+  const std::int64_t n = shape.n;
   const float* dy = y_gradient.data<float>();
   multiply({.transpose_a = true,
             .m = n,
-            .n = k,
+            .n = shape.k,
             .k = m,
             .a = dy,
             .b = x.data<float>(),

@@ -1,4 +1,4 @@
-/// Output projection and both losses in one pass (algorithm.md §4): chunks of rows whose logits fit
+/// Output projection and both losses in one pass (METHOD.md §4): chunks of rows whose logits fit
 /// a bounded scratch.
 
 #include <algorithm>
@@ -33,7 +33,9 @@ struct CpuKernelSet::LossChunk {
 
 /// Loss terms of every item; logits of rows with gradient become the gradients of the logits.
 void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
-  auto& [placed, terms] = chunk.placed;
+  // Not a structured binding: a lambda in a parallel region captures them.
+  auto& placed = chunk.placed.placement;
+  auto& terms = chunk.placed.terms;
   terms.assign(chunk.items.size(), {});
   const std::int64_t v = chunk.vocabulary;
   const auto count = static_cast<std::int64_t>(chunk.items.size());

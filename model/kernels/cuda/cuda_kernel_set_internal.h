@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/kernels/cuda/device_queue.h"
-#include "model/kernels/kernel_common.h"
+#include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
 
 namespace jforge {

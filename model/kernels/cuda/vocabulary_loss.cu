@@ -1,4 +1,4 @@
-/// Output projection and both losses in one pass (algorithm.md §4): chunks of rows whose logits fit
+/// Output projection and both losses in one pass (METHOD.md §4): chunks of rows whose logits fit
 /// a bounded scratch.
 
 #include <cmath>

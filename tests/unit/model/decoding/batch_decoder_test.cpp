@@ -144,7 +144,7 @@ TEST(BatchDecoder, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
       });
   ASSERT_EQ(order.size(), 4U);
   EXPECT_LE(model.largest_call(), BatchDecoder::kStepRows);
-  EXPECT_EQ(decoder.statistics().prefill_rows, 2599 + 3 + 2600 + 4);
+  EXPECT_EQ(decoder.statistics().prefill_rows, 2 * (2600 + 4));
   EXPECT_EQ(decoder.statistics().steps, model.calls());
 }
 
@@ -164,10 +164,10 @@ TEST(BatchDecoder, StatisticsCountRowsAndShareTime) {
       },
       [&](const DecodeResult& result) { forwards += result.forwards; });
   const BatchDecoderStatistics& statistics = decoder.statistics();
-  EXPECT_EQ(forwards, 5 * 20);
-  EXPECT_EQ(statistics.prefill_rows, 5 * 10);
-  EXPECT_EQ(statistics.rows, 5 * 10 + forwards);
-  EXPECT_EQ(statistics.steps, 2 * 21) << "four sequences, then the fifth alone";
+  EXPECT_EQ(forwards, 5 * 19);
+  EXPECT_EQ(statistics.prefill_rows, 5 * 11);
+  EXPECT_EQ(statistics.rows, 5 * 11 + forwards);
+  EXPECT_EQ(statistics.steps, 2 * 20) << "four sequences, then the fifth alone";
   EXPECT_GT(statistics.prefill_seconds, 0);
   EXPECT_GT(statistics.decode_seconds, 0);
 }
@@ -180,7 +180,7 @@ TEST(BatchDecoder, AStopEndsTheRunAfterThatStep) {
   std::size_t finished = 0;
   decoder.run(
       source_of(kRequests, next), [&](const DecodeResult&) { ++finished; },
-      [&] { return ++steps == 7; });
+      [&] { return steps == 7; }, [&] { ++steps; });
   EXPECT_EQ(model.calls(), 7);
   EXPECT_LT(finished, static_cast<std::size_t>(kRequests));
   // What was dropped leaves nothing behind: the same decoder serves the next run.

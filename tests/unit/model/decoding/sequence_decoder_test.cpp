@@ -25,18 +25,15 @@ bool drawn_from(std::span<const TokenId> drawn, const std::vector<TokenId>& popu
   });
 }
 
-TEST(GreedyDecoder, PrefillsAllButTheLastTokenAndForwardsOneTokenAtATime) {
+TEST(GreedyDecoder, PrefillGivesTheFirstTokenAndEachForwardOneMore) {
   const auto decoder = make_greedy_decoder({.id = 1, .prompt = {5, 6, 7}, .max_new_tokens = 2});
   EXPECT_EQ(decoder->max_positions(), 4);
-  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{5, 6, 7}));
   EXPECT_EQ(decoder->first_output(), 2U);
-  advance(*decoder, {});
-  EXPECT_EQ(decoder->kv_length(), 2);
-  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{7});
-  EXPECT_EQ(decoder->first_output(), 0U);
   advance(*decoder, {8});
   EXPECT_EQ(decoder->kv_length(), 3);
   EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{8});
+  EXPECT_EQ(decoder->first_output(), 0U);
   EXPECT_FALSE(decoder->finished());
   EXPECT_THROW((void)decoder->take_result(), InternalError);
   advance(*decoder, {9});
@@ -46,21 +43,36 @@ TEST(GreedyDecoder, PrefillsAllButTheLastTokenAndForwardsOneTokenAtATime) {
   const auto result = decoder->take_result();
   EXPECT_EQ(result.id, 1);
   EXPECT_EQ(result.tokens, (std::vector<TokenId>{8, 9}));
-  EXPECT_EQ(result.forwards, 2);
+  EXPECT_EQ(result.forwards, 1);
   EXPECT_EQ(result.prefill_forwards, 1);
   EXPECT_EQ(result.stop, StopReason::length);
 }
 
-TEST(GreedyDecoder, PromptOfOneTokenNeedsNoPrefill) {
-  const auto decoder = make_greedy_decoder({.prompt = {5}, .max_new_tokens = 9, .eos_ids = {3, 8}});
-  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{5});
-  advance(*decoder, {8});
-  ASSERT_TRUE(decoder->finished());
-  const auto result = decoder->take_result();
-  EXPECT_EQ(result.prefill_forwards, 0);
-  EXPECT_EQ(result.forwards, 1);
-  EXPECT_EQ(result.tokens, std::vector<TokenId>{8});
-  EXPECT_EQ(result.stop, StopReason::eos);
+TEST(GreedyDecoder, OneTokenNeedsNoForward) {
+  for (const bool by_eos : {true, false}) {
+    const auto decoder = make_greedy_decoder(
+        {.prompt = {5}, .max_new_tokens = by_eos ? 9 : 1, .eos_ids = {3, by_eos ? 8 : 4}});
+    EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{5});
+    EXPECT_EQ(decoder->first_output(), 0U);
+    advance(*decoder, {8});
+    ASSERT_TRUE(decoder->finished());
+    const auto result = decoder->take_result();
+    EXPECT_EQ(result.prefill_forwards, 1);
+    EXPECT_EQ(result.forwards, 0);
+    EXPECT_EQ(result.tokens, std::vector<TokenId>{8});
+    EXPECT_EQ(result.stop, by_eos ? StopReason::eos : StopReason::length);
+  }
+}
+
+TEST(DecodingCost, TheFirstTokenOfEachSequenceIsThePrefills) {
+  DecodingCost cost{.sequences = 1, .tokens = 9, .forwards = 4};
+  EXPECT_EQ(cost.tokens_per_forward(), 2.0);
+  EXPECT_EQ(cost.tokens_per_forward_with_prefill(), 9.0 / 5.0);
+  cost += {.sequences = 2, .tokens = 2, .forwards = 0};
+  EXPECT_EQ(cost.tokens_per_forward(), 2.0) << "answers that prefill gave take and add nothing";
+  EXPECT_EQ(cost.tokens_per_forward_with_prefill(), 11.0 / 7.0);
+  EXPECT_FALSE((DecodingCost{.sequences = 2, .tokens = 2}.tokens_per_forward().has_value()));
+  EXPECT_FALSE(DecodingCost{}.tokens_per_forward_with_prefill().has_value());
 }
 
 /// A Jacobi decoder past its prefill, with f = 10 and the draft [10, r_1 … r_{n−1}] pending.
@@ -122,20 +134,20 @@ TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
 }
 
 TEST(RunningWindow, DraftIsCutToWhatRemains) {
-  const auto decoder = started(DraftWindow::running, 3);
-  EXPECT_EQ(decoder->pending().size(), 3U);
+  const auto decoder = started(DraftWindow::running, 4);
+  EXPECT_EQ(decoder->pending().size(), 3U) << "a forward over k rows adds k tokens at most";
   EXPECT_EQ(decoder->max_positions(), 6);
   advance(*decoder, {50, 51, 52});
   EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{50, 51}));
   advance(*decoder, {51, 53});
   ASSERT_TRUE(decoder->finished());
   const auto result = decoder->take_result();
-  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 50, 51}));
+  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 50, 51, 53}));
   EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 2}));
 }
 
 TEST(ShrinkingWindow, DraftShrinksUntilTheBlockIsDone) {
-  const auto decoder = started(DraftWindow::shrinking, 6);
+  const auto decoder = started(DraftWindow::shrinking, 7);
   const auto draft = ids(decoder->pending());
   ASSERT_EQ(draft.size(), 4U);
   advance(*decoder, {draft[1], 50, 51, 52});
@@ -150,7 +162,7 @@ TEST(ShrinkingWindow, DraftShrinksUntilTheBlockIsDone) {
   advance(*decoder, {next[1], 99});
   ASSERT_TRUE(decoder->finished());
   const auto result = decoder->take_result();
-  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 50, 53, 55, next[1]}));
+  EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 50, 53, 55, next[1], 99}));
   EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{2, 1, 1, 2}));
   EXPECT_TRUE(result.blocks.empty());
 }
@@ -175,7 +187,7 @@ TEST(EndOfSequence, AsCorrectionItIsAppendedWithoutAnotherForward) {
     ASSERT_TRUE(decoder->finished());
     const auto result = decoder->take_result();
     EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 2}));
-    EXPECT_EQ(result.accepted, std::vector<std::int32_t>{3});
+    EXPECT_EQ(result.accepted, std::vector<std::int32_t>{2});
     EXPECT_EQ(result.stop, StopReason::eos);
   }
 }
@@ -192,18 +204,22 @@ TEST(EndOfSequence, InsideTheAcceptedRunCutsWhatFollows) {
     ASSERT_TRUE(decoder->finished());
     const auto result = decoder->take_result();
     EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 20, 2}));
-    EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 2}));
+    EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 1}));
   }
 }
 
-TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotReturned) {
+TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotAskedFor) {
   for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
-    const auto decoder = started(window, 1, {2});
-    EXPECT_EQ(decoder->pending().size(), 1U);
-    advance(*decoder, {2});
-    ASSERT_TRUE(decoder->finished());
-    const auto result = decoder->take_result();
-    EXPECT_EQ(result.tokens, std::vector<TokenId>{10});
+    const auto one = started(window, 1, {2});
+    ASSERT_TRUE(one->finished()) << "prefill has given all that is wanted";
+    EXPECT_EQ(one->take_result().tokens, std::vector<TokenId>{10});
+    const auto two = started(window, 2, {2});
+    EXPECT_EQ(two->pending().size(), 1U);
+    advance(*two, {20});
+    ASSERT_TRUE(two->finished());
+    const auto result = two->take_result();
+    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 20}));
+    EXPECT_EQ(result.forwards, 1);
     EXPECT_EQ(result.stop, StopReason::length);
   }
 }
@@ -228,17 +244,15 @@ TEST(EndOfSequence, AnywhereInTheAnswerGivesGreedyTokensInEveryMode) {
       const auto greedy = drive(*make_greedy_decoder(request), fake);
       EXPECT_EQ(greedy.tokens, expected);
       EXPECT_EQ(greedy.stop, StopReason::eos);
-      EXPECT_EQ(greedy.forwards, static_cast<std::int64_t>(expected.size()));
+      EXPECT_EQ(greedy.forwards, std::ssize(expected) - 1);
       for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
         const auto result = drive(
             *make_jacobi_decoder(request, {.block_size = n, .window = window, .seed = 8}), fake);
         EXPECT_EQ(result.tokens, expected);
         EXPECT_EQ(result.stop, StopReason::eos);
         EXPECT_LE(result.forwards, greedy.forwards);
-        if (place > 0) {
-          EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), std::size_t{0}),
-                    expected.size());
-        }
+        EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), std::size_t{0}),
+                  expected.size() - 1);
       }
       const auto blocks =
           drive(*make_jacobi_decoder(
@@ -272,7 +286,7 @@ TEST(CompleteBlocks, CutTheAnswerAtTAndNotTheBlocks) {
   EXPECT_EQ(result.tokens, std::vector<TokenId>(text.begin(), text.begin() + 9));
   EXPECT_EQ(result.stop, StopReason::length);
   EXPECT_EQ(result.blocks.size(), 3U);
-  EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), 0), 12);
+  EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), 0), 12 - 1);
 }
 
 TEST(Requests, BadOnesAreRefused) {
@@ -302,7 +316,7 @@ TEST(Requests, BadOnesAreRefused) {
 
 TEST(Decoders, RefuseTheWrongNumberOfPredictions) {
   const auto greedy = make_greedy_decoder({.prompt = {1, 2}, .max_new_tokens = 4});
-  EXPECT_THROW(advance(*greedy, {1}), InternalError);
+  EXPECT_THROW(advance(*greedy, {1, 2}), InternalError);
   const auto jacobi = started(DraftWindow::running, 100);
   EXPECT_THROW(advance(*jacobi, {1, 2, 3}), InternalError);
   EXPECT_THROW((void)jacobi->take_result(), InternalError);

@@ -15,6 +15,7 @@
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
 #include "runtime/tensor/buffer.h"
+#include "tests/support/tiny_config.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 
 namespace jforge::test {
@@ -43,23 +44,9 @@ struct Model {
   std::unique_ptr<KernelSet> kernels;
 };
 
-TransformerConfig tiny_config() {
-  TransformerConfig config;
-  config.vocabulary_size = 97;
-  config.hidden_size = 48;
-  config.intermediate_size = 80;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.max_position_embeddings = 256;
-  config.tie_word_embeddings = true;
-  config.validate();
-  return config;
-}
-
 /// Random weights ten times the usual size: sharper predictions, hence answers that vary.
 struct RandomModel : Model {
-  RandomModel() : Model(tiny_config()) {
+  RandomModel() : Model(tiny_config(true)) {
     initialise_weights(table, flat(), 5, config.num_layers);
     auto* const values = reinterpret_cast<float*>(memory.data());
     for (const ParameterEntry& entry : table.entries()) {
@@ -72,7 +59,7 @@ struct RandomModel : Model {
 
 DecodeRequest request(PromptId id, std::int64_t max_new_tokens) {
   return {.id = id,
-          .prompt = random_prompt(id, 1 + static_cast<std::size_t>(id) * 5 % 23, 97),
+          .prompt = random_prompt(id, 1 + static_cast<std::size_t>(id) * 5 % 23, 37),
           .max_new_tokens = max_new_tokens};
 }
 
@@ -173,9 +160,9 @@ TEST(TransformerDecoding, CacheOfCommittedTokensEqualsAFreshForwardBitForBit) { 
       const auto result = drive(*decoder, transformer, [&](const SequenceDecoder& stepped) {
         length = stepped.kv_length();
       });
-      ASSERT_EQ(length, static_cast<std::int64_t>(asked.prompt.size() + result.tokens.size()));
+      ASSERT_EQ(length, std::ssize(asked.prompt) + std::ssize(result.tokens) - 1);
       std::vector<TokenId> all = asked.prompt;
-      all.insert(all.end(), result.tokens.begin(), result.tokens.end());
+      all.insert(all.end(), result.tokens.begin(), result.tokens.end() - 1);
       const TokenId probe = 11;
       const auto cached = logits_after(transformer, 0, length, std::span(&probe, 1),
                                        model.config.vocabulary_size, model.account);

@@ -2,7 +2,7 @@
 
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 namespace {
 
 struct Heads {
@@ -401,4 +401,4 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace jforge::testing
+}  // namespace jforge::test

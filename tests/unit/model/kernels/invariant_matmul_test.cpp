@@ -2,7 +2,7 @@
 
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 namespace {
 
 class InvariantMatmul : public KernelTest {
@@ -188,4 +188,4 @@ TEST_P(InvariantMatmul, WrongShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace jforge::testing
+}  // namespace jforge::test

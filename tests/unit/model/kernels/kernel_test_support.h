@@ -16,7 +16,7 @@
 
 #include "model/kernels/cpu/cpu_kernel_set.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
@@ -133,10 +133,10 @@ inline std::string instruction_set_name(const ::testing::TestParamInfo<Instructi
 /// 6e-8; 3e-6 leaves a factor of about three.
 inline constexpr double kTolerance = 3e-6;
 
-}  // namespace jforge::testing
+}  // namespace jforge::test
 
 #define JFORGE_KERNEL_SUITE(name)                                                          \
   INSTANTIATE_TEST_SUITE_P(                                                                \
       InstructionSets, name,                                                               \
       ::testing::Values(::jforge::InstructionSet::avx2, ::jforge::InstructionSet::avx512), \
-      ::jforge::testing::instruction_set_name)
+      ::jforge::test::instruction_set_name)

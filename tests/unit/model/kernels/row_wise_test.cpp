@@ -1,6 +1,6 @@
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 namespace {
 
 class RowWise : public KernelTest {};
@@ -352,4 +352,4 @@ TEST_P(RowWise, WrongShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace jforge::testing
+}  // namespace jforge::test

@@ -10,7 +10,7 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 struct ProductShape {
   std::int64_t m, n, k;

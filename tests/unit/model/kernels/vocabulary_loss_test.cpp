@@ -1,6 +1,6 @@
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 namespace {
 
 class VocabularyLoss : public KernelTest {};
@@ -220,4 +220,4 @@ TEST_P(VocabularyLoss, BadItemsAndShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace jforge::testing
+}  // namespace jforge::test

@@ -1,5 +1,5 @@
 /// Invariants I10, I11, I12, I14, I15, I16 and I17 of the packed forward and its losses
-/// (algorithm.md §9).
+/// (METHOD.md §9).
 
 #include <gtest/gtest.h>
 

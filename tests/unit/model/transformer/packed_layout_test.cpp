@@ -43,7 +43,7 @@ std::vector<Row> describe(const PackedSample& sample) {
   return rows;
 }
 
-/// algorithm.md §3, word for word.
+/// METHOD.md §3, word for word.
 bool rule(MaskKind mask, std::int64_t window, const Row& q, const Row& k) {
   if (q.type == RowType::prompt) {
     return k.type == RowType::prompt && k.offset <= q.offset;

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 TEST(ParameterTable, CoversTheFlatVectorWithoutOverlap) {
   for (const bool tied : {false, true}) {
     for (const int shards : {1, 2, 3, 7}) {
-      const ParameterTable table(tiny_config(tied), shards);
+      const ParameterTable table(test::tiny_config(tied), shards);
       std::vector<int> owners(static_cast<std::size_t>(table.flat_size()), 0);
       std::int64_t elements = 0;
       for (const ParameterEntry& entry : table.entries()) {
@@ -37,7 +37,7 @@ TEST(ParameterTable, CoversTheFlatVectorWithoutOverlap) {
 }
 
 TEST(ParameterTable, ShardsTileEveryGroupEvenly) {
-  const ParameterTable table(tiny_config(false), 3);
+  const ParameterTable table(test::tiny_config(false), 3);
   std::int64_t reached = 0;
   for (std::int32_t group = 0; group < static_cast<std::int32_t>(table.groups().size()); ++group) {
     EXPECT_EQ(table.groups()[static_cast<std::size_t>(group)].padded_size % (3 * 16), 0);
@@ -55,8 +55,8 @@ TEST(ParameterTable, ShardsTileEveryGroupEvenly) {
 }
 
 TEST(ParameterTable, TensorOffsetsInAGroupDoNotDependOnTheShardCount) {
-  const ParameterTable one(tiny_config(false), 1);
-  const ParameterTable five(tiny_config(false), 5);
+  const ParameterTable one(test::tiny_config(false), 1);
+  const ParameterTable five(test::tiny_config(false), 5);
   for (std::size_t i = 0; i < one.entries().size(); ++i) {
     const auto within = [](const ParameterTable& table, std::size_t index) {
       const ParameterEntry& entry = table.entries()[index];
@@ -67,8 +67,8 @@ TEST(ParameterTable, TensorOffsetsInAGroupDoNotDependOnTheShardCount) {
 }
 
 TEST(ParameterTable, NamesAndGroupsFollowHuggingFace) {
-  const ParameterTable untied(tiny_config(false), 1);
-  const ParameterTable tied(tiny_config(true), 1);
+  const ParameterTable untied(test::tiny_config(false), 1);
+  const ParameterTable tied(test::tiny_config(true), 1);
   EXPECT_EQ(untied.entries().size(), 1U + 3U * 12U + 2U);
   EXPECT_EQ(untied.entry("lm_head.weight").shape, (Shape{37, 24}));
   EXPECT_EQ(untied.entry("model.layers.2.self_attn.k_proj.bias").shape, (Shape{8}));
@@ -83,7 +83,7 @@ TEST(ParameterTable, NamesAndGroupsFollowHuggingFace) {
 
 TEST(TransformerConfig, ValidateNamesTheField) {
   const auto refusal = [](const auto& change) -> std::string {
-    TransformerConfig config = tiny_config(false);
+    TransformerConfig config = test::tiny_config(false);
     change(config);
     try {
       config.validate();
@@ -106,7 +106,7 @@ TEST(TransformerConfig, ValidateNamesTheField) {
 }
 
 TEST(WeightInit, HasTheStatedDistributionWhateverTheShardCount) {
-  const TransformerConfig config = tiny_config(false);
+  const TransformerConfig config = test::tiny_config(false);
   const auto fill = [&](int shards, std::uint64_t seed) {
     const ParameterTable table(config, shards);
     std::vector<float> values(static_cast<std::size_t>(table.flat_size()), 5.0F);

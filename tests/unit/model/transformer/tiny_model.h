@@ -12,28 +12,15 @@
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
+#include "tests/support/tiny_config.h"
 
 namespace jforge {
-
-inline TransformerConfig tiny_config(bool tied) {
-  TransformerConfig config;
-  config.vocabulary_size = 37;
-  config.hidden_size = 24;
-  config.intermediate_size = 40;
-  config.num_layers = 3;
-  config.num_heads = 6;
-  config.num_kv_heads = 2;
-  config.max_position_embeddings = 512;
-  config.rope_theta = 10000.0;
-  config.tie_word_embeddings = tied;
-  return config;
-}
 
 /// Random weights, ten times larger than the usual start so that attention and loss are far from
 /// uniform, and biases and norms that differ from 0 and 1.
 struct TinyModel {
   explicit TinyModel(bool tied = false)
-      : config(tiny_config(tied)),
+      : config(test::tiny_config(tied)),
         table(config, 2),
         values(static_cast<std::size_t>(table.flat_size())) {
     initialise_weights(table, flat(), 11, config.num_layers);

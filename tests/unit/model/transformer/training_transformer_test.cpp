@@ -60,7 +60,7 @@ LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
   return rows;
 }
 
-/// algorithm.md §4 in double; the teacher comes from `teacher`, which stays fixed while weights
+/// METHOD.md §4 in double; the teacher comes from `teacher`, which stays fixed while weights
 /// move: it is detached.
 double reference_loss(const PackedBatch& batch, const LogRows& student, const LogRows& teacher,
                       VocabularyLossSums* sums = nullptr) {
@@ -285,7 +285,7 @@ TEST(TrainingTransformer, RefusesForeignTokensAndBatches) {
 }
 
 TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
-  const TransformerConfig config = tiny_config(false);
+  const TransformerConfig config = test::tiny_config(false);
   PackedBatch batch;
   append_causal_sequence(batch, std::vector<TokenId>{1, 2, 3, 4}, 1, 1.0F);
   // Per row and layer: q, o 24·24; k, v 8·24; three of 24·40. Keys 1+2+3+4, two products of width

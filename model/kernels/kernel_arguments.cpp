@@ -1,4 +1,4 @@
-#include "model/kernels/kernel_common.h"
+#include "model/kernels/kernel_arguments.h"
 
 #include <algorithm>
 #include <cmath>
