@@ -9,8 +9,10 @@
 #include <set>
 #include <system_error>
 
-#include "runtime/durable_file.h"
+#include "runtime/bounded_json.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -28,11 +30,10 @@ std::string document_checksum(Json document) {
 }
 
 std::uint64_t parse_hash(const std::string& text) {
-  static const std::regex pattern("[0-9a-f]{16}");
-  if (!std::regex_match(text, pattern)) {
-    throw DataError(fmt::format("\"{}\" is not a 64-bit hash", text));
+  if (const auto hash = parse_hash_hex(text)) {
+    return *hash;
   }
-  return std::stoull(text, nullptr, 16);
+  throw DataError(fmt::format("\"{}\" is not a 64-bit hash", text));
 }
 
 Json to_document(const CheckpointShard& shard) {
@@ -49,16 +50,17 @@ Json to_document(const CheckpointShard& shard) {
 
 CheckpointShard shard_from_document(const Json& document) {
   CheckpointShard shard;
-  shard.rank = document.at("rank").get<int>();
+  shard.rank = json_integer<int>(document.at("rank"));
   shard.file = document.at("file").get<std::string>();
-  shard.bytes = document.at("bytes").get<std::uint64_t>();
+  shard.bytes = json_integer<std::uint64_t>(document.at("bytes"));
   shard.hash = parse_hash(document.at("xxh3").get<std::string>());
   for (const Json& slice : document.at("slices")) {
     if (slice.size() != 3) {
       throw DataError("a slice is not [tensor, begin, end]");
     }
-    shard.slices.push_back({slice.at(0).get<std::size_t>(), slice.at(1).get<std::int64_t>(),
-                            slice.at(2).get<std::int64_t>()});
+    shard.slices.push_back({json_integer<std::size_t>(slice.at(0)),
+                            json_integer<std::int64_t>(slice.at(1)),
+                            json_integer<std::int64_t>(slice.at(2))});
   }
   return shard;
 }
@@ -130,11 +132,11 @@ void check_coverage(const CheckpointManifest& manifest) {
 }
 
 CheckpointManifest parse_document(std::string_view text) {
-  const Json document = Json::parse(text);
+  const Json document = parse_bounded_json(text, "its text");
   if (!document.is_object() || document.value("format", "") != kFormatName) {
     throw DataError(fmt::format("it is not a {} document", kFormatName));
   }
-  if (const int version = document.at("version").get<int>();
+  if (const int version = json_integer<int>(document.at("version"));
       version != CheckpointManifest::kFormatVersion) {
     throw DataError(fmt::format("it has format version {}, this program reads {}", version,
                                 CheckpointManifest::kFormatVersion));
@@ -143,18 +145,21 @@ CheckpointManifest parse_document(std::string_view text) {
     throw DataError("its checksum does not match its content");
   }
   CheckpointManifest manifest;
-  manifest.state.round = document.at("round").get<std::int64_t>();
-  manifest.state.step = document.at("step").get<std::int64_t>();
+  manifest.state.round = json_integer<std::int64_t>(document.at("round"));
+  manifest.state.step = json_integer<std::int64_t>(document.at("step"));
   manifest.state.phase = document.at("phase").get<std::string>();
-  manifest.state.optimizer_updates = document.at("optimizer_updates").get<std::int64_t>();
+  manifest.state.optimizer_updates = json_integer<std::int64_t>(document.at("optimizer_updates"));
   manifest.state.identity = document.at("identity").get<std::map<std::string, std::string>>();
   manifest.state.cursors = document.at("cursors").get<std::string>();
-  manifest.world_size = document.at("world_size").get<int>();
+  manifest.world_size = json_integer<int>(document.at("world_size"));
   manifest.has_moments = document.at("moments").get<bool>();
   manifest.nonce = document.at("nonce").get<std::string>();
   for (const Json& tensor : document.at("tensors")) {
-    manifest.tensors.push_back({tensor.at("name").get<std::string>(),
-                                tensor.at("shape").get<std::vector<std::int64_t>>()});
+    std::vector<std::int64_t> shape;
+    for (const Json& dim : tensor.at("shape")) {
+      shape.push_back(json_integer<std::int64_t>(dim));
+    }
+    manifest.tensors.push_back({tensor.at("name").get<std::string>(), std::move(shape)});
   }
   for (const Json& shard : document.at("shards")) {
     manifest.shards.push_back(shard_from_document(shard));
@@ -279,7 +284,7 @@ std::string shard_to_json(const CheckpointShard& shard) { return to_document(sha
 
 CheckpointShard shard_from_json(std::string_view text) {
   try {
-    return shard_from_document(Json::parse(text));
+    return shard_from_document(try_bounded_json(text));
   } catch (const Json::exception& error) {
     throw InternalError(fmt::format("garbled shard description between ranks: {}", error.what()));
   }

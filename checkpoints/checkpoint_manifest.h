@@ -23,7 +23,7 @@ struct CheckpointState {
   std::string phase;                   ///< "train", "pretrain", …
   std::int64_t optimizer_updates = 0;  ///< Exponent of Adam's bias correction.
   Identity identity;                   ///< Of the run that wrote it.
-  std::string cursors;  ///< Opaque to checkpoints: the caller's JSON.
+  std::string cursors;                 ///< Opaque to checkpoints: the caller's JSON.
 
   bool operator==(const CheckpointState&) const = default;
 };

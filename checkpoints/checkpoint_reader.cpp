@@ -8,7 +8,6 @@
 #include "checkpoints/shard_slices.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
 
 namespace jforge {

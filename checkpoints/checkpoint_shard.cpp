@@ -8,9 +8,11 @@
 #include <system_error>
 
 #include "data/hdf5/hdf5_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 

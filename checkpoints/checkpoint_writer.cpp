@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -12,6 +13,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
@@ -20,6 +22,7 @@
 namespace jforge {
 
 namespace {
+constexpr std::chrono::milliseconds kJoinPoll{5};
 
 std::string draw_nonce() {
   // Not part of any result: it only tells the files of one writer from those of another.
@@ -194,6 +197,7 @@ void CheckpointWriter::start_writing() {
   written_.store(false);
   failure_ = nullptr;
   const auto write = [this] {
+    thread_clock_.follow_this_thread();
     try {
       const auto* values = reinterpret_cast<const float*>(copy_.data());
       const std::span<const float> parameter(values, slice_elements_);
@@ -220,6 +224,14 @@ void CheckpointWriter::start_writing() {
 }
 
 void CheckpointWriter::join() noexcept {
+  // A slow disk is no hang of the thread that waits for it, a dead one is.
+  std::uint64_t seen = thread_clock_.read().progress;
+  while (thread_.joinable() && !written_.load()) {
+    std::this_thread::sleep_for(kJoinPoll);
+    if (const std::uint64_t now = thread_clock_.read().progress; std::exchange(seen, now) != now) {
+      note_progress();
+    }
+  }
   if (thread_.joinable()) {
     thread_.join();
   }

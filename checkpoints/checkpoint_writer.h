@@ -24,6 +24,7 @@
 #include "checkpoints/shard_slices.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -101,6 +102,7 @@ class CheckpointWriter {
   CheckpointShard shard_;
   std::exception_ptr failure_;
   std::atomic<bool> written_{false};
+  PhaseClock thread_clock_;  // Of thread_: what it writes is progress of who joins it.
   std::thread thread_;
 };
 

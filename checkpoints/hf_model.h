@@ -22,25 +22,37 @@ namespace jforge {
 /// Fills the flat float32 vector of `table` from model.safetensors or the sharded index. Missing
 /// tensors, wrong shapes and, for untied heads, a missing lm_head are DataErrors naming the tensor;
 /// unknown tensors are refused by name too (except rotary inv_freq buffers, and a redundant lm_head
-/// of a tied model).
+/// of a tied model). A directory with checksums.json (directory_checksums.h) is compared with it
+/// first.
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
 
-/// Identity of a model for runs and manifests: hash over config.json and the weight files' bytes,
-/// hex.
+/// Identity of a model for runs and manifests: hash over the bytes of config.json,
+/// generation_config.json (where there is one) and the weight files, hex.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
 
+/// Bound above which exported weights are sharded.
+inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
+
 /// Writes an HF directory: weights as `stored` (single model.safetensors, or sharded with an index
-/// past 5 GB), config with torch_dtype set accordingly, and every other config, tokenizer and
-/// template file copied from `source_directory` unchanged (top-level files; weight files in any
-/// format are left out). A source without config.json (a tokenizer alone, as for pre-training) gets
-/// one written from `config`; a config.json that describes another model is a DataError. Durable; a
-/// directory that exists complete is replaced by rename; one that is no model directory, or the
-/// source itself, is refused with ConfigError. `max_shard_bytes` is the bound above which weights
-/// are sharded.
+/// past `max_shard_bytes`), config with torch_dtype set accordingly, and every other config,
+/// tokenizer and template file copied from `source_directory` unchanged (top-level files; weight
+/// files in any format are left out), and checksums.json over them all (directory_checksums.h). A
+/// source without config.json (a tokenizer alone) gets one written from `config`; a config.json
+/// that describes another model is a DataError. Durable; a directory that exists complete is
+/// replaced by rename; one that is no model directory, or the source itself, is refused with
+/// ConfigError.
 void export_hf_model(const std::filesystem::path& source_directory,
                      const std::filesystem::path& output_directory, const TransformerConfig& config,
                      const ParameterTable& table, ConstTensorView flat, DType stored,
-                     std::uint64_t max_shard_bytes = 5'000'000'000);
+                     std::uint64_t max_shard_bytes = kMaxHfShardBytes);
+
+/// As export_hf_model for a model that has no directory yet (pre-training): config.json and
+/// generation_config.json are written from `config`, every other file but weights is copied from
+/// `tokenizer_directory`.
+void export_new_hf_model(const std::filesystem::path& tokenizer_directory,
+                         const std::filesystem::path& output_directory,
+                         const TransformerConfig& config, const ParameterTable& table,
+                         ConstTensorView flat, DType stored);
 
 }  // namespace jforge

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
@@ -67,7 +69,7 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
   if (!refused.empty()) {
     throw ConfigError(holder + " belongs to another configuration: " + refused +
                       "; use another run.directory, or --accept-change KEY for keys of later "
-                      "rounds (rounds.2 names all of the third's)");
+                      "rounds (rounds.3 names all of the third's)");
   }
 }
 
@@ -84,18 +86,25 @@ std::string IdentityRecord::to_json() const {
       changes.push_back({{"key", change.key}, {"from", change.recorded}, {"to", change.present}});
     }
   }
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return seal_json(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 IdentityRecord IdentityRecord::from_json(const std::string& text, const std::string& source) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  refuse_broken_seal(text, source);
+  const auto json = try_bounded_json(text);
   if (!json.is_object()) {
-    throw DataError(source + " is not JSON: the run directory is damaged");
+    throw DataError(source + " is damaged: it is not a JSON object");
   }
   IdentityRecord record;
   try {
     for (const auto& [key, value] : json.items()) {
+      if (key == kSealKey) {
+        continue;
+      }
       if (key != kAccepted) {
+        if (key.find('.') == std::string::npos) {
+          throw DataError(fmt::format("{} is damaged: it has no key {}", source, key));
+        }
         record.identity.emplace(key, value.get<std::string>());
         continue;
       }
@@ -106,7 +115,7 @@ IdentityRecord IdentityRecord::from_json(const std::string& text, const std::str
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: {}: the run directory is damaged", source, error.what()));
+    throw DataError(fmt::format("{} is damaged: {}", source, error.what()));
   }
   return record;
 }

@@ -9,6 +9,9 @@
 
 namespace jforge {
 
+/// Key of the imported prompts' digest: known, and part of the identity, once they are imported.
+inline constexpr const char* kPromptsDigest = "prompts.digest";
+
 /// Key to value, both as the configuration prints them.
 using Identity = std::map<std::string, std::string>;
 
@@ -43,9 +46,11 @@ struct IdentityRecord {
   Identity identity;
   std::vector<IdentityDifference> accepted;  ///< In the order in which they were made.
 
-  /// One JSON object, newline at the end: key to value, and under "accepted" the list of changes.
+  /// One sealed JSON object (runtime/text_seal.h), newline at the end: key to value, and under
+  /// "accepted" the list of changes.
   [[nodiscard]] std::string to_json() const;
-  /// Throws DataError naming `source`.
+  /// Throws DataError naming `source` when the seal is broken or the text is no such object; one
+  /// without a seal is an earlier version's.
   [[nodiscard]] static IdentityRecord from_json(const std::string& text, const std::string& source);
 
   bool operator==(const IdentityRecord&) const = default;

@@ -16,7 +16,11 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/append_log.h"
+#include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
+#include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -28,7 +32,7 @@ constexpr std::uint64_t kLengthBytes = 8;
 /// The bound of the format's reference implementation.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// {name: {"shape": [dim]}} is the deepest a header goes.
-constexpr int kMaxJsonDepth = 4;
+constexpr int kMaxHeaderDepth = 4;
 
 struct DTypeName {
   std::string_view name;
@@ -59,7 +63,7 @@ nlohmann::json parse_header(const std::filesystem::path& path, std::string_view 
     switch (event) {
       case nlohmann::json::parse_event_t::object_start:
       case nlohmann::json::parse_event_t::array_start:
-        if (depth >= kMaxJsonDepth) {
+        if (depth >= kMaxHeaderDepth) {
           refuse(path, "the header is nested too deeply");
         }
         names.emplace_back();
@@ -291,6 +295,7 @@ struct SafetensorsFile::Mapping {
 };
 
 void SafetensorsFile::Mapping::map() {
+  refuse_special_file(path);
   const int descriptor = open_retrying(path, O_RDONLY);
   if (descriptor < 0) {
     refuse(path, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
@@ -382,6 +387,7 @@ void SafetensorsFile::read_float32(std::string_view name,
   expect((entry.end - entry.begin) / dtype_bytes(entry.dtype) == output.size(),
          "output span does not fit the tensor's shape");
   const std::byte* const source = mapping_->data + entry.begin;
+  note_progress();
   switch (entry.dtype) {
     case DType::float32:
       if (!output.empty()) {

@@ -6,16 +6,17 @@
 #include <functional>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
 namespace {
 
+using test::flip_byte;
+using test::simulate_checkpoint;
+using test::SimulatedState;
 using ::testing::ElementsAre;
-using testing::flip_byte;
 using ::testing::HasSubstr;
-using testing::simulate_checkpoint;
-using testing::SimulatedState;
 
 class CheckpointCorruption : public ::testing::Test {
  protected:
@@ -36,7 +37,7 @@ class CheckpointCorruption : public ::testing::Test {
     EXPECT_THROW(static_cast<void>(open_checkpoint(newer_)), DataError);
   }
 
-  testing::TemporaryDirectory root_{"jforge-corruption"};
+  test::TemporaryDirectory root_;
   std::filesystem::path older_;
   std::filesystem::path newer_;
   std::filesystem::path shard_;
@@ -45,7 +46,7 @@ class CheckpointCorruption : public ::testing::Test {
 TEST_F(CheckpointCorruption, IntactNewestIsTaken) {
   const CheckpointSearch search = find_newest_checkpoint(root_.path());
   ASSERT_TRUE(search.newest.has_value());
-  EXPECT_EQ(search.newest->manifest.state, testing::training_state(1, 1000));
+  EXPECT_EQ(search.newest->manifest.state, test::training_state(1, 1000));
   EXPECT_TRUE(search.skipped.empty());
 }
 
@@ -132,16 +133,16 @@ TEST_F(CheckpointCorruption, NothingValidIsSaidSo) {
 /// elsewhere.
 void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&)>& rename,
                                     const std::string& reason) {
-  const testing::TemporaryDirectory root("jforge-word");
+  const test::TemporaryDirectory root;
   const SimulatedState state(2, 6);
-  const CheckpointManifest truth = testing::simulate_manifest(state, 1, 1000, "right");
+  const CheckpointManifest truth = test::simulate_manifest(state, 1, 1000, "right");
   CheckpointManifest lie = truth;
   rename(lie);
   const auto directory = root.path() / checkpoint_directory_name(1, 1000);
   std::filesystem::create_directories(directory);
   CheckpointManifest manifest = truth;
-  manifest.shards = {testing::simulate_shard(directory, state, truth, 0),
-                     testing::simulate_shard(directory, state, lie, 1)};
+  manifest.shards = {test::simulate_shard(directory, state, truth, 0),
+                     test::simulate_shard(directory, state, lie, 1)};
   commit_checkpoint(directory, manifest);
   const Checkpoint checkpoint = open_checkpoint(directory);
   std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
@@ -162,9 +163,9 @@ TEST(CheckpointForeignShard, RefusedByItsOwnAttributes) {
 }
 
 TEST(CheckpointMoments, WeightsOnlyIsReadableButNotResumable) {
-  const testing::TemporaryDirectory root("jforge-weights-only");
+  const test::TemporaryDirectory root;
   const SimulatedState state(1, 6);
-  CheckpointManifest manifest = testing::simulate_manifest(state, 1, 7, "n");
+  CheckpointManifest manifest = test::simulate_manifest(state, 1, 7, "n");
   manifest.has_moments = false;
   const auto directory = root.path() / checkpoint_directory_name(1, 7);
   std::filesystem::create_directories(directory);

@@ -9,6 +9,7 @@
 
 #include <csignal>
 
+#include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
@@ -16,9 +17,9 @@
 namespace jforge {
 namespace {
 
+using test::simulate_checkpoint;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::simulate_checkpoint;
 
 CheckpointConfig keep(std::int64_t last, std::int64_t every = 0) {
   CheckpointConfig config;
@@ -50,7 +51,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
                             "checkpoint.manifest", "checkpoint.prune", "publish.data",
                             "publish.fsync", "publish.rename", "publish.directory"}) {
     for (int visit = 1; visit <= 3; ++visit) {
-      const testing::TemporaryDirectory root("jforge-crash");
+      const test::TemporaryDirectory root;
       simulate_checkpoint(root.path(), 1, 500, 2, 5);
       const std::string fault = std::string("kill@") + place + ":0:" + std::to_string(visit);
       SCOPED_TRACE(fault);
@@ -61,7 +62,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
       const std::int64_t step = search.newest->manifest.state.step;
       ASSERT_TRUE(step == 500 || step == 1000);
       (step == 500 ? old_loaded : new_loaded) += 1;
-      const testing::SimulatedState expected(3, step == 500 ? 5 : 6);
+      const test::SimulatedState expected(3, step == 500 ? 5 : 6);
       std::vector<float> flat(expected.weights.size());
       read_weights(*search.newest, expected.table,
                    TensorView(flat.data(), {expected.table.flat_size()}));
@@ -82,7 +83,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
 }
 
 TEST(CheckpointCrash, FileSizeLimitIsAnEnvironmentErrorAndTheLastGoodStays) {
-  const testing::TemporaryDirectory root("jforge-full");
+  const test::TemporaryDirectory root;
   simulate_checkpoint(root.path(), 1, 500, 1, 5);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old_limit{};
@@ -111,7 +112,7 @@ std::vector<std::int64_t> steps_left(const std::filesystem::path& root) {
 }
 
 TEST(CheckpointPrune, KeepsTheLastAndTheMilestones) {
-  const testing::TemporaryDirectory root("jforge-prune");
+  const test::TemporaryDirectory root;
   for (std::int64_t step = 100; step <= 700; step += 100) {
     simulate_checkpoint(root.path(), 1, step, 1, 5);
   }
@@ -123,7 +124,7 @@ TEST(CheckpointPrune, KeepsTheLastAndTheMilestones) {
 }
 
 TEST(CheckpointPrune, NeverTouchesTheNewestNorAnythingNewer) {
-  const testing::TemporaryDirectory root("jforge-prune-newer");
+  const test::TemporaryDirectory root;
   for (std::int64_t step = 100; step <= 300; step += 100) {
     simulate_checkpoint(root.path(), 1, step, 1, 5);
   }
@@ -132,7 +133,7 @@ TEST(CheckpointPrune, NeverTouchesTheNewestNorAnythingNewer) {
 }
 
 TEST(CheckpointPrune, KeepsTheModelThatTheRoundGeneratesFrom) {
-  const testing::TemporaryDirectory root("jforge-prune-round");
+  const test::TemporaryDirectory root;
   for (const std::int64_t round : {1, 2, 3}) {
     for (const std::int64_t step : {100, 200}) {
       simulate_checkpoint(root.path(), round, step, 1, 5);
@@ -149,7 +150,7 @@ TEST(CheckpointPrune, KeepsTheModelThatTheRoundGeneratesFrom) {
 }
 
 TEST(CheckpointPrune, RemovesRemainsThatNeverBecameCheckpoints) {
-  const testing::TemporaryDirectory root("jforge-prune-remains");
+  const test::TemporaryDirectory root;
   std::filesystem::remove(simulate_checkpoint(root.path(), 1, 100, 1, 5) / kManifestName);
   simulate_checkpoint(root.path(), 1, 200, 1, 5);
   simulate_checkpoint(root.path(), 1, 300, 1, 5);

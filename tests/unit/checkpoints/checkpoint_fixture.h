@@ -18,42 +18,10 @@
 #include "checkpoints/shard_slices.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/durable_file.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_config.h"
 
-namespace jforge::testing {
-
-/// A directory of its own that disappears with the object.
-class TemporaryDirectory {
- public:
-  explicit TemporaryDirectory(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() / (name + "-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline TransformerConfig tiny_config() {
-  TransformerConfig config;
-  config.vocabulary_size = 61;
-  config.hidden_size = 16;
-  config.intermediate_size = 24;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.max_position_embeddings = 512;
-  config.tie_word_embeddings = false;
-  config.eos_ids = {2};
-  return config;
-}
+namespace jforge::test {
 
 /// The value of an element, distinct over tensors, vectors and seeds; never needs rounding.
 inline float state_value(std::size_t tensor, std::int64_t element, ShardVector vector, int seed) {
@@ -156,4 +124,4 @@ inline void flip_byte(const std::filesystem::path& path, std::uint64_t offset) {
   file.put(static_cast<char>(byte ^ 0x10));
 }
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

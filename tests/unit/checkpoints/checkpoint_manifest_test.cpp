@@ -11,14 +11,14 @@
 namespace jforge {
 namespace {
 
+using test::SimulatedState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::SimulatedState;
 
 /// A manifest as `world` ranks would write it, without files.
 CheckpointManifest example(int world) {
   const SimulatedState state(world, 1);
-  CheckpointManifest manifest = testing::simulate_manifest(state, 2, 750, "nonce");
+  CheckpointManifest manifest = test::simulate_manifest(state, 2, 750, "nonce");
   for (int rank = 0; rank < world; ++rank) {
     CheckpointShard shard{rank,
                           shard_file_name(rank, world),
@@ -118,7 +118,7 @@ TEST(CheckpointManifest, SlicesMustCoverEveryTensorExactlyOnce) {
 }
 
 TEST(CheckpointDirectories, NewestFirstByRoundThenStep) {
-  const testing::TemporaryDirectory root("jforge-list");
+  const test::TemporaryDirectory root;
   for (const char* name :
        {"round-1-step-00000500", "round-2-step-00000010", "round-1-step-00001000",
         "round-1-step-000000500", "round-x-step-00000001", "notes"}) {
@@ -134,8 +134,8 @@ TEST(CheckpointDirectories, NewestFirstByRoundThenStep) {
 }
 
 TEST(CheckpointDirectories, AManifestInAForeignDirectoryIsRefused) {
-  const testing::TemporaryDirectory root("jforge-foreign");
-  const auto directory = testing::simulate_checkpoint(root.path(), 1, 5, 1, 1);
+  const test::TemporaryDirectory root;
+  const auto directory = test::simulate_checkpoint(root.path(), 1, 5, 1, 1);
   std::filesystem::rename(directory, root.path() / checkpoint_directory_name(1, 9));
   EXPECT_THROW(static_cast<void>(read_manifest(root.path() / checkpoint_directory_name(1, 9))),
                DataError);

@@ -9,10 +9,10 @@
 namespace jforge {
 namespace {
 
-using testing::simulate_checkpoint;
-using testing::SimulatedState;
-using testing::TemporaryDirectory;
-using testing::tiny_config;
+using test::simulate_checkpoint;
+using test::SimulatedState;
+using test::TemporaryDirectory;
+using test::tiny_config;
 
 /// Reads a checkpoint at `world` ranks and compares every rank's vectors, padding included.
 void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
@@ -41,7 +41,7 @@ void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
 
 TEST(CheckpointReshard, AnyWorldSizeReadsAnyOther) {
   for (const int writers : {1, 2, 3, 4, 5, 7}) {
-    const TemporaryDirectory root("jforge-reshard");
+    const TemporaryDirectory root;
     const auto directory = simulate_checkpoint(root.path(), 1, 500, writers, 3);
     const Checkpoint checkpoint = open_checkpoint(directory);
     EXPECT_EQ(checkpoint.manifest.world_size, writers);
@@ -80,7 +80,7 @@ TEST(CheckpointReshard, SlicesOfAllShardsCoverEveryTensorOnce) {
 }
 
 TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
-  const TemporaryDirectory root("jforge-needs");
+  const TemporaryDirectory root;
   const auto directory = simulate_checkpoint(root.path(), 1, 5, 4, 1);
   const Checkpoint checkpoint = open_checkpoint(directory);
   // Same world size: rank 2 must get by with its own file.
@@ -99,17 +99,17 @@ TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
 }
 
 TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
-  const TemporaryDirectory root("jforge-other-model");
+  const TemporaryDirectory root;
   const Checkpoint checkpoint = open_checkpoint(simulate_checkpoint(root.path(), 1, 5, 2, 1));
   TransformerConfig wider = tiny_config();
-  wider.intermediate_size = 32;
+  wider.intermediate_size = 48;
   const ParameterTable table(wider, 1);
   std::vector<float> flat(static_cast<std::size_t>(table.flat_size()));
   try {
     read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
     FAIL() << "read a checkpoint of another model";
   } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("mlp.gate_proj.weight [24, 16]"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("mlp.gate_proj.weight [40, 24]"));
   }
   TransformerConfig tied = tiny_config();
   tied.tie_word_embeddings = true;

@@ -7,10 +7,13 @@
 #include <bit>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "checkpoints/directory_checksums.h"
 #include "checkpoints/safetensors.h"
 #include "model/transformer/weight_init.h"
-#include "runtime/durable_file.h"
+#include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 namespace {
@@ -175,6 +178,9 @@ TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
   EXPECT_THAT(config_refusal(), HasSubstr("not valid JSON"));
   write(source_ / "config.json", "[]");
   EXPECT_THAT(config_refusal(), HasSubstr("not a JSON object"));
+  write(source_ / "config.json",
+        R"({"architectures": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  EXPECT_THAT(config_refusal(), HasSubstr("config.json: not valid JSON: nested more than 64"));
   fs::remove(source_ / "config.json");
   EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
 }
@@ -237,6 +243,7 @@ TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   load(output, read);
   EXPECT_EQ(read.values, model.values);
 
+  fs::remove(output / "checksums.json");  // As if others had made the directory.
   const std::string shard = index["weight_map"]["model.norm.weight"];
   const auto damaged = [&](const std::string& key, const ordered_json& value) {
     ordered_json changed = index;
@@ -317,6 +324,68 @@ TEST_F(HfModelTest, HashChangesWithConfigurationAndWeights) {
   EXPECT_NE(second, hf_model_hash(source_));
   fs::remove(source_ / "model.safetensors");
   EXPECT_THROW((void)hf_model_hash(source_), DataError);
+}
+
+TEST_F(HfModelTest, HashChangesWithTheStopTokensOfTheGenerationConfiguration) {
+  const Model model = make_model();
+  write_safetensors(source_ / "model.safetensors", tensors_of(model));
+  std::set<std::string> hashes{hf_model_hash(source_)};
+  for (const char* const text : {R"({"eos_token_id": 2})", R"({"eos_token_id": [2, 5]})", "{}"}) {
+    write(source_ / "generation_config.json", text);
+    EXPECT_TRUE(hashes.insert(hf_model_hash(source_)).second) << text;
+  }
+}
+
+TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
+  write(source_ / "tokenizer.json", "{}");
+  write(source_ / "generation_config.json", R"({"eos_token_id": 2})");
+  write(source_ / "checksums.json", "another directory's");
+  Model model = make_model();
+  const fs::path output = root_ / "output";
+  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32, 4000);
+  EXPECT_TRUE(check_checksums(output));
+  std::size_t files = 0;
+  for (const auto& item : fs::directory_iterator(output)) {
+    const std::string whole = read_file(item.path());
+    const std::string name = item.path().filename().string();
+    ++files;
+    for (const std::size_t place : {std::size_t{0}, whole.size() / 2, whole.size() - 1}) {
+      for (const int bit : {0, 5}) {
+        std::string damaged = whole;
+        damaged[place] = static_cast<char>(damaged[place] ^ (1 << bit));
+        write(item.path(), damaged);
+        EXPECT_THAT(refusal([&] { load(output, model); }), HasSubstr(name)) << place;
+      }
+    }
+    write(item.path(), whole.substr(0, whole.size() - 2));
+    EXPECT_THAT(refusal([&] { load(output, model); }), HasSubstr(name));
+    write(item.path(), "");
+    EXPECT_THAT(refusal([&] { load(output, model); }), HasSubstr(name));
+    write(item.path(), whole);
+    EXPECT_EQ(refusal([&] { load(output, model); }), "was not refused");
+  }
+  EXPECT_GE(files, 6U);
+  fs::remove(output / "tokenizer.json");
+  write(output / "notes.txt", "added later");
+  EXPECT_THAT(refusal([&] { (void)check_checksums(output); }),
+              AllOf(HasSubstr("tokenizer.json"), ::testing::Not(HasSubstr("notes.txt"))));
+  fs::remove(output / "checksums.json");
+  EXPECT_FALSE(check_checksums(output));
+}
+
+TEST_F(HfModelTest, ForeignChecksumFilesAreRefused) {
+  const std::string version_2 = R"({"format": "jforge-checksums", "version": 2, "files": []})";
+  const std::string outside =
+      R"({"format": "jforge-checksums", "version": 1,
+          "files": [{"file": "../a", "bytes": 1, "xxh3": "0"}]})";
+  for (const std::string& text :
+       {std::string(), std::string("null"), std::string("{}"), seal_json("{}"),
+        seal_json(R"({"format": "jforge-checksums", "version": 1, "files": 5})"),
+        seal_json(version_2), seal_json(outside), version_2}) {
+    write(source_ / "checksums.json", text);
+    EXPECT_THAT(refusal([&] { (void)check_checksums(source_); }), HasSubstr("checksums.json"))
+        << text;
+  }
 }
 
 TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {

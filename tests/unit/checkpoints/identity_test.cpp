@@ -119,13 +119,31 @@ TEST(Identity, RecordRoundTripsAndDamageIsRefused) {
   EXPECT_THAT(record.to_json(), Not(HasSubstr("accepted")));
   record.accepted = {{"run.seed", "absent", "4"}};
   EXPECT_EQ(IdentityRecord::from_json(record.to_json(), "f"), record);
-  for (const char* const text : {"", "[]", R"({"run.seed": 4})", R"({"accepted": [1]})",
-                                 R"({"accepted": [{"key": "a", "from": "b"}]})"}) {
+  for (const char* const text :
+       {"", "[]", R"({"run.seed": 4})", R"({"accepted": [1]})",
+        R"({"accepted": [{"key": "a", "from": "b"}]})", "null", "5", R"({"accepted": 5})",
+        R"({"accepted": {"a": "b"}})", R"({"status": "running"})"}) {
     try {
       static_cast<void>(IdentityRecord::from_json(text, "runs/a/identity.json"));
       ADD_FAILURE() << text;
     } catch (const DataError& error) {
       EXPECT_THAT(error.what(), HasSubstr("runs/a/identity.json"));
+    }
+  }
+}
+
+TEST(Identity, EveryFlippedBitOfARecordIsFoundOrChangesNothing) {
+  const IdentityRecord record{{{"run.seed", "4"}, {"model.hash", "00ff"}},
+                              {{"run.seed", "1", "4"}}};
+  const std::string text = record.to_json();
+  for (std::size_t byte = 0; byte < text.size(); ++byte) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = text;
+      damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << bit));
+      try {
+        EXPECT_EQ(IdentityRecord::from_json(damaged, "f"), record) << byte << " " << bit;
+      } catch (const DataError&) {
+      }
     }
   }
 }

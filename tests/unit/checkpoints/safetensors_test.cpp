@@ -12,7 +12,7 @@
 #include <fstream>
 #include <limits>
 
-#include "runtime/durable_file.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {

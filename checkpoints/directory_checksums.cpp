@@ -1,0 +1,116 @@
+#include "checkpoints/directory_checksums.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "runtime/bounded_json.h"
+#include "runtime/content_hash.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/text_seal.h"
+
+namespace jforge {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormatName = "jforge-checksums";
+constexpr int kFormatVersion = 1;
+
+struct FileChecksum {
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::string hash;
+};
+
+std::vector<FileChecksum> parse_checksums(const fs::path& path) {
+  try {
+    const Json document = parse_bounded_json<Json>(verify_sealed(path), path.string());
+    if (document.at("format") != kFormatName || document.at("version") != kFormatVersion) {
+      throw DataError(fmt::format("{}: it is not a {} document of version {}", path.string(),
+                                  kFormatName, kFormatVersion));
+    }
+    std::vector<FileChecksum> files;
+    for (const Json& entry : document.at("files")) {
+      files.push_back({entry.at("file").get<std::string>(),
+                       json_integer<std::uint64_t>(entry.at("bytes")),
+                       entry.at("xxh3").get<std::string>()});
+      const std::string& name = files.back().file;
+      if (fs::path(name).filename() != name) {
+        throw DataError(
+            fmt::format("{}: \"{}\" is not the name of a file beside it", path.string(), name));
+      }
+    }
+    return files;
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("{}: {}", path.string(), error.what()));
+  }
+}
+
+/// What is wrong with a file; empty when nothing is.
+std::string difference(const fs::path& directory, const FileChecksum& expected) {
+  std::error_code reason;
+  const std::uint64_t bytes = fs::file_size(directory / expected.file, reason);
+  if (reason) {
+    return fmt::format("{}: {}", expected.file, reason.message());
+  }
+  if (bytes != expected.bytes) {
+    return fmt::format("{} has {} bytes instead of {}", expected.file, bytes, expected.bytes);
+  }
+  return hash_hex(hash_file(directory / expected.file)) == expected.hash
+             ? std::string()
+             : expected.file + " does not match its checksum";
+}
+
+}  // namespace
+
+void write_checksums(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.is_regular_file() && entry.path().filename() != kChecksumsName) {
+      files.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(files);
+  Json list = Json::array();
+  for (const fs::path& file : files) {
+    list.push_back({{"file", file.filename().string()},
+                    {"bytes", fs::file_size(file)},
+                    {"xxh3", hash_hex(hash_file(file))}});
+  }
+  const Json document{
+      {"format", kFormatName}, {"version", kFormatVersion}, {"files", std::move(list)}};
+  publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
+}
+
+bool check_checksums(const fs::path& directory) {
+  const fs::path path = directory / kChecksumsName;
+  std::error_code unreadable;
+  if (!fs::exists(path, unreadable)) {
+    return false;
+  }
+  std::vector<std::string> wrong;
+  for (const FileChecksum& file : parse_checksums(path)) {
+    if (std::string what = difference(directory, file); !what.empty()) {
+      wrong.push_back(std::move(what));
+    }
+  }
+  if (!wrong.empty()) {
+    throw DataError(fmt::format(
+        "{} is damaged: {}; make it again (a run's own model: run again), or delete its {} if "
+        "the files were changed on purpose",
+        directory.string(), fmt::join(wrong, ", "), kChecksumsName));
+  }
+  return true;
+}
+
+}  // namespace jforge

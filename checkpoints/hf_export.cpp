@@ -1,0 +1,301 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "checkpoints/directory_checksums.h"
+#include "checkpoints/hf_files_internal.h"
+#include "checkpoints/hf_model.h"
+#include "checkpoints/safetensors.h"
+#include "runtime/bounded_json.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/read_file.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_weight_file(const std::string& name) {
+  constexpr std::string_view kSuffixes[] = {".safetensors", ".safetensors.index.json",
+                                            ".bin",         ".bin.index.json",
+                                            ".pt",          ".pth",
+                                            ".gguf",        ".h5",
+                                            ".msgpack",     ".onnx"};
+  return std::ranges::any_of(kSuffixes,
+                             [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+using OrderedJson = nlohmann::ordered_json;
+
+/// The source's config.json, or null when it has none. Throws DataError when it describes another
+/// model.
+OrderedJson source_config(const fs::path& source_directory, const TransformerConfig& config) {
+  const fs::path source = source_directory / "config.json";
+  if (!hf_file_present(source)) {
+    return nullptr;
+  }
+  if (!(read_hf_config(source_directory) == config)) {
+    throw DataError(
+        fmt::format("{}: describes another model than the weights to export", source.string()));
+  }
+  return parse_bounded_json<OrderedJson>(read_file(source), source.string());
+}
+
+/// One token id, or a list of them.
+OrderedJson eos_json(const TransformerConfig& config) {
+  return config.eos_ids.size() == 1 ? OrderedJson(config.eos_ids.front())
+                                    : OrderedJson(config.eos_ids);
+}
+
+/// What `transformers` needs to know of a model that has no directory yet.
+OrderedJson new_config(const TransformerConfig& config) {
+  OrderedJson root = {{"architectures", {kHfArchitecture}},
+                      {"model_type", "qwen2"},
+                      {"vocab_size", config.vocabulary_size},
+                      {"hidden_size", config.hidden_size},
+                      {"intermediate_size", config.intermediate_size},
+                      {"num_hidden_layers", config.num_layers},
+                      {"num_attention_heads", config.num_heads},
+                      {"num_key_value_heads", config.num_kv_heads},
+                      {"max_position_embeddings", config.max_position_embeddings},
+                      {"hidden_act", "silu"},
+                      {"rms_norm_eps", config.rms_norm_eps},
+                      {"rope_theta", config.rope_theta},
+                      {"tie_word_embeddings", config.tie_word_embeddings},
+                      {"use_sliding_window", false},
+                      {"attention_dropout", 0.0},
+                      {"initializer_range", 0.02},
+                      {"use_cache", true}};
+  if (!config.eos_ids.empty()) {
+    root["eos_token_id"] = eos_json(config);
+  }
+  return root;
+}
+
+/// `root` as a file's text, with the type of the weights. Other keys stay as they are.
+std::string config_text(OrderedJson root, DType stored) {
+  const std::string name = dtype_name(stored);
+  if (root.contains("dtype")) {
+    root["dtype"] = name;  // What newer `transformers` write instead of torch_dtype.
+  }
+  if (root.contains("torch_dtype") || !root.contains("dtype")) {
+    root["torch_dtype"] = name;
+  }
+  return root.dump(2) + "\n";
+}
+
+/// Cuts the table's tensors, in order, into shards of at most `max_shard_bytes` (a larger tensor
+/// has its own).
+std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& table,
+                                                        ConstTensorView flat, DType stored,
+                                                        std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<SafetensorsTensor>> shards(1);
+  std::uint64_t shard_bytes = 0;
+  const std::span<const float> values = flat.span<float>();
+  for (const ParameterEntry& entry : table.entries()) {
+    SafetensorsTensor tensor{.name = entry.name, .shape = {}, .values = {}, .stored = stored};
+    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
+      tensor.shape.push_back(entry.shape[dim]);
+    }
+    tensor.values = values.subspan(static_cast<std::size_t>(entry.offset),
+                                   static_cast<std::size_t>(entry.shape.elements()));
+    const std::uint64_t bytes = tensor.values.size() * dtype_bytes(stored);
+    if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shard_bytes += bytes;
+    shards.back().push_back(std::move(tensor));
+  }
+  return shards;
+}
+
+void write_weights(const fs::path& directory,
+                   const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored) {
+  const std::map<std::string, std::string> metadata{
+      {"format", "pt"}};  // `transformers` asks for it.
+  if (shards.size() == 1) {
+    write_safetensors(directory / kHfWeightsFile, shards.front(), metadata);
+    return;
+  }
+  OrderedJson weight_map = OrderedJson::object();
+  std::uint64_t total_bytes = 0;
+  for (std::size_t index = 0; index < shards.size(); ++index) {
+    const std::string name =
+        fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, shards.size());
+    write_safetensors(directory / name, shards[index], metadata);
+    for (const SafetensorsTensor& tensor : shards[index]) {
+      weight_map[tensor.name] = name;
+      total_bytes += tensor.values.size() * dtype_bytes(stored);
+    }
+  }
+  const OrderedJson root{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+  publish_file(directory / kHfIndexFile, root.dump(2) + "\n");
+}
+
+void copy_other_files(const fs::path& source_directory, const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& item : fs::directory_iterator(source_directory)) {
+    const std::string name = item.path().filename().string();
+    // Follows links: the Hugging Face cache is made of them.
+    if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
+        name != kChecksumsName && !is_weight_file(name)) {
+      files.push_back(checked_hf_file(item.path()));
+    }
+  }
+  std::ranges::sort(files);
+  for (const fs::path& file : files) {
+    publish_file(directory / file.filename(), read_file(file));
+  }
+}
+
+/// An export may replace an earlier model, never anything else.
+void check_replaceable(const fs::path& source_directory, const fs::path& output_directory) {
+  if (!fs::exists(output_directory)) {
+    return;
+  }
+  if (fs::equivalent(source_directory, output_directory)) {
+    throw ConfigError(
+        fmt::format("{}: the export would replace its own source; name another "
+                    "output directory",
+                    output_directory.string()));
+  }
+  const bool replaceable =
+      fs::is_directory(output_directory) &&
+      (fs::is_empty(output_directory) || fs::exists(output_directory / "config.json") ||
+       fs::exists(output_directory / kChecksumsName));  // A damaged export may have lost either.
+  if (!replaceable) {
+    throw ConfigError(
+        fmt::format("{}: exists and is no model directory; name another output "
+                    "directory or remove it",
+                    output_directory.string()));
+  }
+}
+
+/// Puts the complete directory `fresh` in the place of `target`; the old one ends up under the name
+/// of `fresh`.
+void replace_directory(const fs::path& fresh, const fs::path& target) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_directory(target.parent_path());
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) {
+    throw EnvironmentError(fmt::format("cannot replace {}: {}", target.string(),
+                                       std::generic_category().message(errno)));
+  }
+  // Network file systems cannot exchange. The old model keeps a name that no sweep removes until
+  // the new one is there.
+  const fs::path aside = target.string() + ".replaced";
+  fs::remove_all(aside);
+  commit_rename(target, aside);
+  try {
+    commit_rename(fresh, target);
+  } catch (...) {
+    std::error_code ignored;
+    fs::rename(aside, target, ignored);
+    throw;
+  }
+  fs::remove_all(aside);
+}
+
+/// Removes a directory unless it was renamed away before.
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(fs::path path) : path_(std::move(path)) {
+    fs::remove_all(path_);
+    make_directory(path_);
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Writes the directory beside its place and moves it there; `describe` writes what is not copied
+/// from the source and not weights.
+void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
+                           const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
+                           const std::function<void(const fs::path&)>& describe) {
+  const fs::path output = fs::absolute(output_directory).lexically_normal();
+  const fs::path target = output.has_filename() ? output : output.parent_path();
+  if (!fs::is_directory(source_directory)) {
+    throw DataError(fmt::format("{}: no such model directory", source_directory.string()));
+  }
+  check_replaceable(source_directory, target);
+  make_directory(target.parent_path());
+
+  const std::string name = target.filename().string();
+  const TemporaryDirectory fresh(target.parent_path() / fmt::format(".tmp-{}", name));
+  copy_other_files(source_directory, fresh.path());
+  write_weights(fresh.path(), shards, stored);
+  describe(fresh.path());
+  write_checksums(fresh.path());
+  sync_directory(fresh.path());
+
+  if (fs::exists(target)) {
+    replace_directory(fresh.path(), target);  // Leaves the old model in `fresh`, which removes it.
+  } else {
+    commit_rename(fresh.path(), target);
+  }
+}
+
+/// Calls `write`; what the file system refuses is the environment's fault.
+void export_to(const fs::path& directory, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const fs::filesystem_error& error) {
+    throw EnvironmentError(
+        fmt::format("cannot export the model to {}: {}", directory.string(), error.what()));
+  }
+}
+
+}  // namespace
+
+void export_hf_model(const fs::path& source_directory, const fs::path& output_directory,
+                     const TransformerConfig& config, const ParameterTable& table,
+                     ConstTensorView flat, DType stored, std::uint64_t max_shard_bytes) {
+  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+  export_to(output_directory, [&] {
+    write_model_directory(
+        source_directory, output_directory, plan_shards(table, flat, stored, max_shard_bytes),
+        stored, [&](const fs::path& fresh) {
+          OrderedJson root = source_config(source_directory, config);
+          publish_file(fresh / "config.json",
+                       config_text(root.is_null() ? new_config(config) : std::move(root), stored));
+        });
+  });
+}
+
+void export_new_hf_model(const fs::path& tokenizer_directory, const fs::path& output_directory,
+                         const TransformerConfig& config, const ParameterTable& table,
+                         ConstTensorView flat, DType stored) {
+  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+  export_to(output_directory, [&] {
+    write_model_directory(
+        tokenizer_directory, output_directory, plan_shards(table, flat, stored, kMaxHfShardBytes),
+        stored, [&](const fs::path& fresh) {
+          publish_file(fresh / "config.json", config_text(new_config(config), stored));
+          const OrderedJson generation = {{"do_sample", false}, {"eos_token_id", eos_json(config)}};
+          publish_file(fresh / kHfGenerationFile, generation.dump(2) + "\n");
+        });
+  });
+}
+
+}  // namespace jforge

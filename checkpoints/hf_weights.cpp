@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "checkpoints/directory_checksums.h"
+#include "checkpoints/hf_files_internal.h"
+#include "checkpoints/hf_model.h"
+#include "checkpoints/safetensors.h"
+#include "runtime/content_hash.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// Weight files of a directory; a single file wins over an index, as in `transformers`.
+struct WeightFiles {
+  std::map<std::string, SafetensorsFile> files;  ///< By name.
+  std::map<std::string, std::string> file_of;    ///< Tensor name to file name.
+};
+
+/// Shard names come from outside: none may leave the directory.
+std::map<std::string, std::string> read_index(const fs::path& directory) {
+  const HfJsonFile index(directory / kHfIndexFile);
+  const json& weight_map = index.require("weight_map");
+  if (!weight_map.is_object()) {
+    index.refuse("weight_map", "not a map of tensor names to files");
+  }
+  std::map<std::string, std::string> file_of;
+  for (const auto& [tensor, file] : weight_map.items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : std::string();
+    if (!name.ends_with(".safetensors") || fs::path(name).filename() != name) {
+      index.refuse("weight_map", fmt::format("tensor {}: {} is not the name of a safetensors file "
+                                             "in the directory",
+                                             tensor, file.dump()));
+    }
+    file_of.emplace(tensor, name);
+  }
+  return file_of;
+}
+
+std::set<std::string> weight_file_names(const fs::path& directory) {
+  if (hf_file_present(directory / kHfWeightsFile)) {
+    return {kHfWeightsFile};
+  }
+  if (!hf_file_present(directory / kHfIndexFile)) {
+    throw DataError(fmt::format("{}: neither {} nor {} is there; a model needs one of them",
+                                directory.string(), kHfWeightsFile, kHfIndexFile));
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : read_index(directory)) {
+    names.insert(file);
+  }
+  return names;
+}
+
+WeightFiles open_weights(const fs::path& directory) {
+  WeightFiles weights;
+  for (const std::string& name : weight_file_names(directory)) {
+    weights.files.emplace(name, SafetensorsFile(checked_hf_file(directory / name)));
+  }
+  const bool sharded = !weights.files.contains(kHfWeightsFile);
+  for (const auto& [name, file] : weights.files) {
+    for (const auto& [tensor, entry] : file.entries()) {
+      if (!weights.file_of.emplace(tensor, name).second) {
+        throw DataError(fmt::format("{}: tensor {} is in both {} and {}", directory.string(),
+                                    tensor, weights.file_of.at(tensor), name));
+      }
+    }
+  }
+  if (sharded) {
+    for (const auto& [tensor, name] : read_index(directory)) {
+      const auto found = weights.file_of.find(tensor);
+      if (found == weights.file_of.end() || found->second != name) {
+        throw DataError(fmt::format("{}: tensor {} is missing from {}, where {} places it",
+                                    directory.string(), tensor, name, kHfIndexFile));
+      }
+    }
+  }
+  return weights;
+}
+
+}  // namespace
+
+void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,
+                     const ParameterTable& table, TensorView flat) {
+  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+  static_cast<void>(check_checksums(model_directory));
+  const WeightFiles weights = open_weights(model_directory);
+  std::set<std::string_view> known;
+  const std::span<float> values = flat.span<float>();
+  std::ranges::fill(values, 0.0F);  // The padding between groups must be zero.
+  for (const ParameterEntry& entry : table.entries()) {
+    known.insert(entry.name);
+    const auto found = weights.file_of.find(entry.name);
+    if (found == weights.file_of.end()) {
+      throw DataError(fmt::format("{}: tensor {} is missing from the model's weights",
+                                  model_directory.string(), entry.name));
+    }
+    std::vector<std::int64_t> shape;
+    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
+      shape.push_back(entry.shape[dim]);
+    }
+    weights.files.at(found->second)
+        .read_float32(entry.name, shape,
+                      values.subspan(static_cast<std::size_t>(entry.offset),
+                                     static_cast<std::size_t>(entry.shape.elements())));
+  }
+  for (const auto& [tensor, file] : weights.file_of) {
+    const bool harmless = tensor.ends_with("rotary_emb.inv_freq") ||
+                          (config.tie_word_embeddings && tensor == "lm_head.weight");
+    if (!known.contains(tensor) && !harmless) {
+      throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
+                                  (model_directory / file).string(), tensor, kHfArchitecture));
+    }
+  }
+}
+
+std::string hf_model_hash(const fs::path& model_directory) {
+  std::string listing = fmt::format(
+      "config.json {}\n", hash_hex(hash_file(checked_hf_file(model_directory / "config.json"))));
+  std::set<std::string> names = weight_file_names(model_directory);
+  // Its eos ids end every answer that is generated or evaluated.
+  if (hf_file_present(model_directory / kHfGenerationFile)) {
+    names.insert(kHfGenerationFile);
+  }
+  for (const std::string& name : names) {
+    listing +=
+        fmt::format("{} {}\n", name, hash_hex(hash_file(checked_hf_file(model_directory / name))));
+  }
+  return hash_hex(hash64(listing));
+}
+
+}  // namespace jforge
