@@ -72,9 +72,20 @@ const std::pair<const std::string, MethodEntry>& entry(std::string_view name) {
 
 const std::vector<DecodingKey>& decoding_keys() {
   static const std::vector<DecodingKey> keys{
-      {.name = "block_size", .fallback = std::int64_t{64}, .minimum = 1},
+      {.name = "block_size",
+       .fallback = std::int64_t{64},
+       .minimum = 1,
+       .meaning = "Tokens drafted at once by the Jacobi methods"},
   };
   return keys;
+}
+
+const DecodingKey& decoding_key(std::string_view name) {
+  const auto found = std::ranges::find(decoding_keys(), name, &DecodingKey::name);
+  if (found == decoding_keys().end()) {
+    throw InternalError(fmt::format("no decoding method has a setting \"{}\"", name));
+  }
+  return *found;
 }
 
 DecodingSettings default_decoding_settings() {

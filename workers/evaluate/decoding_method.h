@@ -34,7 +34,7 @@ struct DecodingMethod {
 /// The method `name`, label as its name:
 ///  - "ar": greedy, one token per forward: the baseline;
 ///  - "jacobi": Jacobi iteration in the running-window form, which is the one for plain generation
-///    (algorithm.md §6.2): the draft is refilled to block_size after every forward;
+///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
 ///    complete.
 /// Keys that the method has are taken from `settings`, or their defaults; others are ignored.

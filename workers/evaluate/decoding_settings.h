@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -20,10 +21,13 @@ struct DecodingKey {
   std::string name;
   DecodingValue fallback;  ///< Value where the configuration names none; its type is the key's.
   double minimum = 1;      ///< Least value allowed.
+  std::string meaning;     ///< One line for the configuration's reference.
 };
 
 /// Every key of every method, sorted by name.
 [[nodiscard]] const std::vector<DecodingKey>& decoding_keys();
+/// The key of that name, which must exist.
+[[nodiscard]] const DecodingKey& decoding_key(std::string_view name);
 /// All keys with their defaults.
 [[nodiscard]] DecodingSettings default_decoding_settings();
 /// "8", "0.85".

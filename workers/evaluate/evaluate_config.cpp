@@ -13,6 +13,8 @@ namespace jforge {
 
 namespace {
 
+constexpr std::int32_t kMostSpeedRepeats = 1000;
+
 void refuse_repetition(const std::vector<std::string>& names, const char* key) {
   for (auto name = names.begin(); name != names.end(); ++name) {
     if (std::find(names.begin(), name, *name) != name) {
@@ -63,6 +65,17 @@ void EvaluateConfig::validate() const {
   if (batch_prompts < 1) {
     throw ConfigError(
         fmt::format("evaluate.batch_prompts is {}; it must be at least 1", batch_prompts));
+  }
+  if (speed_problems < 0) {
+    throw ConfigError(
+        fmt::format("evaluate.speed_problems is {}; it must be 0 (speeds are not measured) or more",
+                    speed_problems));
+  }
+  if (speed_repeats < 2 || speed_repeats > kMostSpeedRepeats) {
+    throw ConfigError(
+        fmt::format("evaluate.speed_repeats is {}; it must be from 2, below which a speed has no "
+                    "interval, to {}; evaluate.speed_problems = 0 measures none",
+                    speed_repeats, kMostSpeedRepeats));
   }
   refuse_repetition(tasks, "evaluate.tasks");
   refuse_repetition(methods, "evaluate.methods");

@@ -5,19 +5,22 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
-#include <tuple>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
+#include "workers/evaluate/part_files.h"
 
 namespace jforge {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kModelName = "model.json";
 
 PromptId id_of(const SampleRecord& record) { return sample_id(record.index, record.sample); }
 
@@ -31,12 +34,10 @@ std::string shown(const Json& figure, int digits) {
 std::vector<TimedSample> parse_lines(const std::vector<std::string>& texts) {
   std::vector<TimedSample> samples;
   for (const std::string& text : texts) {
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = text.find('\n', begin);
-      samples.push_back(parse_timed_sample(std::string_view(text).substr(begin, end - begin),
-                                           "a rank's finished samples"));
-      begin = end + 1;
-    }
+    (void)for_each_line_of(text, "a rank's finished samples",
+                           [&](std::string_view line, const std::string& origin) {
+                             samples.push_back(parse_timed_sample(line, origin));
+                           });
   }
   return samples;
 }
@@ -49,16 +50,28 @@ Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::
   return same ? Json(first) : Json(nullptr);
 }
 
-/// a / b where both are figures of evaluations at the same rank count and batch size.
-Json speed_up(const Json& method, const Json& baseline, const char* key) {
-  const auto same = [&](const char* setting) {
-    return method.at(setting).is_number() && method.at(setting) == baseline.at(setting);
-  };
-  if (!same("ranks") || !same("batch_prompts") || !method.at(key).is_number() ||
-      !baseline.at(key).is_number()) {
-    return nullptr;
+/// What model.json says.
+struct Claim {
+  std::string weights;  ///< Empty when nothing tells.
+  std::string source;
+  bool sealed = false;
+};
+
+/// A model.json that does not hold says nothing: the figures tell whose results they are.
+Claim read_claim(const std::filesystem::path& path, const std::string& weights_of_figures) {
+  try {
+    const std::string text = read_sealed(path);
+    const Json found = try_bounded_json<Json>(text);
+    if (!found.is_object() || !found.contains("weights") || !found["weights"].is_string() ||
+        !found.contains("source")) {
+      throw DataError(path.string() + " does not say which model's results lie there");
+    }
+    return {found["weights"].get<std::string>(), found["source"].dump(),
+            examine_seal(text) == TextSeal::holds};
+  } catch (const DataError& error) {
+    spdlog::warn("{}; it is written anew", error.what());
+    return {weights_of_figures, "unknown", false};
   }
-  return method.at(key).get<double>() / baseline.at(key).get<double>();
 }
 
 }  // namespace
@@ -76,36 +89,40 @@ std::vector<PromptId> MethodRun::samples() const {
 void EvaluationStore::claim(const std::string& weights, const std::filesystem::path& source,
                             bool refuse) const {
   make_directory(model_directory());
-  const std::filesystem::path path = model_directory() / "model.json";
+  EvaluationSummary::set_damaged_aside(directory_);
+  const std::filesystem::path path = model_directory() / kModelName;
   if (std::filesystem::exists(path)) {
-    const Json found = Json::parse(read_file(path), nullptr, false);
-    if (!found.is_object() || !found.contains("weights") || !found.contains("source")) {
-      throw DataError(
-          fmt::format("{}: does not say which model's results lie there; remove the folder to "
-                      "evaluate anew",
-                      path.string()));
-    }
-    if (found["weights"] == weights) {
+    const Claim found = read_claim(path, EvaluationSummary(directory_).weights_of(model_));
+    const bool others = !found.weights.empty() && found.weights != weights;
+    if (!others && found.sealed) {
       return;
     }
-    if (refuse) {
+    if (others && refuse) {
       throw ConfigError(
           fmt::format("{} holds results of another model ({}) under the name \"{}\"; name this one "
                       "with --name, "
                       "or choose another --out",
-                      directory_.string(), found["source"].dump(), model_));
+                      directory_.string(), found.source, model_));
     }
-    EvaluationSummary summary(directory_);
-    summary.remove(model_);
-    summary.publish();
+    if (others) {
+      EvaluationSummary summary(directory_);
+      summary.remove(model_);
+      summary.publish();
+    }
   }
-  publish_file(path, Json{{"weights", weights}, {"source", source.string()}}.dump() + "\n");
+  const Json claim{{"weights", weights}, {"source", source.string()}};
+  publish_file(path, seal_json(claim.dump() + "\n"));
 }
 
 void EvaluationStore::plan(MethodRun& run) const {
   EvaluationSummary summary(directory_);
-  run.current = summary.is_current(model_, run.task(), run.method.label, run.settings) &&
-                run.files.merged_settings() == run.settings;
+  run.current = summary.is_current(model_, run.task(), run.method.label, run.settings);
+  if (run.current && !summary.holds_samples(model_, run.task(), run.method.label,
+                                            run.files.merged_hash().value_or(""))) {
+    spdlog::warn("{} is lost, or does not match its checksum in summary.json: evaluated anew",
+                 run.files.merged().string());
+    run.current = false;
+  }
   if (run.current) {
     // A crash after the summary was written leaves them behind.
     run.files.remove_parts();
@@ -166,6 +183,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   }
   expect(found == run.samples(), "an evaluation that does not hold every sample once");
   run.files.publish_merged(records);
+  const std::string samples_hash = run.files.merged_hash().value();
 
   Json figures = summarise_samples(samples, seed_);
   figures["method"] = run.method.name;
@@ -179,10 +197,10 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   figures["ranks"] = common(samples, &SampleTiming::ranks);
   figures["batch_prompts"] = common(samples, &SampleTiming::batch_prompts);
   figures.update(extra);
+  figures[EvaluationSummary::kSamplesHash] = samples_hash;
   figures["settings"] = run.settings;
-  spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward, {} tokens/s", model_,
-               run.task(), run.method.label, shown(figures["accuracy"], 3),
-               shown(figures["tpf"], 3), shown(figures["tokens_per_second"], 0));
+  spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
+               run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
   EvaluationSummary summary(directory_);
   summary.set(model_, run.task(), run.method.label, std::move(figures));
   summary.publish();
@@ -198,27 +216,18 @@ void EvaluationStore::compare(const std::vector<const MethodRun*>& runs) const {
   const std::vector<SampleRecord> expected = (*baseline)->files.read_merged();
   EvaluationSummary summary(directory_);
   for (const MethodRun* run : runs) {
-    if (run == *baseline) {
-      continue;
+    if (run != *baseline && run->method.equals_baseline) {
+      summary.set_figure(model_, run->task(), run->method.label, "disagreements_with_ar",
+                         count_disagreements(expected, run->files.read_merged()));
     }
-    const std::string& task = run->task();
-    const std::string& label = run->method.label;
-    const auto set = [&](const char* key, Json value) {
-      summary.set_figure(model_, task, label, key, std::move(value));
-    };
-    const std::vector<SampleRecord> records = run->files.read_merged();
-    if (run->method.equals_baseline) {
-      set("disagreements_with_ar", count_disagreements(expected, records));
-    }
-    const Json& of_baseline = summary.figures(model_, task, (*baseline)->method.label);
-    const Json& figures = summary.figures(model_, task, label);
-    set("speed_up", speed_up(figures, of_baseline, "tokens_per_second"));
-    set("speed_up_with_prefill", speed_up(figures, of_baseline, "tokens_per_second_with_prefill"));
-    const auto ratio = bootstrap_tpf_ratio(expected, records, seed_);
-    set("tpf_ratio", ratio ? Json(ratio->mean) : Json(nullptr));
-    set("tpf_ratio_low", ratio ? Json(ratio->low) : Json(nullptr));
-    set("tpf_ratio_high", ratio ? Json(ratio->high) : Json(nullptr));
   }
+  summary.publish();
+}
+
+void EvaluationStore::set_speed(const std::string& task, const std::string& method,
+                                Json figures) const {
+  EvaluationSummary summary(directory_);
+  summary.set_figure(model_, task, method, "speed", std::move(figures));
   summary.publish();
 }
 

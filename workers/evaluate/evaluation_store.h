@@ -49,10 +49,11 @@ class EvaluationStore {
   /// `ranks` and `batch_prompts`, each null where not all samples were made with the same.
   void merge(const MethodRun& run, const std::vector<std::string>& lines,
              const nlohmann::ordered_json& extra) const;
-  /// Figures of one task's methods against the baseline of the same task: disagreements_with_ar,
-  /// speed_up, speed_up_with_prefill (null where ranks or batch differ or are null), tpf_ratio with
-  /// its bootstrap interval. Nothing when the baseline is not among them.
+  /// Sets disagreements_with_ar of one task's methods; nothing when the baseline is not among them.
   void compare(const std::vector<const MethodRun*>& runs) const;
+  /// Sets a method's measured speeds (speed_figures for each batch size) as its "speed".
+  void set_speed(const std::string& task, const std::string& method,
+                 nlohmann::ordered_json figures) const;
   void set_complete() const;
 
  private:

@@ -8,9 +8,13 @@
 #include <numeric>
 #include <utility>
 
+#include "data/tasks/score_interval.h"
+#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/random.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
@@ -29,52 +33,24 @@ Json mean_tokens_per_forward(std::span<const TimedSample> samples) {
   double sum = 0;
   double count = 0;
   for (const auto& [record, timing] : samples) {
-    if (record.forwards > 0) {
-      sum += static_cast<double>(record.tokens) / static_cast<double>(record.forwards);
+    if (const auto tpf = cost_of(record).tokens_per_forward()) {
+      sum += *tpf;
       count += 1;
     }
   }
   return ratio(sum, count);
 }
 
-/// `figure` of the problems that each resample chose, with repetition, out of `problems`.
-template <class Figure>
-BootstrapInterval bootstrap(std::size_t problems, std::uint64_t seed, double observed,
-                            const Figure& figure) {
-  RandomStream stream(seed, RandomPurpose::bootstrap);
-  std::vector<double> figures(kResamples);
-  std::vector<std::size_t> chosen(problems);
-  for (double& resampled : figures) {
-    for (std::size_t& problem : chosen) {
-      problem = static_cast<std::size_t>(stream.below(problems));
-    }
-    resampled = figure(std::span<const std::size_t>(chosen));
+std::vector<DecodingCost> costs_by_problem(std::span<const TimedSample> samples) {
+  std::map<std::int64_t, DecodingCost> costs;
+  for (const auto& [record, timing] : samples) {
+    costs[record.index] += cost_of(record);
   }
-  std::ranges::sort(figures);
-  const auto low = static_cast<std::size_t>(std::floor(kTail * kResamples));
-  return {observed, figures[low], figures[kResamples - 1 - low]};
-}
-
-struct ProblemCost {
-  double tokens = 0;
-  double forwards = 0;
-
-  ProblemCost& operator+=(const ProblemCost& other) {
-    tokens += other.tokens;
-    forwards += other.forwards;
-    return *this;
+  std::vector<DecodingCost> result;
+  for (const auto& [index, cost] : costs) {
+    result.push_back(cost);
   }
-};
-
-std::vector<ProblemCost> costs_by_problem(const std::vector<SampleRecord>& records) {
-  std::vector<ProblemCost> costs;
-  for (const SampleRecord& record : records) {
-    expect(record.index == std::ssize(costs) || record.index + 1 == std::ssize(costs),
-           "samples that are not sorted by problem");
-    costs.resize(static_cast<std::size_t>(record.index) + 1);
-    costs.back() += {static_cast<double>(record.tokens), static_cast<double>(record.forwards)};
-  }
-  return costs;
+  return result;
 }
 
 /// Right samples of each problem; all problems have the same number of samples.
@@ -110,96 +86,75 @@ ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
   return verdicts;
 }
 
-/// pass@k of each problem.
-std::vector<double> passes(const std::vector<std::int64_t>& right, std::int64_t samples,
-                           std::int64_t k) {
-  std::vector<double> values;
-  for (const std::int64_t count : right) {
-    values.push_back(pass_at_k(samples, count, k));
-  }
-  return values;
+/// Of all samples: every problem has as many.
+double share_of(const std::vector<std::int64_t>& right, std::int64_t samples_per_problem) {
+  const auto solved = std::accumulate(right.begin(), right.end(), std::int64_t{0});
+  return static_cast<double>(solved) / static_cast<double>(std::ssize(right) * samples_per_problem);
 }
 
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// accuracy and its interval, base_accuracy, pass_at.
-void add_accuracy(Json& figures, std::span<const TimedSample> samples, std::uint64_t seed) {
-  const ProblemVerdicts verdicts = verdicts_by_problem(samples);
-  const std::int64_t n = verdicts.samples_per_problem;
-  const BootstrapInterval accuracy = bootstrap_mean(passes(verdicts.right, n, 1), seed);
-  figures["accuracy"] = accuracy.mean;
-  figures["accuracy_low"] = accuracy.low;
-  figures["accuracy_high"] = accuracy.high;
-  if (!verdicts.base_right.empty()) {
-    figures["base_accuracy"] = mean(passes(verdicts.base_right, n, 1));
+/// Share of samples that are right by each rule; nothing where there are no rules.
+std::vector<std::pair<std::string, double>> rule_shares(std::span<const TimedSample> samples) {
+  std::vector<std::pair<std::string, double>> shares;
+  for (const auto& [rule, right] : samples.front().record.rules) {
+    shares.emplace_back(rule, 0.0);
   }
-  if (n > 1) {
-    for (const std::int64_t k : {1, 2, 5, 10, 20, 50, 100, 200}) {
-      if (k <= n) {
-        figures["pass_at"][std::to_string(k)] = mean(passes(verdicts.right, n, k));
-      }
+  for (const auto& [record, timing] : samples) {
+    expect(record.rules.size() == shares.size(), "samples judged by different rules");
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      expect(record.rules[i].first == shares[i].first, "samples judged by different rules");
+      shares[i].second += record.rules[i].second ? 1 : 0;
     }
   }
+  for (auto& [rule, share] : shares) {
+    share /= static_cast<double>(samples.size());
+  }
+  return shares;
+}
+
+/// accuracy and its interval, base_accuracy, rule_accuracy and the counts behind them.
+void add_accuracy(Json& figures, std::span<const TimedSample> samples) {
+  const ProblemVerdicts verdicts = verdicts_by_problem(samples);
+  const double accuracy = share_of(verdicts.right, verdicts.samples_per_problem);
+  const ScoreInterval interval = wilson_interval(accuracy, std::ssize(verdicts.right));
+  figures["accuracy"] = accuracy;
+  figures["accuracy_low"] = interval.low;
+  figures["accuracy_high"] = interval.high;
+  if (!verdicts.base_right.empty()) {
+    figures["base_accuracy"] = share_of(verdicts.base_right, verdicts.samples_per_problem);
+  }
+  for (const auto& [rule, share] : rule_shares(samples)) {
+    figures["rule_accuracy"][rule] = share;
+  }
   figures["n"] = verdicts.right.size();
-  figures["samples_per_problem"] = n;
+  figures["samples_per_problem"] = verdicts.samples_per_problem;
 }
 
 }  // namespace
 
-BootstrapInterval bootstrap_mean(std::span<const double> values, std::uint64_t seed) {
-  expect(!values.empty(), "a mean of nothing");
-  const auto count = static_cast<double>(values.size());
-  double observed = 0;
-  for (const double value : values) {
-    observed += value;
-  }
-  return bootstrap(values.size(), seed, observed / count, [&](std::span<const std::size_t> chosen) {
-    double sum = 0;
-    for (const std::size_t i : chosen) {
-      sum += values[i];
-    }
-    return sum / count;
-  });
-}
-
-std::optional<BootstrapInterval> bootstrap_tpf_ratio(const std::vector<SampleRecord>& baseline,
-                                                     const std::vector<SampleRecord>& other,
-                                                     std::uint64_t seed) {
-  const std::vector<ProblemCost> first = costs_by_problem(baseline);
-  const std::vector<ProblemCost> second = costs_by_problem(other);
-  expect(first.size() == second.size(), "methods evaluated on different numbers of problems");
-  // Ratio of the sums over the problems `chosen`; 0 where a side has no forward.
-  const auto ratio_of = [&](std::span<const std::size_t> chosen) {
-    ProblemCost base;
-    ProblemCost compared;
-    for (const std::size_t i : chosen) {
-      base += first[i];
-      compared += second[i];
-    }
-    const double denominator = compared.forwards * base.tokens;
-    return denominator > 0 ? compared.tokens * base.forwards / denominator : 0.0;
-  };
-  std::vector<std::size_t> all(first.size());
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  const double observed = ratio_of(all);
-  if (observed <= 0) {
+std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> problems,
+                                               std::uint64_t seed) {
+  const DecodingCost all = std::accumulate(problems.begin(), problems.end(), DecodingCost{},
+                                           [](DecodingCost sum, const DecodingCost& c) {
+                                             sum += c;
+                                             return sum;
+                                           });
+  const std::optional<double> observed = all.tokens_per_forward();
+  if (!observed) {
     return std::nullopt;
   }
-  return bootstrap(first.size(), seed, observed, ratio_of);
-}
-
-double pass_at_k(std::int64_t samples, std::int64_t right, std::int64_t k) {
-  expect(0 <= right && right <= samples && 1 <= k && k <= samples, "pass@k of these counts");
-  if (samples - right < k) {
-    return 1;
+  RandomStream stream(seed, RandomPurpose::bootstrap);
+  std::vector<double> figures;
+  for (std::size_t resample = 0; resample < kResamples; ++resample) {
+    DecodingCost chosen;
+    for (std::size_t i = 0; i < problems.size(); ++i) {
+      chosen += problems[static_cast<std::size_t>(stream.below(problems.size()))];
+    }
+    // Of problems without a forward alone there is no figure; the observed one stands in for it.
+    figures.push_back(chosen.tokens_per_forward().value_or(*observed));
   }
-  double all_wrong = 1;
-  for (std::int64_t i = samples - right + 1; i <= samples; ++i) {
-    all_wrong *= 1 - static_cast<double>(k) / static_cast<double>(i);
-  }
-  return 1 - all_wrong;
+  std::ranges::sort(figures);
+  const auto low = static_cast<std::size_t>(std::floor(kTail * kResamples));
+  return BootstrapInterval{*observed, figures[low], figures[kResamples - 1 - low]};
 }
 
 EvaluationSeconds slowest_rank_seconds(std::span<const TimedSample> samples) {
@@ -226,26 +181,29 @@ EvaluationSeconds slowest_rank_seconds(std::span<const TimedSample> samples) {
 }
 
 Json summarise_samples(std::span<const TimedSample> samples, std::uint64_t seed) {
-  std::int64_t tokens = 0;
-  std::int64_t forwards = 0;
+  DecodingCost cost;
   std::int64_t stopped_by_eos = 0;
   std::int64_t timeouts = 0;
   for (const auto& [record, timing] : samples) {
-    tokens += record.tokens;
-    forwards += record.forwards;
+    cost += cost_of(record);
     stopped_by_eos += record.stopped_by_eos ? 1 : 0;
     timeouts += record.verdict == "timeout" ? 1 : 0;
   }
   const EvaluationSeconds seconds = slowest_rank_seconds(samples);
-  const auto generated = static_cast<double>(tokens);
   Json figures;
-  add_accuracy(figures, samples, seed);
-  figures["tpf"] = ratio(generated, static_cast<double>(forwards));
+  add_accuracy(figures, samples);
+  const auto tpf = bootstrap_tpf(costs_by_problem(samples), seed);
+  figures["tpf"] = tpf ? Json(tpf->observed) : Json(nullptr);
+  figures["tpf_low"] = tpf ? Json(tpf->low) : Json(nullptr);
+  figures["tpf_high"] = tpf ? Json(tpf->high) : Json(nullptr);
   figures["tpf_mean"] = mean_tokens_per_forward(samples);
-  figures["tokens_per_second"] = ratio(generated, seconds.decode);
-  figures["tokens_per_second_with_prefill"] = ratio(generated, seconds.with_prefill);
-  figures["tokens"] = tokens;
-  figures["forwards"] = forwards;
+  figures["tpf_with_prefill"] = json_or_null(cost.tokens_per_forward_with_prefill());
+  figures["tokens_per_second"] =
+      ratio(static_cast<double>(cost.tokens - cost.sequences), seconds.decode);
+  figures["tokens_per_second_with_prefill"] =
+      ratio(static_cast<double>(cost.tokens), seconds.with_prefill);
+  figures["tokens"] = cost.tokens;
+  figures["forwards"] = cost.forwards;
   figures["stopped_by_eos"] = stopped_by_eos;
   figures["timeouts"] = timeouts;
   figures["decode_seconds"] = seconds.decode;
@@ -275,22 +233,47 @@ std::int64_t count_disagreements(const std::vector<SampleRecord>& baseline,
   return count;
 }
 
+namespace {
+/// Objects of objects, `levels` deep.
+bool is_nested_object(const Json& json, int levels) {
+  return json.is_object() && (levels == 0 || std::ranges::all_of(json, [&](const Json& member) {
+                                return is_nested_object(member, levels - 1);
+                              }));
+}
+}  // namespace
+
 EvaluationSummary::EvaluationSummary(const std::filesystem::path& evaluation_directory)
     : path_(evaluation_directory / "summary.json") {
   json_ = {{"models", Json::object()}, {"complete", Json::array()}};
   if (!std::filesystem::exists(path_)) {
     return;
   }
-  Json found = Json::parse(read_file(path_), nullptr, false);
+  const std::string text = read_sealed(path_);
+  Json found = try_bounded_json<Json>(text);
   const auto has = [&](const char* key, Json::value_t type) {
     return found.is_object() && found.contains(key) && found[key].type() == type;
   };
-  if (!has("models", Json::value_t::object) || !has("complete", Json::value_t::array)) {
+  if (!has("models", Json::value_t::object) || !has("complete", Json::value_t::array) ||
+      !is_nested_object(found["models"], 3)) {
     throw DataError(fmt::format("{}: not an evaluation summary; remove the file to evaluate anew",
                                 path_.string()));
   }
+  found.erase(kSealKey);
   json_ = std::move(found);
-  on_disk_ = json_;
+  if (examine_seal(text) == TextSeal::holds) {
+    on_disk_ = json_;
+  }
+}
+
+void EvaluationSummary::set_damaged_aside(const std::filesystem::path& evaluation_directory) {
+  try {
+    static_cast<void>(EvaluationSummary(evaluation_directory));
+  } catch (const DataError& error) {
+    spdlog::warn("{}; it is set aside as *.damaged, and its models are evaluated anew",
+                 error.what());
+    const std::filesystem::path path = evaluation_directory / "summary.json";
+    std::filesystem::rename(path, path.string() + ".damaged");
+  }
 }
 
 bool EvaluationSummary::is_current(const std::string& model, const std::string& task,
@@ -307,6 +290,35 @@ const Json& EvaluationSummary::figures(const std::string& model, const std::stri
   const Json::json_pointer place = Json::json_pointer() / "models" / model / task / method;
   expect(json_.contains(place), "figures of a method that is not in the summary");
   return json_.at(place);
+}
+
+void EvaluationSummary::for_each(
+    const std::function<void(const Place&, const Json& figures)>& tell) const {
+  for (const auto& [model, tasks] : json_["models"].items()) {
+    for (const auto& [task, methods] : tasks.items()) {
+      for (const auto& [method, figures] : methods.items()) {
+        tell({model, task, method}, figures);
+      }
+    }
+  }
+}
+
+bool EvaluationSummary::holds_samples(const std::string& model, const std::string& task,
+                                      const std::string& method, const std::string& hash) const {
+  return figures(model, task, method).value(kSamplesHash, Json()) == hash;
+}
+
+std::string EvaluationSummary::weights_of(const std::string& model) const {
+  const Json tasks = json_["models"].value(model, Json::object());
+  for (const Json& methods : tasks) {
+    for (const Json& figures : methods) {
+      if (const auto weights = figures.find("weights");
+          weights != figures.end() && weights->is_string()) {
+        return weights->get<std::string>();
+      }
+    }
+  }
+  return {};
 }
 
 void EvaluationSummary::set(const std::string& model, const std::string& task,
@@ -341,7 +353,7 @@ void EvaluationSummary::publish() {
   if (json_ == on_disk_) {
     return;
   }
-  publish_file(path_, json_.dump(2) + "\n");
+  publish_file(path_, seal_json(json_.dump(2) + "\n"));
   on_disk_ = json_;
 }
 

@@ -34,8 +34,7 @@ struct EvaluationProgress {
   std::int64_t samples_done = 0;   ///< By all ranks, of all tasks and methods, as known here.
   std::int64_t samples_total = 0;  ///< What was left to do when this call began.
   std::int64_t samples_here = 0;   ///< By this rank in this call.
-  std::int64_t tokens = 0;         ///< By this rank for this task and method.
-  std::int64_t forwards = 0;       ///< For those tokens, prefill excluded.
+  DecodingCost cost;               ///< Of this rank for this task and method.
 };
 
 struct EvaluationContext {
@@ -55,6 +54,7 @@ struct EvaluationContext {
 /// `evaluation_directory`:
 ///  - MODEL/TASK.METHOD.jsonl: one line per sample in the benchmark's order (sample_record.h); on
 ///    CPU fp32 its bytes do not depend on rank count, batch size, lease order or interruptions;
+///  - MODEL/TASK.speed: the repeats that speeds come from (speed_record.h);
 ///  - MODEL/model.json: which model the name stands for;
 ///  - summary.json: {"models": {NAME: {TASK: {METHOD: …}}}, "complete": [NAME, …]}
 ///    (evaluation_summary.h), shared by all models; `complete` names those fully evaluated.

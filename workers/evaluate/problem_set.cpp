@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {

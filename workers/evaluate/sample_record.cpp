@@ -2,25 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <system_error>
+#include <optional>
 #include <utility>
 
+#include "runtime/bounded_json.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/file_name.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kPartSuffix = ".part";
 
 Json to_json(const SampleRecord& record) {
   Json json;
@@ -38,20 +35,24 @@ Json to_json(const SampleRecord& record) {
   json["verdict"] = record.verdict;
   json["reason"] = record.reason;
   json["base_verdict"] = record.base_verdict ? Json(*record.base_verdict) : Json(nullptr);
+  json["rules"] = nullptr;
+  for (const auto& [rule, right] : record.rules) {
+    json["rules"][rule] = right;
+  }
   json["text"] = record.text;
   return json;
 }
 
 SampleRecord from_json(const Json& json) {
   SampleRecord record;
-  record.index = json.at("index").get<std::int64_t>();
-  record.sample = json.at("sample").get<std::int64_t>();
+  record.index = json_integer<std::int64_t>(json.at("index"));
+  record.sample = json_integer<std::int64_t>(json.at("sample"));
   record.id = json.at("id").get<std::string>();
   record.prompt_hash = json.at("prompt_hash").get<std::string>();
   record.settings = json.at("settings").get<std::string>();
-  record.tokens = json.at("tokens").get<std::int64_t>();
-  record.forwards = json.at("forwards").get<std::int64_t>();
-  record.prefill_forwards = json.at("prefill_forwards").get<std::int64_t>();
+  record.tokens = json_integer<std::int64_t>(json.at("tokens"));
+  record.forwards = json_integer<std::int64_t>(json.at("forwards"));
+  record.prefill_forwards = json_integer<std::int64_t>(json.at("prefill_forwards"));
   record.stopped_by_eos = json.at("stop").get<std::string>() == "eos";
   record.token_hash = json.at("token_hash").get<std::string>();
   if (!json.at("answer").is_null()) {
@@ -62,6 +63,11 @@ SampleRecord from_json(const Json& json) {
   if (!json.at("base_verdict").is_null()) {
     record.base_verdict = json.at("base_verdict").get<std::string>();
   }
+  if (!json.at("rules").is_null()) {
+    for (const auto& [rule, right] : json.at("rules").get_ref<const Json::object_t&>()) {
+      record.rules.emplace_back(rule, right.get<bool>());
+    }
+  }
   record.text = json.at("text").get<std::string>();
   return record;
 }
@@ -70,11 +76,16 @@ SampleRecord from_json(const Json& json) {
 template <class Read>
 auto parse_line(std::string_view line, const std::string& origin, const Read& read) {
   const auto refusal = [&](const std::string& why) {
-    return DataError(fmt::format(
-        "{}: not an evaluated sample ({}); remove the file to evaluate anew", origin, why));
+    return DataError(fmt::format("{}: not an evaluated sample ({})", origin, why));
   };
+  if (examine_seal(line) == TextSeal::broken) {
+    throw refusal("its checksum does not match");
+  }
   try {
-    const Json json = Json::parse(line);
+    const Json json = try_bounded_json<Json>(line);
+    if (json.is_discarded()) {
+      throw refusal("not valid JSON");
+    }
     const auto stop = json.at("stop").get<std::string>();
     if (stop != "eos" && stop != "length") {
       throw refusal(fmt::format("stop is \"{}\"", stop));
@@ -85,25 +96,11 @@ auto parse_line(std::string_view line, const std::string& origin, const Read& re
   }
 }
 
-/// Gives each complete line to `take` with "FILE:LINE"; returns whether text without a newline
-/// followed.
-bool for_each_line(const std::filesystem::path& path,
-                   const std::function<void(std::string_view, const std::string&)>& take) {
-  const std::string text = read_file(path);
-  std::size_t begin = 0;
-  for (std::size_t number = 1; begin < text.size(); ++number) {
-    const std::size_t end = text.find('\n', begin);
-    if (end == std::string::npos) {
-      break;
-    }
-    take(std::string_view(text).substr(begin, end - begin),
-         fmt::format("{}:{}", path.string(), number));
-    begin = end + 1;
-  }
-  return begin < text.size();
-}
-
 }  // namespace
+
+DecodingCost cost_of(const SampleRecord& record) noexcept {
+  return {.sequences = 1, .tokens = record.tokens, .forwards = record.forwards};
+}
 
 std::string to_line(const SampleRecord& record, const std::optional<SampleTiming>& timing) {
   Json json = to_json(record);
@@ -116,16 +113,17 @@ std::string to_line(const SampleRecord& record, const std::optional<SampleTiming
     json["prefill_seconds"] = timing->prefill_seconds;
   }
   // A completion may end in the middle of a character.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return timing ? seal_json(line) : line;
 }
 
 TimedSample parse_timed_sample(std::string_view line, const std::string& origin) {
   return parse_line(line, origin, [](const Json& json) {
     return TimedSample{from_json(json),
-                       {.attempt = json.at("attempt").get<std::int64_t>(),
-                        .rank = json.at("rank").get<Rank>(),
-                        .ranks = json.at("ranks").get<std::int32_t>(),
-                        .batch_prompts = json.at("batch_prompts").get<std::int32_t>(),
+                       {.attempt = json_integer<std::int64_t>(json.at("attempt")),
+                        .rank = json_integer<Rank>(json.at("rank")),
+                        .ranks = json_integer<std::int32_t>(json.at("ranks")),
+                        .batch_prompts = json_integer<std::int32_t>(json.at("batch_prompts")),
                         .decode_seconds = json.at("decode_seconds").get<double>(),
                         .prefill_seconds = json.at("prefill_seconds").get<double>()}};
   });
@@ -134,61 +132,17 @@ TimedSample parse_timed_sample(std::string_view line, const std::string& origin)
 SampleFiles::SampleFiles(std::filesystem::path directory, const std::string& task,
                          const std::string& method)
     : directory_(std::move(directory)),
-      stem_(file_name_part(task) + "." + file_name_part(method)) {}
-
-std::filesystem::path SampleFiles::part(std::int64_t attempt, Rank rank, int ranks) const {
-  return directory_ /
-         fmt::format("{}.attempt-{}.rank-{}-of-{}{}", stem_, attempt, rank, ranks, kPartSuffix);
-}
-
-namespace {
-
-/// The attempt in a part's name; 0 when it is none of `stem`'s parts.
-std::int64_t attempt_of(const std::string& name, const std::string& stem) {
-  const std::string prefix = stem + ".attempt-";
-  if (!name.starts_with(prefix) || !name.ends_with(kPartSuffix)) {
-    return 0;
-  }
-  std::int64_t attempt = 0;
-  const char* begin = name.data() + prefix.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), attempt);
-  return error == std::errc() && *end == '.' && attempt > 0 ? attempt : 0;
-}
-
-}  // namespace
-
-std::vector<std::filesystem::path> SampleFiles::parts() const {
-  std::vector<std::pair<std::int64_t, std::filesystem::path>> found;
-  if (!std::filesystem::exists(directory_)) {
-    return {};
-  }
-  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
-    if (const std::int64_t attempt = attempt_of(entry.path().filename().string(), stem_);
-        attempt > 0) {
-      found.emplace_back(attempt, entry.path());
-    }
-  }
-  std::ranges::sort(found);
-  std::vector<std::filesystem::path> paths;
-  for (auto& [attempt, path] : found) {
-    paths.push_back(std::move(path));
-  }
-  return paths;
-}
-
-std::int64_t SampleFiles::next_attempt() const {
-  const auto existing = parts();
-  return existing.empty() ? 1 : attempt_of(existing.back().filename().string(), stem_) + 1;
-}
+      task_(file_name_part(task)),
+      stem_(task_ + "." + file_name_part(method)),
+      parts_(directory_, stem_) {}
 
 std::vector<TimedSample> SampleFiles::read_parts() const {
   std::vector<TimedSample> samples;
-  for (const auto& path : parts()) {
-    // What follows the last newline was cut off by a crash in the middle of a write.
-    (void)for_each_line(path, [&](std::string_view line, const std::string& origin) {
-      samples.push_back(parse_timed_sample(line, origin));
-    });
-  }
+  parts_.read(
+      [&](std::string_view line, const std::string& origin) {
+        samples.push_back(parse_timed_sample(line, origin));
+      },
+      "samples are evaluated again");
   return samples;
 }
 
@@ -204,13 +158,9 @@ std::vector<SampleRecord> SampleFiles::read_merged() const {
   return records;
 }
 
-std::optional<std::string> SampleFiles::merged_settings() const {
-  std::ifstream file(merged(), std::ios::binary);
-  std::string line;
-  if (!std::getline(file, line)) {
-    return std::nullopt;
-  }
-  return parse_line(line, merged().string() + ":1", from_json).settings;
+std::optional<std::string> SampleFiles::merged_hash() const {
+  return std::filesystem::exists(merged()) ? std::optional(hash_hex(hash_file(merged())))
+                                           : std::nullopt;
 }
 
 void SampleFiles::publish_merged(const std::vector<SampleRecord>& records) const {
@@ -220,16 +170,6 @@ void SampleFiles::publish_merged(const std::vector<SampleRecord>& records) const
     text += '\n';
   }
   publish_file(merged(), text);
-}
-
-void SampleFiles::remove_parts() const {
-  for (const auto& path : parts()) {
-    std::error_code error;
-    std::filesystem::remove(path, error);
-    if (error) {
-      throw EnvironmentError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
-    }
-  }
 }
 
 }  // namespace jforge

@@ -2,19 +2,23 @@
 
 /// One evaluated completion as a line of JSON, and the files that hold such lines.
 ///
-/// While an evaluation runs, every rank appends to a part of its own for each task and method,
-/// TASK.METHOD.attempt-A.rank-R-of-N.part; a line is written when its sample is graded, so nothing
-/// finished is lost in a crash. When all samples are there the parts are merged into
-/// TASK.METHOD.jsonl, sorted by index and sample and without the lines' timing, and removed.
+/// While an evaluation runs, every rank appends to a part of its own for each task and method
+/// (part_files.h; the stem is TASK.METHOD) when a sample is graded. When all samples are there the
+/// parts are merged into TASK.METHOD.jsonl, sorted by index and sample and without the lines'
+/// timing, and removed. A part's lines are sealed (runtime/text_seal.h), for the merged file
+/// summary.json has the checksum.
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "model/decoding/sequence_decoder.h"
 #include "runtime/ids.h"
+#include "workers/evaluate/part_files.h"
 
 namespace jforge {
 
@@ -35,10 +39,15 @@ struct SampleRecord {
   std::string reason;                 ///< Empty for a pass.
   /// Verdict on the base tests alone, of tasks that add further ones.
   std::optional<std::string> base_verdict;
+  /// Right by each rule, of tasks that judge by several (Verdict::rules); `verdict` is the first's.
+  std::vector<std::pair<std::string, bool>> rules;
   std::string text;  ///< The completion; bytes that are no UTF-8 become U+FFFD.
 
   bool operator==(const SampleRecord&) const = default;
 };
+
+/// What the record's completion took.
+[[nodiscard]] DecodingCost cost_of(const SampleRecord& record) noexcept;
 
 /// Where, when and beside what a sample was finished. Part of the lines in parts only, since it
 /// differs from run to run.
@@ -59,7 +68,7 @@ struct TimedSample {
   SampleTiming timing;
 };
 
-/// One line without its newline. An empty `timing` leaves those keys out.
+/// One line without its newline. An empty `timing` leaves those keys and the seal out.
 [[nodiscard]] std::string to_line(const SampleRecord& record,
                                   const std::optional<SampleTiming>& timing);
 /// Reads a part's line back. Throws DataError naming `origin` for anything else.
@@ -75,26 +84,30 @@ class SampleFiles {
   [[nodiscard]] const std::string& stem() const noexcept { return stem_; }
 
   [[nodiscard]] std::filesystem::path merged() const { return directory_ / (stem_ + ".jsonl"); }
-  [[nodiscard]] std::filesystem::path part(std::int64_t attempt, Rank rank, int ranks) const;
-  /// Parts that exist, sorted by attempt, then by name.
-  [[nodiscard]] std::vector<std::filesystem::path> parts() const;
-  /// One more than the highest attempt of a part that exists; 1 when there is none.
-  [[nodiscard]] std::int64_t next_attempt() const;
-  /// All samples in the parts, in the order of parts(). A torn last line is left out; any other
-  /// line that is no sample is a DataError naming file and line.
+  /// The measured speeds of the task's methods (speed_record.h), shared by all of them.
+  [[nodiscard]] std::filesystem::path speed() const { return directory_ / (task_ + ".speed"); }
+  [[nodiscard]] std::filesystem::path part(std::int64_t attempt, Rank rank, int ranks) const {
+    return parts_.part(attempt, rank, ranks);
+  }
+  [[nodiscard]] std::vector<std::filesystem::path> parts() const { return parts_.all(); }
+  [[nodiscard]] std::int64_t next_attempt() const { return parts_.next_attempt(); }
+  /// All samples in the parts, as PartFiles::read; a line that is no sample or whose seal is broken
+  /// does not count.
   [[nodiscard]] std::vector<TimedSample> read_parts() const;
-  /// The merged file's samples (without timing). DataError as above, and for a torn line too.
+  /// The merged file's samples (without timing). DataError naming file and line for anything else,
+  /// a torn line too.
   [[nodiscard]] std::vector<SampleRecord> read_merged() const;
-  /// The settings of the merged file's samples, as its first line has them; nothing where there is
-  /// no file or no line. DataError as above.
-  [[nodiscard]] std::optional<std::string> merged_settings() const;
+  /// XXH3-64 of the merged file, 16 hex digits; nothing where there is none.
+  [[nodiscard]] std::optional<std::string> merged_hash() const;
   /// Publishes `records`, which must be sorted by index and sample, durably.
   void publish_merged(const std::vector<SampleRecord>& records) const;
-  void remove_parts() const;
+  void remove_parts() const { parts_.remove(); }
 
  private:
   std::filesystem::path directory_;
+  std::string task_;  ///< As in file names.
   std::string stem_;
+  PartFiles parts_;
 };
 
 }  // namespace jforge

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
 
 namespace jforge {
@@ -18,8 +20,8 @@ using Json = nlohmann::ordered_json;
 
 Json to_json(const DecodingSettings& settings) {
   Json json = Json::object();
-  for (const auto& [key, value] : settings) {
-    std::visit([&](auto number) { json[key] = number; }, value);
+  for (const auto& setting : settings) {
+    std::visit([&](auto number) { json[setting.first] = number; }, setting.second);
   }
   return json;
 }
@@ -48,11 +50,11 @@ Json earlier_roofline(const std::filesystem::path& path, const std::string& mode
     return nullptr;
   }
   try {
-    const Json earlier = Json::parse(read_file(path));
+    const Json earlier = parse_bounded_json<Json>(read_sealed(path), "its text");
     const bool same =
         earlier.value("model", "") == model && earlier.value("roofline_machine", Json()) == machine;
     return same ? earlier.value("roofline", Json()) : Json();
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     throw DataError(fmt::format("{}: not a sweep's result ({}); move it aside and sweep again",
                                 path.string(), error.what()));
   }
@@ -151,7 +153,7 @@ Json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks
     json["roofline_machine"] = machine;
     json["roofline"] = kept;
   }
-  publish_file(path, json.dump(2) + "\n");
+  publish_file(path, seal_json(json.dump(2) + "\n"));
   return json;
 }
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -224,7 +226,11 @@ std::optional<std::int64_t> WorkQueue::peek(bool wait) {
   receive();
   if (lease_.begin == lease_.end) {
     request();
+    std::optional<WaitingForOthers> waiting;
     while (wait && asked_ && !stopped_) {
+      if (!waiting) {
+        waiting.emplace();
+      }
       std::this_thread::sleep_for(kPollInterval / 2);
       receive();
     }
@@ -263,6 +269,7 @@ std::int64_t WorkQueue::finished_by_all() const { return finished_by_all_ + unre
 
 void WorkQueue::leave() {
   send(message(kLeave));
+  const WaitingForOthers waiting;
   while (!all_left_) {
     std::this_thread::sleep_for(kPollInterval);
     receive();

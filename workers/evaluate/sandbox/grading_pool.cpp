@@ -99,15 +99,15 @@ bool GradingPool::next_job(std::unique_lock<std::mutex>& lock, Job& job) {
 }
 
 Verdict GradingPool::try_job(const Job& job) {
-  std::optional<HostTurns::Turn> turn;
-  if (turns_ != nullptr) {
-    turn = turns_->wait(job.again, [&] {
-      ++signs_;
-      return stopping_.load();
-    });
-    if (!turn) {
-      throw Interrupted("grading: ended while a program waited for its turn");
-    }
+  if (turns_ == nullptr) {
+    return job.task->grade(job.answer, *job.record, runner_);
+  }
+  const std::optional<HostTurn> turn = turns_->wait(job.again, [&] {
+    ++signs_;
+    return stopping_.load();
+  });
+  if (!turn) {
+    throw Interrupted("grading: ended while a program waited for its turn");
   }
   return job.task->grade(job.answer, *job.record, runner_);
 }

@@ -22,16 +22,20 @@ constexpr std::int64_t kPollMilliseconds = 200;
 /// Waits until one of `polls` has an event; false when the deadline came first.
 bool HarnessChannel::wait_for(std::span<pollfd> polls, Clock::time_point deadline) const {
   while (true) {
+    if (waiting_) {
+      waiting_();
+    }
     if (cancelled_ && cancelled_()) {
       throw Interrupted("code sandbox: the program was ended because a stop was asked for");
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now_());
     const auto timeout = std::clamp<std::int64_t>(left.count(), 0, kPollMilliseconds);
     const int ready = poll(polls.data(), polls.size(), static_cast<int>(timeout));
     if (ready > 0) {
       return true;
     }
-    if (ready == 0 && left.count() <= timeout) {
+    // now_() may have stood still meanwhile.
+    if (ready == 0 && left.count() <= timeout && now_() >= deadline) {
       return false;
     }
   }
@@ -81,7 +85,7 @@ ChannelOutcome HarnessChannel::receive_bytes(char* bytes, std::size_t size,
       size -= static_cast<std::size_t>(got);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
       return ChannelOutcome::closed;
-    } else if (Clock::now() >= deadline) {
+    } else if (now_() >= deadline) {
       return ChannelOutcome::timed_out;
     }
   }

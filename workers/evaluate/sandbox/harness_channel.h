@@ -31,15 +31,21 @@ class HarnessChannel {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// The time that deadlines are compared with.
+  using Now = std::function<Clock::time_point()>;
+
   /// Non-blocking descriptors, not owned. `payload_limit`: bytes in a frame that is received.
   /// `cancelled` is asked several times a second while send() or receive() waits; once it says so
-  /// they throw Interrupted.
+  /// they throw Interrupted. `waiting` is called as often.
   HarnessChannel(int command, int reply, std::size_t payload_limit,
-                 std::function<bool()> cancelled = {})
+                 std::function<bool()> cancelled = {}, std::function<void()> waiting = {},
+                 Now now = Clock::now)
       : command_(command),
         reply_(reply),
         payload_limit_(payload_limit),
-        cancelled_(std::move(cancelled)) {}
+        cancelled_(std::move(cancelled)),
+        waiting_(std::move(waiting)),
+        now_(std::move(now)) {}
 
   /// Sends a frame whose payload is `first` and then `second`, together below 4 GiB. Anything
   /// received before it is through is `broken`: the harness never speaks unasked.
@@ -57,6 +63,8 @@ class HarnessChannel {
   int reply_;
   std::size_t payload_limit_;
   std::function<bool()> cancelled_;
+  std::function<void()> waiting_;
+  Now now_;
 };
 
 }  // namespace jforge

@@ -44,7 +44,7 @@ bool lock(const Descriptor& file, short type, off_t begin, off_t count) {
 
 }  // namespace
 
-HostTurns::Turn::~Turn() {
+HostTurn::~HostTurn() {
   if (file_.get() >= 0) {
     // By name, not by closing: a child that is just being started still has the file open.
     struct flock asked {};
@@ -63,9 +63,8 @@ HostTurns::HostTurns(const std::filesystem::path& path, int slots)
   name_ = fmt::format("/proc/self/fd/{}", file_.get());
 }
 
-std::optional<HostTurns::Turn> HostTurns::wait(bool alone,
-                                               const std::function<bool()>& give_up) const {
-  Turn turn(Descriptor(open(name_.c_str(), O_RDWR | O_CLOEXEC)));
+std::optional<HostTurn> HostTurns::wait(bool alone, const std::function<bool()>& give_up) const {
+  HostTurn turn(Descriptor(open(name_.c_str(), O_RDWR | O_CLOEXEC)));
   if (turn.file_.get() < 0) {
     refuse(name_);
   }

@@ -12,25 +12,25 @@
 
 namespace jforge {
 
+/// A turn; it ends with the object.
+class HostTurn {
+ public:
+  HostTurn(HostTurn&&) noexcept = default;
+  HostTurn& operator=(HostTurn&&) noexcept = default;
+  ~HostTurn();
+
+ private:
+  friend class HostTurns;
+  explicit HostTurn(Descriptor file) : file_(std::move(file)) {}
+  Descriptor file_;
+};
+
 /// Locks on parts of one file: at most `slots` turns at a time, or one that has the machine to
 /// itself. Locks end with their process, so nobody waits for a dead one. Who comes later waits
 /// behind a turn that wants to be alone, which therefore waits no longer than the programs that are
 /// running. Thread-safe.
 class HostTurns {
  public:
-  /// A turn; it ends with the object.
-  class Turn {
-   public:
-    Turn(Turn&&) = default;
-    Turn& operator=(Turn&&) = default;
-    ~Turn();
-
-   private:
-    friend class HostTurns;
-    explicit Turn(Descriptor file) : file_(std::move(file)) {}
-    Descriptor file_;
-  };
-
   /// Opens `path`, makes it where it is missing. The file may be removed once every process has
   /// opened it. `slots` >= 1, the same in all processes. EnvironmentError when that fails.
   HostTurns(const std::filesystem::path& path, int slots);
@@ -38,7 +38,8 @@ class HostTurns {
   /// Waits for a turn, an `alone` one if asked for, and nothing when `give_up`, which is asked
   /// every few milliseconds while there is none, says so. EnvironmentError when the system gives no
   /// locks.
-  [[nodiscard]] std::optional<Turn> wait(bool alone, const std::function<bool()>& give_up) const;
+  [[nodiscard]] std::optional<HostTurn> wait(bool alone,
+                                             const std::function<bool()>& give_up) const;
 
  private:
   std::string name_;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/seccomp.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -191,17 +190,6 @@ FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group) 
   // The host's name is nobody's business; the outcome does not matter to anyone.
   (void)sethostname("sandbox", 7);
   return drop_capabilities();
-}
-
-FailedStep install_filter(const std::vector<sock_filter>& filter) {
-  sock_fprog program{};
-  program.len = static_cast<unsigned short>(filter.size());
-  program.filter = const_cast<sock_filter*>(filter.data());
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    return failed("installing the seccomp filter");
-  }
-  return {};
 }
 
 }  // namespace jforge

@@ -17,7 +17,4 @@ struct FailedStep {
 /// capabilities. `user` and `group` are its ids outside. Allocates nothing.
 [[nodiscard]] FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group);
 
-/// In the child: no new privileges, then the filter. Allocates nothing.
-[[nodiscard]] FailedStep install_filter(const std::vector<sock_filter>& filter);
-
 }  // namespace jforge

@@ -23,7 +23,7 @@
 namespace jforge {
 namespace {
 
-constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
 constexpr unsigned kNobody = 65534;
 // Descriptors are first moved out of the way of every target.
 constexpr int kClear = 400;
@@ -113,11 +113,11 @@ void reset_signals(Start& start) {
   }
   umask(0077);
   reset_signals(start);
-  if (start.plan->namespaces != nullptr) {
-    start.failed = install_filter(start.plan->namespaces->filter);
-    if (start.failed.what != nullptr) {
-      _exit(127);
-    }
+  if (start.plan->program_descriptor) {
+    const int program = *start.plan->program_descriptor;
+    (void)fcntl(program, F_SETFD, FD_CLOEXEC);
+    (void)syscall(SYS_execveat, program, "", start.arguments, start.environment, AT_EMPTY_PATH);
+    give_up(start, "executing the sandbox's first process");
   }
   execve(start.plan->program.c_str(), start.arguments, start.environment);
   give_up(start, "executing the program");

@@ -3,10 +3,10 @@
 /// Starting one process from a large, many-threaded program without copying its memory: the child
 /// borrows the parent's memory until it executes, so everything it needs is made beforehand.
 
-#include <linux/filter.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,18 +32,19 @@ struct BindMount {
   bool device = false;
 };
 
-/// The file system and filter that the child makes for itself when no bubblewrap does.
+/// The file system that the child makes for itself when no bubblewrap does.
 struct NamespacePlan {
   std::vector<std::string> directories;  ///< To make, parents first; absolute, inside.
   std::vector<BindMount> binds;
   std::vector<std::pair<std::string, std::string>> links;  ///< Text and place of symbolic links.
   std::string work_directory;                              ///< Of tmpfs; the only writable place.
   std::string work_options;                                ///< "size=…,nr_inodes=…,mode=1777"
-  std::vector<sock_filter> filter;
 };
 
 struct StartPlan {
   std::string program;
+  /// Of the new process: when given, what is executed instead of the file `program`.
+  std::optional<int> program_descriptor;
   std::vector<std::string> arguments;       ///< With the program's name.
   std::vector<std::string> environment;     ///< "NAME=VALUE", all there will be.
   std::vector<DescriptorMove> descriptors;  ///< Sorted by `to`; all others are closed.

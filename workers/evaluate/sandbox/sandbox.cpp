@@ -1,10 +1,15 @@
 #include "workers/evaluate/sandbox/sandbox.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "workers/evaluate/sandbox/sandbox_init_image.h"
 #include "workers/evaluate/sandbox/sandbox_layout.h"
 #include "workers/evaluate/sandbox/sandbox_run.h"
 #include "workers/evaluate/sandbox/seccomp_filter.h"
@@ -14,6 +19,17 @@ namespace {
 
 // A probe may run on a machine that is busy with everything else.
 constexpr double kProbeSeconds = 60;
+
+/// sandbox_init_image() as a file that can be executed.
+Descriptor init_program() {
+  const std::string_view image = sandbox_init_image();
+  Descriptor file(memfd_create("jforge-sandbox-init", MFD_CLOEXEC));
+  if (file.get() < 0 || write(file.get(), image.data(), image.size()) != std::ssize(image)) {
+    throw EnvironmentError(
+        fmt::format("code sandbox: no memory for its first process: {}", std::strerror(errno)));
+  }
+  return file;
+}
 
 CodeRunRequest probe_request(std::string candidate, std::string check) {
   CodeRunRequest request;
@@ -26,20 +42,25 @@ CodeRunRequest probe_request(std::string candidate, std::string check) {
 
 }  // namespace
 
-Sandbox::Sandbox(const SandboxOptions& options) {
+SandboxSetup make_sandbox_setup(const SandboxOptions& options) {
   if (access(options.interpreter.c_str(), X_OK) != 0) {
     throw EnvironmentError(
         fmt::format("code sandbox: no interpreter at {}: apt-get install python3 python3-numpy",
                     options.interpreter.string()));
   }
-  setup_.bubblewrap_program = options.bubblewrap;
-  setup_.interpreter = options.interpreter;
-  setup_.interpreter_options = options.interpreter_options;
-  setup_.work_bytes = options.work_bytes;
-  setup_.value_bytes = options.value_bytes;
-  setup_.plan = make_namespace_plan(options.work_bytes);
-  setup_.plan.filter = make_seccomp_filter();
+  SandboxSetup setup;
+  setup.bubblewrap_program = options.bubblewrap;
+  setup.interpreter = options.interpreter;
+  setup.interpreter_options = options.interpreter_options;
+  setup.work_bytes = options.work_bytes;
+  setup.value_bytes = options.value_bytes;
+  setup.plan = make_namespace_plan(options.work_bytes);
+  setup.filter = make_seccomp_filter();
+  setup.init = init_program();
+  return setup;
+}
 
+Sandbox::Sandbox(const SandboxOptions& options) : setup_(make_sandbox_setup(options)) {
   const bool installed = access(options.bubblewrap.c_str(), X_OK) == 0;
   std::string refusal = "bubblewrap is not installed";
   if (options.kind != SandboxKind::namespaces && installed) {
@@ -59,6 +80,7 @@ Sandbox::Sandbox(const SandboxOptions& options) {
   }
   probe_numpy();
   setup_.cancelled = options.cancelled;
+  setup_.waiting = options.waiting;
 }
 
 std::string Sandbox::try_kind(SandboxKind kind) {

@@ -8,7 +8,9 @@
 /// to write to, no network, no capabilities, a seccomp filter (seccomp_filter.h), limits on memory,
 /// processor time, files, threads and output, and limits of wall-clock time kept from outside.
 /// It cannot start other processes. Standard output and error go nowhere. When run() returns, the
-/// process is gone, and with it everything it wrote. Should this process die, its sandboxes do too.
+/// process is gone, and with it everything it wrote. Should this process die, however that happens,
+/// or stop for good, its sandboxes end too: the first process of each (sandbox_init.c) is not the
+/// program, and ends it when the pipe from here closes or its own limit of time has passed.
 ///
 /// What a verdict rests on. The interpreter runs harness.py, which loads the program as a module,
 /// says so with a token, and only then gets a nonce and the check, and later the calls' arguments,
@@ -48,7 +50,13 @@ struct SandboxOptions {
   /// Asked several times a second while a program runs, from the thread that runs it; true ends the
   /// program. Not asked by the constructor.
   std::function<bool()> cancelled = {};
+  /// Called whenever `cancelled` is asked: a program runs, and its limits are kept.
+  std::function<void()> waiting = {};
 };
+
+/// What all runs with `options` have in common, but for the kind of sandbox. EnvironmentError when
+/// the interpreter is missing.
+[[nodiscard]] SandboxSetup make_sandbox_setup(const SandboxOptions& options);
 
 /// Thread-safe: every thread that calls run() has a process of its own.
 class Sandbox final : public CodeRunner {

@@ -73,7 +73,7 @@ NamespacePlan make_namespace_plan(std::int64_t work_bytes) {
 
 std::vector<std::string> bubblewrap_options(const NamespacePlan& plan, std::int64_t work_bytes,
                                             int info_descriptor, int block_descriptor,
-                                            int filter_descriptor) {
+                                            int init_descriptor) {
   std::vector<std::string> options{"--unshare-user",
                                    "--unshare-pid",
                                    "--unshare-net",
@@ -103,11 +103,11 @@ std::vector<std::string> bubblewrap_options(const NamespacePlan& plan, std::int6
   for (const auto& [text, place] : plan.links) {
     add({"--symlink", text, place});
   }
+  add({"--perms", "0555", "--file", std::to_string(init_descriptor), kInitPath});
   add({"--size", std::to_string(work_bytes), "--tmpfs", plan.work_directory});
   add({"--remount-ro", "/", "--chdir", plan.work_directory});
   add({"--info-fd", std::to_string(info_descriptor)});
   add({"--block-fd", std::to_string(block_descriptor)});
-  add({"--seccomp", std::to_string(filter_descriptor)});
   return options;
 }
 

@@ -13,7 +13,9 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "runtime/error.h"
 #include "workers/evaluate/sandbox/harness_source.h"
@@ -25,6 +27,8 @@ namespace {
 constexpr int kInfoDescriptor = 250;
 constexpr int kBlockDescriptor = 251;
 constexpr int kFilterDescriptor = 252;
+constexpr int kInitDescriptor = 253;
+constexpr int kLifelineDescriptor = 254;
 constexpr int kFirstHarnessDescriptor = 64;
 constexpr int kOpenFiles = 256;
 constexpr rlim_t kStackBytes = rlim_t{64} << 20;
@@ -89,6 +93,39 @@ pid_t child_pid_of(const std::string& info) {
   return pid;
 }
 
+/// The first child of a process; −1 when none can be found.
+pid_t child_of(pid_t process) {
+  std::ifstream children(fmt::format("/proc/{}/task/{}/children", process, process));
+  pid_t child = -1;
+  if (children >> child) {
+    return child;
+  }
+  // A kernel without that file.
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::ifstream status(entry->path() / "status");
+    for (std::string word; status >> word;) {
+      pid_t parent = -1;
+      if (word == "PPid:" && status >> parent && parent == process) {
+        return std::atoi(entry->path().filename().c_str());
+      }
+    }
+  }
+  return -1;
+}
+
+/// The same file with an offset of its own.
+Descriptor reopened(const Descriptor& file) {
+  const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+  Descriptor again(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (again.get() < 0) {
+    throw EnvironmentError(fmt::format(
+        "code sandbox: its first process's program cannot be opened: {}", std::strerror(errno)));
+  }
+  return again;
+}
+
 /// To the end, to a closing brace, or until nothing has come for `patience`.
 std::string read_some(const Descriptor& descriptor, std::chrono::milliseconds patience) {
   std::string text;
@@ -123,6 +160,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   Pipe block = make_pipe();
   Pipe filter = make_pipe();
   const Descriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const Descriptor init = reopened(setup.init);
   const std::array<int, 2> numbers = draw_descriptors();
 
   StartPlan plan;
@@ -138,24 +176,34 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
                       {null.get(), 1},
                       {errors.write.get(), 2},
                       {commands.read.get(), numbers[0]},
+                      // Its only writer is this process: the other end notices when it is gone.
+                      {commands.read.get(), kLifelineDescriptor},
+                      {filter.read.get(), kFilterDescriptor},
+                      {init.get(), kInitDescriptor},
                       {replies.write.get(), numbers[1]}};
   if (setup.bubblewrap) {
     plan.program = setup.bubblewrap_program.string();
     plan.arguments = bubblewrap_options(setup.plan, setup.work_bytes, kInfoDescriptor,
-                                        kBlockDescriptor, kFilterDescriptor);
+                                        kBlockDescriptor, kInitDescriptor);
     plan.arguments.insert(plan.arguments.begin(), "bwrap");
     plan.arguments.emplace_back("--");
+    plan.arguments.emplace_back(kInitPath);
     plan.descriptors.push_back({info.write.get(), kInfoDescriptor});
     plan.descriptors.push_back({block.read.get(), kBlockDescriptor});
-    plan.descriptors.push_back({filter.read.get(), kFilterDescriptor});
-    const std::size_t bytes = setup.plan.filter.size() * sizeof(sock_filter);
-    if (write(filter.write.get(), setup.plan.filter.data(), bytes) != static_cast<ssize_t>(bytes)) {
-      throw EnvironmentError("code sandbox: the filter could not be handed over");
-    }
-    filter.write.reset();
   } else {
-    plan.program = setup.interpreter.string();
+    plan.program_descriptor = kInitDescriptor;
     plan.namespaces = &setup.plan;
+    plan.arguments.emplace_back("init");
+  }
+  const std::size_t filter_bytes = setup.filter.size() * sizeof(sock_filter);
+  if (write(filter.write.get(), setup.filter.data(), filter_bytes) !=
+      static_cast<ssize_t>(filter_bytes)) {
+    throw EnvironmentError("code sandbox: the filter could not be handed over");
+  }
+  filter.write.reset();
+  for (const std::int64_t number : {std::int64_t{kFilterDescriptor},
+                                    std::int64_t{kLifelineDescriptor}, settings.wall_seconds}) {
+    plan.arguments.push_back(std::to_string(number));
   }
   plan.arguments.push_back(setup.interpreter.string());
   plan.arguments.insert(plan.arguments.end(), setup.interpreter_options.begin(),
@@ -179,7 +227,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   errors.write.reset();
   info.write.reset();
   try {
-    find_inner_process(std::move(info.read), std::move(block.write));
+    find_init(std::move(info.read), std::move(block.write));
   } catch (...) {
     kill_and_reap();
     throw;
@@ -188,21 +236,38 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
 
 SandboxProcess::~SandboxProcess() { kill_and_reap(); }
 
-void SandboxProcess::find_inner_process(Descriptor info, Descriptor block) {
-  interpreter_ = child_;
+void SandboxProcess::find_init(Descriptor info, Descriptor block) {
+  init_ = child_;
   if (bubblewrap_) {
     // Until `block` closes the process stays, so its id cannot have passed to another.
-    interpreter_ = child_pid_of(read_some(info, kStartPatience));
-    if (interpreter_ <= 0) {
+    init_ = child_pid_of(read_some(info, kStartPatience));
+    if (init_ <= 0) {
       throw EnvironmentError("code sandbox: bubblewrap did not start: " + start_message());
     }
   }
-  handle_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, interpreter_, 0)));
+  handle_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, init_, 0)));
   if (handle_.get() < 0) {
     throw EnvironmentError(
         fmt::format("code sandbox: no handle of the process: {}", std::strerror(errno)));
   }
   block.reset();
+}
+
+std::chrono::nanoseconds SandboxProcess::time_kept_waiting() {
+  // "TIME-ON-A-PROCESSOR TIME-KEPT-WAITING TURNS", in nanoseconds.
+  std::array<char, 96> text{};
+  const ssize_t got =
+      schedule_.get() < 0 ? -1 : pread(schedule_.get(), text.data(), text.size(), 0);
+  const std::string_view line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  const std::size_t begin = line.find(' ');
+  std::int64_t nanoseconds = 0;
+  // Nothing comes of a process that has ended: what was read before stands.
+  if (begin != std::string_view::npos &&
+      std::from_chars(line.data() + begin + 1, line.data() + line.size(), nanoseconds).ec ==
+          std::errc()) {
+    kept_waiting_ = std::chrono::nanoseconds(nanoseconds);
+  }
+  return kept_waiting_;
 }
 
 std::string SandboxProcess::start_message() {
@@ -218,6 +283,12 @@ std::string SandboxProcess::start_message() {
 
 void SandboxProcess::started() {
   errors_.reset();
+  interpreter_ = child_of(init_);
+  if (interpreter_ <= 0) {
+    throw EnvironmentError("code sandbox: the interpreter's process cannot be found in /proc");
+  }
+  schedule_ = Descriptor(
+      open(fmt::format("/proc/{}/schedstat", interpreter_).c_str(), O_RDONLY | O_CLOEXEC));
   const std::string path = fmt::format("/proc/{}/oom_score_adj", interpreter_);
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) {
@@ -255,7 +326,7 @@ ProcessEnd SandboxProcess::reap() noexcept {
     end.signal = WTERMSIG(status);
   } else {
     end.exit_code = WEXITSTATUS(status);
-    if (bubblewrap_ && end.exit_code > 128) {
+    if (end.exit_code > 128) {
       end.signal = std::exchange(end.exit_code, -1) - 128;
     }
   }
@@ -272,7 +343,7 @@ void SandboxProcess::kill_and_reap() noexcept {
   }
   if (handle_.get() >= 0) {
     (void)syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0);
-    // The interpreter is the first process of its namespace: when it is gone, so are all others.
+    // When the first process of a namespace is gone, so are all others.
     pollfd polled{handle_.get(), POLLIN, 0};
     while (poll(&polled, 1, -1) < 0 && errno == EINTR) {
     }

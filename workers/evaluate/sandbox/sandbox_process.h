@@ -2,6 +2,7 @@
 
 /// One interpreter in its sandbox, from start to end.
 
+#include <linux/filter.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -44,13 +45,18 @@ struct SandboxSetup {
   std::int64_t work_bytes = 0;
   std::int64_t value_bytes = 0;
   NamespacePlan plan;
+  std::vector<sock_filter> filter;
+  Descriptor init;                  ///< A file that holds sandbox_init_image().
   std::function<bool()> cancelled;  ///< See SandboxOptions.
+  std::function<void()> waiting;    ///< See SandboxOptions.
 };
 
 /// What one run asks for.
 struct ProcessSettings {
   std::int64_t memory_bytes = 0;
   std::int64_t cpu_seconds = 0;
+  std::int64_t wall_seconds =
+      0;  ///< Kept inside, for when this process cannot keep its own limits.
   std::uint32_t hash_seed = 0;
 };
 
@@ -76,15 +82,18 @@ class SandboxProcess {
   /// What the start said on standard error so far, in one line.
   [[nodiscard]] std::string start_message();
   /// The harness is there: its standard error is no longer of interest, and if memory runs out it
-  /// is to be the first to go.
+  /// is to be the first to go. EnvironmentError when its process cannot be found.
   void started();
+  /// How long its main thread has been ready to run and had no processor: others' load, not its own
+  /// doing. Zero where the kernel keeps no such account. A wait that is not over yet is not in it.
+  [[nodiscard]] std::chrono::nanoseconds time_kept_waiting();
   /// Whether the process has one thread, as seen from outside.
   [[nodiscard]] bool has_one_thread() const;
   /// How it ended, if it does so within `patience`.
   [[nodiscard]] std::optional<ProcessEnd> wait(std::chrono::milliseconds patience);
 
  private:
-  void find_inner_process(Descriptor info, Descriptor block);
+  void find_init(Descriptor info, Descriptor block);
   void kill_and_reap() noexcept;
   [[nodiscard]] ProcessEnd reap() noexcept;
 
@@ -93,9 +102,12 @@ class SandboxProcess {
   Descriptor command_;
   Descriptor reply_;
   Descriptor errors_;
-  Descriptor handle_;  ///< pidfd of the interpreter.
-  pid_t child_ = -1;   ///< Ours to wait for: the interpreter or bubblewrap.
-  pid_t interpreter_ = -1;
+  Descriptor handle_;  ///< pidfd of the sandbox's first process, with which all others go.
+  pid_t child_ = -1;   ///< Ours to wait for: that process or bubblewrap.
+  pid_t init_ = -1;
+  pid_t interpreter_ = -1;  ///< Its child; known once started.
+  Descriptor schedule_;     ///< The interpreter's schedstat, once started.
+  std::chrono::nanoseconds kept_waiting_{0};
 };
 
 }  // namespace jforge

@@ -21,13 +21,12 @@ constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kReasonBytes = 400;
 constexpr std::int64_t kSourceBytes = std::int64_t{256} << 20;
 constexpr std::chrono::seconds kStartLimit{60};
+// By which the sandbox's own limit of wall-clock time is above ours, which begins only when it has
+// started and stands still while the program waits for a processor.
+constexpr std::int64_t kOwnLimitMargin = 120;
+constexpr std::int64_t kOwnLimitFactor = 20;
 // A process that closed its channel, or a thread that ended, may take a moment to be gone.
 constexpr std::chrono::milliseconds kEndPatience{2000};
-
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(std::min(seconds, 1e8)));
-}
 
 std::string draw_secret() {
   std::string secret(kSecretBytes, '\0');
@@ -68,10 +67,13 @@ class SandboxRun {
         process_(setup,
                  {request.memory_bytes,
                   static_cast<std::int64_t>(std::ceil(std::min(request.total_seconds, 1e8))) + 2,
+                  kOwnLimitFactor * static_cast<std::int64_t>(
+                                        std::ceil(std::min(request.total_seconds, 1e8))) +
+                      kOwnLimitMargin,
                   request.hash_seed},
                  request.entry_point),
         channel_(process_.command(), process_.reply(), static_cast<std::size_t>(setup.value_bytes),
-                 setup.cancelled) {}
+                 setup.cancelled, setup.waiting, [this] { return now(); }) {}
 
   CodeRunResult run(std::string* python_version) {
     start(python_version);
@@ -82,9 +84,19 @@ class SandboxRun {
   }
 
  private:
+  /// The program's own time, by which all its limits are kept: it stands still while the program
+  /// waits for a processor, so that a busy machine times nobody out. Sleep is the program's own.
+  Clock::time_point now() {
+    return Clock::now() - std::chrono::duration_cast<Clock::duration>(process_.time_kept_waiting());
+  }
+  Clock::time_point after(double seconds) {
+    return now() + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(std::min(seconds, 1e8)));
+  }
+
   void start(std::string* python_version) {
     HarnessFrame frame;
-    const ChannelOutcome outcome = channel_.receive(frame, Clock::now() + kStartLimit);
+    const ChannelOutcome outcome = channel_.receive(frame, now() + kStartLimit);
     if (outcome != ChannelOutcome::ok || frame.kind != 'R') {
       throw EnvironmentError("code sandbox: the interpreter did not start: " +
                              process_.start_message());
@@ -137,11 +149,11 @@ class SandboxRun {
       if (!send('C', request_.calls[call], {}, total_, place) || !receive('A', total_, place)) {
         return false;
       }
-      const Clock::time_point begin = Clock::now();
+      const Clock::time_point begin = now();
       if (!receive('V', after(seconds), place)) {
         return false;
       }
-      const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double taken = std::max(0.0, std::chrono::duration<double>(now() - begin).count());
       if (sink_ && !sink_(static_cast<std::int64_t>(call), frame_.payload)) {
         return fail(fmt::format("value of call {} not accepted", call));
       }

@@ -5,6 +5,7 @@
 #include <seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -163,9 +164,14 @@ std::vector<sock_filter> make_seccomp_filter() {
   }
   // The C library falls back to clone, whose flags a filter can read.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), "clone3");
-  filter.add(SCMP_ACT_ERRNO(EPERM), "clone", SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
-  filter.add(SCMP_ACT_ERRNO(EPERM), "socket", SCMP_A0(SCMP_CMP_NE, AF_UNIX));
-  for (const unsigned long request : {TIOCSTI, TIOCLINUX}) {
+  filter.add(SCMP_ACT_ERRNO(EPERM), "clone",
+             SCMP_A0(SCMP_CMP_MASKED_EQ, std::uint64_t{CLONE_THREAD}, std::uint64_t{0}));
+  filter.add(SCMP_ACT_ERRNO(EPERM), "socket",
+             SCMP_A0(SCMP_CMP_NE, std::uint64_t{AF_UNIX}, std::uint64_t{0}));
+  // By which a process would survive its parent. The kernel looks at the lower half alone.
+  filter.add(SCMP_ACT_ERRNO(EPERM), "prctl",
+             SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffUL, std::uint64_t{PR_SET_PDEATHSIG}));
+  for (const auto request : {std::uint64_t{TIOCSTI}, std::uint64_t{TIOCLINUX}}) {
     filter.add(SCMP_ACT_ERRNO(EPERM), "ioctl", SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffUL, request));
   }
   return filter.program();

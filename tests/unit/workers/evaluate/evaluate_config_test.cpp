@@ -55,6 +55,9 @@ TEST(EvaluateConfig, EveryBadValueIsRefusedByItsKey) {
                  "evaluate.blocks_size");
   expect_refused([](auto& c) { c.limit = 0; }, "evaluate.limit");
   expect_refused([](auto& c) { c.batch_prompts = 0; }, "evaluate.batch_prompts");
+  expect_refused([](auto& c) { c.speed_problems = -1; }, "evaluate.speed_problems is -1");
+  expect_refused([](auto& c) { c.speed_repeats = 1; }, "evaluate.speed_repeats is 1");
+  expect_refused([](auto& c) { c.speed_repeats = 1001; }, "evaluate.speed_repeats is 1001");
   expect_refused([](auto& c) { c.tasks = {"gsm8k", "chess"}; }, "evaluate.tasks: unknown task");
   expect_refused([](auto& c) { c.tasks = {"gsm8k", "gsm8k"}; }, "named twice");
   expect_refused([](auto& c) { c.methods = {"ar", "magic"}; }, "evaluate.methods: unknown");
@@ -105,15 +108,15 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
 TEST(DecodingMethod, MakesTheDecoderItNames) {
   const DecodingSettings config{{"block_size", std::int64_t{7}}};
   const DecodeRequest request{.id = 11, .prompt = {1, 2, 3}, .max_new_tokens = 20};
-  // Greedy prefills all but the last prompt token, Jacobi all of them and then drafts n.
-  const auto greedy = make_decoding_method("ar", config, 0).make(request);
-  EXPECT_EQ(greedy->pending().size(), 2U);
-  const auto jacobi = make_decoding_method("jacobi", config, 0).make(request);
-  EXPECT_EQ(jacobi->pending().size(), 3U);
+  // Both prefill the whole prompt; then greedy forwards one token, Jacobi a draft of n.
   const TokenId first = 9;
-  jacobi->advance(std::span(&first, 1));
-  EXPECT_EQ(jacobi->pending().size(), 7U);
-  EXPECT_EQ(jacobi->pending().front(), first);
+  for (const auto& [name, rows] : {std::pair("ar", 1U), std::pair("jacobi", 7U)}) {
+    const auto decoder = make_decoding_method(name, config, 0).make(request);
+    EXPECT_EQ(decoder->pending().size(), 3U);
+    decoder->advance(std::span(&first, 1));
+    EXPECT_EQ(decoder->pending().size(), rows) << name;
+    EXPECT_EQ(decoder->pending().front(), first);
+  }
 }
 
 TEST(DecodingMethod, MissingSettingsAreTheDefaults) {

@@ -18,9 +18,10 @@
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
+#include "tests/support/tiny_config.h"
 #include "workers/evaluate/evaluator.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 inline void write_text(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::create_directories(path.parent_path());
@@ -97,13 +98,8 @@ class RandomModel {
 
  private:
   static TransformerConfig make_config(std::int64_t positions) {
-    TransformerConfig config;
-    config.vocabulary_size = 310;
-    config.hidden_size = 32;
-    config.intermediate_size = 48;
-    config.num_layers = 2;
-    config.num_heads = 4;
-    config.num_kv_heads = 2;
+    TransformerConfig config = tiny_config();
+    config.vocabulary_size = 310;  // The test tokenizer's, and some that it lacks.
     config.max_position_embeddings = positions;
     // Many ends of sequence, so that some random completions meet one.
     config.eos_ids = {302};
@@ -118,4 +114,4 @@ class RandomModel {
   std::vector<float> values_;
 };
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

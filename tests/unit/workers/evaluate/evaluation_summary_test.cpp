@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "runtime/error.h"
 #include "tests/support/temporary_directory.h"
@@ -13,10 +12,10 @@
 namespace jforge {
 namespace {
 
+using test::read_text;
+using test::TemporaryDirectory;
+using test::write_text;
 using ::testing::HasSubstr;
-using testing::read_text;
-using testing::TemporaryDirectory;
-using testing::write_text;
 using Json = nlohmann::ordered_json;
 
 TimedSample sample(std::int64_t index, std::int64_t tokens, std::int64_t forwards,
@@ -51,9 +50,10 @@ TEST(Summary, FiguresOfHandMadeSamples) {
   EXPECT_EQ(figures.at("forwards"), 13);
   EXPECT_EQ(figures.at("stopped_by_eos"), 2);
   EXPECT_EQ(figures.at("timeouts"), 1);
-  EXPECT_DOUBLE_EQ(figures.at("tpf"), 50.0 / 13.0);
-  EXPECT_DOUBLE_EQ(figures.at("tpf_mean"), (2.0 + 6.0 + 3.0) / 3.0);
-  EXPECT_DOUBLE_EQ(figures.at("tokens_per_second"), 50.0 / 4.0);
+  EXPECT_DOUBLE_EQ(figures.at("tpf"), 46.0 / 13.0);
+  EXPECT_DOUBLE_EQ(figures.at("tpf_mean"), (9.0 / 5 + 29.0 / 5 + 8.0 / 3) / 3.0);
+  EXPECT_DOUBLE_EQ(figures.at("tpf_with_prefill"), 50.0 / 17.0);
+  EXPECT_DOUBLE_EQ(figures.at("tokens_per_second"), 46.0 / 4.0);
   EXPECT_DOUBLE_EQ(figures.at("tokens_per_second_with_prefill"), 50.0 / 7.0);
 }
 
@@ -78,96 +78,54 @@ TEST(Summary, FiguresThatDoNotExistAreNull) {
   EXPECT_THROW((void)summarise_samples({}, 42), InternalError);
 }
 
-std::vector<double> values(std::size_t count, std::size_t ones) {
-  std::vector<double> result(count, 0.0);
-  std::fill_n(result.begin(), ones, 1.0);
-  return result;
-}
-
-TEST(Bootstrap, IntervalIsThatOfTheBinomialDistribution) {
-  const BootstrapInterval interval = bootstrap_mean(values(400, 300), 42);
-  EXPECT_DOUBLE_EQ(interval.mean, 0.75);
-  // 1.96 · sqrt(0.75 · 0.25 / 400) = 0.0424
-  EXPECT_NEAR(interval.low, 0.75 - 0.0424, 0.006);
-  EXPECT_NEAR(interval.high, 0.75 + 0.0424, 0.006);
-}
-
-TEST(Bootstrap, EqualDataGiveEqualFiguresAndSeedsDiffer) {
-  const BootstrapInterval first = bootstrap_mean(values(50, 20), 1);
-  const BootstrapInterval again = bootstrap_mean(values(50, 20), 1);
-  EXPECT_EQ(first.low, again.low);
-  EXPECT_EQ(first.high, again.high);
-  EXPECT_LT(first.low, first.mean);
-  EXPECT_GT(first.high, first.mean);
-  EXPECT_THROW((void)bootstrap_mean({}, 1), InternalError);
-}
-
-TEST(Bootstrap, AllOrNothingHasNoSpread) {
-  for (const double value : {0.0, 1.0}) {
-    const BootstrapInterval interval = bootstrap_mean(std::vector<double>(9, value), 42);
-    EXPECT_EQ(interval.low, value);
-    EXPECT_EQ(interval.mean, value);
-    EXPECT_EQ(interval.high, value);
-  }
-}
-
-TEST(TpfRatio, IsPairedByProblem) {
-  std::vector<SampleRecord> ar;
-  std::vector<SampleRecord> twice;
-  std::vector<SampleRecord> mixed;
-  for (std::int64_t i = 0; i < 40; ++i) {
-    // Problems of very different lengths: only pairing leaves the ratio without spread.
-    const std::int64_t tokens = 2 + 12 * (i % 9);
-    ar.push_back(sample(i, tokens, tokens, "", {}).record);
-    twice.push_back(sample(i, tokens, tokens / 2, "", {}).record);
-    mixed.push_back(sample(i, tokens, i % 2 == 0 ? tokens / 2 : tokens, "", {}).record);
-  }
-  const auto constant = bootstrap_tpf_ratio(ar, twice, 42);
-  ASSERT_TRUE(constant.has_value());
-  EXPECT_DOUBLE_EQ(constant->low, 2.0);
-  EXPECT_DOUBLE_EQ(constant->mean, 2.0);
-  EXPECT_DOUBLE_EQ(constant->high, 2.0);
-  const auto spread = bootstrap_tpf_ratio(ar, mixed, 42);
-  ASSERT_TRUE(spread.has_value());
-  EXPECT_LT(spread->low, spread->mean);
-  EXPECT_GT(spread->high, spread->mean);
-  EXPECT_GT(spread->low, 1.0);
-  EXPECT_LT(spread->high, 2.0);
-}
-
-TEST(TpfRatio, NeedsForwardsAndTheSameProblems) {
-  const std::vector<SampleRecord> ar = {sample(0, 5, 5, "", {}).record};
-  EXPECT_FALSE(bootstrap_tpf_ratio(ar, {sample(0, 1, 0, "", {}).record}, 42).has_value());
-  EXPECT_THROW((void)bootstrap_tpf_ratio(ar, {}, 42), InternalError);
-  EXPECT_THROW((void)bootstrap_tpf_ratio(ar, {sample(1, 5, 5, "", {}).record}, 42), InternalError);
-}
-
-// Share of the k-subsets of n samples, the first `right` of them right, that hold a right one.
-double enumerated_pass_at_k(int n, int right, int k) {
-  int subsets = 0;
-  int passing = 0;
-  for (unsigned bits = 0; bits < (1U << n); ++bits) {
-    if (std::popcount(bits) == k) {
-      subsets += 1;
-      passing += (bits & ((1U << right) - 1)) != 0 ? 1 : 0;
+TEST(BootstrapTpf, IntervalHoldsTheObservedFigureAndNarrows) {
+  const auto width = [](std::int64_t problems) {
+    std::vector<DecodingCost> costs;
+    for (std::int64_t i = 0; i < problems; ++i) {
+      costs.push_back({.sequences = 1, .tokens = 41, .forwards = i % 2 == 0 ? 10 : 20});
     }
-  }
-  return static_cast<double>(passing) / subsets;
+    const auto tpf = bootstrap_tpf(costs, 42);
+    EXPECT_DOUBLE_EQ(tpf->observed, 80.0 / 30.0);
+    EXPECT_LT(tpf->low, tpf->observed);
+    EXPECT_GT(tpf->high, tpf->observed);
+    EXPECT_GE(tpf->low, 2.0);
+    EXPECT_LE(tpf->high, 4.0);
+    EXPECT_EQ(bootstrap_tpf(costs, 42)->low, tpf->low) << "equal data, equal figures";
+    return tpf->high - tpf->low;
+  };
+  // By the delta method ± 1.96 · 2.667 · (5 / 15) / sqrt(n).
+  EXPECT_NEAR(width(400), 2 * 1.96 * 2.667 / 3 / 20, 0.02);
+  EXPECT_NEAR(width(400) / width(1600), 2, 0.2);
 }
 
-TEST(PassAtK, IsTheShareOfSubsetsThatPass) {
-  for (int n = 1; n <= 7; ++n) {
-    for (int right = 0; right <= n; ++right) {
-      for (int k = 1; k <= n; ++k) {
-        EXPECT_NEAR(pass_at_k(n, right, k), enumerated_pass_at_k(n, right, k), 1e-12)
-            << n << " " << right << " " << k;
-      }
-    }
+/// One token a pass whatever was chosen; forwards alone, of which a problem may have none, count.
+TEST(BootstrapTpf, ArHasNoSpreadAndNoForwardNoFigure) {
+  const std::vector<DecodingCost> ar = {{.sequences = 1, .tokens = 5, .forwards = 4},
+                                        {.sequences = 1, .tokens = 50, .forwards = 49},
+                                        {.sequences = 1, .tokens = 1, .forwards = 0}};
+  const auto tpf = bootstrap_tpf(ar, 42);
+  ASSERT_TRUE(tpf.has_value());
+  EXPECT_EQ(tpf->low, 1.0);
+  EXPECT_EQ(tpf->high, 1.0);
+  EXPECT_FALSE(bootstrap_tpf(std::span(ar).last(1), 42).has_value());
+  EXPECT_FALSE(bootstrap_tpf({}, 42).has_value());
+}
+
+TEST(Summary, AccuracyIntervalsDoNotCollapse) {
+  std::vector<TimedSample> samples;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    samples.push_back(sample(i, 4, 2, "pass", {}));
   }
-  EXPECT_EQ(pass_at_k(1, 1, 1), 1.0);
-  EXPECT_EQ(pass_at_k(1, 0, 1), 0.0);
-  EXPECT_THROW((void)pass_at_k(3, 1, 4), InternalError);
-  EXPECT_THROW((void)pass_at_k(3, 4, 1), InternalError);
+  const Json all = summarise_samples(samples, 42);
+  EXPECT_EQ(all.at("accuracy"), 1.0);
+  EXPECT_EQ(all.at("accuracy_high"), 1.0);
+  EXPECT_NEAR(all.at("accuracy_low"), 1 - 0.1611, 1e-4);
+  for (TimedSample& one : samples) {
+    one.record.verdict = "fail";
+  }
+  const Json none = summarise_samples(samples, 42);
+  EXPECT_EQ(none.at("accuracy_low"), 0.0);
+  EXPECT_NEAR(none.at("accuracy_high"), 0.1611, 1e-4);
 }
 
 TEST(Summary, SeveralSamplesOfAProblem) {
@@ -182,9 +140,8 @@ TEST(Summary, SeveralSamplesOfAProblem) {
   EXPECT_EQ(figures.at("samples_per_problem"), 5);
   EXPECT_EQ(figures.at("tokens"), 40);
   EXPECT_NEAR(figures.at("accuracy"), (0.2 + 1.0) / 2, 1e-12);
-  EXPECT_NEAR(figures.at("pass_at").at("2"), (0.4 + 1.0) / 2, 1e-12);
-  EXPECT_NEAR(figures.at("pass_at").at("5"), 1.0, 1e-12);
-  EXPECT_FALSE(figures.at("pass_at").contains("10"));
+  // Two problems, however many samples.
+  EXPECT_LT(figures.at("accuracy_low"), 0.2);
   samples.pop_back();
   EXPECT_THROW((void)summarise_samples(samples, 42), InternalError);
 }
@@ -197,6 +154,22 @@ TEST(Summary, BaseTestsHaveAnAccuracyOfTheirOwn) {
   samples[1].record.base_verdict = "pass";
   EXPECT_EQ(summarise_samples(samples, 42).at("base_accuracy"), 1.0);
   EXPECT_EQ(summarise_samples(samples, 42).at("accuracy"), 0.5);
+}
+
+TEST(Summary, EveryRuleHasAnAccuracyOfItsOwn) {
+  std::vector<TimedSample> samples = {sample(0, 1, 1, "fail", {}), sample(1, 1, 1, "pass", {}),
+                                      sample(2, 1, 1, "fail", {}), sample(3, 1, 1, "fail", {})};
+  EXPECT_FALSE(summarise_samples(samples, 42).contains("rule_accuracy"));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].record.rules = {{"string", i == 1}, {"value", i != 2}};
+  }
+  const Json figures = summarise_samples(samples, 42);
+  EXPECT_EQ(figures.at("rule_accuracy").dump(), R"({"string":0.25,"value":0.75})");
+  EXPECT_EQ(figures.at("accuracy"), 0.25);
+  samples[3].record.rules.pop_back();
+  EXPECT_THROW((void)summarise_samples(samples, 42), InternalError);
+  samples[3].record.rules.emplace_back("other", true);
+  EXPECT_THROW((void)summarise_samples(samples, 42), InternalError);
 }
 
 TEST(Disagreements, CountsDifferingTokens) {

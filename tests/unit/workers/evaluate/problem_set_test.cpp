@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 class ProblemSetTest : public ::testing::Test {
  protected:
   ProblemSetTest() {
-    testing::write_byte_tokenizer(directory_.path());
-    testing::write_benchmark(directory_.path(), {"1", "2", "3", "4"});
+    test::write_byte_tokenizer(directory_.path());
+    test::write_benchmark(directory_.path(), {"1", "2", "3", "4"});
     config_.tasks = {"gsm8k"};
     config_.prompt_style = "plain";
     config_.data = directory_.path();
@@ -26,7 +26,7 @@ class ProblemSetTest : public ::testing::Test {
                             ChatTemplate::load(directory_.path(), true), vocabulary);
   }
 
-  testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   EvaluateConfig config_;
 };
 
@@ -68,7 +68,7 @@ TEST_F(ProblemSetTest, LimitTakesTheFirst) {
 
 TEST_F(ProblemSetTest, HashesFollowQuestionsAnswersAndTemplates) {
   const ProblemSet before = load();
-  testing::write_benchmark(directory_.path(), {"1", "2", "30", "4"});
+  test::write_benchmark(directory_.path(), {"1", "2", "30", "4"});
   const ProblemSet after = load();
   EXPECT_EQ(before.problems[1].hash, after.problems[1].hash);
   EXPECT_NE(before.problems[2].hash, after.problems[2].hash);

@@ -33,6 +33,7 @@ class FakeTask final : public Task {
                               CodeRunner* runner) const override {
     Verdict verdict;
     verdict.answer = answer;
+    verdict.rules = {{"length", answer->size() > 2}};
     if (record.id == "broken") {
       throw DataError("the record has no answer");
     }
@@ -106,6 +107,7 @@ TEST(SampleGrader, OtherTasksAreGradedAtOnceAndNeedNoRunner) {
   const auto graded = grader.take();
   ASSERT_EQ(graded.size(), 1U);
   EXPECT_EQ(graded[0].sample.record.answer, "one");
+  EXPECT_EQ(graded[0].sample.record.rules, (decltype(Verdict::rules){{"length", true}}));
   EXPECT_FALSE(graded[0].sample.record.base_verdict.has_value());
   EXPECT_FALSE(grader.pending());
 }

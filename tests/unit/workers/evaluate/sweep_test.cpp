@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "runtime/error.h"
+#include "runtime/text_seal.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
 #include "workers/evaluate/evaluation_summary.h"
@@ -13,11 +14,11 @@
 namespace jforge {
 namespace {
 
+using test::read_text;
+using test::TemporaryDirectory;
+using test::write_text;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::read_text;
-using testing::TemporaryDirectory;
-using testing::write_text;
 using Json = nlohmann::ordered_json;
 
 SweepConfig two_blocks() {
@@ -91,7 +92,9 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
   }
   const Json written =
       write_sweep(sweep, {"gsm8k", "gsm8k:cot_boxed"}, "m", directory.path(), nullptr);
-  const Json json = Json::parse(read_text(directory / "sweep.json"));
+  verify_sealed(directory / "sweep.json");
+  Json json = Json::parse(read_text(directory / "sweep.json"));
+  json.erase("checksum");
   EXPECT_EQ(json, written);
   EXPECT_EQ(json.at("model"), "m");
   EXPECT_EQ(json.at("task"), "gsm8k");

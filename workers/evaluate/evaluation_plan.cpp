@@ -1,0 +1,196 @@
+#include "workers/evaluate/evaluation_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "data/tokenizer/chat_template.h"
+#include "runtime/bounded_json.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
+#include "runtime/error.h"
+#include "runtime/stop_signal.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Part of every sample's settings: raise it when the records' meaning changes.
+constexpr int kRecordVersion = 3;
+
+/// The model, whose name can be a folder's, of a valid configuration.
+const ModelUnderTest& checked(const EvaluateConfig& config, const ModelUnderTest& model) {
+  config.validate();
+  if (model.name.empty() || model.name == "." || model.name == ".." ||
+      model.name.find('/') != std::string::npos) {
+    throw ConfigError(
+        fmt::format("\"{}\" cannot name a model in the evaluation's files", model.name));
+  }
+  return model;
+}
+
+std::string hash_of_weights(const ModelUnderTest& model) {
+  std::uint64_t hash = 0;
+  for (const ParameterEntry& entry : model.table.entries()) {
+    const auto values = model.table.tensor(model.weights, entry.name).span<float>();
+    hash = hash64(std::as_bytes(values), hash64(entry.name, hash));
+  }
+  return hash_hex(hash);
+}
+
+Json architecture(const TransformerConfig& config) {
+  return {{"vocabulary_size", config.vocabulary_size},
+          {"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"num_layers", config.num_layers},
+          {"num_heads", config.num_heads},
+          {"num_kv_heads", config.num_kv_heads},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"rope_theta", config.rope_theta},
+          {"tied", config.tie_word_embeddings},
+          {"eos_ids", config.eos_ids}};
+}
+
+/// What rank 0 found and all ranks act on.
+std::string plans_to_text(const std::vector<MethodRun>& runs) {
+  Json plans = Json::array();
+  for (const MethodRun& run : runs) {
+    plans.push_back({{"current", run.current}, {"attempt", run.attempt}, {"done", run.done}});
+  }
+  return plans.dump();
+}
+
+void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
+  const Json plans = parse_bounded_json<Json>(text, "rank 0's plans");
+  expect(plans.size() == runs.size(), "rank 0 evaluates other methods");
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i].current = plans[i].at("current").get<bool>();
+    runs[i].attempt = json_integer<std::int64_t>(plans[i].at("attempt"));
+    runs[i].done = plans[i].at("done").get<std::vector<PromptId>>();
+  }
+}
+
+}  // namespace
+
+EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
+                               const ModelUnderTest& model, bool force_chatml,
+                               const std::filesystem::path& model_directory)
+    : model_(checked(config, model)),
+      methods_(std::move(methods)),
+      tokenizer_(BytePairTokenizer::load(model.directory)) {
+  const ChatTemplate chat_template = ChatTemplate::load(model.directory, force_chatml);
+  for (const std::string& entry : config.tasks) {
+    sets_.push_back(
+        load_problem_set(entry, config, tokenizer_, chat_template, model.config.vocabulary_size));
+    check_capacity(sets_.back());
+  }
+  weights_hash_ = hash_of_weights(model);
+  make_runs(model_directory);
+}
+
+void EvaluationPlan::check_capacity(const ProblemSet& set) {
+  for (const DecodingMethod& method : methods_) {
+    for (const Problem& problem : set.problems) {
+      const std::int64_t positions =
+          method.make(set.request(problem.index, model_.config.eos_ids))->max_positions();
+      if (positions > model_.config.max_position_embeddings) {
+        throw DataError(fmt::format(
+            "problem {}: a prompt of {} tokens and {} new ones need {} positions, the model has "
+            "{}; lower evaluate.max_new_tokens",
+            problem.record.id, problem.prompt.size(), set.max_new_tokens, positions,
+            model_.config.max_position_embeddings));
+      }
+      capacity_ = std::max(capacity_, positions);
+    }
+  }
+}
+
+void EvaluationPlan::make_runs(const std::filesystem::path& model_directory) {
+  std::set<std::string> stems;
+  for (const ProblemSet& set : sets_) {
+    for (const DecodingMethod& method : methods_) {
+      runs_.push_back({set, method, settings_of(set, method),
+                       SampleFiles(model_directory, set.choice.label, method.label)});
+      if (!stems.insert(runs_.back().files.stem()).second) {
+        throw ConfigError(fmt::format("{} and {} would write the same file twice: {}",
+                                      set.choice.label, method.label,
+                                      runs_.back().files.merged().filename().string()));
+      }
+    }
+  }
+}
+
+std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMethod& method) const {
+  const Json settings{{"version", kRecordVersion},
+                      {"weights", weights_hash_},
+                      {"architecture", architecture(model_.config)},
+                      {"tokenizer", tokenizer_.content_hash()},
+                      {"task", set.task->version()},
+                      {"problems", set.hash},
+                      {"max_new_tokens", set.max_new_tokens},
+                      {"method", method.name},
+                      {"samples_per_problem", method.samples_per_problem},
+                      {"method_settings", method.settings}};
+  return hash_hex(hash64(settings.dump()));
+}
+
+void EvaluationPlan::expect_same(const Communicator& comm) const {
+  std::string mine = weights_hash_;
+  for (const ProblemSet& set : sets_) {
+    mine += " " + set.hash;
+  }
+  const std::string roots = broadcast_text(comm, mine, 0);
+  together(comm, [&] {
+    if (mine != roots) {
+      throw DataError(
+          "evaluation: this rank has other weights, tokenizer or benchmark files than rank 0; all "
+          "ranks must see the same directories");
+    }
+  });
+}
+
+bool EvaluationPlan::find_open_work(const Communicator& comm, const EvaluationStore& store,
+                                    bool refuse_other_weights) {
+  std::string text;
+  const bool stop = agree(comm, stop_requested(), [&] {
+    if (comm.rank() == 0) {
+      store.claim(weights_hash_, model_.directory, refuse_other_weights);
+      for (MethodRun& run : runs_) {
+        store.plan(run);
+      }
+      text = plans_to_text(runs_);
+    }
+  });
+  if (!stop) {
+    take_plans(broadcast_text(comm, text, 0), runs_);
+  }
+  return stop;
+}
+
+std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet& kernels,
+                                                                       MemoryAccount& account,
+                                                                       std::int32_t slots) const {
+  return std::make_unique<InferenceTransformer>(
+      model_.config, model_.table, model_.weights, kernels, account,
+      InferenceTransformer::Options{.num_slots = slots,
+                                    .slot_capacity = static_cast<std::int32_t>(capacity_)});
+}
+
+std::vector<std::vector<const MethodRun*>> EvaluationPlan::runs_by_task() const {
+  std::vector<std::vector<const MethodRun*>> tasks;
+  for (std::size_t begin = 0; begin < runs_.size(); begin += methods_.size()) {
+    auto& task = tasks.emplace_back();
+    for (std::size_t i = begin; i < begin + methods_.size(); ++i) {
+      task.push_back(&runs_[i]);
+    }
+  }
+  return tasks;
+}
+
+}  // namespace jforge

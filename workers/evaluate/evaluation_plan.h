@@ -1,0 +1,71 @@
+#pragma once
+
+/// What an evaluation consists of: tasks × methods of one model, and what of each is left to do.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "model/transformer/inference_transformer.h"
+#include "runtime/comm/mpi_session.h"
+#include "workers/evaluate/decoding_method.h"
+#include "workers/evaluate/evaluate_config.h"
+#include "workers/evaluate/evaluation_store.h"
+#include "workers/evaluate/evaluator.h"
+#include "workers/evaluate/problem_set.h"
+
+namespace jforge {
+
+/// Equal on every rank. Its runs refer to the methods and problem sets that it holds.
+class EvaluationPlan {
+ public:
+  /// Local. Reads tokenizer and problems; every problem must fit the model's positions under every
+  /// method. `model_directory` is where the model's results lie. Throws ConfigError and DataError
+  /// as evaluate_model().
+  EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
+                 const ModelUnderTest& model, bool force_chatml,
+                 const std::filesystem::path& model_directory);
+  EvaluationPlan(const EvaluationPlan&) = delete;
+  EvaluationPlan& operator=(const EvaluationPlan&) = delete;
+
+  /// Collective. Throws DataError where a rank has read something else than rank 0.
+  void expect_same(const Communicator& comm) const;
+  /// Collective. Rank 0 finds out what is left of each run; all ranks hold it then. True when a
+  /// stop was asked for.
+  [[nodiscard]] bool find_open_work(const Communicator& comm, const EvaluationStore& store,
+                                    bool refuse_other_weights);
+
+  [[nodiscard]] const ModelUnderTest& model() const noexcept { return model_; }
+  [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
+  [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
+  [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
+  /// Positions the longest request needs.
+  [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
+  /// The model with room for `slots` sequences of the longest request.
+  [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
+                                                                       MemoryAccount& account,
+                                                                       std::int32_t slots) const;
+  /// Every task with every method, by task.
+  [[nodiscard]] const std::vector<MethodRun>& runs() const noexcept { return runs_; }
+  /// The runs of each task, in the order of the methods.
+  [[nodiscard]] std::vector<std::vector<const MethodRun*>> runs_by_task() const;
+
+ private:
+  void check_capacity(const ProblemSet& set);
+  void make_runs(const std::filesystem::path& model_directory);
+  [[nodiscard]] std::string settings_of(const ProblemSet& set, const DecodingMethod& method) const;
+
+  const ModelUnderTest& model_;
+  std::vector<DecodingMethod> methods_;
+  BytePairTokenizer tokenizer_;
+  std::vector<ProblemSet> sets_;
+  std::string weights_hash_;
+  std::int64_t capacity_ = 0;
+  std::vector<MethodRun> runs_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,266 @@
+#include "workers/evaluate/sample_decoding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/stop_signal.h"
+#include "workers/evaluate/sandbox/sandbox.h"
+
+namespace jforge {
+
+namespace {
+
+constexpr auto kGradingPoll = std::chrono::milliseconds(5);
+constexpr std::int32_t kWarmUpRows = 512;
+
+}  // namespace
+
+SampleDecoding::SampleDecoding(const EvaluateConfig& config, const EvaluationPlan& plan,
+                               const EvaluationContext& context, MemoryAccount& account)
+    : config_(config),
+      plan_(plan),
+      context_(context),
+      account_(account),
+      deadline_seconds_(context.clock.read().deadline_seconds),
+      shares_(plan.runs().size()) {}
+
+/// In the order in which they are leased: one task and method after another, so that a rank seldom
+/// changes and its seconds belong to one of them.
+std::vector<SampleDecoding::WorkItem> SampleDecoding::items_left() const {
+  const std::vector<MethodRun>& runs = plan_.runs();
+  std::vector<WorkItem> items;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    if (runs[run].current) {
+      continue;
+    }
+    const std::set<PromptId> done(runs[run].done.begin(), runs[run].done.end());
+    for (const PromptId id : runs[run].samples()) {
+      if (!done.contains(id)) {
+        items.push_back({run, id});
+      }
+    }
+  }
+  return items;
+}
+
+/// Where each task and method's items end.
+std::vector<std::int64_t> SampleDecoding::group_ends() const {
+  std::vector<std::int64_t> ends;
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (i + 1 == items_.size() || items_[i + 1].run != items_[i].run) {
+      ends.push_back(static_cast<std::int64_t>(i) + 1);
+    }
+  }
+  return ends;
+}
+
+/// Collective. Whether programs can be run at all is found out here, before anything is decoded.
+void SampleDecoding::build_grader() {
+  const bool runs_code = std::ranges::any_of(
+      plan_.sets(), [](const ProblemSet& set) { return set.task->runs_code(); });
+  if (runs_code) {
+    programs_ = share_host_programs(context_.comm);
+  }
+  together(context_.comm, [&] {
+    if (runs_code) {
+      SandboxOptions options;
+      options.cancelled = [this] { return abandoned_ || stop_requested(); };
+      options.waiting = [this] { ++waits_; };
+      code_runner_ = std::make_unique<Sandbox>(options);
+    }
+    grader_.emplace(code_runner_.get(), programs_.threads, programs_.turns.get());
+  });
+}
+
+void SampleDecoding::build_transformer() {
+  const auto slots = std::min(static_cast<std::size_t>(config_.batch_prompts), items_.size());
+  transformer_ =
+      plan_.make_transformer(context_.kernels, account_, static_cast<std::int32_t>(slots));
+  if (context_.kernels.device() != Device::cpu) {
+    warm_up();
+  }
+}
+
+/// A device's first pass loads its code and makes its buffers: no method's time is to hold that.
+void SampleDecoding::warm_up() {
+  std::vector<DecodeRow> rows(
+      static_cast<std::size_t>(std::min(transformer_->slot_capacity(), kWarmUpRows)));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].place.position = static_cast<std::int32_t>(i);
+  }
+  std::vector<TokenId> predictions(rows.size());
+  transformer_->predict(rows, predictions);
+}
+
+bool SampleDecoding::run() {
+  items_ = items_left();
+  if (items_.empty()) {
+    return true;
+  }
+  build_grader();
+  const PhaseClock::Reading caller = context_.clock.read();
+  together(context_.comm, [&] { build_transformer(); });
+  WorkQueue queue(context_.comm, group_ends(), config_.batch_prompts);
+  // Another rank may need longer; that it hangs is for its own clock to say.
+  const bool stopped = work_together(
+      context_.comm, queue, [&] { decode_leases(queue); },
+      [&] {
+        context_.clock.enter(
+            fmt::format("evaluate {} (waiting for other ranks)", plan_.model().name));
+      });
+  context_.clock.enter(caller.phase, caller.deadline_seconds);
+  // The last samples may have been other ranks'.
+  if (!stopped && told_ < std::ssize(items_)) {
+    tell_progress(plan_.runs()[items_.back().run], queue);
+  }
+  queue.close();
+  transformer_.reset();
+  return !agree(context_.comm, stopped || stop_requested(), {});
+}
+
+/// Until nothing is left to lease and all that was is committed, or the work was stopped.
+void SampleDecoding::decode_leases(WorkQueue& queue) {
+  while (const auto next = queue.peek(/*wait=*/true)) {
+    const std::size_t run = items_[static_cast<std::size_t>(*next)].run;
+    context_.clock.enter(fmt::format("evaluate {} {} {}", plan_.model().name,
+                                     plan_.runs()[run].task(), plan_.runs()[run].method.label),
+                         deadline_seconds_);
+    decode_run(run, queue);
+  }
+  while (grader_->pending() && !queue.stopped()) {
+    std::this_thread::sleep_for(kGradingPoll);
+    attend_grading(queue);
+  }
+}
+
+/// Samples decoded at once: no more than leave as many for every other rank.
+std::int32_t SampleDecoding::even_share(std::size_t run) const {
+  const std::int64_t count =
+      std::ranges::count_if(items_, [run](const WorkItem& item) { return item.run == run; });
+  const std::int64_t share = (count + context_.comm.size() - 1) / context_.comm.size();
+  return static_cast<std::int32_t>(std::min<std::int64_t>(config_.batch_prompts, share));
+}
+
+/// What this rank can lease of one task and method.
+void SampleDecoding::decode_run(std::size_t run_index, WorkQueue& queue) {
+  const MethodRun& run = plan_.runs()[run_index];
+  BatchDecoder decoder(*transformer_, even_share(run_index));
+  std::int64_t decoding = 0;
+  const auto source = [&]() -> std::unique_ptr<SequenceDecoder> {
+    // An empty batch has nothing better to do than to wait for the next lease.
+    const auto next = queue.peek(/*wait=*/decoding == 0);
+    if (!next || items_[static_cast<std::size_t>(*next)].run != run_index) {
+      return nullptr;
+    }
+    queue.pop();
+    decoding += 1;
+    const PromptId id = items_[static_cast<std::size_t>(*next)].id;
+    return run.method.make(run.set.request(id, plan_.model().config.eos_ids));
+  };
+  const auto sink = [&](const DecodeResult& result) {
+    decoding -= 1;
+    while (grader_->full() && !queue.stopped()) {
+      std::this_thread::sleep_for(kGradingPoll);
+      attend_grading(queue);
+    }
+    if (queue.stopped()) {
+      return;
+    }
+    grader_->add(*run.set.task, run.set.problem(result.id).record,
+                 decoded_sample(run_index, result, decoder.statistics()));
+    commit_graded(queue);
+  };
+  const auto stopped = [&] { return queue.stopped(); };
+  const auto step_done = [&] {
+    context_.clock.progress(samples_here_);
+    attend_grading(queue);
+  };
+  decoder.run(source, sink, stopped, step_done);
+}
+
+/// All of a sample's record that decoding knows.
+GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
+                                            const BatchDecoderStatistics& statistics) const {
+  const Problem& problem = plan_.runs()[run].set.problem(result.id);
+  GradedSample graded{.run = run, .sample = {}};
+  SampleRecord& record = graded.sample.record;
+  record.index = problem.index;
+  record.sample = sample_of(result.id);
+  record.id = problem.record.id;
+  record.prompt_hash = problem.hash;
+  record.settings = plan_.runs()[run].settings;
+  record.tokens = static_cast<std::int64_t>(result.tokens.size());
+  record.forwards = result.forwards;
+  record.prefill_forwards = result.prefill_forwards;
+  record.stopped_by_eos = result.stop == StopReason::eos;
+  record.token_hash = hash_hex(hash64(std::as_bytes(std::span(result.tokens))));
+  record.text = plan_.tokenizer().decode(result.tokens, /*skip_special=*/true);
+  graded.sample.timing = {.attempt = plan_.runs()[run].attempt,
+                          .rank = context_.comm.rank(),
+                          .ranks = context_.comm.size(),
+                          .batch_prompts = config_.batch_prompts,
+                          .decode_seconds = statistics.decode_seconds,
+                          .prefill_seconds = statistics.prefill_seconds};
+  return graded;
+}
+
+/// Commits what is graded, shows the watchdog that grading goes on, and passes a stop on.
+void SampleDecoding::attend_grading(WorkQueue& queue) {
+  commit_graded(queue);
+  const std::uint64_t signs = grader_->signs_of_life() + waits_;
+  if (std::exchange(grading_signs_, signs) != signs) {
+    context_.clock.progress(samples_here_);
+  }
+  if (stop_requested()) {
+    queue.stop();
+  }
+}
+
+void SampleDecoding::commit_graded(WorkQueue& queue) {
+  for (const GradedSample& graded : grader_->take()) {
+    commit(graded, queue);
+  }
+}
+
+void SampleDecoding::commit(const GradedSample& graded, WorkQueue& queue) {
+  const MethodRun& run = plan_.runs()[graded.run];
+  Share& share = shares_[graded.run];
+  if (!share.log) {
+    share.log.emplace(run.files.part(run.attempt, context_.comm.rank(), context_.comm.size()));
+  }
+  const std::string line = to_line(graded.sample.record, graded.sample.timing);
+  share.log->append(line);
+  share.lines += line;
+  share.lines += '\n';
+  share.cost += cost_of(graded.sample.record);
+  samples_here_ += 1;
+  queue.finished();
+  context_.clock.progress(samples_here_);
+  tell_progress(run, queue);
+  fault_point("evaluate");
+}
+
+void SampleDecoding::tell_progress(const MethodRun& run, const WorkQueue& queue) {
+  told_ = queue.finished_by_all();
+  if (context_.on_progress) {
+    const Share& share = shares_[static_cast<std::size_t>(&run - plan_.runs().data())];
+    context_.on_progress({.task = run.task(),
+                          .method = run.method.label,
+                          .samples_done = told_,
+                          .samples_total = std::ssize(items_),
+                          .samples_here = samples_here_,
+                          .cost = share.cost});
+  }
+}
+
+}  // namespace jforge

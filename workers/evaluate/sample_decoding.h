@@ -1,0 +1,89 @@
+#pragma once
+
+/// Decodes and grades what an evaluation has left to do: ranks lease samples, programs are graded
+/// beside decoding, and every finished sample is on disk at once.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/tasks/task.h"
+#include "model/decoding/batch_decoder.h"
+#include "model/transformer/inference_transformer.h"
+#include "runtime/append_log.h"
+#include "runtime/tensor/buffer.h"
+#include "workers/evaluate/evaluate_config.h"
+#include "workers/evaluate/evaluation_plan.h"
+#include "workers/evaluate/evaluator.h"
+#include "workers/evaluate/host_programs.h"
+#include "workers/evaluate/sample_grader.h"
+#include "workers/evaluate/work_queue.h"
+
+namespace jforge {
+
+/// One rank's part of it.
+class SampleDecoding {
+ public:
+  /// Everything must outlive it; its buffers are charged to `account`.
+  SampleDecoding(const EvaluateConfig& config, const EvaluationPlan& plan,
+                 const EvaluationContext& context, MemoryAccount& account);
+  /// Programs that still run are of no use any more.
+  ~SampleDecoding() { abandoned_ = true; }
+  SampleDecoding(const SampleDecoding&) = delete;
+  SampleDecoding& operator=(const SampleDecoding&) = delete;
+
+  /// Collective. All that the plan has left. False when a stop was asked for.
+  [[nodiscard]] bool run();
+  /// What this rank has finished of a run in this call: lines as in its part.
+  [[nodiscard]] const std::string& lines(std::size_t run) const { return shares_[run].lines; }
+
+ private:
+  /// What this rank has finished of one task and method in this call.
+  struct Share {
+    std::optional<AppendLog> log = {};
+    std::string lines = {};  ///< As appended to the log.
+    DecodingCost cost = {};
+  };
+  /// One sample that is left to do.
+  struct WorkItem {
+    std::size_t run = 0;
+    PromptId id = 0;
+  };
+
+  [[nodiscard]] std::vector<WorkItem> items_left() const;
+  [[nodiscard]] std::vector<std::int64_t> group_ends() const;
+  void build_grader();
+  void build_transformer();
+  void warm_up();
+  void decode_leases(WorkQueue& queue);
+  void decode_run(std::size_t run, WorkQueue& queue);
+  [[nodiscard]] std::int32_t even_share(std::size_t run) const;
+  [[nodiscard]] GradedSample decoded_sample(std::size_t run, const DecodeResult& result,
+                                            const BatchDecoderStatistics& statistics) const;
+  void attend_grading(WorkQueue& queue);
+  void commit_graded(WorkQueue& queue);
+  void commit(const GradedSample& graded, WorkQueue& queue);
+  void tell_progress(const MethodRun& run, const WorkQueue& queue);
+
+  const EvaluateConfig& config_;
+  const EvaluationPlan& plan_;
+  const EvaluationContext& context_;
+  MemoryAccount& account_;
+  const double deadline_seconds_;
+  std::vector<Share> shares_;  ///< Of the plan's runs.
+  std::vector<WorkItem> items_;
+  std::int64_t samples_here_ = 0;
+  std::int64_t told_ = 0;  ///< Samples done, as on_progress heard last.
+  std::atomic<bool> abandoned_ = false;
+  std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
+  std::uint64_t grading_signs_ = 0;       ///< As attend_grading() saw them last.
+  HostPrograms programs_;
+  std::unique_ptr<CodeRunner> code_runner_;  ///< Null unless a task runs code.
+  std::optional<SampleGrader> grader_;
+  std::unique_ptr<InferenceTransformer> transformer_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,114 @@
+// The first process of a sandbox's pid namespace, around the interpreter (sandbox.h). When this
+// process ends the kernel kills all others of the namespace, and nothing inside can end, stop or
+// fool it: signals from within its own namespace do not reach it, and the filter that the program
+// gets refuses tracing. It ends when the program ends, when the sandbox's time is over, and when
+// the last writer of the lifeline is gone: that is jforge, however it died.
+//
+// Linked statically and carried inside the binary. Arguments: descriptor of the seccomp program,
+// descriptor of the lifeline's reading end, seconds, the program, its arguments. Exits as a shell
+// would: the program's status, or 128 + its signal.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kRefused = 127, kOverdue = 124, kSignal = 128, kDescriptors = 1024 };
+
+static void fail(const char* what) {
+  dprintf(STDERR_FILENO, "sandbox: %s: %s\n", what, strerror(errno));
+  _exit(kRefused);
+}
+
+static struct sock_filter filter_code[BPF_MAXINSNS];
+
+static struct sock_fprog read_filter(int descriptor) {
+  size_t size = 0;
+  ssize_t got = 0;
+  do {
+    got = read(descriptor, (char*)filter_code + size, sizeof(filter_code) - size);
+    size += got > 0 ? (size_t)got : 0;
+  } while (got > 0 && size < sizeof(filter_code));
+  if (got < 0 || size == 0 || size % sizeof(struct sock_filter) != 0) {
+    fail("reading the seccomp filter");
+  }
+  const struct sock_fprog program = {(unsigned short)(size / sizeof(struct sock_filter)),
+                                     filter_code};
+  return program;
+}
+
+static void run(const struct sock_fprog* filter, char** arguments, char** environment) {
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter) != 0) {
+    fail("installing the seccomp filter");
+  }
+  execve(arguments[0], arguments, environment);
+  fail("executing the interpreter");
+}
+
+static long long milliseconds_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+// Waits until the program has ended; ends with it all when the lifeline or the time does.
+static void watch(int program, int lifeline, long long seconds) {
+  const long long end = milliseconds_now() + seconds * 1000;
+  for (;;) {
+    struct pollfd polled[2] = {{program, POLLIN, 0}, {lifeline, 0, 0}};
+    const long long left = end - milliseconds_now();
+    // In pieces: poll's own clock stands still while the machine sleeps.
+    const int ready = poll(polled, 2, left < 0 ? 0 : left < 10000 ? (int)left : 10000);
+    if (ready > 0 && polled[0].revents != 0) {
+      return;
+    }
+    if ((ready > 0 && polled[1].revents != 0) || (ready < 0 && errno != EINTR) || left <= 0) {
+      _exit(kOverdue);
+    }
+  }
+}
+
+int main(int count, char** arguments, char** environment) {
+  if (count < 5) {
+    errno = EINVAL;
+    fail("starting");
+  }
+  const int filter_descriptor = atoi(arguments[1]);
+  const int lifeline = atoi(arguments[2]);
+  const struct sock_fprog filter = read_filter(filter_descriptor);
+  close(filter_descriptor);
+  const pid_t process = fork();
+  if (process < 0) {
+    fail("starting the interpreter's process");
+  }
+  if (process == 0) {
+    close(lifeline);
+    run(&filter, arguments + 4, environment);
+  }
+  const int program = (int)syscall(SYS_pidfd_open, process, 0);
+  if (program < 0) {
+    fail("opening a handle of the interpreter");
+  }
+  // The ends of the harness's pipes must be the program's alone, or its closing them would not
+  // show.
+  for (int descriptor = 0; descriptor < kDescriptors; ++descriptor) {
+    if (descriptor != program && descriptor != lifeline) {
+      close(descriptor);
+    }
+  }
+  watch(program, lifeline, atoll(arguments[3]));
+  int status = 0;
+  if (waitpid(process, &status, 0) != process) {
+    _exit(kRefused);
+  }
+  _exit(WIFSIGNALED(status) ? kSignal + WTERMSIG(status) : WEXITSTATUS(status));
+}

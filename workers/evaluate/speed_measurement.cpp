@@ -1,0 +1,256 @@
+#include "workers/evaluate/speed_measurement.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
+#include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/stop_signal.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Part of the settings: raise it when the measurement changes.
+constexpr int kSpeedVersion = 1;
+
+void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
+  for (const Json& one : figures) {
+    if (one.at("speed_up").is_number()) {
+      spdlog::info("evaluate {} {} {}: {:.2f}x the speed of {} at batch {} ({:.2f} to {:.2f})",
+                   model, run.task(), run.method.label, one["speed_up"].get<double>(),
+                   kBaselineMethod, one["batch_prompts"].get<int>(),
+                   one["speed_up_low"].get<double>(), one["speed_up_high"].get<double>());
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<SpeedBatch> speed_batches(const EvaluateConfig& config, std::int64_t problems) {
+  if (config.speed_problems == 0) {
+    return {};
+  }
+  const auto limited = [&](std::int32_t count) {
+    return static_cast<std::int32_t>(std::min<std::int64_t>(count, problems));
+  };
+  std::vector<SpeedBatch> batches{{.batch_prompts = 1, .problems = limited(config.speed_problems)}};
+  if (const std::int32_t batch = limited(config.batch_prompts); batch > 1) {
+    batches.push_back({batch, limited(std::max(batch, config.speed_problems))});
+  }
+  return batches;
+}
+
+SpeedMeasurement::SpeedMeasurement(const EvaluateConfig& config, const EvaluationPlan& plan,
+                                   const EvaluationContext& context, MemoryAccount& account)
+    : config_(config),
+      plan_(plan),
+      context_(context),
+      account_(account),
+      deadline_seconds_(context.clock.read().deadline_seconds) {}
+
+std::string SpeedMeasurement::settings_of(const std::vector<const MethodRun*>& task,
+                                          const std::vector<SpeedBatch>& batches) const {
+  Json settings{{"version", kSpeedVersion}, {"methods", Json::array()}, {"batches", Json::array()}};
+  for (const MethodRun* run : task) {
+    settings["methods"].push_back({run->method.label, run->settings});
+  }
+  for (const SpeedBatch& batch : batches) {
+    settings["batches"].push_back({batch.batch_prompts, batch.problems});
+  }
+  return hash_hex(hash64(settings.dump()));
+}
+
+std::string SpeedMeasurement::place() const {
+  return fmt::format("{} ranks, {} threads, {}, {}", context_.comm.size(), omp_get_max_threads(),
+                     context_.kernels.device() == Device::cpu ? "cpu" : "cuda", host_name());
+}
+
+bool SpeedMeasurement::run(const std::vector<const MethodRun*>& task,
+                           const std::function<void(const std::string&, Json)>& set_figures) {
+  const MethodRun& any = *task.front();
+  const auto batches = speed_batches(config_, std::ssize(any.set.problems));
+  if (batches.empty()) {
+    return true;
+  }
+  const SpeedRepeat about{.settings = settings_of(task, batches),
+                          .place = place(),
+                          .ranks = context_.comm.size(),
+                          .threads = omp_get_max_threads()};
+  const SpeedFile file(any.files.speed());
+  const auto in_all = batches.size() * static_cast<std::size_t>(config_.speed_repeats);
+  const auto read = [&] {
+    return file.read(about.settings, about.place, batches.size(), config_.speed_repeats);
+  };
+  std::vector<std::uint8_t> done(in_all, 0);
+  const bool stop = agree(context_.comm, stop_requested(), [&] {
+    if (!root()) {
+      return;
+    }
+    const std::vector<SpeedRepeat> found = read();
+    for (std::size_t i = 0; i < in_all; ++i) {
+      const auto& batch = batches[i % batches.size()];
+      const auto repeat = static_cast<std::int32_t>(i / batches.size());
+      done[i] = std::ranges::any_of(found, [&](const SpeedRepeat& r) {
+        return r.batch_prompts == batch.batch_prompts && r.repeat == repeat;
+      });
+    }
+    if (std::ranges::count(done, 0) > 0) {
+      file.restart(found);
+    }
+  });
+  if (stop) {
+    return false;
+  }
+  broadcast<std::uint8_t>(context_.comm, done, 0);
+  std::vector<Open> open;
+  for (std::size_t i = 0; i < in_all; ++i) {
+    if (done[i] == 0) {
+      open.push_back({batches[i % batches.size()], static_cast<std::int32_t>(i / batches.size())});
+    }
+  }
+  if (!open.empty() && !measure(task, open, about, file)) {
+    return false;
+  }
+  return !agree(context_.comm, stop_requested(), [&] {
+    if (!root()) {
+      return;
+    }
+    const std::vector<SpeedRepeat> all = read();
+    for (const MethodRun* run : task) {
+      Json figures = Json::array();
+      for (const SpeedBatch& batch : batches) {
+        std::vector<SpeedRepeat> repeats;
+        std::ranges::copy_if(all, std::back_inserter(repeats), [&](const SpeedRepeat& r) {
+          return r.batch_prompts == batch.batch_prompts;
+        });
+        figures.push_back(speed_figures(repeats, run->method.label, std::string(kBaselineMethod)));
+      }
+      log_speed(plan_.model().name, *run, figures);
+      set_figures(run->method.label, std::move(figures));
+    }
+  });
+}
+
+/// Collective. False when a stop was asked for.
+bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
+                               const std::vector<Open>& open, SpeedRepeat repeat,
+                               const SpeedFile& file) {
+  const PhaseClock::Reading caller = context_.clock.read();
+  std::int32_t slots = 1;
+  for (const Open& one : open) {
+    slots = std::max(slots, one.batch.batch_prompts);
+  }
+  together(context_.comm,
+           [&] { transformer_ = plan_.make_transformer(context_.kernels, account_, slots); });
+  // What the first pass alone pays for, as code that is loaded, is no method's.
+  SpeedPass unused;
+  bool going = decode(*task.front(), open.front().batch, unused);
+  for (std::size_t i = 0; going && i < open.size(); ++i) {
+    repeat.batch_prompts = open[i].batch.batch_prompts;
+    repeat.problems = open[i].batch.problems;
+    repeat.repeat = open[i].repeat;
+    going = measure_repeat(task, open[i], repeat);
+    if (going) {
+      spdlog::info("evaluate {} {}: speed at batch {}, repeat {} of {}", plan_.model().name,
+                   task.front()->task(), repeat.batch_prompts, repeat.repeat + 1,
+                   config_.speed_repeats);
+      together(context_.comm, [&] {
+        if (root()) {
+          file.append(repeat);
+        }
+        fault_point("speed");
+      });
+    }
+  }
+  transformer_.reset();
+  context_.clock.enter(caller.phase, caller.deadline_seconds);
+  return going;
+}
+
+/// Collective. Every method once. False when a stop was asked for.
+bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task, const Open& open,
+                                      SpeedRepeat& repeat) {
+  repeat.load = {};
+  repeat.passes.clear();
+  include_load(repeat.load);
+  for (const MethodRun* run : task) {
+    SpeedPass pass{.method = run->method.label};
+    if (!decode(*run, open.batch, pass)) {
+      return false;
+    }
+    std::array<std::int64_t, 2> counts{pass.sequences, pass.tokens};
+    std::array<double, 2> seconds{pass.decode_seconds, pass.prefill_seconds};
+    all_reduce_sum<std::int64_t>(context_.comm, counts);
+    all_reduce_sum<double>(context_.comm, seconds);
+    pass.sequences = counts[0];
+    pass.tokens = counts[1];
+    pass.decode_seconds = seconds[0];
+    pass.prefill_seconds = seconds[1];
+    repeat.passes.push_back(std::move(pass));
+  }
+  include_load(repeat.load);
+  return true;
+}
+
+/// Collective: the ranks begin together. False when a stop was asked for on any.
+bool SpeedMeasurement::decode(const MethodRun& run, const SpeedBatch& batch, SpeedPass& pass) {
+  context_.clock.enter(fmt::format("evaluate {} {} {} speed at batch {}", plan_.model().name,
+                                   run.task(), run.method.label, batch.batch_prompts),
+                       deadline_seconds_);
+  const bool stop = agree(context_.comm, stop_requested(), [&] {
+    BatchDecoder decoder(*transformer_, batch.batch_prompts);
+    std::int32_t next = 0;
+    decoder.run(
+        [&]() -> std::unique_ptr<SequenceDecoder> {
+          if (next == batch.problems) {
+            return nullptr;
+          }
+          const Problem& problem = run.set.problems[static_cast<std::size_t>(next++)];
+          return run.method.make(
+              run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids));
+        },
+        [&](const DecodeResult& result) {
+          pass.sequences += 1;
+          pass.tokens += std::ssize(result.tokens);
+        },
+        [&] {
+          context_.clock.progress(++steps_);
+          return stop_requested();
+        });
+    pass.decode_seconds = decoder.statistics().decode_seconds;
+    pass.prefill_seconds = decoder.statistics().prefill_seconds;
+  });
+  return !stop && !agree(context_.comm, stop_requested(), {});
+}
+
+/// Collective: the hosts of all ranks, now.
+void SpeedMeasurement::include_load(SpeedLoad& load) const {
+  const MachineLoad here = read_machine_load();
+  constexpr double kUnknown = -std::numeric_limits<double>::max();
+  // The slowest clock as a maximum of negatives; what a host does not say counts as nothing.
+  std::array<double, 3> most{here.load_per_core.value_or(kUnknown),
+                             here.megahertz ? -*here.megahertz : kUnknown,
+                             here.megahertz.value_or(kUnknown)};
+  all_reduce_max<double>(context_.comm, most);
+  if (most[0] > kUnknown) {
+    load.load_per_core = std::max(load.load_per_core.value_or(0), most[0]);
+  }
+  if (most[2] > kUnknown) {
+    load.slowest_megahertz = std::min(load.slowest_megahertz.value_or(-most[1]), -most[1]);
+    load.fastest_megahertz = std::max(load.fastest_megahertz.value_or(0), most[2]);
+  }
+}
+
+}  // namespace jforge
