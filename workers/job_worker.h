@@ -5,6 +5,7 @@
 /// switch").
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "data/prompts/prompt_import.h"
 #include "data/prompts/prompt_store.h"
+#include "data/trajectories/trajectory_store.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
@@ -20,21 +22,15 @@
 #include "workers/model_state.h"
 #include "workers/protocol/command.h"
 #include "workers/protocol/control_channel.h"
+#include "workers/resume_choice.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
 
 class TrajectoryGenerator;
 
-/// Durable facts that rank 0 reads off the run directory before each command.
-struct DurableFacts {
-  bool prompts_imported = false;
-  std::int32_t rounds_trained = 0;
-  std::int32_t round_generated = 0;
-  bool exported = false;
-};
-
-/// Prompts that a round still has to generate, with their lengths, and the first free lease number.
+/// Prompts that a round still has to generate, with their lengths, the first free lease number, and
+/// the shards that do not count.
 struct OpenPrompts {
   struct Prompt {
     PromptId id = 0;
@@ -42,6 +38,18 @@ struct OpenPrompts {
   };
   std::vector<Prompt> prompts;
   LeaseId next_lease = 0;
+  std::vector<std::filesystem::path> stale;  ///< Another configuration or model generated them.
+  std::vector<DamagedShard> damaged;
+};
+
+/// Durable facts that rank 0 reads off the run directory before each command.
+struct DurableFacts {
+  bool prompts_imported = false;
+  std::int32_t rounds_trained = 0;
+  std::int32_t round_generated = 0;
+  bool exported = false;
+  /// Of the round after rounds_trained; nothing before the import and after the last round.
+  OpenPrompts open;
 };
 
 /// What the surroundings offer a worker. All must outlive it.
@@ -60,22 +68,15 @@ struct WorkerServices {
   std::function<void(const ImportProgress&)> on_import;
 };
 
-/// Which checkpoint a job continues from (--resume).
-struct ResumeChoice {
-  enum class Kind : std::uint8_t { automatic, never, path };
-  Kind kind = Kind::automatic;
-  std::filesystem::path path;
-};
+/// The run's exported model is the one that export.json tells of, by its checksums.json; that its
+/// files are those is check_checksums' to say. Throws DataError naming what is damaged or gone.
+void verify_export_record(const RunLayout& layout);
 
 class JobWorker {
  public:
-  /// Changes of identity that a checkpoint may be older than.
-  struct Accepted {
-    std::vector<std::string> keys;            ///< Of this start.
-    std::vector<IdentityDifference> earlier;  ///< Recorded in the run directory.
-  };
   /// `identity` goes into every checkpoint.
-  JobWorker(const JobConfig& config, WorkerServices services, Identity identity, Accepted accepted);
+  JobWorker(const JobConfig& config, WorkerServices services, Identity identity,
+            AcceptedChanges accepted);
   ~JobWorker();
 
   /// Collective. Finds the checkpoint to go on from and says which it skipped and why. Call once,
@@ -83,20 +84,23 @@ class JobWorker {
   /// other settings; DataError when --resume PATH does not hold.
   void resume(const ResumeChoice& choice);
 
-  /// Rank 0: what is durable now.
+  /// Rank 0: what is durable now. Reads only; every shard of the next round is verified.
   [[nodiscard]] DurableFacts facts() const;
-  /// Rank 0: what round `round` still has to generate. Every shard is verified; those that do not
-  /// hold are renamed to *.damaged, those that another configuration or model generated to *.stale.
-  [[nodiscard]] OpenPrompts open_prompts(std::int32_t round) const;
+  /// Rank 0, before a round generates or trains: renames the shards that do not count, to *.damaged
+  /// and *.stale, and says so.
+  void set_aside(const OpenPrompts& open) const;
 
   /// Collective. Carries a command out (all kinds but report and finish). Returns false when a stop
   /// was requested: what must be durable is.
   [[nodiscard]] bool execute(const Command& command);
 
-  /// Rank 0 (no effect on others): writes round `round`'s generation.json if it is not there: a
-  /// rank that died after the last commit left none. Not collective. Throws DataError when a
-  /// trajectory is missing.
+  /// Rank 0 (no effect on others): writes round `round`'s generation.json if it is not there (a
+  /// rank that died after the last commit left none) or damaged. Not collective. Throws DataError
+  /// when a trajectory is missing.
   void ensure_generation_report(std::int32_t round) const;
+  /// Rank 0: damaged generation.json files are written again, or set aside where the trajectories
+  /// are not there any more.
+  void mend_generation_reports() const;
 
   /// Steps of the round that is being trained; 0 outside of training.
   [[nodiscard]] std::int64_t round_steps() const noexcept { return round_steps_; }
@@ -108,8 +112,8 @@ class JobWorker {
   static void expect_returned(const MemoryAccount& account);
   [[nodiscard]] PromptImportConfig import_config() const;
   [[nodiscard]] PromptEncoder prompt_encoder() const;
-  /// Collective. Imported prompts must be those of this configuration; the import's report is
-  /// written again if a crash came before it.
+  /// Collective. Imported prompts must be those of this configuration. A damaged store is set
+  /// aside; a lost or damaged report of the import is written again.
   void check_prompts() const;
   /// Collective. The imported prompts' digest becomes part of the identity as soon as there are
   /// any.
@@ -120,14 +124,19 @@ class JobWorker {
   /// The identity of round `round`'s trajectories (trajectory_identity.h) while execute() generates
   /// or trains it.
   [[nodiscard]] std::string trajectory_identity(std::int32_t round) const;
-  /// Rank 0: renames the shards of another identity.
-  void set_stale_shards_aside(std::int32_t round) const;
+  /// Rank 0: what round `round` still has to generate.
+  [[nodiscard]] OpenPrompts open_prompts(std::int32_t round) const;
+  /// Rank 0: what the checkpoint to go on from says of prompts that are lost.
+  void expect_prompts_of(const CheckpointManifest& manifest);
   [[nodiscard]] bool import_prompts();
   [[nodiscard]] bool generate(std::int32_t round);
   [[nodiscard]] bool train(std::int32_t round);
   [[nodiscard]] bool export_final();
-  /// Content of export.json: what the exported model is made from, and how.
-  [[nodiscard]] std::string export_record() const;
+  /// What export.json says: what the exported model is made from, and how.
+  [[nodiscard]] std::map<std::string, std::string> export_settings() const;
+  /// Rank 0: whether the model is exported as this configuration wants it, every byte compared.
+  /// Says why one that was is exported again.
+  [[nodiscard]] bool is_exported() const;
   [[nodiscard]] bool evaluate(const std::string& name);
 
   [[nodiscard]] bool generate_leases(std::int32_t round);
@@ -152,7 +161,7 @@ class JobWorker {
   const JobConfig& config_;
   WorkerServices services_;
   Identity identity_;
-  Accepted accepted_;
+  AcceptedChanges accepted_;
   RunLayout layout_;
   MemoryAccount weights_account_{"weights"};
   std::unique_ptr<ModelState> model_;
@@ -160,6 +169,9 @@ class JobWorker {
       -1;  ///< Rounds whose training the weights in memory have seen; −1: none loaded.
   std::optional<Checkpoint> resume_point_;  ///< Newest valid checkpoint at start.
   std::int32_t rounds_trained_ = 0;
+  bool exported_ = false;  ///< Rank 0: is_exported(), found at the start or made since.
+  /// Of prompts that are lost though a checkpoint was trained on them.
+  std::optional<std::string> lost_prompts_digest_;
   std::string trajectory_origin_;  ///< weights_origin of the round at hand, equal on every rank.
   std::int64_t round_steps_ = 0;
 };

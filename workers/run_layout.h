@@ -14,6 +14,12 @@ class RunLayout {
   explicit RunLayout(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
   [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
+  [[nodiscard]] std::filesystem::path identity() const { return directory_ / "identity.json"; }
+  [[nodiscard]] std::filesystem::path status() const { return directory_ / "run.json"; }
+  [[nodiscard]] std::filesystem::path journal() const { return directory_ / "journal.jsonl"; }
+  [[nodiscard]] std::filesystem::path resolved_config() const {
+    return directory_ / "resolved_config.toml";
+  }
   [[nodiscard]] std::filesystem::path prompts() const { return directory_ / "prompts.h5"; }
   [[nodiscard]] std::filesystem::path prompts_report() const {
     return directory_ / "prompts_import.json";
@@ -29,7 +35,9 @@ class RunLayout {
   }
   [[nodiscard]] std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path model() const { return directory_ / "model"; }
+  [[nodiscard]] std::filesystem::path export_record() const { return directory_ / "export.json"; }
   [[nodiscard]] std::filesystem::path evaluation() const { return directory_ / "evaluation"; }
+  [[nodiscard]] std::filesystem::path sweep() const { return directory_ / "sweep"; }
   [[nodiscard]] std::filesystem::path logs() const { return directory_ / "logs"; }
 
  private:

@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 
 namespace jforge {
 
@@ -20,7 +20,7 @@ bool is_text(const Identity& identity, const std::string& key, std::string_view 
 
 std::string trajectory_identity(const Identity& identity, std::int32_t round,
                                 const std::string& origin) {
-  const std::string of_round = fmt::format("rounds.{}.", round - 1);
+  const std::string of_round = fmt::format("rounds.{}.", round);
   std::set<std::string> keys = {"run.seed", "prompts.digest", of_round + "block_size"};
   if (!is_text(identity, "generate.store_states", "all")) {
     keys.insert("train.compat");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -21,9 +22,10 @@ LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks ho
 bool LeasedGeneration::run() {
   generator_.run([this] { return next(); },
                  [this](Trajectory trajectory) { collect(std::move(trajectory)); },
+                 [this] { return over(); },
                  [this] {
                    forwards_ += 1;
-                   return over();
+                   hooks_.on_forward();
                  });
   leave();
   return drained_;
@@ -33,7 +35,11 @@ bool LeasedGeneration::run() {
 /// when the run is over.
 std::optional<GeneratePrompt> LeasedGeneration::next() {
   const bool idle = generator_.running() == 0;
+  std::optional<WaitingForOthers> wait;
   while (waiting_.empty()) {
+    if (idle && !wait) {
+      wait.emplace();  // Asking again and again is no progress.
+    }
     if (drained_ || stopped_ || (idle && over())) {
       return std::nullopt;
     }
@@ -53,6 +59,7 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
     }
     take();
   }
+  wait.reset();
   const PromptId id = waiting_.front();
   waiting_.pop_front();
   if (waiting_.empty() && !asked_) {
@@ -102,7 +109,8 @@ void LeasedGeneration::open(Lease lease) {
            fmt::format("prompt {} of lease {} is in another open lease", id, lease.id));
     waiting_.push_back(id);
   }
-  open_.emplace(lease.id, OpenLease{std::move(lease), {}});
+  const LeaseId id = lease.id;
+  open_.emplace(id, OpenLease{std::move(lease), {}});
 }
 
 void LeasedGeneration::collect(Trajectory trajectory) {
@@ -114,7 +122,7 @@ void LeasedGeneration::collect(Trajectory trajectory) {
     return;
   }
   std::ranges::sort(open.done, {}, &Trajectory::prompt_id);
-  hooks_.commit(open.lease, std::move(open.done));
+  hooks_.commit(open.lease, open.done);
   for (const PromptId id : open.lease.prompts) {
     lease_of_.erase(id);
   }

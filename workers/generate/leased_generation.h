@@ -28,9 +28,11 @@ struct LeaseHooks {
   std::function<std::vector<TokenId>(PromptId)> prompt;
   /// All trajectories of a lease, sorted by prompt id: to be written and committed, or dropped when
   /// the commit is refused.
-  std::function<void(const Lease&, std::vector<Trajectory>)> commit;
+  std::function<void(const Lease&, const std::vector<Trajectory>&)> commit;
   /// After every finished prompt.
   std::function<void()> on_prompt;
+  /// After every batched forward.
+  std::function<void()> on_forward;
   /// Asked once per batched forward, and while an empty batch waits; true ends the run.
   std::function<bool()> stop_requested;
 };

@@ -77,14 +77,21 @@ TrajectoryGenerator::TrajectoryGenerator(DecodeModel& model, GenerateOptions opt
     : options_((options.validate(), std::move(options))), decoder_(model, options_.batch_prompts) {}
 
 void TrajectoryGenerator::run(const Source& source, const Sink& sink,
-                              const BatchDecoder::StopRequested& stop_requested) {
+                              const BatchDecoder::StopRequested& stop_requested,
+                              const BatchDecoder::StepDone& step_done) {
   running_.clear();
   decoder_.run(
       [&]() -> std::unique_ptr<SequenceDecoder> {
         std::optional<GeneratePrompt> prompt = source();
         return prompt ? start(std::move(*prompt)) : nullptr;
       },
-      [&](DecodeResult result) { sink(finish(std::move(result))); }, stop_requested);
+      [&](DecodeResult result) { sink(finish(std::move(result))); }, stop_requested,
+      [&] {
+        counts_.decoder = decoder_.statistics();
+        if (step_done) {
+          step_done();
+        }
+      });
   counts_.decoder = decoder_.statistics();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Generating phase of one rank: prompts in, Jacobi trajectories out (algorithm.md §1).
+/// Generating phase of one rank: prompts in, Jacobi trajectories out (METHOD.md §1).
 
 #include <cstdint>
 #include <functional>
@@ -12,6 +12,7 @@
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
 #include "model/decoding/batch_decoder.h"
+#include "model/decoding/sequence_decoder.h"
 #include "runtime/ids.h"
 
 namespace jforge {
@@ -49,13 +50,19 @@ struct GeneratePrompt {
 struct GenerationCounts {
   std::int64_t prompts = 0;         ///< Finished.
   std::int64_t answer_tokens = 0;   ///< Up to the first eos or T.
-  std::int64_t block_tokens = 0;    ///< n · blocks: what the forwards committed.
+  std::int64_t block_tokens = 0;    ///< n · blocks: what the forwards made known.
   std::int64_t forwards = 0;        ///< Prefill excluded, per sequence.
   std::int64_t prefill_tokens = 0;  ///< Prompt tokens of finished prompts.
   std::int64_t states_seen = 0;
   std::int64_t flipped_blocks = 0;
   /// Batched forwards, rows and seconds, dropped sequences included.
   BatchDecoderStatistics decoder;
+
+  /// Of whole blocks, the text behind an answer's end included: what `forwards` were made for. Its
+  /// tokens per forward are reported as block TPF, since an evaluation's end with the answer.
+  [[nodiscard]] DecodingCost cost_of_blocks() const noexcept {
+    return {.sequences = prompts, .tokens = block_tokens, .forwards = forwards};
+  }
 };
 
 /// Turns prompts into trajectories with a model it borrows. On CPU fp32 the result depends on
@@ -80,11 +87,13 @@ class TrajectoryGenerator {
   using Sink = std::function<void(Trajectory)>;
 
   /// Generates until the source gives nothing and every prompt is finished, or `stop_requested`
-  /// (asked once per batched forward) says so: unfinished prompts are dropped then. Throws
+  /// (asked once per batched forward, after `step_done`) says so: unfinished prompts are dropped
+  /// then. Throws
   /// DataError for an empty prompt, a prompt id that is running already, or a prompt that does not
   /// fit a cache slot. After any exception it may be run again.
   void run(const Source& source, const Sink& sink,
-           const BatchDecoder::StopRequested& stop_requested = {});
+           const BatchDecoder::StopRequested& stop_requested = {},
+           const BatchDecoder::StepDone& step_done = {});
 
   /// Prompts in the batch now, from within run().
   [[nodiscard]] std::size_t running() const noexcept { return running_.size(); }

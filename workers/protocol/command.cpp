@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -33,13 +34,17 @@ std::string encode(const Command& command) {
 }
 
 Command parse_command(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("kind") || !json.contains("round") ||
-      !json.contains("model")) {
+  const auto json = try_bounded_json(text);
+  const auto has = [&](const char* key, bool (nlohmann::json::*is_kind)() const noexcept) {
+    return json.contains(key) && (json[key].*is_kind)();
+  };
+  if (!json.is_object() || !has("kind", &nlohmann::json::is_number_integer) ||
+      !has("round", &nlohmann::json::is_number_integer) ||
+      !has("model", &nlohmann::json::is_string)) {
     throw CommError("not a command: " + text);
   }
-  const int kind = json["kind"].get<int>();
-  if (kind < 0 || kind > static_cast<int>(Command::Kind::finish)) {
+  const auto kind = json["kind"].get<std::int64_t>();
+  if (kind < 0 || kind > static_cast<std::int64_t>(Command::Kind::finish)) {
     throw CommError("unknown command kind " + std::to_string(kind));
   }
   return {static_cast<Command::Kind>(kind), json["round"].get<std::int32_t>(),

@@ -90,7 +90,7 @@ std::optional<CoordinatorMessage> InProcessMailbox::pop_reply() {
   return pop_front(replies_);
 }
 
-ControlChannel::ControlChannel(std::unique_ptr<CoordinatorLink> link, const PhaseClock& clock,
+ControlChannel::ControlChannel(std::unique_ptr<CoordinatorLink> link, PhaseClock& clock,
                                Silence silence)
     : link_(std::move(link)),
       clock_(clock),
@@ -133,7 +133,8 @@ void ControlChannel::run() {
       if (now >= next_heartbeat) {
         const PhaseClock::Reading reading = clock_.read();
         link_->send(Heartbeat{reading.phase, reading.step, reading.progress, reading.age_seconds,
-                              host_name(), static_cast<std::int64_t>(::getpid())});
+                              reading.waiting, reading.tokens, reading.forwards, host_name(),
+                              static_cast<std::int64_t>(::getpid())});
         next_heartbeat = now + kHeartbeatInterval;
         ++unanswered_;
       }
@@ -158,6 +159,9 @@ void ControlChannel::receive() {
       const auto& heartbeat = std::get<HeartbeatReply>(*reply);
       coordinator_ = fmt::format("host {}, pid {}", heartbeat.host, heartbeat.process_id);
       --unanswered_;
+      if (std::exchange(job_progress_, heartbeat.job_progress) != heartbeat.job_progress) {
+        clock_.others_progressed();
+      }
     }
     wake_.notify_all();
   }
@@ -198,6 +202,7 @@ void ControlChannel::post(RankMessage message) {
 
 template <class Reply>
 Reply ControlChannel::wait_for(std::deque<Reply>& queue) {
+  const WaitingForOthers waiting;
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [&] { return !queue.empty() || failure_; });
   if (failure_) {

@@ -65,7 +65,8 @@ class ControlChannel {
     std::function<void(const std::string&)> on_lost;
   };
 
-  ControlChannel(std::unique_ptr<CoordinatorLink> link, const PhaseClock& clock, Silence silence);
+  /// `clock` is what heartbeats tell of; it learns whether any rank of the job makes progress.
+  ControlChannel(std::unique_ptr<CoordinatorLink> link, PhaseClock& clock, Silence silence);
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
@@ -93,11 +94,12 @@ class ControlChannel {
   Reply wait_for(std::deque<Reply>& queue);
 
   std::unique_ptr<CoordinatorLink> link_;
-  const PhaseClock& clock_;
+  PhaseClock& clock_;
   Silence silence_;
-  AwakeClock awake_;          // control thread only, as the three below
+  AwakeClock awake_;          // control thread only, as the four below
   double heard_seconds_ = 0;  // by awake_
   std::int64_t unanswered_ = 0;
+  std::uint64_t job_progress_ = 0;
   std::string coordinator_;  // "host H, pid P" as soon as it has answered
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -95,6 +95,9 @@ void visit_fields(Message& message, Visit&& visit) {
     visit(message.step);
     visit(message.progress);
     visit(message.age_seconds);
+    visit(message.waiting);
+    visit(message.tokens);
+    visit(message.forwards);
     visit(message.host);
     visit(message.process_id);
   } else if constexpr (std::is_same_v<T, LeaseRequest>) {
@@ -120,6 +123,7 @@ void visit_fields(Message& message, Visit&& visit) {
     static_assert(std::is_same_v<T, HeartbeatReply>);
     visit(message.host);
     visit(message.process_id);
+    visit(message.job_progress);
   }
 }
 

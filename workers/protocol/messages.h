@@ -30,6 +30,9 @@ struct Heartbeat {
   std::int64_t step = 0;
   std::uint64_t progress = 0;
   double age_seconds = 0;
+  bool waiting = false;       ///< For other ranks; else it works.
+  std::int64_t tokens = 0;    ///< Made in this phase so far, for displays: committed or not.
+  std::int64_t forwards = 0;  ///< Forward passes spent on them.
   std::string host;
   std::int64_t process_id = 0;
 
@@ -84,6 +87,7 @@ struct CommitReply {
 struct HeartbeatReply {
   std::string host;
   std::int64_t process_id = 0;
+  std::uint64_t job_progress = 0;  ///< Sum of all ranks' Heartbeat::progress.
 
   bool operator==(const HeartbeatReply&) const = default;
 };

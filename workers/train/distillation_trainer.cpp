@@ -59,6 +59,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     return hooks.stop_requested ? hooks.stop_requested() : stop_requested();
   };
   const LearningRateSchedule schedule = config_.schedule(plan.total_steps);
+  PeakFlops peak(plan.peak_flops);
 
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
     const Clock::time_point start = Clock::now();
@@ -74,8 +75,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     const ZeroOptimizer::StepReport update = optimizer_.step(metrics.learning_rate);
     metrics.gradient_norm = update.gradient_norm;
     metrics.clip_scale = static_cast<double>(update.clip_scale);
-    stop =
-        gather_metrics(work, seconds_since(start), stop_here(), plan.peak_flops, metrics) || stop;
+    stop = gather_metrics(work, seconds_since(start), stop_here(), peak, metrics) || stop;
 
     if (hooks.clock != nullptr) {
       hooks.clock->progress(step);
@@ -262,7 +262,7 @@ void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
 }
 
 bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seconds, bool stop,
-                                         double peak_flops, StepMetrics& metrics) {
+                                         PeakFlops& peak, StepMetrics& metrics) {
   enum Field : std::size_t {
     consistency,
     autoregressive,
@@ -320,8 +320,8 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
   const double wall = all[slowest(wall_seconds) * num_fields + wall_seconds];
   metrics.milliseconds = 1e3 * wall;
   metrics.tokens_per_second = wall > 0 ? sum(tokens) / wall : 0;
-  if (peak_flops > 0 && wall > 0) {
-    metrics.mfu = sum(flops) / wall / peak_flops;
+  if (wall > 0) {
+    metrics.mfu = peak.share_of(sum(flops) / wall);
   }
   if (all[consistency_norm] >= 0 && all[ar_norm] >= 0) {
     metrics.consistency_gradient_norm = all[consistency_norm];

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The step loop of distillation (algorithm.md §4) and of plain autoregressive training. Read run()
+/// The step loop of distillation (METHOD.md §4) and of plain autoregressive training. Read run()
 /// top to bottom: take the batch's samples, forward and backward over micro-batches, agree,
 /// optimizer step, report, checkpoint.
 
@@ -21,6 +21,7 @@
 #include "runtime/comm/mpi_session.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/train/batch_assignment.h"
+#include "workers/train/peak_flops.h"
 #include "workers/train/train_config.h"
 #include "workers/train/zero_optimizer.h"
 
@@ -133,7 +134,7 @@ class DistillationTrainer {
                    const std::vector<std::size_t>& members, float sample_weight);
   /// Collective. Fills the sums over ranks; true when a stop arrived on any rank during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
-                                    double peak_flops, StepMetrics& metrics);
+                                    PeakFlops& peak, StepMetrics& metrics);
 
   TrainContext context_;
   TrainConfig config_;

@@ -1,5 +1,8 @@
 #include "workers/train/peak_flops.h"
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -24,8 +27,8 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, std::int64_t s
   const Buffer y(bytes, account, kernels.device());
   const Shape shape{size, size};
   float first = 0;
-  constexpr int kRepeats = 8;
-  constexpr double kEnough = 0.2;
+  constexpr int kMostCalls = 100;
+  constexpr double kEnough = 0.3;
   const auto call = [&] {
     const auto start = std::chrono::steady_clock::now();
     kernels.linear(x.floats(shape), weight.floats(shape), {}, y.floats(shape));
@@ -38,7 +41,7 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, std::int64_t s
   static_cast<void>(call());
   double fastest = std::numeric_limits<double>::infinity();
   double spent = 0;
-  for (int i = 0; i < kRepeats && spent < kEnough; ++i) {
+  for (int i = 0; i < kMostCalls && spent < kEnough; ++i) {
     const double seconds = call();
     spent += seconds;
     fastest = std::min(fastest, seconds);
@@ -63,6 +66,22 @@ double measure_peak_flops(KernelSet& kernels, const Communicator& comm) {
   std::array<double, 1> total = {best.flops};
   all_reduce_sum<double>(comm, total);
   return total[0];
+}
+
+std::optional<double> share_of_peak(double rate, double peak) {
+  return peak > 0 && rate <= peak ? std::optional(rate / peak) : std::nullopt;
+}
+
+std::optional<double> PeakFlops::share_of(double rate) {
+  const std::optional<double> share = share_of_peak(rate, peak_);
+  if (!share && peak_ > 0) {
+    spdlog::warn(
+        "the machine's peak was measured as {:.3g} GFLOP/s and a step reached {:.3g}: the machine "
+        "was busy then, and no share of the peak (MFU) is shown",
+        peak_ / 1e9, rate / 1e9);
+    peak_ = 0;
+  }
+  return share;
 }
 
 }  // namespace jforge

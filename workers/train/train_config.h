@@ -13,7 +13,7 @@
 
 namespace jforge {
 
-/// Whose formulas to follow where the paper and its authors' code disagree (algorithm.md §4).
+/// Whose formulas to follow where the paper and its authors' code disagree (METHOD.md §4).
 enum class Compat : std::uint8_t { none, repo, paper };
 
 struct TrainConfig {
@@ -67,7 +67,7 @@ struct StepMetrics {
   std::int64_t micro_batches = 0;  ///< The most any rank had.
   double milliseconds = 0;         ///< Slowest rank's time for the whole step.
   double tokens_per_second = 0;
-  std::optional<double> mfu;   ///< Share of the given peak; absent when no peak is known.
+  std::optional<double> mfu;   ///< Share of the peak, at most 1; absent where none is known.
   Rank slowest_rank = 0;       ///< Whose forward and backward took longest …
   double straggler_ratio = 1;  ///< … and how long against the mean of all ranks.
 };

@@ -7,7 +7,7 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {

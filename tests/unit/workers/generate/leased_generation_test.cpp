@@ -57,6 +57,7 @@ class FakeCoordinator {
       EXPECT_EQ(asked, made) << "lease " << lease.id;
     };
     hooks.on_prompt = [this] { finished += 1; };
+    hooks.on_forward = [this] { forwards += 1; };
     hooks.stop_requested = [this] { return stop_requested ? stop_requested() : false; };
     return hooks;
   }
@@ -92,6 +93,7 @@ class FakeCoordinator {
   std::map<LeaseId, std::int32_t> committed;
   std::vector<std::int64_t> calls_while_asking;  ///< Forwards between each request and its answer.
   std::int64_t finished = 0;
+  std::int64_t forwards = 0;
   int stops_told = 0;
   int waits = 0;
 
@@ -242,6 +244,7 @@ TEST(LeasedGeneration, WaitsForLeasesThatMayComeBack) {
   EXPECT_TRUE(bench.run());
   EXPECT_EQ(bench.coordinator.committed, (std::map<LeaseId, std::int32_t>{{0, 0}, {4, 1}}));
   EXPECT_GT(asked, bench.model.calls()) << "a stop is noticed while waiting";
+  EXPECT_EQ(bench.coordinator.forwards, bench.model.calls()) << "waiting is no forward";
 }
 
 TEST(LeasedGeneration, AStopIsNoticedWhileNothingIsLeased) {

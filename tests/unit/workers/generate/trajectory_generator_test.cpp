@@ -52,7 +52,8 @@ TEST(TrajectoryGenerator, TrajectoriesHoldTheGreedyAnswerUpToTheBlockWithEos) { 
                 static_cast<std::size_t>(trajectory.eos_position / kBlockSize) + 1);
     }
     EXPECT_EQ(trajectory.flipped_blocks, 0);
-    EXPECT_GE(trajectory.forwards, static_cast<std::int64_t>(trajectory.blocks.size()));
+    EXPECT_GE(trajectory.forwards, std::ssize(trajectory.blocks));
+    EXPECT_LT(trajectory.forwards, std::ssize(trajectory.blocks) * kBlockSize) << "I24";
     for (std::size_t i = 0; i < trajectory.blocks.size(); ++i) {
       EXPECT_EQ(trajectory.num_states(i), trajectory.blocks[i].states_seen);
       EXPECT_EQ(trajectory.blocks[i].selected_state, -1);
@@ -159,7 +160,10 @@ TEST(TrajectoryGenerator, CountsAddUp) {
   EXPECT_EQ(counts.prefill_tokens, prompt_tokens);
   EXPECT_EQ(counts.decoder.prefill_rows, prompt_tokens);
   EXPECT_GE(counts.states_seen, block_tokens / kBlockSize);
-  EXPECT_LE(counts.block_tokens, counts.decoder.rows - counts.decoder.prefill_rows);
+  EXPECT_LE(counts.block_tokens - counts.prompts,
+            counts.decoder.rows - counts.decoder.prefill_rows);
+  EXPECT_DOUBLE_EQ(counts.cost_of_blocks().tokens_per_forward().value(),
+                   static_cast<double>(block_tokens - 15) / static_cast<double>(forwards));
 }
 
 TEST(TrajectoryGenerator, AStopGivesNothingAndTheNextCallIsWhole) {

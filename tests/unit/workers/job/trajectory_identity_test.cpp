@@ -14,7 +14,7 @@ Identity two_rounds(const std::string& store_states) {
                        {"generate.store_states", store_states},
                        {"train.compat", "\"none\""},
                        {"train.learning_rate", "0.001"}};
-  for (const std::string round : {"rounds.0.", "rounds.1."}) {
+  for (const std::string round : {"rounds.1.", "rounds.2."}) {
     for (const char* const key : {"block_size", "noise_window", "schedule", "endpoint", "measure",
                                   "target", "mask", "steps", "epochs", "learning_rate"}) {
       identity[round + key] = "1";
@@ -41,8 +41,8 @@ TEST(TrajectoryIdentity, ChangesWithWhatGenerationDependsOn) {
   const std::string before = trajectory_identity(identity, 2, "cc");
   for (const char* const key :
        {"run.seed", "prompts.digest", "generate.max_new_tokens", "generate.store_states",
-        "train.compat", "rounds.1.block_size", "rounds.1.noise_window", "rounds.1.schedule",
-        "rounds.1.endpoint", "rounds.1.measure", "rounds.1.target"}) {
+        "train.compat", "rounds.2.block_size", "rounds.2.noise_window", "rounds.2.schedule",
+        "rounds.2.endpoint", "rounds.2.measure", "rounds.2.target"}) {
     EXPECT_NE(changed(identity, key), before) << key;
   }
 }
@@ -51,8 +51,8 @@ TEST(TrajectoryIdentity, TrainingAndOtherRoundsDoNotCount) {
   const Identity identity = two_rounds("'selected'");
   const std::string before = trajectory_identity(identity, 2, "cc");
   for (const char* const key :
-       {"train.learning_rate", "prompts.limit", "rounds.0.block_size", "rounds.1.mask",
-        "rounds.1.steps", "rounds.1.epochs", "rounds.1.learning_rate", "rounds.2.block_size"}) {
+       {"train.learning_rate", "prompts.limit", "rounds.1.block_size", "rounds.2.mask",
+        "rounds.2.steps", "rounds.2.epochs", "rounds.2.learning_rate", "rounds.3.block_size"}) {
     EXPECT_EQ(changed(identity, key), before) << key;
   }
 }
@@ -61,10 +61,10 @@ TEST(TrajectoryIdentity, WithAllStatesTheScheduleDoesNotCount) {
   for (const char* const all : {"'all'", "\"all\""}) {
     const Identity identity = two_rounds(all);
     const std::string before = trajectory_identity(identity, 2, "cc");
-    for (const char* const key : {"train.compat", "rounds.1.noise_window", "rounds.1.schedule"}) {
+    for (const char* const key : {"train.compat", "rounds.2.noise_window", "rounds.2.schedule"}) {
       EXPECT_EQ(changed(identity, key), before) << key;
     }
-    EXPECT_NE(changed(identity, "rounds.1.block_size"), before);
+    EXPECT_NE(changed(identity, "rounds.2.block_size"), before);
   }
 }
 

@@ -264,7 +264,7 @@ TEST(GradingPool, EveryTryIsASignOfLife) {
 
 /// Two pools of one machine, as two ranks have them.
 TEST(GradingPool, PoolsThatShareTurnsShareTheMachine) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   constexpr int kSlots = 3;
   const HostTurns first(directory / "turns", kSlots);
   const HostTurns second(directory / "turns", kSlots);
@@ -315,7 +315,7 @@ TEST(GradingPool, PoolsThatShareTurnsShareTheMachine) {
 }
 
 TEST(HostTurns, WhoGivesUpHoldsNothing) {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const HostTurns turns(directory / "turns", 1);
   const auto never = [] { return false; };
   const auto at_once = [] { return true; };

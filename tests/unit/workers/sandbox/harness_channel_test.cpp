@@ -79,7 +79,9 @@ TEST_F(ChannelTest, ClosedAndBrokenAreTold) {
 
 TEST_F(ChannelTest, ACancelledWaitEndsWithinASecond) {
   std::atomic<bool> cancelled = false;
-  HarnessChannel tested(command_[1], reply_[0], 1 << 20, [&] { return cancelled.load(); });
+  int waits = 0;
+  HarnessChannel tested(
+      command_[1], reply_[0], 1 << 20, [&] { return cancelled.load(); }, [&] { ++waits; });
   std::thread later([&] {
     std::this_thread::sleep_for(50ms);
     cancelled = true;
@@ -88,6 +90,7 @@ TEST_F(ChannelTest, ACancelledWaitEndsWithinASecond) {
   const auto begin = Clock::now();
   EXPECT_THROW((void)tested.receive(frame, begin + 60s), Interrupted);
   EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_GE(waits, 2) << "before and after the cancellation";
   later.join();
   EXPECT_THROW((void)tested.send('C', std::string(4 << 20, 'x'), {}, begin + 60s), Interrupted);
 }

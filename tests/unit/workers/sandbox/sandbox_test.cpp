@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -289,12 +292,12 @@ TEST_P(SandboxTest, InsideIsAnEmptyMachine) {
   const auto value = [&](const std::string& expression) {
     return value_of(*sandbox_, "import os\ndef f():\n    return " + expression + "\n");
   };
-  EXPECT_EQ(value("sorted(set(os.listdir('/')) - {'bin', 'lib', 'lib32', 'lib64'})"),
+  EXPECT_EQ(value("sorted(set(os.listdir('/')) - {'bin', 'lib', 'lib32', 'lib64', 'init'})"),
             R"(["dev", "etc", "tmp", "usr"])");
   EXPECT_EQ(value("os.listdir('/tmp')"), "[]");
   EXPECT_EQ(value("set(os.listdir('/etc')) - {'alternatives', 'ld.so.cache'}"), R"({"set": []})");
   EXPECT_EQ(value("[os.getpid(), os.getppid(), os.getuid()]"),
-            R"([{"int": "1"}, {"int": "0"}, {"int": "65534"}])");
+            R"([{"int": "2"}, {"int": "1"}, {"int": "65534"}])");
   EXPECT_EQ(value("os.uname().nodename"), R"("sandbox")");
   EXPECT_EQ(value("os.getcwd()"), R"("/tmp")");
   EXPECT_EQ(value("os.environ.get('JFORGE_SOURCE_DIR')"), "null");
@@ -349,27 +352,84 @@ TEST_P(SandboxTest, WorksForAnOrdinaryUser) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// What a program may try so as not to be killed with its parent, or with its first process; then it
+// sleeps.
+const char* const kClinging[] = {
+    "",
+    // PR_SET_PDEATHSIG, plain and with bits that the kernel does not look at.
+    "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    "for option in (1, (1 << 32) + 1):\n"
+    "    assert libc.syscall(157, ctypes.c_ulong(option), 0, 0, 0, 0) == -1\n"
+    "    assert ctypes.get_errno() == 1\n",
+    // A process that a thread makes of itself has no such signal.
+    "import os, threading, time\n"
+    "threading.Thread(target=lambda: os.execv('/usr/bin/python3', ['python3', '-c', "
+    "'import time; time.sleep(900) # NAME'])).start()\ntime.sleep(900)\n",
+    "import os, signal\n"
+    "for s in range(1, 65):\n    try:\n        signal.signal(s, signal.SIG_IGN)\n"
+    "    except (OSError, ValueError):\n        pass\n",
+    "import os\nos.setsid() if os.getsid(0) != os.getpid() else 0\n"
+    "for s in range(1, 65):\n    os.kill(1, s)\n",
+};
+
 TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
-  const std::string name = fmt::format("f_orphan_{}_{}", getpid(), static_cast<int>(GetParam()));
-  const auto wait_until = [&](bool there) {
-    for (int tries = 0; tries < 600 && processes_with(name).empty() == there; ++tries) {
-      usleep(50'000);
+  int number = 0;
+  for (const char* const clinging : kClinging) {
+    const std::string name =
+        fmt::format("f_orphan_{}_{}_{}", getpid(), static_cast<int>(GetParam()), number++);
+    SCOPED_TRACE(clinging);
+    const auto wait_until = [&](bool there) {
+      for (int tries = 0; tries < 600 && processes_with(name).empty() == there; ++tries) {
+        usleep(50'000);
+      }
+      return processes_with(name).empty() != there;
+    };
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      std::string program = clinging;
+      if (const std::size_t at = program.find("NAME"); at != std::string::npos) {
+        program.replace(at, 4, name);
+      }
+      CodeRunRequest sleeper = request(program + "import time\ntime.sleep(900)\n");
+      sleeper.entry_point = name;
+      sleeper.check_seconds = sleeper.total_seconds = 900;
+      (void)sandbox_->run(sleeper);
+      _exit(0);
     }
-    return processes_with(name).empty() != there;
-  };
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    CodeRunRequest sleeper = request("import time\ntime.sleep(900)\n");
-    sleeper.entry_point = name;
-    sleeper.check_seconds = sleeper.total_seconds = 900;
-    (void)sandbox_->run(sleeper);
-    _exit(0);
+    EXPECT_TRUE(wait_until(true));
+    // Time for its deed.
+    usleep(1'000'000);
+    EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the program did not survive its own deed";
+    EXPECT_FALSE(processes_with(name).empty());
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_TRUE(wait_until(false));
   }
-  EXPECT_TRUE(wait_until(true));
-  kill(child, SIGKILL);
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_TRUE(wait_until(false));
+}
+
+// The parent neither dies nor looks after its program: the sandbox keeps a limit of its own.
+TEST_P(SandboxTest, AStoppedParentsProgramsEndByThemselves) {
+  SandboxSetup setup = make_sandbox_setup({});
+  setup.bubblewrap = GetParam() == SandboxKind::bubblewrap;
+  const std::string name = fmt::format("f_late_{}_{}", getpid(), static_cast<int>(GetParam()));
+  SandboxProcess process(setup, {std::int64_t{1} << 30, 900, 1, 0}, name);
+  const auto end = process.wait(std::chrono::seconds(60));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->exit_code, 124);
+  for (int tries = 0; tries < 600 && !processes_with(name).empty(); ++tries) {
+    usleep(50'000);
+  }
+  EXPECT_TRUE(processes_with(name).empty());
+}
+
+TEST_P(SandboxTest, TheFirstProcessCannotBeReached) {
+  const CodeRunResult result =
+      sandbox_->run(request("import os, resource\n"
+                            "for s in range(1, 65):\n    os.kill(1, s)\n"
+                            "try:\n    os.kill(-1, 9)\nexcept ProcessLookupError:\n    pass\n",
+                            "import os\nos.kill(1, 0)\nassert os.getppid() == 1"));
+  EXPECT_EQ(result.status, CodeRunStatus::completed) << result.reason;
 }
 
 TEST_P(SandboxTest, ACancelledProgramEndsSoonWithoutAVerdict) {
@@ -386,6 +446,80 @@ TEST_P(SandboxTest, ACancelledProgramEndsSoonWithoutAVerdict) {
   EXPECT_THROW((void)sandbox.run(request("import time\ntime.sleep(50)\n")), Interrupted);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   later.join();
+}
+
+/// Programs of nobody's that keep one processor busy, each in a session of its own so that the
+/// scheduler counts them one by one, and this thread and its children on that same processor.
+class BusyProcessor {
+ public:
+  BusyProcessor() {
+    CPU_ZERO(&before_);
+    EXPECT_EQ(sched_getaffinity(0, sizeof(before_), &before_), 0);
+    int processor = 0;
+    while (CPU_ISSET(processor, &before_) == 0) {
+      ++processor;
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (pid_t& child : children_) {
+      child = fork();
+      if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setsid();
+        for (std::atomic<unsigned> spin = 0;;) {
+          ++spin;
+        }
+      }
+    }
+  }
+  ~BusyProcessor() {
+    for (const pid_t child : children_) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    sched_setaffinity(0, sizeof(before_), &before_);
+  }
+  BusyProcessor(const BusyProcessor&) = delete;
+  BusyProcessor& operator=(const BusyProcessor&) = delete;
+
+ private:
+  cpu_set_t before_{};
+  std::array<pid_t, 10> children_{};
+};
+
+/// f(seconds) computes for that much processor time.
+constexpr const char* kComputes =
+    "import time\ndef f(seconds):\n    end = time.process_time() + seconds\n"
+    "    while time.process_time() < end:\n        pass\n";
+
+TEST_P(SandboxTest, OthersLoadTimesNobodyOut) {
+  CodeRunRequest busy = request(kComputes, "", {"[0.5]"});
+  busy.call_seconds = {1.5};
+  const BusyProcessor load;
+  const CodeRunResult result = sandbox_->run(busy);
+  EXPECT_EQ(result.status, CodeRunStatus::completed) << result.reason;
+}
+
+TEST_P(SandboxTest, SleepIsTheProgramsOwn) {
+  CodeRunRequest sleeps = request("import time\ndef f(s):\n    time.sleep(s)\n", "", {"[600]"});
+  sleeps.call_seconds = {0.3};
+  const BusyProcessor load;
+  EXPECT_EQ(sandbox_->run(sleeps).status, CodeRunStatus::timed_out);
+}
+
+/// What is measured on a busy machine is a limit for a quiet one too.
+TEST_P(SandboxTest, TimesTakenUnderLoadAreTheProgramsOwn) {
+  CodeRunResult measured;
+  {
+    const BusyProcessor load;
+    measured = sandbox_->run(request(kComputes, "", {"[0.4]"}));
+  }
+  ASSERT_EQ(measured.status, CodeRunStatus::completed) << measured.reason;
+  CodeRunRequest slow = request(kComputes, "", {"[3]"});
+  slow.call_seconds = {4 * measured.call_seconds[0]};
+  EXPECT_EQ(sandbox_->run(slow).status, CodeRunStatus::timed_out);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SandboxTest,

@@ -15,5 +15,14 @@ TEST_F(BenchmarkTest, EveryCanonicalSolutionOfHumanevalPasses) {
   fmt::print("164 programs in {:.1f} s\n", seconds.count());
 }
 
+/// As a chat model would answer: whole programs in text, nothing of the prompt behind them.
+TEST_F(BenchmarkTest, EveryCanonicalSolutionOfHumanevalPassesInEachStyle) {
+  for (const char* style : {"lm-eval", "evalplus"}) {
+    const auto task = make_task("humaneval", {.prompt_style = style});
+    const auto records = task->load(data_);
+    expect_all(true, records, grade(*task, records, programs_of(records, canonical_program)));
+  }
+}
+
 }  // namespace
 }  // namespace jforge

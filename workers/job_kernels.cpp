@@ -1,4 +1,4 @@
-#include "workers/common_kernels.h"
+#include "workers/job_kernels.h"
 
 #include <fmt/format.h>
 
@@ -53,7 +53,7 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 
 }  // namespace
 
-std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm, DeviceChoice choice) {
+std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
   together(comm, [&] {

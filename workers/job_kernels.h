@@ -17,7 +17,7 @@ void expect_common_device(const Communicator& comm, Device device);
 /// on what; where automatic falls back to the CPU although a CUDA build's host seems to have a
 /// device, the first rank of that host warns, with the reason. Throws EnvironmentError on every
 /// rank when one has no such device, or automatic finds different kinds.
-[[nodiscard]] std::unique_ptr<KernelSet> make_common_kernel_set(const Communicator& comm,
-                                                                DeviceChoice choice);
+[[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
+                                                          DeviceChoice choice);
 
 }  // namespace jforge

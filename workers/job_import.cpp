@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "data/prompts/prompt_encoder.h"
+#include "data/prompts/prompt_store.h"
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/durable_file.h"
+#include "runtime/log.h"
+#include "runtime/read_file.h"
+#include "runtime/stop_signal.h"
+#include "runtime/text_seal.h"
+#include "workers/job_worker.h"
+
+namespace jforge {
+
+namespace {
+
+/// The store, every byte verified; nothing when there is none. A damaged one is renamed.
+std::optional<PromptStore> open_or_set_aside(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    return std::nullopt;
+  }
+  try {
+    return PromptStore::open(path, SealCheck::content);
+  } catch (const DataError& error) {
+    spdlog::warn("{}; it is set aside as *.damaged", error.what());
+  }
+  std::filesystem::rename(path, path.string() + ".damaged");
+  return std::nullopt;
+}
+
+bool holds(const std::filesystem::path& path, const std::string& content) {
+  try {
+    return std::filesystem::exists(path) && read_file(path) == content;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+/// Without its store a damaged report cannot be written again, and the run's report would stop at
+/// it.
+void set_damaged_report_aside(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    return;
+  }
+  try {
+    verify_sealed(path);
+  } catch (const DataError& error) {
+    spdlog::warn("{}; it is set aside as *.damaged", error.what());
+    std::filesystem::rename(path, path.string() + ".damaged");
+  }
+}
+
+}  // namespace
+
+PromptImportConfig JobWorker::import_config() const {
+  PromptImportConfig prompts = config_.prompts;
+  prompts.seed = config_.run.seed;
+  prompts.expected_digest = lost_prompts_digest_;
+  return prompts;
+}
+
+PromptEncoder JobWorker::prompt_encoder() const {
+  return make_prompt_encoder(
+      BytePairTokenizer::load(config_.model.source),
+      ChatTemplate::load(config_.model.source, config_.prompts.chat_template == "chatml"),
+      config_.prompts.system);
+}
+
+void JobWorker::check_prompts() const {
+  static_cast<void>(agree(services_.comm, false, [&] {
+    if (services_.comm.rank() != 0) {
+      return;
+    }
+    const std::optional<PromptStore> opened = open_or_set_aside(layout_.prompts());
+    if (!opened) {
+      set_damaged_report_aside(layout_.prompts_report());
+      return;
+    }
+    const PromptStore& store = *opened;
+    const std::string expected = import_identity(import_config(), prompt_encoder());
+    if (store.identity() != expected) {
+      throw ConfigError(fmt::format(
+          "{} was imported with other settings or another chat template (import identity {}, this "
+          "configuration and model have {}); use another run.directory",
+          layout_.prompts().string(), store.identity(), expected));
+    }
+    const std::string report = seal_json(store.report() + "\n");
+    if (!holds(layout_.prompts_report(), report)) {
+      spdlog::warn("{} is lost or damaged and is written again from {}",
+                   layout_.prompts_report().string(), layout_.prompts().string());
+      publish_file(layout_.prompts_report(), report);
+    }
+  }));
+}
+
+void JobWorker::identify_prompts() {
+  std::string digest;
+  static_cast<void>(agree(services_.comm, false, [&] {
+    if (services_.comm.rank() == 0 && std::filesystem::exists(layout_.prompts())) {
+      digest = PromptStore::open(layout_.prompts(), SealCheck::size).digest();
+    }
+  }));
+  digest = broadcast_text(services_.comm, digest, 0);
+  if (!digest.empty()) {
+    identity_[kPromptsDigest] = digest;
+  }
+}
+
+void JobWorker::expect_prompts_of(const CheckpointManifest& manifest) {
+  const auto recorded = manifest.state.identity.find(kPromptsDigest);
+  if (recorded == manifest.state.identity.end()) {
+    return;
+  }
+  const auto present = identity_.find(kPromptsDigest);
+  if (present == identity_.end()) {
+    lost_prompts_digest_ = recorded->second;
+    spdlog::warn("{} is lost: the prompts are imported anew where a round still needs them",
+                 layout_.prompts().string());
+  } else if (present->second != recorded->second) {
+    throw DataError(fmt::format(
+        "{} holds other prompts (digest {}) than {} was trained on ({}); put the file back, or "
+        "remove it and run again: the prompts are then imported anew from prompts.files",
+        layout_.prompts().string(), present->second, resume_point_->directory.string(),
+        recorded->second));
+  }
+}
+
+bool JobWorker::import_prompts() {
+  services_.clock.enter("import");
+  bool stopped = false;
+  together(services_.comm, [&] {
+    if (services_.comm.rank() != 0) {
+      return;
+    }
+    try {
+      const ImportReport report = jforge::import_prompts(
+          import_config(), prompt_encoder(), layout_.prompts(), [&](const ImportProgress& now) {
+            if (services_.on_import) {
+              services_.on_import(now);
+            }
+            if (stop_requested()) {
+              throw Interrupted("the import was stopped; run again to start it anew");
+            }
+          });
+      publish_file(layout_.prompts_report(), seal_json(report.to_json() + "\n"));
+      spdlog::info("{} prompts read, {} kept, {} unreadable; {:.1f} MB at {:.1f} MB/s, {} tokens",
+                   report.records, report.kept, report.unreadable.size(),
+                   static_cast<double>(report.bytes) / 1e6,
+                   static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
+                   report.tokens);
+    } catch (const Interrupted& interruption) {
+      spdlog::warn("{}", interruption.what());
+      stopped = true;
+    }
+  });
+  identify_prompts();
+  return !agree(services_.comm, stopped || stop_requested(), {});
+}
+
+}  // namespace jforge

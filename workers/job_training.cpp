@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/batches/sample_order.h"
+#include "data/prompts/prompt_store.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/stop_signal.h"
+#include "workers/job_worker.h"
+#include "workers/round_checkpoint_internal.h"
+#include "workers/train/distillation_trainer.h"
+#include "workers/train/peak_flops.h"
+#include "workers/train/training_checkpoint.h"
+#include "workers/train/trajectory_samples.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kRoundPhase = "train";
+
+}  // namespace
+
+std::int64_t JobWorker::total_steps(std::int32_t round, std::int64_t num_prompts) const {
+  const RoundSettings& settings = config_.rounds.at(static_cast<std::size_t>(round - 1));
+  if (settings.steps) {
+    return *settings.steps;
+  }
+  SampleOrderOptions order{config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                           config_.train.batch_samples};
+  return steps_for_epochs(order, settings.epochs.value_or(1));
+}
+
+std::vector<PromptId> JobWorker::prompts_of_round(std::int32_t round,
+                                                  std::int64_t num_prompts) const {
+  const SampleOrderOptions order{config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                                 config_.train.batch_samples};
+  return consumed_samples(order, total_steps(round, num_prompts));
+}
+
+bool JobWorker::train(std::int32_t round) {
+  const std::string phase = "train round " + std::to_string(round);
+  const auto on_disk = [&](const std::function<void()>& work) {
+    services_.clock.enter("checkpoint");
+    work();
+    services_.clock.enter(phase);
+  };
+  services_.clock.enter("generation report");
+  static_cast<void>(agree(services_.comm, false, [&] {
+    if (services_.comm.rank() == 0) {
+      ensure_generation_report(round);
+    }
+  }));
+  services_.clock.enter("load the weights");
+  MemoryAccount account("training");
+  TrainOutcome outcome = TrainOutcome::interrupted;
+  {
+    const bool mid_round = resumes_within(round);
+    static_cast<void>(agree(services_.comm, false, [&] {
+      if (!mid_round) {
+        weights_after(round - 1);
+      } else if (!model_) {
+        model_ = std::make_unique<ModelState>(config_.model.source, services_.comm.size(),
+                                              weights_account_);
+      }
+    }));
+    model_rounds_ =
+        -1;  // until the round is through, the weights in memory belong to no round's end
+    ModelState& model = *model_;
+    const std::int64_t num_prompts = PromptStore::open(layout_.prompts()).size();
+    const std::int64_t steps = total_steps(round, num_prompts);
+    round_steps_ = steps;
+    services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
+    TrajectorySamples samples(layout_.trajectories(round),
+                              {config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
+                               config_.train.batch_samples},
+                              steps, config_.noise_schedule(round), services_.comm);
+    services_.clock.enter(phase);
+    const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
+                               account};
+    DistillationTrainer trainer(context, model.weights(), config_.train_config(round));
+    TrainPlan plan;
+    plan.total_steps = steps;
+    plan.checkpoint_every = config_.checkpoint.every_steps;
+    plan.peak_flops = measure_peak_flops(services_.kernels, services_.comm);
+    if (mid_round) {
+      on_disk([&] {
+        resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer());
+      });
+      plan.steps_done = resume_point_->manifest.state.step;
+    } else if (config_.rounds[static_cast<std::size_t>(round - 1)].optimizer ==
+               OptimizerStart::carry) {
+      // From the file also when the state was in memory a phase ago: a restart between the rounds
+      // must find the same.
+      on_disk([&] {
+        resume_training(services_.comm, final_checkpoint(round - 1), model.table(),
+                        trainer.optimizer());
+      });
+    }
+    CheckpointWriter writer(services_.comm, layout_.checkpoints(), config_.checkpoint, account);
+    TrainHooks hooks;
+    hooks.clock = &services_.clock;
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      if (services_.on_step) {
+        services_.on_step(round, metrics);
+      }
+    };
+    hooks.at_boundary = [&] { on_disk([&] { writer.poll(); }); };
+    hooks.save = [&](std::int64_t step) {
+      const Json cursors = {{"total_steps", steps},
+                            {"model_source", config_.model.source.string()},
+                            {kGeneratedFrom, trajectory_origin_}};
+      on_disk([&] {
+        save_training(writer, {round, step, kRoundPhase, 0, identity_, cursors.dump()},
+                      model.table(), trainer.optimizer());
+      });
+    };
+    outcome = trainer.run(samples, plan, hooks);
+    on_disk([&] { writer.finish(); });
+    if (outcome == TrainOutcome::finished) {
+      rounds_trained_ = round;
+      model_rounds_ = round;
+      resume_point_.reset();
+    }
+  }
+  round_steps_ = 0;
+  expect_returned(account);
+  return outcome == TrainOutcome::finished;
+}
+
+}  // namespace jforge

@@ -1,0 +1,98 @@
+#include "workers/pretrain_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/kernels/device_choice.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+// Dimensions that no model can have are the configuration's fault; beyond them TransformerConfig
+// has the last word.
+void validate_model(const PretrainSettings& settings) {
+  const auto at_least_one = [](const char* key, std::int64_t value) {
+    if (value < 1) {
+      throw ConfigError(fmt::format("pretrain.{} = {} must be at least 1", key, value));
+    }
+  };
+  at_least_one("hidden_size", settings.hidden_size);
+  at_least_one("intermediate_size", settings.intermediate_size);
+  at_least_one("num_layers", settings.num_layers);
+  at_least_one("num_heads", settings.num_heads);
+  at_least_one("num_kv_heads", settings.num_kv_heads);
+  at_least_one("max_position_embeddings", settings.max_position_embeddings);
+  if (settings.hidden_size % settings.num_heads != 0) {
+    throw ConfigError(
+        fmt::format("pretrain.hidden_size = {} is not a multiple of pretrain.num_heads = {}",
+                    settings.hidden_size, settings.num_heads));
+  }
+  if (settings.num_heads % settings.num_kv_heads != 0) {
+    throw ConfigError(
+        fmt::format("pretrain.num_heads = {} is not a multiple of pretrain.num_kv_heads = {}",
+                    settings.num_heads, settings.num_kv_heads));
+  }
+  if (settings.hidden_size / settings.num_heads % 2 != 0) {
+    throw ConfigError(fmt::format(
+        "pretrain.hidden_size / pretrain.num_heads = {} is odd: rotary positions need pairs",
+        settings.hidden_size / settings.num_heads));
+  }
+  if (!(settings.rms_norm_eps > 0 && settings.rms_norm_eps < 1)) {
+    throw ConfigError(
+        fmt::format("pretrain.rms_norm_eps = {} is outside (0, 1)", settings.rms_norm_eps));
+  }
+  if (!(settings.rope_theta > 1 && std::isfinite(settings.rope_theta))) {
+    throw ConfigError(fmt::format("pretrain.rope_theta = {} is not above 1", settings.rope_theta));
+  }
+}
+
+}  // namespace
+
+void PretrainConfig::validate() const {
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) {
+      throw ConfigError(what);
+    }
+  };
+  require(!run.directory.empty(),
+          "run.directory is missing: name the folder for checkpoints and logs");
+  require(!pretrain.tokenizer.empty(),
+          "pretrain.tokenizer is missing: name a directory with tokenizer files");
+  require(!pretrain.output.empty(),
+          "pretrain.output is missing: name the model directory to write");
+  require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
+  require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
+  expect_device("pretrain.device", pretrain.device);
+  validate_model(pretrain);
+  train.validate();
+  checkpoint.validate();
+}
+
+TransformerConfig new_model_config(const PretrainSettings& settings,
+                                   const BytePairTokenizer& tokenizer) {
+  TransformerConfig config;
+  config.vocabulary_size = tokenizer.vocabulary_size();
+  config.hidden_size = settings.hidden_size;
+  config.intermediate_size = settings.intermediate_size;
+  config.num_layers = settings.num_layers;
+  config.num_heads = settings.num_heads;
+  config.num_kv_heads = settings.num_kv_heads;
+  config.max_position_embeddings = settings.max_position_embeddings;
+  config.rope_theta = settings.rope_theta;
+  config.rms_norm_eps = settings.rms_norm_eps;
+  config.tie_word_embeddings = settings.tie_word_embeddings;
+  if (const auto eos = tokenizer.eos()) {
+    config.eos_ids = {*eos};
+  } else {
+    throw DataError(
+        "the tokenizer names no eos_token in tokenizer_config.json; pre-training needs one to end "
+        "answers");
+  }
+  config.validate();
+  return config;
+}
+
+}  // namespace jforge

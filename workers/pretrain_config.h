@@ -1,0 +1,51 @@
+#pragma once
+
+/// The configuration of a pre-training job.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "model/transformer/transformer_config.h"
+#include "workers/job_config.h"
+
+namespace jforge {
+
+/// [pretrain]: model dimensions, sequences and steps.
+struct PretrainSettings {
+  std::filesystem::path tokenizer;  ///< Directory with the tokenizer files.
+  std::filesystem::path output;     ///< Hugging Face directory to write.
+  std::vector<std::string> files;   ///< JSONL of question and answer.
+  DeviceChoice device = DeviceChoice::automatic;
+  std::string question_field = "question";
+  std::string answer_field = "answer";
+  std::int64_t hidden_size = 128;
+  std::int64_t intermediate_size = 320;
+  std::int64_t num_layers = 6;
+  std::int64_t num_heads = 4;
+  std::int64_t num_kv_heads = 2;
+  std::int64_t max_position_embeddings = 512;
+  double rope_theta = 10000;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = true;
+  std::int64_t steps = 1000;
+};
+
+struct PretrainConfig {
+  RunSettings run;
+  PretrainSettings pretrain;
+  TrainConfig train;
+  CheckpointConfig checkpoint;
+
+  /// Throws ConfigError naming the key.
+  void validate() const;
+};
+
+/// The model that `settings` describe, for texts of `tokenizer`. Throws DataError when that names
+/// no end-of-text token.
+[[nodiscard]] TransformerConfig new_model_config(const PretrainSettings& settings,
+                                                 const BytePairTokenizer& tokenizer);
+
+}  // namespace jforge
