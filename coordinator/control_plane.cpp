@@ -23,7 +23,7 @@ std::unique_ptr<Coordinator> start_coordinator(const Communicator& requests,
 }
 }  // namespace
 
-ControlPlane::ControlPlane(const Communicator& comm, const PhaseClock& clock,
+ControlPlane::ControlPlane(const Communicator& comm, PhaseClock& clock,
                            const CoordinatorConfig& config)
     : requests_(comm.duplicate()),
       replies_(comm.duplicate()),

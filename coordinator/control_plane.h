@@ -18,7 +18,7 @@ class ControlPlane {
  public:
   /// Collective. `clock` is what heartbeats tell of this rank. Throws ConfigError for limits that
   /// heartbeats cannot keep.
-  ControlPlane(const Communicator& comm, const PhaseClock& clock, const CoordinatorConfig& config);
+  ControlPlane(const Communicator& comm, PhaseClock& clock, const CoordinatorConfig& config);
 
   [[nodiscard]] ControlChannel& channel() noexcept { return channel_; }
   /// Rank 0's; nullptr on the others.

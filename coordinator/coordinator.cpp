@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <tuple>
 #include <variant>
 
 #include "runtime/error.h"
@@ -63,7 +64,12 @@ bool Coordinator::close_round() {
 
 GenerationProgress Coordinator::progress() const {
   const std::lock_guard lock(mutex_);
-  return round_ ? round_->progress : GenerationProgress{};
+  if (!round_) {
+    return {};
+  }
+  GenerationProgress progress = round_->progress;
+  std::tie(progress.tokens_made, progress.forwards_made) = membership_.made();
+  return progress;
 }
 
 void Coordinator::close() {
@@ -142,14 +148,16 @@ LeaseReply Coordinator::answer_lease_request(Rank source, const LeaseRequest& re
 
 void Coordinator::handle(Rank source, const RankMessage& message) {
   if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    std::uint64_t job_progress = 0;
     {
       const std::lock_guard lock(mutex_);
       membership_.heard(source, *heartbeat, now_seconds());
       if (membership_.progressed(source) && round_) {
         round_->queue.extend(source, now_seconds(), config_.lease_seconds);
       }
+      job_progress = membership_.progress();
     }
-    reply(source, HeartbeatReply{host_name(), static_cast<std::int64_t>(::getpid())});
+    reply(source, HeartbeatReply{host_name(), static_cast<std::int64_t>(::getpid()), job_progress});
   } else if (const auto* request = std::get_if<LeaseRequest>(&message)) {
     reply(source, answer_lease_request(source, *request));
   } else if (const auto* commit = std::get_if<CommitRequest>(&message)) {

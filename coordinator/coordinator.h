@@ -29,8 +29,10 @@ struct CoordinatorConfig {
 struct GenerationProgress {
   std::int64_t prompts_done = 0;
   std::int64_t prompts_total = 0;
-  std::int64_t tokens = 0;
-  std::int64_t forwards = 0;
+  std::int64_t tokens = 0;         ///< Of committed leases.
+  std::int64_t forwards = 0;       ///< Spent on them.
+  std::int64_t tokens_made = 0;    ///< By all ranks in this phase, committed or not.
+  std::int64_t forwards_made = 0;  ///< Spent on those.
 };
 
 class Coordinator {

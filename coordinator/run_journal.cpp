@@ -4,7 +4,10 @@
 
 #include <chrono>
 
+#include "runtime/bounded_json.h"
+#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
@@ -22,15 +25,19 @@ std::string utc_now() {
 RunJournal::RunJournal(const std::filesystem::path& run_directory)
     : log_(run_directory / "journal.jsonl") {}
 
-void RunJournal::record(std::string_view event, nlohmann::json details) {
+void RunJournal::record(std::string_view event, const nlohmann::json& details) {
   nlohmann::json line = {{"time", utc_now()}, {"event", event}};
   line.update(details);
   const std::lock_guard lock(mutex_);
-  log_.append(to_text(line, -1));
+  log_.append(seal_json(to_text(line, -1)));
 }
 
 void write_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status) {
-  publish_file(run_directory / "run.json", to_text(status, 2) + "\n");
+  publish_file(run_directory / "run.json", seal_json(to_text(status, 2) + "\n"));
+}
+
+void show_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status) {
+  replace_file(run_directory / "run.json", seal_json(to_text(status, 2) + "\n"));
 }
 
 nlohmann::json read_run_status(const std::filesystem::path& run_directory) {
@@ -38,10 +45,11 @@ nlohmann::json read_run_status(const std::filesystem::path& run_directory) {
   if (!std::filesystem::exists(path)) {
     return nullptr;
   }
-  auto json = nlohmann::json::parse(read_file(path), nullptr, false);
-  if (json.is_discarded()) {
-    throw DataError(path.string() + " is not JSON; remove it to start the status anew");
+  auto json = try_bounded_json(read_sealed(path));
+  if (!json.is_object()) {
+    throw DataError(path.string() + " is damaged: it is not a JSON object");
   }
+  json.erase(kSealKey);
   return json;
 }
 

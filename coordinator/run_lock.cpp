@@ -13,10 +13,14 @@
 #include <random>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -58,7 +62,7 @@ struct Holder {
 };
 
 Holder parse_holder(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = try_bounded_json(text);
   Holder holder;
   if (json.is_object()) {
     const auto read = [&](const char* key, std::string& value) {
@@ -144,6 +148,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
       seen = text;
       since = std::chrono::steady_clock::now();
     }
+    note_progress();  // This wait has a limit of its own.
     std::this_thread::sleep_for(std::chrono::duration<double>(timing_.refresh_seconds / 5));
   }
   try {

@@ -1,9 +1,9 @@
 #pragma once
 
-/// One run directory, one owner (faults.md row 17): a lock file made with O_EXCL names holder,
-/// host, process and job and holds a counter that a thread refreshes. It is stale when a waiter
-/// sees no change for `stale_seconds` by its own monotonic clock. A holder that was suspended for
-/// so long finds the other's name in the file when it wakes, and gives up.
+/// One run directory, one owner (tests/FAULTS.md row 17): a lock file made with O_EXCL names
+/// holder, host, process and job and holds a counter that a thread refreshes. It is stale when a
+/// waiter sees no change for `stale_seconds` by its own monotonic clock. A holder that was
+/// suspended for so long finds the other's name in the file when it wakes, and gives up.
 
 #include <condition_variable>
 #include <filesystem>

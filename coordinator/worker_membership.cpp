@@ -26,6 +26,23 @@ std::optional<Rank> WorkerMembership::lost(double now_seconds) const {
   return std::nullopt;
 }
 
+std::pair<std::int64_t, std::int64_t> WorkerMembership::made() const {
+  std::pair<std::int64_t, std::int64_t> sum{0, 0};
+  for (const Member& member : members_) {
+    sum.first += member.last.tokens;
+    sum.second += member.last.forwards;
+  }
+  return sum;
+}
+
+std::uint64_t WorkerMembership::progress() const {
+  std::uint64_t sum = 0;
+  for (const Member& member : members_) {
+    sum += member.last.progress;
+  }
+  return sum;
+}
+
 bool WorkerMembership::progressed(Rank rank) {
   Member& member = members_.at(static_cast<std::size_t>(rank));
   const bool moved = member.last.progress != member.progress_seen;
@@ -34,13 +51,14 @@ bool WorkerMembership::progressed(Rank rank) {
 }
 
 std::string WorkerMembership::table(double now_seconds) const {
-  std::string text = "rank  host  pid  phase  step  progress age  silent for\n";
+  std::string text = "rank  host  pid  phase  step  state  progress age  silent for\n";
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& member = members_[rank];
-    text += fmt::format("{:4}  {}  {}  {}  {}  {:.1f} s  {:.1f} s\n", rank,
+    text += fmt::format("{:4}  {}  {}  {}  {}  {}  {:.1f} s  {:.1f} s\n", rank,
                         member.last.host.empty() ? "?" : member.last.host, member.last.process_id,
                         member.last.phase.empty() ? "?" : member.last.phase, member.last.step,
-                        member.last.age_seconds, now_seconds - member.heard_seconds);
+                        member.last.waiting ? "waits" : "works", member.last.age_seconds,
+                        now_seconds - member.heard_seconds);
   }
   return text;
 }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/protocol/messages.h"
@@ -18,9 +19,14 @@ class WorkerMembership {
   void heard(Rank rank, const Heartbeat& heartbeat, double now_seconds);
   /// The first rank whose silence exceeds the limit.
   [[nodiscard]] std::optional<Rank> lost(double now_seconds) const;
+  /// What the ranks have made in their present phases, by their last heartbeats: tokens, forwards.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> made() const;
+  /// Sum of the ranks' progress counters: as long as it grows, the job goes on somewhere.
+  [[nodiscard]] std::uint64_t progress() const;
   /// Whether `rank` showed progress since the previous call for it: extends its leases.
   [[nodiscard]] bool progressed(Rank rank);
-  /// One line per rank: host, process, phase, step, age: the table logged before an abort.
+  /// One line per rank: host, process, phase, step, whether it works or waits for others, age: the
+  /// table logged before an abort.
   [[nodiscard]] std::string table(double now_seconds) const;
 
  private:

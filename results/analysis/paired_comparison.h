@@ -13,7 +13,7 @@ struct PairedComparison {
   std::int64_t only_first = 0;   ///< Solved by the first alone.
   std::int64_t only_second = 0;  ///< Solved by the second alone.
   double difference = 0;         ///< Accuracy of the second minus that of the first.
-  double low = 0;                ///< 95 % paired bootstrap interval of the difference.
+  double low = 0;                ///< Its 95 % score interval (paired_difference_interval).
   double high = 0;
   double p_value = 1;  ///< Exact two-sided McNemar test that neither is better.
 
@@ -21,11 +21,9 @@ struct PairedComparison {
   [[nodiscard]] bool beyond_chance() const noexcept { return low > 0 || high < 0; }
 };
 
-/// `first` and `second`: [problems], 1 where solved, else 0. Problems are drawn from the stream
-/// (seed, bootstrap), so equal data give equal figures. Throws InternalError for no problem or
+/// `first` and `second`: [problems], 1 where solved, else 0. Throws InternalError for no problem or
 /// different numbers.
 [[nodiscard]] PairedComparison compare_paired(std::span<const std::uint8_t> first,
-                                              std::span<const std::uint8_t> second,
-                                              std::uint64_t seed);
+                                              std::span<const std::uint8_t> second);
 
 }  // namespace jforge

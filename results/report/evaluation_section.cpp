@@ -8,7 +8,9 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 
+#include "results/report/speed_figures.h"
 #include "results/report/svg_plot.h"
 #include "runtime/error.h"
 
@@ -53,125 +55,157 @@ std::vector<Measured> all_figures(const ReportJson& models) {
   return found;
 }
 
-const Measured* reference_of(const std::vector<Measured>& all, const std::string& model,
-                             const std::string& task) {
-  const auto found = std::ranges::find_if(all, [&](const Measured& m) {
-    return m.model == model && m.task == task && m.method == kReferenceMethod;
-  });
-  return found == all.end() ? nullptr : &*found;
-}
-
-// Speed of `m` over that of greedy decoding by `model`; NaN where it was not measured, or with
-// other ranks or batches, which would be compared instead.
-double speed_up(const std::vector<Measured>& all, const Measured& m, const std::string& model) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Measured* reference = reference_of(all, model, m.task);
-  if (reference == nullptr) {
-    return nan;
-  }
-  for (const char* key : {"ranks", "batch_prompts"}) {
-    // Written so that a number that is not there, or null because samples differ in it, is refused.
-    if (!(m.number(key) <= reference->number(key) && m.number(key) >= reference->number(key))) {
-      return nan;
-    }
-  }
-  return m.number("tokens_per_second") / reference->number("tokens_per_second");
-}
-
-std::vector<std::string> model_names(const std::vector<Measured>& all) {
+// In the order of their first figures; `measured` are Measured or pointers to them.
+template <class Range>
+std::vector<std::string> model_names(const Range& measured) {
   std::vector<std::string> names;
-  for (const Measured& m : all) {
-    if (std::ranges::find(names, m.model) == names.end()) {
-      names.push_back(m.model);
+  for (const std::string& name : std::views::transform(
+           measured,
+           [](const auto& m) -> const std::string& { return std::invoke(&Measured::model, m); })) {
+    if (std::ranges::find(names, name) == names.end()) {
+      names.push_back(name);
     }
   }
   return names;
 }
 
-std::string interval(const Measured& m) {
-  const double low = m.number("accuracy_low");
-  const double high = m.number("accuracy_high");
-  return std::isfinite(low) && std::isfinite(high)
-             ? fmt::format("{:.1f}–{:.1f} %", 100 * low, 100 * high)
-             : "–";
-}
+// What is measured alike: one task, one scorer, the same number of problems.
+struct TaskGroup {
+  std::string heading;
+  std::vector<const Measured*> rows;
+};
 
-// Tokens per forward over the baseline's, with its interval.
-std::string tpf_ratio_text(const Measured& m) {
-  const double low = m.number("tpf_ratio_low");
-  const double high = m.number("tpf_ratio_high");
-  return shown(m.number("tpf_ratio"), "{:.2f}×") + (std::isfinite(low) && std::isfinite(high)
-                                                        ? fmt::format(" ({:.2f}–{:.2f})", low, high)
-                                                        : "");
-}
-
-// With the base tests' own share, of tasks that add further tests to them.
-std::string accuracy_text(const Measured& m) {
-  const double base = m.number("base_accuracy");
-  return shown(100 * m.number("accuracy"), "{:.1f} %") +
-         (std::isfinite(base) ? fmt::format(" (base tests {:.1f} %)", 100 * base) : "");
-}
-
-std::string speed_table(const std::vector<Measured>& all) {
-  const std::vector<std::string> models = model_names(all);
-  const bool against_base =
-      models.size() > 1 && std::ranges::find(models, kBaseModel) != models.end();
-  TableCells rows = {{"task", "model", "method", "TPF", "TPF over AR", "tokens/s", "with prefill",
-                      "speed-up over AR", "accuracy", "95 % interval", "problems"}};
-  const auto behind_speed_up = [](std::vector<std::string>& row) { return row.begin() + 8; };
-  if (against_base) {
-    rows[0].insert(behind_speed_up(rows[0]), "over base AR");
+// "word_problems (number, extract-2), 500 problems": the scorer's parts behind the task's name.
+std::string group_heading(const Measured& m) {
+  std::string rule = json_text(*m.figures, "scorer");
+  const std::size_t name = rule.find('/');
+  rule = name == std::string::npos ? std::string() : rule.substr(name + 1);
+  for (std::size_t at = rule.find('/'); at != std::string::npos; at = rule.find('/', at)) {
+    rule.replace(at, 1, ", ");
   }
+  return m.task + (rule.empty() ? "" : " (" + rule + ")") +
+         shown(m.number("n"), ", {:.0f} problems");
+}
+
+std::vector<TaskGroup> groups_of(const std::vector<Measured>& all) {
+  std::vector<TaskGroup> groups;
   for (const Measured& m : all) {
-    rows.push_back({m.task, m.model, m.method, shown(m.number("tpf"), "{:.2f}"), tpf_ratio_text(m),
-                    shown(m.number("tokens_per_second"), "{:.0f}"),
-                    shown(m.number("tokens_per_second_with_prefill"), "{:.0f}"),
-                    shown(speed_up(all, m, m.model), "{:.2f}×"), accuracy_text(m), interval(m),
-                    shown(m.number("n"), "{:.0f}")});
-    if (against_base) {
-      rows.back().insert(behind_speed_up(rows.back()),
-                         shown(speed_up(all, m, kBaseModel), "{:.2f}×"));
+    const std::string heading = group_heading(m);
+    auto group = std::ranges::find(groups, heading, &TaskGroup::heading);
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), TaskGroup{heading, {}});
+    }
+    group->rows.push_back(&m);
+  }
+  return groups;
+}
+
+std::string accuracy_table(const TaskGroup& group) {
+  TableCells rows = {
+      {"model", "method", "accuracy", "95 % interval", "base tests", "TPF", "95 % interval"}};
+  for (const Measured* m : group.rows) {
+    rows.push_back(
+        {m->model, m->method, shown(100 * m->number("accuracy"), "{:.1f} %"),
+         accuracy_interval(*m->figures), shown(100 * m->number("base_accuracy"), "{:.1f} %"),
+         shown(m->number("tpf"), "{:.2f}"), interval_text(*m->figures, "tpf", "{:.2f}")});
+  }
+  return markdown_table(rows, 2);
+}
+
+std::vector<const ReportJson*> figures_of(const TaskGroup& group) {
+  std::vector<const ReportJson*> figures;
+  for (const Measured* m : group.rows) {
+    figures.push_back(m->figures);
+  }
+  return figures;
+}
+
+// What is fastest, of each model at each batch size.
+std::string fastest_lines(const TaskGroup& group) {
+  std::string text;
+  for (const std::string& model : model_names(group.rows)) {
+    NamedFigures baseline{"AR"};
+    std::vector<NamedFigures> methods;
+    for (const Measured* m : group.rows) {
+      if (m->model == model && m->method == kReferenceMethod) {
+        baseline.figures = m->figures;
+      } else if (m->model == model) {
+        methods.push_back({m->method, m->figures});
+      }
+    }
+    for (const double batch : speed_batches(figures_of(group))) {
+      const std::string fastest = fastest_by_clock(baseline, methods, batch).text;
+      if (!fastest.empty()) {
+        text +=
+            fmt::format("- fastest by the clock, {} at batch {:.0f}: {}\n", model, batch, fastest);
+      }
     }
   }
-  return markdown_table(rows);
+  return text.empty() ? text : text + "\n";
 }
 
-std::string measurement_table(const std::vector<Measured>& all) {
-  TableCells rows = {{"task", "model", "method", "block size", "window", "max. new tokens",
-                      "scorer", "ended by EOS", "time-outs", "differs from AR", "ranks", "batch"}};
-  for (const Measured& m : all) {
-    rows.push_back(
-        {m.task, m.model, m.method, shown(m.number("block_size"), "{:.0f}"),
-         json_text(*m.figures, "window"), shown(m.number("max_new_tokens"), "{:.0f}"),
-         json_text(*m.figures, "scorer"), shown(m.number("stopped_by_eos"), "{:.0f}"),
-         shown(m.number("timeouts"), "{:.0f}"),
-         m.method == kReferenceMethod ? "–"
-                                      : shown(m.number("disagreements_with_ar"), "{:.0f} problems"),
-         shown(m.number("ranks"), "{:.0f}"), shown(m.number("batch_prompts"), "{:.0f}")});
+// A table for each batch size, of speeds that were measured by interleaved repeats; empty where
+// there are none.
+std::string speed_tables(const TaskGroup& group) {
+  std::string text;
+  for (const double batch : speed_batches(figures_of(group))) {
+    TableCells rows = {{"model", "method", "tokens/s", "95 % interval", "with prefill",
+                        "95 % interval", "over AR", "95 % interval"}};
+    for (const Measured* m : group.rows) {
+      if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
+        rows.push_back({m->model, m->method});
+        for (const auto& [key, format, unit] :
+             {std::tuple("tokens_per_second", "{:.0f}", ""),
+              std::tuple("tokens_per_second_with_prefill", "{:.0f}", ""),
+              std::tuple("speed_up", "{:.2f}", "×")}) {
+          rows.back().push_back(shown(json_number(*speed, key), format) +
+                                (std::isfinite(json_number(*speed, key)) ? unit : ""));
+          rows.back().push_back(interval_text(*speed, key, format));
+        }
+      }
+    }
+    text += fmt::format("Speed at batch {:.0f}:\n\n{}\n", batch, markdown_table(rows, 2));
   }
-  return markdown_table(rows);
+  return text.empty() ? text : text + fastest_lines(group) + speed_remarks(figures_of(group));
 }
 
-// pass@k of methods that draw several samples for a problem; empty when there is none.
-std::string samples_table(const std::vector<Measured>& all) {
-  TableCells rows = {{"task", "model", "method", "samples per problem", "pass@k"}};
+std::string measurement_table(const TaskGroup& group) {
+  TableCells rows = {{"model", "method", "block size", "window", "max. new tokens", "ended by EOS",
+                      "time-outs", "differs from AR"}};
+  for (const Measured* m : group.rows) {
+    rows.push_back({m->model, m->method, shown(m->number("block_size"), "{:.0f}"),
+                    json_text(*m->figures, "window"), shown(m->number("max_new_tokens"), "{:.0f}"),
+                    shown(m->number("stopped_by_eos"), "{:.0f}"),
+                    shown(m->number("timeouts"), "{:.0f}"),
+                    m->method == kReferenceMethod
+                        ? "–"
+                        : shown(m->number("disagreements_with_ar"), "{:.0f} problems")});
+  }
+  return markdown_table(rows, 2);
+}
+
+// Accuracy by each rule of tasks that judge by several; empty when there is none.
+std::string rules_table(const std::vector<Measured>& all) {
+  TableCells rows = {{"task", "model", "method", "rule", "accuracy"}};
   for (const Measured& m : all) {
-    const auto pass_at = m.figures->find("pass_at");
-    if (pass_at == m.figures->end() || !pass_at->is_object()) {
+    const auto shares = m.figures->find("rule_accuracy");
+    if (shares == m.figures->end() || !shares->is_object()) {
       continue;
     }
-    std::string text;
-    for (const auto& [k, share] : pass_at->items()) {
-      text += fmt::format("{}pass@{} {}", text.empty() ? "" : ", ", k,
-                          shown(100 * json_number(*pass_at, k), "{:.1f} %"));
+    for (const auto& [rule, share] : shares->items()) {
+      rows.push_back(
+          {m.task, m.model, m.method, rule, shown(100 * json_number(*shares, rule), "{:.1f} %")});
     }
-    rows.push_back(
-        {m.task, m.model, m.method, shown(m.number("samples_per_problem"), "{:.0f}"), text});
   }
-  return rows.size() > 1 ? markdown_table(rows) + "\n" : std::string();
+  return rows.size() == 1
+             ? std::string()
+             : "The same answers by each rule. string is what evalchemy reports and the accuracy "
+               "above, minerva the normal form of Lewkowycz et al. (2022), value compares the "
+               "mathematics.\n\n" +
+                   markdown_table(rows, 4) + "\n";
 }
 
-// Figures of different scorers must not be read side by side without being told.
+// The task's groups hold different scorers' figures: they must not be read side by side untold.
 std::string scorer_warning(const std::vector<Measured>& all) {
   std::map<std::string, std::set<std::string>> scorers;
   for (const Measured& m : all) {
@@ -181,7 +215,7 @@ std::string scorer_warning(const std::vector<Measured>& all) {
   for (const auto& [task, names] : scorers) {
     if (names.size() > 1) {
       text += fmt::format(
-          "**{}: the rows come from different scorers; their accuracies do not compare.**\n\n",
+          "**{}: the tables come from different scorers; their accuracies do not compare.**\n\n",
           task);
     }
   }
@@ -241,6 +275,25 @@ const Measured* fastest(const std::vector<Measured>& all, const std::string& mod
   return best;
 }
 
+// At batch 1, where decoding several tokens at once pays most.
+void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) {
+  std::vector<Measured> speeds;
+  for (const Measured& m : all) {
+    if (const ReportJson* const speed = speed_at(*m.figures, 1)) {
+      speeds.push_back({m.task, m.model, m.method, speed});
+    }
+  }
+  if (speeds.empty()) {
+    report.missing.emplace_back("speed: not measured (evaluate.speed_problems = 0)");
+    return;
+  }
+  BarChart chart = bars(speeds, "Decoding speed at batch 1", "tokens/s without prefill", true, 1,
+                        "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high");
+  chart.decimals = 0;
+  report.figure("speed", "Tokens per second at batch 1, without prefill, with 95 % intervals",
+                render_svg(chart));
+}
+
 // What each way of training trades: one line for each model and task.
 void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
   const std::vector<std::string> models = model_names(all);
@@ -251,22 +304,23 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
         "directory (`jforge evaluate --model … --out` this directory)");
     return;
   }
-  TableCells rows = {{"task", "model", "method", "accuracy", "95 % interval", "iterations/token",
-                      "TPF", "speed-up over base AR"}};
+  TableCells rows = {{"task", "model", "method", "accuracy", "95 % interval", "TPF",
+                      "95 % interval", "forwards/token", "over its AR, batch 1"}};
   std::set<std::string> seen;
   for (const Measured& m : all) {
     const Measured* best = fastest(all, m.model, m.task);
     if (best == nullptr || !seen.insert(m.task + "\n" + m.model).second) {
       continue;
     }
-    rows.push_back({m.task, m.model, best->method,
-                    shown(100 * best->number("accuracy"), "{:.1f} %"), interval(*best),
-                    shown(1 / best->number("tpf"), "{:.2f}"), shown(best->number("tpf"), "{:.2f}"),
-                    shown(speed_up(all, *best, kBaseModel), "{:.2f}×")});
+    rows.push_back(
+        {m.task, m.model, best->method, shown(100 * best->number("accuracy"), "{:.1f} %"),
+         accuracy_interval(*best->figures), shown(best->number("tpf"), "{:.2f}"),
+         interval_text(*best->figures, "tpf", "{:.2f}"), shown(1 / best->number("tpf"), "{:.2f}"),
+         with_interval(speed_at(*best->figures, 1), "speed_up", "{:.2f}", "×")});
   }
   report.text +=
       "## Ablation\n\nEach model with the method that needs the fewest forward passes.\n\n" +
-      markdown_table(rows) + "\n";
+      markdown_table(rows, 3) + "\n";
 }
 
 }  // namespace
@@ -279,30 +333,37 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
   if (all.empty()) {
     return {};
   }
-  const std::string table = speed_table(all);
+  const std::vector<TaskGroup> groups = groups_of(all);
+  std::string tables;
+  for (const TaskGroup& group : groups) {
+    tables +=
+        fmt::format("### {}\n\n{}\n{}", group.heading, accuracy_table(group), speed_tables(group));
+  }
   report.text +=
-      "## Accuracy and speed\n\n" + table +
-      "\nTPF = generated tokens / forward passes over all problems, prefill excluded. "
-      "Tokens/s: of all ranks, over the slowest rank's decoding seconds without prefill, and with "
-      "it. Speeds are compared only where ranks and batch are the same. AR: one token per forward "
-      "pass. Intervals, also those in brackets, are the bootstrap's over problems, 95 %.\n\n" +
-      scorer_warning(all) + samples_table(all);
+      "## Accuracy and speed\n\n" + tables +
+      "TPF = (tokens − 1) / forward passes after the prefill, which gives the first token, over "
+      "all problems; AR has exactly 1. Intervals are 95 %: Wilson's score interval of the "
+      "accuracy, the bootstrap over problems of TPF, Student's t over the repeats of speeds. "
+      "Speeds come from "
+      "interleaved repeats (AR, method, AR, method, …) over the same problems, without prefill and "
+      "with it; with several ranks they are those of one rank beside the others.\n\n" +
+      scorer_warning(all) + rules_table(all);
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });
-  report.figure(
-      "tpf", "Tokens per forward pass",
-      render_svg(bars(all, "Tokens per forward pass", "TPF", only_reference, 1, "tpf", "", "")));
+  report.figure("tpf", "Tokens per forward pass with 95 % intervals",
+                render_svg(bars(all, "Tokens per forward pass", "TPF", only_reference, 1, "tpf",
+                                "tpf_low", "tpf_high")));
   BarChart accuracy = bars(all, "Accuracy", "problems solved, %", true, 100, "accuracy",
                            "accuracy_low", "accuracy_high");
   accuracy.decimals = 1;
   report.figure("accuracy", "Accuracy with 95 % intervals", render_svg(accuracy));
-  BarChart speed =
-      bars(all, "Decoding speed", "tokens/s without prefill", true, 1, "tokens_per_second", "", "");
-  speed.decimals = 0;
-  report.figure("speed", "Tokens per second without prefill", render_svg(speed));
+  write_speed_figure(report, all);
   write_ablation(report, all);
-  report.text += "## How it was measured\n\n" + measurement_table(all) + "\n";
-  return table;
+  report.text += "## How it was measured\n\n";
+  for (const TaskGroup& group : groups) {
+    report.text += fmt::format("### {}\n\n{}\n", group.heading, measurement_table(group));
+  }
+  return tables;
 }
 
 }  // namespace jforge

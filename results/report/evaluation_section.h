@@ -13,8 +13,8 @@ namespace jforge {
 inline constexpr const char* kBaseModel = "base";
 inline constexpr const char* kReferenceMethod = "ar";
 
-/// Writes the section; returns the speed table. Nothing when `summary` holds no model. Throws
-/// DataError when "models" is not as documented.
+/// Writes the section; returns its tables of accuracy and speed. Nothing when `summary` holds no
+/// model. Throws DataError when "models" is not as documented.
 std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary);
 
 }  // namespace jforge

@@ -6,35 +6,32 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/durable_file.h"
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
-namespace {
-
-// "metrics.3.jsonl" → 3; anything else → −1.
-int attempt_of(const std::string& name) {
+int metrics_attempt(const std::string& file_name) {
   constexpr std::string_view kPrefix = "metrics.";
   constexpr std::string_view kSuffix = ".jsonl";
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) ||
-      name.size() <= kPrefix.size() + kSuffix.size()) {
+  if (!file_name.starts_with(kPrefix) || !file_name.ends_with(kSuffix) ||
+      file_name.size() <= kPrefix.size() + kSuffix.size()) {
     return -1;
   }
   int attempt = -1;
-  const char* begin = name.data() + kPrefix.size();
-  const char* end = name.data() + name.size() - kSuffix.size();
+  const char* begin = file_name.data() + kPrefix.size();
+  const char* end = file_name.data() + file_name.size() - kSuffix.size();
   const auto [parsed, error] = std::from_chars(begin, end, attempt);
   return error == std::errc() && parsed == end ? attempt : -1;
 }
-
-}  // namespace
 
 std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
     const std::filesystem::path& run_directory) {
   std::map<int, std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(run_directory)) {
-    if (const int attempt = attempt_of(entry.path().filename().string()); attempt >= 0) {
+    if (const int attempt = metrics_attempt(entry.path().filename().string()); attempt >= 0) {
       files[attempt] = entry.path();
     }
   }
@@ -48,14 +45,14 @@ std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
       if (end == std::string::npos) {
         break;  // torn by a crash in the middle of a write
       }
-      const auto json =
-          nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                                text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+      const auto json = try_bounded_json(std::string_view(text).substr(begin, end - begin));
       const auto has_integer = [&](const char* key) {
         return json.contains(key) && json[key].is_number_integer();
       };
-      if (!json.is_object() || !has_integer("round") || !has_integer("step")) {
-        throw DataError(fmt::format("{}:{}: not a metrics record", path.string(), line_number));
+      if (examine_seal(std::string_view(text).substr(begin, end - begin)) == TextSeal::broken ||
+          !json.is_object() || !has_integer("round") || !has_integer("step")) {
+        throw DataError(fmt::format("{}:{}: damaged, or not a metrics record; remove the line",
+                                    path.string(), line_number));
       }
       MetricsRow row;
       row.step = json["step"].get<std::int64_t>();

@@ -18,8 +18,11 @@ struct MetricsRow {
       values;  ///< "loss", "consistency", "autoregressive", "learning_rate", …
 };
 
-/// Rows of each round in ascending step. A torn last line is ignored; any other bad line is a
-/// DataError with file and line.
+/// "metrics.3.jsonl" → 3; anything else → −1.
+[[nodiscard]] int metrics_attempt(const std::string& file_name);
+
+/// Rows of each round in ascending step. A torn last line is ignored; any other bad line (a
+/// broken seal among them) is a DataError with file and line.
 [[nodiscard]] std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
     const std::filesystem::path& run_directory);
 

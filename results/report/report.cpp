@@ -38,25 +38,23 @@ void write_overview(ReportWriter& report, const ReportJson& status) {
   }
 }
 
-std::string write_measurements(ReportWriter& report) {
-  std::string main_table;
-  // A sweep alone is an evaluation too: every setting is a method of it.
-  for (const char* directory : {"evaluation", "sweep"}) {
-    const auto summary = read_json_object(report.directory / directory / "summary.json");
-    if (summary && main_table.empty()) {
-      main_table = write_evaluation_section(report, *summary);
-    }
-  }
-  if (main_table.empty()) {
-    report.missing.emplace_back("accuracy and speed: `jforge evaluate` measures them");
+ReportTables write_measurements(ReportWriter& report) {
+  ReportTables tables;
+  if (const auto summary = read_json_object(report.directory / "evaluation" / "summary.json")) {
+    tables.evaluation = write_evaluation_section(report, *summary);
   }
   if (const auto sweep = read_json_object(report.directory / "sweep" / "sweep.json")) {
-    write_sweep_section(report, *sweep);
+    tables.sweep = write_sweep_section(report, *sweep);
   } else {
     report.missing.emplace_back(
         "decoding settings and roofline: no sweep in this run; `jforge sweep` makes one");
   }
-  return main_table;
+  if (tables.evaluation.empty()) {
+    report.missing.emplace_back(
+        "accuracy and speed of models: `jforge evaluate` measures them; a sweep does for its "
+        "settings");
+  }
+  return tables;
 }
 
 void write_training(ReportWriter& report) {
@@ -76,12 +74,12 @@ void write_training(ReportWriter& report) {
 
 }  // namespace
 
-std::string write_report(const std::filesystem::path& run_directory) {
+ReportTables write_report(const std::filesystem::path& run_directory) {
   ReportWriter report{run_directory};
   report.text =
       "# " + std::filesystem::weakly_canonical(run_directory).filename().string() + "\n\n";
   make_directory(run_directory / "figures");
-  const std::string main_table = write_measurements(report);
+  ReportTables tables = write_measurements(report);
   write_training(report);
   if (const auto status = read_json_object(run_directory / "run.json")) {
     write_overview(report, *status);
@@ -95,7 +93,7 @@ std::string write_report(const std::filesystem::path& run_directory) {
     }
   }
   publish_file(run_directory / "report.md", report.text);
-  return main_table;
+  return tables;
 }
 
 }  // namespace jforge

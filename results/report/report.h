@@ -8,11 +8,17 @@
 
 namespace jforge {
 
-/// Builds the report from `run_directory`: evaluation/summary.json (speed table, ablation, how it
-/// was measured), sweep/sweep.json (settings, surface, roofline), metrics files (losses),
-/// round-R/generation.json, prompts_import.json and run.json, each if present; what is not there is
-/// listed at the end. Returns the speed table as plain text. Throws DataError for a file that is
-/// there but garbled, EnvironmentError when the report cannot be written.
-std::string write_report(const std::filesystem::path& run_directory);
+/// A report's main tables as plain text, with their headings; empty where there are none.
+struct ReportTables {
+  std::string evaluation;  ///< Accuracy, TPF and speed of each model, task and method.
+  std::string sweep;       ///< The same of each setting of a sweep.
+};
+
+/// Builds the report from `run_directory`: evaluation/summary.json (accuracy, TPF and speed,
+/// ablation, how it was measured), sweep/sweep.json (settings, surface, roofline), metrics files
+/// (losses), round-R/generation.json, prompts_import.json and run.json, each if present; what is
+/// not there is listed at the end. Throws DataError for a file that is there but garbled,
+/// EnvironmentError when the report cannot be written.
+ReportTables write_report(const std::filesystem::path& run_directory);
 
 }  // namespace jforge

@@ -14,9 +14,17 @@ using ReportJson = nlohmann::ordered_json;
 /// Rows of cells; the first row is the head.
 using TableCells = std::vector<std::vector<std::string>>;
 
-/// A Markdown table whose columns line up, so that it reads well as plain text too. Rows must have
-/// the head's number of cells.
-[[nodiscard]] std::string markdown_table(const TableCells& rows);
+/// Characters that a line of a table may take, so that a terminal shows it whole.
+inline constexpr std::size_t kTableWidth = 100;
+
+/// A Markdown table whose columns line up, so that it reads well as plain text too. The first
+/// `keys` columns say what a row is about. Of the others those that hold nothing ("–" or no text in
+/// every row) are left out; where a line would be wider than kTableWidth the table is cut into
+/// several, an empty line between them, each of which begins with the keys. Throws InternalError
+/// when a row has not the head's number of cells.
+[[nodiscard]] std::string markdown_table(const TableCells& rows, std::size_t keys = 1);
+/// `text`, cut to `width` characters of which the last is then "…".
+[[nodiscard]] std::string clipped(const std::string& text, std::size_t width);
 
 /// The file as JSON, nothing when it is not there. Throws DataError naming the file when it is no
 /// JSON object.
@@ -27,6 +35,11 @@ using TableCells = std::vector<std::vector<std::string>>;
 [[nodiscard]] std::string json_text(const ReportJson& object, const std::string& key);
 /// `value` in fmt's `format`, "–" when it is not finite.
 [[nodiscard]] std::string shown(double value, const char* format);
+/// "98.0–99.4 %": "accuracy_low" and "accuracy_high" of figures as in summary.json; "–" without.
+[[nodiscard]] std::string accuracy_interval(const ReportJson& figures);
+/// "4.93–5.08": KEY_low and KEY_high, each in fmt's `format`; "–" without.
+[[nodiscard]] std::string interval_text(const ReportJson& figures, const std::string& key,
+                                        const char* format);
 /// For names of figures: letters and digits stay, all else becomes "_".
 [[nodiscard]] std::string file_name_of(const std::string& name);
 

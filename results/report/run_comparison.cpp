@@ -12,16 +12,20 @@
 
 #include "results/analysis/paired_comparison.h"
 #include "results/report/report_text.h"
-#include "runtime/durable_file.h"
+#include "results/report/speed_figures.h"
+#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 #include "runtime/file_name.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
 namespace {
 
-constexpr std::uint64_t kSeed = 42;
 constexpr std::size_t kMostFlips = 20;
+// Of flipped verdicts, so that a line of them stays within a table's width.
+constexpr std::size_t kVerdictWidth = 20;
+constexpr std::size_t kAnswerWidth = 14;
 
 // What one completion of a problem came to.
 struct Sample {
@@ -78,7 +82,7 @@ Samples read_samples(const Side& side, const std::string& model, const std::stri
     ++number;
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const auto json =
-        ReportJson::parse(std::string_view(text).substr(begin, end - begin), nullptr, false);
+        try_bounded_json<ReportJson>(std::string_view(text).substr(begin, end - begin));
     if (!json.is_object() || !json.contains("prompt_hash") || !json["prompt_hash"].is_string() ||
         !json.contains("verdict") || !json["verdict"].is_string()) {
       throw DataError(fmt::format("{}:{}: not an evaluated sample", path.string(), number));
@@ -114,8 +118,18 @@ std::string configuration_section(const ComparedRun& first, const ComparedRun& s
       rows.push_back({key, value(first), value(second)});
     }
   }
-  return rows.size() > 1 ? markdown_table(rows) + "\n"
-                         : std::string("Both have the same configuration.\n\n");
+  if (rows.size() == 1) {
+    return "Both have the same configuration.\n\n";
+  }
+  const std::string table = markdown_table(rows, rows[0].size());
+  if (table.find('\n') <= kTableWidth) {
+    return table + "\n";
+  }
+  std::string text;  // paths and lists, which nobody wants cut
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    text += fmt::format("- {}\n  - A: {}\n  - B: {}\n", rows[i][0], rows[i][1], rows[i][2]);
+  }
+  return text + "\n";
 }
 
 // Names that stand for the same model on both sides.
@@ -224,7 +238,7 @@ PairedVerdicts pair_verdicts(const Samples& first, const Samples& second) {
   std::ranges::stable_sort(result.flips, {}, [](const Flip& flip) { return flip.first->index; });
   result.uncommon = first.size() + second.size() - 2 * first_passed.size();
   if (!first_passed.empty()) {
-    result.comparison = compare_paired(first_passed, second_passed, kSeed);
+    result.comparison = compare_paired(first_passed, second_passed);
   }
   return result;
 }
@@ -249,11 +263,32 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   } else {
     row.insert(row.end(), {"–", "–", "no common problem"});
   }
-  for (const char* key : {"tpf", "tokens_per_second"}) {
-    row.push_back(both(key, 1, std::string_view(key) == "tpf" ? "{:.2f}" : "{:.0f}"));
-    row.push_back(ratio(pair, key));
-  }
+  row.push_back(both("tpf", 1, "{:.2f}"));
+  row.push_back(ratio(pair, "tpf"));
+  // Speeds of two runs were measured apart; what each gains over its AR can be set side by side.
+  const auto gain = [](const ReportJson& figures) {
+    return with_interval(speed_at(figures, 1), "speed_up", "{:.2f}", "×");
+  };
+  row.push_back(gain(*pair.first));
+  row.push_back(gain(*pair.second));
   return row;
+}
+
+// Accuracy by each rule of tasks that judge by several.
+std::string rules_note(const Pair& pair) {
+  const auto first = pair.first->find("rule_accuracy");
+  const auto second = pair.second->find("rule_accuracy");
+  if (first == pair.first->end() || second == pair.second->end() || !first->is_object() ||
+      !second->is_object()) {
+    return {};
+  }
+  std::string rules;
+  for (const auto& [rule, share] : first->items()) {
+    rules += fmt::format("{} {} {} → {}", rules.empty() ? "" : ",", rule,
+                         shown(100 * json_number(*first, rule), "{:.1f} %"),
+                         shown(100 * json_number(*second, rule), "{:.1f} %"));
+  }
+  return fmt::format("- {}: by rule{}\n", pair.name(), rules);
 }
 
 std::string notes(const Pair& pair, const PairedVerdicts& verdicts) {
@@ -264,6 +299,7 @@ std::string notes(const Pair& pair, const PairedVerdicts& verdicts) {
     text += fmt::format("- {}: scored by {} and {}: the accuracies do not compare\n", pair.name(),
                         a, b);
   }
+  text += rules_note(pair);
   if (verdicts.uncommon > 0) {
     text += fmt::format("- {}: {} samples are in one of the two only and do not count\n",
                         pair.name(), verdicts.uncommon);
@@ -284,7 +320,9 @@ std::string flips_section(const Pair& pair, const PairedVerdicts& verdicts) {
       return sample.reason.empty() || sample.reason == "–" ? sample.verdict
                                                            : sample.verdict + ": " + sample.reason;
     };
-    rows.push_back({a->id, with_reason(*a), a->answer, with_reason(*b), b->answer});
+    rows.push_back({a->id, clipped(with_reason(*a), kVerdictWidth),
+                    clipped(a->answer, kAnswerWidth), clipped(with_reason(*b), kVerdictWidth),
+                    clipped(b->answer, kAnswerWidth)});
   }
   for (auto& row : rows) {
     for (std::string& cell : row) {
@@ -292,7 +330,7 @@ std::string flips_section(const Pair& pair, const PairedVerdicts& verdicts) {
       std::ranges::replace(cell, '|', '/');
     }
   }
-  text += markdown_table(rows);
+  text += markdown_table(rows, rows[0].size());
   if (verdicts.flips.size() > kMostFlips) {
     text += fmt::format("\n{} more.\n", verdicts.flips.size() - kMostFlips);
   }
@@ -318,7 +356,8 @@ std::string compare_runs(const ComparedRun& first, const ComparedRun& second) {
                      configuration_section(first, second) + "## Figures\n\n";
   const std::vector<Pair> pairs = shared_figures(a, b);
   TableCells rows = {{"model", "task", "method", "accuracy", "B − A, points (95 %)", "McNemar p",
-                      "difference is", "TPF", "B / A", "tokens/s", "B / A"}};
+                      "difference is", "TPF", "TPF, B / A", "A over its AR, batch 1",
+                      "B over its AR, batch 1"}};
   std::string remarks;
   std::string flips;
   for (const Pair& pair : pairs) {
@@ -329,8 +368,8 @@ std::string compare_runs(const ComparedRun& first, const ComparedRun& second) {
     remarks += notes(pair, verdicts);
     flips += flips_section(pair, verdicts);
   }
-  text +=
-      pairs.empty() ? "No model, task and method was evaluated in both.\n" : markdown_table(rows);
+  text += pairs.empty() ? "No model, task and method was evaluated in both.\n"
+                        : markdown_table(rows, 3);
   remarks += left_over(a, pairs, true, "A") + left_over(b, pairs, false, "B");
   text += (remarks.empty() ? "" : "\n" + remarks) + "\n## Verdicts that differ\n\n";
   return text + (flips.empty() ? "None.\n" : flips);

@@ -77,7 +77,7 @@ std::string band(const LineFrame& frame, const LineSeries& series, const char* c
       const double px = frame.x.pixel(series.x[i]);
       upper += fmt::format("{}{:.1f} {:.1f} ", upper.empty() ? "M" : "L", px,
                            frame.y.pixel(series.high[i]));
-      lower = fmt::format("L{:.1f} {:.1f} ", px, frame.y.pixel(series.low[i])) + lower;
+      lower.insert(0, fmt::format("L{:.1f} {:.1f} ", px, frame.y.pixel(series.low[i])));
     }
   }
   return upper.empty() ? std::string()

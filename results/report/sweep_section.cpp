@@ -12,6 +12,7 @@
 
 #include "results/analysis/polynomial_surface.h"
 #include "results/analysis/roofline.h"
+#include "results/report/speed_figures.h"
 #include "results/report/svg_plot.h"
 #include "runtime/error.h"
 
@@ -20,6 +21,8 @@ namespace jforge {
 namespace {
 
 constexpr const char* kSpeed = "tokens_per_second";
+// Where decoding several tokens at once pays most: what curves and surfaces show.
+constexpr double kBatch = 1;
 constexpr const char* kFurtherTasks = "further_tasks";
 constexpr const char* kBlockSize = "block_size";
 constexpr int kCurveSteps = 120;
@@ -32,21 +35,6 @@ constexpr double kUnsteady = 1.5;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw DataError("sweep/sweep.json: " + what + "; sweep again");
-}
-
-// What speeds depend on besides the settings.
-constexpr std::array kSpeedKeys = {"ranks", "batch_prompts"};
-
-// Of the samples behind a method's figures; nothing where they were not all made with the same.
-std::optional<std::array<double, kSpeedKeys.size()>> speed_conditions(const ReportJson& figures) {
-  std::array<double, kSpeedKeys.size()> values{};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = json_number(figures, kSpeedKeys[i]);
-    if (!std::isfinite(values[i])) {
-      return std::nullopt;
-    }
-  }
-  return values;
 }
 
 // One task's sweep, with names and places of keys settled.
@@ -69,19 +57,13 @@ struct Sweep {
     }
     return values;
   }
-  [[nodiscard]] std::vector<SurfacePoint> measured(const char* figure) const {
-    return measured(figure, points);
-  }
-  [[nodiscard]] std::vector<SurfacePoint> measured(
-      const char* figure, const std::vector<const ReportJson*>& among) const {
-    std::vector<SurfacePoint> found;
-    for (const ReportJson* point : among) {
-      const double value = json_number(*point, figure);
-      if (std::isfinite(value)) {
-        found.push_back({inputs(*point), value});
-      }
+  // Of all points, then the baseline's if there is one.
+  [[nodiscard]] std::vector<const ReportJson*> all_figures() const {
+    std::vector<const ReportJson*> figures = points;
+    if (baseline.is_object()) {
+      figures.push_back(&baseline);
     }
-    return found;
+    return figures;
   }
 };
 
@@ -120,41 +102,41 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
   return text;
 }
 
-// Speeds that can be compared: of the points measured with the ranks and batch that most points
-// have. The others are named.
-struct ComparableSpeeds {
-  std::vector<SurfacePoint> points;
-  double baseline = std::nan("");  // NaN where it is none of them
+// Tokens per second of one setting at batch 1, with their interval.
+struct PointSpeed {
+  SurfacePoint point;
+  double low = 0;
+  double high = 0;
 };
 
-ComparableSpeeds comparable_speeds(ReportWriter& report, const Sweep& sweep) {
-  std::map<std::array<double, kSpeedKeys.size()>, std::vector<const ReportJson*>> groups;
-  std::vector<const ReportJson*> others;
-  for (const ReportJson* point : sweep.points) {
-    if (const auto conditions = speed_conditions(*point)) {
-      groups[*conditions].push_back(point);
-    } else {
-      others.push_back(point);
+struct Speeds {
+  std::vector<PointSpeed> settings;
+  double baseline = std::nan("");
+
+  [[nodiscard]] std::vector<SurfacePoint> points() const {
+    std::vector<SurfacePoint> found;
+    for (const PointSpeed& speed : settings) {
+      found.push_back(speed.point);
+    }
+    return found;
+  }
+};
+
+// What was measured by interleaved repeats.
+Speeds measured_speeds(const Sweep& sweep) {
+  Speeds speeds;
+  for (const ReportJson* figures : sweep.points) {
+    const ReportJson* const speed = speed_at(*figures, kBatch);
+    if (speed != nullptr && std::isfinite(json_number(*speed, kSpeed))) {
+      speeds.settings.push_back({{sweep.inputs(*figures), json_number(*speed, kSpeed)},
+                                 json_number(*speed, "tokens_per_second_low"),
+                                 json_number(*speed, "tokens_per_second_high")});
     }
   }
-  ComparableSpeeds speeds;
-  const auto majority =
-      std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
-  for (auto group = groups.begin(); group != groups.end(); ++group) {
-    if (group != majority) {
-      others.insert(others.end(), group->second.begin(), group->second.end());
-      continue;
+  if (sweep.baseline.is_object()) {
+    if (const ReportJson* const speed = speed_at(sweep.baseline, kBatch)) {
+      speeds.baseline = json_number(*speed, kSpeed);
     }
-    speeds.points = sweep.measured(kSpeed, group->second);
-    if (sweep.baseline.is_object() && speed_conditions(sweep.baseline) == group->first) {
-      speeds.baseline = json_number(sweep.baseline, kSpeed);
-    }
-  }
-  for (const ReportJson* point : others) {
-    report.missing.push_back(fmt::format(
-        "speed of {} with {}: measured with other ranks or evaluate.batch_prompts than the other "
-        "settings; sweep again into another directory",
-        sweep.name(), setting_text(sweep.keys, sweep.inputs(*point))));
   }
   return speeds;
 }
@@ -174,40 +156,79 @@ std::optional<std::size_t> curve_key(const Sweep& sweep, const std::vector<Surfa
   return sweep.keys.size() == 1 ? std::optional<std::size_t>(0) : std::nullopt;
 }
 
-std::string sweep_table(const Sweep& sweep, const SurfacePoint* best) {
+// Rows of a table over the settings: the baseline, then every point. `cells` gives what stands
+// behind the keys, for figures and whether they are the baseline's.
+template <class Cells>
+std::string settings_table(const Sweep& sweep, const std::vector<std::string>& heads,
+                           const Cells& cells) {
   TableCells rows = {sweep.keys};
-  for (const char* head : {"TPF", "tokens/s", "with prefill", "speed-up over AR", "accuracy",
-                           "forwards", "problems", ""}) {
-    rows[0].emplace_back(head);
-  }
-  const auto add = [&](std::vector<std::string> row, const ReportJson& figures, double speed_up,
-                       const std::string& remark) {
-    for (const std::string& cell :
-         {shown(json_number(figures, "tpf"), "{:.2f}"),
-          shown(json_number(figures, kSpeed), "{:.0f}"),
-          shown(json_number(figures, "tokens_per_second_with_prefill"), "{:.0f}"),
-          shown(speed_up, "{:.2f}×"), shown(100 * json_number(figures, "accuracy"), "{:.1f} %"),
-          shown(json_number(figures, "forwards"), "{:.0f}"),
-          shown(json_number(figures, "n"), "{:.0f}"), remark}) {
-      row.push_back(cell);
-    }
+  rows[0].insert(rows[0].end(), heads.begin(), heads.end());
+  const auto add = [&](std::vector<std::string> row, std::vector<std::string> values) {
+    row.insert(row.end(), std::make_move_iterator(values.begin()),
+               std::make_move_iterator(values.end()));
     rows.push_back(std::move(row));
   };
   if (sweep.baseline.is_object()) {
     std::vector<std::string> row(sweep.keys.size(), "–");
     row[0] = "AR";
-    add(std::move(row), sweep.baseline, 1, "");
+    add(std::move(row), cells(sweep.baseline, true));
   }
   for (const ReportJson* point : sweep.points) {
     std::vector<std::string> row;
     for (const double value : sweep.inputs(*point)) {
       row.push_back(fmt::format("{:.4g}", value));
     }
-    const double speed_up = json_number(*point, "speed_up");
-    const bool fastest = best != nullptr && sweep.inputs(*point) == best->inputs;
-    add(std::move(row), *point, speed_up, fastest ? "fastest" : "");
+    add(std::move(row), cells(*point, false));
   }
-  return markdown_table(rows);
+  return markdown_table(rows, sweep.keys.size());
+}
+
+std::string accuracy_table(const Sweep& sweep) {
+  return settings_table(
+      sweep, {"accuracy", "95 % interval", "TPF", "95 % interval", "forwards", "differs from AR"},
+      [](const ReportJson& figures, bool baseline) -> std::vector<std::string> {
+        return {shown(100 * json_number(figures, "accuracy"), "{:.1f} %"),
+                accuracy_interval(figures),
+                shown(json_number(figures, "tpf"), "{:.2f}"),
+                interval_text(figures, "tpf", "{:.2f}"),
+                shown(json_number(figures, "forwards"), "{:.0f}"),
+                baseline ? "–"
+                         : shown(json_number(figures, "disagreements_with_ar"), "{:.0f} problems")};
+      });
+}
+
+FastestByClock fastest_of(const Sweep& sweep, double batch) {
+  const NamedFigures baseline{"AR", sweep.baseline.is_object() ? &sweep.baseline : nullptr};
+  std::vector<NamedFigures> settings;
+  for (const ReportJson* point : sweep.points) {
+    settings.push_back({setting_text(sweep.keys, sweep.inputs(*point)), point});
+  }
+  return fastest_by_clock(baseline, settings, batch);
+}
+
+// At each batch size, with the fastest marked; empty where no speed was measured.
+std::string speed_tables(const Sweep& sweep) {
+  std::string text;
+  for (const double batch : speed_batches(sweep.all_figures())) {
+    const FastestByClock fastest = fastest_of(sweep, batch);
+    const ReportJson* const marked = fastest.text.empty() ? nullptr
+                                     : fastest.index < 0
+                                         ? &sweep.baseline
+                                         : sweep.points[static_cast<std::size_t>(fastest.index)];
+    text += fmt::format("Speed at batch {:.0f}:\n\n", batch);
+    text += settings_table(
+        sweep, {"tokens/s (95 %)", "over AR (95 %)", ""},
+        [&](const ReportJson& figures, bool /*baseline*/) -> std::vector<std::string> {
+          const ReportJson* const speed = speed_at(figures, batch);
+          return {with_interval(speed, kSpeed, "{:.0f}"),
+                  with_interval(speed, "speed_up", "{:.2f}", "×"),
+                  &figures == marked ? "fastest" : ""};
+        });
+    text += fastest.text.empty() ? "\n"
+                                 : fmt::format("\nFastest by the clock at batch {:.0f}: {}.\n\n",
+                                               batch, fastest.text);
+  }
+  return text + speed_remarks(sweep.all_figures());
 }
 
 AxisScale scale_of(const SurfaceAxis& axis) {
@@ -221,20 +242,25 @@ std::vector<double> few(const std::vector<double>& values) {
 
 // The measured speeds over one key, the others being the same everywhere, the fitted curve and its
 // best point if there is one.
-std::string speed_curve(const Sweep& sweep, const ComparableSpeeds& speeds, std::size_t key,
+std::string speed_curve(const Sweep& sweep, const Speeds& speeds, std::size_t key,
                         const PolynomialSurface* surface) {
-  const std::vector<SurfacePoint>& points = speeds.points;
-  LineSeries dots{"measured", {}, {}};
+  const std::vector<SurfacePoint> points = speeds.points();
+  LineSeries dots{"measured, 95 % interval shaded", {}, {}};
   dots.markers = true;
-  for (const SurfacePoint& point : points) {
-    dots.x.push_back(point.inputs[key]);
-    dots.y.push_back(point.value);
+  for (const PointSpeed& speed : speeds.settings) {
+    dots.x.push_back(speed.point.inputs[key]);
+    dots.y.push_back(speed.point.value);
+    dots.low.push_back(speed.low);
+    dots.high.push_back(speed.high);
   }
   const SurfacePoint& measured = best_measured(points);
-  LineChart chart{
-      "Speed of " + sweep.name(), sweep.keys[key], "tokens/s without prefill", false, {dots}};
+  LineChart chart{"Speed of " + sweep.name(),
+                  sweep.keys[key],
+                  "tokens/s at batch 1, without prefill",
+                  false,
+                  {dots}};
   chart.y_from_zero = true;
-  chart.marks = {{measured.inputs[key], measured.value, "★ fastest measured"}};
+  chart.marks = {{measured.inputs[key], measured.value, "★ fastest setting"}};
   if (surface != nullptr) {
     const SurfaceAxis& axis = surface->axes()[key];
     std::vector<double> inputs = measured.inputs;
@@ -357,19 +383,20 @@ void write_surface(ReportWriter& report, const Sweep& sweep,
   }
 }
 
-void write_one_sweep(ReportWriter& report, const Sweep& sweep) {
-  report.text += fmt::format("### {}, {}\n\n", sweep.name(), sweep.model);
-  const ComparableSpeeds speeds = comparable_speeds(report, sweep);
-  const std::vector<SurfacePoint>& points = speeds.points;
+// Returns the tables.
+std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
+  std::string tables =
+      fmt::format("### {}, {}{}\n\n{}\n{}", sweep.name(), sweep.model,
+                  shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
+                  accuracy_table(sweep), speed_tables(sweep));
+  report.text += tables;
+  const Speeds speeds = measured_speeds(sweep);
+  const std::vector<SurfacePoint> points = speeds.points();
   if (points.empty()) {
-    report.text += sweep_table(sweep, nullptr) + "\n";
-    report.missing.push_back("speed of " + sweep.name() + ": no setting has a measured speed");
-    return;
+    report.missing.push_back("speed of " + sweep.name() +
+                             ": no setting has a measured speed (evaluate.speed_problems)");
+    return tables;
   }
-  report.text += sweep_table(sweep, &best_measured(points)) + "\n";
-  const SurfacePoint& best = best_measured(points);
-  report.text += fmt::format("Fastest measured: {} with {:.0f} tokens/s. ",
-                             setting_text(sweep.keys, best.inputs), best.value);
   const std::string figure_name = "sweep_speed_" + file_name_of(sweep.name());
   const auto surface = fitted_surface(report, sweep, points);
   if (surface) {
@@ -381,6 +408,7 @@ void write_one_sweep(ReportWriter& report, const Sweep& sweep) {
     report.figure(figure_name, "Speed over " + sweep.keys[*key],
                   speed_curve(sweep, speeds, *key, surface ? &*surface : nullptr));
   }
+  return tables;
 }
 
 // TPF over block size, a line for each task, method and setting of the other keys.
@@ -395,16 +423,19 @@ void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& swe
     }
     const auto place = static_cast<std::size_t>(key - sweep.keys.begin());
     std::map<std::vector<double>, LineSeries> lines;
-    for (const SurfacePoint& point : sweep.measured("tpf")) {
-      std::vector<double> others = point.inputs;
+    for (const ReportJson* point : sweep.points) {
+      std::vector<double> others = sweep.inputs(*point);
+      const double block_size = others[place];
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(place));
       LineSeries& line = lines[others];
       std::vector<std::string> names = sweep.keys;
       names.erase(names.begin() + static_cast<std::ptrdiff_t>(place));
       line.name = sweep.name() + (names.empty() ? "" : ", " + setting_text(names, others));
       line.markers = true;
-      line.x.push_back(point.inputs[place]);
-      line.y.push_back(point.value);
+      line.x.push_back(block_size);
+      line.y.push_back(json_number(*point, "tpf"));
+      line.low.push_back(json_number(*point, "tpf_low"));
+      line.high.push_back(json_number(*point, "tpf_high"));
     }
     for (auto& [others, line] : lines) {
       chart.series.push_back(std::move(line));
@@ -419,7 +450,8 @@ void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& swe
                                chart.series.size());
     chart.series.resize(kMostLines);
   }
-  report.figure("tpf_block_size", "Tokens per forward pass over block size", render_svg(chart));
+  report.figure("tpf_block_size", "Tokens per forward pass over block size, 95 % intervals shaded",
+                render_svg(chart));
 }
 
 std::string roofline_sentence(const RooflineFit& fit) {
@@ -503,7 +535,7 @@ void write_roofline(ReportWriter& report, const ReportJson& rows) {
 
 }  // namespace
 
-void write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
+std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
   std::vector<const ReportJson*> tasks = {&sweep};
   if (sweep.contains(kFurtherTasks)) {
     if (!sweep[kFurtherTasks].is_array()) {
@@ -522,11 +554,12 @@ void write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
       sweeps.push_back(std::move(read));
     }
   }
+  std::string tables;
   if (!sweeps.empty()) {
     report.text += "## Decoding settings\n\n";
     write_block_size_figure(report, sweeps);
     for (const Sweep& one : sweeps) {
-      write_one_sweep(report, one);
+      tables += write_one_sweep(report, one);
     }
   }
   const auto roofline = sweep.find("roofline");
@@ -536,6 +569,7 @@ void write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
     report.missing.emplace_back(
         "roofline: not profiled in this sweep; `jforge sweep --roofline` does");
   }
+  return tables;
 }
 
 }  // namespace jforge

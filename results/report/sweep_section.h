@@ -3,6 +3,8 @@
 /// The report's part on sweep/sweep.json: every measured setting, the surface through them, the
 /// best setting, and the roofline with its knee.
 
+#include <string>
+
 #include "results/report/report_text.h"
 
 namespace jforge {
@@ -10,7 +12,8 @@ namespace jforge {
 /// `sweep`: {"model", "task", "method", "keys", "baseline", "points": [{"settings", figures …}],
 /// "further_tasks": [such objects], "roofline": [{"rows", "seconds", "seconds_low",
 /// "seconds_high"}]}, the last two optional (results/README.md). What is absent is named in
-/// `report.missing`. Throws DataError when a part that is there is not as documented.
-void write_sweep_section(ReportWriter& report, const ReportJson& sweep);
+/// `report.missing`. Returns the tables over the settings. Throws DataError when a part that is
+/// there is not as documented.
+std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep);
 
 }  // namespace jforge

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "results/report/svg_plot.h"
+#include "runtime/error.h"
 
 namespace jforge {
 
@@ -50,7 +51,7 @@ void write_training_section(ReportWriter& report,
 
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory) {
   TableCells rows = {
-      {"round", "block size", "prompts", "tokens", "TPF", "tokens/s", "flipped blocks"}};
+      {"round", "block size", "prompts", "tokens", "block TPF", "tokens/s", "flipped blocks"}};
   for (int round = 1;; ++round) {
     const auto json =
         read_json_object(run_directory / fmt::format("round-{}", round) / "generation.json");
@@ -60,7 +61,7 @@ void write_trajectories_section(ReportWriter& report, const std::filesystem::pat
     rows.push_back({std::to_string(round), shown(json_number(*json, "block_size"), "{:.0f}"),
                     shown(json_number(*json, "prompts"), "{:.0f}"),
                     shown(json_number(*json, "tokens"), "{:.0f}"),
-                    shown(json_number(*json, "tpf"), "{:.2f}"),
+                    shown(json_number(*json, "block_tpf"), "{:.2f}"),
                     shown(json_number(*json, "tokens_per_second"), "{:.0f}"),
                     shown(json_number(*json, "flipped_blocks"), "{:.0f}")});
   }
@@ -74,7 +75,12 @@ void write_trajectories_section(ReportWriter& report, const std::filesystem::pat
 void write_prompts_section(ReportWriter& report, const ReportJson& import) {
   TableCells rows = {{"rule", "dropped"}};
   for (const auto& rule : import.value("dropped", ReportJson::array())) {
-    rows.push_back({rule.value("rule", ""), shown(json_number(rule, "count"), "{:.0f}")});
+    if (!rule.is_object()) {
+      throw DataError(
+          "prompts_import.json: \"dropped\" is not a list of rules; start the run again to have it "
+          "written anew");
+    }
+    rows.push_back({json_text(rule, "rule"), shown(json_number(rule, "count"), "{:.0f}")});
   }
   report.text += fmt::format("## Prompts\n\n{} read, {} kept.\n\n",
                              shown(json_number(import, "records"), "{:.0f}"),

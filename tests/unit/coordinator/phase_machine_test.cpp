@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/error.h"
+
 namespace jforge {
 namespace {
 
@@ -77,6 +79,9 @@ TEST(Command, RoundTripAndRefusal) {
   EXPECT_ANY_THROW((void)parse_command("not json"));
   EXPECT_ANY_THROW((void)parse_command(R"({"kind":99,"round":0,"model":""})"));
   EXPECT_ANY_THROW((void)parse_command(R"({"kind":1})"));
+  EXPECT_THROW((void)parse_command(R"({"kind":"1","round":0,"model":""})"), CommError);
+  EXPECT_THROW((void)parse_command(R"({"kind":1,"round":[],"model":""})"), CommError);
+  EXPECT_THROW((void)parse_command(R"({"kind":1,"round":0,"model":7})"), CommError);
 }
 
 }  // namespace

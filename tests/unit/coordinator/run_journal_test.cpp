@@ -5,19 +5,17 @@
 #include <fstream>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
+#include "runtime/text_seal.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
 
 class RunJournalTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "jforge-journal-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  std::filesystem::path directory_;
+  test::TemporaryDirectory root_;
+  const std::filesystem::path directory_ = root_.path();
 };
 
 TEST_F(RunJournalTest, EventsAreOneJsonLineEach) {
@@ -51,9 +49,32 @@ TEST_F(RunJournalTest, TextsThatAreNotUtf8AreKeptReadable) {
   EXPECT_EQ(nlohmann::json::parse(read_file(directory_ / "journal.jsonl"))["phase"], replaced);
 }
 
-TEST_F(RunJournalTest, GarbledStatusIsNamed) {
-  std::ofstream(directory_ / "run.json") << "{";
-  EXPECT_THROW((void)read_run_status(directory_), DataError);
+TEST_F(RunJournalTest, DamagedStatusIsNamed) {
+  write_run_status(directory_, {{"status", "running"}, {"attempt", 2}});
+  const std::string whole = read_file(directory_ / "run.json");
+  verify_sealed(directory_ / "run.json");
+  std::string flipped = whole;
+  flipped[whole.find('2')] = '3';
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("7"),
+        flipped, whole.substr(0, whole.size() / 2)}) {
+    std::ofstream(directory_ / "run.json", std::ios::binary) << text;
+    try {
+      (void)read_run_status(directory_);
+      ADD_FAILURE() << text;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("run.json"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(RunJournalTest, LinesAreSealed) {
+  RunJournal(directory_).record("phase", {{"name", "train"}});
+  verify_sealed_lines(directory_ / "journal.jsonl");
+  std::string text = read_file(directory_ / "journal.jsonl");
+  text[text.find("train")] = 'b';
+  std::ofstream(directory_ / "journal.jsonl", std::ios::binary) << text;
+  EXPECT_THROW(verify_sealed_lines(directory_ / "journal.jsonl"), DataError);
 }
 
 }  // namespace

@@ -12,21 +12,17 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
 
 class RunLockTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "jforge-lock-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  std::filesystem::path directory_;
+  test::TemporaryDirectory root_;
+  const std::filesystem::path directory_ = root_.path();
   RunLock::Timing fast_{0.05, 0.5};
 };
 

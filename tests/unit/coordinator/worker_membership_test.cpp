@@ -29,14 +29,28 @@ TEST(WorkerMembership, ProgressIsSeenOncePerChange) {
   EXPECT_TRUE(membership.progressed(0));
 }
 
+TEST(WorkerMembership, SumsWhatTheRanksHaveDone) {
+  WorkerMembership membership(3, 10, 0);
+  EXPECT_EQ(membership.progress(), 0U);
+  Heartbeat beat;
+  beat.progress = 5;
+  beat.tokens = 64;
+  beat.forwards = 20;
+  membership.heard(0, beat, 1);
+  membership.heard(2, beat, 1);
+  EXPECT_EQ(membership.progress(), 10U);
+  EXPECT_EQ(membership.made(), (std::pair<std::int64_t, std::int64_t>{128, 40}));
+}
+
 TEST(WorkerMembership, TheTableNamesHostPhaseAndStep) {
   WorkerMembership membership(2, 10, 0);
-  membership.heard(1, Heartbeat{"train round 1", 42, 7, 3.5, "node7", 4711}, 1);
+  membership.heard(1, Heartbeat{"train round 1", 42, 7, 3.5, true, 0, 0, "node7", 4711}, 1);
   const std::string table = membership.table(5);
   EXPECT_NE(table.find("node7"), std::string::npos);
   EXPECT_NE(table.find("train round 1"), std::string::npos);
   EXPECT_NE(table.find("42"), std::string::npos);
   EXPECT_NE(table.find("4711"), std::string::npos);
+  EXPECT_NE(table.find("waits"), std::string::npos);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 namespace jforge {
 namespace {
 
+using test::TemporaryDirectory;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::TemporaryDirectory;
 
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

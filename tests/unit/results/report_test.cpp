@@ -8,16 +8,18 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "results/report/report_text.h"
+#include "results/report/speed_figures.h"
 #include "runtime/error.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
 
+using test::TemporaryDirectory;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using testing::TemporaryDirectory;
 using Json = nlohmann::ordered_json;
 
 void write(const std::filesystem::path& path, const std::string& text) {
@@ -30,16 +32,32 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-Json figures(double accuracy, double tpf, Json tokens_per_second) {
+/// Speeds at one batch size: `tokens_per_second` ± 4, `speed_up` ± 0.125, or null.
+Json speed(int batch, const Json& tokens_per_second, const Json& speed_up) {
+  Json json = {{"batch_prompts", batch}, {"remark", nullptr}};
+  const auto set = [&](const std::string& key, const Json& value, double half) {
+    json[key] = value;
+    json[key + "_low"] = value.is_number() ? Json(value.get<double>() - half) : Json(nullptr);
+    json[key + "_high"] = value.is_number() ? Json(value.get<double>() + half) : Json(nullptr);
+  };
+  set("tokens_per_second", tokens_per_second, 4);
+  set("tokens_per_second_with_prefill", 77, 2);
+  set("speed_up", speed_up, 0.125);
+  return json;
+}
+
+/// Without a speed-up: of greedy decoding, or nothing to compare with.
+Json figures(double accuracy, double tpf, const Json& tokens_per_second,
+             const Json& speed_up = nullptr) {
   return {{"accuracy", accuracy},
           {"tpf", tpf},
-          {"tokens_per_second", std::move(tokens_per_second)},
+          {"tokens_per_second", 12345},
+          {"speed", Json::array({speed(1, tokens_per_second, speed_up)})},
           {"accuracy_low", accuracy - 0.03},
           {"accuracy_high", accuracy + 0.03},
-          {"tokens_per_second_with_prefill", 77},
-          {"tpf_ratio", tpf},
-          {"tpf_ratio_low", tpf - 0.125},
-          {"tpf_ratio_high", tpf + 0.125},
+          {"tpf_low", tpf - 0.125},
+          {"tpf_high", tpf + 0.125},
+          {"scorer", "gsm8k/plain/extract-2"},
           {"ranks", 2},
           {"batch_prompts", 32},
           {"n", 200}};
@@ -49,7 +67,7 @@ void write_evaluation(const TemporaryDirectory& run) {
   const Json summary = {
       {"models",
        {{"base",
-         {{"gsm8k", {{"ar", figures(0.905, 1, 100)}, {"jacobi", figures(0.905, 1.25, 90)}}}}},
+         {{"gsm8k", {{"ar", figures(0.905, 1, 100)}, {"jacobi", figures(0.905, 1.25, 90, 0.75)}}}}},
         {"final",
          {{"gsm8k", {{"ar", figures(0.88, 1, 120)}, {"jacobi", figures(0.88, 2.5, nullptr)}}}}}}},
       {"complete", {"base", "final"}}};
@@ -64,11 +82,12 @@ std::size_t code_points(const std::string& line) {
   return count;
 }
 
-/// The cells of the table line that begins with these.
-std::vector<std::string> cells_of(const std::string& table, const std::vector<std::string>& first) {
-  std::istringstream lines(table);
+/// A table's lines as cells, in the order of `text`; rules between head and rows left out.
+std::vector<std::vector<std::string>> lines_of(const std::string& text) {
+  std::vector<std::vector<std::string>> found;
+  std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) {
+    if (!line.starts_with("| ")) {
       continue;
     }
     std::vector<std::string> cells;
@@ -78,60 +97,142 @@ std::vector<std::string> cells_of(const std::string& table, const std::vector<st
       const std::size_t end = cell.find_last_not_of(' ');
       cells.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
     }
-    if (cells.size() >= first.size() && std::equal(first.begin(), first.end(), cells.begin())) {
-      return cells;
-    }
+    found.push_back(cells);
   }
-  ADD_FAILURE() << "no such line in\n" << table;
-  return std::vector<std::string>(16);
+  return found;
 }
 
-TEST(Report, SpeedTableShowsEveryModelTaskAndMethod) {
+/// Under `head` in the first table that has this column, in the row that begins with `first`.
+std::string cell_of(const std::string& text, const std::vector<std::string>& first,
+                    const std::string& head) {
+  std::vector<std::string> heads;
+  for (const auto& cells : lines_of(text)) {
+    if (cells[0] == "model" || cells[0] == "task") {
+      heads = cells;
+    }
+    const auto column = std::ranges::find(heads, head) - heads.begin();
+    if (column < std::ssize(cells) &&
+        std::equal(first.begin(), first.end(), cells.begin(), cells.begin() + std::ssize(first))) {
+      return cells[static_cast<std::size_t>(column)];
+    }
+  }
+  return "no such cell";
+}
+
+TEST(Report, TablesShowEveryModelTaskAndMethod) {
   const TemporaryDirectory run;
   write_evaluation(run);
-  const std::string table = write_report(run.path());
-  auto cells = cells_of(table, {"gsm8k", "base", "jacobi"});
-  EXPECT_EQ(cells[3], "1.25");
-  EXPECT_EQ(cells[4], "1.25× (1.12–1.38)");
-  EXPECT_EQ(cells[5], "90");
-  EXPECT_EQ(cells[6], "77");
-  EXPECT_EQ(cells[7], "0.90×");
-  EXPECT_EQ(cells[8], "0.90×");
-  EXPECT_EQ(cells[9], "90.5 %");
-  EXPECT_EQ(cells[10], "87.5–93.5 %");
-  EXPECT_EQ(cells[11], "200");
-  cells = cells_of(table, {"gsm8k", "final", "jacobi"});
-  EXPECT_EQ(cells[3], "2.50");
+  const std::string tables = write_report(run.path()).evaluation;
+  EXPECT_THAT(tables, HasSubstr("### gsm8k (plain, extract-2), 200 problems\n"));
+  const std::vector<std::string> base = {"base", "jacobi"};
+  EXPECT_EQ(cell_of(tables, base, "TPF"), "1.25");
+  EXPECT_THAT(tables, HasSubstr("| 1.12–1.38 "));
+  EXPECT_EQ(cell_of(tables, base, "tokens/s"), "90");
+  EXPECT_EQ(cell_of(tables, base, "with prefill"), "77");
+  EXPECT_EQ(cell_of(tables, base, "over AR"), "0.75×");
+  EXPECT_THAT(tables, HasSubstr("Speed at batch 1:\n"));
+  EXPECT_THAT(tables, HasSubstr("| 86–94 "));
+  EXPECT_THAT(tables, HasSubstr("| 75–79 "));
+  EXPECT_THAT(tables, HasSubstr("| 0.62–0.88 "));
+  EXPECT_EQ(cell_of(tables, base, "accuracy"), "90.5 %");
+  EXPECT_EQ(cell_of(tables, base, "95 % interval"), "87.5–93.5 %");
+  EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "TPF"), "2.50");
   // A figure that could not be measured.
-  EXPECT_EQ(cells[5], "–");
-  EXPECT_EQ(cells[7], "–");
-  cells = cells_of(table, {"gsm8k", "final", "ar"});
-  EXPECT_EQ(cells[7], "1.00×");
-  EXPECT_EQ(cells[8], "1.20×") << "over the base model's";
-  EXPECT_THAT(read(run / "report.md"), HasSubstr(table));
+  EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "tokens/s"), "–");
+  EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "over AR"), "–");
+  EXPECT_EQ(cell_of(tables, {"final", "ar"}, "over AR"), "–");
+  const std::string report = read(run / "report.md");
+  EXPECT_THAT(report, HasSubstr(tables));
+  EXPECT_EQ(report.find("| tokens/s"), report.rfind("| tokens/s")) << "speeds are shown twice";
   for (const char* name : {"tpf", "accuracy", "speed"}) {
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
   }
 }
 
-TEST(Report, SpeedsOfOtherRanksOrBatchesAreNotCompared) {
+/// An error bar has two caps: horizontal lines that no axis has.
+TEST(Report, TheFigureOfTpfHasIntervals) {
+  const TemporaryDirectory run;
+  write_evaluation(run);
+  (void)write_report(run.path());
+  const auto strokes = [&] {
+    const std::string svg = read(run / "figures/tpf.svg");
+    std::size_t count = 0;
+    for (std::size_t at = svg.find("#222222"); at != std::string::npos;
+         at = svg.find("#222222", at + 1)) {
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_EQ(strokes(), 6U) << "two bars of jacobi, three strokes each";
+  Json summary = Json::parse(read(run / "evaluation/summary.json"));
+  summary["models"]["base"]["gsm8k"]["jacobi"].erase("tpf_low");
+  write(run / "evaluation/summary.json", summary.dump());
+  (void)write_report(run.path());
+  EXPECT_EQ(strokes(), 3U);
+}
+
+TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
   const TemporaryDirectory run;
   Json summary;
   Json& methods = summary["models"]["final"]["gsm8k"];
   methods["ar"] = figures(0.9, 1, 100);
-  methods["jacobi"] = figures(0.9, 2, 150);
-  methods["ar"]["batch_prompts"] = 32;
-  methods["jacobi"]["batch_prompts"] = 32;
-  write(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "1.50×");
-  methods["jacobi"]["batch_prompts"] = 1;
-  write(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "–");
-  // Null: samples of several rank counts, of which there is nothing to compare.
-  methods["jacobi"]["batch_prompts"] = 32;
-  methods["jacobi"]["ranks"] = methods["ar"]["ranks"] = nullptr;
-  write(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cells_of(write_report(run.path()), {"gsm8k", "final", "jacobi"})[7], "–");
+  methods["jacobi"] = figures(0.9, 2, 150, 1.5);
+  methods["ar"]["speed"].push_back(speed(32, 1000, nullptr));
+  methods["jacobi"]["speed"].push_back(speed(32, 250, 0.25));
+  methods["jacobi"]["speed"][1]["remark"] = "load average of 3.1 per core";
+  const auto tables = [&] {
+    write(run / "evaluation/summary.json", summary.dump());
+    return write_report(run.path()).evaluation;
+  };
+  const auto speed_at_batch = [&](const std::string& batch) {
+    const std::string text = tables();
+    return cell_of(text.substr(text.find("Speed at batch " + batch + ":")), {"final", "jacobi"},
+                   "over AR");
+  };
+  EXPECT_EQ(speed_at_batch("1"), "1.50×");
+  EXPECT_EQ(speed_at_batch("32"), "0.25×");
+  EXPECT_THAT(tables(),
+              HasSubstr("fastest by the clock, final at batch 1: jacobi, 1.50× AR (1.38–1.62)\n"));
+  EXPECT_THAT(tables(), HasSubstr("fastest by the clock, final at batch 32: AR; the next is "
+                                  "jacobi, 0.25× AR (0.12–0.38)\n"));
+  EXPECT_THAT(tables(), HasSubstr("**Speeds at batch 32 mean little: load average of 3.1 per "
+                                  "core.**\n"));
+  EXPECT_THAT(tables(), Not(HasSubstr("12345"))) << "of the accuracy's passes";
+  // Error bars, three strokes each, of two bars.
+  const std::string svg = read(run / "figures/speed.svg");
+  EXPECT_THAT(svg, HasSubstr("#222222"));
+  methods["ar"].erase("speed");
+  methods["jacobi"].erase("speed");
+  EXPECT_THAT(tables(), Not(HasSubstr("tokens/s")));
+  EXPECT_THAT(read(run / "report.md"), HasSubstr("- speed: not measured"));
+}
+
+TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
+  const auto with_speed = [](const Json& tokens_per_second, const Json& speed_up) {
+    return Json{{"speed", Json::array({speed(1, tokens_per_second, speed_up)})}};
+  };
+  const Json ar = with_speed(100, nullptr);
+  const auto fastest = [&](const std::vector<double>& speed_ups, bool with_baseline = true) {
+    std::vector<Json> held;
+    std::vector<NamedFigures> methods;
+    for (const double speed_up : speed_ups) {
+      held.push_back(with_speed(100 * speed_up, with_baseline ? Json(speed_up) : Json(nullptr)));
+    }
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      methods.push_back({std::string(1, static_cast<char>('a' + i)), &held[i]});
+    }
+    return fastest_by_clock({"AR", with_baseline ? &ar : nullptr}, methods, 1);
+  };
+  EXPECT_EQ(fastest({1.5, 1.25, 3}).text, "c, 3.00× AR (2.88–3.12)");
+  EXPECT_EQ(fastest({1.5, 1.25, 3}).index, 2);
+  EXPECT_EQ(fastest({0.5, 0.75}).text, "AR; the next is b, 0.75× AR (0.62–0.88)");
+  EXPECT_EQ(fastest({0.5, 0.75}).index, -1);
+  EXPECT_EQ(fastest({1.0625}).text, "AR and a cannot be told apart: 1.06× AR (0.94–1.19)");
+  EXPECT_EQ(fastest({0.9375}).index, -1);
+  EXPECT_EQ(fastest({1.5, 1.375, 1.0}).text,
+            "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
+  EXPECT_EQ(fastest({1.5, 2}, false).text, "b, 200 tokens/s (196–204)");
+  EXPECT_TRUE(fastest({}).text.empty());
 }
 
 TEST(Report, AblationSetsTrainedModelsSideBySide) {
@@ -140,18 +241,17 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   for (const auto& [model, tpf] :
        std::vector<std::pair<std::string, double>>{{"base", 1.25}, {"final", 4}, {"cllm", 5}}) {
     summary["models"][model]["gsm8k"]["ar"] = figures(0.9, 1, 100);
-    summary["models"][model]["gsm8k"]["jacobi"] = figures(0.8, tpf, 300);
+    summary["models"][model]["gsm8k"]["jacobi"] = figures(0.8, tpf, 300, 3);
   }
   write(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
   const std::string report = read(run / "report.md");
   const std::string ablation = report.substr(report.find("## Ablation"));
-  const auto cells = cells_of(ablation, {"gsm8k", "final"});
-  EXPECT_EQ(cells[2], "jacobi");
-  EXPECT_EQ(cells[3], "80.0 %");
-  EXPECT_EQ(cells[5], "0.25");
-  EXPECT_EQ(cells[6], "4.00");
-  EXPECT_EQ(cells[7], "3.00×");
+  const std::vector<std::string> row = {"gsm8k", "final", "jacobi"};
+  EXPECT_EQ(cell_of(ablation, row, "accuracy"), "80.0 %");
+  EXPECT_EQ(cell_of(ablation, row, "TPF"), "4.00");
+  EXPECT_EQ(cell_of(ablation, row, "forwards/token"), "0.25");
+  EXPECT_EQ(cell_of(ablation, row, "over its AR, batch 1"), "3.00× (2.88–3.12)");
   // With one trained model there is nothing to compare, and the report says so.
   summary["models"].erase("cllm");
   write(run / "evaluation/summary.json", summary.dump());
@@ -160,7 +260,7 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("## Ablation")));
 }
 
-TEST(Report, ScorersSamplesAndDisagreementsAreShown) {
+TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   const TemporaryDirectory run;
   Json summary;
   Json& task = summary["models"]["final"]["humaneval+"];
@@ -170,27 +270,106 @@ TEST(Report, ScorersSamplesAndDisagreementsAreShown) {
   task["jacobi"]["scorer"] = "humaneval+/v2";
   task["jacobi"]["disagreements_with_ar"] = 3;
   task["jacobi"]["base_accuracy"] = 0.625;
-  task["jacobi"]["samples_per_problem"] = 10;
-  task["jacobi"]["pass_at"] = {{"1", 0.5}, {"10", 0.75}};
   write(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
+  const std::string tables = write_report(run.path()).evaluation;
+  EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "base tests"), "62.5 %");
   const std::string report = read(run / "report.md");
-  for (const char* part : {"come from different scorers", "humaneval+/v1", "humaneval+/v2",
-                           "3 problems", "(base tests 62.5 %)", "pass@1 50.0 %, pass@10 75.0 %"}) {
+  for (const char* part : {"come from different scorers", "### humaneval+ (v1), 200 problems",
+                           "### humaneval+ (v2), 200 problems", "3 problems"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
 }
 
-TEST(Report, TableColumnsLineUp) {
+TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   const TemporaryDirectory run;
-  write_evaluation(run);
-  std::istringstream lines(write_report(run.path()));
-  std::string line;
-  std::getline(lines, line);
-  const std::size_t width = code_points(line);
-  while (std::getline(lines, line)) {
-    EXPECT_EQ(code_points(line), width) << line;
+  Json summary;
+  summary["models"]["final"]["math500"]["ar"] = figures(0.5, 1, 100);
+  summary["models"]["final"]["math500"]["ar"]["rule_accuracy"] = {
+      {"string", 0.5}, {"minerva", 0.52}, {"value", 0.625}};
+  summary["models"]["final"]["gsm8k"]["ar"] = figures(0.25, 1, 100);
+  write(run / "evaluation/summary.json", summary.dump());
+  (void)write_report(run.path());
+  const std::string report = read(run / "report.md");
+  const auto lines = lines_of(report);
+  const auto shown = [&](const std::vector<std::string>& cells) {
+    return std::ranges::find(lines, cells) != lines.end();
+  };
+  EXPECT_TRUE(shown({"task", "model", "method", "rule", "accuracy"}));
+  for (const auto& [rule, accuracy] : std::vector<std::pair<std::string, std::string>>{
+           {"string", "50.0 %"}, {"minerva", "52.0 %"}, {"value", "62.5 %"}}) {
+    EXPECT_TRUE(shown({"math500", "final", "ar", rule, accuracy})) << rule;
   }
+  EXPECT_THAT(report, HasSubstr("what evalchemy reports"));
+  summary["models"]["final"].erase("math500");
+  write(run / "evaluation/summary.json", summary.dump());
+  (void)write_report(run.path());
+  EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("evalchemy")));
+}
+
+/// Of every table in `text`: its lines are of one width, which a terminal shows.
+void expect_tables_fit(const std::string& text) {
+  std::size_t width = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("|")) {
+      width = 0;
+      continue;
+    }
+    width = width == 0 ? code_points(line) : width;
+    EXPECT_EQ(code_points(line), width) << line;
+    EXPECT_LE(width, kTableWidth) << line;
+  }
+}
+
+TEST(Report, TablesLineUpAndFitTheirWidth) {
+  const TemporaryDirectory run;
+  Json summary;
+  for (const char* model : {"base", "Qwen2.5-Coder-7B-Instruct-round-2"}) {
+    for (const char* method : {"ar", "jacobi.block_size=128,verification_size=4"}) {
+      Json all = figures(0.9, 12.25, 1234567, 1.5);
+      all["disagreements_with_ar"] = 1000;
+      all.update({{"base_accuracy", 0.95},
+                  {"block_size", 128},
+                  {"window", "shrinking"},
+                  {"max_new_tokens", 2048},
+                  {"stopped_by_eos", 200},
+                  {"timeouts", 3}});
+      summary["models"][model]["humaneval_plus:evalplus"][method] = all;
+    }
+  }
+  summary["models"]["other"] = summary["models"]["base"];
+  write(run / "evaluation/summary.json", summary.dump());
+  const std::string tables = write_report(run.path()).evaluation;
+  expect_tables_fit(read(run / "report.md"));
+  EXPECT_NE(cell_of(tables, {"base", "ar"}, "over AR"), "no such cell");
+}
+
+TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
+  EXPECT_EQ(markdown_table({{"key", "empty", "full"}, {"a", "–", "1"}, {"b", "", "–"}}),
+            "| key | full |\n|-----|------|\n| a   | 1    |\n| b   | –    |\n");
+  // The keys stay, whatever they hold, and begin each part.
+  const std::string wide(50, 'w');
+  const std::string table = markdown_table({{"k", "first", "second"}, {"–", wide, wide}}, 1);
+  expect_tables_fit(table);
+  EXPECT_EQ(lines_of(table).size(), 4U);
+  EXPECT_EQ(lines_of(table)[2], (std::vector<std::string>{"k", "second"}));
+  // Exactly as wide as may be: one table; one more: two.
+  const auto parts = [](std::size_t letters) {
+    return lines_of(markdown_table({{"key", "a", "b"}, {"1", "2", std::string(letters, 'x')}}))
+               .size() /
+           2;
+  };
+  EXPECT_EQ(parts(kTableWidth - 16), 1U);
+  EXPECT_EQ(parts(kTableWidth - 15), 2U);
+  EXPECT_THROW((void)markdown_table({{"a", "b"}, {"1"}}), InternalError);
+}
+
+TEST(MarkdownTable, TextIsClippedBetweenCharacters) {
+  EXPECT_EQ(clipped("12345", 5), "12345");
+  EXPECT_EQ(clipped("123456", 5), "1234…");
+  EXPECT_EQ(clipped("äöüßé", 5), "äöüßé");
+  EXPECT_EQ(clipped("äöüßéx", 5), "äöüß…");
+  EXPECT_EQ(clipped("→→", 1), "…");
 }
 
 TEST(Report, EveryPartThatIsThereIsShown) {
@@ -239,7 +418,7 @@ TEST(Report, EveryPartThatIsThereIsShown) {
 
 TEST(Report, WhatARunDoesNotHoldIsSaid) {
   const TemporaryDirectory run;
-  EXPECT_THAT(write_report(run.path()), IsEmpty());
+  EXPECT_THAT(write_report(run.path()).evaluation, IsEmpty());
   const std::string report = read(run / "report.md");
   EXPECT_THAT(report, HasSubstr("# jforge_test_"));
   for (const char* part :

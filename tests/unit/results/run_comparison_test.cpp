@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <regex>
+#include <sstream>
 
 #include "runtime/error.h"
 #include "tests/support/temporary_directory.h"
@@ -14,15 +16,20 @@
 namespace jforge {
 namespace {
 
+using test::TemporaryDirectory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TemporaryDirectory;
 using Json = nlohmann::ordered_json;
 
 void write(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 /// An evaluation of 40 problems of which those in `failed` are not solved.
@@ -32,7 +39,11 @@ void write_evaluation(const std::filesystem::path& directory, const std::string&
   const double accuracy = 1 - static_cast<double>(failed.size()) / 40;
   const Json figures = {{"accuracy", accuracy},
                         {"tpf", 2.5},
-                        {"tokens_per_second", 100},
+                        {"speed",
+                         {{{"batch_prompts", 1},
+                           {"speed_up", 1.5},
+                           {"speed_up_low", 1.375},
+                           {"speed_up_high", 1.625}}}},
                         {"n", 40},
                         {"scorer", scorer}};
   const Json summary = {{"models", {{model, {{"gsm8k", {{"jacobi", figures}}}}}}},
@@ -64,8 +75,9 @@ TEST(RunComparison, ARunAgainstItselfDiffersInNothing) {
   write_evaluation(run / "evaluation", "final", {1, 2});
   const ComparedRun side{run.path(), {{"train.steps", "4"}}};
   EXPECT_THAT(compare_runs(side, side),
-              AllOf(HasSubstr("Both have the same configuration"), HasSubstr("+0.0 (+0.0 to +0.0)"),
+              AllOf(HasSubstr("Both have the same configuration"), HasSubstr("+0.0 (-9.2 to +9.2)"),
                     HasSubstr("within chance"), HasSubstr("95.0 % → 95.0 %"),
+                    HasSubstr("| 1.50× (1.38–1.62) "),
                     HasSubstr("## Verdicts that differ\n\nNone."), Not(HasSubstr("only in"))));
 }
 
@@ -82,6 +94,27 @@ TEST(RunComparison, ConfigurationKeysThatDifferAreListed) {
                           HasSubstr("No model, task and method was evaluated in both")));
   EXPECT_THAT(compare_runs({a.path(), {}}, {b.path(), {{"k", "1"}}}),
               HasSubstr(a.path().string() + " records no configuration"));
+}
+
+TEST(RunComparison, LongValuesAreAListAndNoTableIsWide) {
+  const TemporaryDirectory a;
+  const TemporaryDirectory b;
+  write_evaluation(a.path(), "Qwen2.5-Coder-7B-Instruct", {1});
+  write_evaluation(b.path(), "Qwen2.5-Coder-7B-Distilled", first(24));
+  const auto samples = b / "Qwen2.5-Coder-7B-Distilled/gsm8k.jacobi.jsonl";
+  write(samples, std::regex_replace(read(samples), std::regex("no \\| answer"),
+                                    "an answer of very many words, ending nowhere near"));
+  const std::string path = "/a/rather/long/path/of/a/model/that/would/make/a/table/very/wide";
+  const std::string text = compare_runs({a.path(), {{"model.source", path}}},
+                                        {b.path(), {{"model.source", path + "2"}}});
+  EXPECT_THAT(text, HasSubstr("- model.source\n  - A: " + path + "\n  - B: " + path + "2\n"));
+  EXPECT_THAT(text, HasSubstr("fail: an answer of …"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto further = std::ranges::count_if(
+        line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; });
+    EXPECT_TRUE(!line.starts_with("|") || std::ssize(line) - further <= 100) << line;
+  }
 }
 
 TEST(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
@@ -134,6 +167,20 @@ TEST(RunComparison, DifferentScorersAreCalledOut) {
   write_evaluation(a.path(), "final", {1}, "gsm8k/v1");
   write_evaluation(b.path(), "final", {1}, "gsm8k/v2");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("the accuracies do not compare"));
+}
+
+TEST(RunComparison, AccuracyByEachRuleIsCompared) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"a", "b"}) {
+    write_evaluation(directory / name, "final", {0, 1});
+    Json summary = Json::parse(std::ifstream(directory / name / "summary.json"));
+    summary["models"]["final"]["gsm8k"]["jacobi"]["rule_accuracy"] = {
+        {"string", 0.25}, {"value", *name == 'a' ? 0.5 : 0.625}};
+    write(directory / name / "summary.json", summary.dump());
+  }
+  EXPECT_THAT(compare_runs({directory / "a"}, {directory / "b"}),
+              HasSubstr("- final, gsm8k, jacobi: by rule string 25.0 % → 25.0 %, value 50.0 % → "
+                        "62.5 %\n"));
 }
 
 TEST(RunComparison, TheOnlyOtherModelsArePaired) {

@@ -13,21 +13,38 @@
 namespace jforge {
 namespace {
 
+using test::TemporaryDirectory;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TemporaryDirectory;
 
-ReportJson point(const ReportJson& settings, double tpf, const ReportJson& speed) {
+/// At batch 1; the baseline has 50 tokens/s, and none of a speed-up.
+ReportJson speed_of(double speed, bool baseline = false) {
+  const auto of_baseline = [&](double value) {
+    return baseline ? ReportJson() : ReportJson(value / 50);
+  };
+  return ReportJson::array({{{"batch_prompts", 1},
+                             {"tokens_per_second", speed},
+                             {"tokens_per_second_low", speed - 0.25},
+                             {"tokens_per_second_high", speed + 0.25},
+                             {"speed_up", of_baseline(speed)},
+                             {"speed_up_low", of_baseline(speed - 0.25)},
+                             {"speed_up_high", of_baseline(speed + 0.25)},
+                             {"remark", nullptr}}});
+}
+
+ReportJson point(const ReportJson& settings, double tpf, double speed) {
   return {{"accuracy", 0.5},
           {"tpf", tpf},
-          {"tokens_per_second", speed},
-          {"speed_up", speed.is_number() ? ReportJson(speed.get<double>() / 50) : ReportJson()},
+          {"speed", speed_of(speed)},
+          {"accuracy_low", 0.4},
+          {"accuracy_high", 0.6},
+          {"tpf_low", tpf - 0.5},
+          {"tpf_high", tpf + 0.25},
           {"n", 100},
-          {"ranks", 2},
-          {"batch_prompts", 8},
           {"forwards", 7},
+          {"disagreements_with_ar", 0},
           {"settings_hash", "00"},
           {"settings", settings}};
 }
@@ -38,12 +55,7 @@ ReportJson sweep_of(const std::vector<std::string>& keys) {
                       {"task", "gsm8k"},
                       {"method", "jacobi"},
                       {"keys", keys},
-                      {"baseline",
-                       {{"accuracy", 0.5},
-                        {"tpf", 1},
-                        {"tokens_per_second", 50},
-                        {"ranks", 2},
-                        {"batch_prompts", 8}}},
+                      {"baseline", {{"accuracy", 0.5}, {"tpf", 1}, {"speed", speed_of(50, true)}}},
                       {"points", ReportJson::array()}};
   const bool two = keys.size() > 1;
   for (const int block : {64, 8, 16, 32, 128}) {  // in no order
@@ -77,7 +89,7 @@ class SweepSection : public ::testing::Test {
   void write(const ReportJson& sweep) {
     report_ = ReportWriter{directory_.path()};
     std::filesystem::create_directories(directory_ / "figures");
-    write_sweep_section(report_, sweep);
+    tables_ = write_sweep_section(report_, sweep);
   }
   std::string figure(const std::string& name) {
     std::ifstream file(directory_ / ("figures/" + name + ".svg"));
@@ -86,28 +98,81 @@ class SweepSection : public ::testing::Test {
 
   TemporaryDirectory directory_;
   ReportWriter report_;
+  std::string tables_;
 };
 
 TEST_F(SweepSection, OneKeyIsATableACurveAndTheBestSettings) {
   write(sweep_of({"block_size"}));
-  EXPECT_THAT(report_.text,
-              AllOf(HasSubstr("## Decoding settings"), HasSubstr("### gsm8k jacobi, final"),
-                    HasSubstr("Fastest measured: block_size = 32 with 101 tokens/s"),
-                    HasSubstr("Fastest by the fitted surface: block_size = 32"),
-                    HasSubstr("polynomial of degree 2"), HasSubstr("(figures/tpf_block_size.svg)"),
-                    HasSubstr("(figures/sweep_speed_gsm8k_jacobi.svg)")));
+  EXPECT_THAT(
+      report_.text,
+      AllOf(HasSubstr("## Decoding settings"), HasSubstr("### gsm8k jacobi, final, 100 problems\n"),
+            HasSubstr("Fastest by the clock at batch 1: block_size = 32, 2.02× AR (2.02–2.02)"),
+            HasSubstr("Fastest by the fitted surface: block_size = 32"),
+            HasSubstr("polynomial of degree 2"), HasSubstr("(figures/tpf_block_size.svg)"),
+            HasSubstr("(figures/sweep_speed_gsm8k_jacobi.svg)")));
   // Ascending, the baseline first, the fastest marked, speed-ups over the baseline.
+  for (const char* head : {"| TPF ", "| tokens/s "}) {
+    EXPECT_EQ(report_.text.find(head), report_.text.rfind(head)) << "each figure stands once";
+  }
   const std::size_t ar = report_.text.find("| AR ");
   const std::size_t eight = report_.text.find("| 8  ");
   const std::size_t large = report_.text.find("| 128 ");
   EXPECT_LT(ar, eight);
   EXPECT_LT(eight, large);
-  EXPECT_THAT(report_.text.substr(report_.text.find("| 32 "), 120),
-              AllOf(HasSubstr("2.02×"), HasSubstr("fastest")));
+  EXPECT_THAT(report_.text, AllOf(HasSubstr("| 50.0 %   | 40.0–60.0 %   | 6.00 | 5.50–6.25"),
+                                  HasSubstr(tables_)));
+  EXPECT_THAT(tables_.substr(tables_.rfind("| 32 "), 90),
+              AllOf(HasSubstr("2.02× (2.02–2.02)"), HasSubstr("fastest")));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr("★ fastest measured"), HasSubstr(">AR<"), HasSubstr(">measured<")));
+              AllOf(HasSubstr("★ fastest setting"), HasSubstr(">AR<"),
+                    HasSubstr("95 % interval shaded"), HasSubstr("fill-opacity")));
   EXPECT_THAT(figure("tpf_block_size"), HasSubstr("gsm8k jacobi"));
   EXPECT_THAT(report_.missing, Contains(HasSubstr("roofline")));
+}
+
+TEST_F(SweepSection, TheFastestMayBeAr) {
+  ReportJson sweep = sweep_of({"block_size"});
+  for (auto& point : sweep["points"]) {
+    for (const char* key : {"speed_up", "speed_up_low", "speed_up_high"}) {
+      point["speed"][0][key] = point["speed"][0][key].get<double>() / 10;
+    }
+  }
+  write(sweep);
+  EXPECT_THAT(report_.text, HasSubstr("Fastest by the clock at batch 1: AR; the next is block_size "
+                                      "= 32, 0.20× AR (0.20–0.20)."));
+  EXPECT_THAT(tables_.substr(tables_.rfind("| AR "), 90), HasSubstr("fastest"));
+  // Or it cannot be said.
+  for (auto& point : sweep["points"]) {
+    if (point["settings"]["block_size"] == 32) {
+      point["speed"][0]["speed_up_high"] = 1.5;
+    }
+  }
+  write(sweep);
+  EXPECT_THAT(report_.text, HasSubstr("AR and block_size = 32 cannot be told apart"));
+}
+
+TEST_F(SweepSection, EveryBatchHasItsFastestAndARemark) {
+  ReportJson sweep = sweep_of({"block_size"});
+  const auto add = [](ReportJson& figures, const ReportJson& speed) {
+    figures["speed"].push_back(speed[0]);
+    figures["speed"][1]["batch_prompts"] = 32;
+  };
+  add(sweep["baseline"], speed_of(50, true));
+  for (auto& point : sweep["points"]) {
+    // At the larger batch small blocks are the fastest.
+    add(point, speed_of(1000.0 / point["settings"]["block_size"].get<double>()));
+  }
+  sweep["points"][0]["speed"][1]["remark"] = "load average of 9.0 per core";
+  write(sweep);
+  EXPECT_THAT(report_.text, AllOf(HasSubstr("at batch 1: block_size = 32, 2.02×"),
+                                  HasSubstr("at batch 32: block_size = 8, 2.50×"),
+                                  HasSubstr("**Speeds at batch 32 mean little: load average of "
+                                            "9.0 per core.**")));
+}
+
+TEST_F(SweepSection, TheFigureOfTpfHasIntervals) {
+  write(sweep_of({"block_size"}));
+  EXPECT_THAT(figure("tpf_block_size"), HasSubstr("fill-opacity"));
 }
 
 TEST_F(SweepSection, TwoKeysAreAContourAndALineForEachValueOfTheOther) {
@@ -124,29 +189,15 @@ TEST_F(SweepSection, TwoKeysAreAContourAndALineForEachValueOfTheOther) {
   EXPECT_THAT(figure("tpf_block_size"), HasSubstr("gsm8k jacobi, verification_size = 4"));
 }
 
-TEST_F(SweepSection, SpeedsOfOtherRanksOrBatchesAreNamedAndLeftOut) {
+TEST_F(SweepSection, SpeedsWithoutRepeatsAreNotShown) {
   ReportJson sweep = sweep_of({"block_size"});
-  // The fastest one, and another whose samples were made at several rank counts.
   for (auto& point : sweep["points"]) {
-    if (point["settings"]["block_size"] == 32) {
-      point["tokens_per_second"] = 1000;
-      point["batch_prompts"] = 64;
-      point["speed_up"] = nullptr;
-    } else if (point["settings"]["block_size"] == 8) {
-      point["ranks"] = nullptr;
-      point["speed_up"] = nullptr;
-    }
+    point.erase("speed");
+    point["tokens_per_second"] = 1000;  // while accuracy was measured
   }
   write(sweep);
-  EXPECT_THAT(report_.text, AllOf(HasSubstr("Fastest measured: block_size = 16"),
-                                  Not(HasSubstr("20.00×")), HasSubstr("| 1000 ")));
-  EXPECT_THAT(report_.missing, AllOf(Contains(HasSubstr("block_size = 32: measured with other")),
-                                     Contains(HasSubstr("block_size = 8: measured with other"))));
-  EXPECT_THAT(report_.missing, Not(Contains(HasSubstr("block_size = 16: measured"))));
-  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), HasSubstr(">AR<"));
-  sweep["baseline"]["ranks"] = 1;
-  write(sweep);
-  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), Not(HasSubstr(">AR<")));
+  EXPECT_THAT(report_.text, AllOf(Not(HasSubstr("1000")), Not(HasSubstr("×"))));
+  EXPECT_THAT(report_.missing, Contains(HasSubstr("no setting has a measured speed")));
 }
 
 TEST_F(SweepSection, TwoKeysOfWhichOneVariesAreACurve) {
@@ -159,7 +210,7 @@ TEST_F(SweepSection, TwoKeysOfWhichOneVariesAreACurve) {
   write(sweep);
   EXPECT_THAT(report_.text, HasSubstr("(figures/sweep_speed_gsm8k_jacobi.svg)"));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr(">block_size<"), HasSubstr("★ fastest measured"),
+              AllOf(HasSubstr(">block_size<"), HasSubstr("★ fastest setting"),
                     HasSubstr("polynomial of degree")));
 }
 
@@ -197,7 +248,7 @@ TEST_F(SweepSection, WhatIsTooLittleIsSaid) {
   write(sweep);
   EXPECT_THAT(report_.missing, AllOf(Contains(HasSubstr("at least 2 measured settings")),
                                      Contains(HasSubstr("one point is no curve"))));
-  sweep["points"][0]["tokens_per_second"] = nullptr;
+  sweep["points"][0]["speed"][0]["tokens_per_second"] = nullptr;
   write(sweep);
   EXPECT_THAT(report_.missing, Contains(HasSubstr("no setting has a measured speed")));
   EXPECT_THAT(report_.text, HasSubstr("| 64"));
@@ -209,15 +260,15 @@ TEST_F(SweepSection, WhatIsTooLittleIsSaid) {
 TEST_F(SweepSection, ScatterIsNotPredictedFrom) {
   ReportJson sweep = sweep_of({"block_size"});
   for (std::size_t i = 0; i < 5; ++i) {
-    sweep["points"][i]["tokens_per_second"] =
-        sweep["points"][i]["settings"]["block_size"].get<int>() % 3 == 1 ? 900 : 100;
+    sweep["points"][i]["speed"] =
+        speed_of(sweep["points"][i]["settings"]["block_size"].get<int>() % 3 == 1 ? 900 : 100);
   }
   write(sweep);
-  EXPECT_THAT(report_.text, AllOf(HasSubstr("Fastest measured"), HasSubstr("no surface"),
+  EXPECT_THAT(report_.text, AllOf(HasSubstr("Fastest by the clock"), HasSubstr("no surface"),
                                   Not(HasSubstr("by the fitted surface"))));
   EXPECT_THAT(report_.missing, Contains(HasSubstr("no polynomial predicts")));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr("★ fastest measured"), Not(HasSubstr("predicted"))));
+              AllOf(HasSubstr("★ fastest setting"), Not(HasSubstr("predicted"))));
 }
 
 TEST_F(SweepSection, ABusyMachineIsCalledOut) {
@@ -234,10 +285,13 @@ TEST_F(SweepSection, WithoutABaselineThereIsNoSpeedUp) {
   ReportJson sweep = sweep_of({"block_size"});
   sweep["baseline"] = nullptr;
   for (auto& point : sweep["points"]) {
-    point.erase("speed_up");
+    for (const char* key : {"speed_up", "speed_up_low", "speed_up_high"}) {
+      point["speed"][0][key] = nullptr;
+    }
   }
   write(sweep);
-  EXPECT_THAT(report_.text, AllOf(Not(HasSubstr("| AR ")), Not(HasSubstr("×"))));
+  EXPECT_THAT(report_.text, AllOf(Not(HasSubstr("| AR ")), Not(HasSubstr("×")),
+                                  HasSubstr("at batch 1: block_size = 32, 101 tokens/s")));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), Not(HasSubstr(">AR<")));
 }
 

@@ -1,0 +1,44 @@
+#pragma once
+
+/// Measured speeds as summary.json and sweep.json hold them (results/README.md "Speeds").
+
+#include <string>
+#include <vector>
+
+#include "results/report/report_text.h"
+
+namespace jforge {
+
+/// The "speed" of a method's figures at this batch size; null where it was not measured.
+[[nodiscard]] const ReportJson* speed_at(const ReportJson& figures, double batch_prompts);
+/// Batch sizes at which these figures have speeds, ascending.
+[[nodiscard]] std::vector<double> speed_batches(const std::vector<const ReportJson*>& figures);
+/// A figure with its interval, "1.38× (1.31–1.45)": KEY, KEY_low and KEY_high of `speed`, each in
+/// fmt's `format`, and `unit` behind the first. "–" where there is no figure, or `speed` is null.
+[[nodiscard]] std::string with_interval(const ReportJson* speed, const std::string& key,
+                                        const char* format, const char* unit = "");
+
+/// A method or setting as the comparison of speeds names it.
+struct NamedFigures {
+  std::string name;
+  const ReportJson* figures = nullptr;
+};
+
+/// What is fastest by the clock at one batch size, measured together with `baseline`.
+struct FastestByClock {
+  /// Index in the methods, or −1: the baseline. Never where nothing was measured: see `text`.
+  int index = -1;
+  /// "jacobi, 1.38× AR (1.31–1.45)", "AR; the next is …", "AR and jacobi cannot be told apart: …";
+  /// methods whose intervals overlap the fastest one's are named. Empty where no speed was
+  /// measured.
+  std::string text;
+};
+/// `baseline.figures` may be null: then tokens per second are compared.
+[[nodiscard]] FastestByClock fastest_by_clock(const NamedFigures& baseline,
+                                              const std::vector<NamedFigures>& methods,
+                                              double batch_prompts);
+
+/// One bold sentence for each batch size at which a remark says that speeds mean little.
+[[nodiscard]] std::string speed_remarks(const std::vector<const ReportJson*>& figures);
+
+}  // namespace jforge
