@@ -1,17 +1,30 @@
 #include "launch/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
 
 #include "launch/config/job_fields.h"
+#include "launch/shell/man_page.h"
+#include "launch/shell/shell_completion.h"
+#include "launch/version.h"
+#include "runtime/nearest_name.h"
+#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 
 namespace {
 
-using Distributed = ExitCode (*)(const JobOptions&, const MpiSession&);
+// Groups of --help and the man page.
+constexpr const char* kOfAllRanks = "Commands that all ranks run together under mpirun";
+constexpr const char* kOfOneProcess = "Commands of one process";
+// What verify and inspect take (commands/artefact.h).
+constexpr const char* kArtefacts =
+    "Prompt store, trajectories, checkpoint, model, evaluation or run directory";
 
 // Options outlive the parser inside the closure that runs the command.
 template <class Options>
@@ -21,36 +34,12 @@ void run_single(CommandLine& line, std::shared_ptr<Options> options,
   line.run = [options, command](const MpiSession*) { return command(*options); };
 }
 
-void add_device(CLI::App& sub, DeviceChoice& device) {
-  std::map<std::string, DeviceChoice> choices;
-  for (const auto& [choice, name] : kDeviceNames) {
-    choices.emplace(name, choice);
-  }
-  sub.add_option_function<std::string>(
-         "--device", [&device, choices](const std::string& name) { device = choices.at(name); },
-         "auto | cpu | cuda")
-      ->check(CLI::IsMember(choices).description(""))
-      ->default_str("auto");
-}
-
-void add_job(CLI::App& app, CommandLine& line, const char* name, const char* help,
-             Distributed command) {
-  auto options = std::make_shared<JobOptions>();
-  CLI::App* sub = app.add_subcommand(name, help);
-  sub->add_option("config", options->config, "Configuration (TOML)")->required();
-  sub->add_option("--set", options->overrides, "Override: section.key=value (repeatable)")
-      ->take_all();
-  sub->add_option("--resume", options->resume, "auto | never | PATH of a checkpoint")
-      ->capture_default_str();
-  sub->add_option("--accept-change", options->accept_changes,
-                  "Go on although this identity key differs from the checkpoint's (repeatable)");
-  sub->add_flag("--dry-run", options->dry_run,
-                "Print the plan (memory, disk, steps, leases) and stop");
-  if (std::string(name) == "generate" || std::string(name) == "train") {
-    sub->add_option("--round", options->round, "Round, from 1")->required();
-  }
-  sub->add_option("--inject", line.inject)->group("");
-  sub->callback([&line, options, command] {
+template <class Options>
+void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> options,
+                     ExitCode (*command)(const Options&, const MpiSession&)) {
+  sub.group(kOfAllRanks);
+  sub.add_option("--inject", line.inject)->group("");
+  sub.callback([&line, options, command] {
     line.distributed = true;
     line.run = [options, command](const MpiSession* session) {
       return command(*options, *session);
@@ -58,19 +47,81 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
   });
 }
 
+// The value must be one of `words`, which are its type name (shell/command_description.h).
+CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
+  return option->check(CLI::IsMember(words).description(""))
+      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+}
+
+void add_device(CLI::App& sub, DeviceChoice& device) {
+  std::map<std::string, DeviceChoice> choices;
+  std::vector<std::string> names;
+  for (const auto& [choice, name] : kDeviceNames) {
+    choices.emplace(name, choice);
+    names.emplace_back(name);
+  }
+  one_of(sub.add_option_function<std::string>(
+             "--device", [&device, choices](const std::string& name) { device = choices.at(name); },
+             "What computes"),
+         names)
+      ->default_str("auto");
+}
+
+void add_set(CLI::App& sub, std::vector<std::string>& overrides) {
+  sub.add_option("--set", overrides, "Override a key of the configuration (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);  // "--set a=b my.toml": the second word is not its own.
+}
+
+void add_model(CLI::App& sub, std::filesystem::path& model, bool required) {
+  sub.add_option("--model", model, "Hugging Face directory")->type_name("DIR")->required(required);
+}
+
+void add_job(CLI::App& app, CommandLine& line, const char* name, const char* help,
+             ExitCode (*command)(const JobOptions&, const MpiSession&)) {
+  auto options = std::make_shared<JobOptions>();
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->add_option("config", options->config, "Configuration")->type_name("TOML")->required();
+  add_set(*sub, options->overrides);
+  sub->add_option("--resume", options->resume,
+                  "From the newest valid checkpoint, not at all, or from this checkpoint")
+      ->type_name("auto|never|DIR")
+      ->capture_default_str();
+  sub->add_option("--accept-change", options->accept_changes,
+                  "Go on although this identity key differs from the checkpoint's (repeatable)")
+      ->type_name("KEY")
+      ->allow_extra_args(false);
+  sub->add_flag("--dry-run", options->dry_run,
+                "Print the plan (memory, disk, steps, leases) and stop");
+  if (std::string(name) == "generate" || std::string(name) == "train") {
+    sub->add_option("--round", options->round, "Round, from 1")->required();
+  }
+  run_distributed(*sub, line, options, command);
+}
+
 void add_evaluate(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<EvaluateOptions>();
   CLI::App* sub =
       app.add_subcommand("evaluate", "Measure accuracy, tokens per forward and tokens per second");
   sub->add_option("config", options->config,
-                  "Configuration whose [model] and [evaluate] are taken (optional)");
-  sub->add_option("--set", options->overrides, "Override: section.key=value (repeatable)");
-  sub->add_option("--model", options->model, "Hugging Face directory");
-  sub->add_option("--tasks", options->tasks, "Tasks, separated by commas")->delimiter(',');
-  sub->add_option("--methods", options->methods, "ar, jacobi")->delimiter(',');
+                  "Configuration whose [model] and [evaluate] are taken (optional)")
+      ->type_name("TOML");
+  add_set(*sub, options->overrides);
+  add_model(*sub, options->model, false);
+  sub->add_option("--tasks", options->tasks, "Tasks, separated by commas")
+      ->type_name("TASK")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  // What is no method is refused together with the configuration's.
+  sub->add_option("--methods", options->methods, "Decoding methods, separated by commas")
+      ->type_name(fmt::format("{}", fmt::join(decoding_method_names(), "|")))
+      ->delimiter(',')
+      ->allow_extra_args(false);
   sub->add_option("--data", options->data,
-                  "Directory with the benchmark files, or one task's JSONL");
-  sub->add_option("--out", options->out, "Directory for the results");
+                  "Directory with the benchmark files, or one task's JSONL")
+      ->type_name("PATH");
+  sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
   sub->add_option("--block-size", options->block_size, "Of the Jacobi method");
   sub->add_option("--max-new-tokens", options->max_new_tokens, "Instead of the tasks' own");
@@ -78,13 +129,7 @@ void add_evaluate(CLI::App& app, CommandLine& line) {
                   "Problems decoded at once per rank; does not change results");
   sub->add_option("--prompt-style", options->prompt_style, "Of tasks that name none (TASK:STYLE)");
   sub->add_option("--limit", options->limit, "First so many problems only");
-  sub->add_option("--inject", line.inject)->group("");
-  sub->callback([&line, options] {
-    line.distributed = true;
-    line.run = [options](const MpiSession* session) {
-      return evaluate_command(*options, *session);
-    };
-  });
+  run_distributed(*sub, line, options, evaluate_command);
 }
 
 void add_sweep(CLI::App& app, CommandLine& line) {
@@ -92,39 +137,37 @@ void add_sweep(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand(
       "sweep", "Evaluate a decoding method at every combination of some settings");
   sub->add_option("config", options->config, "Configuration with [sweep] and [evaluate]")
+      ->type_name("TOML")
       ->required();
-  sub->add_option("--set", options->overrides, "Override: section.key=value (repeatable)");
-  sub->add_option("--model", options->model, "Hugging Face directory");
-  sub->add_option("--out", options->out, "Directory for the results");
+  add_set(*sub, options->overrides);
+  add_model(*sub, options->model, false);
+  sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
   sub->add_flag("--roofline", options->roofline,
                 "Also measure latency against tokens decoded in parallel");
-  sub->add_option("--inject", line.inject)->group("");
-  sub->callback([&line, options] {
-    line.distributed = true;
-    line.run = [options](const MpiSession* session) { return sweep_command(*options, *session); };
-  });
+  run_distributed(*sub, line, options, sweep_command);
 }
 
 void add_grade(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<GradeOptions>();
   CLI::App* sub = app.add_subcommand("grade", "Verdicts for existing completions, without a model");
-  sub->add_option("--task", options->task, "Task, for instance humaneval_plus")->required();
+  sub->add_option("--task", options->task,
+                  "Task, for instance humaneval_plus or humaneval_plus:evalplus")
+      ->type_name("TASK")
+      ->required();
   sub->add_option("--completions", options->completions,
                   "JSON lines with task_id and completion or solution")
+      ->type_name("FILE")
       ->required();
   sub->add_option("--data", options->data, "Directory with the benchmark files, or the task's file")
+      ->type_name("PATH")
       ->required();
-  sub->add_option("--out", options->out, "Verdict file to write")->required();
+  sub->add_option("--out", options->out, "Verdict file to write")->type_name("FILE")->required();
   sub->add_option("--jobs", options->jobs, "Programs at a time on every rank (its cores)")
       ->check(CLI::PositiveNumber);
   sub->add_flag("--allow-missing", options->allow_missing,
                 "Grade what is there when problems have no completion");
-  sub->add_option("--inject", line.inject)->group("");
-  sub->callback([&line, options] {
-    line.distributed = true;
-    line.run = [options](const MpiSession* session) { return grade_command(*options, *session); };
-  });
+  run_distributed(*sub, line, options, grade_command);
 }
 
 void add_probe(CLI::App& app, CommandLine& line) {
@@ -135,60 +178,94 @@ void add_probe(CLI::App& app, CommandLine& line) {
                        ExitCode (*command)(const ProbeOptions&)) {
     auto options = std::make_shared<ProbeOptions>();
     CLI::App* sub = probe->add_subcommand(name, help);
-    sub->add_option("--model", options->model, "Hugging Face directory")->required();
-    sub->add_option("--out", options->out, "Result file")->required();
+    add_model(*sub, options->model, true);
+    sub->add_option("--out", options->out, "Result file")->type_name("FILE")->required();
     add_device(*sub, options->device);
     sub->callback([&line, options, command] { run_single(line, options, command); });
     return std::pair{sub, options};
   };
   const auto [logits, logits_options] =
       add("logits", "Logits of token sequences", probe_logits_command);
-  logits->add_option("--tokens", logits_options->tokens, "IDS.json")->required();
+  logits->add_option("--tokens", logits_options->tokens, "IDS.json")->type_name("FILE")->required();
   const auto [loss, loss_options] =
       add("loss", "Losses and gradients of a packed sample", probe_loss_command);
-  loss->add_option("--packed", loss_options->packed, "P.json")->required();
-  loss->add_option("--mask", loss_options->mask, "noise | window | clean")->capture_default_str();
-  loss->add_option("--reduction", loss_options->reduction, "token_mean | paper | repo")
+  loss->add_option("--packed", loss_options->packed, "P.json")->type_name("FILE")->required();
+  one_of(loss->add_option("--mask", loss_options->mask, "What a noisy block sees before it"),
+         {"noise", "window", "clean"})
       ->capture_default_str();
-  loss->add_option("--kept", loss_options->kept, "from_first_difference | all")
+  one_of(loss->add_option("--reduction", loss_options->reduction, "How losses become one number"),
+         {"token_mean", "paper", "repo"})
+      ->capture_default_str();
+  one_of(loss->add_option("--kept", loss_options->kept, "Offsets with a consistency target"),
+         {"from_first_difference", "all"})
       ->capture_default_str();
   loss->add_option("--ar-weight", loss_options->ar_weight, "Weight of the AR loss")
       ->capture_default_str();
   const auto [decode, decode_options] =
       add("decode", "Tokens, forwards and states of decoding", probe_decode_command);
-  decode->add_option("--tokens", decode_options->tokens, "IDS.json")->required();
-  decode->add_option("--method", decode_options->method, "ar | jacobi")->required();
-  decode->add_option("--window", decode_options->window, "shrinking | running")
+  decode->add_option("--tokens", decode_options->tokens, "IDS.json")->type_name("FILE")->required();
+  one_of(decode->add_option("--method", decode_options->method, "Decoding method"),
+         {"ar", "jacobi"})
+      ->required();
+  one_of(decode->add_option("--window", decode_options->window, "Form of the draft"),
+         {"shrinking", "running"})
       ->capture_default_str();
-  decode->add_option("--block-size", decode_options->block_size, "n")
+  decode->add_option("--block-size", decode_options->block_size, "Tokens of a draft")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "T")
+  decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "Length at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   decode->add_option("--seed", decode_options->seed, "Of the drafts")->capture_default_str();
   decode->add_flag("--ignore-eos", decode_options->ignore_eos, "Do not stop at end of sequence");
 }
 
+void add_config(CLI::App& app, CommandLine& line) {
+  {
+    auto options = std::make_shared<InitOptions>();
+    CLI::App* sub = app.add_subcommand("init", "Write a commented configuration to start from");
+    sub->add_option("config", options->config, "File to write (default: standard output)")
+        ->type_name("TOML");
+    sub->add_option("--directory", options->start.directory, "Where the run will write")
+        ->type_name("DIR")
+        ->capture_default_str();
+    sub->add_option("--model", options->start.source, "Hugging Face directory")
+        ->type_name("DIR")
+        ->capture_default_str();
+    sub->add_option("--prompts", options->start.files, "File of prompts (repeatable)")
+        ->type_name("FILE")
+        ->allow_extra_args(false)
+        ->capture_default_str();
+    sub->callback([&line, options] { run_single(line, options, init_command); });
+  }
+  {
+    auto options = std::make_shared<SchemaOptions>();
+    CLI::App* sub = app.add_subcommand("schema", "JSON schema of the configuration, for editors");
+    sub->add_flag("--reference", options->reference, "The keys' reference page (Markdown) instead");
+    sub->callback([&line, options] { run_single(line, options, schema_command); });
+  }
+}
+
 void add_text(CLI::App& app, CommandLine& line) {
   {
     auto options = std::make_shared<TokenizeOptions>();
     CLI::App* sub = app.add_subcommand("tokenize", "Standard input to token ids, or back");
-    sub->add_option("--model", options->model, "Hugging Face directory")->required();
+    add_model(*sub, options->model, true);
     sub->add_flag("--decode", options->decode, "Ids to text");
     sub->callback([&line, options] { run_single(line, options, tokenize_command); });
   }
   {
     auto options = std::make_shared<DecodeOptions>();
     CLI::App* sub = app.add_subcommand("decode", "Answer one prompt");
-    sub->add_option("--model", options->model, "Hugging Face directory")->required();
+    add_model(*sub, options->model, true);
     sub->add_option("--prompt", options->prompt, "User message")->required();
     sub->add_option("--system", options->system, "System message (default: the template's own)");
-    sub->add_option("--method", options->method, "ar | jacobi")->capture_default_str();
-    sub->add_option("--block-size", options->block_size, "n")
+    one_of(sub->add_option("--method", options->method, "Decoding method"), {"ar", "jacobi"})
+        ->capture_default_str();
+    sub->add_option("--block-size", options->block_size, "Tokens of a draft")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    sub->add_option("--max-new-tokens", options->max_new_tokens, "T")
+    sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     sub->add_option("--seed", options->seed, "Of the drafts")->capture_default_str();
@@ -202,22 +279,28 @@ void add_artefacts(CLI::App& app, CommandLine& line) {
   {
     auto options = std::make_shared<ExportOptions>();
     CLI::App* sub = app.add_subcommand("export", "Checkpoint to Hugging Face directory");
-    sub->add_option("checkpoint", options->checkpoint, "Checkpoint directory")->required();
-    sub->add_option("out", options->out, "Directory to write")->required();
+    sub->add_option("checkpoint", options->checkpoint, "Checkpoint directory")
+        ->type_name("DIR")
+        ->required();
+    sub->add_option("out", options->out, "Directory to write")->type_name("DIR")->required();
     sub->add_option("--source", options->source,
-                    "HF directory whose config and tokenizer files are kept");
-    sub->add_option("--dtype", options->dtype, "bfloat16 | float32")->capture_default_str();
+                    "HF directory whose config and tokenizer files are kept")
+        ->type_name("DIR");
+    one_of(sub->add_option("--dtype", options->dtype, "Type of the weights"),
+           {"bfloat16", "float32"})
+        ->capture_default_str();
     sub->callback([&line, options] { run_single(line, options, export_command); });
   }
-  const auto add_path = [&](const char* name, const char* help,
+  const auto add_path = [&](const char* name, const char* help, const char* type, const char* what,
                             ExitCode (*command)(const std::filesystem::path&)) {
     auto path = std::make_shared<std::filesystem::path>();
     CLI::App* sub = app.add_subcommand(name, help);
-    sub->add_option("path", *path, "Prompt store, trajectories, checkpoint, model or run directory")
-        ->required();
+    sub->add_option("path", *path, what)->type_name(type)->required();
     sub->callback([&line, path, command] { run_single(line, path, command); });
   };
-  add_path("verify", "Check any artefact: checksums, completeness, consistency", verify_command);
+  add_path("verify", "Check any artefact: checksums, completeness, consistency", "PATH", kArtefacts,
+           verify_command);
+  add_path("top", "Show how far a run is, until it ends", "DIR", "Run directory", top_command);
   {
     struct Paths {
       std::filesystem::path first;
@@ -225,11 +308,10 @@ void add_artefacts(CLI::App& app, CommandLine& line) {
     };
     auto paths = std::make_shared<Paths>();
     CLI::App* sub = app.add_subcommand("inspect", "Describe any artefact, or compare two runs");
-    sub->add_option("path", paths->first,
-                    "Prompt store, trajectories, checkpoint, model or run directory")
-        ->required();
+    sub->add_option("path", paths->first, kArtefacts)->type_name("PATH")->required();
     sub->add_option("other", paths->second,
-                    "With it both are runs or evaluations, and are compared");
+                    "With it both are runs or evaluations, and are compared")
+        ->type_name("PATH");
     sub->callback([&line, paths] {
       line.distributed = false;
       line.run = [paths](const MpiSession*) {
@@ -240,14 +322,33 @@ void add_artefacts(CLI::App& app, CommandLine& line) {
   }
 }
 
-}  // namespace
+void add_shell(CLI::App& app, CommandLine& line) {
+  {
+    auto shell = std::make_shared<std::string>();
+    CLI::App* sub =
+        app.add_subcommand("completion", "Completion of commands, options and keys for a shell");
+    one_of(sub->add_option("shell", *shell, "Whose script is printed"), completion_shells())
+        ->required();
+    sub->callback([&line, shell] {
+      line.distributed = false;
+      line.run = [shell](const MpiSession*) {
+        return print_document(completion_script(*shell, describe_command_line()));
+      };
+    });
+  }
+  app.add_subcommand("man", "This program's man page (roff)")->callback([&line] {
+    line.distributed = false;
+    line.run = [](const MpiSession*) { return print_document(man_page(describe_command_line())); };
+  });
+}
 
-std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code) {
-  CommandLine line;
-  CLI::App app("Jacobi Forge: turns an autoregressive model into a causal parallel decoder.",
-               "jforge");
+// The parser; what it parses goes to `line`, which must live as long.
+std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
+  auto parser = std::make_unique<CLI::App>(
+      "Jacobi Forge: turns an autoregressive model into a causal parallel decoder.", "jforge");
+  CLI::App& app = *parser;
   app.require_subcommand(1);
-  app.set_version_flag("--version", JFORGE_VERSION);
+  app.set_version_flag("--version", version_text);
   add_job(app, line, "run", "The whole pipeline: import, generate, train, export, evaluate, report",
           run_command);
   add_job(app, line, "pretrain", "Plain autoregressive training of a small base model",
@@ -258,11 +359,91 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& e
   add_evaluate(app, line);
   add_sweep(app, line);
   add_grade(app, line);
+  add_config(app, line);
   add_text(app, line);
   add_artefacts(app, line);
   add_probe(app, line);
+  add_shell(app, line);
+  for (CLI::App* sub : app.get_subcommands(nullptr)) {
+    if (sub->get_group() != kOfAllRanks) {
+      sub->group(kOfOneProcess);
+    }
+  }
+  return parser;
+}
+
+// What is wrong with the first words, where CLI11 would only say that a command is missing.
+std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** argv) {
+  const std::string program = app.get_parent() == nullptr ? "jforge" : "jforge " + app.get_name();
+  if (argc < 2) {
+    return fmt::format("a command is missing; {} --help lists them", program);
+  }
+  const std::string word = argv[1];
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands(nullptr)) {
+    names.push_back(sub->get_name());
+    if (word == sub->get_name()) {
+      // Only probe has commands of its own.
+      return sub->get_subcommands(nullptr).empty() ? std::nullopt
+                                                   : wrong_command(*sub, argc - 1, argv + 1);
+    }
+  }
+  if (word.starts_with('-')) {
+    const bool known = app.get_option_no_throw(word) != nullptr;
+    return known ? std::nullopt
+                 : std::optional(fmt::format("{} has no option {}; {} --help lists commands and "
+                                             "options",
+                                             program, word, program));
+  }
+  return fmt::format("{} has no command {}{} ({} --help lists them)", program, word,
+                     did_you_mean(word, names), program);
+}
+
+// An option that a command does not have, with the one that may be meant.
+std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+  }
+  const std::vector<std::string> extras = app.remaining(true);
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back("--" + name);
+    }
+  }
+  const auto option =
+      std::ranges::find_if(extras, [](const std::string& extra) { return extra.starts_with('-'); });
+  if (option == extras.end()) {
+    return reason;
+  }
+  return fmt::format("{} has no option {}{}", command->get_name(), *option,
+                     did_you_mean(option->substr(0, option->find('=')), names));
+}
+
+}  // namespace
+
+CommandDescription describe_command_line() {
+  CommandLine unused;
+  return describe(*make_parser(unused));
+}
+
+std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code) {
+  CommandLine line;
+  const std::unique_ptr<CLI::App> parser = make_parser(line);
+  CLI::App& app = *parser;
+  if (const std::optional<std::string> wrong = wrong_command(app, argc, argv)) {
+    std::cerr << "jforge: " << *wrong << "\n";
+    exit_code = ExitCode::usage;
+    return std::nullopt;
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    std::cerr << "jforge: " << unknown_arguments(app, error.what())
+              << " (--help behind the command lists its options)\n";
+    exit_code = ExitCode::usage;
+    return std::nullopt;
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;
     if (asked) {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "launch/commands/commands.h"
+#include "launch/shell/command_description.h"
 
 namespace jforge {
 
@@ -22,5 +23,8 @@ struct CommandLine {
 /// on a bad command line it prints one line and sets usage.
 [[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
                                                             ExitCode& exit_code);
+
+/// Commands and options of that parser.
+[[nodiscard]] CommandDescription describe_command_line();
 
 }  // namespace jforge

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/console.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
@@ -53,7 +53,7 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
             ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
             : std::string();
     // In one write: the launcher's own lines must not come in between.
-    std::cerr << "jforge: " + where + failure.message + "\n" << std::flush;
+    jforge::tell(stderr, "jforge: " + where + failure.message + "\n");
   } else {
     // Rank 0 says it and ends the job; this rank only makes sure that the job ends.
     std::this_thread::sleep_for(kReportPatience);
@@ -66,6 +66,7 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
 
 int main(int argc, char** argv) {
   using namespace jforge;
+  open_standard_streams();
   // First of all: a stop that comes while MPI starts is obeyed at the first boundary.
   install_signal_handlers();
   ExitCode exit_code = ExitCode::ok;
@@ -78,12 +79,12 @@ int main(int argc, char** argv) {
     const Rank rank = session ? session->world().rank() : 0;
     if (line) {
       initialise_log(rank);
+      arm_faults(line->inject, rank);
       if (session) {
         // The command enters phases of its own; how long one process works, nobody can know.
         session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
       }
-      arm_faults(line->inject, rank);
       if (line->distributed || rank == 0) {
         exit_code = line->run(session ? &*session : nullptr);
       }

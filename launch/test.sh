@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests. Plain: every test not labelled slow, manual or gpu (at most 12 minutes on 2 cores). --all: adds label
-# slow, and where nvcc is a CUDA build with the tests that need no device (at most 40 minutes). Tests that need a device
+# slow, where nvcc is a CUDA build with the tests that need no device, and where clang is a minute of every fuzzer
+# together (at most 40 minutes). Tests that need a device
 # have label gpu: cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests &&
 # ctest --preset cuda-release-gpu. Installs what is missing first.
 set -euo pipefail
@@ -9,18 +10,23 @@ cd "$root"
 
 exclude='manual|gpu|slow'
 all=no
+tools=--tests
 case "${1:-}" in
   "") ;;
-  --all) exclude='manual|gpu'; all=yes ;;
+  --all) exclude='manual|gpu'; all=yes; tools=--all-tests ;;
   *) echo "usage: launch/test.sh [--all]" >&2; exit 2 ;;
 esac
 
-launch/scripts/setup.sh
+launch/scripts/setup.sh $tools
+if [ $all = yes ]; then
+  launch/scripts/setup.sh --cluster-tests || echo "No Slurm: end_to_end.slurm is left out"
+fi
 jobs=$(nproc)
 build=build/cpu-release
-cmake -S . -B "$build" -G Ninja -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
+cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
 cmake --build "$build" -j "$jobs"
-ctest --test-dir "$build" --output-on-failure -j "$jobs" -LE "$exclude" --no-tests=error
+# Tests of the whole binary mostly wait, for a deadline, a kill or each other: one more for every two cores.
+ctest --test-dir "$build" --output-on-failure -j $((jobs + (jobs + 1) / 2)) -LE "$exclude" --no-tests=error
 
 # A case that this machine could not run counts as passed above.
 left_out=$(awk '/: Skipped$/ { getline; print } / \.\.\. skipped / { sub(/.* skipped /, ""); print }' \
@@ -32,10 +38,19 @@ fi
 if [ $all = yes ]; then
   if command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
     build=build/cuda-release
-    cmake -S . -B "$build" -G Ninja -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
+    cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
     cmake --build "$build" -j "$jobs" --target jforge gpu_tests
     ctest --test-dir "$build" --output-on-failure -L cuda_build --no-tests=error
   else
     echo "No nvcc: the CUDA build is left out"
+  fi
+  if echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
+    build=build/fuzz
+    cmake -S . -B "$build" -G Ninja -DJFORGE_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+    cmake --build "$build" -j "$jobs" --target jforge_fuzz
+    ctest --test-dir "$build" --output-on-failure -j "$jobs" -L fuzz --no-tests=error
+  else
+    echo "No clang with libFuzzer and OpenMP (packages clang, libclang-rt-14-dev, libomp-dev): the fuzzers are left out"
   fi
 fi

@@ -58,11 +58,9 @@ function(add_jforge_test)
   endif()
 endfunction()
 
-# Adds the named subfolders that hold a CMakeLists.txt.
+# Adds the named subfolders; one that holds no CMakeLists.txt, or is misspelt, is an error.
 macro(jforge_subfolders)
   foreach(folder ${ARGN})
-    if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")
-      add_subdirectory(${folder})
-    endif()
+    add_subdirectory(${folder})
   endforeach()
 endmacro()

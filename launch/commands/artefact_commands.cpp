@@ -1,16 +1,17 @@
 #include <fmt/format.h>
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/tokenizer_fit.h"
 #include "coordinator/run_journal.h"
 #include "data/prompts/prompt_store.h"
 #include "data/trajectories/trajectory_store.h"
+#include "launch/commands/artefact.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/loaded_model.h"
+#include "model/decoding/sequence_decoder.h"
+#include "runtime/bounded_json.h"
+#include "workers/evaluate/evaluation_summary.h"
 #include "workers/model_state.h"
 #include "workers/run_layout.h"
 
@@ -19,94 +20,6 @@ namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Artefact { prompts, trajectories, checkpoint, model, run };
-
-bool holds_shards(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename().string().starts_with("lease-")) {
-      return true;
-    }
-  }
-  return false;
-}
-
-Artefact kind_of(const fs::path& path) {
-  if (!fs::exists(path)) {
-    throw DataError(path.string() + " does not exist");
-  }
-  if (fs::is_regular_file(path)) {
-    return Artefact::prompts;
-  }
-  if (fs::exists(path / "run.json")) {
-    return Artefact::run;
-  }
-  // A checkpoint that lost its manifest is still looked at as one, so that the answer says what is
-  // wrong with it.
-  const bool named_like_a_checkpoint = path.filename().string().find("-step-") != std::string::npos;
-  if (fs::exists(path / kManifestName) || named_like_a_checkpoint) {
-    return Artefact::checkpoint;
-  }
-  if (fs::exists(path / "config.json")) {
-    return Artefact::model;
-  }
-  if (holds_shards(path)) {
-    return Artefact::trajectories;
-  }
-  throw DataError(path.string() +
-                  " is no prompt store, trajectory store, checkpoint, model or run directory");
-}
-
-void verify_trajectories(const fs::path& path) {
-  const TrajectoryStore store = TrajectoryStore::open(path);
-  store.verify();
-  fmt::print("{}: {} trajectories in {} shards hold, digest {}\n", path.string(), store.size(),
-             store.shards().size(), store.store_digest());
-}
-
-void verify_prompts(const fs::path& path) {
-  const PromptStore store = PromptStore::open(path);
-  store.verify();
-  fmt::print("{}: {} prompts hold, digest {}\n", path.string(), store.size(), store.digest());
-}
-
-void verify_checkpoint(const fs::path& path) {
-  const Checkpoint checkpoint = open_checkpoint(path);
-  fmt::print("{}: {} shards hold (round {}, step {})\n", path.string(),
-             checkpoint.manifest.shards.size(), checkpoint.manifest.state.round,
-             checkpoint.manifest.state.step);
-}
-
-void verify_model(const fs::path& path) {
-  const LoadedModel model(path, DeviceChoice::cpu);
-  if (BytePairTokenizer::present(path)) {
-    expect_tokenizer_fits(path, BytePairTokenizer::load(path), model.config);
-  }
-  fmt::print("{}: {} parameters load\n", path.string(), model.table.parameter_count());
-}
-
-void verify_run(const fs::path& path) {
-  const RunLayout layout(path);
-  if (fs::exists(layout.prompts())) {
-    verify_prompts(layout.prompts());
-  }
-  for (std::int32_t round = 1; fs::exists(layout.trajectories(round)); ++round) {
-    verify_trajectories(layout.trajectories(round));
-  }
-  // What a killed job left unfinished was never committed: it is named, and no damage to the run.
-  for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
-    if (fs::exists(directory.path / kManifestName)) {
-      verify_checkpoint(directory.path);
-    } else {
-      fmt::print("{}: no manifest, not a checkpoint; ignored\n", directory.path.string());
-    }
-  }
-  if (fs::exists(layout.directory() / "export.json")) {
-    verify_model(layout.model());
-  } else if (fs::exists(layout.model())) {
-    fmt::print("{}: the export was not finished; ignored\n", layout.model().string());
-  }
-}
 
 void inspect_prompts(const fs::path& path) {
   const PromptStore store = PromptStore::open(path, SealCheck::size);
@@ -136,10 +49,13 @@ void inspect_trajectories(const fs::path& path) {
   }
   fmt::print("trajectories {}\n  records {} in {} shards, {} damaged\n", path.string(),
              store.size(), store.shards().size(), store.damaged().size());
-  fmt::print("  tokens {}, forwards {}, TPF {:.3f}, ended by end of sequence {}\n  digest {}\n",
-             tokens, forwards,
-             static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, forwards)),
-             stopped, store.store_digest());
+  fmt::print(
+      "  tokens {}, forwards {}, block TPF {:.3f}, ended by end of sequence {}\n  digest {}\n",
+      tokens, forwards,
+      DecodingCost{static_cast<std::int64_t>(store.size()), tokens, forwards}
+          .tokens_per_forward()
+          .value_or(0),
+      stopped, store.store_digest());
   for (const DamagedShard& shard : store.damaged()) {
     fmt::print("  damaged {}: {}\n", shard.path.string(), shard.reason);
   }
@@ -192,32 +108,54 @@ void inspect_run(const fs::path& path) {
   }
 }
 
-void dispatch(const fs::path& path, const std::function<void(const fs::path&)> (&actions)[5]) {
-  actions[static_cast<std::size_t>(kind_of(path))](path);
+/// A whole evaluation is told by its report, two by `inspect A B`: here, what there is.
+void inspect_evaluation(const fs::path& path) {
+  for (const fs::path& directory : evaluation_directories(path)) {
+    if (!fs::exists(directory / "summary.json")) {
+      continue;
+    }
+    fmt::print("evaluation {}\n", directory.string());
+    EvaluationSummary(directory).for_each(
+        [](const EvaluationSummary::Place& place, const nlohmann::ordered_json& figures) {
+          fmt::print("  {} {} {}: {} problems, accuracy {}, TPF {}\n", place.model, place.task,
+                     place.method, figures.value("n", nlohmann::ordered_json()).dump(),
+                     figures.value("accuracy", nlohmann::ordered_json()).dump(),
+                     figures.value("tpf", nlohmann::ordered_json()).dump());
+        });
+  }
 }
 
 }  // namespace
 
-ExitCode verify_command(const fs::path& path) {
-  dispatch(path,
-           {verify_prompts, verify_trajectories, verify_checkpoint, verify_model, verify_run});
-  return ExitCode::ok;
-}
-
 ExitCode inspect_command(const fs::path& path) {
-  dispatch(path,
-           {inspect_prompts, inspect_trajectories, inspect_checkpoint, inspect_model, inspect_run});
+  switch (kind_of(path)) {
+    case Artefact::prompts:
+      inspect_prompts(path);
+      break;
+    case Artefact::trajectories:
+      inspect_trajectories(path);
+      break;
+    case Artefact::checkpoint:
+      inspect_checkpoint(path);
+      break;
+    case Artefact::model:
+      inspect_model(path);
+      break;
+    case Artefact::evaluation:
+      inspect_evaluation(path);
+      break;
+    case Artefact::run:
+      inspect_run(path);
+      break;
+  }
   return ExitCode::ok;
 }
 
 ExitCode export_command(const ExportOptions& options) {
-  if (options.dtype != "bfloat16" && options.dtype != "float32") {
-    throw ConfigError("--dtype " + options.dtype + ": expected bfloat16 | float32");
-  }
   const Checkpoint checkpoint = open_checkpoint(options.checkpoint);
   fs::path source = options.source;
   if (source.empty()) {
-    const auto cursors = nlohmann::json::parse(checkpoint.manifest.state.cursors, nullptr, false);
+    const auto cursors = try_bounded_json(checkpoint.manifest.state.cursors);
     if (!cursors.is_object() || !cursors.contains("model_source")) {
       throw ConfigError(
           "the checkpoint does not say which model it came from; name it with --source");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/config/config_reference.h"
 #include "model/kernels/device_choice.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/error.h"
@@ -90,6 +91,21 @@ struct ProbeOptions {
 [[nodiscard]] ExitCode probe_loss_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
 
+/// Writes a whole document to standard output; EnvironmentError when that cannot be done, since a
+/// part of it would pass for the whole.
+[[nodiscard]] ExitCode print_document(const std::string& text);
+
+struct SchemaOptions {
+  bool reference = false;  ///< The page launch/configs/REFERENCE.md instead of the JSON schema.
+};
+[[nodiscard]] ExitCode schema_command(const SchemaOptions& options);
+
+struct InitOptions {
+  std::filesystem::path config;  ///< File to write, which must not exist; empty: standard output.
+  ConfigStart start;
+};
+[[nodiscard]] ExitCode init_command(const InitOptions& options);
+
 struct TokenizeOptions {
   std::filesystem::path model;
   bool decode = false;
@@ -120,6 +136,9 @@ struct ExportOptions {
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
+/// How far the run in `directory` is: on a terminal refreshed until it ends or the process is
+/// interrupted, else once. Throws DataError when there is no run.json.
+[[nodiscard]] ExitCode top_command(const std::filesystem::path& directory);
 /// Prints two runs or evaluations side by side (results/report/run_comparison.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,
                                        const std::filesystem::path& second);

@@ -1,17 +1,18 @@
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <sstream>
 
 #include "launch/commands/commands.h"
+#include "launch/config/bounded_toml.h"
 #include "results/report/run_comparison.h"
-#include "runtime/durable_file.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
 namespace {
 
-// Every value under its dotted key; elements of arrays of tables by number ("rounds.0.steps").
+// Every value under its dotted key; elements of arrays of tables by number, from 1
+// ("rounds.1.steps").
 void flatten(const toml::node& node, const std::string& path,
              std::map<std::string, std::string>& values) {
   const auto below = [&](const auto& key) {
@@ -23,7 +24,7 @@ void flatten(const toml::node& node, const std::string& path,
     }
   } else if (node.is_array_of_tables()) {
     for (std::size_t i = 0; i < node.as_array()->size(); ++i) {
-      flatten(*node.as_array()->get(i), below(i), values);
+      flatten(*node.as_array()->get(i), below(i + 1), values);
     }
   } else {
     std::ostringstream text;
@@ -41,10 +42,9 @@ ComparedRun compared_run(const std::filesystem::path& directory) {
       continue;
     }
     try {
-      flatten(toml::parse(read_file(path), path.string()), "", run.configuration);
-    } catch (const toml::parse_error& error) {
-      throw DataError(
-          fmt::format("{}:{}: {}", path.string(), error.source().begin.line, error.description()));
+      flatten(parse_bounded_toml(read_file(path), path.string()), "", run.configuration);
+    } catch (const ConfigError& error) {
+      throw DataError(error.what());  // A file of the run's, not what the user configures.
     }
     break;
   }

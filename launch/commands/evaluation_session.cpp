@@ -7,11 +7,12 @@
 #include "launch/config/job_fields.h"
 #include "results/report/report.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/console.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
-#include "workers/common_kernels.h"
 #include "workers/evaluate/work_queue.h"
+#include "workers/job_kernels.h"
 
 namespace jforge {
 
@@ -47,15 +48,16 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   const auto absolute = std::filesystem::absolute(model_directory_ / "").lexically_normal();
   name_ = settings.name.empty() ? absolute.parent_path().filename().string() : settings.name;
   name_ = name_.empty() ? "model" : name_;
-  clock_.enter("start", config_.run.hang_limit_seconds);
+  clock_.set_deadline(config_.run.hang_limit_seconds);
+  clock_.enter("start the evaluation");
   control_.emplace(
       comm_, clock_,
       CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
-  kernels_ = make_common_kernel_set(comm_, config_.model.device);
+  kernels_ = make_job_kernels(comm_, config_.model.device);
 }
 
 bool EvaluationSession::load_model() {
-  clock_.enter("load the model", config_.run.hang_limit_seconds);
+  clock_.enter("load the model");
   together(comm_, [&] {
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
     model_->load_hf(model_directory_);
@@ -64,15 +66,14 @@ bool EvaluationSession::load_model() {
                             model_->config());
     }
   });
-  // Whether another host's job is alive takes longer to find out than some limits on hanging.
-  clock_.enter("take the output directory", 0);
+  clock_.enter("take the output directory");
   const bool stop = agree(comm_, stop_requested(), [&] {
     if (root()) {
       make_directory(directory());
       lock_.emplace(out_);
     }
   });
-  clock_.enter("evaluate", config_.run.hang_limit_seconds);
+  clock_.enter("evaluate");
   display_.begin("evaluate " + name_);
   return !stop;
 }
@@ -101,13 +102,16 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   // The others sleep meanwhile: what rank 0 measures wants the cores for itself.
   WorkQueue rest(comm_, {}, 1);
   together(comm_, [&] {
-    clock_.enter("report", 0);
+    clock_.enter("report");
     try {
       if (finished && root()) {
         if (before_report) {
           before_report();
         }
-        fmt::print("{}\nReport: {}\n", write_report(out_), (out_ / "report.md").string());
+        const ReportTables tables = write_report(out_);
+        tell(stdout,
+             fmt::format("{}Report: {}\n", folder_ == "sweep" ? tables.sweep : tables.evaluation,
+                         (out_ / "report.md").string()));
       }
     } catch (...) {
       rest.leave();

@@ -49,7 +49,7 @@ class EvaluationSession {
   [[nodiscard]] std::filesystem::path directory() const { return out_ / folder_; }
 
   /// Collective, last. On rank 0 of a finished evaluation: `before_report`, then the report, and
-  /// its table on standard output.
+  /// the tables of what was measured on standard output.
   [[nodiscard]] ExitCode finish(bool finished, const std::function<void()>& before_report);
 
  private:

@@ -19,10 +19,11 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/console.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
-#include "workers/common_kernels.h"
+#include "workers/job_kernels.h"
 #include "workers/job_worker.h"
 
 namespace jforge {
@@ -64,16 +65,6 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
-ResumeChoice resume_choice(const std::string& text) {
-  if (text == "auto") {
-    return {ResumeChoice::Kind::automatic, {}};
-  }
-  if (text == "never") {
-    return {ResumeChoice::Kind::never, {}};
-  }
-  return {ResumeChoice::Kind::path, text};
-}
-
 // --round of generate and train; the other commands have none.
 void expect_round(const JobOptions& options, const JobConfig& config) {
   if (options.round &&
@@ -106,7 +97,7 @@ class Job {
         identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
-        kernels_(make_common_kernel_set(comm_, config_.model.device)) {
+        kernels_(make_job_kernels(comm_, config_.model.device)) {
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{comm_, *kernels_, control_.channel(), clock_, {}, {}, {}, {}};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
@@ -120,12 +111,13 @@ class Job {
     };
     services.on_prompt = [this] {
       if (const Coordinator* coordinator = control_.coordinator()) {
-        display_.generation(coordinator->progress());
+        display_.generation(coordinator->progress(), config_.generate.max_new_tokens);
       }
     };
     worker_.emplace(config_, std::move(services), identity_,
-                    JobWorker::Accepted{options.accept_changes, directory_.accepted_changes()});
-    worker_->resume(resume_choice(options.resume));
+                    AcceptedChanges{options.accept_changes, directory_.accepted_changes()});
+    clock_.enter("resume");
+    worker_->resume(parse_resume_choice(options.resume));
   }
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
@@ -137,22 +129,18 @@ class Job {
       close();
       return code;
     } catch (const std::exception& error) {
-      try {
-        directory_.set_status("failed", error.what());
-      } catch (const std::exception& second) {
-        // The first error is the one to be told; a full disk, say, causes both.
-        spdlog::warn("run.json does not say that the job has failed: {}", second.what());
-      }
+      directory_.set_failed(error);
       throw;
     }
   }
 
  private:
-  // Heartbeats begin next: from then on a silent rank ends the job, while hashing a large model or
-  // waiting for a lock is no hang.
+  // Heartbeats begin next.
   JobConfig load_config(const JobOptions& options) {
+    clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options);
-    clock_.enter("start", 0);
+    clock_.set_deadline(config.run.hang_limit_seconds);
+    clock_.enter("open the run directory");
     return config;
   }
 
@@ -169,7 +157,7 @@ class Job {
       display_.begin(to_string(command));
       const bool finished =
           command.kind == Command::Kind::report ? report() : worker_->execute(command);
-      clock_.enter("between phases", 0);
+      clock_.enter("between phases");
       display_.end();
       if (finished && command.kind == Command::Kind::evaluate) {
         show_evaluation(command.model);
@@ -200,18 +188,24 @@ class Job {
 
   // Rank 0 asks the source and opens the round's leases; everybody gets the command.
   Command next(const CommandSource& source) {
-    clock_.enter("choose the next phase", 0);
+    clock_.enter("choose the next phase");
     std::string text;
     const bool stop = agree(comm_, stop_requested(), [&] {
       if (comm_.rank() == 0) {
-        const Command command = source(worker_->facts());
-        if (command.kind == Command::Kind::generate) {
-          open_round(command.round);
+        const DurableFacts facts = worker_->facts();
+        const Command command = source(facts);
+        const bool generates = command.kind == Command::Kind::generate;
+        if (generates || command.kind == Command::Kind::train) {
+          expect(command.round == facts.rounds_trained + 1, "a round out of turn");
+          worker_->set_aside(facts.open);
+        }
+        if (generates) {
+          open_round(command.round, facts.open);
         }
         text = encode(command);
       }
     });
-    const Command command = parse_command(broadcast_text(comm_, text, 0));
+    Command command = parse_command(broadcast_text(comm_, text, 0));
     // A stop between phases ends the job there; a finished job is finished all the same.
     if (stop && command.kind != Command::Kind::finish) {
       request_stop();
@@ -219,8 +213,7 @@ class Job {
     return command;
   }
 
-  void open_round(std::int32_t round) {
-    OpenPrompts open = worker_->open_prompts(round);
+  void open_round(std::int32_t round, const OpenPrompts& open) {
     std::vector<PendingPrompt> pending;
     for (const OpenPrompts::Prompt& prompt : open.prompts) {
       pending.push_back({prompt.id, prompt.tokens});
@@ -235,10 +228,12 @@ class Job {
   }
 
   bool report() {
+    clock_.enter("report");
     const bool stop = agree(comm_, stop_requested(), [&] {
       if (comm_.rank() == 0) {
-        main_table_ = write_report(config_.run.directory);
-        fmt::print("{}\nReport: {}\n", main_table_, (config_.run.directory / "report.md").string());
+        worker_->mend_generation_reports();
+        tell(stdout, fmt::format("{}Report: {}\n", write_report(config_.run.directory).evaluation,
+                                 (config_.run.directory / "report.md").string()));
       }
     });
     return !stop;
@@ -259,7 +254,7 @@ class Job {
   }
 
   void close() {
-    clock_.enter("wait for the other ranks", 0);
+    clock_.enter("wait for the other ranks");
     // Rank 0 may still be writing run.json to a slow disk; a rank whose control channel is closed
     // sends no more heartbeats and would be taken for lost.
     comm_.barrier();
@@ -277,16 +272,16 @@ class Job {
   std::map<std::string, std::string> identity_;
   RunDirectory directory_;
   std::unique_ptr<KernelSet> kernels_;
-  ProgressDisplay display_;
+  ProgressDisplay display_{
+      [this](const PhaseProgress& progress) { directory_.set_progress(progress); }};
   std::optional<JobWorker> worker_;
-  std::string main_table_;
   bool memory_checked_ = false;
 };
 
 ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
-  session.clock().enter("plan", 0);
+  session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
-  const auto kernels = make_common_kernel_set(session.world(), config.model.device);
+  const auto kernels = make_job_kernels(session.world(), config.model.device);
   const MachineSpeed speed = measure_speed(*kernels, session.world());
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, session.world().size(), kernels->device(), speed));
@@ -325,7 +320,7 @@ ExitCode run_command(const JobOptions& options, const MpiSession& session) {
     JobFacts facts = job_facts(job.config(), durable);
     facts.models_evaluated = evaluated;
     facts.reported = reported;
-    const Command command = next_command(facts);
+    Command command = next_command(facts);
     reported = reported || command.kind == Command::Kind::report;
     if (command.kind == Command::Kind::evaluate) {
       evaluated.push_back(command.model);

@@ -191,24 +191,29 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
       "{:.0f} % of it, one token per forward pass and answers of full length\n",
       speed.flops / 1e9, speed.bytes_per_second / 1e9, 100 * kPlannedEfficiency);
   RoundSeconds total;
+  bool all_rounds = true;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
     const RoundSettings& round = config.rounds[i];
     const std::int64_t answer = answer_tokens(config, round);
     const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
     text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
                         round.noise_window);
-    if (!prompts) {
-      text += "  prompts not imported yet: steps and leases unknown\n";
-      continue;
+    // Before the import a number of steps takes at most so many prompts; epochs say nothing yet.
+    const bool of_a_thousand = !prompts && !round.steps;
+    const std::int64_t store =
+        prompts.value_or(round.steps ? *round.steps * config.train.batch_samples : 1000);
+    if (of_a_thousand) {
+      text +=
+          "  prompts not imported yet and prompts.limit not set: figures for each 1000 prompts\n";
     }
-    const SampleOrderOptions order{config.run.seed, i + 1, *prompts, config.train.batch_samples};
+    const SampleOrderOptions order{config.run.seed, i + 1, store, config.train.batch_samples};
     const std::int64_t steps =
         round.steps ? *round.steps : steps_for_epochs(order, round.epochs.value_or(1));
     const auto generated = static_cast<std::int64_t>(consumed_samples(order, steps).size());
-    text += fmt::format(
-        "  at least {} leases of at most {} prompts\n",
-        (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease,
-        config.generate.prompts_per_lease);
+    const std::int64_t leases =
+        (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
+    text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,
+                        leases == 1 ? "" : "s", config.generate.prompts_per_lease);
     text += fmt::format(
         "  {} prompts generated, {} samples consumed in {} steps of {}; at most {} of "
         "trajectories\n",
@@ -226,11 +231,12 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
     const RoundSeconds seconds = estimate_round(model, work, speed, ranks);
     total.generate += seconds.generate;
     total.train += seconds.train;
+    all_rounds = all_rounds && !of_a_thousand;
     text += fmt::format("  time, estimated: at most {} to generate, {} to train{}\n",
                         duration_text(seconds.generate), duration_text(seconds.train),
                         mean_tokens ? "" : " (prompts not imported yet: taken at their limits)");
   }
-  if (prompts) {
+  if (all_rounds) {
     text += fmt::format("time, estimated, all rounds: at most {}, evaluation not counted\n",
                         duration_text(total.generate + total.train));
   }

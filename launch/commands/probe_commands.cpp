@@ -9,7 +9,9 @@
 #include "model/decoding/batch_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/transformer/training_transformer.h"
+#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -18,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json read_json(const std::filesystem::path& path) {
-  Json json = Json::parse(read_file(path), nullptr, false);
+  Json json = try_bounded_json<Json>(read_file(path));
   if (json.is_discarded()) {
     throw DataError(path.string() + " is not JSON");
   }
@@ -64,17 +66,12 @@ std::size_t longest(const std::vector<std::vector<TokenId>>& sequences) {
   return std::ranges::max_element(sequences, {}, &std::vector<TokenId>::size)->size();
 }
 
+// The value that the word of an option stands for; the parser lets no other words through.
 template <class Value, std::size_t N>
-Value choice(const std::string& option, const std::string& text,
-             const std::pair<const char*, Value> (&values)[N]) {
-  std::string expected;
-  for (const auto& [name, value] : values) {
-    if (text == name) {
-      return value;
-    }
-    expected += std::string(expected.empty() ? "" : " | ") + name;
-  }
-  throw ConfigError(fmt::format("{} {}: expected {}", option, text, expected));
+Value choice(const std::string& word, const std::pair<const char*, Value> (&values)[N]) {
+  const auto found = std::ranges::find(values, word, &std::pair<const char*, Value>::first);
+  expect(found != std::end(values), "a word that the parser knows and this command does not");
+  return found->second;
 }
 
 std::vector<TokenId> blocks_of(const Json& json, const char* key, std::int32_t block_size,
@@ -171,14 +168,14 @@ ExitCode probe_logits_command(const ProbeOptions& options) {
 ExitCode probe_loss_command(const ProbeOptions& options) {
   PackingOptions packing;
   packing.mask = choice<MaskKind>(
-      "--mask", options.mask,
+      options.mask,
       {{"noise", MaskKind::noise}, {"window", MaskKind::window}, {"clean", MaskKind::clean}});
-  packing.reduction = choice<LossReduction>("--reduction", options.reduction,
-                                            {{"token_mean", LossReduction::token_mean},
-                                             {"paper", LossReduction::paper},
-                                             {"repo", LossReduction::repo}});
+  packing.reduction =
+      choice<LossReduction>(options.reduction, {{"token_mean", LossReduction::token_mean},
+                                                {"paper", LossReduction::paper},
+                                                {"repo", LossReduction::repo}});
   packing.kept = choice<KeptOffsets>(
-      "--kept", options.kept,
+      options.kept,
       {{"from_first_difference", KeptOffsets::from_first_difference}, {"all", KeptOffsets::all}});
   LoadedModel model(options.model, options.device);
   const PackedInput input = read_packed(options.packed, model.config.vocabulary_size);
@@ -213,9 +210,8 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
 }
 
 ExitCode probe_decode_command(const ProbeOptions& options) {
-  const bool shrinking =
-      choice<bool>("--window", options.window, {{"shrinking", true}, {"running", false}});
-  const bool greedy = choice<bool>("--method", options.method, {{"ar", true}, {"jacobi", false}});
+  const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
+  const bool greedy = choice<bool>(options.method, {{"ar", true}, {"jacobi", false}});
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
   std::vector<std::unique_ptr<SequenceDecoder>> decoders;
@@ -242,7 +238,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   }
   std::size_t next = 0;
   driver.run([&]() { return next < decoders.size() ? std::move(decoders[next++]) : nullptr; },
-             [&](DecodeResult result) {
+             [&](const DecodeResult& result) {
                results[static_cast<std::size_t>(result.id)] =
                    result_json(result, options.block_size);
              });

@@ -1,20 +1,34 @@
 #include "launch/commands/progress_display.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
+
+#include "runtime/console.h"
 
 namespace jforge {
 
 namespace {
+using Clock = std::chrono::steady_clock;
+
 constexpr double kTerminalInterval = 0.2;
+constexpr double kPublishInterval = 2;
 constexpr int kBarWidth = 24;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+double seconds_since(Clock::time_point start) {
+  return std::max(1e-9, std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+double ratio(std::int64_t part, std::int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
+}
+
+/// Seconds left when `done` of `total` took `seconds`; nothing as long as nothing is done.
+std::optional<double> time_left(double seconds, double done, double total) {
+  return done > 0 ? std::optional(seconds * std::max(0.0, total - done) / done) : std::nullopt;
 }
 }  // namespace
 
@@ -29,86 +43,141 @@ std::string format_duration(double seconds) {
   return fmt::format("{} s", whole);
 }
 
-ProgressDisplay::ProgressDisplay(double interval_seconds)
-    : terminal_(::isatty(STDERR_FILENO) != 0),
+std::string describe(const PhaseProgress& progress) {
+  std::string text = progress.total
+                         ? fmt::format("{}/{} {}", progress.step, *progress.total, progress.unit)
+                         : fmt::format("{} {}", progress.step, progress.unit);
+  if (progress.eta_seconds) {
+    text += fmt::format(", ETA {}{}", progress.eta_is_bound ? "at most " : "",
+                        format_duration(*progress.eta_seconds));
+  }
+  if (progress.tokens_per_second) {
+    text += fmt::format(", {:.0f} tokens/s", *progress.tokens_per_second);
+  }
+  return progress.detail.empty() ? text : text + ", " + progress.detail;
+}
+
+std::string bar_line(const PhaseProgress& progress, int columns) {
+  // A full line would make some terminals begin a new one.
+  const auto room = static_cast<std::size_t>(std::max(columns, 2) - 1);
+  const double done = progress.total ? ratio(progress.step, *progress.total) : 0;
+  const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
+  const std::string text = describe(progress);
+  std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {}", progress.phase, "", filled, "",
+                                 kBarWidth - filled, text);
+  if (line.size() > room) {
+    line = progress.phase + ": " + text;
+  }
+  return line.substr(0, room);
+}
+
+ProgressDisplay::ProgressDisplay(Publish publish, double interval_seconds)
+    : publish_(std::move(publish)),
+      terminal_(Terminal::of_standard_error()),
       interval_seconds_(terminal_ ? kTerminalInterval : interval_seconds) {}
 
 void ProgressDisplay::begin(const std::string& phase) {
   end();
   phase_ = phase;
-  start_ = std::chrono::steady_clock::now();
-  shown_ = start_;
+  start_ = shown_ = published_ = Clock::now();
   first_step_ = -1;
+  first_tokens_.reset();
+  first_encoded_.reset();
   evaluated_.clear();
   evaluated_tokens_ = 0;
   last_shown_ = false;
 }
 
 bool ProgressDisplay::due(bool last) {
-  if (last ? last_shown_ : seconds_since(shown_) < interval_seconds_) {
+  if (last && last_shown_) {
     return false;
   }
+  show_now_ = last || seconds_since(shown_) >= interval_seconds_;
+  publish_now_ = publish_ && (last || seconds_since(published_) >= kPublishInterval);
+  if (show_now_) {
+    shown_ = Clock::now();
+  }
+  if (publish_now_) {
+    published_ = Clock::now();
+  }
   last_shown_ = last;
-  shown_ = std::chrono::steady_clock::now();
-  return true;
+  return show_now_ || publish_now_;
 }
 
-void ProgressDisplay::show(double done, const std::string& text, bool last) {
-  if (terminal_) {
-    const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
-    fmt::print(stderr, "\r\033[K{} [{:#<{}}{:.<{}}] {}", phase_, "", filled, "", kBarWidth - filled,
-               text);
-    bar_open_ = !last;
-    if (last) {
-      fmt::print(stderr, "\n");
-    }
-  } else {
-    fmt::print(stderr, "{}: {}\n", phase_, text);
+void ProgressDisplay::show(const PhaseProgress& progress, bool last) {
+  if (publish_now_) {
+    publish_(progress);
   }
-  std::fflush(stderr);
+  if (!show_now_) {
+    return;
+  }
+  if (terminal_) {
+    tell_bar(bar_line(progress, terminal_.columns()), last);
+  } else {
+    tell(stderr, fmt::format("{}: {}\n", progress.phase, describe(progress)));
+  }
 }
 
 void ProgressDisplay::import(const ImportProgress& progress) {
+  if (progress.candidates > 0 && !first_encoded_) {
+    first_encoded_ = Clock::now();
+  }
   if (!due(false)) {
     return;
   }
   const double megabytes = static_cast<double>(progress.bytes) / 1e6;
-  const double elapsed = std::max(1e-9, seconds_since(start_));
+  PhaseProgress now{.phase = phase_, .unit = "records", .step = progress.records};
   if (progress.candidates == 0) {
-    show(0,
-         fmt::format("{} records, {:.1f} MB read, {:.1f} MB/s", progress.records, megabytes,
-                     megabytes / elapsed),
-         false);
-    return;
+    now.detail =
+        fmt::format("{:.1f} MB read, {:.1f} MB/s", megabytes, megabytes / seconds_since(start_));
+  } else {
+    now.unit = "prompts tokenised";
+    now.step = progress.encoded;
+    now.total = progress.candidates;
+    now.eta_seconds =
+        time_left(seconds_since(*first_encoded_), static_cast<double>(progress.encoded),
+                  static_cast<double>(progress.candidates));
+    now.detail = fmt::format("{} records, {:.1f} MB read", progress.records, megabytes);
   }
-  show(static_cast<double>(progress.encoded) / static_cast<double>(progress.candidates),
-       fmt::format("{} records, {:.1f} MB read; {}/{} prompts tokenised", progress.records,
-                   megabytes, progress.encoded, progress.candidates),
-       false);
+  show(now, false);
 }
 
-void ProgressDisplay::generation(const GenerationProgress& progress) {
+void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_t max_new_tokens) {
+  // Heartbeats tell of the tokens once a second: a short round may be through before.
+  const std::int64_t tokens_made = std::max(progress.tokens_made, progress.tokens);
+  if (tokens_made > 0 && !first_tokens_) {
+    first_tokens_ = progress.tokens > 0 ? start_ : Clock::now();
+    tokens_then_ = progress.tokens > 0 ? 0 : tokens_made;
+  }
   const bool last = progress.prompts_done == progress.prompts_total;
   if (progress.prompts_total == 0 || !due(last)) {
     return;
   }
-  const double elapsed = std::max(1e-9, seconds_since(start_));
-  if (progress.prompts_done == 0) {
-    show(0,
-         fmt::format("0/{} prompts, the first leases are being decoded since {}",
-                     progress.prompts_total, format_duration(elapsed)),
-         false);
+  PhaseProgress now{.phase = phase_,
+                    .unit = "prompts",
+                    .step = progress.prompts_done,
+                    .total = progress.prompts_total};
+  if (!first_tokens_) {
+    now.detail = "no token yet since " + format_duration(seconds_since(start_));
+    show(now, last);
     return;
   }
-  const double done =
-      static_cast<double>(progress.prompts_done) / static_cast<double>(progress.prompts_total);
-  show(done,
-       fmt::format("{}/{} prompts, {:.0f} tokens/s, TPF {:.2f}, ETA {}", progress.prompts_done,
-                   progress.prompts_total, static_cast<double>(progress.tokens) / elapsed,
-                   static_cast<double>(progress.tokens) /
-                       static_cast<double>(std::max<std::int64_t>(1, progress.forwards)),
-                   format_duration(elapsed * (1 - done) / done)),
-       last);
+  const double seconds = seconds_since(*first_tokens_);
+  const auto made = static_cast<double>(tokens_made - tokens_then_);
+  // Tokens of a whole answer: the mean of what is committed, or the longest there can be.
+  const double answer = progress.prompts_done > 0 ? ratio(progress.tokens, progress.prompts_done)
+                                                  : static_cast<double>(max_new_tokens);
+  const double left =
+      answer * static_cast<double>(progress.prompts_total) - static_cast<double>(tokens_made);
+  now.tokens_per_second = made > 0 ? std::optional(made / seconds) : std::nullopt;
+  now.eta_seconds = last ? 0 : time_left(seconds, made, made + std::max(0.0, left));
+  now.eta_is_bound = progress.prompts_done == 0;
+  const DecodingCost blocks{
+      .sequences = progress.prompts_done, .tokens = progress.tokens, .forwards = progress.forwards};
+  now.detail = fmt::format(
+      "{} tokens, block TPF {:.2f}", tokens_made,
+      blocks.tokens_per_forward().value_or(ratio(progress.tokens_made, progress.forwards_made)));
+  show(now, last);
 }
 
 void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps) {
@@ -119,27 +188,28 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   if (!due(last)) {
     return;
   }
-  const double per_step = seconds_since(start_) / static_cast<double>(metrics.step - first_step_);
-  std::string text = fmt::format(
-      "step {}/{}, loss {:.4f} (consistency {:.4f}, AR {:.4f}), grad norm {:.2f}, lr {:.2e}, "
-      "{:.0f} tokens/s",
-      metrics.step, total_steps, metrics.loss, metrics.consistency, metrics.autoregressive,
-      metrics.gradient_norm, metrics.learning_rate, metrics.tokens_per_second);
+  PhaseProgress now{.phase = phase_, .unit = "steps", .step = metrics.step, .total = total_steps};
+  now.eta_seconds =
+      time_left(seconds_since(start_), static_cast<double>(metrics.step - first_step_),
+                static_cast<double>(total_steps - first_step_));
+  now.tokens_per_second = metrics.tokens_per_second;
+  now.detail = fmt::format(
+      "loss {:.4f} (consistency {:.4f}, AR {:.4f}), grad norm {:.2f}, lr {:.2e}", metrics.loss,
+      metrics.consistency, metrics.autoregressive, metrics.gradient_norm, metrics.learning_rate);
   if (metrics.mfu) {
-    text += fmt::format(", MFU {:.1f} %", 100 * *metrics.mfu);
+    now.detail += fmt::format(", MFU {:.1f} %", 100 * *metrics.mfu);
   }
   if (metrics.straggler_ratio > 1.5) {
-    text += fmt::format(", rank {} is {:.1f}x slower than the mean", metrics.slowest_rank,
-                        metrics.straggler_ratio);
+    now.detail += fmt::format(", rank {} is {:.1f}x slower than the mean", metrics.slowest_rank,
+                              metrics.straggler_ratio);
   }
-  text += ", ETA " + format_duration(per_step * static_cast<double>(total_steps - metrics.step));
-  show(static_cast<double>(metrics.step) / static_cast<double>(total_steps), text, last);
+  show(now, last);
 }
 
 void ProgressDisplay::count_evaluated(const EvaluationProgress& progress) {
   std::int64_t& seen = evaluated_[progress.task + ' ' + progress.method];
-  evaluated_tokens_ += progress.tokens - seen;
-  seen = progress.tokens;
+  evaluated_tokens_ += progress.cost.tokens - seen;
+  seen = progress.cost.tokens;
 }
 
 void ProgressDisplay::evaluation(const EvaluationProgress& progress) {
@@ -148,24 +218,19 @@ void ProgressDisplay::evaluation(const EvaluationProgress& progress) {
   if (progress.samples_total == 0 || !due(last)) {
     return;
   }
-  const double elapsed = std::max(1e-9, seconds_since(start_));
-  const double done =
-      static_cast<double>(progress.samples_done) / static_cast<double>(progress.samples_total);
-  show(done,
-       fmt::format("{} {}: {}/{} samples, {:.0f} tokens/s on this rank, TPF {:.2f}, ETA {}",
-                   progress.task, progress.method, progress.samples_done, progress.samples_total,
-                   static_cast<double>(evaluated_tokens_) / elapsed,
-                   static_cast<double>(progress.tokens) /
-                       static_cast<double>(std::max<std::int64_t>(1, progress.forwards)),
-                   done > 0 ? format_duration(elapsed * (1 - done) / done) : "?"),
-       last);
+  const double elapsed = seconds_since(start_);
+  PhaseProgress now{.phase = phase_,
+                    .unit = "samples",
+                    .step = progress.samples_done,
+                    .total = progress.samples_total};
+  now.eta_seconds = time_left(elapsed, static_cast<double>(progress.samples_done),
+                              static_cast<double>(progress.samples_total));
+  now.detail = fmt::format("{} {}: {:.0f} tokens/s on this rank, TPF {:.2f}", progress.task,
+                           progress.method, static_cast<double>(evaluated_tokens_) / elapsed,
+                           progress.cost.tokens_per_forward().value_or(0));
+  show(now, last);
 }
 
-void ProgressDisplay::end() {
-  if (bar_open_) {
-    fmt::print(stderr, "\n");
-    bar_open_ = false;
-  }
-}
+void ProgressDisplay::end() { end_bar(); }
 
 }  // namespace jforge

@@ -2,22 +2,91 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
+#include "checkpoints/checkpoint_manifest.h"
+#include "coordinator/run_metrics.h"
+#include "data/trajectories/trajectory_store.h"
+#include "results/report/metrics_reader.h"
+#include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
 
 namespace {
 constexpr double kSharedDirectorySeconds = 30;
+
+/// Whether anything has been made under the directory's identity. Until then it binds nobody: an
+/// import that failed must not refuse the configuration that mends it.
+bool holds_work(const RunLayout& layout) {
+  return std::filesystem::exists(layout.prompts()) ||
+         !list_committed_shards(layout.trajectories(1)).empty() ||
+         !list_checkpoint_directories(layout.checkpoints()).empty();
+}
+
+/// The identity that was recorded. Where identity.json is lost or damaged, the newest checkpoint
+/// tells what the run is; before there is one nothing, and what depends on the identity (prompts,
+/// trajectories) is known by hashes of its own.
+std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
+  const std::filesystem::path path = layout.identity();
+  std::string reason = path.string() + " is gone";
+  if (std::filesystem::exists(path)) {
+    try {
+      return IdentityRecord::from_json(read_file(path), path.string());
+    } catch (const DataError& error) {
+      reason = error.what();
+    }
+  }
+  for (const CheckpointDirectory& checkpoint : list_checkpoint_directories(layout.checkpoints())) {
+    try {
+      Identity identity = read_manifest(checkpoint.path).state.identity;
+      identity.erase(kPromptsDigest);
+      spdlog::warn("{}; the identity is taken from {}", reason, checkpoint.path.string());
+      return IdentityRecord{std::move(identity), {}};
+    } catch (const DataError&) {
+      continue;  // The search for the newest checkpoint names it.
+    }
+  }
+  spdlog::warn("{}; it is written anew from this configuration", reason);
+  return std::nullopt;
+}
+
+/// Number of the last start: of run.json, or of the metrics files where it is lost or damaged.
+int last_attempt(const std::filesystem::path& directory) {
+  int last = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    last = std::max(last, metrics_attempt(entry.path().filename().string()));
+  }
+  try {
+    const nlohmann::json before = read_run_status(directory);
+    if (before.is_null()) {
+      return last;
+    }
+    const auto number = before.find("attempt");
+    if (number == before.end() || !number->is_number_integer()) {
+      throw DataError(RunLayout(directory).status().string() + " is damaged: it has no attempt");
+    }
+    constexpr std::int64_t kMost = 1'000'000'000;
+    last = std::max(
+        last, static_cast<int>(std::clamp<std::int64_t>(number->get<std::int64_t>(), 0, kMost)));
+  } catch (const DataError& error) {
+    spdlog::warn("{}; the status starts anew with attempt {}", error.what(), last + 1);
+  }
+  return last;
+}
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -62,18 +131,17 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     make_directory(directory_);
     lock_.emplace(directory_);
     sweep_temporaries(directory_);  // Of a killed attempt: the lock says that nobody writes now.
-    if (settings.must_be_new && std::filesystem::exists(directory_ / "run.json")) {
+    if (settings.must_be_new && holds_work(RunLayout(directory_))) {
       throw ConfigError(directory_.string() +
                         " holds a run already and --resume never was given; remove it or choose "
                         "another run.directory");
     }
-    const nlohmann::json before = read_run_status(directory_);
-    attempt_ = before.is_object() ? before.value("attempt", 0) + 1 : 1;
+    attempt_ = last_attempt(directory_) + 1;
     check_identity(settings);
-    publish_file(directory_ / "resolved_config.toml", settings.resolved_config);
+    publish_file(RunLayout(directory_).resolved_config(), seal_toml(settings.resolved_config));
     journal_.emplace(directory_);
     metrics_.emplace(directory_ / fmt::format("metrics.{}.jsonl", attempt_));
-    events_.emplace(directory_, static_cast<std::int64_t>(std::time(nullptr)), attempt_);
+    tensorboard_.emplace(directory_, static_cast<std::int64_t>(std::time(nullptr)), attempt_);
   });
   prove_shared(comm);
   attempt_ = std::stoi(broadcast_text(comm, std::to_string(attempt_), 0));
@@ -111,15 +179,16 @@ void RunDirectory::prove_shared(const Communicator& comm) const {
 }
 
 void RunDirectory::check_identity(const Settings& settings) {
-  const std::filesystem::path path = directory_ / "identity.json";
+  const RunLayout layout(directory_);
   IdentityRecord record{settings.identity, {}};
-  if (std::filesystem::exists(path)) {
-    record = continue_identity(directory_.string(),
-                               IdentityRecord::from_json(read_file(path), path.string()),
-                               settings.identity, settings.accepted_changes,
-                               std::filesystem::exists(RunLayout(directory_).prompts()));
+  if (holds_work(layout)) {
+    if (const std::optional<IdentityRecord> before = recorded_identity(layout)) {
+      record =
+          continue_identity(directory_.string(), *before, settings.identity,
+                            settings.accepted_changes, std::filesystem::exists(layout.prompts()));
+    }
   }
-  publish_file(path, record.to_json());
+  publish_file(layout.identity(), record.to_json());
   identity_record_ = record.to_json();
 }
 
@@ -138,7 +207,52 @@ void RunDirectory::set_status(const std::string& status, const std::string& phas
     json["device"] = device_;
   }
   write_run_status(directory_, json);
+  status_ = std::move(json);
   journal_->record(status, {{"phase", phase}, {"attempt", attempt_}});
+  publish_signs([&] { write_run_metrics(directory_, status_); });
+}
+
+void RunDirectory::set_failed(const std::exception& error) noexcept {
+  try {
+    set_status("failed", error.what());
+  } catch (const std::exception& second) {
+    spdlog::warn("run.json does not say that the job has failed: {}", second.what());
+  }
+}
+
+void RunDirectory::set_progress(const PhaseProgress& progress) {
+  if (!owner_ || status_.is_null()) {
+    return;
+  }
+  nlohmann::json json = status_;
+  json["updated"] = utc_now();
+  json["step"] = progress.step;
+  json["unit"] = progress.unit;
+  json["detail"] = progress.detail;
+  if (progress.total) {
+    json["total"] = *progress.total;
+  }
+  if (progress.eta_seconds) {
+    json["eta_seconds"] = *progress.eta_seconds;
+    json["eta_is_bound"] = progress.eta_is_bound;
+  }
+  if (progress.tokens_per_second) {
+    json["tokens_per_second"] = *progress.tokens_per_second;
+  }
+  publish_signs([&] {
+    write_run_metrics(directory_, json);
+    show_run_status(directory_, json);
+  });
+}
+
+void RunDirectory::publish_signs(const std::function<void()>& publish) {
+  try {
+    publish();
+  } catch (const EnvironmentError& error) {
+    if (!std::exchange(signs_lost_, true)) {
+      spdlog::warn("the run's progress is not shown in its directory: {}", error.what());
+    }
+  }
 }
 
 void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
@@ -168,7 +282,7 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
   add("consistency_gradient_norm", metrics.consistency_gradient_norm);
   add("ar_gradient_norm", metrics.ar_gradient_norm);
   add("mfu", metrics.mfu);
-  metrics_->append(line.dump());
+  metrics_->append(seal_json(line.dump()));
   const std::string prefix = fmt::format("round-{}/", round);
   std::vector<Scalar> scalars;
   for (const char* key :
@@ -178,26 +292,25 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
       scalars.emplace_back(prefix + key, value->is_null() ? std::nan("") : value->get<double>());
     }
   }
-  events_->append(metrics.step, wall_seconds(), scalars);
+  tensorboard_->append(metrics.step, wall_seconds(), scalars);
 }
 
 void RunDirectory::log_evaluation(const std::string& model, std::int32_t rounds) {
   if (!owner_) {
     return;
   }
-  const auto summary =
-      nlohmann::json::parse(read_file(directory_ / "evaluation" / "summary.json"), nullptr, false);
+  const auto summary = try_bounded_json(read_file(directory_ / "evaluation" / "summary.json"));
   const auto path = nlohmann::json::json_pointer("/models") / model;
   std::vector<Scalar> scalars;
   if (summary.is_object() && summary.contains(path)) {
     const nlohmann::json figures = summary.at(path).flatten();  // "/TASK/METHOD/NAME"
     for (const auto& [key, value] : figures.items()) {
       if (value.is_number()) {
-        scalars.emplace_back("evaluation/" + model + key, value.get<double>());
+        scalars.emplace_back(fmt::format("evaluation/{}{}", model, key), value.get<double>());
       }
     }
   }
-  events_->append(rounds, wall_seconds(), scalars);
+  tensorboard_->append(rounds, wall_seconds(), scalars);
 }
 
 }  // namespace jforge

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@
 #include "checkpoints/identity.h"
 #include "coordinator/run_journal.h"
 #include "coordinator/run_lock.h"
+#include "launch/commands/progress_display.h"
+#include "runtime/append_log.h"
 #include "runtime/comm/mpi_session.h"
-#include "runtime/event_log.h"
+#include "runtime/tensorboard_log.h"
 #include "workers/train/train_config.h"
 
 namespace jforge {
@@ -29,17 +32,24 @@ class RunDirectory {
   struct Settings {
     std::filesystem::path directory;
     std::string resolved_config;  ///< TOML text, written to resolved_config.toml.
-    Identity identity;            ///< Compared with the one recorded at the first start.
+    Identity identity;            ///< Compared with the recorded one once there is any work.
     std::vector<std::string> accepted_changes;  ///< Keys; recorded in identity.json.
     bool must_be_new = false;                   ///< --resume never
   };
   /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
-  /// nonce, 30 s), the identity is compared with the recorded one. Throws EnvironmentError,
-  /// ConfigError.
+  /// nonce, 30 s), the identity is compared with the recorded one as soon as anything was made
+  /// under it (prompts, trajectories, a checkpoint). Damaged records are mended: identity.json from
+  /// the newest checkpoint, run.json from the metrics files. Throws EnvironmentError, ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
   /// Rank 0: publishes run.json and a journal line. Other ranks: nothing.
   void set_status(const std::string& status, const std::string& phase);
+  /// Rank 0: status "failed". What cannot be written is only logged: `error` is the one to be told,
+  /// and a full disk, say, causes both.
+  void set_failed(const std::exception& error) noexcept;
+  /// Rank 0: how far the phase is, into run.json and metrics.prom. Neither durable nor worth a job:
+  /// what cannot be written is said once.
+  void set_progress(const PhaseProgress& progress);
   /// Rank 0: one line of metrics.ATTEMPT.jsonl and one record of the event file.
   void log_step(std::int32_t round, const StepMetrics& metrics);
   /// Rank 0: the figures of `model` in evaluation/summary.json as one record of the event file, at
@@ -54,6 +64,8 @@ class RunDirectory {
  private:
   void prove_shared(const Communicator& comm) const;
   void check_identity(const Settings& settings);
+  /// For files that only show progress.
+  void publish_signs(const std::function<void()>& publish);
 
   std::filesystem::path directory_;
   int ranks_;
@@ -61,11 +73,13 @@ class RunDirectory {
   bool owner_;
   std::string started_;
   std::string device_;           ///< Empty until it is known.
+  nlohmann::json status_;        ///< What set_status() wrote last.
+  bool signs_lost_ = false;      ///< One could not be written, and that has been said.
   std::string identity_record_;  ///< Content of identity.json.
   std::optional<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;
-  std::optional<EventLog> events_;
+  std::optional<TensorboardLog> tensorboard_;
 };
 
 }  // namespace jforge

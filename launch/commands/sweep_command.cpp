@@ -15,7 +15,7 @@ namespace {
 // Rank 0 measures alone while the others wait. Throws Interrupted when a stop was asked for.
 nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const EvaluationContext context = evaluation.context();
-  context.clock.enter("roofline", evaluation.config().run.hang_limit_seconds);
+  context.clock.enter("roofline");
   std::int64_t passes = 0;
   const std::vector<RooflinePoint> points =
       profile_roofline(evaluation.model(), context.kernels, {.seed = context.seed}, [&] {

@@ -94,9 +94,6 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 }
 
 ExitCode decode_command(const DecodeOptions& options) {
-  if (options.method != "ar" && options.method != "jacobi") {
-    throw ConfigError("--method " + options.method + ": expected ar | jacobi");
-  }
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;
   if (options.system) {
@@ -123,12 +120,17 @@ ExitCode decode_command(const DecodeOptions& options) {
                  print_trace(tokenizer, result.blocks[i], i, options.block_size);
                }
                fmt::print("{}\n", tokenizer.decode(result.tokens, true));
+               // A trace's forwards are for whole blocks.
+               const DecodingCost cost{
+                   .sequences = 1,
+                   .tokens = options.trace ? std::ssize(result.blocks) * options.block_size
+                                           : std::ssize(result.tokens),
+                   .forwards = result.forwards};
                fmt::print(stderr,
-                          "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",
-                          result.tokens.size(), result.forwards,
-                          static_cast<double>(result.tokens.size()) /
-                              static_cast<double>(std::max<std::int64_t>(1, result.forwards)),
-                          static_cast<double>(result.tokens.size()) /
+                          "{} tokens{}, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",
+                          cost.tokens, options.trace ? " in whole blocks" : "", cost.forwards,
+                          cost.tokens_per_forward().value_or(0),
+                          static_cast<double>(cost.tokens - 1) /
                               std::max(1e-9, driver.statistics().decode_seconds));
              });
   return ExitCode::ok;

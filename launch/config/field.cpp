@@ -63,6 +63,14 @@ std::optional<std::string> read_value(const toml::node& node, std::vector<std::s
   return std::nullopt;
 }
 
+std::string value_schema(bool) { return R"({"type": "boolean"})"; }
+std::string value_schema(double) { return R"({"type": "number"})"; }
+std::string value_schema(const std::string&) { return R"({"type": "string"})"; }
+std::string value_schema(const std::filesystem::path&) { return R"({"type": "string"})"; }
+std::string value_schema(const std::vector<std::string>&) {
+  return R"({"type": "array", "items": {"type": "string"}})";
+}
+
 std::optional<std::string> write_value(bool value) { return value ? "true" : "false"; }
 
 std::optional<std::string> write_value(double value) {

@@ -1,8 +1,8 @@
 #pragma once
 
-/// A configuration is a list of fields: section, key, kind and how to read and write the value. One
-/// list serves the TOML reader, the resolved file, --set, the unknown-key check and the identity of
-/// a run.
+/// A configuration is a list of fields: section, key, kind, meaning and how to read and write the
+/// value. One list serves the TOML reader, the resolved file, --set, the unknown-key check, the
+/// identity of a run, and the reference, schema and template of config_reference.h.
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -33,9 +33,11 @@ enum class FieldKind : std::uint8_t {
 
 /// One key of the configuration file.
 struct ConfigField {
-  std::string section;  ///< "train"; for arrays of tables "rounds.0".
+  std::string section;  ///< "train"; for arrays of tables "rounds.1", counted from 1.
   std::string key;
   FieldKind kind;
+  std::string meaning;  ///< One line of Markdown for the reference; "Required." where it is.
+  std::string schema;   ///< JSON schema of the value: {"type": "integer"}.
   /// Takes the value of a TOML node; returns what was expected when the node does not fit, else
   /// nothing.
   std::function<std::optional<std::string>(const toml::node&)> read;
@@ -94,6 +96,25 @@ std::optional<std::string> read_value(const toml::node& node, std::optional<T>& 
   return problem;
 }
 
+// JSON schema by type; the value itself does not matter.
+std::string value_schema(bool);
+std::string value_schema(double);
+std::string value_schema(const std::string&);
+std::string value_schema(const std::filesystem::path&);
+std::string value_schema(const std::vector<std::string>&);
+inline std::string value_schema(float value) { return value_schema(double{value}); }
+template <std::integral T>
+requires(!std::same_as<T, bool>) std::string value_schema(T) {
+  return std::is_unsigned_v<T> ? R"({"type": "integer", "minimum": 0})" : R"({"type": "integer"})";
+}
+inline std::string value_schema(const std::variant<std::int64_t, double>& value) {
+  return std::visit([](auto number) { return value_schema(number); }, value);
+}
+template <class T>
+std::string value_schema(const std::optional<T>&) {
+  return value_schema(T{});
+}
+
 std::optional<std::string> write_value(bool value);
 std::optional<std::string> write_value(double value);
 std::optional<std::string> write_value(float value);
@@ -118,16 +139,21 @@ class FieldList {
   void in(std::string section) { section_ = std::move(section); }
 
   template <class T>
-  void add(const char* key, T& value, FieldKind kind) {
-    fields_.push_back({section_, key, kind,
+  void add(const char* key, T& value, FieldKind kind, std::string meaning) {
+    fields_.push_back({section_, key, kind, std::move(meaning), value_schema(value),
                        [&value](const toml::node& node) { return read_value(node, value); },
                        [&value] { return write_value(value); }});
   }
 
   template <class Enum, std::size_t N>
-  void add_enum(const char* key, Enum& value, FieldKind kind, const EnumName<Enum> (&names)[N]) {
+  void add_enum(const char* key, Enum& value, FieldKind kind, const EnumName<Enum> (&names)[N],
+                std::string meaning) {
     const std::span<const EnumName<Enum>> table(names);
-    fields_.push_back({section_, key, kind,
+    std::string schema = R"({"enum": [)";
+    for (const auto& entry : table) {
+      schema += std::string(schema.ends_with('[') ? "\"" : ", \"") + entry.name + "\"";
+    }
+    fields_.push_back({section_, key, kind, std::move(meaning), schema + "]}",
                        [&value, table](const toml::node& node) -> std::optional<std::string> {
                          const auto text = node.value_exact<std::string>();
                          std::string expected = "one of";

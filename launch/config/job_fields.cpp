@@ -35,6 +35,10 @@ std::optional<std::string> write_value(const SweepAxis& axis) {
   return text + "]";
 }
 
+std::string value_schema(const SweepAxis& axis) {
+  return R"({"type": "array", "items": )" + value_schema(axis.kind) + "}";
+}
+
 namespace {
 
 constexpr FieldKind kIdentity = FieldKind::identity;
@@ -69,116 +73,213 @@ constexpr EnumName<Compat> kCompat[] = {
 
 void add_run(FieldList& fields, RunSettings& run) {
   fields.in("run");
-  fields.add("directory", run.directory, kOperational);
-  fields.add("seed", run.seed, kIdentity);
-  fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational);
-  fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational);
+  fields.add("directory", run.directory, kOperational,
+             "Required. Where the run writes; all ranks must see it");
+  fields.add("seed", run.seed, kIdentity, "Of every random choice");
+  fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
+             "A rank that is silent for longer ends the job (exit 70); at least 2");
+  fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational,
+             "So does a phase without any progress for longer; at least 10. MPI's own start and "
+             "end have a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
 }
 
 void add_model(FieldList& fields, ModelSettings& model) {
   fields.in("model");
-  fields.add("source", model.source, kOperational);  // its content is hashed into the identity
-  fields.add_enum("compute", model.compute, kIdentity, kComputeTypes);
-  fields.add_enum("device", model.device, kOperational, kDeviceNames);
-  fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes);
+  fields.add("source", model.source, kOperational,
+             "Required. Hugging Face directory with weights and tokenizer (its content is "
+             "identity)");  // its content is hashed into the identity
+  fields.add_enum("compute", model.compute, kIdentity, kComputeTypes,
+                  "Type of the arithmetic. `\"bfloat16\"` is refused in this version");
+  fields.add_enum(
+      "device", model.device, kOperational, kDeviceNames,
+      "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
+      "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
+      "refuse (exit 4). Rank r of a host takes device r mod their number");
+  fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes,
+                  "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
 }
 
 void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.in("prompts");
-  fields.add("files", prompts.files, kIdentity);
-  fields.add("field", prompts.field, kIdentity);
-  fields.add("keep_if", prompts.keep_if, kIdentity);
-  fields.add("order_by", prompts.order_by, kIdentity);
-  fields.add_enum("sample", prompts.sample, kIdentity, kSamples);
-  fields.add("system", prompts.system, kIdentity);
-  fields.add("template", prompts.chat_template, kIdentity);
-  fields.add("limit", prompts.limit, kIdentity);
-  fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity);
-  fields.add("max_bad_records", prompts.max_bad_records, kOperational);
-  fields.add("max_bad_fraction", prompts.max_bad_fraction, kOperational);
-  fields.add("threads", prompts.threads, kOperational);
+  fields.add("files", prompts.files, kIdentity,
+             "Required. Paths or glob patterns: JSON lines or one JSON array each, plain or gzip");
+  fields.add("field", prompts.field, kIdentity,
+             "Where the text or the list of chat messages is: a field name, or a JSON pointer such "
+             "as `\"/conversations/0/value\"`; "
+             "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that exists");
+  fields.add("keep_if", prompts.keep_if, kIdentity,
+             "Conditions `\"PATH OP VALUE\"`, all must hold; OP is `>=` `<=` `>` `<` `=` `==` `!=` "
+             "`in` `contains`. Compared as numbers when either side is one");
+  fields.add("order_by", prompts.order_by, kIdentity,
+             "Path to sort by; `\"-PATH\"` from the greatest down. Records without it come last");
+  fields.add_enum("sample", prompts.sample, kIdentity, kSamples,
+                  "Which are taken when there are more than `limit`: `\"first\"`, or a seeded "
+                  "choice, `\"random\"`");
+  fields.add("system", prompts.system, kIdentity,
+             "System message. Default: the one in the model's own chat template");
+  fields.add("template", prompts.chat_template, kIdentity,
+             "`\"chatml\"` forces plain ChatML when the model's template is not a known form, "
+             "which is refused otherwise");
+  fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
+  fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
+             "Longer prompts, template included, are dropped");
+  fields.add("max_bad_records", prompts.max_bad_records, kOperational,
+             "More unreadable records than this stop the import (exit 3)");
+  fields.add("max_bad_fraction", prompts.max_bad_fraction, kOperational,
+             "So does a larger share of them, from 100 records on");
+  fields.add("threads", prompts.threads, kOperational, "For the import. Default: all cores");
 }
 
 void add_generate(FieldList& fields, GenerateConfig& generate) {
   fields.in("generate");
-  fields.add("max_new_tokens", generate.max_new_tokens, kIdentity);
-  fields.add("batch_prompts", generate.batch_prompts, kOperational);
-  fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates);
-  fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational);
-  fields.add("lease_seconds", generate.lease_seconds, kOperational);
+  fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
+             "Of an answer; rounded up to whole blocks");
+  fields.add("batch_prompts", generate.batch_prompts, kOperational,
+             "Prompts decoded at once per rank, at most (a small round is shared out evenly): "
+             "speed and memory, never results");
+  fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates,
+                  "`\"selected\"`: the scheduled state and the fixed point of each block; "
+                  "`\"all\"`: every state");
+  fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational,
+             "Prompts handed to a rank at once, at most; what is lost when a rank dies");
+  fields.add("lease_seconds", generate.lease_seconds, kOperational,
+             "Work handed out without progress for longer is given to another rank");
 }
 
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
   for (std::size_t i = 0; i < rounds.size(); ++i) {
     RoundSettings& round = rounds[i];
-    fields.in("rounds." + std::to_string(i));
-    fields.add("block_size", round.block_size, kIdentity);
-    fields.add("noise_window", round.noise_window, kIdentity);
-    fields.add_enum("schedule", round.schedule, kIdentity, kSchedules);
-    fields.add_enum("endpoint", round.endpoint, kIdentity, kEndpoints);
-    fields.add_enum("measure", round.measure, kIdentity, kMeasures);
-    fields.add_enum("target", round.target, kIdentity, kTargets);
-    fields.add_enum("mask", round.mask, kIdentity, kMasks);
-    fields.add("epochs", round.epochs, kIdentity);
-    fields.add("steps", round.steps, kIdentity);
-    fields.add("learning_rate", round.learning_rate, kIdentity);
-    fields.add_enum("optimizer", round.optimizer, kIdentity, kOptimizerStarts);
+    fields.in("rounds." + std::to_string(i + 1));
+    fields.add("block_size", round.block_size, kIdentity,
+               "n: tokens drafted and corrected together");
+    fields.add("noise_window", round.noise_window, kIdentity,
+               "w: blocks over which the noise of the schedule runs through its range");
+    fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
+                    "Noise from block to block: `\"linear\"` rises over the window, `\"reverse\"` "
+                    "falls, `\"random\"` is drawn");
+    fields.add_enum("endpoint", round.endpoint, kIdentity, kEndpoints,
+                    "`\"inclusive\"`: the last block of a window is all noise; `\"exclusive\"`: it "
+                    "stays one step below");
+    fields.add_enum("measure", round.measure, kIdentity, kMeasures,
+                    "What counts as noise in a state: everything from the first wrong token, or "
+                    "`\"positionwise\"` the wrong tokens");
+    fields.add_enum("target", round.target, kIdentity, kTargets,
+                    "The state nearest in ratio is taken, or `\"ceil_count\"` the one nearest to "
+                    "the rounded-up count");
+    fields.add_enum(
+        "mask", round.mask, kIdentity, kMasks,
+        "What a noisy block sees before it: `\"noise\"` all noisy blocks, `\"window\"` those of "
+        "its window and clean ones before, `\"clean\"` clean ones alone (CLLM)");
+    fields.add("epochs", round.epochs, kIdentity,
+               "Length of the training in passes over the prompts …");
+    fields.add("steps", round.steps, kIdentity,
+               "… or in optimizer steps. One of the two is required");
+    fields.add("learning_rate", round.learning_rate, kIdentity,
+               "Instead of `train.learning_rate` in this round");
+    fields.add_enum(
+        "optimizer", round.optimizer, kIdentity, kOptimizerStarts,
+        "Adam's moments at the round's start: `\"fresh\"` zero, `\"carry\"` those the round before "
+        "ended with, with their update count; warm-up and cosine begin anew either way");
   }
 }
 
 void add_train(FieldList& fields, TrainConfig& train) {
   fields.in("train");
-  fields.add("learning_rate", train.learning_rate, kIdentity);
-  fields.add("minimum_rate_ratio", train.minimum_rate_ratio, kIdentity);
-  fields.add("warmup_ratio", train.warmup_ratio, kIdentity);
-  fields.add("batch_samples", train.batch_samples, kIdentity);
-  fields.add("tokens_per_rank", train.tokens_per_rank, kOperational);
-  fields.add("ar_weight", train.ar_weight, kIdentity);
-  fields.add("consistency_weight", train.consistency_weight, kIdentity);
-  fields.add_enum("reduction", train.reduction, kIdentity, kReductions);
-  fields.add_enum("kept", train.kept, kIdentity, kKept);
-  fields.add("train_prompt", train.train_prompt, kIdentity);
-  fields.add("activation_checkpointing", train.activation_checkpointing, kOperational);
-  fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational);
-  fields.add("gradient_norms_every", train.gradient_norms_every, kOperational);
-  fields.add("beta1", train.optimizer.beta1, kIdentity);
-  fields.add("beta2", train.optimizer.beta2, kIdentity);
-  fields.add("epsilon", train.optimizer.epsilon, kIdentity);
-  fields.add("weight_decay", train.optimizer.weight_decay, kIdentity);
-  fields.add("clip_norm", train.optimizer.clip_norm, kIdentity);
-  fields.add("zero_stage", train.optimizer.zero_stage, kOperational);
-  fields.add("check_replicas_every", train.optimizer.check_replicas_every, kOperational);
-  fields.add("check_owned_state", train.optimizer.check_owned_state, kOperational);
+  fields.add("learning_rate", train.learning_rate, kIdentity, "Peak, after the warm-up");
+  fields.add("minimum_rate_ratio", train.minimum_rate_ratio, kIdentity,
+             "The cosine ends at `learning_rate` times this");
+  fields.add("warmup_ratio", train.warmup_ratio, kIdentity,
+             "Share of a round's steps with a rising rate");
+  fields.add("batch_samples", train.batch_samples, kIdentity,
+             "Samples of one step, over all ranks");
+  fields.add(
+      "tokens_per_rank", train.tokens_per_rank, kOperational,
+      "Packed rows of one micro-batch at most; the longest sample (prompt + 2 × answer) must fit");
+  fields.add("ar_weight", train.ar_weight, kIdentity,
+             "Weight of the autoregressive loss. Larger keeps accuracy, smaller gains speed");
+  fields.add("consistency_weight", train.consistency_weight, kIdentity,
+             "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
+  fields.add_enum("reduction", train.reduction, kIdentity, kReductions,
+                  "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
+  fields.add_enum("kept", train.kept, kIdentity, kKept,
+                  "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
+  fields.add("train_prompt", train.train_prompt, kIdentity,
+             "Whether the autoregressive loss covers the prompt as well");
+  fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,
+             "Recompute activations in the backward pass: less memory, more time");
+  fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational,
+             "Accept fewer samples in a batch than ranks (otherwise exit 2)");
+  fields.add("gradient_norms_every", train.gradient_norms_every, kOperational,
+             "Steps between measurements of the gradient norm of each of the two loss terms "
+             "(`consistency_gradient_norm`, `ar_gradient_norm`: mean over rank 0's first "
+             "micro-batch), from step 1; each costs two more backward passes over it; 0 = never");
+  fields.add("beta1", train.optimizer.beta1, kIdentity, "AdamW");
+  fields.add("beta2", train.optimizer.beta2, kIdentity, "AdamW");
+  fields.add("epsilon", train.optimizer.epsilon, kIdentity, "AdamW");
+  fields.add("weight_decay", train.optimizer.weight_decay, kIdentity,
+             "Decoupled, on matrices only");
+  fields.add("clip_norm", train.optimizer.clip_norm, kIdentity,
+             "Largest gradient norm; 0 turns clipping off");
+  fields.add("zero_stage", train.optimizer.zero_stage, kOperational,
+             "How optimizer state is spread over ranks; only 1 in this version");
+  fields.add("check_replicas_every", train.optimizer.check_replicas_every, kOperational,
+             "Steps between comparisons of what all ranks' weights were (every step is hashed); 0 "
+             "= never");
+  fields.add(
+      "check_owned_state", train.optimizer.check_owned_state, kOperational,
+      "Each rank checks its part of weights and moments for silent changes before every step");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
   fields.in("checkpoint");
-  fields.add("every_steps", checkpoint.every_steps, kOperational);
-  fields.add("keep_last", checkpoint.keep_last, kOperational);
-  fields.add("keep_every", checkpoint.keep_every, kOperational);
+  fields.add("every_steps", checkpoint.every_steps, kOperational,
+             "Steps between checkpoints; one more at the end of each round and on a stop");
+  fields.add(
+      "keep_last", checkpoint.keep_last, kOperational,
+      "Newest checkpoints to keep, at least 1; the last one of the round before stays as well");
+  fields.add("keep_every", checkpoint.keep_every, kOperational,
+             "Checkpoints whose step is a multiple of this stay for ever; 0 = none");
 }
 
 void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   fields.in("evaluate");
-  fields.add("tasks", evaluate.tasks, kOperational);
-  fields.add("methods", evaluate.methods, kOperational);
-  fields.add("data", evaluate.data, kOperational);
-  fields.add("prompt_style", evaluate.prompt_style, kOperational);
+  fields.add(
+      "tasks", evaluate.tasks, kOperational,
+      "[Benchmarks](../../README.md#benchmarks), each `\"TASK\"` or with a prompt style of its own "
+      "`\"TASK:STYLE\"` (`\"humaneval:evalplus\"`). Empty: no evaluation");
+  fields.add("methods", evaluate.methods, kOperational, "Decoders to measure");
+  fields.add("data", evaluate.data, kOperational,
+             "Directory that holds the [benchmarks'](../../README.md#benchmarks) folders; with one "
+             "task also its "
+             "file itself");
+  fields.add("prompt_style", evaluate.prompt_style, kOperational,
+             "Of tasks that name none; empty: the task's default, see "
+             "[Benchmarks](../../README.md#benchmarks)");
   for (auto& [key, value] : evaluate.decoding) {
-    fields.add(key.c_str(), value, kOperational);
+    fields.add(key.c_str(), value, kOperational, decoding_key(key).meaning);
   }
-  fields.add("max_new_tokens", evaluate.max_new_tokens, kOperational);
-  fields.add("limit", evaluate.limit, kOperational);
-  fields.add("batch_prompts", evaluate.batch_prompts, kOperational);
+  fields.add("max_new_tokens", evaluate.max_new_tokens, kOperational,
+             "Default: the task's own (gsm8k 512)");
+  fields.add("limit", evaluate.limit, kOperational, "The first so many problems only");
+  fields.add("batch_prompts", evaluate.batch_prompts, kOperational,
+             "Problems decoded at once per rank; does not change results");
+  fields.add(
+      "speed_problems", evaluate.speed_problems, kOperational,
+      "Problems of each task that speeds at batch 1 are measured on, apart from accuracy; at "
+      "`batch_prompts` as many as fill the batch. 0: speeds are not measured");
+  fields.add("speed_repeats", evaluate.speed_repeats, kOperational,
+             "Repeats of that measurement, AR and every method in turn, at least 2");
 }
 
 void add_sweep(FieldList& fields, SweepConfig& sweep) {
   fields.in("sweep");
-  fields.add("method", sweep.method, kOperational);
-  fields.add("tasks", sweep.tasks, kOperational);
-  fields.add("include_ar", sweep.include_ar, kOperational);
+  fields.add("method", sweep.method, kOperational, "The decoder whose settings vary");
+  fields.add("tasks", sweep.tasks, kOperational, "Benchmarks; empty: those of `[evaluate]`");
+  fields.add("include_ar", sweep.include_ar, kOperational,
+             "Measure greedy decoding in the same run, to compare with");
   for (auto& [key, axis] : sweep.axes) {
-    fields.add(key.c_str(), axis, kOperational);
+    fields.add(key.c_str(), axis, kOperational,
+               fmt::format("Values of `evaluate.{}` to try, for example `[4, 8, 16]`", key));
   }
 }
 
@@ -221,7 +322,13 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
   add_generate(fields, config.generate);
   add_rounds(fields, config.rounds);
   add_train(fields, config.train);
-  fields.add_enum("compat", config.compat, kIdentity, kCompat);
+  fields.add_enum(
+      "compat", config.compat, kIdentity, kCompat,
+      "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
+      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, and the rounds' "
+      "`endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial draft, "
+      "as in the authors' data. Those keys then have these values in `resolved_config.toml` too; "
+      "giving one another value is refused");
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);
   add_sweep(fields, config.sweep);
@@ -241,89 +348,32 @@ JobConfig read_job_config(const std::string& text, const std::string& file_name,
   return config;
 }
 
-namespace {
-
-// Dimensions that no model can have are the configuration's fault; beyond them TransformerConfig
-// has the last word.
-void validate_model(const PretrainSettings& settings) {
-  const auto at_least_one = [](const char* key, std::int64_t value) {
-    if (value < 1) {
-      throw ConfigError(fmt::format("pretrain.{} = {} must be at least 1", key, value));
-    }
-  };
-  at_least_one("hidden_size", settings.hidden_size);
-  at_least_one("intermediate_size", settings.intermediate_size);
-  at_least_one("num_layers", settings.num_layers);
-  at_least_one("num_heads", settings.num_heads);
-  at_least_one("num_kv_heads", settings.num_kv_heads);
-  at_least_one("max_position_embeddings", settings.max_position_embeddings);
-  if (settings.hidden_size % settings.num_heads != 0) {
-    throw ConfigError(
-        fmt::format("pretrain.hidden_size = {} is not a multiple of pretrain.num_heads = {}",
-                    settings.hidden_size, settings.num_heads));
-  }
-  if (settings.num_heads % settings.num_kv_heads != 0) {
-    throw ConfigError(
-        fmt::format("pretrain.num_heads = {} is not a multiple of pretrain.num_kv_heads = {}",
-                    settings.num_heads, settings.num_kv_heads));
-  }
-  if (settings.hidden_size / settings.num_heads % 2 != 0) {
-    throw ConfigError(fmt::format(
-        "pretrain.hidden_size / pretrain.num_heads = {} is odd: rotary positions need pairs",
-        settings.hidden_size / settings.num_heads));
-  }
-  if (!(settings.rms_norm_eps > 0 && settings.rms_norm_eps < 1)) {
-    throw ConfigError(
-        fmt::format("pretrain.rms_norm_eps = {} is outside (0, 1)", settings.rms_norm_eps));
-  }
-  if (!(settings.rope_theta > 1 && std::isfinite(settings.rope_theta))) {
-    throw ConfigError(fmt::format("pretrain.rope_theta = {} is not above 1", settings.rope_theta));
-  }
-}
-
-}  // namespace
-
-void PretrainConfig::validate() const {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) {
-      throw ConfigError(what);
-    }
-  };
-  require(!run.directory.empty(),
-          "run.directory is missing: name the folder for checkpoints and logs");
-  require(!pretrain.tokenizer.empty(),
-          "pretrain.tokenizer is missing: name a directory with tokenizer files");
-  require(!pretrain.output.empty(),
-          "pretrain.output is missing: name the model directory to write");
-  require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
-  require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
-  expect_device("pretrain.device", pretrain.device);
-  validate_model(pretrain);
-  train.validate();
-  checkpoint.validate();
-}
-
 std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   FieldList fields;
   add_run(fields, config.run);
   PretrainSettings& pretrain = config.pretrain;
   fields.in("pretrain");
-  fields.add("tokenizer", pretrain.tokenizer, kOperational);
-  fields.add("output", pretrain.output, kOperational);
-  fields.add("files", pretrain.files, kOperational);
-  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames);
-  fields.add("question_field", pretrain.question_field, kIdentity);
-  fields.add("answer_field", pretrain.answer_field, kIdentity);
-  fields.add("hidden_size", pretrain.hidden_size, kIdentity);
-  fields.add("intermediate_size", pretrain.intermediate_size, kIdentity);
-  fields.add("num_layers", pretrain.num_layers, kIdentity);
-  fields.add("num_heads", pretrain.num_heads, kIdentity);
-  fields.add("num_kv_heads", pretrain.num_kv_heads, kIdentity);
-  fields.add("max_position_embeddings", pretrain.max_position_embeddings, kIdentity);
-  fields.add("rope_theta", pretrain.rope_theta, kIdentity);
-  fields.add("rms_norm_eps", pretrain.rms_norm_eps, kIdentity);
-  fields.add("tie_word_embeddings", pretrain.tie_word_embeddings, kIdentity);
-  fields.add("steps", pretrain.steps, kIdentity);
+  fields.add("tokenizer", pretrain.tokenizer, kOperational,
+             "Required. Directory with tokenizer files and chat template");
+  fields.add("output", pretrain.output, kOperational, "Required. Hugging Face directory to write");
+  fields.add("files", pretrain.files, kOperational,
+             "Required. JSON lines of questions and answers");
+  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
+  fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
+  fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
+  fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
+  fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
+             "Width inside the feed-forward layers");
+  fields.add("num_layers", pretrain.num_layers, kIdentity, "Layers");
+  fields.add("num_heads", pretrain.num_heads, kIdentity, "Query heads");
+  fields.add("num_kv_heads", pretrain.num_kv_heads, kIdentity, "Key/value heads");
+  fields.add("max_position_embeddings", pretrain.max_position_embeddings, kIdentity,
+             "Longest sequence; longer samples are left out");
+  fields.add("rope_theta", pretrain.rope_theta, kIdentity, "Base of the rotary embedding");
+  fields.add("rms_norm_eps", pretrain.rms_norm_eps, kIdentity, "Of the normalisation");
+  fields.add("tie_word_embeddings", pretrain.tie_word_embeddings, kIdentity,
+             "One matrix for embedding and output");
+  fields.add("steps", pretrain.steps, kIdentity, "Optimizer steps");
   add_train(fields, config.train);
   add_checkpoint(fields, config.checkpoint);
   return fields.take();

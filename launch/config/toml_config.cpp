@@ -2,27 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
+
+#include "launch/config/bounded_toml.h"
+#include "runtime/nearest_name.h"
 
 namespace jforge {
 
 namespace {
-
-// Levenshtein distance, for "did you mean".
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0U);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
-}
 
 std::optional<std::size_t> as_index(const std::string& text) {
   std::size_t index = 0;
@@ -31,7 +17,7 @@ std::optional<std::size_t> as_index(const std::string& text) {
                                                                   : std::nullopt;
 }
 
-// "rounds.0" → ("rounds", 0); "train" → ("train", nothing).
+// "rounds.1" → ("rounds", 1); "train" → ("train", nothing).
 std::pair<std::string, std::optional<std::size_t>> split_section(const std::string& section) {
   const std::size_t dot = section.find('.');
   if (dot == std::string::npos) {
@@ -43,14 +29,7 @@ std::pair<std::string, std::optional<std::size_t>> split_section(const std::stri
 }  // namespace
 
 TomlDocument::TomlDocument(const std::string& text, const std::string& file_name)
-    : file_name_(file_name) {
-  try {
-    table_ = toml::parse(text, file_name);
-  } catch (const toml::parse_error& error) {
-    throw ConfigError(
-        fmt::format("{}:{}: {}", file_name, error.source().begin.line, error.description()));
-  }
-}
+    : table_(parse_bounded_toml(text, file_name)), file_name_(file_name) {}
 
 std::string TomlDocument::place(const toml::node& node) const {
   // Nodes that came from --set were parsed without a file.
@@ -75,12 +54,14 @@ void TomlDocument::set(const std::string& assignment) {
   toml::table* target = nullptr;
   if (index) {
     toml::array* array = table_[section].as_array();
-    toml::node* element =
-        array == nullptr || *index >= array->size() ? nullptr : array->get(*index);
+    const std::size_t size = array == nullptr ? 0 : array->size();
+    toml::node* element = *index < 1 || *index > size ? nullptr : array->get(*index - 1);
     target = element == nullptr ? nullptr : element->as_table();
     if (target == nullptr) {
       throw ConfigError(
-          fmt::format("--set {}: there is no [[{}]] number {}", assignment, section, *index));
+          fmt::format("--set {}: there is no [[{}]] number {}; they are counted from 1 and the "
+                      "configuration has {}",
+                      assignment, section, *index, size));
     }
   } else {
     table_.insert(section, toml::table{});
@@ -91,8 +72,8 @@ void TomlDocument::set(const std::string& assignment) {
   }
   toml::table parsed;
   try {
-    parsed = toml::parse("value = " + text);
-  } catch (const toml::parse_error&) {
+    parsed = parse_bounded_toml("value = " + text, "");
+  } catch (const ConfigError&) {
     // Not TOML: a bare text, so that paths need no quotes on the command line.
     parsed.insert_or_assign("value", text);
   }
@@ -116,7 +97,7 @@ const toml::node* TomlDocument::find(const std::string& section, const std::stri
   const auto [name, index] = split_section(section);
   const toml::node* node = table_.get(name);
   if (node != nullptr && index) {
-    node = node->as_array()->get(*index);
+    node = node->as_array()->get(*index - 1);
   }
   const toml::table* table = node == nullptr ? nullptr : node->as_table();
   return table == nullptr ? nullptr : table->get(key);
@@ -127,38 +108,56 @@ bool TomlDocument::holds(const ConfigField& field) const {
 }
 
 void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) const {
-  const auto check = [&](const std::string& path, const toml::node& node) {
-    const auto known = std::ranges::find(fields, path, &ConfigField::path);
-    if (known != fields.end()) {
+  std::vector<std::string> paths;
+  std::vector<std::string> sections;
+  for (const ConfigField& field : fields) {
+    paths.push_back(field.path());
+    const std::string section = split_section(field.section).first;
+    if (std::ranges::find(sections, section) == sections.end()) {
+      sections.push_back(section);
+    }
+  }
+  const auto check = [&](const std::string& section, const std::string& key,
+                         const toml::node& node) {
+    const std::string path = section + "." + key;
+    if (std::ranges::find(paths, path) != paths.end()) {
       return;
     }
-    const auto nearest = std::ranges::min_element(
-        fields, {}, [&](const ConfigField& field) { return edit_distance(field.path(), path); });
-    throw ConfigError(
-        fmt::format("{}: unknown key {}; did you mean {}?", place(node), path, nearest->path()));
+    std::string help = did_you_mean(path, paths);
+    if (help.empty()) {
+      std::vector<std::string> keys;
+      for (const ConfigField& field : fields) {
+        if (field.section == section) {
+          keys.push_back(field.key);
+        }
+      }
+      help = fmt::format("; known there are {}", fmt::join(keys, ", "));
+    }
+    throw ConfigError(fmt::format("{}: unknown key {}{}", place(node), path, help));
   };
   for (const auto& [name, node] : table_) {
     const std::string section(name.str());
-    const bool known_section = std::ranges::any_of(fields, [&](const ConfigField& field) {
-      return split_section(field.section).first == section;
-    });
-    // With keys inside, the first of them is named below, with the nearest known one.
-    if (!known_section && node.is_table() && node.as_table()->empty()) {
-      throw ConfigError(fmt::format("{}: unknown section [{}]", place(node), section));
+    if (!node.is_table() && !node.is_array_of_tables()) {
+      throw ConfigError(fmt::format("{}: {} stands outside any section", place(node), section));
+    }
+    if (std::ranges::find(sections, section) == sections.end()) {
+      std::string help = did_you_mean(section, sections);
+      if (help.empty()) {
+        help = fmt::format("; known are {}", fmt::join(sections, ", "));
+      }
+      throw ConfigError(fmt::format("{}: unknown section [{}]{}", place(node), section, help));
     }
     if (const toml::table* table = node.as_table()) {
       for (const auto& [key, value] : *table) {
-        check(section + "." + std::string(key.str()), value);
-      }
-    } else if (const toml::array* array = node.as_array();
-               array != nullptr && array->is_array_of_tables()) {
-      for (std::size_t i = 0; i < array->size(); ++i) {
-        for (const auto& [key, value] : *array->get_as<toml::table>(i)) {
-          check(fmt::format("{}.{}.{}", section, i, std::string(key.str())), value);
-        }
+        check(section, std::string(key.str()), value);
       }
     } else {
-      throw ConfigError(fmt::format("{}: {} stands outside any section", place(node), section));
+      const toml::array& array = *node.as_array();
+      for (std::size_t i = 0; i < array.size(); ++i) {
+        for (const auto& [key, value] : *array.get_as<toml::table>(i)) {
+          check(fmt::format("{}.{}", section, i + 1), std::string(key.str()), value);
+        }
+      }
     }
   }
 }

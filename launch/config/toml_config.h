@@ -18,13 +18,13 @@ class TomlDocument {
   /// Throws ConfigError with file, line and the parser's reason.
   TomlDocument(const std::string& text, const std::string& file_name);
 
-  /// Applies "section.key=value" (or "rounds.0.key=value"): value is TOML, or a bare text. Throws
-  /// ConfigError.
+  /// Applies "section.key=value" (or "rounds.1.key=value", counted from 1): value is TOML, or a
+  /// bare text. Throws ConfigError.
   void set(const std::string& assignment);
   /// Number of tables in the array `name`; 0 when absent.
   [[nodiscard]] std::size_t array_size(const std::string& name) const;
   /// Fills every field that the document holds. Throws ConfigError for keys that no field has,
-  /// naming the nearest one.
+  /// naming the nearest one, if one is near.
   void apply(const std::vector<ConfigField>& fields) const;
   /// Whether the document gives `field` a value, of whatever type.
   [[nodiscard]] bool holds(const ConfigField& field) const;

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Writes arithmetic word problems in GSM8K form, for the quickstart's base model.
+"""Writes arithmetic word problems in GSM8K's form, for the quickstart's base model and the task word_problems.
 
 Every problem is drawn from one of the templates below: names, things, places and numbers are drawn
 anew each time. The answer holds the reasoning, one step a line, and ends in "#### N". The same seed
 and sizes give the same problems on every machine (the digests printed are of the unpacked text).
 
-Test problems are drawn first, from a stream of their own; training problems whose question equals a
-test question are refused, and the script fails if a test question is found in the training text.
+Which set a problem may belong to is decided by hashes of its text, so that the sets are disjoint
+whatever their sizes: one answer in ten is for test problems alone and one in ten for validation
+problems; of the other problems one in four, by its question, is a prompt and the rest are training
+problems. No answer of a test or validation problem is thus an answer in prompts or training, and no
+question is in two sets. The script fails if a test or validation text is found within a longer one.
 
-    python3 make_word_problems.py --out DIR [--train 120000] [--prompts 6000] [--test 1000] [--seed 7]
+    python3 make_word_problems.py --out DIR [--train 120000] [--prompts 6000] [--validation 1000]
+                                  [--test 1000] [--seed 7]
 
-writes DIR/train.jsonl.gz, DIR/prompts.jsonl.gz (problems for the distillation, disjoint from test and
-train) and DIR/test.jsonl.gz; a size of 0 leaves a file out. Standard library only, Python >= 3.9.
+writes DIR/train.jsonl.gz (for the base model), DIR/prompts.jsonl.gz (for the distillation),
+DIR/validation.jsonl.gz (for choosing settings) and DIR/test.jsonl.gz; a size of 0 leaves a file out.
+A larger set begins with the smaller one. Standard library only, Python >= 3.9.
 """
 
 import argparse
@@ -244,8 +249,8 @@ def derive(numbers, rules):
     return True
 
 
-def draw_problem(rng, counts):
-    """One problem as {"question", "answer"}; counts its template."""
+def draw_problem(rng):
+    """The name of a template and one problem of it as {"question", "answer"}."""
     name, ranges, rules, questions, answer = TEMPLATES[rng.randrange(len(TEMPLATES))]
     while True:
         numbers = {key: rng.randint(*bounds) for key, bounds in ranges.items()}
@@ -274,40 +279,59 @@ def draw_problem(rng, counts):
         value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]
         if value != int(result) or (sign == "/" and a % b):
             raise SystemExit(f"template {name}: wrong equation in: {text}")
-    counts[name] += 1
-    return {"question": question, "answer": f"{text}\n#### {steps[-1][3]}"}
+    return name, {"question": question, "answer": f"{text}\n#### {steps[-1][3]}"}
 
 
-def draw_unique(rng, count, taken, counts):
-    """`count` problems whose questions are not in `taken`; adds theirs to it."""
-    problems = []
+def hashed(text, buckets):
+    """A number below `buckets` that depends on `text` alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
+
+
+def part_of(problem):
+    """The only set that `problem` may be in."""
+    held_out = {0: "test", 1: "validation"}.get(hashed(problem["answer"], 10))
+    return held_out or ("prompts" if hashed(problem["question"], 4) == 0 else "train")
+
+
+def draw_part(part, count, seed, counts):
+    """`count` problems of one set with different questions; counts their templates."""
+    rng = random.Random(f"jforge word problems {seed} {part}")
+    problems, taken = [], set()
     misses = 0
     while len(problems) < count:
-        problem = draw_problem(rng, counts)
-        if problem["question"] in taken:
+        name, problem = draw_problem(rng)
+        if part_of(problem) != part or problem["question"] in taken:
             misses += 1
             if misses > 200 * count + 1000:
                 raise SystemExit("the templates hold too few distinct problems for these sizes")
             continue
         taken.add(problem["question"])
         problems.append(problem)
+        counts[name] += 1
     return problems
 
 
-def require_disjoint(test, others):
-    """Exits if the text of a test question occurs anywhere in the text of the other problems."""
-    questions = {problem["question"] for problem in test}
-    lengths = sorted({len(question) for question in questions})
+def endings(text, lengths):
+    """The endings of `text` that have one of `lengths`, which are sorted."""
+    for length in lengths:
+        if length > len(text):
+            return
+        yield text[-length:]
+
+
+def require_disjoint(held_out, others, field, mark):
+    """Exits if the text of a held-out problem's `field` occurs anywhere in that of another problem.
+
+    Each such text holds `mark` once, near its end, so a text can hold another only as its own ending.
+    """
+    texts = {problem[field] for problem in held_out}
+    lengths = sorted({len(text) for text in texts})
     for problem in others:
-        text = problem["question"]
-        # With its only question mark at its end, a text can hold a question only as its own end.
-        if text.find("?") != len(text) - 1 or "?" in problem["answer"]:
-            raise SystemExit(f"not one question: {text}")
-        for length in lengths:
-            if length > len(text):
-                break
-            if text[-length:] in questions:
-                raise SystemExit(f"a test question is part of: {text}")
+        text = problem[field]
+        if text.count(mark) != 1:
+            raise SystemExit(f"not one {field}: {text}")
+        if any(ending in texts for ending in endings(text, lengths)):
+            raise SystemExit(f"a held-out {field} is part of: {text}")
 
 
 def write_jsonl_gz(path, problems):
@@ -327,28 +351,28 @@ def main():
     parser.add_argument("--out", required=True, help="folder to write into (made if missing)")
     parser.add_argument("--train", type=int, default=120000, help="training problems")
     parser.add_argument("--prompts", type=int, default=6000, help="distillation problems")
-    parser.add_argument("--test", type=int, default=1000, help="held-out problems")
+    parser.add_argument("--validation", type=int, default=1000, help="problems for choosing settings")
+    parser.add_argument("--test", type=int, default=1000, help="test problems")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
-    if min(options.train, options.prompts, options.test) < 0:
+    if min(options.train, options.prompts, options.validation, options.test) < 0:
         parser.error("sizes must be >= 0")
     os.makedirs(options.out, exist_ok=True)
 
-    # Test, prompts and train have streams of their own: a larger train set keeps the other two.
-    taken = set()
-    parts = {}
     counts = Counter()
-    for part, size in (("test", options.test), ("prompts", options.prompts), ("train", options.train)):
-        rng = random.Random(f"jforge word problems {options.seed} {part}")
-        parts[part] = draw_unique(rng, size, taken, counts)
-    require_disjoint(parts["test"], parts["prompts"] + parts["train"])
+    parts = {part: draw_part(part, getattr(options, part), options.seed, counts)
+             for part in ("test", "validation", "prompts", "train")}
+    held_out = parts["test"] + parts["validation"]
+    for field, mark in (("question", "?"), ("answer", "####")):
+        require_disjoint(held_out, parts["prompts"] + parts["train"], field, mark)
+        require_disjoint(parts["test"], parts["validation"], field, mark)
     for part, problems in parts.items():
         if problems:
             path = os.path.join(options.out, f"{part}.jsonl.gz")
             size, digest = write_jsonl_gz(path, problems)
             print(f"{path}: {len(problems)} problems, {size} bytes, sha256 {digest}")
     print(f"{len(TEMPLATES)} templates, {sum(len(t[3]) for t in TEMPLATES)} wordings; "
-          f"least used template: {min(counts.values())} problems; test disjoint from the rest: checked")
+          f"least used template: {min(counts.values())} problems; test and validation disjoint from the rest")
     return 0
 
 

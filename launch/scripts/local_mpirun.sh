@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# local_mpirun.sh -n N PROGRAM [ARGUMENT...]: runs N ranks of a program on this machine.
+# local_mpirun.sh -n N PROGRAM [ARGUMENT...]: runs N ranks of jforge, or of another program, on this machine. On a terminal
+# Ctrl-C asks jforge to stop at its next boundary with everything committed (exit code 75); a second one ends it at once.
 set -euo pipefail
 
 usage="usage: local_mpirun.sh -n N PROGRAM [ARGUMENT...]"
@@ -18,6 +19,34 @@ if ! command -v mpirun >/dev/null; then
   echo "local_mpirun.sh: mpirun is missing (Debian package openmpi-bin)" >&2
   exit 4
 fi
+source "$(dirname "${BASH_SOURCE[0]}")/outlive_readers.sh"
+jforge_outlive_readers
 source "$(dirname "${BASH_SOURCE[0]}")/mpi_env.sh"
 jforge_threads_for_ranks "$ranks"
-exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
+if ! [ -t 0 ] || ! [ -t 2 ]; then
+  exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
+fi
+
+# Given Ctrl-C itself, mpirun would kill the ranks within two seconds: in a process group of its own it hears of it here.
+set -m
+mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@" </dev/null &
+mpirun=$!
+interrupts=0
+interrupted() {
+  interrupts=$((interrupts + 1))
+  if [ $interrupts -eq 1 ]; then
+    echo "stopping at the next boundary; what is committed is safe (Ctrl-C again ends at once)" >&2
+    kill -USR2 "$mpirun"
+  else
+    kill -TERM "$mpirun"
+  fi
+}
+trap interrupted INT
+trap 'kill -USR2 "$mpirun"' USR2
+trap 'kill -TERM "$mpirun"' TERM HUP
+status=0
+# A trapped signal ends wait before mpirun has ended.
+while true; do
+  wait "$mpirun" && status=0 || status=$?
+  kill -0 "$mpirun" 2>/dev/null || exit $status
+done

@@ -1,26 +1,32 @@
 #!/usr/bin/env bash
-# run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] PROGRAM [ARGUMENT...]
+# run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] [--grace SECONDS] PROGRAM [ARGUMENT...]
 #
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
 # allocation. T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else 1); every rank is
-# bound to T cores. Send SIGUSR2 to this process to make the job stop at its next boundary (exit code 75).
+# bound to T cores. Ends with the ranks' exit code (137 after a killed rank).
+#
+# Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
+# SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
+# such signal, is ended at once (exit code 143); the last commit is intact then.
 set -euo pipefail
+trap 'exit 75' USR2 TERM INT HUP # nothing has begun
 
-usage="usage: run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] PROGRAM [ARGUMENT...]"
+usage="usage: run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] [--grace SECONDS] PROGRAM [ARGUMENT...]"
 fail() {
   echo "run_cluster.sh: $1; $usage" >&2
   exit 2
 }
 
-ranks="" hostfile="" threads=${SLURM_CPUS_PER_TASK:-${OMP_NUM_THREADS:-1}}
+ranks="" hostfile="" threads=${SLURM_CPUS_PER_TASK:-${OMP_NUM_THREADS:-1}} grace=120
 while [ $# -gt 0 ]; do
   case "$1" in
-    -n | --hostfile | --threads)
+    -n | --hostfile | --threads | --grace)
       [ $# -ge 2 ] || fail "$1 needs a value"
       case "$1" in
         -n) ranks=$2 ;;
         --hostfile) hostfile=$2 ;;
         --threads) threads=$2 ;;
+        --grace) grace=$2 ;;
       esac
       shift 2
       ;;
@@ -30,6 +36,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n \"$ranks\" is not a number of ranks"
 [[ $threads =~ ^[1-9][0-9]*$ ]] || fail "--threads \"$threads\" is not a number of threads"
+[[ $grace =~ ^[0-9]+$ ]] || fail "--grace \"$grace\" is not a number of seconds"
 [ $# -ge 1 ] || fail "no program given"
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
 if ! command -v mpirun >/dev/null; then
@@ -37,14 +44,60 @@ if ! command -v mpirun >/dev/null; then
   exit 4
 fi
 
+source "$(dirname "${BASH_SOURCE[0]}")/outlive_readers.sh"
+jforge_outlive_readers
 export OMP_NUM_THREADS=$threads
 options=(-n "$ranks" -x OMP_NUM_THREADS
   --map-by "slot:PE=$threads" --bind-to core
-  # After SIGTERM Open MPI kills its ranks within 2 s. The grace must cover a training step and a checkpoint.
-  --mca odls_base_sigkill_timeout 120
+  # The daemons on the other hosts are deaf to SIGTERM for the reason given below.
+  --mca orte_launch_agent "env --block-signal=TERM orted"
   # A cut link would hang mpirun for ever; so it ends after about a minute.
   --mca oob_tcp_keepalive_time 30 --mca oob_tcp_keepalive_intvl 10 --mca oob_tcp_keepalive_probes 3)
 if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi
-exec mpirun "${options[@]}" "$@"
+
+# After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a training step and a checkpoint. Its own
+# grace (odls_base_sigkill_timeout) is slept out whenever any rank fails, ranks gone or not. So no such signal reaches
+# mpirun before the ranks had their time: it runs in a session of its own, where no terminal sends it one, and with
+# SIGTERM blocked, which a batch system sends to every process of a job (the ranks have it unblocked). SIGUSR2, which
+# mpirun passes on to every rank, asks them to stop, and SIGINT ends mpirun. When this shell is killed, mpirun gets
+# SIGUSR2 too.
+setpriv --pdeathsig USR2 setsid env --block-signal=TERM --default-signal=INT mpirun "${options[@]}" "$@" <&0 &
+mpirun=$!
+
+endings=0 deadline="" ended=false
+stop() {
+  endings=$((endings + 1))
+  if [ $endings -gt 1 ]; then
+    deadline=$SECONDS
+    return
+  fi
+  echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
+  deadline=$((SECONDS + grace))
+  kill -USR2 "$mpirun" 2>/dev/null
+}
+trap stop TERM INT HUP
+trap 'kill -USR2 "$mpirun" 2>/dev/null' USR2
+
+# A trapped signal ends `wait` early, so wait until the process is gone.
+while kill -0 "$mpirun" 2>/dev/null; do
+  if [ -z "$deadline" ]; then
+    wait "$mpirun" || true
+  elif [ $SECONDS -lt "$deadline" ]; then
+    sleep 0.2
+  else
+    echo "run_cluster.sh: the job is ended" >&2
+    ended=true
+    kill -INT "$mpirun" 2>/dev/null || true
+    deadline=$((SECONDS + 10))
+  fi
+done
+code=0
+wait "$mpirun" || code=$?
+if $ended; then
+  exit 143
+fi
+# A stop that came before the program could hear it: nothing had begun.
+[ $code -ne $((128 + 12)) ] || code=75
+exit $code

@@ -1,12 +1,26 @@
 #!/usr/bin/env bash
-# Installs what Jacobi Forge builds and runs with, from Debian's packages. As root it installs; otherwise it prints the
-# exact command and exits 4. Nothing is downloaded from anywhere else.
+# Installs what Jacobi Forge builds and runs with, from Debian's packages; with --tests also what its tests and benchmarks
+# need, with --all-tests what test.sh --all uses besides, and with --cluster-tests only the Slurm that the cluster scripts
+# are tested under (its services stay off as long as there is no /etc/slurm/slurm.conf). As root it installs; otherwise it
+# prints the exact command and exits 4. Nothing is downloaded from anywhere else.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
-  libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libdnnl-dev
+  libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libxxhash-dev
-  libgtest-dev libgmock-dev libbenchmark-dev libseccomp-dev bubblewrap)
+  libmpc-dev libmpfr-dev libgmp-dev
+  libseccomp-dev bubblewrap)
+# oneDNN is what benchmarks compare our products with.
+test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
+all_test_packages=(dpkg-dev file clang-format clang-tidy-16)
+cluster_test_packages=(slurmctld slurmd slurm-client munge)
+case "${1:-}" in
+  "") ;;
+  --tests) packages+=("${test_packages[@]}") ;;
+  --all-tests) packages+=("${test_packages[@]}" "${all_test_packages[@]}") ;;
+  --cluster-tests) packages=("${cluster_test_packages[@]}") ;;
+  *) echo "usage: setup.sh [--tests | --all-tests | --cluster-tests]" >&2; exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,9 +1,13 @@
 #include "launch/command_line.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -65,6 +69,20 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
   }
 }
 
+TEST(CommandLine, ListsLeaveTheWordBehindTheirValueAlone) {
+  const test::TemporaryDirectory directory;
+  const std::string config = (directory / "my.toml").string();
+  const Parsed parsed = parse({"init", "--prompts", "a.jsonl", "--prompts", "b.jsonl", config});
+  ASSERT_TRUE(parsed.line.has_value());
+  EXPECT_EQ(parsed.line->run(nullptr), ExitCode::ok);
+  EXPECT_TRUE(std::filesystem::exists(config)) << "taken for a third file of prompts";
+  // The first of two further words is the configuration, the second nothing.
+  for (const char* option : {"--set", "--tasks", "--methods"}) {
+    EXPECT_EQ(parse({"evaluate", option, "a.b=c", "c.toml", "d.toml"}).exit_code, ExitCode::usage)
+        << option;
+  }
+}
+
 TEST(CommandLine, MistakesAreUsageErrors) {
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {},
@@ -90,6 +108,43 @@ TEST(CommandLine, AskingForHelpIsNoMistake) {
     EXPECT_FALSE(parsed.line.has_value());
     EXPECT_EQ(parsed.exit_code, ExitCode::ok);
   }
+}
+
+TEST(CommandLine, VersionNamesTheBuildAndItsLibraries) {
+  ::testing::internal::CaptureStdout();
+  parse({"--version"});
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(
+      text, ::testing::MatchesRegex("jforge [0-9.]+ \\(commit (unknown|[0-9a-f]+(\\+changes)?)\\)\n"
+                                    "compiler: .+\nMPI: .+\nHDF5: [0-9.]+\nCUDA: .+\n"));
+}
+
+std::string refusal(const std::vector<std::string>& words) {
+  ::testing::internal::CaptureStderr();
+  const Parsed parsed = parse(words);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(parsed.line.has_value());
+  EXPECT_EQ(parsed.exit_code, ExitCode::usage);
+  EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+  return text;
+}
+
+TEST(CommandLine, AMistypedWordIsNamedWithWhatMayBeMeant) {
+  EXPECT_EQ(refusal({}), "jforge: a command is missing; jforge --help lists them\n");
+  EXPECT_EQ(refusal({"evalute", "--model", "m"}),
+            "jforge: jforge has no command evalute; did you mean evaluate? (jforge --help lists "
+            "them)\n");
+  EXPECT_EQ(refusal({"frobnicate"}),
+            "jforge: jforge has no command frobnicate (jforge --help lists them)\n");
+  EXPECT_EQ(refusal({"--frob"}),
+            "jforge: jforge has no option --frob; jforge --help lists commands and options\n");
+  EXPECT_EQ(refusal({"probe", "logit"}),
+            "jforge: jforge probe has no command logit; did you mean logits? (jforge probe --help "
+            "lists them)\n");
+  EXPECT_EQ(refusal({"probe"}), "jforge: a command is missing; jforge probe --help lists them\n");
+  EXPECT_EQ(refusal({"run", "c.toml", "--resme", "auto"}),
+            "jforge: run has no option --resme; did you mean --resume? (--help behind the command "
+            "lists its options)\n");
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST(Field, EnumerationsListTheirNames) {
   Colour colour = Colour::red;
   FieldList list;
   list.in("paint");
-  list.add_enum("colour", colour, FieldKind::identity, kColours);
+  list.add_enum("colour", colour, FieldKind::identity, kColours, "");
   const std::vector<ConfigField> fields = list.take();
   ASSERT_EQ(fields.size(), 1U);
   EXPECT_EQ(fields[0].path(), "paint.colour");

@@ -50,8 +50,8 @@ TEST(JobFields, OtherValuesRoundTrip) {
   JobConfig config =
       small_job({"run.seed=7", "model.export_as=float32", "prompts.keep_if=[\"score >= 1.0\"]",
                  "prompts.order_by=-/a!/b", "prompts.sample=random", "prompts.limit=9",
-                 "generate.store_states=all", "rounds.0.schedule=reverse", "rounds.0.mask=window",
-                 "rounds.0.learning_rate=1e-5", "train.reduction=paper", "train.beta2=0.999",
+                 "generate.store_states=all", "rounds.1.schedule=reverse", "rounds.1.mask=window",
+                 "rounds.1.learning_rate=1e-5", "train.reduction=paper", "train.beta2=0.999",
                  "train.kept=all", "train.compat=paper", "evaluate.tasks=[\"gsm8k\"]",
                  "evaluate.block_size=9", "sweep.block_size=[4, 8]", "sweep.include_ar=false"});
   const std::string text = write_toml(job_fields(config));
@@ -94,7 +94,7 @@ TEST(JobFields, UnknownKeysAndWrongTypesAreRefusedByName) {
     EXPECT_THAT(error.what(), HasSubstr("did you mean train.learning_rate?"));
     EXPECT_EQ(error.code(), ExitCode::usage);
   }
-  EXPECT_THROW(static_cast<void>(small_job({"rounds.0.mask=blurred"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(small_job({"rounds.1.mask=blurred"})), ConfigError);
   EXPECT_THROW(static_cast<void>(small_job({"generate.batch_prompts=many"})), ConfigError);
   EXPECT_THROW(static_cast<void>(small_job({"run.seed=-1"})), ConfigError);
 }
@@ -104,7 +104,7 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   const auto identity = identity_values(job_fields(config));
   for (const char* const key :
        {"run.seed", "prompts.keep_if", "prompts.limit", "generate.max_new_tokens",
-        "rounds.0.block_size", "rounds.0.steps", "train.learning_rate", "train.batch_samples",
+        "rounds.1.block_size", "rounds.1.steps", "train.learning_rate", "train.batch_samples",
         "train.ar_weight", "train.compat"}) {
     EXPECT_TRUE(identity.contains(key)) << key;
   }
@@ -140,10 +140,10 @@ TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
   }
   EXPECT_THAT(refusal({"prompts.files=[]"}), HasSubstr("prompts.files"));
   EXPECT_THAT(refusal({"run.hang_limit_seconds=1"}), HasSubstr("run.hang_limit_seconds"));
-  EXPECT_THAT(refusal({"rounds.0.epochs=1.0"}),
+  EXPECT_THAT(refusal({"rounds.1.epochs=1.0"}),
               AllOf(HasSubstr("[[rounds]] number 1"), HasSubstr("epochs or steps")));
-  EXPECT_THAT(refusal({"rounds.0.block_size=0"}), HasSubstr("block_size"));
-  EXPECT_THAT(refusal({"rounds.0.steps=0"}), HasSubstr("positive"));
+  EXPECT_THAT(refusal({"rounds.1.block_size=0"}), HasSubstr("block_size"));
+  EXPECT_THAT(refusal({"rounds.1.steps=0"}), HasSubstr("positive"));
   EXPECT_THAT(refusal({"generate.max_new_tokens=0"}), HasSubstr("generate.max_new_tokens"));
   EXPECT_THAT(refusal({"train.zero_stage=3"}), HasSubstr("zero_stage"));
   EXPECT_THAT(refusal({"evaluate.tasks=[\"no_such_task\"]", "evaluate.data=x"}),
@@ -187,14 +187,14 @@ TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
   EXPECT_THAT(refusal({"train.compat=repo", "train.ar_weight=3.0"}),
               AllOf(HasSubstr("train.ar_weight = 3.0"),
                     HasSubstr("train.compat = " + toml_quoted("repo")), HasSubstr("10.0")));
-  EXPECT_THAT(refusal({"train.compat=paper", "rounds.0.endpoint=inclusive"}),
-              HasSubstr("rounds.0.endpoint"));
+  EXPECT_THAT(refusal({"train.compat=paper", "rounds.1.endpoint=inclusive"}),
+              HasSubstr("rounds.1.endpoint"));
   EXPECT_EQ(refusal({"train.compat=repo", "train.ar_weight=10"}), "accepted");
   EXPECT_EQ(refusal({"train.compat=none", "train.ar_weight=3.0"}), "accepted");
 }
 
 TEST(JobFields, ARoundMayHaveItsOwnRate) {
-  const JobConfig config = small_job({"rounds.0.learning_rate=1e-5", "rounds.0.mask=clean"});
+  const JobConfig config = small_job({"rounds.1.learning_rate=1e-5", "rounds.1.mask=clean"});
   EXPECT_EQ(config.train_config(1).learning_rate, 1e-5);
   EXPECT_EQ(config.train_config(1).mask, MaskKind::clean);
   EXPECT_EQ(small_job().train_config(1).learning_rate, TrainConfig{}.learning_rate);

@@ -17,9 +17,9 @@
 namespace jforge {
 namespace {
 
+using test::plan_model;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::plan_model;
 
 JobConfig job() {
   JobConfig config;
@@ -86,13 +86,53 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
           HasSubstr("lower generate.batch_prompts (now 4)")));
 }
 
+class DescribePlan : public ::testing::Test {
+ protected:
+  DescribePlan() {
+    std::ofstream(root_.path() / "config.json")
+        << R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+               "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
+               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+               "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0})";
+    config_.model.source = root_.path();
+    config_.run.directory = root_.path() / "run";
+    config_.rounds[0].steps = 10;
+    config_.rounds[1].steps = 20;
+  }
+  [[nodiscard]] std::string plan() const {
+    return describe_plan(config_, 1, Device::cpu, {1e9, 1e9});
+  }
+  test::TemporaryDirectory root_;
+  JobConfig config_ = job();
+};
+
+TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
+  const std::string text = plan();
+  EXPECT_THAT(text, AllOf(HasSubstr("60 prompts generated, 60 samples consumed in 10 steps of 6"),
+                          HasSubstr("120 prompts generated, 120 samples consumed in 20 steps of 6"),
+                          HasSubstr("at least 1 lease of at most"),
+                          HasSubstr("time, estimated, all rounds")));
+}
+
+TEST_F(DescribePlan, EpochsAreCountedPerThousandPromptsUntilTheirNumberIsKnown) {
+  config_.rounds[1].steps.reset();
+  config_.rounds[1].epochs = 1;
+  EXPECT_THAT(plan(),
+              AllOf(HasSubstr("figures for each 1000 prompts"),
+                    HasSubstr("996 prompts generated, 996 samples consumed in 166 steps of 6"),
+                    ::testing::Not(HasSubstr("all rounds"))));
+  config_.prompts.limit = 12;
+  EXPECT_THAT(plan(), AllOf(HasSubstr("12 samples consumed in 2 steps of 6"),
+                            HasSubstr("time, estimated, all rounds")));
+}
+
 class AvailableMemory : public ::testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) {
     std::filesystem::create_directories((root_.path() / path).parent_path());
     std::ofstream(root_.path() / path) << text;
   }
-  testing::TemporaryDirectory root_;
+  test::TemporaryDirectory root_;
 };
 
 TEST_F(AvailableMemory, IsTheKernelsFigureWithoutALimit) {

@@ -4,7 +4,7 @@
 
 #include "model/transformer/transformer_config.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 inline TransformerConfig plan_model() {
   TransformerConfig config;
@@ -18,4 +18,4 @@ inline TransformerConfig plan_model() {
   return config;
 }
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

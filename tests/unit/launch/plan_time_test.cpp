@@ -7,7 +7,7 @@
 namespace jforge {
 namespace {
 
-using testing::plan_model;
+using test::plan_model;
 
 RoundWork work() {
   RoundWork round;

@@ -8,10 +8,13 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace jforge {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::internal::CaptureStderr;
 using ::testing::internal::GetCapturedStderr;
@@ -40,22 +43,22 @@ StepMetrics step(std::int64_t number) {
 // Captured standard error is a file, so this is the form of a pipe or a Slurm log.
 TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
   CaptureStderr();
-  ProgressDisplay display(1000);
+  ProgressDisplay display({}, 1000);
   display.begin("train round 1");
   display.step(step(1), 3);
   display.step(step(2), 3);
   display.step(step(3), 3);
   display.end();
   const std::string text = GetCapturedStderr();
-  EXPECT_THAT(text,
-              HasSubstr("train round 1: step 3/3, loss 1.5000 (consistency 0.5000, AR 0.1000)"));
+  EXPECT_THAT(text, AllOf(HasSubstr("train round 1: 3/3 steps, ETA 0 s, "),
+                          HasSubstr("loss 1.5000 (consistency 0.5000, AR 0.1000)")));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
 TEST(ProgressDisplay, ShowsEveryStepWhenTheIntervalIsOver) {
   CaptureStderr();
-  ProgressDisplay display(0);
+  ProgressDisplay display({}, 0);
   display.begin("train round 1");
   for (std::int64_t number = 1; number <= 3; ++number) {
     display.step(step(number), 3);
@@ -67,67 +70,127 @@ TEST(ProgressDisplay, ShowsEveryStepWhenTheIntervalIsOver) {
 
 TEST(ProgressDisplay, GenerationShowsPromptsAndTokensPerForward) {
   CaptureStderr();
-  ProgressDisplay display(0);
+  ProgressDisplay display({}, 0);
   display.begin("generate round 2");
-  display.generation({0, 0, 0, 0});  // no round is open: nothing to show
-  display.generation({5, 10, 300, 200});
+  display.generation({}, 100);  // no round is open: nothing to show
+  display.generation({5, 10, 305, 200, 450, 300}, 100);
   const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("generate round 2: 5/10 prompts"));
-  EXPECT_THAT(text, HasSubstr("TPF 1.50"));
+  EXPECT_THAT(text, HasSubstr("block TPF 1.50"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
 }
 
-TEST(ProgressDisplay, GenerationShowsLifeBeforeTheFirstLeaseIsCommitted) {
+TEST(ProgressDisplay, GenerationShowsTokensAndTimeLeftBeforeTheFirstLeaseIsCommitted) {
   CaptureStderr();
-  ProgressDisplay display(0);
+  ProgressDisplay display({}, 0);
   display.begin("generate round 1");
-  display.generation({0, 10, 0, 0});
-  EXPECT_EQ(GetCapturedStderr(),
-            "generate round 1: 0/10 prompts, the first leases are being decoded since 0 s\n");
+  display.generation({0, 10, 0, 0, 0, 0}, 100);
+  display.generation({0, 10, 0, 0, 100, 40}, 100);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  display.generation({0, 10, 0, 0, 300, 120}, 100);
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("generate round 1: 0/10 prompts, no token yet since 0 s\n"));
+  EXPECT_THAT(text,
+              ContainsRegex("0/10 prompts, ETA at most [0-9]+ s, [0-9]+ tokens/s, 300 tokens, "
+                            "block TPF 2.50\n"));
+}
+
+// The mean of the committed answers is 100 tokens: 1000 in all, of which 300 are made.
+TEST(ProgressDisplay, TheTimeLeftIsWhatTheCommittedAnswersSay) {
+  CaptureStderr();
+  std::vector<PhaseProgress> published;
+  ProgressDisplay display([&](const PhaseProgress& progress) { published.push_back(progress); }, 0);
+  display.begin("generate round 1");
+  while (published.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    display.generation({1, 10, 100, 50, 300, 150}, 1000);
+  }
+  static_cast<void>(GetCapturedStderr());
+  const PhaseProgress& last = published.back();
+  EXPECT_EQ(last.phase, "generate round 1");
+  EXPECT_EQ(last.step, 1);
+  EXPECT_EQ(last.total, 10);
+  EXPECT_FALSE(last.eta_is_bound);
+  ASSERT_TRUE(last.eta_seconds && last.tokens_per_second);
+  EXPECT_NEAR(*last.eta_seconds * *last.tokens_per_second, 700, 1e-6);
+}
+
+TEST(ProgressDisplay, WhatIsPublishedIsBoundedButTheLastComesAlways) {
+  CaptureStderr();
+  std::vector<std::int64_t> steps;
+  ProgressDisplay display([&](const PhaseProgress& progress) { steps.push_back(progress.step); },
+                          0);
+  display.begin("train round 1");
+  for (std::int64_t number = 1; number <= 200; ++number) {
+    display.step(step(number), 200);
+  }
+  static_cast<void>(GetCapturedStderr());
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(steps.back(), 200);
+  EXPECT_LT(steps.size(), 100U);
+}
+
+TEST(BarLine, StaysWithinTheTerminal) {
+  const PhaseProgress progress{.phase = "train round 1",
+                               .unit = "steps",
+                               .step = 30,
+                               .total = 120,
+                               .eta_seconds = 200,
+                               .detail = "loss 1.2345"};
+  const std::string text = "30/120 steps, ETA 3 min 20 s, loss 1.2345";
+  EXPECT_EQ(bar_line(progress, 200), "train round 1 [######..................] " + text);
+  EXPECT_EQ(bar_line(progress, 60), "train round 1: " + text) << "the bar goes first";
+  EXPECT_EQ(bar_line(progress, 41), "train round 1: 30/120 steps, ETA 3 min 2");
+  for (int columns = 1; columns < 100; ++columns) {
+    EXPECT_LT(bar_line(progress, columns).size(), static_cast<std::size_t>(std::max(columns, 2)));
+  }
 }
 
 // The last prompts are committed by any rank, and rank 0 may be told of it several times.
 TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
   CaptureStderr();
-  ProgressDisplay display(1000);
+  ProgressDisplay display({}, 1000);
   display.begin("generate round 1");
-  display.generation({5, 10, 300, 200});
-  display.generation({10, 10, 600, 400});
-  display.generation({10, 10, 600, 400});
+  display.generation({5, 10, 305, 200, 400, 300}, 100);
+  display.generation({10, 10, 610, 400, 600, 400}, 100);
+  display.generation({10, 10, 610, 400, 600, 400}, 100);
   display.end();
   display.begin("generate round 2");
-  display.generation({4, 4, 60, 40});
+  display.generation({4, 4, 64, 40, 60, 40}, 100);
   const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("generate round 1: 10/10 prompts"));
-  EXPECT_THAT(text, HasSubstr("TPF 1.50, ETA 0 s\n"));
+  EXPECT_THAT(text, HasSubstr("10/10 prompts, ETA 0 s, "));
+  EXPECT_THAT(text, HasSubstr("block TPF 1.50\n"));
   EXPECT_THAT(text, HasSubstr("generate round 2: 4/4 prompts"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 
 TEST(ProgressDisplay, ImportShowsWhatIsReadThenWhatIsTokenised) {
   CaptureStderr();
-  ProgressDisplay display(0);
+  ProgressDisplay display({}, 0);
   display.begin("import");
   display.import({.records = 1200, .bytes = 5'250'000, .encoded = 0, .candidates = 0});
   display.import({.records = 2000, .bytes = 9'000'000, .encoded = 4096, .candidates = 10000});
   const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("import: 1200 records, 5.2 MB read, "));
   EXPECT_THAT(text, HasSubstr(" MB/s\n"));
-  EXPECT_THAT(text, HasSubstr("2000 records, 9.0 MB read; 4096/10000 prompts tokenised\n"));
+  EXPECT_THAT(text,
+              ContainsRegex("import: 4096/10000 prompts tokenised, ETA [0-9]+ s, 2000 records, "
+                            "9.0 MB read\n"));
 }
 
 TEST(ProgressDisplay, EvaluationShowsTokensPerSecondAndTimeLeftAndEndsOnce) {
   CaptureStderr();
-  ProgressDisplay display(1000);
+  ProgressDisplay display({}, 1000);
   display.begin("evaluate final");
   const auto progress = [](std::string task, std::int64_t done, std::int64_t tokens) {
-    return EvaluationProgress{.task = std::move(task),
-                              .method = "jacobi",
-                              .samples_done = done,
-                              .samples_total = 3,
-                              .samples_here = done,
-                              .tokens = tokens,
-                              .forwards = tokens / 2};
+    return EvaluationProgress{
+        .task = std::move(task),
+        .method = "jacobi",
+        .samples_done = done,
+        .samples_total = 3,
+        .samples_here = done,
+        .cost = {.sequences = 2, .tokens = tokens, .forwards = tokens / 2 - 1}};
   };
   display.evaluation(progress("gsm8k", 1, 40));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -135,16 +198,16 @@ TEST(ProgressDisplay, EvaluationShowsTokensPerSecondAndTimeLeftAndEndsOnce) {
   display.evaluation(progress("math", 3, 100));
   display.evaluation(progress("math", 3, 100));
   const std::string text = GetCapturedStderr();
-  EXPECT_THAT(text, testing::MatchesRegex("evaluate final: math jacobi: 3/3 samples, [0-9]+ "
-                                          "tokens/s on this rank, TPF 2.00, ETA 0 s\n"));
-  const double rate = std::stod(text.substr(text.find("samples, ") + 9));
+  EXPECT_THAT(text, testing::MatchesRegex("evaluate final: 3/3 samples, ETA 0 s, math jacobi: "
+                                          "[0-9]+ tokens/s on this rank, TPF 2.00\n"));
+  const double rate = std::stod(text.substr(text.find("jacobi: ") + 8));
   EXPECT_GT(rate, 0);
   EXPECT_LE(rate, 140 / 0.02) << "140 tokens in 20 ms or more";
 }
 
 TEST(ProgressDisplay, StragglersAreNamed) {
   CaptureStderr();
-  ProgressDisplay display(0);
+  ProgressDisplay display({}, 0);
   display.begin("train round 1");
   StepMetrics metrics = step(1);
   metrics.slowest_rank = 3;

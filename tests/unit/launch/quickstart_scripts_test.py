@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The quickstart's generators: equal input gives equal files, the three sets are disjoint, the sums are right.
+"""The quickstart's generators: equal input gives equal files, the sets are disjoint, the sums are right.
 
 Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 """
@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 QUICKSTART = SOURCE / "launch" / "quickstart"
+PARTS = ("train", "prompts", "validation", "test")
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 
 
@@ -32,20 +34,24 @@ class ScriptTest(unittest.TestCase):
 
     def script(self, name, *words, expect=0):
         result = subprocess.run([sys.executable, "-B", QUICKSTART / name, *map(str, words)], check=False,
-                                capture_output=True, text=True, timeout=120)
+                                capture_output=True, text=True, timeout=280)
         if expect == 0:
             self.assertEqual(0, result.returncode, result.stderr)
         else:
             self.assertNotEqual(0, result.returncode, result.stdout)
         return result
 
-    def problems(self, name, train=300, prompts=200, test=200, seed=7):
+    def problems(self, name, train=300, prompts=200, validation=200, test=200, seed=7):
         """A folder of generated problems, made once for each name."""
         folder = self.root / name
         if not folder.exists():
-            self.script("make_word_problems.py", "--out", folder, "--train", train, "--prompts", prompts, "--test",
-                        test, "--seed", seed)
+            self.script("make_word_problems.py", "--out", folder, "--train", train, "--prompts", prompts,
+                        "--validation", validation, "--test", test, "--seed", seed)
         return folder
+
+    def bundled(self):
+        """All sets as launch/quickstart/reproduce.sh makes them."""
+        return self.problems("bundled", train=120000, prompts=6000, validation=1000, test=1000)
 
     @staticmethod
     def read(path):
@@ -56,30 +62,69 @@ class ScriptTest(unittest.TestCase):
 class WordProblems(ScriptTest):
     def test_equal_arguments_give_equal_bytes(self):
         first, second, other = self.problems("a"), self.problems("b"), self.problems("other", seed=8)
-        for part in ("train", "prompts", "test"):
+        for part in PARTS:
             name = f"{part}.jsonl.gz"
             self.assertEqual((first / name).read_bytes(), (second / name).read_bytes(), part)
             self.assertNotEqual((first / name).read_bytes(), (other / name).read_bytes(), part)
 
-    def test_a_larger_training_set_keeps_the_other_two(self):
-        small, large = self.problems("a"), self.problems("large", train=900)
-        for part in ("prompts", "test"):
-            self.assertEqual((small / f"{part}.jsonl.gz").read_bytes(), (large / f"{part}.jsonl.gz").read_bytes())
+    def test_a_larger_set_begins_with_the_smaller_and_keeps_the_others(self):
+        small, large = self.problems("a"), self.problems("large", train=900, prompts=250)
+        for part in PARTS:
+            wanted = self.read(small / f"{part}.jsonl.gz")
+            self.assertEqual(wanted, self.read(large / f"{part}.jsonl.gz")[:len(wanted)], part)
         self.assertEqual(900, len(self.read(large / "train.jsonl.gz")))
 
     def test_no_question_is_drawn_twice_and_none_is_part_of_another_set(self):
         folder = self.problems("a")
-        parts = {part: [problem["question"] for problem in self.read(folder / f"{part}.jsonl.gz")]
-                 for part in ("train", "prompts", "test")}
+        parts = {part: [problem["question"] for problem in self.read(folder / f"{part}.jsonl.gz")] for part in PARTS}
         questions = [question for part in parts.values() for question in part]
         self.assertEqual(len(questions), len(set(questions)))
         training_text = "\n".join(parts["train"] + parts["prompts"])
-        for question in parts["test"]:
+        for question in parts["test"] + parts["validation"]:
             self.assertNotIn(question, training_text)
+
+    def test_no_answer_of_a_test_or_validation_problem_stands_in_training(self):
+        """With so many training problems that answers would repeat if nothing kept them apart."""
+        folder = self.bundled()
+        answers = {part: {problem["answer"] for problem in self.read(folder / f"{part}.jsonl.gz")[:20000]}
+                   for part in PARTS}
+        self.assertFalse(answers["test"] & answers["validation"])
+        training_text = "\n".join(sorted(answers["train"] | answers["prompts"]))
+        for part in ("test", "validation"):
+            self.assertGreater(len(answers[part]), 800, "too few different answers to mean anything")
+            for answer in answers[part]:
+                self.assertNotIn(answer, training_text, part)
+
+    def test_what_the_bundled_test_set_shares_with_the_base_models_training(self):
+        """The figures that the README and the study name, on the bundled files themselves."""
+        result = self.script("measure_overlap.py", "--train", self.bundled() / "train.jsonl.gz", "--train",
+                             QUICKSTART / "prompts.jsonl.gz", "--test", QUICKSTART / "word_problems/test.jsonl.gz")
+        self.assertEqual(
+            "- test questions whose shape is that of a training question: 100.0 %; verbatim in a training question: "
+            "0.0 %\n"
+            "- test answers whose shape is that of a training answer: 100.0 %; verbatim in a training answer: 0.0 %\n",
+            result.stdout)
+
+    def test_overlap_is_counted(self):
+        def problem(question, answer):
+            return {"question": question, "answer": answer}
+
+        train = [problem("Tom has 3 pens. How many?", "Tom has 3 pens.\n#### 3"),
+                 problem("So: How many cups has Ben?", "So Ben has 12 cups.\n#### 12")]
+        test = [problem("Anna has 14 books. How many?", "Anna has 14 books.\n#### 14"),  # shapes alone
+                problem("How many cups has Ben?", "Ben has 12 cups.\n#### 12"),  # within longer texts
+                problem("Why?", "Because.\n#### 1")]
+        for name, problems in (("train", train), ("test", test)):
+            with gzip.open(self.root / f"overlap-{name}.jsonl.gz", "wt", encoding="utf-8") as stream:
+                stream.writelines(json.dumps(one) + "\n" for one in problems)
+        out = self.script("measure_overlap.py", "--train", self.root / "overlap-train.jsonl.gz", "--test",
+                          self.root / "overlap-test.jsonl.gz").stdout
+        self.assertIn("training question: 33.3 %; verbatim in a training question: 33.3 %", out)
+        self.assertIn("training answer: 66.7 %; verbatim in a training answer: 33.3 %", out)
 
     def test_every_step_of_every_answer_is_right(self):
         folder = self.problems("a")
-        for part in ("train", "prompts", "test"):
+        for part in PARTS:
             for problem in self.read(folder / f"{part}.jsonl.gz"):
                 body, _, final = problem["answer"].rpartition("\n#### ")
                 steps = STEP.findall(body)
@@ -101,10 +146,13 @@ class WordProblems(ScriptTest):
             self.assertLessEqual({left, right}, given, problem)
 
     def test_the_committed_sets_are_what_the_script_writes(self):
-        folder = self.problems("committed", train=0, prompts=6000, test=1000)
-        for part in ("prompts", "test"):
-            self.assertEqual(self.read(QUICKSTART / f"{part}.jsonl.gz"), self.read(folder / f"{part}.jsonl.gz"), part)
-        self.assertFalse((folder / "train.jsonl.gz").exists(), "a size of 0 leaves a file out")
+        folder = self.bundled()
+        for part, committed in (("prompts", "prompts.jsonl.gz"), ("test", "word_problems/test.jsonl.gz")):
+            self.assertEqual(self.read(QUICKSTART / committed), self.read(folder / f"{part}.jsonl.gz"), part)
+
+    def test_a_size_of_0_leaves_a_file_out(self):
+        folder = self.problems("no-train", train=0, prompts=10, validation=0, test=10)
+        self.assertEqual({"prompts.jsonl.gz", "test.jsonl.gz"}, {path.name for path in folder.iterdir()})
 
     def test_bad_sizes_are_refused(self):
         self.script("make_word_problems.py", "--out", self.root / "none", "--train", -1, expect=2)
@@ -157,6 +205,84 @@ class Tokenizer(ScriptTest):
         result = self.script("make_tokenizer.py", "--data", self.problems("a") / "test.jsonl.gz", "--out",
                              self.root / "bad", "--vocab-size", 100, expect=2)
         self.assertIn("--vocab-size", result.stderr)
+
+
+class Study(ScriptTest):
+    def test_the_readme_shows_the_table_of_all_arms(self):
+        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
+        table = re.search(r"^\| model .*?\n\n", page, re.MULTILINE | re.DOTALL).group(0)
+        for arm in ("base", "Jacobi Forcing", "SFT", "CLLM*"):
+            self.assertIn(f"| {arm}", table)
+        self.assertIn(table, (SOURCE / "README.md").read_text(encoding="utf-8"),
+                      "copy the first table of results/reference/study.md into the README")
+
+    def picture(self, page):
+        """What study_picture.py makes of a page's text, and how it ended."""
+        path = self.root / "page.md"
+        path.write_text(page, encoding="utf-8")
+        return subprocess.run([sys.executable, "-B", SOURCE / "tests/benchmarks/study_picture.py", path], check=False,
+                              capture_output=True, text=True, encoding="utf-8", timeout=60)
+
+    def test_the_readmes_picture_is_of_the_pages_table(self):
+        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
+        made = self.picture(page)
+        self.assertEqual((0, ""), (made.returncode, made.stderr))
+        self.assertEqual((SOURCE / "results/reference/study_tpf.svg").read_text(encoding="utf-8"), made.stdout,
+                         "make it anew: tests/benchmarks/study_picture.py results/reference/study.md > "
+                         "results/reference/study_tpf.svg")
+        shown = "](results/reference/study_tpf.svg)" in (SOURCE / "README.md").read_text(encoding="utf-8")
+        self.assertTrue(shown, "the README shows no results/reference/study_tpf.svg")
+        xml.etree.ElementTree.fromstring(made.stdout)
+        table = re.search(r"^\| base .*?\n\n", page, re.MULTILINE | re.DOTALL).group(0).strip()
+        rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+        self.assertEqual(4, len(rows))
+        bars = re.findall(r'<rect x="\d+" y="\d+" width="([\d.]+)"', made.stdout)
+        for row, bar in zip(rows, bars, strict=True):
+            for shown in (row[0], row[1], row[3]):
+                self.assertIn(f">{shown}</text>", made.stdout)
+            self.assertAlmostEqual(float(row[3]) / float(rows[0][3]), float(bar) / float(bars[0]), delta=0.01)
+
+    def test_a_page_without_its_table_has_no_picture(self):
+        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
+        for pattern, instead in ((r"^\| model .*$", "| arm |"), (r"[\d,]+ test problems", "some problems"),
+                                 (r"^\| base .*$", "| base | ? |")):
+            broken = re.sub(pattern, instead, page, flags=re.MULTILINE)
+            self.assertNotEqual(page, broken)
+            self.assertNotEqual(0, self.picture(broken).returncode)
+
+    def test_the_page_is_made_of_the_runs(self):
+        """On made-up runs: every arm's figures stand in the first table, and unequal base models are refused."""
+        def figures(accuracy, tpf):
+            return {"accuracy": accuracy, "accuracy_low": accuracy - 0.01, "accuracy_high": accuracy + 0.005,
+                    "tpf": tpf, "tpf_low": tpf - 0.1, "tpf_high": tpf + 0.1, "scorer": "word_problems/number/extract-2",
+                    "n": 1000, "block_size": 16}
+
+        words = []
+        for name, tpf in (("jacobi-forcing", 4.5), ("sft", 1.25), ("cllm", 4.75)):
+            run = self.root / name
+            (run / "evaluation").mkdir(parents=True)
+            models = {"base": figures(0.99, 1.125), "final": figures(0.98, tpf)}
+            summary = {"models": {model: {"word_problems": {"jacobi": one}} for model, one in models.items()}}
+            (run / "evaluation/summary.json").write_text(json.dumps(summary), encoding="utf-8")
+            (run / "report.md").write_text("# r\n\n## Accuracy and speed\n\n### t\n\n| model | tokens/s |\n|---|---|\n"
+                                           f"| final | {tpf} |\n\nTPF is a ratio.\n\n## Training\n\n| x |\n", encoding="utf-8")
+            words += ["--arm", name, run, "300", "none"]
+        page = SOURCE / "tests/benchmarks/study_page.py"
+        command = [sys.executable, "-B", page, *map(str, words), "--overlap", "- overlap 0 %", "--masks", "- masks 93 %"]
+        out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SOURCE, timeout=60).stdout
+        for part in ("| base                                | 99.0 %   | 98.0–99.5 %   | 1.12 | 1.02–1.23     |",
+                     "| Jacobi Forcing                      | 98.0 %   | 97.0–98.5 %   | 4.50 | 4.40–4.60     |",
+                     "| CLLM* ", "- overlap 0 %\n- masks 93 %\n", "| final | 1.25 |", "37 % of the test answers"):
+            self.assertIn(part, out)
+        self.assertNotIn("| x |", out)
+        picture = self.picture(out).stdout
+        for shown in ("1,000 test problems, block size 16", ">4.50<", ">98.0 %<"):
+            self.assertIn(shown, picture)
+        changed = self.root / "sft/evaluation/summary.json"
+        changed.write_text(changed.read_text(encoding="utf-8").replace("0.99", "0.5"), encoding="utf-8")
+        result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=SOURCE, timeout=60)
+        self.assertNotEqual(0, result.returncode)
+        self.assertIn("different base models", result.stderr)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 
 import os
 import pathlib
+import pty
 import re
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 SETUP = SOURCE / "launch" / "scripts" / "setup.sh"
-PACKAGES = re.search(r"^packages=\((.*?)\)", SETUP.read_text(encoding="utf-8"), re.M | re.S)[1].split()
+PACKAGES, TEST_PACKAGES, ALL_TEST_PACKAGES = (
+    re.search(rf"^{name}=\((.*?)\)", SETUP.read_text(encoding="utf-8"), re.M | re.S)[1].split()
+    for name in ("packages", "test_packages", "all_test_packages"))
 
 
 class SetupScripts(unittest.TestCase):
@@ -83,9 +86,31 @@ class SetupScripts(unittest.TestCase):
         self.assertIn("apt-get install -y --no-install-recommends cmake", result.stderr)
 
     def test_every_package_is_asked_for_once(self):
-        self.assertEqual(len(PACKAGES), len(set(PACKAGES)))
-        self.machine(missing=PACKAGES)
-        self.assertIn(" ".join(PACKAGES), self.run_script(SETUP).stdout)
+        tested = PACKAGES + TEST_PACKAGES
+        everything = tested + ALL_TEST_PACKAGES
+        self.assertEqual(len(everything), len(set(everything)))
+        self.machine(missing=everything)
+        self.assertIn(f"Packages to install: {' '.join(PACKAGES)}\n", self.run_script(SETUP).stdout)
+        self.assertIn(f"Packages to install: {' '.join(tested)}\n", self.run_script(SETUP, "--tests").stdout)
+        self.assertIn(f"Packages to install: {' '.join(everything)}\n", self.run_script(SETUP, "--all-tests").stdout)
+
+    def test_who_builds_no_tests_needs_none_of_their_libraries(self):
+        self.machine(missing=TEST_PACKAGES)
+        self.assertEqual(0, self.run_script(SETUP).returncode)
+        result = self.run_script(SOURCE / "launch" / "test.sh")
+        self.assertEqual(4, result.returncode)
+        self.assertIn(" ".join(TEST_PACKAGES) + "'", result.stdout)
+        self.machine(missing=ALL_TEST_PACKAGES)
+        result = self.run_script(SOURCE / "launch" / "test.sh", "--all")
+        self.assertEqual(4, result.returncode)
+        self.assertIn(" ".join(ALL_TEST_PACKAGES) + "'", result.stdout)
+
+    def test_slurm_is_asked_for_by_the_cluster_tests_alone(self):
+        self.machine(missing=("slurmctld", "munge"))
+        self.assertEqual(0, self.run_script(SETUP, "--tests").returncode)
+        result = self.run_script(SETUP, "--cluster-tests")
+        self.assertEqual(4, result.returncode)
+        self.assertIn("Packages to install: slurmctld munge\n", result.stdout)
 
     def test_an_unknown_option_is_exit_2(self):
         self.machine()
@@ -126,6 +151,40 @@ class SetupScripts(unittest.TestCase):
         self.assertIn("threads=5 policy=passive", self.mpi_environment(OMP_NUM_THREADS="5").stdout)
         self.fake("nproc", "echo 1")
         self.assertIn("threads=1 policy=passive", self.mpi_environment().stdout)
+
+    def interrupt(self, mpirun, times):
+        """Ctrl-C, `times` times, on a terminal that runs local_mpirun.sh; returns its exit code and what was shown."""
+        self.machine()
+        self.fake("mpirun", f"trap 'echo asked to stop; {mpirun}' USR2\ntrap 'echo ended; exit 143' TERM\n"
+                            "trap 'echo interrupted; exit 1' INT\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
+        os.unlink(self.root / "sleep")
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ["PATH"] = f"{self.root}:{os.environ['PATH']}"
+            os.execv("/bin/bash", ["bash", str(SOURCE / "launch/scripts/local_mpirun.sh"), "-n", "2", "program"])
+        shown = ""
+        expected = ["up", "asked to stop", "ended"][:times + 1]
+        sent = 0
+        while True:
+            try:
+                shown += os.read(terminal, 1000).decode()
+            except OSError:  # Linux' way to say that the other side is closed.
+                break
+            if sent < times and expected[sent] in shown:
+                os.write(terminal, b"\x03")
+                sent += 1
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+
+    def test_ctrl_c_stops_at_the_next_boundary(self):
+        code, shown = self.interrupt("exit 75", 1)
+        self.assertEqual(75, code, shown)
+        self.assertIn("what is committed is safe", shown)
+        self.assertNotIn("interrupted", shown)
+
+    def test_a_second_ctrl_c_ends_at_once(self):
+        code, shown = self.interrupt(":", 2)
+        self.assertEqual(143, code, shown)
+        self.assertIn("ended", shown)
 
     def test_no_copies_between_processes_where_they_are_not_permitted(self):
         self.machine()

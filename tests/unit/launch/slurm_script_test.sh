@@ -5,8 +5,7 @@ set -uo pipefail
 source_dir=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/bin" "$work/launch" "$work/run"
-ln -s "$source_dir/launch/scripts" "$work/launch/scripts"
+mkdir -p "$work/bin" "$work/run"
 
 # mpirun: notes its arguments, then does what $work/behaviour says.
 cat >"$work/bin/mpirun" <<'SCRIPT'
@@ -15,9 +14,13 @@ printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
 source "$WORK/behaviour"
 SCRIPT
+# scontrol: notes a requeue; of the job it knows $END_TIME and, as Slurm does, where its script lies.
 cat >"$work/bin/scontrol" <<'SCRIPT'
 #!/usr/bin/env bash
-echo "$@" >>"$WORK/scontrol_calls"
+case "$1" in
+  requeue) echo "$@" >>"$WORK/scontrol_calls" ;;
+  show) printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   Command=%s some.toml run\n' "${END_TIME:-Unknown}" "$ORIGINAL" ;;
+esac
 SCRIPT
 printf '#!/bin/sh\n' >"$work/bin/jforge"
 chmod +x "$work"/bin/*
@@ -36,10 +39,12 @@ run_case() {
   local signals=${3:--} signal
   shift 3 2>/dev/null || shift $#
   rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready"
+  # Slurm runs a copy from its spool directory.
+  cp "$source_dir/launch/scripts/run_slurm.sbatch" "$work/slurm_script"
   # shellcheck disable=SC2086
-  env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_SUBMIT_DIR="$work" SLURM_JOB_ID=17 \
-    SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 "$@" \
-    bash "$source_dir/launch/scripts/run_slurm.sbatch" some.toml "$work/run" ${RESUME-} --set train.ar_weight=2.0 \
+  env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_JOB_ID=17 SLURM_JOB_NODELIST=n1 \
+    SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 ORIGINAL="$source_dir/launch/scripts/run_slurm.sbatch" "$@" \
+    bash "$work/slurm_script" some.toml "$work/run" ${RESUME-} --set train.ar_weight=2.0 \
     >"$work/log" 2>&1 &
   local script=$!
   if [ "$signals" != - ]; then
@@ -64,7 +69,7 @@ stops_when_warned='trap "say interrupted; exit 75" USR2; touch "$WORK/ready"; fo
 run_case "finished" 'say finished; exit 0'
 expect_code 0
 expect_not_requeued
-for argument in -n 4 OMP_NUM_THREADS slot:PE=3 odls_base_sigkill_timeout oob_tcp_keepalive_time "$work/bin/jforge" run \
+for argument in -n 4 OMP_NUM_THREADS slot:PE=3 oob_tcp_keepalive_time "$work/bin/jforge" run \
   some.toml "run.directory=\"$work/run\"" train.ar_weight=2.0; do
   grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "mpirun did not get $argument"
 done
@@ -116,9 +121,43 @@ for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume 
 done
 unset RESUME
 
-run_case "failed" 'say failed; exit 3'
-expect_code 3
+for failure in 2 3 5; do
+  run_case "failed with $failure, which would come again" "say failed; exit $failure"
+  expect_code $failure
+  expect_not_requeued
+done
+
+failures_noted=$work/run/logs/slurm-17.failed
+for failure in 4 70 137; do
+  rm -f "$failures_noted"
+  run_case "failed with $failure" "say failed; exit $failure"
+  expect_code 0
+  expect_requeued
+done
+run_case "failed again" 'say failed; exit 137' - SLURM_RESTART_COUNT=1
+expect_requeued
+run_case "failed a third time" 'say failed; exit 137' - SLURM_RESTART_COUNT=2
+expect_code 137
 expect_not_requeued
+run_case "failed once more, but after a checkpoint" \
+  'd=$WORK/run/checkpoints/$RANDOM$RANDOM; mkdir "$d"; touch "$d/manifest.json"; say failed; exit 137' - SLURM_RESTART_COUNT=3
+expect_code 0
+expect_requeued
+[ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "a checkpoint did not begin the count anew"
+run_case "another bound" 'say failed; exit 137' - JFORGE_MAX_FAILURES=2
+expect_code 137
+expect_not_requeued
+rm -f "$failures_noted"
+run_case "failed, restarted too often" 'say failed; exit 137' - SLURM_RESTART_COUNT=3 JFORGE_MAX_RESTARTS=3
+expect_code 137
+expect_not_requeued
+
+never_stops='trap "" USR2; trap "exit 1" INT; touch "$WORK/ready"; for _ in $(seq 300); do sleep 0.1; done; exit 0'
+run_case "warned, but no boundary comes before the time limit" "$never_stops" USR2 END_TIME="$(date -d "4 seconds" +%FT%T)"
+grep -q "ended with exit code 143" "$work/log" || fail "was not ended before the limit"
+expect_code 0
+expect_requeued
+rm -f "$failures_noted"
 
 printf '{\n  "status": "interrupted"\n}\n' >"$work/run/run.json"
 run_case "failed before its first line, an old attempt was interrupted" 'exit 2'
@@ -136,9 +175,16 @@ expect_code 2
 run_case "no binary" 'say finished' - JFORGE="$work/bin/absent"
 expect_code 4
 
+run_case "a copy of the script elsewhere" 'say finished; exit 0' - ORIGINAL="$work/copy.sbatch"
+expect_code 4
+run_case "a copy that is told where the checkout is" 'say finished; exit 0' - ORIGINAL="$work/copy.sbatch" \
+  JFORGE_HOME="$source_dir"
+expect_code 0
+
 case_name="run_cluster.sh"
 : >"$work/log"
-for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --hostfile $work/absent x" "--fast x" "-n"; do
+for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --hostfile $work/absent x" \
+  "-n 2 --grace soon x" "--fast x" "-n"; do
   # shellcheck disable=SC2086
   PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" $arguments >"$work/log" 2>&1
   [ $? -eq 2 ] || fail "accepted: $arguments"

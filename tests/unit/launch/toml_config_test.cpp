@@ -27,14 +27,14 @@ struct Settings {
 std::vector<ConfigField> fields_of(Settings& settings) {
   FieldList list;
   list.in("run");
-  list.add("directory", settings.directory, FieldKind::operational);
+  list.add("directory", settings.directory, FieldKind::operational, "");
   for (std::size_t i = 0; i < settings.rounds.size(); ++i) {
-    list.in("rounds." + std::to_string(i));
-    list.add("block_size", settings.rounds[i].block_size, FieldKind::identity);
+    list.in("rounds." + std::to_string(i + 1));
+    list.add("block_size", settings.rounds[i].block_size, FieldKind::identity, "");
   }
   list.in("train");
-  list.add("learning_rate", settings.rate, FieldKind::identity);
-  list.add("limit", settings.limit, FieldKind::identity);
+  list.add("learning_rate", settings.rate, FieldKind::identity, "");
+  list.add("limit", settings.limit, FieldKind::identity, "");
   return list.take();
 }
 
@@ -74,15 +74,49 @@ TEST(TomlConfig, SyntaxErrorsNameFileAndLine) {
   EXPECT_THAT(refusal("[run]\ndirectory = \n"), HasSubstr("job.toml:2:"));
 }
 
+TEST(TomlConfig, DepthIsBoundedInValuesAndInKeys) {
+  const auto repeated = [](const char* part) {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) {
+      text += part;
+    }
+    return text;
+  };
+  const std::vector<std::string> deep{
+      "x = " + repeated("["),
+      "x = " + repeated("{a = "),
+      repeated("a.") + "b = 1",
+      repeated("'a' . ") + "b = 1",
+      "x = {" + repeated("a.") + "b = 1}",
+      "[" + repeated("a.") + "b]",
+  };
+  for (const std::string& text : deep) {
+    EXPECT_EQ(refusal("# [[[\n" + text + "\n"), "job.toml:2: nested more than 64 levels deep");
+    EXPECT_THAT(refusal("", {"run.directory=" + text.substr(text.find('[') + 1)}),
+                testing::Not(HasSubstr("\n")));
+  }
+  const std::string in_text = repeated("[") + repeated(".");
+  for (const std::string& text : {'"' + in_text + "\\\"" + in_text + '"', '\'' + in_text + '\'',
+                                  "\"\"\"\n" + in_text + "\"\n" + in_text + "\"\"\"",
+                                  "'''" + in_text + "'''", "'a' # " + in_text}) {
+    EXPECT_EQ(refusal("[run]\ndirectory = " + text + "\n"), "accepted") << text.substr(0, 9);
+  }
+}
+
 TEST(TomlConfig, UnknownKeysNameTheNearestOne) {
   EXPECT_THAT(refusal("[train]\nlearning_rat = 1.0\n"),
               AllOf(HasSubstr("job.toml:2"), HasSubstr("unknown key train.learning_rat"),
                     HasSubstr("did you mean train.learning_rate?")));
   EXPECT_THAT(refusal("[[rounds]]\n[[rounds]]\nblock = 4\n"),
-              AllOf(HasSubstr("job.toml:3"), HasSubstr("rounds.1.block"),
-                    HasSubstr("rounds.1.block_size")));
-  EXPECT_THAT(refusal("[trane]\nlimit = 1\n"), HasSubstr("did you mean train.limit?"));
+              AllOf(HasSubstr("job.toml:3"), HasSubstr("rounds.2.block"),
+                    HasSubstr("rounds.2.block_size")));
+  EXPECT_THAT(refusal("[trane]\nlimit = 1\n"),
+              HasSubstr("unknown section [trane]; did you mean train?"));
   EXPECT_THAT(refusal("[trane]\n"), HasSubstr("unknown section [trane]"));
+  // Far from all: the names that there are, and no guess.
+  EXPECT_THAT(refusal("[zebra]\n"), HasSubstr("unknown section [zebra]; known are run, train"));
+  EXPECT_THAT(refusal("[train]\nquagga = 1\n"),
+              HasSubstr("unknown key train.quagga; known there are learning_rate, limit"));
   EXPECT_THAT(refusal("limit = 1\n"), HasSubstr("outside any section"));
   EXPECT_THAT(refusal("[train.more]\nlimit = 1\n"), HasSubstr("unknown key train.more"));
 }
@@ -103,7 +137,7 @@ TEST(TomlConfig, OverridesAreTomlOrBareText) {
   const std::string text =
       "[run]\ndirectory = \"a\"\n[[rounds]]\nblock_size = 8\n[[rounds]]\nblock_size = 9\n";
   const Settings settings = read(text, {"run.directory=results/runs/b", "train.learning_rate=2e-3",
-                                        "train.limit=7", "rounds.1.block_size=32"});
+                                        "train.limit=7", "rounds.2.block_size=32"});
   EXPECT_EQ(settings.directory, "results/runs/b");
   EXPECT_EQ(settings.rate, 2e-3);
   EXPECT_EQ(settings.limit, 7);
@@ -120,13 +154,16 @@ TEST(TomlConfig, BadOverridesAreRefused) {
   for (const char* const assignment : {"train.limit", "limit=3", ".limit=3", "train.=3", ""}) {
     EXPECT_THAT(refusal("", {assignment}), HasSubstr("expected section.key=value")) << assignment;
   }
-  EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.1.block_size=4"}),
-              HasSubstr("there is no [[rounds]] number 1"));
-  EXPECT_THAT(refusal("", {"rounds.0.block_size=4"}), HasSubstr("there is no [[rounds]] number 0"));
+  EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.2.block_size=4"}),
+              HasSubstr("there is no [[rounds]] number 2; they are counted from 1 and the "
+                        "configuration has 1"));
+  EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.0.block_size=4"}),
+              HasSubstr("there is no [[rounds]] number 0; they are counted from 1"));
+  EXPECT_THAT(refusal("", {"rounds.1.block_size=4"}), HasSubstr("the configuration has 0"));
   EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.block_size=4"}), HasSubstr("not a table"));
   // A path with one part too many must not reach the key that its last part names.
   for (const char* const assignment : {"train.more.limit=3", "train.optimizer.learning_rate=1",
-                                       "rounds.0.more.block_size=4", "rounds.first.block_size=4"}) {
+                                       "rounds.1.more.block_size=4", "rounds.first.block_size=4"}) {
     EXPECT_THAT(refusal("[[rounds]]\n", {assignment}),
                 AllOf(HasSubstr(assignment), HasSubstr("there is no section")))
         << assignment;
@@ -157,7 +194,7 @@ TEST(TomlConfig, IdentityValuesAreTheIdentityFieldsAlone) {
   settings.directory = "a";
   settings.rounds = {{4}};
   EXPECT_THAT(identity_values(fields_of(settings)),
-              ::testing::UnorderedElementsAre(::testing::Pair("rounds.0.block_size", "4"),
+              ::testing::UnorderedElementsAre(::testing::Pair("rounds.1.block_size", "4"),
                                               ::testing::Pair("train.learning_rate", "0.5"),
                                               ::testing::Pair("train.limit", "")));
 }

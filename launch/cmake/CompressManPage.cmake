@@ -1,0 +1,7 @@
+# Run by cpack before it packs: Debian wants its manual pages compressed, and the same bytes from the same page.
+file(GLOB_RECURSE pages "${CPACK_TEMPORARY_DIRECTORY}/*.1")
+list(FILTER pages INCLUDE REGEX "/man/man1/")
+if(NOT pages)
+  message(FATAL_ERROR "no manual page in ${CPACK_TEMPORARY_DIRECTORY}")
+endif()
+execute_process(COMMAND gzip -9 -n -f ${pages} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,0 +1,233 @@
+#include "launch/config/config_reference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "launch/config/job_fields.h"
+#include "runtime/bounded_json.h"
+
+namespace jforge {
+
+namespace {
+
+/// What a section's table cannot say, before and after it.
+struct SectionProse {
+  const char* before = "";
+  const char* after = "";
+};
+
+const std::map<std::string, SectionProse>& prose() {
+  static const std::map<std::string, SectionProse> texts{
+      {"prompts",
+       {.after = "Texts that occur twice are kept once. What was read, kept and dropped by each "
+                 "rule is in `prompts_import.json`; keeping nothing is an error."}},
+      {"generate",
+       {.after = "A round generates exactly the prompts that its training will use, not the whole "
+                 "store."}},
+      {"rounds",
+       {.before = "Once for each round, in order. Round r + 1 generates from the model that round "
+                  "r trained."}},
+      {"sweep",
+       {.before = "For `jforge sweep`, together with `[evaluate]` and `[model]`. Every combination "
+                  "of the settings that are given values is evaluated; `[evaluate]` has the "
+                  "others."}},
+      {"pretrain",
+       {.before = "For `jforge pretrain`, together with `[run]`, `[train]` and `[checkpoint]`. "
+                  "Example: [`pretrain_quickstart.toml`](pretrain_quickstart.toml)."}},
+  };
+  return texts;
+}
+
+constexpr const char* kPreface = R"(# Configuration
+
+<!-- Made by `jforge schema --reference` from launch/config/job_fields.cpp; a test compares the two. -->
+
+One TOML file. An unknown key is an error that names the nearest one, or what is known when none is near. The complete configuration of a run, defaults included, is in its `resolved_config.toml`. `jforge init my.toml` writes a commented one to start from; `jforge schema > jforge.schema.json` gives editors the keys, types and meanings (with `#:schema jforge.schema.json` as the file's first line, for example in Taplo or Even Better TOML). Any key can be set on the command line: `--set train.learning_rate=2e-5`.
+
+Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.toml`](paper.toml) (the paper's own setting), [`opencodeinstruct.toml`](opencodeinstruct.toml) and [`openthoughts2_math.toml`](openthoughts2_math.toml) (its data sets, with the line that turns their parquet files into JSON lines).
+
+*identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it. *operational* keys may change between two starts of the same run. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
+)";
+
+/// Every field of `jforge run`, with one round.
+std::vector<ConfigField> run_fields() {
+  static JobConfig job = [] {
+    JobConfig config;
+    config.rounds.resize(1);
+    return config;
+  }();
+  return job_fields(job);
+}
+
+/// Every field of `jforge pretrain`.
+std::vector<ConfigField> pretraining_fields() {
+  static PretrainConfig pretrain;
+  return pretrain_fields(pretrain);
+}
+
+/// Every field of every section once; all rounds are alike, so they stand as one "rounds".
+std::vector<ConfigField> all_fields() {
+  std::vector<ConfigField> fields = run_fields();
+  for (ConfigField& field : pretraining_fields()) {
+    if (field.section == "pretrain") {
+      fields.push_back(std::move(field));
+    }
+  }
+  for (ConfigField& field : fields) {
+    field.section = field.section.substr(0, field.section.find('.'));
+  }
+  return fields;
+}
+
+std::string header(const std::string& section) {
+  return section == "rounds" ? "[[rounds]]" : "[" + section + "]";
+}
+
+/// The default as TOML with the one kind of quotes that documents use.
+std::optional<std::string> default_text(const ConfigField& field) {
+  std::optional<std::string> text = field.write();
+  if (text) {
+    std::replace(text->begin(), text->end(), '\'', '"');
+  }
+  return text;
+}
+
+std::string escaped_bars(std::string text) {
+  for (std::size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) {
+    text.insert(at, "\\");
+  }
+  return text;
+}
+
+/// Without Markdown's links: [text](target) is text.
+std::string without_links(const std::string& text) {
+  static const std::regex link(R"(\[([^\]]*)\]\([^)]*\))");
+  return std::regex_replace(text, link, "$1");
+}
+
+nlohmann::ordered_json property(const ConfigField& field) {
+  auto schema = parse_bounded_json<nlohmann::ordered_json>(field.schema, field.path());
+  schema["description"] = without_links(field.meaning);
+  if (const std::optional<std::string> value = default_text(field)) {
+    // TOML's scalars and arrays of them are JSON's.
+    schema["default"] = parse_bounded_json<nlohmann::ordered_json>(*value, field.path());
+  }
+  return schema;
+}
+
+/// Everything that the field may be, where that is a few words.
+std::vector<std::string> value_words(const ConfigField& field) {
+  const auto schema = parse_bounded_json<nlohmann::ordered_json>(field.schema, field.path());
+  if (schema.contains("enum")) {
+    return schema["enum"].get<std::vector<std::string>>();
+  }
+  return schema.value("type", "") == "boolean" ? std::vector<std::string>{"true", "false"}
+                                               : std::vector<std::string>();
+}
+
+nlohmann::ordered_json closed_object() {
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"properties", nlohmann::ordered_json::object()}};
+}
+
+}  // namespace
+
+std::string reference_markdown() {
+  std::string text = kPreface;
+  std::string section;
+  const auto close = [&] {
+    const auto found = prose().find(section);
+    if (found != prose().end() && *found->second.after != '\0') {
+      text += fmt::format("\n{}\n", found->second.after);
+    }
+  };
+  for (const ConfigField& field : all_fields()) {
+    if (field.section != section) {
+      close();
+      section = field.section;
+      text += fmt::format("\n## `{}`\n\n", header(section));
+      const auto found = prose().find(section);
+      if (found != prose().end() && *found->second.before != '\0') {
+        text += fmt::format("{}\n\n", found->second.before);
+      }
+      text += "| key | default | kind | meaning |\n| --- | --- | --- | --- |\n";
+    }
+    const std::optional<std::string> value = default_text(field);
+    text +=
+        fmt::format("| `{}` | {} | {} | {} |\n", field.key, value ? "`" + *value + "`" : "not set",
+                    field.kind == FieldKind::identity ? "identity" : "operational",
+                    escaped_bars(field.meaning));
+  }
+  close();
+  return text;
+}
+
+std::string config_schema() {
+  nlohmann::ordered_json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                                   {"title", "Configuration of jforge"}};
+  schema.update(closed_object());
+  nlohmann::ordered_json& sections = schema["properties"];
+  for (const ConfigField& field : all_fields()) {
+    if (!sections.contains(field.section)) {
+      sections[field.section] =
+          field.section == "rounds"
+              ? nlohmann::ordered_json{{"type", "array"}, {"items", closed_object()}}
+              : closed_object();
+    }
+    nlohmann::ordered_json& section = sections[field.section];
+    nlohmann::ordered_json& object = field.section == "rounds" ? section["items"] : section;
+    object["properties"][field.key] = property(field);
+  }
+  return schema.dump(2) + "\n";
+}
+
+std::string commented_config(const ConfigStart& start) {
+  std::string files;
+  for (const std::string& file : start.files) {
+    files += (files.empty() ? "" : ", ") + toml_quoted(file);
+  }
+  const std::map<std::string, std::string> given{
+      {"run.directory", toml_quoted(start.directory)},
+      {"model.source", toml_quoted(start.source)},
+      {"prompts.files", "[" + files + "]"},
+      {"rounds.block_size", "16"},
+      {"rounds.epochs", "1"},
+  };
+  std::string text =
+      "# A configuration of `jforge run`. Commented keys show their defaults; [[rounds]] may be "
+      "repeated.\n";
+  std::string section;
+  for (const ConfigField& field : all_fields()) {
+    if (field.section == "pretrain" || field.section == "sweep") {
+      continue;
+    }
+    if (field.section != section) {
+      section = field.section;
+      text += fmt::format("\n{}\n", header(section));
+    }
+    text += fmt::format("# {}\n", without_links(field.meaning));
+    const auto found = given.find(field.path());
+    const std::optional<std::string> value = default_text(field);
+    text += found != given.end() ? fmt::format("{} = {}\n", field.key, found->second)
+            : value              ? fmt::format("# {} = {}\n", field.key, *value)
+                                 : fmt::format("# {} =\n", field.key);
+  }
+  return text;
+}
+
+std::vector<ConfigKey> config_keys(ConfigFor command) {
+  std::vector<ConfigKey> keys;
+  for (const ConfigField& field :
+       command == ConfigFor::pretrain ? pretraining_fields() : run_fields()) {
+    keys.push_back({field.path(), field.kind == FieldKind::identity, without_links(field.meaning),
+                    default_text(field), value_words(field)});
+  }
+  return keys;
+}
+
+}  // namespace jforge

@@ -1,0 +1,48 @@
+#pragma once
+
+/// What the list of fields (field.h) tells a person or an editor: the reference page, a JSON
+/// schema, a commented configuration to start from, and the keys for command lines and the man
+/// page.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace jforge {
+
+/// The page launch/configs/REFERENCE.md: every section and key with default, kind and meaning.
+[[nodiscard]] std::string reference_markdown();
+
+/// JSON schema (draft 7) of a configuration file, for editors: keys, types, names of enumerations,
+/// meanings, and defaults. Unknown keys do not match it.
+[[nodiscard]] std::string config_schema();
+
+/// What a new configuration names from the start.
+struct ConfigStart {
+  std::string directory = "results/runs/my-model";        ///< run.directory
+  std::string source = "models/Qwen2.5-0.5B-Instruct";    ///< model.source
+  std::vector<std::string> files = {"my-prompts.jsonl"};  ///< prompts.files
+};
+/// A configuration of `jforge run` as TOML: what is required is set from `start`, together with a
+/// first round; every other key stands as a comment with its default and meaning.
+[[nodiscard]] std::string commented_config(const ConfigStart& start);
+
+/// Which command a configuration is for.
+enum class ConfigFor : std::uint8_t {
+  run,       ///< `jforge run` and what reads parts of its configuration.
+  pretrain,  ///< `jforge pretrain`
+};
+/// A key as command lines name it.
+struct ConfigKey {
+  std::string path;                         ///< "train.beta1"; of the rounds "rounds.1.steps".
+  bool identity;                            ///< Else operational (field.h).
+  std::string meaning;                      ///< One line of Markdown without links.
+  std::optional<std::string> default_text;  ///< As TOML; nothing when it is not set.
+  std::vector<std::string> words;           ///< All values of an enumeration or a truth value.
+};
+/// Every key of that configuration, in the order of the reference page.
+[[nodiscard]] std::vector<ConfigKey> config_keys(ConfigFor command);
+
+}  // namespace jforge

@@ -1,0 +1,268 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launch/command_line.h"
+#include "launch/config/config_reference.h"
+#include "launch/shell/man_page.h"
+#include "launch/shell/shell_completion.h"
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string source_file(const std::string& name) {
+  const char* root = std::getenv("JFORGE_SOURCE_DIR");
+  EXPECT_NE(root, nullptr);
+  std::ifstream stream(std::filesystem::path(root == nullptr ? "." : root) / name);
+  EXPECT_TRUE(stream) << name;
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// What the parser itself prints for --help behind the command.
+std::string help_of(const CommandDescription& command) {
+  std::vector<std::string> words = command.path;
+  words.emplace_back("--help");
+  std::vector<char*> arguments;
+  for (std::string& word : words) {
+    arguments.push_back(word.data());
+  }
+  ExitCode code = ExitCode::internal;
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(parse_command_line(static_cast<int>(arguments.size()), arguments.data(), code));
+  return ::testing::internal::GetCapturedStdout();
+}
+
+// Every first group of `pattern` in `text`.
+std::set<std::string> found(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::set<std::string> words;
+  for (std::sregex_iterator at(text.begin(), text.end(), regex), end; at != end; ++at) {
+    words.insert((*at)[1].str());
+  }
+  return words;
+}
+
+// The part of `text` from `begin` to the next `end`.
+std::string part(const std::string& text, const std::string& begin, const std::string& end) {
+  const std::size_t from = text.find(begin);
+  EXPECT_NE(from, std::string::npos) << begin;
+  if (from == std::string::npos) {
+    return "";
+  }
+  const std::size_t to = text.find(end, from + begin.size());
+  return text.substr(from, to == std::string::npos ? to : to - from);
+}
+
+TEST(Shell, DescriptionHoldsWhatTheParserShows) {
+  const CommandDescription program = describe_command_line();
+  EXPECT_GE(all_commands(program).size(), 20U);
+  for (const CommandDescription* command : all_commands(program)) {
+    const std::string help = help_of(*command);
+    std::set<std::string> described;
+    for (const OptionDescription& option : command->options) {
+      described.insert(option.names.begin(), option.names.end());
+    }
+    // An option's line begins with its names: "  -h,--help", "  --set KEY=VALUE".
+    std::set<std::string> shown = found(help, "(?:^|\\n)  (--?[a-z-]+)");
+    shown.merge(found(help, "(?:^|\\n)  -[a-z],(--[a-z-]+)"));
+    EXPECT_EQ(described, shown) << path_text(*command);
+    for (const CommandDescription& sub : command->commands) {
+      EXPECT_THAT(help, HasSubstr("\n  " + sub.name() + " "));
+    }
+    for (const OptionDescription& argument : command->arguments) {
+      EXPECT_THAT(help, HasSubstr("\n  " + argument.names.back() + " "));
+    }
+    EXPECT_THAT(help, ::testing::Not(HasSubstr("--inject")));
+  }
+}
+
+TEST(Shell, EveryCommandAndOptionIsInBash) {
+  const CommandDescription program = describe_command_line();
+  const std::string script = completion_script("bash", program);
+  for (const CommandDescription* command : all_commands(program)) {
+    const std::string own = part(script, "    '" + path_text(*command) + "')\n", ";;");
+    for (const CommandDescription& sub : command->commands) {
+      EXPECT_THAT(part(own, "commands='", "\n"), ::testing::ContainsRegex("\\b" + sub.name()));
+    }
+    for (const OptionDescription& option : command->options) {
+      for (const std::string& name : option.names) {
+        EXPECT_TRUE(found(part(own, "options='", "\n"), "[' ](--?[a-z-]+)").contains(name)) << name;
+        const std::string value = "'" + path_text(*command) + " " + name + "'";
+        EXPECT_EQ(script.find(value) != std::string::npos, option.takes_value()) << value;
+      }
+    }
+  }
+}
+
+TEST(Shell, EveryCommandAndOptionIsInZsh) {
+  const CommandDescription program = describe_command_line();
+  const std::string script = completion_script("zsh", program);
+  EXPECT_TRUE(script.starts_with("#compdef jforge\n"));
+  for (const CommandDescription* command : all_commands(program)) {
+    const std::string own = part(script, "\n_" + path_text(*command, "_") + "() {\n", "\n}\n");
+    for (const CommandDescription& sub : command->commands) {
+      EXPECT_THAT(own, HasSubstr("'" + sub.name() + ":"));
+      EXPECT_THAT(own, HasSubstr(sub.name() + ") _" + path_text(sub, "_") + " ;;"));
+    }
+    for (const OptionDescription& option : command->options) {
+      for (const std::string& name : option.names) {
+        EXPECT_TRUE(found(own, "'(?:\\*|\\(- \\*\\))?(--?[a-z-]+)=?\\[").contains(name)) << name;
+      }
+    }
+  }
+}
+
+TEST(Shell, EveryCommandAndOptionIsInFish) {
+  const CommandDescription program = describe_command_line();
+  const std::string script = completion_script("fish", program);
+  for (const CommandDescription* command : all_commands(program)) {
+    const std::string own = part(script, "\n# " + path_text(*command) + "\n", "\n\n");
+    for (const CommandDescription& sub : command->commands) {
+      EXPECT_THAT(own, HasSubstr(" -a " + sub.name() + " -d "));
+    }
+    std::set<std::string> names;
+    for (const std::string& name : found(own, " -l ([a-z-]+)")) {
+      names.insert("--" + name);
+    }
+    for (const std::string& name : found(own, " -s ([a-z])")) {
+      names.insert("-" + name);
+    }
+    for (const OptionDescription& option : command->options) {
+      for (const std::string& name : option.names) {
+        EXPECT_TRUE(names.contains(name)) << path_text(*command) << " " << name;
+      }
+    }
+  }
+}
+
+TEST(Shell, EveryCommandAndOptionIsInTheManPage) {
+  const CommandDescription program = describe_command_line();
+  const std::string page = man_page(program);
+  for (const CommandDescription* command : all_commands(program)) {
+    const bool root = command->path.size() == 1;
+    std::string own = part(page, root ? ".SH OPTIONS\n" : ".SS " + path_text(*command) + "\n",
+                           root ? "\n.SH " : "\n.SS ");
+    own = std::regex_replace(own, std::regex(R"(\\-)"), "-");
+    EXPECT_TRUE(root || own.find(command->help) != std::string::npos) << command->help;
+    for (const OptionDescription& option : command->options) {
+      for (const std::string& name : option.names) {
+        EXPECT_THAT(own, HasSubstr("\\fB" + name + "\\fP"));
+      }
+      EXPECT_THAT(own, HasSubstr(option.help));
+    }
+  }
+}
+
+TEST(Shell, EveryKeyIsInEveryOutput) {
+  const CommandDescription program = describe_command_line();
+  for (const ConfigFor command : {ConfigFor::run, ConfigFor::pretrain}) {
+    const std::vector<ConfigKey> keys = config_keys(command);
+    EXPECT_GE(keys.size(), 40U);
+    for (const ConfigKey& key : keys) {
+      EXPECT_THAT(man_page(program), HasSubstr("\\fB" + key.path + "\\fP"));
+      EXPECT_THAT(completion_script("bash", program), HasSubstr("\n      " + key.path + "\n"));
+      EXPECT_THAT(completion_script("zsh", program), HasSubstr("\n    '" + key.path + ":"));
+      EXPECT_THAT(completion_script("fish", program), HasSubstr("'" + key.path + "\t"));
+    }
+  }
+}
+
+TEST(Shell, ValuesAreDescribed) {
+  const CommandDescription program = describe_command_line();
+  std::map<std::string, OptionDescription> options;
+  for (const CommandDescription* command : all_commands(program)) {
+    for (const auto* list : {&command->options, &command->arguments}) {
+      for (const OptionDescription& option : *list) {
+        options[path_text(*command) + " " + option.names.back()] = option;
+      }
+    }
+  }
+  EXPECT_EQ(options["jforge run config"].kind, ValueKind::config_file);
+  EXPECT_TRUE(options["jforge run config"].required);
+  EXPECT_EQ(options["jforge run --set"].kind, ValueKind::setting);
+  EXPECT_TRUE(options["jforge run --set"].repeatable);
+  EXPECT_EQ(options["jforge run --accept-change"].kind, ValueKind::key);
+  EXPECT_EQ(options["jforge run --resume"].kind, ValueKind::directory);
+  EXPECT_THAT(options["jforge run --resume"].words, ::testing::ElementsAre("auto", "never"));
+  EXPECT_EQ(options["jforge run --resume"].default_text, "auto");
+  EXPECT_EQ(options["jforge decode --model"].kind, ValueKind::directory);
+  EXPECT_TRUE(options["jforge decode --model"].required);
+  EXPECT_FALSE(options["jforge evaluate --model"].required);
+  EXPECT_EQ(options["jforge evaluate --out"].kind, ValueKind::directory);
+  EXPECT_TRUE(options["jforge evaluate --tasks"].list);
+  EXPECT_THAT(options["jforge evaluate --tasks"].words, ::testing::Contains("gsm8k"));
+  EXPECT_THAT(options["jforge evaluate --methods"].words, ::testing::Contains("jacobi"));
+  EXPECT_EQ(options["jforge grade --completions"].kind, ValueKind::file);
+  EXPECT_FALSE(options["jforge decode --trace"].takes_value());
+}
+
+TEST(Shell, AnUnknownShellIsRefused) {
+  EXPECT_THROW((void)completion_script("tcsh", describe_command_line()), ConfigError);
+}
+
+TEST(ManPage, IsAsciiAndHasAllSections) {
+  const std::string page = man_page(describe_command_line());
+  EXPECT_EQ(std::ranges::count_if(page, [](char c) { return static_cast<signed char>(c) < 0; }), 0);
+  for (const char* section : {"NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "CONFIGURATION",
+                              "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("\n.SH ") + section + "\n"));
+  }
+}
+
+TEST(ManPage, ExitCodesAreTheReadmes) {
+  std::string rows;
+  for (const auto& [code, meaning] : exit_code_meanings()) {
+    rows += "| " + std::to_string(static_cast<int>(code)) + " | " + meaning + " |\n";
+  }
+  EXPECT_THAT(source_file("README.md"), HasSubstr("| code | meaning |\n| --- | --- |\n" + rows));
+  EXPECT_EQ(found(source_file("runtime/error.h"), "\n  [a-z_]+ = (\\d+),").size(),
+            exit_code_meanings().size());
+}
+
+TEST(ManPage, FilesAreThoseOfTheResultsPage) {
+  const std::string files =
+      part(man_page(describe_command_line()), "\n.SH FILES\n", "\n.SH EXAMPLES");
+  const std::set<std::string> named = found(files, "\n\\.TP\n\\\\fB(.*)\\\\fP\n");
+  EXPECT_GE(named.size(), 5U);
+  for (const std::string& name : named) {
+    const std::string whole = name == "logs/" ? "`logs/rank_" : "`" + name + "`";
+    EXPECT_THAT(source_file("results/README.md"), HasSubstr(whole));
+  }
+}
+
+TEST(ManPage, NamesEveryVariableThatTheProgramReads) {
+  const std::string page = man_page(describe_command_line());
+  std::set<std::string> read;
+  const char* root = std::getenv("JFORGE_SOURCE_DIR");
+  ASSERT_NE(root, nullptr);
+  for (const char* folder : {"runtime", "data", "model", "checkpoints", "workers", "coordinator",
+                             "results/report", "launch"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::filesystem::path(root) / folder)) {
+      if (entry.path().extension() == ".cpp") {
+        std::ifstream stream(entry.path());
+        read.merge(found({std::istreambuf_iterator<char>(stream), {}},
+                         "getenv\\(\"(JFORGE_[A-Z_]+)\"\\)"));
+      }
+    }
+  }
+  EXPECT_GE(read.size(), 2U);
+  for (const std::string& name : read) {
+    EXPECT_THAT(page, HasSubstr("\\fB" + name + "\\fP"));
+  }
+}
+
+}  // namespace
+}  // namespace jforge
