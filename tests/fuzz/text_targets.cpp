@@ -1,0 +1,194 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoints/checkpoint_manifest.h"
+#include "data/tasks/code/evalplus_inputs.h"
+#include "data/tasks/code/json_tree.h"
+#include "data/tasks/code/python_value.h"
+#include "data/tasks/math/answer_number.h"
+#include "data/tasks/math/math_answer.h"
+#include "data/tasks/math/math_compare.h"
+#include "data/tokenizer/chat_template.h"
+#include "launch/config/toml_config.h"
+#include "runtime/bounded_json.h"
+#include "runtime/content_hash.h"
+#include "tests/fuzz/fuzz_targets.h"
+#include "workers/evaluate/sandbox/harness_channel.h"
+#include "workers/protocol/command.h"
+#include "workers/protocol/messages.h"
+
+namespace jforge {
+
+namespace {
+
+std::string_view as_text(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// The text up to its first newline, and what follows.
+std::pair<std::string_view, std::string_view> halves(std::span<const std::uint8_t> bytes) {
+  const std::string_view text = as_text(bytes);
+  const std::size_t newline = std::min(text.find('\n'), text.size());
+  return {text.substr(0, newline), text.substr(std::min(newline + 1, text.size()))};
+}
+
+void demand(bool holds, const char* what) {
+  if (!holds) {
+    throw std::logic_error(what);
+  }
+}
+
+}  // namespace
+
+void fuzz_chat_template(std::span<const std::uint8_t> bytes) {
+  const auto found = ChatTemplate::recognise(as_text(bytes), "template");
+  if (found) {
+    const std::vector<ChatMessage> messages{{"user", "hello"}};
+    demand(found->render(messages, true).find("hello") != std::string::npos,
+           "a template that drops the user's text");
+  }
+}
+
+void fuzz_toml_config(std::span<const std::uint8_t> bytes) {
+  const std::string text(as_text(bytes));
+  TomlDocument document(text, "job.toml");
+  document.set("run.directory=" + text.substr(0, 100));
+  std::string directory;
+  double rate = 0;
+  std::optional<std::int64_t> limit;
+  std::vector<std::string> files;
+  std::vector<std::int64_t> blocks(document.array_size("rounds"));
+  FieldList list;
+  list.in("run");
+  list.add("directory", directory, FieldKind::operational, "");
+  list.in("train");
+  list.add("learning_rate", rate, FieldKind::identity, "");
+  list.add("limit", limit, FieldKind::identity, "");
+  list.in("prompts");
+  list.add("files", files, FieldKind::identity, "");
+  for (std::size_t round = 0; round < blocks.size(); ++round) {
+    list.in(fmt::format("rounds.{}", round));
+    list.add("block_size", blocks[round], FieldKind::identity, "");
+  }
+  document.apply(list.take());
+}
+
+void fuzz_manifest(std::span<const std::uint8_t> bytes) {
+  const std::string text(as_text(bytes));
+  // With the checksum that its content should have, or nothing behind it would be reached.
+  nlohmann::json document = try_bounded_json(text);
+  if (document.is_object()) {
+    document.erase("checksum");
+    document["checksum"] = hash_hex(hash64(std::string_view(document.dump())));
+    const auto manifest = CheckpointManifest::from_json(document.dump(), "manifest");
+    demand(CheckpointManifest::from_json(manifest.to_json(), "again") == manifest,
+           "a manifest that does not read back");
+  }
+  static_cast<void>(CheckpointManifest::from_json(text, "manifest"));
+}
+
+void fuzz_evalplus_json(std::span<const std::uint8_t> bytes) {
+  const auto node = parse_json(as_text(bytes));
+  if (!node) {
+    return;
+  }
+  static_cast<void>(python_literal(*node));
+  static_cast<void>(python_value(*node));
+  for (const int problem : {0, 2, 63, 75, 106, 115, 124, 252, 278, 307, 580, 722}) {
+    static_cast<void>(evalplus_calls(fmt::format("Mbpp/{}", problem), *node));
+  }
+}
+
+void fuzz_python_values(std::span<const std::uint8_t> bytes) {
+  const auto [first, second] = halves(bytes);
+  const auto left = parse_python_value(first);
+  const auto right = parse_python_value(second);
+  if (left) {
+    static_cast<void>(python_elements(*left));
+    static_cast<void>(python_real(*left));
+  }
+  if (left && right) {
+    demand(python_equal(*left, *right) == python_equal(*right, *left),
+           "equality that depends on the order");
+    static_cast<void>(python_set_equal(*left, *right));
+    for (const ArrayFit fit : {ArrayFit::same_shape_or_scalar, ArrayFit::broadcast}) {
+      static_cast<void>(numpy_close(*left, *right, 1e-7, 1e-6, true, fit));
+    }
+  }
+}
+
+void fuzz_math_answers(std::span<const std::uint8_t> bytes) {
+  const auto [gold, answer] = halves(bytes);
+  for (const MathAnswerForm form : {MathAnswerForm::boxed, MathAnswerForm::minerva}) {
+    static_cast<void>(find_math_answer(answer, form));
+  }
+  static_cast<void>(canonical_number(answer));
+  static_cast<void>(leading_number(answer));
+  static_cast<void>(last_number(answer));
+  static_cast<void>(compare_math(gold, answer));
+  static_cast<void>(compare_math_values(gold, answer));
+}
+
+void fuzz_harness_frames(std::span<const std::uint8_t> bytes) {
+  std::array<int, 2> replies{};
+  std::array<int, 2> commands{};
+  constexpr std::size_t kPipeBytes = 60'000;
+  if (pipe2(replies.data(), O_CLOEXEC | O_NONBLOCK) != 0 ||
+      pipe2(commands.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+    throw std::runtime_error("no pipe");
+  }
+  const auto left = bytes.first(std::min(bytes.size(), kPipeBytes));
+  const bool written = write(replies[1], left.data(), left.size()) == std::ssize(left);
+  close(replies[1]);
+  constexpr std::size_t kPayload = 4096;
+  HarnessChannel channel(commands[1], replies[0], kPayload);
+  const auto deadline = HarnessChannel::Clock::now() + std::chrono::seconds(5);
+  HarnessFrame frame;
+  std::size_t taken = 0;
+  while (channel.receive(frame, deadline) == ChannelOutcome::ok) {
+    taken += 5 + frame.payload.size();
+    demand(frame.payload.size() <= kPayload, "a frame above the limit");
+  }
+  demand(channel.send('C', "x", "y", deadline) != ChannelOutcome::ok, "sent to nobody's reply");
+  for (const int descriptor : {replies[0], commands[0], commands[1]}) {
+    close(descriptor);
+  }
+  demand(written && taken <= left.size(), "more frames than bytes");
+}
+
+void fuzz_control_messages(std::span<const std::uint8_t> bytes) {
+  const std::span<const std::byte> message = std::as_bytes(bytes);
+  const auto attempt = [](const auto& decode) {
+    try {
+      decode();
+    } catch (const CommError&) {
+      // What is no message of one kind may be one of the next.
+    }
+  };
+  attempt([&] {
+    const auto encoded = encode(decode_rank_message(message));
+    demand(encode(decode_rank_message(encoded)) == encoded, "a message that changes");
+  });
+  attempt([&] {
+    const auto encoded = encode(decode_coordinator_message(message));
+    demand(encode(decode_coordinator_message(encoded)) == encoded, "a message that changes");
+  });
+  attempt([&] {
+    const Command command = parse_command(std::string(as_text(bytes)));
+    demand(parse_command(encode(command)) == command, "a command that changes");
+  });
+}
+
+}  // namespace jforge
