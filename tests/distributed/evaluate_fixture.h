@@ -22,7 +22,7 @@
 #include "model/decoding/batch_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
-#include "runtime/durable_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/stop_signal.h"
@@ -36,7 +36,7 @@
 #include "workers/evaluate/sweep.h"
 #include "workers/evaluate/work_queue.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
@@ -54,8 +54,8 @@ class EvaluateTest : public ::testing::Test {
     }
     path_ = broadcast_text(test_world(), root() ? directory_->path().string() : "", 0);
     if (root()) {
-      testing::write_byte_tokenizer(path_ / "model");
-      testing::write_benchmark(path_ / "data", std::vector<std::string>(kProblems, "7"));
+      test::write_byte_tokenizer(path_ / "model");
+      test::write_benchmark(path_ / "data", std::vector<std::string>(kProblems, "7"));
     }
     test_world().barrier();
     config_.tasks = {"gsm8k"};
@@ -65,6 +65,7 @@ class EvaluateTest : public ::testing::Test {
     config_.decoding["block_size"] = std::int64_t{8};
     config_.max_new_tokens = 24;
     config_.batch_prompts = 2;
+    config_.speed_problems = 0;  // evaluate_speed_test.cpp has its own
   }
 
   void TearDown() override {
@@ -209,4 +210,4 @@ class EvaluateTest : public ::testing::Test {
   std::function<void()> after_sample_;
 };
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

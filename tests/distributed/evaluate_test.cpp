@@ -1,11 +1,12 @@
 // The distributed evaluation against a plain reference.
 
+#include "runtime/content_hash.h"
 #include "tests/distributed/evaluate_fixture.h"
 
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -39,7 +40,7 @@ TEST_F(EvaluateTest, EveryRankCountAndBatchSizeGivesTheReference) {
     EXPECT_EQ(ar_figures.at("tokens"), tokens);
     EXPECT_EQ(ar_figures.at("tpf"), 1.0);
     EXPECT_GT(ar_figures.at("tokens_per_second"), 0.0);
-    EXPECT_GE(ar_figures.at("tokens_per_second"), ar_figures.at("tokens_per_second_with_prefill"));
+    EXPECT_GT(ar_figures.at("tokens_per_second_with_prefill"), 0.0);
     EXPECT_FALSE(ar_figures.contains("disagreements_with_ar"));
     EXPECT_EQ(jacobi_figures.at("disagreements_with_ar"), 0);
     EXPECT_EQ(jacobi_figures.at("tokens"), tokens);
@@ -47,7 +48,7 @@ TEST_F(EvaluateTest, EveryRankCountAndBatchSizeGivesTheReference) {
     EXPECT_EQ(jacobi_figures.at("block_size"), 8);
     EXPECT_EQ(jacobi_figures.at("window"), "running");
     EXPECT_EQ(jacobi_figures.at("max_new_tokens"), 24);
-    EXPECT_EQ(jacobi_figures.at("scorer"), "gsm8k/plain/extract-2");
+    EXPECT_EQ(jacobi_figures.at("scorer"), "gsm8k/plain/extract-3");
   }
   EXPECT_LT(jacobi_forwards, tokens);
   RecordProperty("merged", hash_hex(hash64(read_text(files("batch-8", "jacobi").merged()))));
@@ -73,11 +74,8 @@ TEST_F(EvaluateTest, AGridInOneRunGivesEachPointItsReference) {
                 merged_text(reference("jacobi"), result.at("settings")));
       EXPECT_EQ(result.at("disagreements_with_ar"), 0);
       EXPECT_EQ(result.at("method"), "jacobi");
-      EXPECT_GT(result.at("speed_up"), 0.0);
-      EXPECT_GT(result.at("speed_up_with_prefill"), 0.0);
-      EXPECT_DOUBLE_EQ(result.at("tpf_ratio"), result.at("tpf"));
-      EXPECT_LE(result.at("tpf_ratio_low"), result.at("tpf_ratio"));
-      EXPECT_GE(result.at("tpf_ratio_high"), result.at("tpf_ratio"));
+      EXPECT_LE(result.at("tpf_low"), result.at("tpf"));
+      EXPECT_GE(result.at("tpf_high"), result.at("tpf"));
       tpf.push_back(result.at("tpf"));
     }
     EXPECT_LE(tpf[0], 2.0);
@@ -147,8 +145,8 @@ TEST_F(EvaluateTest, TasksMayHaveStylesOfTheirOwn) {
   config_.methods = {"ar"};
   ASSERT_TRUE(evaluate("out"));
   const Json tasks = Json::parse(read_text(path_ / "out/summary.json")).at("models").at("base");
-  EXPECT_EQ(tasks.at("gsm8k").at("ar").at("scorer"), "gsm8k/plain/extract-2");
-  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-2");
+  EXPECT_EQ(tasks.at("gsm8k").at("ar").at("scorer"), "gsm8k/plain/extract-3");
+  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-3");
   EXPECT_TRUE(fs::exists(path_ / "out/base/gsm8k-cot_boxed.ar.jsonl"));
   EXPECT_EQ(files("out", "ar").read_merged().size(), static_cast<std::size_t>(kProblems));
 }
@@ -176,7 +174,7 @@ TEST_F(EvaluateTest, RightAnswersAreCounted) {
   ASSERT_LT(numbers, kProblems);
   test_world().barrier();
   if (root()) {
-    testing::write_benchmark(path_ / "data", answers);
+    test::write_benchmark(path_ / "data", answers);
   }
   test_world().barrier();
   // The same directory: other gold answers must not meet the old verdicts.
@@ -216,11 +214,12 @@ TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {
   expect_failure<DataError>("out", "nowhere");
   config_ = good;
   expect_failure<ConfigError>("out", "model", /*chatml=*/false);
+  // A line that is no sample is no bad input: what it should hold is evaluated.
   if (root()) {
     write_text(files("out", "ar").part(1, 0, 1), "garbled\n");
   }
   test_world().barrier();
-  expect_failure<DataError>("out", "gsm8k.ar.attempt-1.rank-0-of-1.part:1");
+  EXPECT_TRUE(evaluate("out"));
 }
 
 TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {

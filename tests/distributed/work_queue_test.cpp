@@ -5,7 +5,7 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 TEST(WorkQueueTest, EveryNumberGoesToOneRankAndAllLeaveTogether) {
   constexpr std::int64_t kTotal = 200;

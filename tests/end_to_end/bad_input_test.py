@@ -186,7 +186,7 @@ class BadConfigurations(BadInput):
         self.refused(USAGE, "run", config, "--set", f'model.source="{other}"', says=["model.hash"])
         self.refused(USAGE, "run", config, "--resume", "never", says=["run.directory"])
         self.assertEqual(before, sorted(path.stat().st_mtime_ns for path in run.rglob("*.h5")))
-        self.jforge("run", config, "--set", "rounds.1.noise_window=4", "--accept-change", "rounds.1.noise_window")
+        self.jforge("run", config, "--set", "rounds.2.noise_window=4", "--accept-change", "rounds.2.noise_window")
 
 
 class BadPretraining(BadInput):

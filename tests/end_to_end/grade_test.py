@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`jforge grade`: verdict files do not depend on the rank count, bad completions are refused, and the verdicts of real
-completions are the published ones."""
+"""`jforge grade`: verdict files depend neither on the rank count nor on interruptions, bad completions are refused, and
+the verdicts of real completions are the published ones."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ def write_lines(path, records):
     return path
 
 
-class Grade(EndToEndTest):
+class GradeTest(EndToEndTest):
     def setUp(self):
         self.problems = write_lines(self.root / "HumanEval.jsonl", [
             {"task_id": f"HumanEval/{index}", "prompt": PROMPT.format(index), "entry_point": f"add_{index}",
@@ -45,6 +45,8 @@ class Grade(EndToEndTest):
                              "--out", self.root / out, *options, **settings)
         return result, self.root / out
 
+
+class Grade(GradeTest):
     def test_any_rank_count_writes_the_same_file(self):
         files = []
         for ranks in (1, 2, 4):
@@ -98,6 +100,7 @@ class Grade(EndToEndTest):
         self.grade(self.completions, data=self.root / "absent", expect=3)
         self.jforge("grade", "--task", "humaneval", expect=2)
         self.grade(self.completions, options=("--jobs", "0"), expect=2)
+        self.grade(self.completions, out=".", expect=2)
 
     def test_problems_of_another_suite_are_refused(self):
         data = write_lines(self.root / "mbpp.jsonl", [
@@ -111,6 +114,40 @@ class Grade(EndToEndTest):
         _, out = self.grade(path, "mbpp.json", task="mbpp", data=data)
         self.assertEqual(["11"], list(json.loads(out.read_text())["eval"]))
 
+    def test_ranks_that_read_other_files_are_found(self):
+        other = write_lines(self.root / "other.jsonl", [
+            {"task_id": f"HumanEval/{index}", "completion": FORMS[0].format(index)} for index in range(PROBLEMS)])
+        out = self.root / "ranks.json"
+        words = ["grade", "--task", "humaneval", "--data", self.problems, "--out", out, "--completions"]
+        command = self.command(*words, self.completions, ranks=2)
+        command[command.index("2")] = "1"
+        result = self.finish(self.start([*command, ":", "-n", "1", *self.command(*words, other)]))
+        self.assertEqual(3, result.code, str(result))
+        self.assertIn("rank 1", result.lines()[0])
+        self.assertIn("other completions or benchmark files than rank 0", result.lines()[0])
+        self.assertFalse(out.exists())
+
+    def test_a_style_grades_as_its_namesake(self):
+        """Imports stand before the program with evalchemy alone; EvalPlus takes the program out of its text."""
+        body = "    return math.floor(a + b + {0})\n"
+        text = "Sure, it's:\n```python\nimport math\n" + FORMS[1] + "```\nassert add_{0}(1, 2) == 0, 'no'\n"
+        path = write_lines(self.root / "styles.jsonl", [
+            record for index in range(PROBLEMS) for record in (
+                {"task_id": f"HumanEval/{index}", "completion": body.format(index)},
+                {"task_id": f"HumanEval/{index}", "solution": text.format(index)})])
+        for style, verdicts in (("", ["pass", "fail"]), (":evalchemy", ["pass", "fail"]), (":lm-eval", ["fail", "fail"]),
+                                (":evalplus", ["fail", "pass"])):
+            with self.subTest(style=style):
+                _, out = self.grade(path, "style.json", task=f"humaneval{style}", ranks=2)
+                written = json.loads(out.read_text())
+                self.assertIn(f"humaneval/{style[1:] or 'evalchemy'}/", written["version"])
+                for entries in written["eval"].values():
+                    self.assertEqual(verdicts, [entry["base_status"] for entry in entries], entries)
+        for task, words in (("humaneval:", "neither TASK nor TASK:STYLE"), ("humaneval:plain", "unknown prompt style 'plain'"),
+                            ("gsm8k:evalchemy", "now called 'cot_boxed'"), ("math:lm-eval", "now called '4-shot'")):
+            result, _ = self.grade(path, task=task, expect=2)
+            self.assertIn(words, result.lines()[0])
+
     def test_tasks_that_run_no_code(self):
         path = write_lines(self.root / "answers.jsonl",
                            [{"task_id": "gsm8k/0", "completion": "The answer is 1."}])
@@ -120,8 +157,117 @@ class Grade(EndToEndTest):
         self.assertIn(verdicts["eval"]["gsm8k/0"][0]["base_status"], ("pass", "fail"))
 
 
+class GradeAgain(GradeTest):
+    """What is graded before an interruption is graded no more."""
+
+    EVERYTHING = list(range(4 * PROBLEMS))
+
+    def setUp(self):
+        super().setUp()
+        self.completions = write_lines(self.completions, [
+            {"task_id": f"HumanEval/{index}", "completion": form.format(index)}
+            for form in FORMS[:4] for index in range(PROBLEMS)])
+
+    @staticmethod
+    def parts(out):
+        return sorted(pathlib.Path(f"{out}.parts").glob("*.part"))
+
+    def kept(self, out):
+        """Indices of the completions whose verdicts are in the parts."""
+        return sorted(json.loads(line)["index"] for path in self.parts(out)
+                      for line in path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines())
+
+    def uninterrupted(self):
+        """The file that nothing has interrupted, made once."""
+        out = self.root / "uninterrupted.json"
+        if not out.exists():
+            self.grade(self.completions, out.name, ranks=2)
+            self.assertFalse(pathlib.Path(f"{out}.parts").exists())
+        return out.read_bytes()
+
+    def interrupt(self, fault, out, ranks=1, expect=None):
+        result, out = self.grade(self.completions, out, options=("--inject", fault), ranks=ranks, expect=expect)
+        self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
+        if expect is None:
+            self.assertNotIn(result.code, (0, 75), str(result))
+        self.assertFalse(out.exists())
+        self.expect_no_processes()
+        return result, out
+
+    def expect_same(self, expected, out, ranks, before):
+        """Graded again, with `before` verdicts taken over, the file is `expected` and nothing lies beside it."""
+        result, out = self.grade(self.completions, out.name, ranks=ranks)
+        self.assertIn(f"{before} of {len(self.EVERYTHING)} completions graded before", result.err)
+        self.assertEqual(expected, out.read_bytes())
+        self.assertFalse(pathlib.Path(f"{out}.parts").exists())
+
+    def test_a_killed_grading_goes_on(self):
+        expected = self.uninterrupted()
+        for ranks, rank, visit in ((1, 0, 9), (2, 1, 3)):
+            with self.subTest(ranks=ranks):
+                _, out = self.interrupt(f"kill@grade:{rank}:{visit}", f"killed-{ranks}.json", ranks)
+                before = self.kept(out)
+                self.assertGreaterEqual(len(before), visit)
+                self.assertLess(len(before), len(self.EVERYTHING))
+                # Everything is graded and nothing published: now each verdict must be there once.
+                result, out = self.interrupt("kill@publish.data:0:1", out.name, 3 - ranks)
+                self.assertIn(f"{len(before)} of {len(self.EVERYTHING)} completions graded before", result.err)
+                self.assertEqual(self.EVERYTHING, self.kept(out))
+                self.expect_same(expected, out, ranks, len(self.EVERYTHING))
+
+    def test_a_stop_keeps_what_is_graded(self):
+        expected = self.uninterrupted()
+        result, out = self.interrupt("interrupt@grade:1:2", "stopped.json", 2, expect=75)
+        self.assertIn("every verdict so far is safe", result.err)
+        before = self.kept(out)
+        self.assertGreaterEqual(len(before), 2)
+        self.assertLess(len(before), len(self.EVERYTHING))
+        self.expect_same(expected, out, 1, len(before))
+
+    def test_damaged_parts_cost_what_is_damaged(self):
+        expected = self.uninterrupted()
+        _, out = self.interrupt("kill@grade:0:8", "damaged.json")
+        self.assertEqual(8, len(self.kept(out)))
+        (part,) = self.parts(out)
+        lines = part.read_bytes().splitlines(keepends=True)
+        lines[2] = lines[2].replace(b'"verdict":"', b'"verdict":" ')
+        part.write_bytes(b"".join(lines) + lines[0][:-9])
+        self.expect_same(expected, out, 2, 7)
+
+    def test_verdicts_on_other_completions_do_not_count(self):
+        """The file of the others lies under the same name: an answer has changed, one is new."""
+        other = [json.loads(line) for line in self.completions.read_text(encoding="utf-8").splitlines()]
+        other[0]["completion"] = FORMS[2]
+        other.append({"task_id": "HumanEval/0", "completion": FORMS[0].format(0)})
+        _, out = self.interrupt("kill@grade:0:8", "other.json")
+        before = [index for index in self.kept(out) if index != 0]
+        self.completions = write_lines(self.completions, other)
+        result, out = self.grade(self.completions, out.name)
+        self.assertIn(f"{len(before)} of {len(other)} completions graded before", result.err)
+        if len(before) < 8:
+            self.assertIn(f"{8 - len(before)} verdicts are on other completions", result.err)
+        # A finished file is no reason to grade less.
+        verdicts = out.read_bytes()
+        again, _ = self.grade(self.completions, out.name)
+        self.assertIn(f"0 of {len(other)} completions graded before", again.err)
+        self.assertEqual(verdicts, out.read_bytes())
+
+    def test_two_jobs_do_not_share_a_file(self):
+        words = ["grade", "--task", "humaneval", "--completions", self.completions, "--data", self.problems, "--out",
+                 self.root / "shared.json"]
+        # Slow enough for the other one to see that it is alive.
+        delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 5))
+        first = self.start(self.command(*words, "--inject", delays))
+        self.wait_for_text(first, "delay@grade:0:1")
+        refused = self.jforge(*words, expect=4)
+        self.assertIn("is in use by", "".join(refused.lines()))
+        result = self.finish(first)
+        self.assertEqual(0, result.code, str(result))
+        self.assertFalse((self.root / "shared.json.parts").exists())
+
+
 @unittest.skipUnless((DATA / "qwen_outputs").is_dir(), f"no benchmark data under {DATA}")
-class FrozenRank(Grade):
+class FrozenRank(GradeTest):
     def test_it_ends_the_job(self):
         """After heartbeat_limit_seconds' default: grade reads no configuration."""
         result, out = self.grade(self.completions, options=("--inject", "stop@grade:1:1"), ranks=2, expect=70,
@@ -166,6 +312,10 @@ class PublishedVerdicts(EndToEndTest):
 
     def test_humaneval(self):
         self.check("humaneval", "humaneval_plus", "humaneval+")
+
+    def test_humaneval_in_the_style_of_evalplus(self):
+        # Published completions are sanitized already: once more changes no verdict.
+        self.check("humaneval", "humaneval_plus:evalplus", "humaneval+")
 
     def test_mbpp(self):
         # Both are right on every input under bare Python too, and were published as failed under a limit of one second

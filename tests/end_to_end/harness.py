@@ -65,6 +65,8 @@ prompt_style = "plain"
 block_size = 8
 max_new_tokens = 16
 limit = 4
+speed_problems = 2
+speed_repeats = 2
 """
 
 

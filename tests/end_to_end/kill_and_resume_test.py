@@ -83,7 +83,7 @@ class KillAndResume(EndToEndTest):
 class CarriedOptimizerState(EndToEndTest):
     """rounds.optimizer = "carry": round 2 goes on with the moments that round 1 ended with."""
 
-    CARRY = ("--set", "rounds.1.optimizer=carry")
+    CARRY = ("--set", "rounds.2.optimizer=carry")
 
     @staticmethod
     def updates(run):
@@ -111,7 +111,7 @@ class CarriedOptimizerState(EndToEndTest):
 
     def test_the_first_round_has_nothing_to_carry(self):
         config, _ = self.config("carry-first")
-        result = self.jforge("run", config, "--set", "rounds.0.optimizer=carry", expect=2)
+        result = self.jforge("run", config, "--set", "rounds.1.optimizer=carry", expect=2)
         self.assertIn("needs a round before it", result.err)
 
 

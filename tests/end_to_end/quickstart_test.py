@@ -16,7 +16,7 @@ class Quickstart(EndToEndTest):
         self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=900,
                     cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
-        base, final = (models[name]["gsm8k"] for name in ("base", "final"))
+        base, final = (models[name]["word_problems"] for name in ("base", "final"))
         for model in (base, final):
             self.assertEqual(500, model["jacobi"]["n"])
             self.assertEqual(0, model["jacobi"]["disagreements_with_ar"])
@@ -43,7 +43,7 @@ class Reproduce(EndToEndTest):
         subprocess.run([SOURCE / "launch/quickstart/reproduce.sh", BINARY, made, self.root / "work"], check=True,
                        stdout=subprocess.DEVNULL, timeout=1500)
         bundled = SOURCE / "launch/quickstart"
-        for name in ("prompts.jsonl.gz", "test.jsonl.gz", "model/*"):
+        for name in ("prompts.jsonl.gz", "word_problems/*", "model/*"):
             originals = sorted(bundled.glob(name))
             self.assertTrue(originals, name)
             for original in originals:

@@ -25,6 +25,8 @@ class Report(EndToEndTest):
 
     def check_report(self, directory, parts, figures):
         report = (directory / "report.md").read_text(encoding="utf-8")
+        for line in report.splitlines():
+            self.assertTrue(not line.startswith("|") or len(line) <= 100, line)
         for part in parts:
             self.assertIn(part, report)
         shown = re.findall(r"\]\(figures/(\w+)\.svg\)", report)
@@ -41,11 +43,12 @@ class Report(EndToEndTest):
         out = self.root / "swept"
         words = ("sweep", config, "--model", self.model, "--out", out, "--name", "tiny", "--roofline")
         result = self.jforge(*words, ranks=2)
-        self.assertIn("jacobi.block_size=8", result.out)
         self.assertIn(str(out / "report.md"), result.out)
-        report = self.check_report(out, ["## Accuracy and speed", "## How it was measured", "## Decoding settings",
-                                         "## Roofline", "Fastest measured", "## Not in this report"],
-                                   ["tpf", "accuracy", "speed", "tpf_block_size", "sweep_speed_gsm8k_jacobi", "roofline"])
+        self.assertEqual(3, len(re.findall(r"^\| 8 ", result.out, re.MULTILINE)), "accuracy, speed at batch 1 and at batch 3")
+        report = self.check_report(out, ["## Decoding settings", "## Roofline", "Fastest by the clock at batch 1:",
+                                         "## Not in this report"],
+                                   ["tpf_block_size", "sweep_speed_gsm8k_jacobi", "roofline"])
+        self.assertEqual(3, len(re.findall(r"^\| AR ", report, re.MULTILINE)), "accuracy, speed at two batches")
         self.assertEqual(3, report.count("| 0 problems "), "every block size gives greedy decoding's tokens")
         sweep = json.loads((out / "sweep" / "sweep.json").read_text(encoding="utf-8"))
         rows = [row["rows"] for row in sweep["roofline"]]
@@ -65,12 +68,12 @@ class Report(EndToEndTest):
         self.assertIn("within chance", same)
         self.assertIn("## Verdicts that differ\n\nNone.", same)
         config, second = self.config("other")
-        self.jforge("run", config, "--set", "rounds.1.steps=3", ranks=2)
+        self.jforge("run", config, "--set", "rounds.2.steps=3", ranks=2)
         other = self.jforge("inspect", first, second).out
-        self.assertRegex(other, r"\| rounds\.1\.steps +\| 5 +\| 3 ")
+        self.assertRegex(other, r"\| rounds\.2\.steps +\| 5 +\| 3 ")
         self.assertRegex(other, r"\| final \| gsm8k \| jacobi ")
         # An evaluation's own directory will do as well.
-        self.assertIn("rounds.1.steps", self.jforge("inspect", first / "evaluation", second).out)
+        self.assertIn("rounds.2.steps", self.jforge("inspect", first / "evaluation", second).out)
 
     def test_what_is_no_run_is_refused(self):
         for path in (self.model, self.root / "absent"):

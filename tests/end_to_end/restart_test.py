@@ -2,6 +2,7 @@
 """A run that is started again with something changed: what is accepted, what is done anew, what is refused."""
 
 import json
+import re
 import shutil
 import unittest
 
@@ -98,8 +99,8 @@ class FinishedRun(EndToEndTest):
         self.jforge("run", config, ranks=2)
         before = self.summary(run)
         config.write_text(config.read_text(encoding="utf-8").replace("[train]", third), encoding="utf-8")
-        self.assertIn("rounds.2.steps", self.jforge("run", config, ranks=2, expect=USAGE).lines()[0])
-        added = self.jforge("run", config, "--accept-change", "rounds.2", ranks=2)
+        self.assertIn("rounds.3.steps", self.jforge("run", config, ranks=2, expect=USAGE).lines()[0])
+        added = self.jforge("run", config, "--accept-change", "rounds.3", ranks=2)
         for number in (1, 2):
             self.assertNotIn(f"train round {number}:", added.err)
         self.assertEqual((planned_run / "model" / "model.safetensors").read_bytes(),
@@ -112,10 +113,19 @@ class FinishedRun(EndToEndTest):
 
 class SlowCheckpoint(EndToEndTest):
     def test_writing_a_checkpoint_for_longer_than_the_hang_limit_is_no_hang(self):
+        """12 s of the writing thread, each step of it shorter than the limit, while the main thread waits for it."""
+        config, run = self.config("quick-checkpoint")
+        self.jforge("run", config, "--inject", "interrupt@train:0:1,kill@nowhere:0:1", ranks=2, expect=75)
+        log = (run / "logs" / "rank_0000.log").read_text(encoding="utf-8")
+        fsync = re.search(r'"checkpoint\.fsync", visit 1$.*?"publish\.fsync", visit (\d+)$', log,
+                          re.DOTALL | re.MULTILINE)
         config, run = self.config("slow-checkpoint")
-        delays = [f"delay@checkpoint.{stage}:0:1" for stage in ("data", "fsync", "rename", "manifest")]
-        self.jforge("run", config, "--set", "run.hang_limit_seconds=10", "--inject",
-                    ",".join(["interrupt@train:0:1", *delays]), ranks=2, expect=75)
+        places = ["checkpoint.data:0:1", "checkpoint.fsync:0:1", f"publish.fsync:0:{fsync[1]}", "checkpoint.rename:0:1",
+                  "checkpoint.manifest:0:1"]
+        result = self.jforge("run", config, "--set", "run.hang_limit_seconds=10", "--inject",
+                             ",".join(["interrupt@train:0:1", *(f"delay@{place}" for place in places)]), ranks=2,
+                             expect=75)
+        self.assertEqual(len(places) + 1, result.err.count("acts now"), str(result))
         self.assertEqual([(1, 1)], self.checkpoint_steps(run))
 
 

@@ -59,8 +59,10 @@ class Sweep(EndToEndTest):
             self.assertEqual(0, point["disagreements_with_ar"])
             self.assertEqual(sweep["baseline"]["tokens"], point["tokens"])
             self.assertGreaterEqual(point["tpf"], 1.0)
-            self.assertAlmostEqual(point["tokens_per_second"] / sweep["baseline"]["tokens_per_second"],
-                                   point["speed_up"])
+            for speed, baseline, batch in zip(point["speed"], sweep["baseline"]["speed"], (1, 3), strict=True):
+                self.assertEqual((batch, 5), (speed["batch_prompts"], speed["repeats"]))
+                self.assertAlmostEqual(speed["tokens_per_second"] / baseline["tokens_per_second"], speed["speed_up"])
+                self.assertLess(speed["speed_up_low"], speed["speed_up_high"])
             for key in ("accuracy", "accuracy_low", "accuracy_high", "forwards", "tokens_per_second_with_prefill"):
                 self.assertIn(key, point)
         self.assertEqual({"gsm8k.ar.jsonl"} | {f"gsm8k.jacobi.block_size={block}.jsonl" for block in BLOCKS},

@@ -14,7 +14,7 @@
 #include "checkpoints/safetensors.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
-#include "runtime/durable_file.h"
+#include "runtime/read_file.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <random>
 
 #include "runtime/error.h"
 #include "tests/gpu/kernel_agreement.h"
@@ -12,11 +15,12 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 TEST_F(KernelAgreement, InvariantLinearHasTheCpusBits) {
   for (const std::int64_t m : {1, 7, 8, 9, 40}) {
-    for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {63, 64}, {65, 200}}) {
+    for (const auto& [n, k] :
+         {std::pair<std::int64_t, std::int64_t>{1, 1}, {63, 64}, {64, 65}, {66, 128}, {65, 200}}) {
       expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
         const auto packed = t.kernels.pack_weight(t(random_floats(n * k, 80), {n, k}), t.account());
         const TensorView x = t(random_floats(m * k, 81), {m, k});
@@ -45,18 +49,91 @@ TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
   EXPECT_TRUE(same_bits(results[0], results[1]));
 }
 
+/// Depths on both sides of the ends of the device's K tiles of 64: part of one, one, several, and
+/// several with a part behind them.
+constexpr std::array<std::int64_t, 6> kDepths{40, 64, 65, 128, 129, 200};
+
+/// The tokens that a set chooses for `hidden` [m, k] with `head` [v, k].
+std::vector<TokenId> argmax_tokens(KernelSet& kernels, MemoryAccount& account, const Floats& hidden,
+                                   const Floats& head, std::int64_t k) {
+  const std::int64_t m = std::ssize(hidden) / k;
+  const std::int64_t v = std::ssize(head) / k;
+  const DeviceTensor weight(kernels, account, head, {v, k});
+  const DeviceTensor rows(kernels, account, hidden, {m, k});
+  const auto packed = kernels.pack_weight(weight.view(), account);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(m), -1);
+  kernels.invariant_argmax(rows.view(), *packed, tokens);
+  return tokens;
+}
+
 TEST_F(KernelAgreement, ArgmaxTakesTheCpusTokens) {
-  const std::int64_t v = 1000;
-  const std::int64_t k = 40;
-  for (const std::int64_t m : {1, 8, 21}) {
-    std::vector<std::vector<TokenId>> chosen;
-    static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
-      const auto head = t.kernels.pack_weight(t(random_floats(v * k, 85), {v, k}), t.account());
-      auto& tokens = chosen.emplace_back(static_cast<std::size_t>(m), -1);
-      t.kernels.invariant_argmax(t(random_floats(m * k, 86), {m, k}), *head, tokens);
-      return {};
-    }));
-    EXPECT_EQ(chosen[0], chosen[1]);
+  for (const std::int64_t k : kDepths) {
+    const Floats head = random_floats(1000 * k, 85);
+    for (const std::int64_t m : {1, 8, 21}) {
+      const Floats hidden = random_floats(m * k, 86);
+      EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k),
+                argmax_tokens(*reference_, account_, hidden, head, k))
+          << "m " << m << ", k " << k;
+    }
+  }
+}
+
+/// Row p of the hidden values is blind to all depths but p, where column 100 + p alone is large: a
+/// depth that is left out, or read twice or at another place, loses its row's token.
+TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
+  for (const std::int64_t k : kDepths) {
+    const std::int64_t v = 100 + k;
+    Floats head(static_cast<std::size_t>(v * k), 1.0F);
+    Floats hidden(static_cast<std::size_t>(k * k), 0.0F);
+    std::vector<TokenId> expected;
+    for (std::int64_t p = 0; p < k; ++p) {
+      head[static_cast<std::size_t>((100 + p) * k + p)] = 2.0F;
+      hidden[static_cast<std::size_t>(p * k + p)] = 1.0F;
+      expected.push_back(static_cast<TokenId>(100 + p));
+    }
+    EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k), expected) << "k " << k;
+    EXPECT_EQ(argmax_tokens(*reference_, account_, hidden, head, k), expected) << "k " << k;
+  }
+}
+
+/// Every column holds the same values in another order and a row's hidden values are all one
+/// number, so that all logits tie but for their rounding: who wins is decided by the order of the
+/// sum alone, which runs on from tile to tile.
+TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
+  const std::int64_t v = 300;
+  for (const std::int64_t k : kDepths) {
+    Floats values = random_floats(k, 88);
+    std::mt19937 generator(89);
+    Floats head;
+    for (std::int64_t column = 0; column < v; ++column) {
+      std::shuffle(values.begin(), values.end(), generator);
+      head.insert(head.end(), values.begin(), values.end());
+    }
+    Floats hidden;
+    for (const float number : random_floats(21, 90)) {
+      hidden.insert(hidden.end(), static_cast<std::size_t>(k), number);
+    }
+    EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k),
+              argmax_tokens(*reference_, account_, hidden, head, k))
+        << "k " << k;
+  }
+}
+
+/// Columns 70, 71 and 290 (of the second and of the fifth column tile) are the same and the best.
+TEST_F(KernelAgreement, ArgmaxTiesOverSeveralTilesGoToTheSmallestId) {
+  const std::int64_t v = 300;
+  for (const std::int64_t k : kDepths) {
+    Floats head = random_floats(v * k, 91);
+    const Floats best = random_floats(k, 92, 10.0F);
+    for (const std::int64_t column : {70, 71, 290}) {
+      std::copy(best.begin(), best.end(), head.begin() + column * k);
+    }
+    Floats hidden = best;
+    hidden.insert(hidden.end(), static_cast<std::size_t>(k), 0.0F);
+    for (const auto& set : {tested_.get(), reference_.get()}) {
+      EXPECT_THAT(argmax_tokens(*set, account_, hidden, head, k), ::testing::ElementsAre(70, 0))
+          << "k " << k;
+    }
   }
 }
 
@@ -75,14 +152,15 @@ TEST_F(KernelAgreement, ArgmaxTiesGoToTheSmallestId) {
 }
 
 TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
-  Floats head = random_floats(300, 87);
-  head[299] = std::numeric_limits<float>::quiet_NaN();
-  static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
-    const auto packed = t.kernels.pack_weight(t(head, {300, 1}), t.account());
-    std::vector<TokenId> tokens(1, -1);
-    EXPECT_THROW(t.kernels.invariant_argmax(t({1.0F}, {1, 1}), *packed, tokens), NumericalError);
-    return {};
-  }));
+  for (const std::int64_t k : {1, 65, 200}) {
+    Floats head = random_floats(300 * k, 87);
+    head.back() = std::numeric_limits<float>::quiet_NaN();  // The last column's deepest weight.
+    const Floats hidden(static_cast<std::size_t>(k), 1.0F);
+    for (const auto& set : {tested_.get(), reference_.get()}) {
+      EXPECT_THROW(static_cast<void>(argmax_tokens(*set, account_, hidden, head, k)),
+                   NumericalError);
+    }
+  }
 }
 
 /// Rows of three slots in a cache of 90 positions.

@@ -13,7 +13,7 @@
 #include "model/kernels/kernel_set.h"
 #include "runtime/tensor/buffer.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 using Floats = std::vector<float>;
 
@@ -76,4 +76,4 @@ inline double relative_error(const Floats& a, const Floats& b) {
   return worst / scale;
 }
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

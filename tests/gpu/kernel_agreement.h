@@ -13,7 +13,7 @@
 #include "tests/gpu/device_tensor.h"
 #include "tests/support/tested_kernel_set.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 /// Sums of up to a few hundred terms in another order, and exp to a few units in the last place.
 inline constexpr double kTolerance = 5e-6;
 
@@ -97,4 +97,4 @@ inline PackedLayout layout_with_prefixes() {
                      {120, 170, 120, 120, 120}};
   return layout;
 }
-}  // namespace jforge::testing
+}  // namespace jforge::test

@@ -14,7 +14,7 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 // ---- row-wise
 

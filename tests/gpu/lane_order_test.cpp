@@ -13,7 +13,7 @@
 namespace jforge {
 namespace {
 
-using testing::Floats;
+using test::Floats;
 
 /// Gradients and logits, one after the other.
 Floats everything(LaneOrder order) {
@@ -44,8 +44,8 @@ Floats everything(LaneOrder order) {
 
 TEST(LaneOrder, ChangesNoBit) {
   const Floats ascending = everything(LaneOrder::ascending);
-  EXPECT_TRUE(testing::same_bits(ascending, everything(LaneOrder::descending)));
-  EXPECT_TRUE(testing::same_bits(ascending, everything(LaneOrder::interleaved)));
+  EXPECT_TRUE(test::same_bits(ascending, everything(LaneOrder::descending)));
+  EXPECT_TRUE(test::same_bits(ascending, everything(LaneOrder::interleaved)));
 }
 
 /// The check can fail: here lane i reads what lane i + 1 writes.

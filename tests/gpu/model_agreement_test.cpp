@@ -12,8 +12,8 @@
 namespace jforge {
 namespace {
 
-using testing::Floats;
-using testing::relative_error;
+using test::Floats;
+using test::relative_error;
 
 struct Step {
   VocabularyLossSums sums;
@@ -106,7 +106,7 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
   EXPECT_LT(relative_error(logits, decode(model, *model.kernels, 0, reference)), 2e-5);
   EXPECT_EQ(ours, reference);
   std::vector<TokenId> chunked;
-  EXPECT_TRUE(testing::same_bits(logits, decode(model, *tested_, 7, chunked)))
+  EXPECT_TRUE(test::same_bits(logits, decode(model, *tested_, 7, chunked)))
       << "chunks of the prefill change bits";
   EXPECT_EQ(ours, chunked);
   EXPECT_EQ(model.account.live_bytes(), 0U);

@@ -17,7 +17,9 @@ CASES = [
     ("launch/a.cpp", "#include <cuda_runtime.h>\n", "CUDA header"),
     ("model/a.cpp", '#include "runtime/tensor/cuda_handles.h"\n', "CUDA header"),
     ("model/a.cpp", '#include "data/tokenizer/x_internal.h"\n', "is private to data/tokenizer"),
-    ("tests/unit/lonely_test.cpp", "", "not registered"),
+    ("data/a.cpp", "auto a = nlohmann::ordered_json::parse(text);\n", "data/a.cpp: parses without a limit of depth"),
+    ("workers/a.cpp", "auto a = Json::parse(text, nullptr, false);\n", "use parse_bounded_json"),
+    ("launch/a.cpp", "auto a = toml::parse(text);\n", "use parse_bounded_toml"),
 ]
 CLEAN = [
     ("workers/a.cpp", '#include "model/x.h"\n#include <vector>\n'),

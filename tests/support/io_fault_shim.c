@@ -1,10 +1,13 @@
 /* Makes one system call on the files of one directory fail, for tests: LD_PRELOAD this library with
  *
- *   JFORGE_IO_ROOT   only files whose path begins with this text are touched and counted
- *   JFORGE_IO_FAULT  CALL:N:ERROR[:TEXT]  the Nth CALL (from 1) fails with ERROR; with TEXT only calls on paths that
- *                    hold it behind the root count. CALL is write, fsync, rename, open or close; ERROR is EIO, ENOSPC, EINTR, ESTALE,
- *                    or SHORT (write only: half of the bytes are written). "N+" fails that call and all after it.
- *   JFORGE_IO_COUNT  file to which the numbers of calls are written at exit, one line "CALL COUNT" each
+ *   JFORGE_IO_ROOT=TEXT: only files whose path begins with TEXT are touched and counted.
+ *
+ *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT only
+ *   calls on paths that hold it behind the root count. CALL is write, fsync, rename, open or close;
+ *   ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: half of the bytes are written). "N+"
+ *   fails that call and all after it.
+ *
+ *   JFORGE_IO_COUNT=FILE: the numbers of calls are written there at exit, a line "CALL COUNT" each.
  *
  * A fault that acts says so on standard error. */
 #define _GNU_SOURCE
@@ -24,7 +27,7 @@
 
 enum call { CALL_WRITE, CALL_FSYNC, CALL_RENAME, CALL_OPEN, CALL_CLOSE, CALLS };
 
-static const char *const kCallNames[CALLS] = {"write", "fsync", "rename", "open", "close"};
+static const char* const kCallNames[CALLS] = {"write", "fsync", "rename", "open", "close"};
 enum { NO_ERROR = 0, SHORT_WRITE = -1 };
 
 static atomic_long counts[CALLS];
@@ -36,7 +39,7 @@ static long fault_number;
 static int fault_repeats;
 static int fault_error;
 
-static int error_number(const char *name) {
+static int error_number(const char* name) {
   if (strcmp(name, "EIO") == 0) return EIO;
   if (strcmp(name, "ENOSPC") == 0) return ENOSPC;
   if (strcmp(name, "EINTR") == 0) return EINTR;
@@ -46,7 +49,7 @@ static int error_number(const char *name) {
 }
 
 __attribute__((constructor)) static void read_environment(void) {
-  const char *value = getenv("JFORGE_IO_ROOT");
+  const char* value = getenv("JFORGE_IO_ROOT");
   if (value != NULL) snprintf(root, sizeof(root), "%s", value);
   value = getenv("JFORGE_IO_COUNT");
   if (value != NULL) snprintf(count_file, sizeof(count_file), "%s", value);
@@ -60,7 +63,7 @@ __attribute__((constructor)) static void read_environment(void) {
   for (int i = 0; i < CALLS; ++i) {
     if (strcmp(call, kCallNames[i]) == 0) fault_call = i;
   }
-  char *rest = NULL;
+  char* rest = NULL;
   fault_number = strtol(number, &rest, 10);
   fault_repeats = rest != NULL && *rest == '+';
   fault_error = error_number(error);
@@ -76,19 +79,20 @@ __attribute__((destructor)) static void write_counts(void) {
   long total = 0;
   for (int i = 0; i < CALLS; ++i) total += atomic_load(&counts[i]);
   if (total == 0) return;
-  FILE *file = fopen(count_file, "w");
+  FILE* file = fopen(count_file, "w");
   if (file == NULL) return;
   for (int i = 0; i < CALLS; ++i) fprintf(file, "%s %ld\n", kCallNames[i], atomic_load(&counts[i]));
   fclose(file);
 }
 
 /* What a call on this path must do: NO_ERROR, SHORT_WRITE or an error number. */
-static int judge(enum call call, const char *path) {
+static int judge(enum call call, const char* path) {
   if (root[0] == '\0' || strncmp(path, root, strlen(root)) != 0) return NO_ERROR;
   const int ours = (int)call == fault_call;
   if (ours && filter[0] != '\0' && strstr(path + strlen(root), filter) == NULL) return NO_ERROR;
   const long number = atomic_fetch_add(&counts[call], 1) + 1;
-  if (!ours || (number != fault_number && !(fault_repeats && number > fault_number))) return NO_ERROR;
+  if (!ours || (number != fault_number && !(fault_repeats && number > fault_number)))
+    return NO_ERROR;
   fprintf(stderr, "io fault: %s number %ld on %s fails now\n", kCallNames[call], number, path);
   return fault_error;
 }
@@ -102,45 +106,47 @@ static int judge_descriptor(enum call call, int descriptor) {
   return judge(call, path);
 }
 
-#define REAL(type, name)                                       \
-  static type real;                                            \
-  if (real == NULL) *(void **)(&real) = dlsym(RTLD_NEXT, name)
+#define REAL(type, name) \
+  static type real;      \
+  if (real == NULL) *(void**)(&real) = dlsym(RTLD_NEXT, name)
 
-typedef ssize_t (*write_function)(int, const void *, size_t);
-typedef ssize_t (*pwrite_function)(int, const void *, size_t, off_t);
-typedef ssize_t (*writev_function)(int, const struct iovec *, int);
+typedef ssize_t (*write_function)(int, const void*, size_t);
+typedef ssize_t (*pwrite_function)(int, const void*, size_t, off_t);
+typedef ssize_t (*writev_function)(int, const struct iovec*, int);
 typedef int (*descriptor_function)(int);
-typedef int (*rename_function)(const char *, const char *);
-typedef int (*open_function)(const char *, int, ...);
+typedef int (*rename_function)(const char*, const char*);
+typedef int (*open_function)(const char*, int, ...);
 
-ssize_t write(int descriptor, const void *bytes, size_t size) {
+ssize_t write(int descriptor, const void* bytes, size_t size) {
   REAL(write_function, "write");
   const int verdict = judge_descriptor(CALL_WRITE, descriptor);
   if (verdict > 0) return errno = verdict, -1;
   return real(descriptor, bytes, verdict == SHORT_WRITE && size > 1 ? size / 2 : size);
 }
 
-static ssize_t faulty_pwrite(pwrite_function real, int descriptor, const void *bytes, size_t size, off_t offset) {
+static ssize_t faulty_pwrite(pwrite_function real, int descriptor, const void* bytes, size_t size,
+                             off_t offset) {
   const int verdict = judge_descriptor(CALL_WRITE, descriptor);
   if (verdict > 0) return errno = verdict, -1;
   return real(descriptor, bytes, verdict == SHORT_WRITE && size > 1 ? size / 2 : size, offset);
 }
 
-ssize_t pwrite(int descriptor, const void *bytes, size_t size, off_t offset) {
+ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
   REAL(pwrite_function, "pwrite");
   return faulty_pwrite(real, descriptor, bytes, size, offset);
 }
 
-ssize_t pwrite64(int descriptor, const void *bytes, size_t size, off64_t offset) {
+ssize_t pwrite64(int descriptor, const void* bytes, size_t size, off64_t offset) {
   REAL(pwrite_function, "pwrite64");
   return faulty_pwrite(real, descriptor, bytes, size, offset);
 }
 
-ssize_t writev(int descriptor, const struct iovec *parts, int count) {
+ssize_t writev(int descriptor, const struct iovec* parts, int count) {
   REAL(writev_function, "writev");
   const int verdict = judge_descriptor(CALL_WRITE, descriptor);
   if (verdict > 0) return errno = verdict, -1;
-  if (verdict == SHORT_WRITE && parts[0].iov_len > 1) return write(descriptor, parts[0].iov_base, parts[0].iov_len / 2);
+  if (verdict == SHORT_WRITE && parts[0].iov_len > 1)
+    return write(descriptor, parts[0].iov_base, parts[0].iov_len / 2);
   return real(descriptor, parts, count);
 }
 
@@ -166,20 +172,20 @@ int close(int descriptor) {
   return result;
 }
 
-int rename(const char *from, const char *to) {
+int rename(const char* from, const char* to) {
   REAL(rename_function, "rename");
   const int verdict = judge(CALL_RENAME, to);
   if (verdict != NO_ERROR) return errno = verdict, -1;
   return real(from, to);
 }
 
-static int faulty_open(open_function real, const char *path, int flags, mode_t mode) {
+static int faulty_open(open_function real, const char* path, int flags, mode_t mode) {
   const int verdict = judge(CALL_OPEN, path);
   if (verdict != NO_ERROR) return errno = verdict, -1;
   return real(path, flags, mode);
 }
 
-int open(const char *path, int flags, ...) {
+int open(const char* path, int flags, ...) {
   REAL(open_function, "open");
   va_list arguments;
   va_start(arguments, flags);
@@ -188,7 +194,7 @@ int open(const char *path, int flags, ...) {
   return faulty_open(real, path, flags, mode);
 }
 
-int open64(const char *path, int flags, ...) {
+int open64(const char* path, int flags, ...) {
   REAL(open_function, "open64");
   va_list arguments;
   va_start(arguments, flags);

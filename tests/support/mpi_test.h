@@ -5,9 +5,9 @@
 
 #include "runtime/comm/mpi_session.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 /// The test's communicator over all ranks. Valid inside tests only.
 [[nodiscard]] const Communicator& test_world();
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

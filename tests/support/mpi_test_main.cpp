@@ -15,7 +15,7 @@
 #include "runtime/error.h"
 #include "tests/support/mpi_test.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 namespace {
 const Communicator* world_of_tests = nullptr;
@@ -142,14 +142,14 @@ const Communicator& test_world() {
   return *world_of_tests;
 }
 
-}  // namespace jforge::testing
+}  // namespace jforge::test
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   try {
-    const auto options = jforge::testing::parse_options(argc, argv);
+    const auto options = jforge::test::parse_options(argc, argv);
     jforge::MpiSession session(&argc, &argv);
-    const int result = jforge::testing::run_tests(session.world(), options);
+    const int result = jforge::test::run_tests(session.world(), options);
     session.finalize();
     return result;
   } catch (const std::exception& error) {

@@ -17,7 +17,7 @@
 #include "data/tasks/code_runner.h"
 #include "tests/support/temporary_directory.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 inline constexpr const char* kPython = "/usr/bin/python3";
 
@@ -162,4 +162,4 @@ class PythonCodeRunner final : public CodeRunner {
   }
 };
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

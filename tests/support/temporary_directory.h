@@ -2,21 +2,23 @@
 
 /// A directory for one test, removed with its content at the end.
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
-namespace jforge::testing {
+namespace jforge::test {
 
-/// Creates an empty directory under the system's temporary directory; the destructor removes it.
+/// Creates an empty directory, under the system's temporary directory unless another is named; the
+/// destructor removes it.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "jforge_test_XXXXXX").string();
+  TemporaryDirectory() : TemporaryDirectory(std::filesystem::temp_directory_path()) {}
+  explicit TemporaryDirectory(const std::filesystem::path& parent) {
+    std::string name = (parent / "jforge_test_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) {
       throw std::runtime_error("cannot create a temporary directory like " + name);
     }
@@ -38,4 +40,4 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

@@ -15,7 +15,7 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 class CheckpointResumeTest : public ::testing::Test {
  protected:
@@ -30,7 +30,7 @@ class CheckpointResumeTest : public ::testing::Test {
   /// `stop_after`.
   Result train(std::int64_t total, std::int64_t stop_after) {
     Model model(comm_.size());
-    const TransformerConfig shape = tiny_model();
+    const TransformerConfig shape = tiny_config();
     TrainConfig config;
     config.learning_rate = 1e-3;
     config.batch_samples = 8;
@@ -116,7 +116,7 @@ TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   // The same weights and moments with a forgotten bias correction must not pass for a proper
   // resume.
   Model model(comm_.size());
-  const TransformerConfig shape = tiny_model();
+  const TransformerConfig shape = tiny_config();
   TrainConfig config;
   config.learning_rate = 1e-3;
   config.batch_samples = 8;
@@ -179,7 +179,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   const std::filesystem::path other_root = root_.path() / "other";
   const std::filesystem::path directory = other_root / checkpoint_directory_name(1, 3);
   if (comm_.rank() == 0) {
-    const ParameterTable table(tiny_model(), kOther);
+    const ParameterTable table(tiny_config(), kOther);
     std::filesystem::create_directories(directory);
     CheckpointManifest manifest = search.newest->manifest;
     manifest.world_size = kOther;

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using namespace jforge::testing;
+using namespace jforge::test;
 
 template <class Work>
 std::string message_of(ExitCode code, const Work& work) {

@@ -10,7 +10,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/mpi_session.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 /// Collective at construction and destruction; rank 0 makes and removes the directory.
 class SharedDirectory {
@@ -43,4 +43,4 @@ class SharedDirectory {
   std::filesystem::path path_;
 };
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

@@ -13,8 +13,8 @@
 namespace jforge {
 namespace {
 
+using test::test_world;
 using ::testing::HasSubstr;
-using testing::test_world;
 
 /// Each test works on a communicator of its own: a mismatch ends its life.
 class CollectiveChecks : public ::testing::Test {

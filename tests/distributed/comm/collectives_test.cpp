@@ -16,7 +16,7 @@
 namespace jforge {
 namespace {
 
-using testing::test_world;
+using test::test_world;
 
 /// Values of one rank, drawn anew by every rank that needs them: the reference uses no message
 /// passing.

@@ -17,9 +17,9 @@
 namespace jforge {
 namespace {
 
+using test::test_world;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using testing::test_world;
 
 TEST(Agree, AllWellReturnsFalse) {
   int runs = 0;

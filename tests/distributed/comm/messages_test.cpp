@@ -13,7 +13,7 @@
 namespace jforge {
 namespace {
 
-using testing::test_world;
+using test::test_world;
 
 std::vector<std::byte> pattern(std::size_t size, Rank source, int tag) {
   std::vector<std::byte> bytes(size);

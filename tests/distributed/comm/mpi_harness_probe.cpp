@@ -10,7 +10,7 @@
 namespace jforge {
 namespace {
 
-using testing::test_world;
+using test::test_world;
 
 // Run by mpi_harness_test.sh one at a time; all but the first must make the program fail.
 bool on_last_rank() { return test_world().rank() == test_world().size() - 1; }

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <span>
 #include <thread>
 #include <vector>
@@ -17,7 +19,7 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 constexpr std::int64_t kPrompts = 61;
 constexpr std::int32_t kRound = 2;
@@ -68,6 +70,40 @@ TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
     EXPECT_EQ(coordinator->progress().prompts_done, kPrompts);
     EXPECT_EQ(coordinator->progress().tokens, kPrompts);
     EXPECT_TRUE(coordinator->close_round());
+  }
+  control.close(world);
+}
+
+// The last rank works and shows progress; the others do nothing but wait for it.
+TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
+  const Communicator& world = test_world();
+  PhaseClock clock;
+  clock.follow_this_thread();
+  clock.enter("export", 0);
+  ControlPlane control(world, clock, {});
+  const Communicator others = world.duplicate();
+  if (world.rank() == world.size() - 1) {
+    std::atomic<bool> through{false};
+    std::thread waiting([&] {
+      others.barrier();
+      through = true;
+    });
+    while (!through) {
+      note_progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    waiting.join();
+  } else {
+    const WaitingForOthers waiting;
+    const std::uint64_t own = clock.read().progress;
+    for (int times = 0; times < 2; ++times) {
+      double age = 0;
+      for (double now = 0; (now = clock.read().age_seconds) >= age; age = now) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+    EXPECT_EQ(clock.read().progress, own) << "what others do is not told as this rank's own";
+    others.barrier();
   }
   control.close(world);
 }

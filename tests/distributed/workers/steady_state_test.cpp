@@ -16,13 +16,14 @@
 namespace jforge {
 namespace {
 
-using namespace jforge::testing;
+using namespace jforge::test;
 
 /// Large enough that products, attention and the optimizer open parallel regions.
 TransformerConfig wide_model() {
-  TransformerConfig config = tiny_model();
+  TransformerConfig config = tiny_config();
   config.vocabulary_size = 2048;
   config.hidden_size = 64;
+  config.num_heads = 4;
   config.intermediate_size = 160;
   return config;
 }

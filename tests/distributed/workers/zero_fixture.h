@@ -15,24 +15,17 @@
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
 #include "runtime/tensor/buffer.h"
+#include "tests/support/tiny_config.h"
 #include "workers/train/distillation_trainer.h"
 
-namespace jforge::testing {
+namespace jforge::test {
 
 inline constexpr std::uint64_t kSeed = 11;
 
-inline TransformerConfig tiny_model() {
-  TransformerConfig config;
-  config.vocabulary_size = 67;
-  config.hidden_size = 16;
-  config.intermediate_size = 32;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.max_position_embeddings = 256;
-  config.tie_word_embeddings = false;
-  config.eos_ids = {2};
-  return config;
+/// Any token of the tiny model but the first three, of which one ends sequences.
+inline TokenId token(RandomStream& random) {
+  return static_cast<TokenId>(
+      3 + random.below(static_cast<std::uint64_t>(tiny_config().vocabulary_size - 3)));
 }
 
 /// Random prompts and blocks, one in three a plain causal sequence when `mixed`. Sample i does not
@@ -60,7 +53,7 @@ class SyntheticSource : public SampleSource {
     const auto draw = [&](std::uint64_t count) {
       std::vector<TokenId> ids(count);
       for (TokenId& id : ids) {
-        id = static_cast<TokenId>(3 + random.below(64));
+        id = token(random);
       }
       return ids;
     };
@@ -75,7 +68,7 @@ class SyntheticSource : public SampleSource {
     sample.clean = draw(4 * (1 + random.below(4)));
     sample.noisy = sample.clean;
     for (std::size_t i = 0; i < sample.noisy.size(); i += 2) {
-      sample.noisy[i] = static_cast<TokenId>(3 + random.below(64));
+      sample.noisy[i] = token(random);
     }
     return sample;
   }
@@ -86,8 +79,8 @@ class SyntheticSource : public SampleSource {
 /// Weights of a model at some shard count, freshly initialised.
 struct Model {
   explicit Model(int shards)
-      : table(tiny_model(), shards), weights(static_cast<std::size_t>(table.flat_size())) {
-    initialise_weights(table, view(), kSeed, tiny_model().num_layers);
+      : table(tiny_config(), shards), weights(static_cast<std::size_t>(table.flat_size())) {
+    initialise_weights(table, view(), kSeed, tiny_config().num_layers);
   }
   [[nodiscard]] TensorView view() { return TensorView(weights.data(), {table.flat_size()}); }
   ParameterTable table;
@@ -174,4 +167,4 @@ std::string message_of(ExitCode code, const Work& work) {
   return "nothing was thrown";
 }
 
-}  // namespace jforge::testing
+}  // namespace jforge::test

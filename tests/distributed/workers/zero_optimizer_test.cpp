@@ -15,7 +15,7 @@ namespace jforge {
 namespace {
 
 using ::testing::HasSubstr;
-using namespace jforge::testing;
+using namespace jforge::test;
 
 /// Gradient of one rank at one step: any rank can compute any other's.
 std::vector<float> gradient_of(const ParameterTable& table, int rank, int step, double scale) {
@@ -121,7 +121,7 @@ TEST_F(ZeroOptimizerTest, MovesTheBytesOfTheFormulaAndTakesTheMemoryOfTheFormula
   EXPECT_EQ(after.all_reduce, before.all_reduce);
   EXPECT_EQ(after.broadcast, before.broadcast);
   // f · (g + w) · P with P the parameter count: padding costs less than 5 % even here
-  // (performance.md: within 10 %).
+  // within 10 %.
   const double f = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
   const double formula = f * (4 + 4) * static_cast<double>(model_.table.parameter_count());
   EXPECT_GE(2.0 * static_cast<double>(optimizer.ring_payload_bytes()), formula);

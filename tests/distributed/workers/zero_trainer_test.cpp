@@ -17,7 +17,7 @@ namespace jforge {
 namespace {
 
 using ::testing::HasSubstr;
-using namespace jforge::testing;
+using namespace jforge::test;
 
 TrainConfig config_for_tests() {
   TrainConfig config;
@@ -42,9 +42,9 @@ class ZeroTrainerTest : public ::testing::Test {
   void TearDown() override { arm_faults("", comm_.rank()); }
 
   Run train(const TrainConfig& config, SampleSource& source, std::int64_t steps,
-            TrainHooks hooks = {}) {
+            TrainHooks hooks = {}, double peak_flops = 0) {
     Model model(ranks_);
-    const TransformerConfig shape = tiny_model();
+    const TransformerConfig shape = tiny_config();
     DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
                                 config);
     Run run;
@@ -59,6 +59,7 @@ class ZeroTrainerTest : public ::testing::Test {
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = 2;
+    plan.peak_flops = peak_flops;
     run.outcome = trainer.run(source, plan, hooks);
     run.weights = consolidated(model.table, model.weights);
     run.saved = saved_;
@@ -84,7 +85,7 @@ Reference train_alone(const TrainConfig& config, std::int64_t steps, SyntheticSo
                       KernelSet& kernels) {
   MemoryAccount account("reference");
   Model model(1);
-  const TransformerConfig shape = tiny_model();
+  const TransformerConfig shape = tiny_config();
   TrainingTransformer transformer(shape, model.table, kernels, account, {});
   ReferenceOptimizer optimizer(model.table, config.optimizer);
   Reference result;
@@ -209,7 +210,7 @@ TEST_F(ZeroTrainerTest, EveryLayerIsASignOfProgress) {
   SyntheticSource source(8);
   const Run run = train(config, source, 1, hooks);
   ASSERT_EQ(run.metrics[0].micro_batches, 1);
-  const auto layers = static_cast<std::uint64_t>(tiny_model().num_layers);
+  const auto layers = static_cast<std::uint64_t>(tiny_config().num_layers);
   // Forward: each layer; backward: head, each layer, embedding; the micro-batch; the step.
   EXPECT_EQ(clock.read().progress, layers + (layers + 2) + 1 + 1);
 }
@@ -225,6 +226,23 @@ TEST_F(ZeroTrainerTest, EachSampleOfTheBatchIsTrainedOnce) {
   }
   all_reduce_sum<std::int64_t>(comm_, counts);
   EXPECT_EQ(counts, std::vector<std::int64_t>(21, 1));
+}
+
+TEST_F(ZeroTrainerTest, NoStepHasMoreThanTheWholePeak) {
+  SyntheticSource source(32);
+  const TrainConfig config = config_for_tests();
+  for (const StepMetrics& metrics : train(config, source, 2, {}, 1e18).metrics) {
+    ASSERT_TRUE(metrics.mfu.has_value());
+    EXPECT_GT(*metrics.mfu, 0);
+    EXPECT_LE(*metrics.mfu, 1);
+  }
+  // One FLOP/s: measured, as it were, on a machine that had no time.
+  for (const StepMetrics& metrics : train(config, source, 2, {}, 1).metrics) {
+    EXPECT_FALSE(metrics.mfu.has_value());
+  }
+  for (const StepMetrics& metrics : train(config, source, 2).metrics) {
+    EXPECT_FALSE(metrics.mfu.has_value());
+  }
 }
 
 TEST_F(ZeroTrainerTest, LossFalls) {

@@ -1,6 +1,6 @@
 // A job whose ranks would compute on different kinds of device does not start.
 
-#include "workers/common_kernels.h"
+#include "workers/job_kernels.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,22 +22,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(CommonKernels, TheSameDeviceEverywhereIsFine) {
-  const Communicator comm = jforge::testing::test_world().duplicate();
+TEST(JobKernels, TheSameDeviceEverywhereIsFine) {
+  const Communicator comm = jforge::test::test_world().duplicate();
   EXPECT_NO_THROW(expect_common_device(comm, Device::cpu));
   EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));
-  EXPECT_EQ(make_common_kernel_set(comm, DeviceChoice::cpu)->device(), Device::cpu);
+  EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu)->device(), Device::cpu);
 }
 
-TEST(CommonKernels, RankZeroLogsTheDeviceAndWhy) {
-  const Communicator comm = jforge::testing::test_world().duplicate();
+TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
+  const Communicator comm = jforge::test::test_world().duplicate();
   std::ostringstream text;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(
       "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
-  static_cast<void>(make_common_kernel_set(comm, DeviceChoice::cpu));
+  static_cast<void>(make_job_kernels(comm, DeviceChoice::cpu));
   if (!built_with_cuda()) {
-    static_cast<void>(make_common_kernel_set(comm, DeviceChoice::automatic));
+    static_cast<void>(make_job_kernels(comm, DeviceChoice::automatic));
   }
   spdlog::set_default_logger(before);
   if (comm.rank() != 0) {
@@ -50,14 +50,14 @@ TEST(CommonKernels, RankZeroLogsTheDeviceAndWhy) {
   }
 }
 
-TEST(CommonKernels, RanksOfOneMachineAreCountedOnIt) {
-  const Communicator comm = jforge::testing::test_world().duplicate();
+TEST(JobKernels, RanksOfOneMachineAreCountedOnIt) {
+  const Communicator comm = jforge::test::test_world().duplicate();
   EXPECT_EQ(ranks_on_host(comm), comm.size());
   EXPECT_EQ(local_rank(comm), comm.rank());
 }
 
-TEST(CommonKernels, ADifferentOneIsRefusedByAllRanks) {
-  const Communicator comm = jforge::testing::test_world().duplicate();
+TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
+  const Communicator comm = jforge::test::test_world().duplicate();
   if (comm.size() == 1) {
     EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));  // nobody to differ from
     return;

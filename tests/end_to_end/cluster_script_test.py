@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""run_cluster.sh with the real mpirun: it ends with the ranks, with their exit code, and gives them time to stop."""
+
+import os
+import signal
+import unittest
+
+from harness import BINARY, SOURCE, EndToEndTest
+
+RUN_CLUSTER = SOURCE / "launch" / "scripts" / "run_cluster.sh"
+# mpirun once slept four minutes after its ranks had failed.
+LIMIT_SECONDS = 90
+# Rank 0 sleeps 3 s in its third step, longer than mpirun leaves its ranks after a SIGTERM of its own.
+SLOW_STEP = "delay@train:0:3"
+
+
+class ClusterScript(EndToEndTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+
+    @staticmethod
+    def cluster_command(*words, options=()):
+        return [str(word) for word in [RUN_CLUSTER, "-n", 2, "--threads", 1, *options, BINARY, *words]]
+
+    def setUp(self):
+        probe = self.finish(self.start([*self.cluster_command()[:5], "true"]), LIMIT_SECONDS)
+        if probe.code != 0:
+            self.skipTest("mpirun cannot bind two ranks to cores of this machine")
+
+    def signalled(self, name, *numbers, options=()):
+        """The result of a run that gets the signals, one at each sleep of rank 0, and its run directory."""
+        config, run = self.config(name)
+        process = self.start(self.cluster_command("run", config, "--inject", SLOW_STEP, options=options))
+        self.wait_for_text(process, "acts now")
+        for number in numbers:
+            # To the whole group, as a terminal does; ranks and mpirun must not be in it.
+            os.killpg(process.pid, number)
+            self.wait_for_text(process, "stopping at the next boundary" if number != signal.SIGUSR2 else "acts now")
+        result = self.finish(process, LIMIT_SECONDS)
+        self.expect_no_processes()
+        return result, run, config
+
+    def expect_stopped(self, name, number):
+        result, run, config = self.signalled(name, number)
+        self.assertEqual(75, result.code, str(result))
+        self.assertEqual("interrupted", self.status(run))
+        self.assertIn((1, 3), self.checkpoint_steps(run), "the step at hand was finished and committed")
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    def test_finishes(self):
+        config, run = self.config("finishes")
+        result = self.finish(self.start(self.cluster_command("run", config)), LIMIT_SECONDS)
+        self.assertEqual(0, result.code, str(result))
+        self.assertEqual("finished", self.status(run))
+
+    def test_wrong_configuration_ends_at_once(self):
+        config, _ = self.config("typo", extra="[trian]\nlearning_rate = 1e-3\n")
+        result = self.finish(self.start(self.cluster_command("run", config)), LIMIT_SECONDS)
+        self.assertEqual(2, result.code, str(result))
+        self.assertIn("trian", result.err)
+
+    def test_killed_rank_ends_it(self):
+        config, _ = self.config("killed")
+        result = self.finish(self.start(self.cluster_command("run", config, "--inject", "kill@train:1:3")),
+                             LIMIT_SECONDS)
+        self.assertEqual(137, result.code, str(result))
+        self.expect_no_processes()
+
+    def test_usr2_stops_at_a_boundary(self):
+        self.expect_stopped("usr2", signal.SIGUSR2)
+
+    def test_term_stops_at_a_boundary(self):
+        self.expect_stopped("term", signal.SIGTERM)
+
+    def test_interrupt_key_stops_at_a_boundary(self):
+        self.expect_stopped("interrupt", signal.SIGINT)
+
+    def test_a_second_term_ends_it_at_once(self):
+        result, run, _ = self.signalled("twice", signal.SIGTERM, signal.SIGTERM)
+        self.assertEqual(143, result.code, str(result))
+        self.jforge("verify", run)
+
+    def test_no_longer_than_the_grace(self):
+        result, run, _ = self.signalled("grace", signal.SIGTERM, options=("--grace", 0))
+        self.assertEqual(143, result.code, str(result))
+        self.jforge("verify", run)
+
+    def test_a_killed_script_leaves_no_ranks(self):
+        config, run = self.config("script-killed")
+        process = self.start(self.cluster_command("run", config, "--inject", SLOW_STEP))
+        self.wait_for_text(process, "acts now")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        self.expect_no_processes(60)
+        self.assertEqual("interrupted", self.status(run))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""An installed tree and the Debian package: complete, and usable where they are unpacked.
+
+Environment besides the harness's: JFORGE_BUILD_DIR (the build folder), JFORGE_CMAKE and JFORGE_CPACK; ctest sets them.
+"""
+
+import gzip
+import os
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+from harness import BINARY, EndToEndTest
+
+BUILD = os.environ.get("JFORGE_BUILD_DIR", "")
+
+
+class PackageTest(EndToEndTest):
+    def run_program(self, *words, expect=0, **options):
+        result = self.finish(self.start([str(word) for word in words], **options))
+        self.assertEqual(expect, result.code, str(result))
+        return result
+
+    def expect_usable(self, prefix, man_page):
+        """What lies under `prefix` works without the checkout and the build folder."""
+        self.expect_shell_files(prefix, man_page)
+        installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
+        scripts = share / "launch" / "scripts"
+        self.assertEqual(self.run_program(BINARY, "--version").out, self.run_program(installed, "--version").out)
+        paths = subprocess.run(["readelf", "-d", installed], check=True, capture_output=True, text=True).stdout
+        self.assertNotIn("RUNPATH", paths)
+        plan = self.run_program(installed, "run", "launch/configs/quickstart.toml", "--dry-run", "--set",
+                                f"run.directory=\"{self.root / 'planned'}\"", cwd=share)
+        self.assertIn("steps", plan.out + plan.err)
+        config, run = self.config("by-" + prefix.parent.name)
+        self.run_program(scripts / "local_mpirun.sh", "-n", "2", installed, "run", config)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+        # The batch script is through with looking for the binary when it refuses its launcher.
+        batch = self.run_program("bash", scripts / "run_slurm.sbatch", config, run, expect=2,
+                                 env={**os.environ, "JFORGE_LAUNCHER": "telegraph", "SLURM_JOB_ID": "0"})
+        self.assertIn("neither mpirun nor srun", batch.err)
+        for name in ("README.md", "LICENSE"):
+            self.assertTrue((prefix / "share" / "doc" / "jforge" / name).is_file(), name)
+
+
+    def expect_shell_files(self, prefix, man_page):
+        """Man page and completions are what the installed program prints, where Debian's programs look for them."""
+        installed = prefix / "bin" / "jforge"
+        path = prefix / "share/man/man1" / man_page
+        page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        self.assertEqual(self.run_program(installed, "man").out, page.decode("ascii"))
+        self.assertEqual([path], list(path.parent.iterdir()))
+        for shell, name in (("bash", "bash-completion/completions/jforge"), ("zsh", "zsh/vendor-completions/_jforge"),
+                            ("fish", "fish/vendor_completions.d/jforge.fish")):
+            self.assertEqual(self.run_program(installed, "completion", shell).out,
+                             (prefix / "share" / name).read_text(encoding="utf-8"), name)
+
+
+class Install(PackageTest):
+    def test_an_installed_tree_works(self):
+        prefix = self.root / "installed" / "prefix"
+        self.run_program(os.environ["JFORGE_CMAKE"], "--install", BUILD, "--prefix", prefix)
+        self.expect_usable(prefix, "jforge.1")
+
+
+@unittest.skipUnless(shutil.which("dpkg-shlibdeps") and shutil.which("file"), "dpkg-dev or file is not installed")
+class DebianPackage(PackageTest):
+    def test_the_package_names_its_libraries_and_works(self):
+        folder = self.root / "packages"
+        self.run_program(os.environ["JFORGE_CPACK"], "-G", "DEB", "-B", folder, "--config",
+                         pathlib.Path(BUILD) / "CPackConfig.cmake", cwd=self.root)
+        (package,) = folder.glob("jforge_*.deb")
+        depends = self.run_program("dpkg-deb", "-f", package, "Depends").out
+        for name in ("libc6", "libopenmpi3", "libhdf5-", "openmpi-bin"):
+            self.assertIn(name, depends)
+        self.assertNotIn("-dev", depends)
+        self.run_program("dpkg-deb", "-x", package, self.root / "unpacked")
+        self.expect_usable(self.root / "unpacked" / "usr", "jforge.1.gz")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

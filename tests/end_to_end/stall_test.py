@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""A main thread that stands still, in whatever phase: the job ends with 70 and names the rank that hangs, not one that
+waits for it, while heartbeats go on all the time."""
+
+import concurrent.futures
+import os
+import re
+import shutil
+import unittest
+
+from harness import EndToEndTest
+
+LIMIT_SECONDS = 10
+# Each only sleeps, once it has come to its place.
+AT_ONCE = 4
+
+
+class Stall(EndToEndTest):
+    evaluate = True
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.environ["JFORGE_MPI_LIMIT_SECONDS"] = str(LIMIT_SECONDS)
+        cls.addClassCleanup(os.environ.pop, "JFORGE_MPI_LIMIT_SECONDS")
+
+    def phases_of_a_job(self):
+        """Every phase that a rank enters, in order of first visits."""
+        config, run = self.config("phases")
+        self.jforge("run", config, "--inject", "kill@nowhere:0:1,kill@nowhere:1:1", ranks=2)
+        found = {}
+        for log in sorted((run / "logs").iterdir()):
+            text = log.read_text(encoding="utf-8")
+            found.update(dict.fromkeys(re.findall(r'fault place "phase ([^"]+)", visit', text)))
+        # The first ones come before there is a log file.
+        return ["start", "read the configuration", "open the run directory", *found]
+
+    def stall(self, place, rank, phase=None):
+        """Runs a job whose rank stalls there; what is wrong with its end, or nothing. The other rank comes there a
+        little later: it must not have done the work of both by then."""
+        name = re.sub(r"\W", "-", place) + f"-{rank}"
+        config, run = self.config(name)
+        command = self.command("run", config, "--set", f"run.hang_limit_seconds={LIMIT_SECONDS}", "--set",
+                               f"run.heartbeat_limit_seconds={LIMIT_SECONDS}", "--inject",
+                               f"stall@{place}:{rank}:1,delay@{place}:{1 - rank}:1", ranks=2)
+        result = self.finish(self.start(command))
+        shutil.rmtree(run, ignore_errors=True)
+        phase = re.escape(phase or place.removeprefix("phase "))
+        hangs = re.findall(r"hang: rank (\d) \(", result.err)
+        if result.code != 70 or hangs != [str(rank)] or not re.search(
+                rf"hang: rank {rank} \(\S+, pid \d+\) stands still in phase \"{phase}\"", result.err):
+            return f"{place}, rank {rank}: {result}"
+        return None
+
+    def stall_everywhere(self, cases):
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            wrong = [text for text in pool.map(lambda case: self.stall(*case), cases) if text]
+        self.assertFalse(wrong, "\n".join(wrong))
+        self.expect_no_processes()
+
+    def test_in_every_phase(self):
+        phases = self.phases_of_a_job()
+        for name in ("import", "generate round 1", "generation report", "load the weights", "train round 1",
+                     "checkpoint", "export", "evaluate base", "report", "close", "end MPI"):
+            self.assertIn(name, phases)
+        # Both ranks in turn: rank 0 has the coordinator, and works alone in some phases.
+        self.stall_everywhere([(f"phase {phase}", number % 2) for number, phase in enumerate(phases)])
+
+    def test_within_a_phase(self):
+        """Where one rank works while the other waits for it in an agreement, or its disk does not answer."""
+        self.stall_everywhere([
+            ("identity", 0, "open the run directory"),
+            ("identity", 1, "open the run directory"),
+            ("generate.commit", 1, "generate round 1"),
+            ("train.accumulate", 1, "train round 1"),
+            ("checkpoint.data", 1, "checkpoint"),  # the writing thread: the main thread waits for it
+            ("checkpoint.manifest", 0, "checkpoint"),
+            ("evaluate", 1, "evaluate base gsm8k ar"),
+            ("end", 1, "close"),
+        ])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

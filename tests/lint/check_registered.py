@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Every test source is a test that ctest runs: check_registered.py ROOT BUILD. A *_test.cpp must be compiled into a program
+that a ctest entry starts, a *_test.py or *_test.sh must stand in a ctest command, each case of a *_test.py must be chosen
+by one of its commands, and ctest's number of tests must be the number of its distinct names. Prints one line per breach and exits 1 when there is any."""
+
+import ast
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+# Needs a build with CUDA; there it is checked too.
+DEVICE_ONLY = "tests/gpu/"
+
+
+def registered(build):
+    """(name, command) of every test; unlike ctest's own listing also of programs that are not built yet."""
+    for listing in build.rglob("CTestTestfile.cmake"):
+        for name, command in re.findall(r'^add_test\((?:\[=*\[)?(.*?)(?:\]=*\])? (".*")\)$',
+                                        listing.read_text(encoding="utf-8"), re.M):
+            yield name, re.findall(r'"([^"]*)"', command)
+
+
+def target_of(output):
+    """"tests/unit/a/CMakeFiles/NAME.dir/b_test.cpp.o" → "tests/unit/a", "NAME"."""
+    match = re.search(r"(.*?)/?CMakeFiles/([^/]+)\.dir/", output)
+    return match.groups() if match else None
+
+
+def object_of(entry):
+    return entry.get("output") or re.search(r"-o (\S+)", entry["command"]).group(1)
+
+
+def cases(source):
+    """"Class.test_case" of every unittest case."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return {f"{node.name}.{method.name}" for node in tree.body if isinstance(node, ast.ClassDef)
+            for method in node.body if isinstance(method, ast.FunctionDef) and method.name.startswith("test_")}
+
+
+def left_out(source, commands):
+    """Cases of `source` that no command with it chooses. A command without a class or case runs them all."""
+    chosen = set()
+    for command in commands:
+        for at, part in enumerate(command):
+            if part.startswith("/") and pathlib.Path(part).name == source.name:
+                names = [a for a in command[at + 1:] if re.fullmatch(r"[A-Z]\w*(\.test_\w+)?", a)]
+                if not names:
+                    return set()
+                chosen.update(names)
+    return {case for case in cases(source) if not {case, case.partition(".")[0]} & chosen}
+
+
+def main():
+    root, build = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+    tests = list(registered(build))
+    commands = [part for _, command in tests for part in command]
+    programs = {pathlib.Path(c) for c in commands if c.startswith("/")}
+    started = {p.relative_to(build).as_posix() for p in programs if p.is_relative_to(build)}
+    cuda = "JFORGE_CUDA:STRING=ON" in (build / "CMakeCache.txt").read_text(encoding="utf-8")
+
+    breaches = []
+    shown = subprocess.run(["ctest", "-N"], cwd=build, capture_output=True, text=True, check=True).stdout
+    count = int(re.search(r"Total Tests: (\d+)", shown).group(1))
+    if count != len(tests):
+        breaches.append(f"ctest -N lists {count} tests, the build's files {len(tests)}")
+    names = [name for name, _ in tests]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        breaches.append(f"ctest knows two tests called {name}")
+
+    targets = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        path = pathlib.Path(entry["file"]).resolve()
+        if path.is_relative_to(root):
+            targets.setdefault(path.relative_to(root).as_posix(), set()).add(target_of(object_of(entry)))
+    scripts = {pathlib.Path(c).name for c in commands if c.endswith((".py", ".sh"))}
+    sources = 0
+    for source in sorted((root / "tests").rglob("*_test.*")):
+        name = source.relative_to(root).as_posix()
+        if source.suffix == ".cpp":
+            sources += 1
+            found = {f"{folder}/{target}" for folder, target in targets.get(name, set())}
+            if not found and not (name.startswith(DEVICE_ONLY) and not cuda):
+                breaches.append(f"{name}: no CMakeLists.txt compiles it")
+            elif found and not found & started:
+                breaches.append(f"{name}: compiled into {', '.join(sorted(found))}, which no test starts")
+        elif source.suffix in (".py", ".sh"):
+            sources += 1
+            if source.name not in scripts and not (name.startswith(DEVICE_ONLY) and not cuda):
+                breaches.append(f"{name}: no test runs it")
+            elif source.suffix == ".py" and source.name in scripts:
+                breaches += [f"{name}: no test runs {case}" for case in sorted(left_out(source, [c for _, c in tests]))]
+    for breach in breaches:
+        print(breach)
+    if not breaches:
+        print(f"{sources} test sources, {len(tests)} tests")
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

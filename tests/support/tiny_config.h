@@ -1,0 +1,27 @@
+#pragma once
+
+/// The dimensions of the one tiny model of tests in C++. A test that needs another vocabulary or
+/// length changes that alone and says why.
+
+#include "model/transformer/transformer_config.h"
+
+namespace jforge::test {
+
+/// Odd sizes on purpose: no dimension is a multiple of a register's width, head groups hold three.
+inline TransformerConfig tiny_config(bool tied = false) {
+  TransformerConfig config;
+  config.vocabulary_size = 37;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_layers = 3;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.max_position_embeddings = 512;
+  config.rope_theta = 10000.0;
+  config.tie_word_embeddings = tied;
+  config.eos_ids = {2};
+  config.validate();
+  return config;
+}
+
+}  // namespace jforge::test
