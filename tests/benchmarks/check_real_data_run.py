@@ -115,7 +115,7 @@ def main():
     print(f"| import | {megabytes:.1f} MB (unpacked) at {speed:.1f} MB/s, {report['tokens']} tokens; "
           f"{arguments.import_seconds:.1f} s with program start and tokenizer |")
     print(f"| generate | {generation['prompts']} prompts, {generation['tokens']} tokens, {generation['forwards']} "
-          f"forwards (TPF {generation['tpf']:.3f}), {len(shards)} leases in {seconds:.1f} s with program start |")
+          f"forwards (block TPF {generation['block_tpf']:.3f}), {len(shards)} leases in {seconds:.1f} s with program start |")
     print(f"| prompts/s | {generation['prompts'] / seconds:.1f} |")
     print(f"| tokens/s | {generation['tokens'] / seconds:.0f} generated, "
           f"{report['tokens'] / seconds:.0f} of prompts forwarded beside them |")

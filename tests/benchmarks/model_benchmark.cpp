@@ -1,5 +1,5 @@
 /// Greedy decoding and a training step of a whole model with random weights, as shares of what this
-/// machine can do at most (performance.md §2d: decoding is bound by memory, training by products):
+/// machine can do at most (decoding is bound by memory, training by products):
 /// peaks and model are measured in one process, so that the shares hold on any machine. Prints
 /// Markdown. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
 
@@ -30,6 +30,7 @@
 #include "runtime/error.h"
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/benchmarks/machine_peaks.h"
+#include "workers/train/peak_flops.h"
 #include "workers/train/zero_optimizer.h"
 
 namespace jforge {
@@ -141,7 +142,8 @@ double streamed_bytes(const TransformerConfig& config, const ParameterTable& tab
 DecodingFigures measure_decoding(const BenchmarkOptions& options, const ParameterTable& table,
                                  ConstTensorView weights, KernelSet& kernels) {
   MemoryAccount account("decoding");
-  const std::int64_t new_tokens = options.warmup + options.tokens;
+  // The first token is the prefill's.
+  const std::int64_t new_tokens = 1 + options.warmup + options.tokens;
   InferenceTransformer::Options inference;
   inference.num_slots = 1;
   inference.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens);
@@ -246,6 +248,10 @@ std::string percent(double part, double whole) {
   return fmt::format("{:.1f} %", 100 * part / whole);
 }
 
+std::string share(double rate, double peak) {
+  return share_of_peak(rate, peak) ? percent(rate, peak) : "unknown share (machine busy)";
+}
+
 std::string per_unit(const AllocationCount& count, std::int64_t units) {
   if (!allocations_are_counted()) {
     return "not counted in this build";
@@ -285,7 +291,7 @@ void print_decoding(const DecodingFigures& figures, const MachinePeaks& peaks) {
   row("AR decoding, weights read per token",
       fmt::format("{:.1f} MB", figures.bytes_per_token / 1e6));
   row("AR decoding, weights read per second", fmt::format("{:.2f} GB/s", read / 1e9),
-      percent(read, peaks.read_bandwidth) + " of read bandwidth");
+      share(read, peaks.read_bandwidth) + " of read bandwidth");
   row("AR decoding, heap allocations per token", per_unit(figures.allocations, figures.tokens));
 }
 
@@ -296,9 +302,9 @@ void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
   row("training step, rows/s",
       fmt::format("{:.1f}", static_cast<double>(figures.rows) / figures.step_seconds));
   row("training step, mean", fmt::format("{:.1f} GFLOP/s", speed(figures.step_seconds) / 1e9),
-      percent(speed(figures.step_seconds), peaks.sgemm()) + " of sgemm peak");
+      share(speed(figures.step_seconds), peaks.sgemm()) + " of sgemm peak");
   row("training step, fastest", fmt::format("{:.1f} GFLOP/s", speed(figures.fastest_seconds) / 1e9),
-      percent(speed(figures.fastest_seconds), peaks.sgemm()) + " of sgemm peak");
+      share(speed(figures.fastest_seconds), peaks.sgemm()) + " of sgemm peak");
   const auto part = [&](const char* what, double seconds) {
     row(what, fmt::format("{:.3f} s", seconds),
         percent(seconds, figures.step_seconds) + " of the step");
