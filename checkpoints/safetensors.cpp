@@ -21,6 +21,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 namespace {
@@ -189,9 +190,7 @@ void check_ranges(const std::filesystem::path& path,
   }
 }
 
-float float_from_bfloat16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
+float float_from_bfloat16(std::uint16_t bits) { return to_float(BFloat16{bits}); }
 
 float float_from_float16(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
@@ -206,14 +205,6 @@ float float_from_float16(std::uint16_t bits) {
   // Subnormal or zero: fraction · 2^−24, exact in float32.
   const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
   return sign != 0 ? -magnitude : magnitude;
-}
-
-std::uint16_t bfloat16_from_float(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
-    return static_cast<std::uint16_t>((bits >> 16) | 0x0040U);  // Rounding could turn NaN into Inf.
-  }
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
 template <float (*convert)(std::uint16_t)>
@@ -233,7 +224,7 @@ std::string_view bytes_of(std::span<const T> values) {
 void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
   // In chunks, of which the log makes a copy each.
   constexpr std::size_t kChunk = std::size_t{1} << 18;
-  std::vector<std::uint16_t> halves;
+  std::vector<BFloat16> halves;
   for (std::size_t begin = 0; begin < tensor.values.size(); begin += kChunk) {
     const auto chunk = tensor.values.subspan(begin, std::min(kChunk, tensor.values.size() - begin));
     if (tensor.stored == DType::float32) {
@@ -241,8 +232,8 @@ void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
       continue;
     }
     halves.resize(chunk.size());
-    std::ranges::transform(chunk, halves.begin(), bfloat16_from_float);
-    file.append(bytes_of(std::span<const std::uint16_t>(halves)));
+    std::ranges::transform(chunk, halves.begin(), to_bfloat16);
+    file.append(bytes_of(std::span<const BFloat16>(halves)));
   }
 }
 

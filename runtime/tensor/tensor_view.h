@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "runtime/error.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
@@ -87,6 +88,10 @@ struct DTypeOf;
 template <>
 struct DTypeOf<float> {
   static constexpr DType value = DType::float32;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::bfloat16;
 };
 template <>
 struct DTypeOf<std::int32_t> {

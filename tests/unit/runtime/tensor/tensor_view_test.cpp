@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -34,6 +37,21 @@ TEST(DTypes, BytesAndNames) {
   // On disk: the numbers must never change.
   EXPECT_EQ(static_cast<int>(DType::uint8), 5);
   EXPECT_EQ(static_cast<int>(DType::int64), 4);
+}
+
+TEST(BFloat16, RoundsToNearestEvenAndKeepsNaN) {
+  EXPECT_EQ(to_float(to_bfloat16(1.0F)), 1.0F);
+  EXPECT_EQ(to_bfloat16(1.0F + 0x1p-8F).bits, to_bfloat16(1.0F).bits);  // A tie: down to even.
+  EXPECT_EQ(to_float(to_bfloat16(1.0F + 0x3p-8F)), 1.0F + 0x1p-6F);     // A tie: up to even.
+  EXPECT_EQ(to_float(to_bfloat16(1.0F + 0x1p-8F + 0x1p-20F)), 1.0F + 0x1p-7F);
+  EXPECT_TRUE(std::isinf(to_float(to_bfloat16(std::numeric_limits<float>::max()))));
+  EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7F800001U)))));
+  for (std::uint32_t bits = 0; bits <= 0xFFFFU; ++bits) {
+    const BFloat16 value{static_cast<std::uint16_t>(bits)};
+    if (!std::isnan(to_float(value))) {
+      EXPECT_EQ(to_bfloat16(to_float(value)), value);
+    }
+  }
 }
 
 class TensorViewTest : public ::testing::Test {
