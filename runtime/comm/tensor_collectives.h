@@ -1,0 +1,73 @@
+#pragma once
+
+/// Collectives over tensor views that run beside the caller's arithmetic. Each call queues one
+/// operation and returns at once; operations run one after another in the order of the calls, which
+/// must be the same on every rank. Small host values (agreements, metadata) go through
+/// collectives.h on another communicator.
+///
+/// float32 sums are added in the order that collectives.h states and have its bits. bfloat16 sums
+/// accumulate in float32 in the same order and are rounded once.
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/tensor_view.h"
+
+namespace jforge {
+
+/// A queued collective. Copyable; an empty one is done. Its views must stay valid and untouched
+/// until it is done.
+class Work {
+ public:
+  struct State;
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// Whether wait() would return (or throw) at once.
+  [[nodiscard]] bool done() const;
+  /// Blocks until the results may be read. Throws what the operation threw (CommError), in every
+  /// call.
+  void wait() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Payload that this rank sent, bytes, at the ring optimum, by kind: (N−1)/N of the whole tensor
+/// for reduce-scatter, all-gather and broadcast, twice that for all-reduce.
+struct PayloadBytes {
+  std::uint64_t all_reduce = 0;
+  std::uint64_t reduce_scatter = 0;
+  std::uint64_t all_gather = 0;
+  std::uint64_t broadcast = 0;
+  [[nodiscard]] std::uint64_t total() const noexcept {
+    return all_reduce + reduce_scatter + all_gather + broadcast;
+  }
+};
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  [[nodiscard]] virtual Rank rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  /// In place: every rank ends with the sum.
+  virtual Work all_reduce_sum(TensorView values) = 0;
+  /// output [n] = this rank's block of the sum of all inputs [n · size()]; output may be that block
+  /// of input.
+  virtual Work reduce_scatter_sum(TensorView input, TensorView output) = 0;
+  /// output [n · size()] = all inputs [n] in rank order; input may be this rank's block of output.
+  virtual Work all_gather(ConstTensorView input, TensorView output) = 0;
+  /// The root's values reach every rank.
+  virtual Work broadcast(TensorView values, Rank root) = 0;
+  /// What was queued since the object was made.
+  [[nodiscard]] virtual PayloadBytes bytes() const noexcept = 0;
+  /// Seconds that callers have spent in Work::wait() since the object was made.
+  [[nodiscard]] virtual double waited_seconds() const noexcept = 0;
+};
+
+/// Collective over `comm`. For tensors in host memory: a thread and a communicator of its own
+/// (duplicated). The destructor waits for what is queued and frees the communicator without another
+/// collective call.
+[[nodiscard]] std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm);
+
+}  // namespace jforge
