@@ -8,6 +8,7 @@
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/batch_decoder.h"
 #include "model/decoding/sequence_decoder.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
@@ -184,11 +185,13 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
   const TensorView weights = model.weights.floats({model.table.flat_size()});
   Buffer gradients(model.weights.bytes(), model.account);
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
-  transformer.forward(batch, weights);
   const auto ar_weight = static_cast<float>(options.ar_weight);
   const TensorView flat_gradients = gradients.floats({model.table.flat_size()});
+  FlatParameters parameters(model.table, weights, *model.kernels, model.account);
+  FlatGradients sink(model.table, flat_gradients, *model.kernels, model.account);
+  transformer.forward(batch, parameters);
   const VocabularyLossSums sums =
-      transformer.loss_and_backward(batch, weights, 1.0F, ar_weight, flat_gradients);
+      transformer.loss_and_backward(batch, parameters, 1.0F, ar_weight, sink);
   const auto consistency = static_cast<float>(sums.consistency);
   const auto autoregressive = static_cast<float>(sums.autoregressive);
   const auto loss = static_cast<float>(sums.consistency + options.ar_weight * sums.autoregressive);

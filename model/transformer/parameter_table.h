@@ -64,4 +64,14 @@ class ParameterTable {
   std::int64_t parameter_count_ = 0;
 };
 
+/// Tensor of `entry` inside `group`, a vector of any element type that begins at `offset` of the
+/// flat vector.
+template <class View>
+[[nodiscard]] View tensor_in_group(const View& group, std::int64_t offset,
+                                   const ParameterEntry& entry) {
+  const auto begin = static_cast<std::size_t>(entry.offset - offset) * dtype_bytes(group.dtype());
+  return {static_cast<typename View::template Element<std::byte>*>(group.raw()) + begin,
+          group.dtype(), entry.shape, group.device()};
+}
+
 }  // namespace jforge

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "model/transformer/layer_parameters_internal.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 
 namespace jforge {
@@ -63,6 +65,27 @@ TensorView matrix(const TensorView& heads) {
   return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
 }
 
+/// Gradient of a borrowed group.
+class OpenGradient {
+ public:
+  OpenGradient(GradientSink& sink, const ParameterTable& table, std::int32_t group)
+      : sink_(sink),
+        group_(group),
+        offset_(table.groups()[static_cast<std::size_t>(group)].offset),
+        view_(sink.open(group)) {}
+  /// The tensor of an entry of this group.
+  [[nodiscard]] TensorView operator()(const ParameterEntry* entry) const {
+    return tensor_in_group(view_, offset_, *entry);
+  }
+  void ready() const { sink_.ready(group_); }
+
+ private:
+  GradientSink& sink_;
+  std::int32_t group_;
+  std::int64_t offset_;
+  TensorView view_;
+};
+
 /// The activations of a packed batch in one block.
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
@@ -103,17 +126,13 @@ struct TrainingTransformer::State : Activations {
   LayerActivations& layer_activations(std::size_t layer) {
     return activations[options.activation_checkpointing ? 0 : layer];
   }
-  void forward_attention(const PackedBatch& batch, ConstTensorView flat, std::size_t layer);
-  void forward_mlp(ConstTensorView flat, std::size_t layer);
-  void backward_mlp(ConstTensorView flat, TensorView gradients, std::size_t layer);
-  void backward_attention(const PackedBatch& batch, ConstTensorView flat, TensorView gradients,
-                          std::size_t layer);
-  ConstTensorView take_parameters(ConstTensorView flat);
-  [[nodiscard]] ConstTensorView copied_parameters(const ConstTensorView& flat) const {
-    return flat.device() == kernels.device() ? flat : parameter_copy.floats(flat.shape());
-  }
-  TensorView begin_gradients(TensorView flat);
-  void give_gradients(std::int32_t group, TensorView flat);
+  void forward_attention(const PackedBatch& batch, const BorrowedGroup& borrowed,
+                         std::size_t layer);
+  void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
+  void backward_mlp(const BorrowedGroup& borrowed, const OpenGradient& gradients,
+                    std::size_t layer);
+  void backward_attention(const PackedBatch& batch, const BorrowedGroup& borrowed,
+                          const OpenGradient& gradients, std::size_t layer);
 
   const TransformerConfig config;
   const ParameterTable table;
@@ -124,54 +143,7 @@ struct TrainingTransformer::State : Activations {
 
   Buffer buffer;
   std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
-
-  // Only where the kernels compute on another device than the caller's vectors lie.
-  Buffer parameter_copy;
-  Buffer gradient_copy;   ///< Of this micro-batch alone.
-  Buffer group_gradient;  ///< One group of it in host memory.
 };
-
-/// The parameters as the kernels may read them: the caller's, or a copy made now.
-ConstTensorView TrainingTransformer::State::take_parameters(ConstTensorView flat) {
-  if (flat.device() == kernels.device()) {
-    return flat;
-  }
-  if (parameter_copy.bytes() == 0) {
-    parameter_copy = Buffer(flat.bytes(), account, kernels.device());
-  }
-  copy_tensor(flat, parameter_copy.floats(flat.shape()));
-  return parameter_copy.floats(flat.shape());
-}
-
-/// Where this micro-batch's gradients add up: the caller's vector, or zeros on the kernels' device.
-TensorView TrainingTransformer::State::begin_gradients(TensorView flat) {
-  if (flat.device() == kernels.device()) {
-    return flat;
-  }
-  if (gradient_copy.bytes() == 0) {
-    std::int64_t largest = 0;
-    for (const ParameterGroup& group : table.groups()) {
-      largest = std::max(largest, group.padded_size);
-    }
-    gradient_copy = Buffer(flat.bytes(), account, kernels.device());
-    group_gradient = Buffer(static_cast<std::size_t>(largest) * sizeof(float), account);
-  }
-  const TensorView copy = gradient_copy.floats(flat.shape());
-  zero_tensor(copy);
-  return copy;
-}
-
-/// Adds a finished group of begin_gradients(flat) to the caller's vector.
-void TrainingTransformer::State::give_gradients(std::int32_t group, TensorView flat) {
-  if (flat.device() == kernels.device()) {
-    return;
-  }
-  const ParameterGroup& range = table.groups()[static_cast<std::size_t>(group)];
-  const std::int64_t end = range.offset + range.padded_size;
-  const TensorView staged = group_gradient.floats({range.padded_size});
-  copy_tensor(gradient_copy.floats(flat.shape()).rows(range.offset, end), staged);
-  kernels.host().add(staged, flat.rows(range.offset, end));
-}
 
 void Activations::carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows) {
   const std::int64_t hidden_size = config.hidden_size;
@@ -238,66 +210,66 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
-void TrainingTransformer::State::forward_attention(const PackedBatch& batch, ConstTensorView flat,
+void TrainingTransformer::State::forward_attention(const PackedBatch& batch,
+                                                   const BorrowedGroup& borrowed,
                                                    std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
   const auto epsilon = static_cast<float>(config.rms_norm_eps);
-  kernels.rms_norm(residual[layer], parameter_view(flat, weights.input_norm), epsilon,
-                   kept.attention_input, kept.inverse_rms_1);
-  kernels.linear(kept.attention_input, parameter_view(flat, weights.q_weight),
-                 parameter_view(flat, weights.q_bias), matrix(kept.q));
-  kernels.linear(kept.attention_input, parameter_view(flat, weights.k_weight),
-                 parameter_view(flat, weights.k_bias), matrix(kept.k));
-  kernels.linear(kept.attention_input, parameter_view(flat, weights.v_weight),
-                 parameter_view(flat, weights.v_bias), matrix(kept.v));
+  kernels.rms_norm(residual[layer], borrowed(weights.input_norm), epsilon, kept.attention_input,
+                   kept.inverse_rms_1);
+  kernels.linear(kept.attention_input, borrowed(weights.q_weight), borrowed(weights.q_bias),
+                 matrix(kept.q));
+  kernels.linear(kept.attention_input, borrowed(weights.k_weight), borrowed(weights.k_bias),
+                 matrix(kept.k));
+  kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
+                 matrix(kept.v));
   kernels.rotary(kept.q, batch.positions, config.rope_theta);
   kernels.rotary(kept.k, batch.positions, config.rope_theta);
   kernels.packed_attention(kept.q, kept.k, kept.v, batch.layout, kept.attention, kept.log_sum_exp);
-  kernels.linear(matrix(kept.attention), parameter_view(flat, weights.o_weight), {}, kept.middle);
+  kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
   kernels.add(residual[layer], kept.middle);
 }
 
 /// Up to the activated rows: the down projection's result is a residual, which checkpointing keeps.
-void TrainingTransformer::State::forward_mlp(ConstTensorView flat, std::size_t layer) {
+void TrainingTransformer::State::forward_mlp(const BorrowedGroup& borrowed, std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  kernels.rms_norm(kept.middle, parameter_view(flat, weights.attention_norm),
+  kernels.rms_norm(kept.middle, borrowed(weights.attention_norm),
                    static_cast<float>(config.rms_norm_eps), kept.mlp_input, kept.inverse_rms_2);
-  kernels.linear(kept.mlp_input, parameter_view(flat, weights.gate_weight), {}, kept.gate);
-  kernels.linear(kept.mlp_input, parameter_view(flat, weights.up_weight), {}, kept.up);
+  kernels.linear(kept.mlp_input, borrowed(weights.gate_weight), {}, kept.gate);
+  kernels.linear(kept.mlp_input, borrowed(weights.up_weight), {}, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
-void TrainingTransformer::State::backward_mlp(ConstTensorView flat, TensorView gradients,
-                                              std::size_t layer) {
+void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
+                                              const OpenGradient& gradients, std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  kernels.linear_backward_weight(gradient.residual, kept.activated,
-                                 parameter_view(gradients, weights.down_weight), {});
-  kernels.linear_backward_input(gradient.residual, parameter_view(flat, weights.down_weight),
+  kernels.linear_backward_weight(gradient.residual, kept.activated, gradients(weights.down_weight),
+                                 {});
+  kernels.linear_backward_input(gradient.residual, borrowed(weights.down_weight),
                                 gradient.activated, false);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
-  kernels.linear_backward_weight(gradient.gate, kept.mlp_input,
-                                 parameter_view(gradients, weights.gate_weight), {});
-  kernels.linear_backward_weight(gradient.up, kept.mlp_input,
-                                 parameter_view(gradients, weights.up_weight), {});
-  kernels.linear_backward_input(gradient.gate, parameter_view(flat, weights.gate_weight),
-                                gradient.normed, false);
-  kernels.linear_backward_input(gradient.up, parameter_view(flat, weights.up_weight),
-                                gradient.normed, true);
-  kernels.rms_norm_backward(gradient.normed, kept.middle,
-                            parameter_view(flat, weights.attention_norm), kept.inverse_rms_2,
-                            gradient.residual, parameter_view(gradients, weights.attention_norm));
+  kernels.linear_backward_weight(gradient.gate, kept.mlp_input, gradients(weights.gate_weight), {});
+  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights.up_weight), {});
+  kernels.linear_backward_input(gradient.gate, borrowed(weights.gate_weight), gradient.normed,
+                                false);
+  kernels.linear_backward_input(gradient.up, borrowed(weights.up_weight), gradient.normed, true);
+  kernels.rms_norm_backward(gradient.normed, kept.middle, borrowed(weights.attention_norm),
+                            kept.inverse_rms_2, gradient.residual,
+                            gradients(weights.attention_norm));
 }
 
-void TrainingTransformer::State::backward_attention(const PackedBatch& batch, ConstTensorView flat,
-                                                    TensorView gradients, std::size_t layer) {
+void TrainingTransformer::State::backward_attention(const PackedBatch& batch,
+                                                    const BorrowedGroup& borrowed,
+                                                    const OpenGradient& gradients,
+                                                    std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
   kernels.linear_backward_weight(gradient.residual, matrix(kept.attention),
-                                 parameter_view(gradients, weights.o_weight), {});
-  kernels.linear_backward_input(gradient.residual, parameter_view(flat, weights.o_weight),
+                                 gradients(weights.o_weight), {});
+  kernels.linear_backward_input(gradient.residual, borrowed(weights.o_weight),
                                 matrix(gradient.attention), false);
   kernels.packed_attention_backward(gradient.attention, kept.q, kept.k, kept.v, kept.attention,
                                     kept.log_sum_exp, batch.layout, gradient.q, gradient.k,
@@ -306,18 +278,16 @@ void TrainingTransformer::State::backward_attention(const PackedBatch& batch, Co
   kernels.rotary_backward(gradient.k, batch.positions, config.rope_theta);
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
-    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input,
-                                   parameter_view(gradients, weight),
-                                   parameter_view(gradients, bias));
-    kernels.linear_backward_input(matrix(output_gradient), parameter_view(flat, weight),
-                                  gradient.normed, accumulate);
+    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
+                                   gradients(bias));
+    kernels.linear_backward_input(matrix(output_gradient), borrowed(weight), gradient.normed,
+                                  accumulate);
   };
   projection(gradient.q, weights.q_weight, weights.q_bias, false);
   projection(gradient.k, weights.k_weight, weights.k_bias, true);
   projection(gradient.v, weights.v_weight, weights.v_bias, true);
-  kernels.rms_norm_backward(gradient.normed, residual[layer],
-                            parameter_view(flat, weights.input_norm), kept.inverse_rms_1,
-                            gradient.residual, parameter_view(gradients, weights.input_norm));
+  kernels.rms_norm_backward(gradient.normed, residual[layer], borrowed(weights.input_norm),
+                            kept.inverse_rms_1, gradient.residual, gradients(weights.input_norm));
 }
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
@@ -332,90 +302,98 @@ std::size_t TrainingTransformer::bytes(const TransformerConfig& config, std::int
   return Activations(config, options).bytes(config, rows);
 }
 
-ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ConstTensorView given,
-                                             const LayerDone& layer_done) {
+ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
+                                             ParameterSource& parameters) {
   State& state = *state_;
-  expect_shape(given, {state.table.flat_size()}, "the parameter vector");
+  const ModelParameters& model = state.parameters;
   state.check(batch);
   state.reserve(batch.layout.num_rows);
-  if (state.rows == 0) {
-    return {};
-  }
-  const ConstTensorView parameters = state.take_parameters(given);
-  state.kernels.embedding(batch.tokens, parameter_view(parameters, state.parameters.embedding),
-                          state.residual[0]);
-  for (std::size_t layer = 0; layer < state.parameters.layers.size(); ++layer) {
-    state.forward_attention(batch, parameters, layer);
-    state.forward_mlp(parameters, layer);
-    const LayerActivations& kept = state.layer_activations(layer);
-    state.kernels.linear(kept.activated,
-                         parameter_view(parameters, state.parameters.layers[layer].down_weight), {},
-                         state.residual[layer + 1]);
-    state.kernels.add(kept.middle, state.residual[layer + 1]);
-    if (layer_done) {
-      layer_done();
+  const bool work = state.rows > 0;  // A rank without samples still takes part in gathering.
+  {
+    const BorrowedGroup borrowed(parameters, state.table, model.embedding->group);
+    if (work) {
+      state.kernels.embedding(batch.tokens, borrowed(model.embedding), state.residual[0]);
     }
   }
-  state.kernels.rms_norm(
-      state.residual.back(), parameter_view(parameters, state.parameters.final_norm),
-      static_cast<float>(state.config.rms_norm_eps), state.hidden, state.final_inverse_rms);
+  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+    const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
+    if (work) {
+      state.forward_attention(batch, borrowed, layer);
+      state.forward_mlp(borrowed, layer);
+      const LayerActivations& kept = state.layer_activations(layer);
+      state.kernels.linear(kept.activated, borrowed(model.layers[layer].down_weight), {},
+                           state.residual[layer + 1]);
+      state.kernels.add(kept.middle, state.residual[layer + 1]);
+    }
+    note_progress();
+  }
+  const BorrowedGroup borrowed(parameters, state.table, model.final_norm->group);
+  if (!work) {
+    return {};
+  }
+  state.kernels.rms_norm(state.residual.back(), borrowed(model.final_norm),
+                         static_cast<float>(state.config.rms_norm_eps), state.hidden,
+                         state.final_inverse_rms);
   return state.hidden;
 }
 
 VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& batch,
-                                                          ConstTensorView given_parameters,
+                                                          ParameterSource& parameters,
                                                           float consistency_weight, float ar_weight,
-                                                          TensorView given_gradients,
-                                                          const GroupReady& group_ready) {
+                                                          GradientSink& gradients) {
   State& state = *state_;
   expect(state.rows == batch.layout.num_rows, "loss_and_backward needs the batch of forward()");
-  expect_shape(given_parameters, {state.table.flat_size()}, "the parameter vector");
-  expect_shape(given_gradients, {state.table.flat_size()}, "the gradient vector");
   const ModelParameters& model = state.parameters;
   Gradients& gradient = state.gradient;
-  const bool work = state.rows > 0;  // A rank without samples still takes part in reductions.
-  ConstTensorView parameters;
-  TensorView gradients;
-  if (work) {
-    parameters = state.copied_parameters(given_parameters);
-    gradients = state.begin_gradients(given_gradients);
-  }
-  const auto ready = [&](std::int32_t group) {
-    if (work) {
-      state.give_gradients(group, given_gradients);
-    }
-    if (group_ready) {
-      group_ready(group);
-    }
-  };
+  const bool work = state.rows > 0;
+  const bool tied = model.head == model.embedding;
 
   VocabularyLossSums sums;
-  if (work) {
-    sums = state.kernels.vocabulary_loss(state.hidden, parameter_view(parameters, model.head),
-                                         batch.loss_items, consistency_weight, ar_weight,
-                                         gradient.normed, parameter_view(gradients, model.head));
-    zero_tensor(gradient.residual);
-    state.kernels.rms_norm_backward(
-        gradient.normed, state.residual.back(), parameter_view(parameters, model.final_norm),
-        state.final_inverse_rms, gradient.residual, parameter_view(gradients, model.final_norm));
+  std::optional<OpenGradient> embedding;  // With a tied head it is open from first to last.
+  {
+    const BorrowedGroup borrowed(parameters, state.table, model.final_norm->group);
+    std::optional<BorrowedGroup> tied_head;
+    if (tied) {
+      tied_head.emplace(parameters, state.table, model.head->group);
+      embedding.emplace(gradients, state.table, model.head->group);
+    }
+    const OpenGradient head(gradients, state.table, model.final_norm->group);
+    if (work) {
+      sums = state.kernels.vocabulary_loss(state.hidden, (tied ? *tied_head : borrowed)(model.head),
+                                           batch.loss_items, consistency_weight, ar_weight,
+                                           gradient.normed, (tied ? *embedding : head)(model.head));
+      zero_tensor(gradient.residual);
+      state.kernels.rms_norm_backward(gradient.normed, state.residual.back(),
+                                      borrowed(model.final_norm), state.final_inverse_rms,
+                                      gradient.residual, head(model.final_norm));
+    }
+    head.ready();
+    note_progress();
   }
-  ready(model.final_norm->group);
   for (std::size_t layer = model.layers.size(); layer-- > 0;) {
+    const std::int32_t group = model.layers[layer].group;
+    const BorrowedGroup borrowed(parameters, state.table, group);
+    const OpenGradient opened(gradients, state.table, group);
     if (work) {
       if (state.options.activation_checkpointing) {
-        state.forward_attention(batch, parameters, layer);
-        state.forward_mlp(parameters, layer);
+        state.forward_attention(batch, borrowed, layer);
+        state.forward_mlp(borrowed, layer);
       }
-      state.backward_mlp(parameters, gradients, layer);
-      state.backward_attention(batch, parameters, gradients, layer);
+      state.backward_mlp(borrowed, opened, layer);
+      state.backward_attention(batch, borrowed, opened, layer);
     }
-    ready(model.layers[layer].group);
+    opened.ready();
+    note_progress();
+  }
+  if (!tied) {
+    embedding.emplace(gradients, state.table, model.embedding->group);
   }
   if (work) {
     state.kernels.embedding_backward(batch.tokens, gradient.residual,
-                                     parameter_view(gradients, model.embedding));
+                                     (*embedding)(model.embedding));
   }
-  ready(model.embedding->group);
+  embedding->ready();
+  note_progress();
   return sums;
 }
 

@@ -3,12 +3,12 @@
 /// Qwen2 forward and backward over a packed batch: the training arithmetic, written once against
 /// KernelSet.
 
-#include <functional>
 #include <memory>
 #include <span>
 
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/packed_layout.h"
+#include "model/transformer/parameter_source.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
 
@@ -17,9 +17,8 @@ namespace jforge {
 /// Holds the activations of one packed batch; memory grows to the largest batch seen and is reused
 /// (no allocation per step once warm). One object per rank and phase; not thread-safe.
 ///
-/// Parameters and gradients may lie in host memory while the kernels compute on a device: forward()
-/// then copies the parameters over, and every finished group of gradients comes back and is added.
-/// Beside the activations that takes 8 bytes a parameter on the device.
+/// Parameters and gradients are on loan, one group at a time, in the order of PassUses; every layer
+/// done is a sign of progress (note_progress).
 class TrainingTransformer {
  public:
   struct Options {
@@ -30,24 +29,17 @@ class TrainingTransformer {
                       KernelSet& kernels, MemoryAccount& account, Options options);
   ~TrainingTransformer();
 
-  /// Called in forward() after each layer: a sign of progress.
-  using LayerDone = std::function<void()>;
+  /// Forward over `batch`. Returns hidden states after the final norm, [T, C], valid until the next
+  /// call.
+  ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters);
 
-  /// Forward over `batch`; parameters is the flat float32 vector of the table. Returns hidden
-  /// states after the final norm, [T, C], valid until the next call.
-  ConstTensorView forward(const PackedBatch& batch, ConstTensorView parameters,
-                          const LayerDone& layer_done = {});
-
-  /// Called with the group index as soon as all gradients of a parameter group are final for this
-  /// micro-batch (head first, embedding last): the hook for overlapping reduction.
-  using GroupReady = std::function<void(std::int32_t group)>;
-
-  /// Loss and backward of the batch and the parameters given to the last forward(). Adds parameter
-  /// gradients to `gradients` (flat float32, as the table). Loss = consistency_weight · L_pc +
-  /// ar_weight · L_AR; returns the two sums before those weights.
-  VocabularyLossSums loss_and_backward(const PackedBatch& batch, ConstTensorView parameters,
+  /// Loss and backward of the batch and the parameters given to the last forward(), also several
+  /// times after one. Loss = consistency_weight · L_pc + ar_weight · L_AR; returns the two sums
+  /// before those weights. Gradients are added to what the sink opens; groups become ready from the
+  /// head to the embedding.
+  VocabularyLossSums loss_and_backward(const PackedBatch& batch, ParameterSource& parameters,
                                        float consistency_weight, float ar_weight,
-                                       TensorView gradients, const GroupReady& group_ready = {});
+                                       GradientSink& gradients);
 
   /// Bytes of activations that a batch of `rows` rows takes: what forward() allocates. The
   /// vocabulary loss and the attention kernels take some tens of MiB of their own on top.

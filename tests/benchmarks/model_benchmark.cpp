@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "model/decoding/batch_decoder.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/training_transformer.h"
@@ -196,6 +197,8 @@ TrainingFigures measure_training(const BenchmarkOptions& options, const Paramete
   MemoryAccount account("training");
   TrainingTransformer transformer(options.model, table, kernels, account, {});
   ZeroOptimizer optimizer(table, kernels, comm, account, weights, {});
+  FlatParameters parameters(table, weights, kernels, account);
+  FlatGradients sink(table, optimizer.gradients(), kernels, account);
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
   const float share = 1.0F / static_cast<float>(samples.size());
   PackedBatch batch;
@@ -207,9 +210,9 @@ TrainingFigures measure_training(const BenchmarkOptions& options, const Paramete
     batch.clear();
     append_samples(batch, samples, {}, share);
     const AllocationCount allocated_1 = allocation_count();
-    (void)transformer.forward(batch, weights);
+    (void)transformer.forward(batch, parameters);
     const auto time_1 = Clock::now();
-    (void)transformer.loss_and_backward(batch, weights, 1, 1, optimizer.gradients());
+    (void)transformer.loss_and_backward(batch, parameters, 1, 1, sink);
     const AllocationCount allocated_2 = allocation_count();
     const auto time_2 = Clock::now();
     (void)optimizer.step(1e-6);

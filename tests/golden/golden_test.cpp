@@ -12,6 +12,7 @@
 
 #include "checkpoints/hf_model.h"
 #include "checkpoints/safetensors.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/read_file.h"
@@ -242,10 +243,12 @@ TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
   MemoryAccount account("training");
   TrainingTransformer transformer(model.config, model.table, *model.kernels, account, {});
   std::vector<float> gradients(model.values.size(), 0.0F);
-  transformer.forward(batch, model.flat());
+  FlatParameters parameters(model.table, model.flat(), *model.kernels, account);
+  FlatGradients sink(model.table, {gradients.data(), {model.table.flat_size()}}, *model.kernels,
+                     account);
+  transformer.forward(batch, parameters);
   const VocabularyLossSums sums =
-      transformer.loss_and_backward(batch, model.flat(), 1.0F, loss_case.ar_weight,
-                                    {gradients.data(), {model.table.flat_size()}});
+      transformer.loss_and_backward(batch, parameters, 1.0F, loss_case.ar_weight, sink);
 
   const SafetensorsFile reference(GetParam());
   const auto scalar = [&](const char* name) {

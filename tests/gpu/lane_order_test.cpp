@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/kernels/cuda/device_queue.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "tests/gpu/device_tensor.h"
@@ -24,9 +25,11 @@ Floats everything(LaneOrder order) {
   const std::vector<PackedSample> samples{random_sample(5, 40, 8, 5, 2)};
   const PackedBatch batch = pack_samples(samples, {.mask = MaskKind::window}, 1.0F);
   TrainingTransformer transformer(model.config, model.table, *kernels, model.account, {});
-  transformer.forward(batch, model.flat());
-  transformer.loss_and_backward(batch, model.flat(), 1.0F, 1.0F,
-                                {result.data(), {model.table.flat_size()}});
+  FlatParameters parameters(model.table, model.flat(), *kernels, model.account);
+  FlatGradients sink(model.table, {result.data(), {model.table.flat_size()}}, *kernels,
+                     model.account);
+  transformer.forward(batch, parameters);
+  transformer.loss_and_backward(batch, parameters, 1.0F, 1.0F, sink);
   InferenceTransformer inference(model.config, model.table, model.flat(), *kernels, model.account,
                                  {.num_slots = 1, .slot_capacity = 64, .max_rows = 0});
   std::vector<DecodeRow> rows;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "tests/gpu/device_tensor.h"
@@ -33,12 +34,13 @@ Step train(TinyModel& model, KernelSet& kernels, bool checkpointing) {
   step.gradients.assign(model.values.size(), 0.25F);
   TrainingTransformer transformer(model.config, model.table, kernels, model.account,
                                   {.activation_checkpointing = checkpointing});
+  FlatParameters parameters(model.table, model.flat(), kernels, model.account);
+  FlatGradients sink(model.table, {step.gradients.data(), {model.table.flat_size()}}, kernels,
+                     model.account, [&](std::int32_t group) { step.groups.push_back(group); });
   const PackedBatch batch = two_samples();
   for (int i = 0; i < 2; ++i) {
-    transformer.forward(batch, model.flat());
-    step.sums = transformer.loss_and_backward(
-        batch, model.flat(), 0.8F, 1.5F, {step.gradients.data(), {model.table.flat_size()}},
-        [&](std::int32_t group) { step.groups.push_back(group); });
+    transformer.forward(batch, parameters);
+    step.sums = transformer.loss_and_backward(batch, parameters, 0.8F, 1.5F, sink);
   }
   return step;
 }
@@ -68,10 +70,11 @@ TEST_P(ModelAgreement, ABatchWithoutRowsStillReportsItsGroups) {
   Floats gradients(model.values.size(), 0.5F);
   TrainingTransformer transformer(model.config, model.table, *tested_, model.account, {});
   std::vector<std::int32_t> groups;
-  transformer.forward({}, model.flat());
-  transformer.loss_and_backward({}, model.flat(), 1, 1,
-                                {gradients.data(), {model.table.flat_size()}},
-                                [&](std::int32_t group) { groups.push_back(group); });
+  FlatParameters parameters(model.table, model.flat(), *tested_, model.account);
+  FlatGradients sink(model.table, {gradients.data(), {model.table.flat_size()}}, *tested_,
+                     model.account, [&](std::int32_t group) { groups.push_back(group); });
+  transformer.forward({}, parameters);
+  transformer.loss_and_backward({}, parameters, 1, 1, sink);
   EXPECT_EQ(groups.size(), model.table.groups().size());
   EXPECT_EQ(gradients, Floats(model.values.size(), 0.5F));
 }

@@ -44,9 +44,10 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
     : context_(context),
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
-      weights_(weights),
       optimizer_(context.table, context.kernels, context.comm, context.account, weights,
                  config.optimizer),
+      parameters_(context.table, weights, context.kernels, context.account),
+      gradients_(context.table, optimizer_.gradients(), context.kernels, context.account),
       transformer_(context.model, context.table, context.kernels, context.account,
                    {.activation_checkpointing = config.activation_checkpointing}) {
   config_.validate();
@@ -161,32 +162,20 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
       config_.tokens_per_rank);
   const auto sample_weight = static_cast<float>(1.0 / static_cast<double>(batch.size()));
 
-  // Two words: a std::function holds them without allocating.
-  const auto tell_progress = [clock = hooks.clock, step] {
-    if (clock != nullptr) {
-      clock->progress(step);
-    }
-  };
-  const TrainingTransformer::LayerDone layer_done = tell_progress;
-  const TrainingTransformer::GroupReady group_ready = [tell_progress](std::int32_t) {
-    tell_progress();
-  };
-
   LocalWork work;
   double measuring_seconds = 0;
   for (const std::vector<std::size_t>& members : micro_batches_.lists()) {
     fault_point("train.accumulate");
     build_batch(source, batch.first, members, sample_weight);
-    transformer_.forward(batch_, weights_, layer_done);
+    transformer_.forward(batch_, parameters_);
     if (norms_due(step) && work.micro_batches == 0) {
       const Clock::time_point measuring = Clock::now();
-      work.norms = measure_term_norms(
-          static_cast<double>(members.size()) / static_cast<double>(batch.size()), group_ready);
+      work.norms = measure_term_norms(static_cast<double>(members.size()) /
+                                      static_cast<double>(batch.size()));
       measuring_seconds = seconds_since(measuring);
     }
-    const VocabularyLossSums losses =
-        transformer_.loss_and_backward(batch_, weights_, config_.consistency_weight,
-                                       config_.ar_weight, optimizer_.gradients(), group_ready);
+    const VocabularyLossSums losses = transformer_.loss_and_backward(
+        batch_, parameters_, config_.consistency_weight, config_.ar_weight, gradients_);
     if (!std::isfinite(losses.consistency) || !std::isfinite(losses.autoregressive)) {
       throw NumericalError(
           fmt::format("loss is not finite at step {} (consistency {}, autoregressive {}; first "
@@ -202,7 +191,9 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;
-    tell_progress();
+    if (hooks.clock != nullptr) {
+      hooks.clock->progress(step);
+    }
   }
   if (poison) {
     optimizer_.gradients().data<float>()[context_.table.entries().front().offset] =
@@ -217,8 +208,7 @@ bool DistillationTrainer::norms_due(std::int64_t step) const {
   return every > 0 && (step - 1) % every == 0 && context_.comm.rank() == 0;
 }
 
-DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(
-    double samples_share, const TrainingTransformer::GroupReady& group_ready) {
+DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(double samples_share) {
   const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
                     config_.consistency_weight > 0 && config_.ar_weight > 0;
   if (!both) {
@@ -227,8 +217,8 @@ DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(
   // The step's gradients are still zero, so that they serve as scratch; activations stay as they
   // are.
   const auto norm = [&](float consistency_weight, float ar_weight) {
-    static_cast<void>(transformer_.loss_and_backward(
-        batch_, weights_, consistency_weight, ar_weight, optimizer_.gradients(), group_ready));
+    static_cast<void>(transformer_.loss_and_backward(batch_, parameters_, consistency_weight,
+                                                     ar_weight, gradients_));
     const double squares = context_.kernels.host().sum_of_squares(optimizer_.gradients());
     zero_tensor(optimizer_.gradients());
     return std::sqrt(squares) / samples_share;

@@ -13,6 +13,7 @@
 
 #include "data/batches/packed_sample.h"
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
@@ -72,7 +73,7 @@ struct TrainHooks {
   std::function<void(std::int64_t step)> save;
   /// Whether this rank was asked to stop. Default: jforge::stop_requested.
   std::function<bool()> stop_requested;
-  /// Told of progress at every layer's forward and backward, micro-batch and step.
+  /// Told of progress at every micro-batch and step; layers note theirs (note_progress).
   PhaseClock* clock = nullptr;
 };
 
@@ -126,8 +127,7 @@ class DistillationTrainer {
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
   /// Of batch_, whose forward is done; leaves the gradients zero.
-  [[nodiscard]] TermNorms measure_term_norms(double samples_share,
-                                             const TrainingTransformer::GroupReady& group_ready);
+  [[nodiscard]] TermNorms measure_term_norms(double samples_share);
   [[nodiscard]] bool norms_due(std::int64_t step) const;
   /// Into batch_.
   void build_batch(SampleSource& source, std::int64_t first,
@@ -139,8 +139,9 @@ class DistillationTrainer {
   TrainContext context_;
   TrainConfig config_;
   PackingOptions packing_;
-  TensorView weights_;
   ZeroOptimizer optimizer_;
+  FlatParameters parameters_;
+  FlatGradients gradients_;
   TrainingTransformer transformer_;
   std::exception_ptr hook_failure_;
 

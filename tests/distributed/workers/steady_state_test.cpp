@@ -104,15 +104,17 @@ TEST_F(SteadyStateTest, PackingForwardLossBackwardAndUpdate) {
     TrainingTransformer transformer(config_, table_, *kernels_, account_,
                                     {.activation_checkpointing = checkpointing});
     ZeroOptimizer optimizer(table_, *kernels_, comm_, account_, view(), {});
+    FlatParameters parameters(table_, view(), *kernels_, account_);
+    FlatGradients sink(table_, optimizer.gradients(), *kernels_, account_);
     PackedBatch batch;
     expect_no_allocation("packing", [&] {
       batch.clear();
       append_samples(batch, samples, packing, 0.25F);
     });
-    expect_no_allocation("forward", [&] { (void)transformer.forward(batch, view()); });
+    expect_no_allocation("forward", [&] { (void)transformer.forward(batch, parameters); });
     expect_no_allocation("forward and backward", [&] {
-      (void)transformer.forward(batch, view());
-      (void)transformer.loss_and_backward(batch, view(), 1, 1, optimizer.gradients());
+      (void)transformer.forward(batch, parameters);
+      (void)transformer.loss_and_backward(batch, parameters, 1, 1, sink);
     });
     expect_no_allocation("update", [&] { (void)optimizer.step(1e-4); });
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/weight_init.h"

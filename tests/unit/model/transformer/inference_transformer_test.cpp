@@ -55,7 +55,7 @@ TEST_P(InferenceTransformerTest, AgreesWithTheTrainingForward) {
   TrainingTransformer training(model_.config, model_.table, *model_.kernels, model_.account, {});
   PackedBatch batch;
   append_causal_sequence(batch, tokens, 1, 1.0F);
-  const ConstTensorView hidden = training.forward(batch, model_.flat());
+  const ConstTensorView hidden = training.forward(batch, model_.parameters);
   std::vector<float> expected(logits.size());
   model_.kernels->linear(
       hidden,

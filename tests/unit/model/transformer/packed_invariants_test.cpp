@@ -22,7 +22,7 @@ class PackedInvariants : public ::testing::Test {
  protected:
   /// Hidden states [T, C] of a packed batch.
   std::vector<float> hidden_of(const PackedBatch& batch) {
-    const ConstTensorView hidden = transformer_.forward(batch, model_.flat());
+    const ConstTensorView hidden = transformer_.forward(batch, model_.parameters);
     const std::span<const float> values = hidden.span<float>();
     return {values.begin(), values.end()};
   }
@@ -57,10 +57,10 @@ class PackedInvariants : public ::testing::Test {
     return loss;
   }
   void accumulate(const PackedBatch& batch, float consistency_weight, float ar_weight, Loss& loss) {
-    transformer_.forward(batch, model_.flat());
-    const VocabularyLossSums sums =
-        transformer_.loss_and_backward(batch, model_.flat(), consistency_weight, ar_weight,
-                                       {loss.gradients.data(), {model_.table.flat_size()}});
+    transformer_.forward(batch, model_.parameters);
+    FlatGradients sink = model_.sink(loss.gradients);
+    const VocabularyLossSums sums = transformer_.loss_and_backward(
+        batch, model_.parameters, consistency_weight, ar_weight, sink);
     loss.sums.consistency += sums.consistency;
     loss.sums.autoregressive += sums.autoregressive;
   }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "data/batches/packed_sample.h"
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
@@ -34,12 +36,18 @@ struct TinyModel {
     }
   }
   [[nodiscard]] TensorView flat() { return {values.data(), {table.flat_size()}}; }
+  /// Adds to `gradients`, of the size of `values`.
+  [[nodiscard]] FlatGradients sink(std::vector<float>& gradients,
+                                   FlatGradients::OnReady on_ready = {}) {
+    return {table, {gradients.data(), {table.flat_size()}}, *kernels, account, std::move(on_ready)};
+  }
 
   TransformerConfig config;
   ParameterTable table;
   std::vector<float> values;
   std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   MemoryAccount account{"test"};
+  FlatParameters parameters{table, flat(), *kernels, account};
 };
 
 inline std::vector<TokenId> random_tokens(RandomStream& stream, std::int64_t count,

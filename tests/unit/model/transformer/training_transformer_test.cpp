@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "runtime/phase_clock.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -43,7 +44,7 @@ using LogRows = std::map<std::int32_t, std::vector<double>>;
 /// Log-probabilities, in double, of every row that the loss touches.
 LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
                           const PackedBatch& batch) {
-  const ConstTensorView hidden = transformer.forward(batch, model.flat());
+  const ConstTensorView hidden = transformer.forward(batch, model.parameters);
   const float* const head =
       model.table
           .tensor(model.flat(),
@@ -90,10 +91,10 @@ double reference_loss(const PackedBatch& batch, const LogRows& student, const Lo
 std::vector<float> gradients_of(TinyModel& model, TrainingTransformer& transformer,
                                 const PackedBatch& batch, VocabularyLossSums* sums = nullptr) {
   std::vector<float> gradients(model.values.size(), 0.0F);
-  transformer.forward(batch, model.flat());
+  transformer.forward(batch, model.parameters);
+  FlatGradients sink = model.sink(gradients);
   const VocabularyLossSums found =
-      transformer.loss_and_backward(batch, model.flat(), kConsistencyWeight, kArWeight,
-                                    {gradients.data(), {model.table.flat_size()}});
+      transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
   if (sums != nullptr) {
     *sums = found;
   }
@@ -217,18 +218,17 @@ TEST(TrainingTransformer, GroupsAreReadyFromHeadToEmbeddingWithFinalGradients) {
     const std::vector<float> expected = gradients_of(model, transformer, batch);
     std::vector<float> gradients(expected.size(), 0.0F);
     std::vector<std::int32_t> order;
-    transformer.forward(batch, model.flat());
-    transformer.loss_and_backward(
-        batch, model.flat(), kConsistencyWeight, kArWeight,
-        {gradients.data(), {model.table.flat_size()}}, [&](std::int32_t group) {
-          order.push_back(group);
-          const ParameterGroup& ready = model.table.groups()[static_cast<std::size_t>(group)];
-          const auto begin = static_cast<std::size_t>(ready.offset);
-          EXPECT_EQ(std::memcmp(gradients.data() + begin, expected.data() + begin,
-                                static_cast<std::size_t>(ready.padded_size) * sizeof(float)),
-                    0)
-              << ready.name;
-        });
+    transformer.forward(batch, model.parameters);
+    FlatGradients sink = model.sink(gradients, [&](std::int32_t group) {
+      order.push_back(group);
+      const ParameterGroup& ready = model.table.groups()[static_cast<std::size_t>(group)];
+      const auto begin = static_cast<std::size_t>(ready.offset);
+      EXPECT_EQ(std::memcmp(gradients.data() + begin, expected.data() + begin,
+                            static_cast<std::size_t>(ready.padded_size) * sizeof(float)),
+                0)
+          << ready.name;
+    });
+    transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
     EXPECT_EQ(order, (std::vector<std::int32_t>{4, 3, 2, 1, 0}));
   }
 }
@@ -239,9 +239,9 @@ TEST(TrainingTransformer, GradientsAreAddedAndPaddingStaysZero) {
   const PackedBatch batch = make_batch(MaskKind::noise);
   const std::vector<float> once = gradients_of(model, transformer, batch);
   std::vector<float> twice = once;
-  transformer.forward(batch, model.flat());
-  transformer.loss_and_backward(batch, model.flat(), kConsistencyWeight, kArWeight,
-                                {twice.data(), {model.table.flat_size()}});
+  transformer.forward(batch, model.parameters);
+  FlatGradients sink = model.sink(twice);
+  transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
   for (std::size_t i = 0; i < once.size(); ++i) {
     ASSERT_NEAR(twice[i], 2 * once[i], 1e-5F + 1e-5F * std::abs(once[i]));
   }
@@ -258,14 +258,71 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   std::vector<float> gradients(model.values.size(), 0.0F);
   std::size_t groups = 0;
   const PackedBatch empty;
-  EXPECT_TRUE(transformer.forward(empty, model.flat()).empty());
-  const VocabularyLossSums sums = transformer.loss_and_backward(
-      empty, model.flat(), 1.0F, 1.0F, {gradients.data(), {model.table.flat_size()}},
-      [&](std::int32_t) { ++groups; });
+  FlatGradients sink = model.sink(gradients, [&](std::int32_t) { ++groups; });
+  EXPECT_TRUE(transformer.forward(empty, model.parameters).empty());
+  const VocabularyLossSums sums =
+      transformer.loss_and_backward(empty, model.parameters, 1.0F, 1.0F, sink);
   EXPECT_EQ(sums.consistency, 0.0);
   EXPECT_EQ(sums.autoregressive, 0.0);
   EXPECT_EQ(groups, model.table.groups().size());
   EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
+}
+
+/// Notes what a pass asks for, in order.
+class UseRecorder final : public ParameterSource, public GradientSink {
+ public:
+  explicit UseRecorder(TinyModel& model) : model_(model), sink_(model.sink(gradients_)) {}
+  ConstTensorView acquire(std::int32_t group) override {
+    uses.push_back({GroupUse::Kind::acquire, group});
+    ++lent_[group];
+    return model_.parameters.acquire(group);
+  }
+  void release(std::int32_t group) override { --lent_[group]; }
+  TensorView open(std::int32_t group) override { return sink_.open(group); }
+  void ready(std::int32_t group) override { uses.push_back({GroupUse::Kind::ready, group}); }
+  [[nodiscard]] bool all_returned() const {
+    return std::ranges::all_of(lent_, [](const auto& entry) { return entry.second == 0; });
+  }
+  std::vector<GroupUse> uses;
+
+ private:
+  TinyModel& model_;
+  std::vector<float> gradients_ = std::vector<float>(model_.values.size(), 0.0F);
+  FlatGradients sink_;
+  std::map<std::int32_t, int> lent_;
+};
+
+TEST(TrainingTransformer, BorrowsGroupsInTheOrderOfPassUses) {
+  for (const bool tied : {false, true}) {
+    TinyModel model(tied);
+    const PassUses expected(model.table);
+    TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+    for (const PackedBatch& batch : {make_batch(MaskKind::noise), PackedBatch()}) {
+      UseRecorder recorder(model);
+      transformer.forward(batch, recorder);
+      EXPECT_EQ(recorder.uses, expected.forward);
+      recorder.uses.clear();
+      transformer.loss_and_backward(batch, recorder, 1, 1, recorder);
+      EXPECT_EQ(recorder.uses, expected.backward);
+      EXPECT_TRUE(recorder.all_returned());
+    }
+  }
+}
+
+// A layer of a large model may take minutes: the watchdog must see each of them.
+TEST(TrainingTransformer, EveryLayerIsASignOfProgress) {
+  TinyModel model;
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  const PackedBatch batch = make_batch(MaskKind::noise);
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  FlatGradients sink = model.sink(gradients);
+  const auto layers = static_cast<std::uint64_t>(model.config.num_layers);
+  PhaseClock clock;
+  clock.follow_this_thread();
+  transformer.forward(batch, model.parameters);
+  EXPECT_EQ(clock.read().progress, layers);
+  transformer.loss_and_backward(batch, model.parameters, 1, 1, sink);
+  EXPECT_EQ(clock.read().progress, layers + (layers + 2)) << "head, each layer, embedding";
 }
 
 TEST(TrainingTransformer, RefusesForeignTokensAndBatches) {
@@ -273,15 +330,14 @@ TEST(TrainingTransformer, RefusesForeignTokensAndBatches) {
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
   PackedBatch batch = make_batch(MaskKind::noise);
   std::vector<float> gradients(model.values.size(), 0.0F);
-  const TensorView gradient_view(gradients.data(), {model.table.flat_size()});
-  EXPECT_THROW(transformer.loss_and_backward(batch, model.flat(), 1, 1, gradient_view),
-               InternalError);
+  FlatGradients sink = model.sink(gradients);
+  EXPECT_THROW(transformer.loss_and_backward(batch, model.parameters, 1, 1, sink), InternalError);
   batch.tokens[4] = 37;
-  EXPECT_THROW(transformer.forward(batch, model.flat()), DataError);
+  EXPECT_THROW(transformer.forward(batch, model.parameters), DataError);
   batch.tokens[4] = -1;
-  EXPECT_THROW(transformer.forward(batch, model.flat()), DataError);
+  EXPECT_THROW(transformer.forward(batch, model.parameters), DataError);
   batch.tokens.pop_back();
-  EXPECT_THROW(transformer.forward(batch, model.flat()), InternalError);
+  EXPECT_THROW(transformer.forward(batch, model.parameters), InternalError);
 }
 
 TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
@@ -319,7 +375,7 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
     TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
                                     options);
     const std::size_t before = model.account.live_bytes();
-    transformer.forward(batch, model.flat());
+    transformer.forward(batch, model.parameters);
     EXPECT_EQ(model.account.live_bytes() - before,
               TrainingTransformer::bytes(model.config, batch.layout.num_rows, options));
   }

@@ -1,0 +1,29 @@
+#include "model/transformer/parameter_source.h"
+
+#include <algorithm>
+
+namespace jforge {
+
+PassUses::PassUses(const ParameterTable& table) {
+  using enum GroupUse::Kind;
+  const auto groups = static_cast<std::int32_t>(table.groups().size());
+  constexpr std::int32_t kEmbedding = 0;
+  const std::int32_t head = groups - 1;
+  const bool tied = std::ranges::find(table.entries(), "lm_head.weight", &ParameterEntry::name) ==
+                    table.entries().end();
+  for (std::int32_t group = 0; group < groups; ++group) {
+    forward.push_back({acquire, group});
+  }
+  backward.push_back({acquire, head});
+  if (tied) {
+    backward.push_back({acquire, kEmbedding});
+  }
+  backward.push_back({ready, head});
+  for (std::int32_t layer = head - 1; layer > kEmbedding; --layer) {
+    backward.push_back({acquire, layer});
+    backward.push_back({ready, layer});
+  }
+  backward.push_back({ready, kEmbedding});
+}
+
+}  // namespace jforge
