@@ -8,22 +8,23 @@
 #include <cstring>
 #include <type_traits>
 
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/transport_internal.h"
 #include "runtime/error.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
-using detail::check;
 using detail::InCollective;
 using detail::Operation;
+using Handle = Communicator::Handle;
 
 namespace {
 /// Staging memory of one reduction piece: stays in the cache, and 1 MB pieces move about three
 /// times as fast as whole tensors.
-constexpr std::size_t kReducePieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kReducePieceBytes = detail::kMessageBytes;
 /// Up to this size everybody gets everybody's values in one step: latency counts, not bytes.
 constexpr std::size_t kSmallReduceBytes = std::size_t{1} << 12;
-/// Copies are split only so that counts fit MPI's int.
+/// Copies are split so that a rank shows progress and counts fit MPI's int.
 constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
 struct AtomicBytes {
@@ -52,6 +53,15 @@ struct Maximum {
   }
 };
 
+template <class T>
+std::byte* bytes_of(T* values) {
+  return reinterpret_cast<std::byte*>(values);
+}
+template <class T>
+const std::byte* bytes_of(const T* values) {
+  return reinterpret_cast<const std::byte*>(values);
+}
+
 /// A piece of work for one thread's exchange buffers, kept between calls: the hot loop must not
 /// allocate.
 template <class T>
@@ -66,23 +76,47 @@ std::vector<T>& staging(std::size_t elements) {
 /// What a reduction keeps by rank, kept between calls for the same reason.
 template <class T>
 struct ReduceLists {
-  std::vector<MPI_Request> requests;
+  std::vector<Handle::Outgoing> outgoing;
+  std::vector<Handle::Incoming> incoming;
   std::vector<const T*> inputs;
   std::vector<const T*> blocks;
   std::vector<std::size_t> lengths;
+  std::vector<std::size_t> byte_counts;
+  std::vector<std::size_t> byte_places;
 };
 
 template <class T>
 ReduceLists<T>& reduce_lists(std::size_t ranks) {
   thread_local ReduceLists<T> lists;
-  lists.requests.assign(2 * ranks, MPI_REQUEST_NULL);
   lists.inputs.assign(ranks, nullptr);
   lists.blocks.assign(ranks, nullptr);
   lists.lengths.assign(ranks, 0);
+  lists.byte_counts.assign(ranks, 0);
+  lists.byte_places.assign(ranks, 0);
   return lists;
 }
 
-int as_int(std::size_t value) { return static_cast<int>(value); }
+/// What values are added in: bfloat16 in float32, which is rounded once at the end.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
+template <class T>
+Accumulator<T> widened(T value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
+
+template <class T>
+T narrowed(Accumulator<T> value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_bfloat16(value);
+  } else {
+    return value;
+  }
+}
 
 /// output[i] = values of rank 0 ∘ rank 1 ∘ … in rank order. `output` may be one of `inputs`.
 template <class T, class Combine>
@@ -95,81 +129,62 @@ void combine_in_rank_order(std::span<const T* const> inputs, T* output, std::siz
     // an input.
 #pragma GCC ivdep
     for (std::size_t i = 0; i < elements; ++i) {
-      output[i] = combine(first[i], second[i]);
+      output[i] = narrowed<T>(combine(widened(first[i]), widened(second[i])));
     }
     return;
   }
   constexpr std::size_t kBlock = 1024;
-  std::array<T, kBlock> sum;
+  std::array<Accumulator<T>, kBlock> sum;
   for (std::size_t begin = 0; begin < elements; begin += kBlock) {
     const std::size_t count = std::min(kBlock, elements - begin);
-    std::copy_n(inputs[0] + begin, count, sum.data());
+    std::transform(inputs[0] + begin, inputs[0] + begin + count, sum.data(), widened<T>);
     for (const T* input : inputs.subspan(1)) {
       for (std::size_t i = 0; i < count; ++i) {
-        sum[i] = combine(sum[i], input[begin + i]);
+        sum[i] = combine(sum[i], widened(input[begin + i]));
       }
     }
-    std::copy_n(sum.data(), count, output + begin);
+    std::transform(sum.data(), sum.data() + count, output + begin, narrowed<T>);
   }
 }
 
-/// One step of a reduction: rank r's block of this piece begins at blocks[r] and has lengths[r]
-/// elements, on every rank. Everyone sends each block to its owner, the owner combines in rank
-/// order and writes `output`.
-template <class T>
-class PieceReducer {
- public:
-  PieceReducer(const Communicator::Handle& handle, ReduceLists<T>& lists)
-      : handle_(handle),
-        ranks_(static_cast<std::size_t>(handle.size)),
-        requests_(lists.requests),
-        inputs_(lists.inputs) {}
-
-  template <class Combine>
-  void reduce(std::span<const T* const> blocks, std::span<const std::size_t> lengths, T* output,
-              Combine combine) {
-    const auto me = static_cast<std::size_t>(handle_.rank);
-    const std::size_t mine = lengths[me];
-    std::vector<T>& arrived = staging<T>(mine * ranks_);
-    int posted = 0;
-    for (std::size_t step = 1; step < ranks_; ++step) {
-      const std::size_t from = (me + ranks_ - step) % ranks_;
-      inputs_[from] = arrived.data() + from * mine;
-      if (mine > 0) {
-        check(MPI_Irecv(arrived.data() + from * mine, as_int(mine * sizeof(T)), MPI_BYTE,
-                        as_int(from), kTag, handle_.collectives,
-                        &requests_[static_cast<std::size_t>(posted++)]));
-      }
+/// One step of a reduction: rank r's block of this piece begins at lists.blocks[r] and has
+/// lists.lengths[r] elements, on every rank. Everyone sends each block to its owner, the owner
+/// combines in rank order and writes `output`.
+template <class T, class Combine>
+void reduce_piece(Handle& handle, ReduceLists<T>& lists, T* output, Combine combine) {
+  const auto ranks = static_cast<std::size_t>(handle.size);
+  const auto me = static_cast<std::size_t>(handle.rank);
+  const std::size_t mine = lists.lengths[me];
+  std::vector<T>& arrived = staging<T>(mine * ranks);
+  lists.incoming.clear();
+  lists.outgoing.clear();
+  for (std::size_t step = 1; step < ranks; ++step) {
+    const std::size_t from = (me + ranks - step) % ranks;
+    T* const place = arrived.data() + from * mine;
+    lists.inputs[from] = place;
+    if (mine > 0) {
+      lists.incoming.push_back({static_cast<Rank>(from), bytes_of(place), mine * sizeof(T)});
     }
-    for (std::size_t step = 1; step < ranks_; ++step) {
-      const std::size_t to = (me + step) % ranks_;
-      if (lengths[to] > 0) {
-        check(MPI_Isend(blocks[to], as_int(lengths[to] * sizeof(T)), MPI_BYTE, as_int(to), kTag,
-                        handle_.collectives, &requests_[static_cast<std::size_t>(posted++)]));
-      }
+    const std::size_t to = (me + step) % ranks;
+    if (lists.lengths[to] > 0) {
+      lists.outgoing.push_back(
+          {static_cast<Rank>(to), bytes_of(lists.blocks[to]), lists.lengths[to] * sizeof(T)});
     }
-    check(MPI_Waitall(posted, requests_.data(), MPI_STATUSES_IGNORE));
-    inputs_[me] = blocks[me];
-    combine_in_rank_order<T>(inputs_, output, mine, combine);
-    note_progress();
   }
-
- private:
-  static constexpr int kTag = 1;
-  const Communicator::Handle& handle_;
-  std::size_t ranks_;
-  std::vector<MPI_Request>& requests_;
-  std::vector<const T*>& inputs_;
-};
+  handle.exchange(lists.outgoing, lists.incoming);
+  lists.inputs[me] = lists.blocks[me];
+  combine_in_rank_order<T>(lists.inputs, output, mine, combine);
+  note_progress();
+}
 
 template <class T, class Combine>
-void all_reduce_small(const Communicator::Handle& handle, std::span<T> values, Combine combine) {
+void all_reduce_small(Handle& handle, std::span<T> values, Combine combine) {
   const auto ranks = static_cast<std::size_t>(handle.size);
   std::vector<T>& all = staging<T>(values.size() * ranks);
-  const int bytes = as_int(values.size_bytes());
-  check(MPI_Allgather(values.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE,
-                      handle.collectives));
-  std::vector<const T*> inputs(ranks);
+  std::copy(values.begin(), values.end(),
+            all.data() + static_cast<std::size_t>(handle.rank) * values.size());
+  handle.all_gather(bytes_of(all.data()), values.size_bytes(), values.size_bytes());
+  std::vector<const T*>& inputs = reduce_lists<T>(ranks).inputs;
   for (std::size_t r = 0; r < ranks; ++r) {
     inputs[r] = all.data() + r * values.size();
   }
@@ -184,7 +199,7 @@ void all_reduce(const Communicator& comm, std::span<T> values, Operation operati
                 Combine combine) {
   const InCollective in(comm, operation, values.size_bytes());
   counted.all_reduce += values.size_bytes();
-  const Communicator::Handle& handle = comm.handle();
+  Handle& handle = comm.handle();
   if (handle.size == 1 || values.empty()) {
     return;
   }
@@ -194,10 +209,6 @@ void all_reduce(const Communicator& comm, std::span<T> values, Operation operati
   }
   const auto ranks = static_cast<std::size_t>(handle.size);
   ReduceLists<T>& lists = reduce_lists<T>(ranks);
-  PieceReducer<T> reducer(handle, lists);
-  auto& [requests, inputs, blocks, lengths] = lists;
-  std::vector<int> byte_counts(ranks);
-  std::vector<int> byte_places(ranks);
   constexpr std::size_t kPiece = kReducePieceBytes / sizeof(T);
   for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
     T* piece = values.data() + begin;
@@ -205,15 +216,14 @@ void all_reduce(const Communicator& comm, std::span<T> values, Operation operati
     const std::size_t share = (count + ranks - 1) / ranks;
     for (std::size_t r = 0; r < ranks; ++r) {
       const std::size_t first = std::min(count, r * share);
-      lengths[r] = std::min(count, first + share) - first;
-      blocks[r] = piece + first;
-      byte_places[r] = as_int(first * sizeof(T));
-      byte_counts[r] = as_int(lengths[r] * sizeof(T));
+      lists.lengths[r] = std::min(count, first + share) - first;
+      lists.blocks[r] = piece + first;
+      lists.byte_places[r] = first * sizeof(T);
+      lists.byte_counts[r] = lists.lengths[r] * sizeof(T);
     }
     const auto me = static_cast<std::size_t>(handle.rank);
-    reducer.reduce(blocks, lengths, piece + (blocks[me] - piece), combine);
-    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, piece, byte_counts.data(), byte_places.data(),
-                         MPI_BYTE, handle.collectives));
+    reduce_piece(handle, lists, piece + (lists.blocks[me] - piece), combine);
+    handle.all_gather_blocks(bytes_of(piece), lists.byte_counts, lists.byte_places);
   }
 }
 }  // namespace
@@ -240,16 +250,14 @@ void reduce_scatter_sum(const Communicator& comm, std::span<T> input, std::span<
     return;
   }
   ReduceLists<T>& lists = reduce_lists<T>(ranks);
-  PieceReducer<T> reducer(comm.handle(), lists);
-  auto& [requests, inputs, blocks, lengths] = lists;
   const std::size_t piece = std::max<std::size_t>(1, kReducePieceBytes / sizeof(T) / ranks);
   for (std::size_t begin = 0; begin < output.size(); begin += piece) {
     const std::size_t count = std::min(piece, output.size() - begin);
     for (std::size_t r = 0; r < ranks; ++r) {
-      blocks[r] = input.data() + r * output.size() + begin;
-      lengths[r] = count;
+      lists.blocks[r] = input.data() + r * output.size() + begin;
+      lists.lengths[r] = count;
     }
-    reducer.reduce(blocks, lengths, output.data() + begin, Sum{});
+    reduce_piece(comm.handle(), lists, output.data() + begin, Sum{});
   }
 }
 
@@ -267,27 +275,12 @@ void all_gather(const Communicator& comm, std::span<const T> input, std::span<T>
   if (ranks == 1) {
     return;
   }
-  const Communicator::Handle& handle = comm.handle();
   constexpr std::size_t kPiece = kCopyPieceBytes / sizeof(T);
-  if (input.size() <= kPiece) {
-    const int bytes = as_int(input.size_bytes());
-    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, output.data(), bytes, MPI_BYTE,
-                        handle.collectives));
-    return;
-  }
   for (std::size_t begin = 0; begin < input.size(); begin += kPiece) {
-    const std::size_t count = std::min(kPiece, input.size() - begin);
     // Blocks of neighbouring ranks lie a whole input apart, also when a piece is shorter.
-    MPI_Datatype block = MPI_DATATYPE_NULL;
-    MPI_Datatype spaced = MPI_DATATYPE_NULL;
-    check(MPI_Type_contiguous(as_int(count * sizeof(T)), MPI_BYTE, &block));
-    check(MPI_Type_create_resized(block, 0, static_cast<MPI_Aint>(input.size_bytes()), &spaced));
-    check(MPI_Type_commit(&spaced));
-    const int code = MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, output.data() + begin, 1, spaced,
-                                   handle.collectives);
-    check(MPI_Type_free(&spaced));
-    check(MPI_Type_free(&block));
-    check(code);
+    const std::size_t count = std::min(kPiece, input.size() - begin);
+    comm.handle().all_gather(bytes_of(output.data() + begin), count * sizeof(T),
+                             input.size_bytes());
     note_progress();
   }
 }
@@ -297,15 +290,8 @@ void broadcast(const Communicator& comm, std::span<T> values, Rank root) {
   expect(0 <= root && root < comm.size(), "broadcast: no such root");
   const InCollective in(comm, Operation::broadcast, values.size_bytes(), root);
   counted.broadcast += comm.rank() == root ? values.size_bytes() : 0;
-  if (comm.size() == 1) {
-    return;
-  }
-  constexpr std::size_t kPiece = kCopyPieceBytes / sizeof(T);
-  for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-    const std::size_t count = std::min(kPiece, values.size() - begin);
-    check(MPI_Bcast(values.data() + begin, as_int(count * sizeof(T)), MPI_BYTE, root,
-                    comm.handle().collectives));
-    note_progress();
+  if (comm.size() > 1) {
+    comm.handle().broadcast(bytes_of(values.data()), values.size_bytes(), root);
   }
 }
 
@@ -326,5 +312,8 @@ JFORGE_INSTANTIATE(std::int32_t);
 JFORGE_INSTANTIATE(std::int64_t);
 JFORGE_INSTANTIATE(std::uint8_t);
 #undef JFORGE_INSTANTIATE
+template void all_reduce_sum<BFloat16>(const Communicator&, std::span<BFloat16>);
+template void reduce_scatter_sum<BFloat16>(const Communicator&, std::span<BFloat16>,
+                                           std::span<BFloat16>);
 
 }  // namespace jforge

@@ -3,7 +3,8 @@
 /// Typed collectives over spans; sizes are 64-bit and large messages are split. All are collective
 /// over `comm` and all ranks must pass equal sizes (in debug mode — enable_collective_checks — a
 /// mismatch is named: sequence number, operation, bytes). T is float, double, std::int32_t,
-/// std::int64_t or std::uint8_t. Each throws CommError.
+/// std::int64_t or std::uint8_t; sums also take BFloat16, which is added in float32 in the same
+/// order and rounded once. Each throws CommError.
 
 #include <cstdint>
 #include <span>

@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "runtime/comm/collectives.h"
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/transport_internal.h"
 #include "runtime/log.h"
 
 namespace jforge {
 
-using detail::check;
 using detail::InCollective;
 using detail::Operation;
 
@@ -115,8 +114,7 @@ bool agree(const Communicator& comm, bool stop_requested, const std::function<vo
   // Kept between calls: training agrees twice a step and must not allocate.
   thread_local std::vector<Verdict> all;
   all.resize(static_cast<std::size_t>(comm.size()));
-  check(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE,
-                      comm.handle().collectives));
+  detail::all_gather_values<Verdict>(comm.handle(), mine, all);
 
   const auto worst = std::max_element(
       all.begin(), all.end(),

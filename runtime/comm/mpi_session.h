@@ -46,12 +46,13 @@ class Communicator {
   /// (MPI_Improbe).
   [[nodiscard]] std::optional<ReceivedMessage> try_receive() const;
 
-  /// Access for collectives.h's implementation.
+  /// Access for the implementation of the collectives (transport_internal.h).
   struct Handle;
-  [[nodiscard]] const Handle& handle() const noexcept { return *handle_; }
+  [[nodiscard]] Handle& handle() const noexcept { return *handle_; }
 
  private:
   friend class MpiSession;
+  friend class VirtualWorld;
   explicit Communicator(std::unique_ptr<Handle> handle);
   std::unique_ptr<Handle> handle_;
 };

@@ -1,0 +1,201 @@
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <thread>
+
+#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/mpi_transport_internal.h"
+#include "runtime/error.h"
+
+namespace jforge::detail {
+
+namespace {
+constexpr int kTag = 1;
+/// Copies are split only so that counts fit MPI's int.
+constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
+
+/// Waits for a request without burning a core: a few tries at once, then sleeps of 1 to 5 ms. A
+/// large payload moves only while somebody polls, so its sleeps stay short.
+void wait_for_message(MPI_Request& request, std::size_t bytes) {
+  constexpr int kTriesWithoutSleep = 20;
+  constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
+  const auto longest =
+      bytes > kLargeBytes ? std::chrono::microseconds(50) : std::chrono::microseconds(5000);
+  auto sleep = std::min(longest, std::chrono::microseconds(1000));
+  for (int tries = 0;; ++tries) {
+    int done = 0;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done != 0) {
+      return;
+    }
+    if (tries < kTriesWithoutSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(longest, sleep + std::chrono::microseconds(1000));
+    }
+  }
+}
+
+int as_int(std::size_t value) {
+  expect(value <= static_cast<std::size_t>(INT_MAX), "a block is too large for one MPI call");
+  return static_cast<int>(value);
+}
+}  // namespace
+
+MpiHandle::MpiHandle(MPI_Comm comm) {
+  check(MPI_Comm_dup(comm, &messages_));
+  check(MPI_Comm_dup(comm, &collectives_));
+  check(MPI_Comm_rank(collectives_, &rank));
+  check(MPI_Comm_size(collectives_, &size));
+}
+
+void MpiHandle::post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
+  requests_.clear();
+  for (const Incoming& block : incoming) {
+    const ByteRun run(block.bytes);
+    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    check(MPI_Irecv(block.data, run.count(), run.type(), block.from, kTag, collectives_, &request));
+  }
+  for (const Outgoing& block : outgoing) {
+    const ByteRun run(block.bytes);
+    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(block.data, run.count(), run.type(), block.to, kTag, collectives_, &request));
+  }
+}
+
+void MpiHandle::finish() {
+  if (polite_) {
+    finish_politely();
+    return;
+  }
+  check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
+}
+
+void MpiHandle::finish_politely() {
+  constexpr int kTriesWithoutSleep = 20;
+  constexpr auto kLongestSleep = std::chrono::microseconds(200);
+  auto sleep = std::chrono::microseconds(10);
+  for (int tries = 0;; ++tries) {
+    int done = 0;
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                      MPI_STATUSES_IGNORE));
+    if (done != 0) {
+      return;
+    }
+    if (abandoned_.load(std::memory_order_relaxed)) {
+      throw CommError("a collective was abandoned because this rank failed");
+    }
+    if (tries < kTriesWithoutSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(kLongestSleep, sleep * 2);
+    }
+  }
+}
+
+void MpiHandle::all_gather(std::byte* all, std::size_t bytes, std::size_t stride) {
+  if (polite_) {
+    Handle::all_gather(all, bytes, stride);
+    return;
+  }
+  if (bytes == stride) {
+    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, as_int(bytes), MPI_BYTE, collectives_));
+    return;
+  }
+  MPI_Datatype block = MPI_DATATYPE_NULL;
+  MPI_Datatype spaced = MPI_DATATYPE_NULL;
+  check(MPI_Type_contiguous(as_int(bytes), MPI_BYTE, &block));
+  check(MPI_Type_create_resized(block, 0, static_cast<MPI_Aint>(stride), &spaced));
+  check(MPI_Type_commit(&spaced));
+  const int code = MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, 1, spaced, collectives_);
+  check(MPI_Type_free(&spaced));
+  check(MPI_Type_free(&block));
+  check(code);
+}
+
+void MpiHandle::all_gather_blocks(std::byte* all, std::span<const std::size_t> bytes,
+                                  std::span<const std::size_t> places) {
+  if (polite_) {
+    Handle::all_gather_blocks(all, bytes, places);
+    return;
+  }
+  counts_.resize(bytes.size());
+  displacements_.resize(places.size());
+  std::transform(bytes.begin(), bytes.end(), counts_.begin(), as_int);
+  std::transform(places.begin(), places.end(), displacements_.begin(), as_int);
+  check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, counts_.data(), displacements_.data(),
+                       MPI_BYTE, collectives_));
+}
+
+void MpiHandle::broadcast(std::byte* data, std::size_t bytes, Rank root) {
+  if (polite_) {
+    Handle::broadcast(data, bytes, root);
+    return;
+  }
+  for (std::size_t begin = 0; begin < bytes; begin += kCopyPieceBytes) {
+    const std::size_t count = std::min(kCopyPieceBytes, bytes - begin);
+    check(MPI_Bcast(data + begin, as_int(count), MPI_BYTE, root, collectives_));
+    note_progress();
+  }
+}
+
+void MpiHandle::barrier() {
+  if (polite_) {
+    Handle::barrier();
+    return;
+  }
+  check(MPI_Barrier(collectives_));
+}
+
+std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
+  return std::make_unique<MpiHandle>(collectives_);
+}
+
+void MpiHandle::close() {
+  check(MPI_Comm_free(&messages_));
+  check(MPI_Comm_free(&collectives_));
+}
+
+void MpiHandle::send(Rank destination, int tag, std::span<const std::byte> payload) {
+  const ByteRun run(payload.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Isend(payload.data(), run.count(), run.type(), destination, tag, messages_, &request));
+  wait_for_message(request, payload.size());
+}
+
+std::optional<ReceivedMessage> MpiHandle::try_receive() {
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status{};
+  check(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, messages_, &found, &message, &status));
+  if (found == 0) {
+    return std::nullopt;
+  }
+  MPI_Count bytes = 0;
+  check(MPI_Get_elements_x(&status, MPI_BYTE, &bytes));
+  ReceivedMessage received{status.MPI_SOURCE, status.MPI_TAG,
+                           std::vector<std::byte>(static_cast<std::size_t>(bytes))};
+  const ByteRun run(received.payload.size());
+  check(MPI_Mrecv(received.payload.data(), run.count(), run.type(), &message, MPI_STATUS_IGNORE));
+  return received;
+}
+
+Communicator::Handle::HostPlace MpiHandle::place_on_host() {
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(collectives_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host));
+  HostPlace place;
+  check(MPI_Comm_rank(host, &place.rank));
+  check(MPI_Comm_size(host, &place.size));
+  check(MPI_Comm_free(&host));
+  return place;
+}
+
+double MpiHandle::patience_seconds() const noexcept {
+  // What is in flight would still land in memory that unwinding frees; the job ends soon after.
+  constexpr double kSeconds = 5;
+  return kSeconds;
+}
+
+}  // namespace jforge::detail

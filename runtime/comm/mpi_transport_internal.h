@@ -1,0 +1,53 @@
+#pragma once
+
+/// Communicators whose ranks are processes of one MPI job.
+
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/comm/transport_internal.h"
+
+namespace jforge::detail {
+
+class MpiHandle final : public Communicator::Handle {
+ public:
+  /// Collective over `comm`, which stays the caller's.
+  explicit MpiHandle(MPI_Comm comm);
+
+  void post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) override;
+  void finish() override;
+  void all_gather(std::byte* all, std::size_t bytes, std::size_t stride) override;
+  void all_gather_blocks(std::byte* all, std::span<const std::size_t> bytes,
+                         std::span<const std::size_t> places) override;
+  void broadcast(std::byte* data, std::size_t bytes, Rank root) override;
+  void barrier() override;
+  [[nodiscard]] std::unique_ptr<Handle> duplicate() override;
+  void close() override;
+  void send(Rank destination, int tag, std::span<const std::byte> payload) override;
+  [[nodiscard]] std::optional<ReceivedMessage> try_receive() override;
+  [[nodiscard]] HostPlace place_on_host() override;
+  void wait_politely() override { polite_ = true; }
+  void abandon() noexcept override { abandoned_.store(true); }
+  [[nodiscard]] double patience_seconds() const noexcept override;
+
+ private:
+  void finish_politely();
+
+  /// Two MPI handles, so that a message of try_receive's "from anybody" can never be part of a
+  /// collective.
+  MPI_Comm messages_ = MPI_COMM_NULL;
+  MPI_Comm collectives_ = MPI_COMM_NULL;
+  bool polite_ = false;
+  std::atomic<bool> abandoned_{false};
+  // Kept between calls: a training step must not allocate.
+  std::vector<MPI_Request> requests_;
+  std::vector<int> counts_;
+  std::vector<int> displacements_;
+};
+
+}  // namespace jforge::detail
