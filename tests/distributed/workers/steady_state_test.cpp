@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <optional>
 #include <utility>
 
 #include "model/decoding/batch_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
@@ -118,6 +120,24 @@ TEST_F(SteadyStateTest, PackingForwardLossBackwardAndUpdate) {
     });
     expect_no_allocation("update", [&] { (void)optimizer.step(1e-4); });
   }
+}
+
+TEST_F(SteadyStateTest, QueuedCollectives) {
+  const auto collectives = make_host_collectives(comm_);
+  constexpr std::int64_t kBlock = 70'000;
+  const std::int64_t whole = kBlock * comm_.size();
+  std::vector<float> values(static_cast<std::size_t>(whole));
+  std::vector<float> block(static_cast<std::size_t>(kBlock));
+  const TensorView all(values.data(), {whole});
+  const TensorView part(block.data(), {kBlock});
+  expect_no_allocation("queued collectives", [&] {
+    std::array<Work, 4> works{collectives->reduce_scatter_sum(all, part),
+                              collectives->all_gather(part, all), collectives->all_reduce_sum(all),
+                              collectives->broadcast(part, comm_.size() - 1)};
+    for (const Work& work : works) {
+      work.wait();
+    }
+  });
 }
 
 /// Makes samples in memory and counts what that takes.

@@ -1,0 +1,302 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/tensor_collectives.h"
+#include "runtime/comm/transport_internal.h"
+#include "runtime/device/queue.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast };
+
+/// What the communication thread and those who wait for it share. Outlives both.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable changed;  ///< An operation is done.
+  PhaseClock clock;                 ///< Signs of progress of the communication thread.
+  PayloadBytes bytes;
+  double waited_seconds = 0;
+  std::uint64_t unfinished = 0;
+};
+
+}  // namespace
+
+/// One operation. `shared->mutex` guards `done` and `failure`; the rest belongs to the caller until
+/// it is queued and to the communication thread until it is done.
+struct Work::State {
+  std::shared_ptr<Shared> shared;
+  bool done = true;
+  std::exception_ptr failure;
+  Kind kind = Kind::all_reduce;
+  ConstTensorView input;
+  TensorView output;
+  Rank root = 0;
+};
+
+bool Work::done() const {
+  if (state_ == nullptr) {
+    return true;
+  }
+  const std::lock_guard lock(state_->shared->mutex);
+  return state_->done;
+}
+
+void Work::wait() const {
+  if (state_ == nullptr) {
+    return;
+  }
+  Shared& shared = *state_->shared;
+  std::unique_lock lock(shared.mutex);
+  if (!state_->done) {
+    constexpr auto kLook = std::chrono::milliseconds(50);
+    const WaitingForOthers waiting;
+    const auto begin = Clock::now();
+    std::uint64_t seen = shared.clock.read().progress;
+    while (!shared.changed.wait_for(lock, kLook, [&] { return state_->done; })) {
+      // Slow ranks are no hang of the thread that waits for them, a transfer that stands still is.
+      if (const std::uint64_t now = shared.clock.read().progress; std::exchange(seen, now) != now) {
+        note_progress();
+      }
+    }
+    shared.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+  if (state_->failure != nullptr) {
+    const std::exception_ptr failure = state_->failure;
+    lock.unlock();
+    std::rethrow_exception(failure);
+  }
+}
+
+namespace {
+
+std::span<const std::uint8_t> bytes_of(const ConstTensorView& view) {
+  return {static_cast<const std::uint8_t*>(view.raw()), view.bytes()};
+}
+std::span<std::uint8_t> bytes_of(const TensorView& view) {
+  return {static_cast<std::uint8_t*>(view.raw()), view.bytes()};
+}
+
+template <class T>
+void sum(const Communicator& comm, const Work::State& operation) {
+  const std::span<T> output = operation.output.span<T>();
+  if (operation.kind == Kind::all_reduce) {
+    all_reduce_sum<T>(comm, output);
+    return;
+  }
+  const std::span<const T> input = operation.input.span<T>();
+  // The span collective takes mutable memory, since its output may lie in it, and writes no other.
+  reduce_scatter_sum<T>(comm, {const_cast<T*>(input.data()), input.size()}, output);
+}
+
+void execute(const Communicator& comm, const Work::State& operation) {
+  switch (operation.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce_scatter:
+      if (operation.output.dtype() == DType::bfloat16) {
+        sum<BFloat16>(comm, operation);
+      } else {
+        sum<float>(comm, operation);
+      }
+      return;
+    case Kind::all_gather:
+      all_gather<std::uint8_t>(comm, bytes_of(operation.input), bytes_of(operation.output));
+      return;
+    case Kind::broadcast:
+      broadcast<std::uint8_t>(comm, bytes_of(operation.output), operation.root);
+      return;
+  }
+}
+
+void expect_host(const ConstTensorView& view) {
+  expect(view.device() == Device::cpu, "host collectives take tensors in host memory");
+}
+
+void expect_sum(const ConstTensorView& view) {
+  expect(view.dtype() == DType::float32 || view.dtype() == DType::bfloat16,
+         "sums are of float32 or bfloat16");
+}
+
+class HostCollectives final : public Collectives {
+ public:
+  explicit HostCollectives(const Communicator& comm)
+      : comm_(comm.duplicate()),
+        shared_(std::make_shared<Shared>()),
+        exceptions_before_(std::uncaught_exceptions()) {
+    comm_.handle().wait_politely();
+    if (comm_.size() == 1) {
+      queue_ = make_inline_queue();
+      return;
+    }
+    queue_ = make_thread_queue();
+    queue_->run([this] { shared_->clock.follow_this_thread(); });
+  }
+
+  ~HostCollectives() override {
+    const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
+    if (unwinding && !finished_within(comm_.handle().patience_seconds())) {
+      // Other ranks may never queue what this one waits for.
+      comm_.handle().abandon();
+    }
+    queue_->synchronize();
+    if (!unwinding && failure_ == nullptr) {
+      free_communicator();
+    }
+  }
+
+  HostCollectives(const HostCollectives&) = delete;
+  HostCollectives& operator=(const HostCollectives&) = delete;
+
+  [[nodiscard]] Rank rank() const noexcept override { return comm_.rank(); }
+  [[nodiscard]] int size() const noexcept override { return comm_.size(); }
+
+  Work all_reduce_sum(TensorView values) override {
+    expect_sum(values);
+    return queue(Kind::all_reduce, values, values, 0);
+  }
+
+  Work reduce_scatter_sum(TensorView input, TensorView output) override {
+    expect_sum(input);
+    expect(input.dtype() == output.dtype() && input.elements() == output.elements() * size(),
+           "reduce_scatter_sum: input is not one block of output's size per rank");
+    return queue(Kind::reduce_scatter, input, output, 0);
+  }
+
+  Work all_gather(ConstTensorView input, TensorView output) override {
+    expect(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
+           "all_gather: output is not one block of input's size per rank");
+    return queue(Kind::all_gather, input, output, 0);
+  }
+
+  Work broadcast(TensorView values, Rank root) override {
+    expect(0 <= root && root < size(), "broadcast: no such root");
+    return queue(Kind::broadcast, values, values, root);
+  }
+
+  [[nodiscard]] PayloadBytes bytes() const noexcept override {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->bytes;
+  }
+
+  [[nodiscard]] double waited_seconds() const noexcept override {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->waited_seconds;
+  }
+
+ private:
+  Work queue(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
+    expect_host(input);
+    expect_host(output);
+    const std::shared_ptr<Work::State>& state = free_state();
+    state->kind = kind;
+    state->input = input;
+    state->output = output;
+    state->root = root;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      state->done = false;
+      state->failure = nullptr;
+      ++shared_->unfinished;
+      count(kind, std::max(input.bytes(), output.bytes()));
+    }
+    Work work(state);
+    // Two pointers: std::function keeps them in place. The pool owns the state.
+    queue_->run([this, operation = state.get()] { run(*operation); });
+    return work;
+  }
+
+  /// A state that nobody waits for any more.
+  const std::shared_ptr<Work::State>& free_state() {
+    const std::lock_guard lock(shared_->mutex);
+    for (std::size_t tried = 0; tried < pool_.size(); ++tried) {
+      next_ = (next_ + 1) % pool_.size();
+      if (pool_[next_]->done && pool_[next_].use_count() == 1) {
+        return pool_[next_];
+      }
+    }
+    pool_.push_back(std::make_shared<Work::State>());
+    pool_.back()->shared = shared_;
+    next_ = pool_.size() - 1;
+    return pool_.back();
+  }
+
+  /// With shared_->mutex held.
+  void count(Kind kind, std::uint64_t whole) {
+    const auto ranks = static_cast<std::uint64_t>(size());
+    const std::uint64_t sent = whole / ranks * (ranks - 1) + whole % ranks * (ranks - 1) / ranks;
+    switch (kind) {
+      case Kind::all_reduce:
+        shared_->bytes.all_reduce += 2 * sent;
+        return;
+      case Kind::reduce_scatter:
+        shared_->bytes.reduce_scatter += sent;
+        return;
+      case Kind::all_gather:
+        shared_->bytes.all_gather += sent;
+        return;
+      case Kind::broadcast:
+        shared_->bytes.broadcast += sent;
+        return;
+    }
+  }
+
+  /// On the communication thread.
+  void run(Work::State& operation) noexcept {
+    // After an error the ranks may be out of step: nothing more is sent.
+    if (failure_ == nullptr) {
+      try {
+        execute(comm_, operation);
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+    }
+    const std::lock_guard lock(shared_->mutex);
+    operation.failure = failure_;
+    operation.done = true;
+    --shared_->unfinished;
+    shared_->changed.notify_all();
+  }
+
+  bool finished_within(double seconds) {
+    std::unique_lock lock(shared_->mutex);
+    return shared_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                                     [&] { return shared_->unfinished == 0; });
+  }
+
+  void free_communicator() noexcept {
+    try {
+      // Communicator::close() would compare the ranks' calls first.
+      comm_.handle().close();
+    } catch (const CommError&) {
+      // Abandoned then: a destructor has nobody to tell.
+    }
+  }
+
+  Communicator comm_;
+  std::shared_ptr<Shared> shared_;
+  int exceptions_before_;
+  std::vector<std::shared_ptr<Work::State>> pool_;
+  std::size_t next_ = 0;
+  std::exception_ptr failure_;  ///< The communication thread's, once it is queued to.
+  std::unique_ptr<Queue> queue_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm) {
+  return std::make_unique<HostCollectives>(comm);
+}
+
+}  // namespace jforge

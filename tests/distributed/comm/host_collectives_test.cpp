@@ -1,0 +1,98 @@
+// Collectives over tensor views on a thread of their own, over MPI; what virtual ranks compute is
+// compared bit for bit.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/tensor_collectives.h"
+#include "runtime/comm/virtual_world.h"
+#include "runtime/error.h"
+#include "tests/distributed/comm/tensor_collective_cases.h"
+#include "tests/support/mpi_test.h"
+
+namespace jforge {
+namespace {
+
+using namespace jforge::test;
+
+TEST(HostCollectives, EveryOperationEqualsTheSerialResult) {
+  check_every_operation<float>(test_world());
+  check_every_operation<BFloat16>(test_world());
+}
+
+TEST(HostCollectives, QueuedOperationsRunInOrderBesideSpanCollectives) {
+  check_many_queued_operations(test_world());
+}
+
+TEST(HostCollectives, VirtualRanksHaveTheSameBits) {
+  const Communicator& world = test_world();
+  std::vector<std::vector<std::byte>> virtual_results(static_cast<std::size_t>(world.size()));
+  VirtualWorld(world.size()).run([&](const Communicator& comm) {
+    virtual_results[static_cast<std::size_t>(comm.rank())] = all_results(comm);
+  });
+  EXPECT_EQ(all_results(world), virtual_results[static_cast<std::size_t>(world.rank())]);
+}
+
+TEST(HostCollectives, PayloadIsCountedByKind) { check_payload(test_world()); }
+
+TEST(HostCollectives, WarmOperationsReuseTheirStates) {
+  const auto collectives = make_host_collectives(test_world());
+  std::vector<float> values(1000, 1.0F);
+  const TensorView view(values.data(), {1000});
+  for (int i = 0; i < 1000; ++i) {
+    collectives->all_reduce_sum(view).wait();
+    values.assign(values.size(), 1.0F);
+  }
+  Work empty;
+  EXPECT_TRUE(empty.done());
+  empty.wait();
+}
+
+TEST(HostCollectives, WrongTensorsAreRefusedBeforeAnythingIsQueued) {
+  const auto collectives = make_host_collectives(test_world());
+  std::vector<float> values(static_cast<std::size_t>(test_world().size()) * 4 + 1);
+  std::vector<std::int32_t> integers(4);
+  const TensorView long_view(values.data(), {static_cast<std::int64_t>(values.size())});
+  const TensorView view(values.data(), {4});
+  const TensorView integer_view(integers.data(), {4});
+  const TensorView device_view(values.data(), DType::float32, {4}, Device::cuda);
+  EXPECT_THROW((void)collectives->reduce_scatter_sum(long_view, view), InternalError);
+  EXPECT_THROW((void)collectives->all_gather(view, long_view), InternalError);
+  EXPECT_THROW((void)collectives->all_reduce_sum(integer_view), InternalError);
+  EXPECT_THROW((void)collectives->all_reduce_sum(device_view), InternalError);
+  EXPECT_THROW((void)collectives->broadcast(view, collectives->size()), InternalError);
+  EXPECT_EQ(collectives->bytes().total(), 0U);
+  collectives->broadcast(integer_view, 0).wait();
+}
+
+TEST(HostCollectives, AMismatchIsNamedInEveryWait) {
+  if (test_world().size() == 1) {
+    return;
+  }
+  enable_collective_checks(true);
+  {
+    const auto collectives = make_host_collectives(test_world());
+    const bool odd = test_world().rank() == test_world().size() - 1;
+    std::vector<float> values(11);
+    const Work work = collectives->all_reduce_sum(TensorView(values.data(), {odd ? 11 : 10}));
+    const Work after = collectives->all_reduce_sum(TensorView(values.data(), {10}));
+    for (const Work& each : {work, work, after}) {
+      try {
+        each.wait();
+        ADD_FAILURE() << "no error";
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 0: #1 all_reduce_sum of 40 bytes"));
+      }
+    }
+  }
+  enable_collective_checks(false);
+}
+
+}  // namespace
+}  // namespace jforge
