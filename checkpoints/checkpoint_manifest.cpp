@@ -136,15 +136,17 @@ CheckpointManifest parse_document(std::string_view text) {
   if (!document.is_object() || document.value("format", "") != kFormatName) {
     throw DataError(fmt::format("it is not a {} document", kFormatName));
   }
-  if (const int version = json_integer<int>(document.at("version"));
-      version != CheckpointManifest::kFormatVersion) {
-    throw DataError(fmt::format("it has format version {}, this program reads {}", version,
+  CheckpointManifest manifest;
+  manifest.version = json_integer<int>(document.at("version"));
+  if (manifest.version < CheckpointManifest::kOldestVersion ||
+      manifest.version > CheckpointManifest::kFormatVersion) {
+    throw DataError(fmt::format("it has format version {}, this program reads {} to {}",
+                                manifest.version, CheckpointManifest::kOldestVersion,
                                 CheckpointManifest::kFormatVersion));
   }
   if (document.at(kChecksumKey).get<std::string>() != document_checksum(document)) {
     throw DataError("its checksum does not match its content");
   }
-  CheckpointManifest manifest;
   manifest.state.round = json_integer<std::int64_t>(document.at("round"));
   manifest.state.step = json_integer<std::int64_t>(document.at("step"));
   manifest.state.phase = document.at("phase").get<std::string>();
@@ -187,7 +189,7 @@ std::string CheckpointManifest::to_json() const {
     shard_list.push_back(to_document(shard));
   }
   Json document = {{"format", kFormatName},
-                   {"version", kFormatVersion},
+                   {"version", version},
                    {"round", state.round},
                    {"step", state.step},
                    {"phase", state.phase},

@@ -57,8 +57,10 @@ struct CheckpointTensor {
 };
 
 struct CheckpointManifest {
-  static constexpr int kFormatVersion = 1;
+  static constexpr int kFormatVersion = 2;  ///< What is written.
+  static constexpr int kOldestVersion = 1;  ///< What is still read.
 
+  int version = kFormatVersion;
   CheckpointState state;
   int world_size = 0;
   bool has_moments = true;  ///< False: weights only.

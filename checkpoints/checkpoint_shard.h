@@ -33,13 +33,11 @@ struct ShardValues {
   std::span<const float> second_moment;
 };
 
-/// Publishes one shard durably in `directory` (which exists) and returns its manifest entry.
-/// `tensors` are those of the manifest; slices index into them. Fault places: checkpoint.data (half
-/// of the values are written), checkpoint.fsync (all written, nothing synced), checkpoint.rename
-/// (published). Throws EnvironmentError; then no file is left.
+/// Publishes one shard durably in `directory` (which exists) and returns its manifest entry; slices
+/// index into the manifest's tensors. All steps of a ShardWriter (shard_writer.h). Throws
+/// EnvironmentError; then no file is left.
 [[nodiscard]] CheckpointShard write_shard(const std::filesystem::path& directory,
                                           const ShardOwner& owner,
-                                          std::span<const CheckpointTensor> tensors,
                                           std::span<const ShardSlice> slices,
                                           const ShardValues& values);
 

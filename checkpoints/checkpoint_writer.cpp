@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstring>
+#include <bit>
+#include <cstdint>
+#include <memory>
 #include <random>
 #include <system_error>
 #include <utility>
 
 #include "checkpoints/checkpoint_reader.h"
+#include "runtime/background_thread.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
@@ -22,8 +23,6 @@
 namespace jforge {
 
 namespace {
-constexpr std::chrono::milliseconds kJoinPoll{5};
-
 std::string draw_nonce() {
   // Not part of any result: it only tells the files of one writer from those of another.
   std::random_device device;
@@ -46,13 +45,70 @@ void remove_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-void expect_finite(std::span<const float> values, const std::string& tensor, const char* what) {
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  if (bad != values.end()) {
-    throw NumericalError(fmt::format(
-        "{} of {} is not finite: not saved; resume from the last checkpoint", what, tensor));
+/// One part of a state that is copied: values of one tensor.
+struct CopyPart {
+  std::span<const float> source;
+  float* target = nullptr;
+  const char* what = nullptr;
+  std::size_t tensor = 0;
+};
+
+/// Whether every value is finite: an exponent of ones is an infinity or not a number.
+template <std::size_t Extent>
+bool all_finite(std::span<const float, Extent> values) {
+  constexpr std::uint32_t kExponent = 0x7f800000U;
+  std::uint32_t bad = 0;
+  for (const float value : values) {
+    bad |=
+        static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
   }
+  return bad == 0;
+}
+
+/// Copies; whether every value is finite. Blocks of a constant size that a cache holds: the
+/// compiler makes vector instructions of their check, and memory is read once for both.
+bool copy_finite(std::span<const float> source, float* target) {
+  constexpr std::size_t kBlock = 2048;
+  bool finite = true;
+  for (; source.size() >= kBlock; source = source.subspan(kBlock), target += kBlock) {
+    finite = all_finite(source.first<kBlock>()) && finite;
+    std::copy_n(source.data(), kBlock, target);
+  }
+  finite = all_finite(source) && finite;
+  std::copy_n(source.data(), source.size(), target);
+  return finite;
+}
+
+/// Copies all parts; the number of the first that holds a value that is not finite, or the number
+/// of parts. More than one thread takes part: one alone does not fill a memory bus, and training
+/// waits.
+std::size_t copy_parts(std::span<const CopyPart> parts) {
+  constexpr unsigned kMostThreads = 4;
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::size_t> bad{parts.size()};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < parts.size(); i = next++) {
+      if (!copy_finite(parts[i].source, parts[i].target)) {
+        std::size_t first = bad.load();
+        while (i < first && !bad.compare_exchange_weak(first, i)) {
+        }
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  const unsigned threads = std::min(kMostThreads, std::thread::hardware_concurrency());
+  try {
+    while (helpers.size() + 1 < threads && helpers.size() + 1 < parts.size()) {
+      helpers.emplace_back(work);
+    }
+  } catch (const std::system_error&) {
+    // Fewer helpers: the same result, later.
+  }
+  work();
+  for (std::thread& helper : helpers) {
+    helper.join();
+  }
+  return bad;
 }
 
 }  // namespace
@@ -167,70 +223,90 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   for (const ShardSlice& slice : slices_) {
     slice_elements_ += static_cast<std::size_t>(slice.size());
   }
-  const std::size_t bytes = (has_moments_ ? 3 : 1) * slice_elements_ * sizeof(float);
+  // Every vector begins where transfers past the page cache may.
+  constexpr std::size_t kAligned = DirectFile::kAlignment / sizeof(float);
+  const std::size_t stride = (slice_elements_ + kAligned - 1) / kAligned * kAligned;
+  const std::size_t bytes = ((has_moments_ ? 3 : 1) * stride + kAligned) * sizeof(float);
   if (copy_.bytes() < bytes) {
     copy_ = Buffer();  // Freed before the larger one is taken.
     copy_ = Buffer(bytes, account_);
   }
-  auto* target = reinterpret_cast<float*>(copy_.data());
-  const auto copy = [&](std::span<const float> source, const ShardSlice& slice, std::int64_t begin,
-                        const char* what) {
-    const auto part =
-        source.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(slice.size()));
-    expect_finite(part, tensors_[slice.entry].name, what);
-    target = std::copy(part.begin(), part.end(), target);
+  void* start = copy_.data();
+  std::size_t space = copy_.bytes();
+  expect(
+      std::align(DirectFile::kAlignment, bytes - DirectFile::kAlignment, start, space) != nullptr,
+      "the copy of a checkpoint is too small");
+  auto* const copy = static_cast<float*>(start);
+
+  std::vector<CopyPart> parts;
+  const auto add = [&](std::span<const float> source, float* target, const char* what,
+                       std::int64_t ShardSlice::*begin) {
+    constexpr std::size_t kPart = std::size_t{1} << 18;
+    for (const ShardSlice& slice : slices_) {
+      const auto size = static_cast<std::size_t>(slice.size());
+      const std::span<const float> values =
+          source.subspan(static_cast<std::size_t>(slice.*begin), size);
+      for (std::size_t done = 0; done < size; done += kPart) {
+        const std::size_t part = std::min(kPart, size - done);
+        parts.push_back({values.subspan(done, part), target, what, slice.entry});
+        target += part;
+      }
+    }
   };
-  for (const ShardSlice& slice : slices_) {
-    copy(view.weights.span<float>(), slice, slice.flat_begin, "weight");
-  }
+  add(view.weights.span<float>(), copy, "weight", &ShardSlice::flat_begin);
+  values_ = {{copy, slice_elements_}, {}, {}};
   if (has_moments_) {
-    for (const ShardSlice& slice : slices_) {
-      copy(view.first_moment, slice, slice.shard_begin, "first moment");
-    }
-    for (const ShardSlice& slice : slices_) {
-      copy(view.second_moment, slice, slice.shard_begin, "second moment");
-    }
+    add(view.first_moment, copy + stride, "first moment", &ShardSlice::shard_begin);
+    add(view.second_moment, copy + 2 * stride, "second moment", &ShardSlice::shard_begin);
+    values_.first_moment = {copy + stride, slice_elements_};
+    values_.second_moment = {copy + 2 * stride, slice_elements_};
   }
+  if (const std::size_t bad = copy_parts(parts); bad < parts.size()) {
+    throw NumericalError(
+        fmt::format("{} of {} is not finite: not saved; resume from the last checkpoint",
+                    parts[bad].what, tensors_[parts[bad].tensor].name));
+  }
+  const ShardOwner owner{state_.round, state_.step, comm_.size(), comm_.rank(), nonce_};
+  shard_writer_.emplace(root_ / checkpoint_directory_name(state_.round, state_.step), owner,
+                        slices_, values_);
 }
 
 void CheckpointWriter::start_writing() {
   written_.store(false);
+  awaited_.store(false);
   failure_ = nullptr;
   const auto write = [this] {
-    thread_clock_.follow_this_thread();
-    try {
-      const auto* values = reinterpret_cast<const float*>(copy_.data());
-      const std::span<const float> parameter(values, slice_elements_);
-      const std::size_t moment_elements = has_moments_ ? slice_elements_ : 0;
-      const std::span<const float> first(values + slice_elements_, moment_elements);
-      const std::span<const float> second(values + slice_elements_ + moment_elements,
-                                          moment_elements);
-      const ShardOwner owner{state_.round, state_.step, comm_.size(), comm_.rank(), nonce_};
-      shard_ = write_shard(root_ / checkpoint_directory_name(state_.round, state_.step), owner,
-                           tensors_, slices_, {parameter, first, second});
-    } catch (...) {
-      failure_ = std::current_exception();
+    yield_to_other_threads();
+    while (!awaited_.load() && write_some()) {
     }
-    written_.store(true);
   };
   try {
     thread_ = std::thread(write);
   } catch (const std::system_error& error) {
-    // Kept for the commit: a throw here would leave the other ranks behind.
-    failure_ = std::make_exception_ptr(
-        EnvironmentError(fmt::format("cannot start the checkpoint thread: {}", error.what())));
-    written_.store(true);
+    spdlog::warn("no thread for the checkpoint ({}): it is written at the next one or at the end",
+                 error.what());
   }
 }
 
+bool CheckpointWriter::write_some() noexcept {
+  const std::scoped_lock lock(writing_);
+  if (written_.load()) {
+    return false;
+  }
+  bool more = false;
+  try {
+    more = shard_writer_->advance();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  written_.store(!more);
+  return more;
+}
+
 void CheckpointWriter::join() noexcept {
-  // A slow disk is no hang of the thread that waits for it, a dead one is.
-  std::uint64_t seen = thread_clock_.read().progress;
-  while (thread_.joinable() && !written_.load()) {
-    std::this_thread::sleep_for(kJoinPoll);
-    if (const std::uint64_t now = thread_clock_.read().progress; std::exchange(seen, now) != now) {
-      note_progress();
-    }
+  // Where every core is busy the thread would take for ever.
+  awaited_.store(true);
+  while (pending_ && write_some()) {
   }
   if (thread_.joinable()) {
     thread_.join();
@@ -242,10 +318,12 @@ void CheckpointWriter::commit() {
   pending_ = false;
   static_cast<void>(agree(comm_, false, [&] {
     if (failure_) {
+      shard_writer_.reset();  // What it has written is no file.
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   }));
-  const std::vector<std::string> shards = gather_texts(comm_, shard_to_json(shard_), 0);
+  const std::vector<std::string> shards =
+      gather_texts(comm_, shard_to_json(shard_writer_->shard()), 0);
   static_cast<void>(agree(comm_, false, [&] {
     if (comm_.rank() != 0) {
       return;

@@ -6,13 +6,16 @@
 ///
 /// Shard writing needs no other rank; the commit does, so it happens in collective calls: save() →
 /// background write → poll() at each step boundary commits as soon as all ranks are done → finish()
-/// waits and commits. Killed anywhere in between, the directory has no manifest and is no
-/// checkpoint; the older ones are untouched, because pruning follows a durable manifest.
+/// waits and commits. The thread takes what time of the cores the others leave; who waits for it
+/// writes the rest himself, at his own priority. Killed anywhere in between, the directory has no
+/// manifest and is no checkpoint; the older ones are untouched, because pruning follows a durable
+/// manifest.
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,9 +25,9 @@
 #include "checkpoints/checkpoint_manifest.h"
 #include "checkpoints/checkpoint_shard.h"
 #include "checkpoints/shard_slices.h"
+#include "checkpoints/shard_writer.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
-#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -80,6 +83,8 @@ class CheckpointWriter {
  private:
   void snapshot(const TrainingStateView& view);
   void start_writing();
+  /// The next step of the shard; whether there is more. On the thread, or by who waits for it.
+  bool write_some() noexcept;
   void join() noexcept;
   void commit();
   [[nodiscard]] bool already_saved(const CheckpointState& state,
@@ -98,11 +103,13 @@ class CheckpointWriter {
   std::vector<CheckpointTensor> tensors_;
   std::vector<ShardSlice> slices_;
   std::size_t slice_elements_ = 0;
-  Buffer copy_;  ///< [vectors, slice_elements_]: weights, first moment, second moment.
-  CheckpointShard shard_;
+  Buffer copy_;         ///< Holds values_, each vector aligned for direct transfers.
+  ShardValues values_;  ///< [slice_elements_] each: weights, first moment, second moment.
+  std::mutex writing_;  ///< For shard_writer_ and failure_ while the thread runs.
+  std::optional<ShardWriter> shard_writer_;
   std::exception_ptr failure_;
   std::atomic<bool> written_{false};
-  PhaseClock thread_clock_;  // Of thread_: what it writes is progress of who joins it.
+  std::atomic<bool> awaited_{false};  ///< Somebody waits and writes himself: the thread may end.
   std::thread thread_;
 };
 

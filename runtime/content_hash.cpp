@@ -25,6 +25,25 @@ std::uint64_t hash64(std::string_view text, std::uint64_t seed) {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }
 
+HashStream::HashStream() : state_(XXH3_createState()) {
+  if (state_ == nullptr) {
+    throw EnvironmentError("out of memory for a checksum");
+  }
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_.get()));
+}
+
+void HashStream::update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_.get()), bytes.data(), bytes.size());
+}
+
+std::uint64_t HashStream::digest() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_.get()));
+}
+
+void HashStream::Free::operator()(void* state) const noexcept {
+  XXH3_freeState(static_cast<XXH3_state_t*>(state));
+}
+
 std::string hash_hex(std::uint64_t hash) {
   std::string text(16, '0');
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -39,16 +58,10 @@ std::uint64_t hash_file(const std::filesystem::path& path) {
   if (file.get() < 0) {
     throw_unopened(path, errno);
   }
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  if (state == nullptr) {
-    throw EnvironmentError("out of memory while hashing " + path.string());
-  }
-  XXH3_64bits_reset(state.get());
-  read_chunks(path, file.get(), [&](std::string_view chunk) {
-    XXH3_64bits_update(state.get(), chunk.data(), chunk.size());
-  });
-  return XXH3_64bits_digest(state.get());
+  HashStream hash;
+  read_chunks(path, file.get(),
+              [&](std::string_view chunk) { hash.update(std::as_bytes(std::span(chunk))); });
+  return hash.digest();
 }
 
 std::optional<std::uint64_t> parse_hash_hex(std::string_view text) {

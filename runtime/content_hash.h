@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,21 @@ namespace jforge {
 [[nodiscard]] std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0);
 /// Of a file's bytes. Throws DataError naming it when it cannot be read.
 [[nodiscard]] std::uint64_t hash_file(const std::filesystem::path& path);
+/// hash64 (seed 0) of bytes that come in pieces.
+class HashStream {
+ public:
+  /// Throws EnvironmentError when there is no memory for its state (some hundred bytes).
+  HashStream();
+  void update(std::span<const std::byte> bytes);
+  /// Of all bytes so far.
+  [[nodiscard]] std::uint64_t digest() const;
+
+ private:
+  struct Free {
+    void operator()(void* state) const noexcept;
+  };
+  std::unique_ptr<void, Free> state_;
+};
 /// A hash as files and messages have it: 16 lower-case hex digits.
 [[nodiscard]] std::string hash_hex(std::uint64_t hash);
 /// The hash of which `text` is the hash_hex; nothing when it is of none.

@@ -19,29 +19,6 @@ namespace jforge {
 namespace {
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
-/// Removes a temporary file unless it was released: covers every way out of a failed publish.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::filesystem::path& final_path) {
-    static std::atomic<unsigned> counter{0};
-    path_ = final_path.parent_path() /
-            (std::string(kTemporaryPrefix) + final_path.filename().string() + "-" +
-             std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1)));
-  }
-  ~TemporaryFile() {
-    if (!path_.empty()) {
-      ::unlink(path_.c_str());
-    }
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  void release() noexcept { path_.clear(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 void write_or_throw(int descriptor, std::string_view bytes, const std::filesystem::path& path) {
   std::size_t done = 0;
   if (const int error_number = write_all(descriptor, bytes, done); error_number != 0) {
@@ -49,6 +26,26 @@ void write_or_throw(int descriptor, std::string_view bytes, const std::filesyste
   }
 }
 }  // namespace
+
+TemporaryFile::TemporaryFile(const std::filesystem::path& final_path) : final_path_(final_path) {
+  static std::atomic<unsigned> counter{0};
+  path_ = final_path.parent_path() /
+          (std::string(kTemporaryPrefix) + final_path.filename().string() + "-" +
+           std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1)));
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (!path_.empty()) {
+    ::unlink(path_.c_str());
+  }
+}
+
+void TemporaryFile::publish() {
+  fault_point("publish.data");
+  sync_file(path_);
+  commit_rename(path_, final_path_);
+  release();
+}
 
 void publish_file(const std::filesystem::path& path, std::string_view bytes) {
   TemporaryFile temporary(path);
@@ -96,10 +93,7 @@ void publish_with(const std::filesystem::path& path,
                   const std::function<void(const std::filesystem::path&)>& write) {
   TemporaryFile temporary(path);
   write(temporary.path());
-  fault_point("publish.data");
-  sync_file(temporary.path());
-  commit_rename(temporary.path(), path);
-  temporary.release();
+  temporary.publish();
 }
 
 void sync_file(const std::filesystem::path& path) {

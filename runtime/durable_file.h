@@ -20,6 +20,26 @@ void overwrite_file(const std::filesystem::path& path, std::string_view bytes);
 /// As publish_file, but not durable: after a crash of the machine the file may be the old one, or
 /// damaged. For what only shows progress and is written often.
 void replace_file(const std::filesystem::path& path, std::string_view bytes);
+/// A name for a file that is to be published: it begins with ".tmp-" and lies in the same
+/// directory. Unless it was published, the destructor removes the file.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& final_path);
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  /// fsync, rename to the final name, fsync of the directory. The file is written and closed.
+  /// Throws EnvironmentError.
+  void publish();
+  /// The file has another name by now, or is another's to remove.
+  void release() noexcept { path_.clear(); }
+
+ private:
+  std::filesystem::path final_path_;
+  std::filesystem::path path_;
+};
+
 /// As publish_file for files that a library writes: `write` gets the temporary path, writes and
 /// closes it.
 void publish_with(const std::filesystem::path& path,

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,9 +11,12 @@
 #include <chrono>
 #include <cstdint>
 #include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "runtime/contained_file.h"
+#include "runtime/error.h"
 #include "runtime/file_descriptor_internal.h"
 #include "runtime/phase_clock.h"
 
@@ -97,6 +101,29 @@ void await_file(const std::filesystem::path& path, double wait_seconds) {
 
 void await_file(const std::filesystem::path& path) {
   await_file(path, publication_wait_seconds(path));
+}
+
+RangeReader::RangeReader(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(open_within(path_, 0, 0)) {}
+
+RangeReader::~RangeReader() { ::close(descriptor_); }
+
+void RangeReader::read(std::uint64_t offset, std::span<std::byte> target) const {
+  constexpr std::size_t kPieceBytes = std::size_t{16} << 20;  // Between two signs of progress.
+  while (!target.empty()) {
+    const ssize_t count = ::pread(descriptor_, target.data(), std::min(target.size(), kPieceBytes),
+                                  static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count <= 0) {
+      throw DataError("cannot read " + path_.string() + ": " +
+                      (count < 0 ? std::generic_category().message(errno) : "it is too short"));
+    }
+    offset += static_cast<std::uint64_t>(count);
+    target = target.subspan(static_cast<std::size_t>(count));
+    note_progress();
+  }
 }
 
 }  // namespace jforge

@@ -2,8 +2,11 @@
 
 /// Reading files, on file systems that may show them late and let signals interrupt an open.
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 
 namespace jforge {
@@ -17,6 +20,22 @@ namespace jforge {
 [[nodiscard]] int open_retrying(const std::filesystem::path& path, int flags, unsigned mode = 0);
 /// A binary stream for reading, opened likewise (DataError: no regular file); test it before use.
 [[nodiscard]] std::ifstream open_input(const std::filesystem::path& path);
+
+/// A file of which ranges are read, each straight into its target.
+class RangeReader {
+ public:
+  /// Throws DataError.
+  explicit RangeReader(std::filesystem::path path);
+  ~RangeReader();
+  RangeReader(const RangeReader&) = delete;
+  RangeReader& operator=(const RangeReader&) = delete;
+  /// Fills `target` with the bytes from `offset` on. Throws DataError, also at the file's end.
+  void read(std::uint64_t offset, std::span<std::byte> target) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+};
 
 /// A network file system may show a file that another host has published only after a while.
 inline constexpr double kPublicationWaitSeconds = 30;

@@ -1,18 +1,18 @@
 #include "data/hdf5/file_seal.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <memory>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
@@ -35,7 +35,7 @@ SealBlock make_seal(std::uint64_t file_bytes, std::uint64_t content_hash) {
   std::copy(kMagic.begin(), kMagic.end(), block.begin());
   store_u64(block, 8, file_bytes);
   store_u64(block, 16, content_hash);
-  store_u64(block, kSealedFields, XXH3_64bits(block.data(), kSealedFields));
+  store_u64(block, kSealedFields, hash64(std::string_view(block.data(), kSealedFields)));
   return block;
 }
 
@@ -63,18 +63,16 @@ std::size_t read_up_to(std::istream& file, char* bytes, std::size_t size,
 /// XXH3 of everything behind the seal, and how many bytes that was.
 std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file,
                                                      const std::filesystem::path& path) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  HashStream hash;
   std::vector<char> buffer(1 << 20);
   std::uint64_t total = 0;
   file.seekg(static_cast<std::streamoff>(kSealBytes));
   while (const std::size_t count = read_up_to(file, buffer.data(), buffer.size(), path)) {
-    XXH3_64bits_update(state.get(), buffer.data(), count);
+    hash.update(std::as_bytes(std::span(buffer).first(count)));
     total += count;
     note_progress();
   }
-  return {XXH3_64bits_digest(state.get()), total};
+  return {hash.digest(), total};
 }
 
 }  // namespace

@@ -168,6 +168,10 @@ Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
     hdf5_check(H5Pset_userblock(creation.id(), kSealBytes), place(), "create");
   }
   const Hdf5Handle access = file_access(place());
+  if (!sealed_) {
+    hdf5_check(H5Pset_alignment(access.id(), kReservedAlignment, kReservedAlignment), place(),
+               "create");
+  }
   file_ = take(Hdf5Kind::file, opened([&] {
                  return H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, creation.id(), access.id());
                }),
@@ -198,6 +202,27 @@ void Hdf5Writer::write_slice(const std::string& dataset, std::int64_t offset,
                            place(dataset), "open");
   write_range<T>(target, offset, values, place(dataset));
   close_written(target, place(dataset));
+}
+
+template <Hdf5Element T>
+std::uint64_t Hdf5Writer::reserve(const std::string& dataset, std::int64_t count) {
+  expect(count > 0 && !sealed_, "only unsealed files have reserved datasets, and none is empty");
+  const auto lock = hdf5_lock(Hdf5Turn::write);
+  const Hdf5Handle properties =
+      take(Hdf5Kind::property_list, H5Pcreate(H5P_DATASET_CREATE), place(dataset), "create");
+  hdf5_check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), place(dataset), "create");
+  hdf5_check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), place(dataset), "create");
+  hdf5_check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), place(dataset), "create");
+  hdf5_check(H5Pset_obj_track_times(properties.id(), false), place(dataset), "create");
+  const Hdf5Handle space = simple_space(count, place(dataset));
+  Hdf5Handle target = take(Hdf5Kind::dataset,
+                           H5Dcreate2(file_.id(), dataset.c_str(), file_type<T>(), space.id(),
+                                      H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+                           place(dataset), "create");
+  const haddr_t offset = H5Dget_offset(target.id());
+  hdf5_check(offset == HADDR_UNDEF ? -1 : 0, place(dataset), "reserve");
+  close_written(target, place(dataset));
+  return offset;
 }
 
 void Hdf5Writer::attribute(const std::string& name, std::string_view text) {
@@ -265,15 +290,19 @@ void Hdf5Reader::refuse(const std::string& dataset, std::string_view what) const
                               path_.string(), dataset, what));
 }
 
-Hdf5Handle Hdf5Reader::open_dataset(const std::string& dataset) const {
+Hdf5Handle Hdf5Reader::open_link(const std::string& dataset) const {
   H5L_info_t link{};
   hdf5_check(H5Lget_info(file_.id(), dataset.c_str(), &link, H5P_DEFAULT), place(dataset), "open");
   // Soft and external links, and links of user-defined kinds, may lead into other files.
   if (link.type != H5L_TYPE_HARD) {
     refuse(dataset, "it is a link");
   }
-  Hdf5Handle source = take(Hdf5Kind::dataset, H5Dopen2(file_.id(), dataset.c_str(), H5P_DEFAULT),
-                           place(dataset), "open");
+  return take(Hdf5Kind::dataset, H5Dopen2(file_.id(), dataset.c_str(), H5P_DEFAULT), place(dataset),
+              "open");
+}
+
+Hdf5Handle Hdf5Reader::open_dataset(const std::string& dataset) const {
+  Hdf5Handle source = open_link(dataset);
   check_storage(source, dataset);
   return source;
 }
@@ -361,6 +390,33 @@ void Hdf5Reader::read_slice(const std::string& dataset, std::int64_t offset,
                     });
 }
 
+template <Hdf5Element T>
+std::uint64_t Hdf5Reader::locate(const std::string& dataset, std::int64_t count) const {
+  const auto lock = hdf5_lock();
+  const Hdf5Handle source = open_link(dataset);
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Dget_type(source.id()), place(dataset), "read the type of");
+  const Hdf5Handle properties = take(Hdf5Kind::property_list, H5Dget_create_plist(source.id()),
+                                     place(dataset), "read the layout of");
+  if (H5Tcommitted(type.id()) != 0 || H5Tequal(type.id(), file_type<T>()) <= 0 ||
+      H5Pget_layout(properties.id()) != H5D_CONTIGUOUS ||
+      H5Pget_external_count(properties.id()) != 0) {
+    refuse(dataset, "it is not one run of the expected elements");
+  }
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Dget_space(source.id()), place(dataset), "read the extent of");
+  const std::int64_t found =
+      hdf5_check(H5Sget_simple_extent_npoints(space.id()), place(dataset), "read the extent of");
+  const haddr_t offset = H5Dget_offset(source.id());
+  const auto limit = static_cast<std::uint64_t>(std::filesystem::file_size(path_));
+  if (found != count || count < 0 || offset > limit ||
+      static_cast<std::uint64_t>(count) > (limit - offset) / sizeof(T)) {
+    throw DataError(fmt::format("{}, '{}': {} elements where {} were expected, or fewer stored",
+                                path_.string(), dataset, found, count));
+  }
+  return offset;
+}
+
 std::string Hdf5Reader::text_attribute(const std::string& name) const {
   const auto lock = hdf5_lock();
   const Hdf5Handle source =
@@ -402,6 +458,8 @@ std::int64_t Hdf5Reader::integer_attribute(const std::string& name) const {
   template void Hdf5Writer::write<T>(const std::string&, std::span<const T>);                     \
   template void Hdf5Writer::create<T>(const std::string&, std::int64_t);                          \
   template void Hdf5Writer::write_slice<T>(const std::string&, std::int64_t, std::span<const T>); \
+  template std::uint64_t Hdf5Writer::reserve<T>(const std::string&, std::int64_t);                \
+  template std::uint64_t Hdf5Reader::locate<T>(const std::string&, std::int64_t) const;           \
   template std::vector<T> Hdf5Reader::read<T>(const std::string&) const;                          \
   template void Hdf5Reader::read_slice<T>(const std::string&, std::int64_t, std::span<T>) const;
 JFORGE_INSTANTIATE_HDF5(std::int32_t)

@@ -25,6 +25,9 @@ template <typename T>
 concept Hdf5Element = std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t> ||
     std::same_as<T, float> || std::same_as<T, std::uint8_t>;
 
+/// Of datasets that are reserved: direct transfers to a disk need it.
+inline constexpr std::uint64_t kReservedAlignment = 4096;
+
 /// Writes one file. Nothing is promised until close() returns; an object destroyed before that
 /// leaves an unsealed file, which no reader accepts.
 class Hdf5Writer {
@@ -47,6 +50,12 @@ class Hdf5Writer {
   /// Fills elements [offset, offset + values.size()) of a dataset made with create().
   template <Hdf5Element T>
   void write_slice(const std::string& dataset, std::int64_t offset, std::span<const T> values);
+
+  /// Creates a dataset of `count` ≥ 1 elements that the caller fills once the file is closed: one
+  /// run of bytes without checksums. Returns where it begins, bytes from the start of the file, a
+  /// multiple of kReservedAlignment when it is as large. Unsealed files only.
+  template <Hdf5Element T>
+  [[nodiscard]] std::uint64_t reserve(const std::string& dataset, std::int64_t count);
 
   /// Text and integer attributes of the file. Text is at most 60,000 bytes and holds no NUL.
   void attribute(const std::string& name, std::string_view text);
@@ -89,6 +98,12 @@ class Hdf5Reader {
   template <Hdf5Element T>
   void read_slice(const std::string& dataset, std::int64_t offset, std::span<T> out) const;
 
+  /// Where a dataset made with Hdf5Writer::reserve begins, bytes from the start of the file.
+  /// DataError when it is none, does not have `count` elements of type T, or ends behind the file's
+  /// end.
+  template <Hdf5Element T>
+  [[nodiscard]] std::uint64_t locate(const std::string& dataset, std::int64_t count) const;
+
   [[nodiscard]] std::string text_attribute(const std::string& name) const;
   [[nodiscard]] std::int64_t integer_attribute(const std::string& name) const;
 
@@ -96,6 +111,7 @@ class Hdf5Reader {
   [[nodiscard]] Hdf5Place place(std::string_view object = {}) const {
     return {path_, object, false};
   }
+  [[nodiscard]] Hdf5Handle open_link(const std::string& dataset) const;
   [[nodiscard]] Hdf5Handle open_dataset(const std::string& dataset) const;
   void check_storage(const Hdf5Handle& source, const std::string& dataset) const;
   [[noreturn]] void refuse(const std::string& dataset, std::string_view what) const;

@@ -197,8 +197,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
                            vectors[v].begin() + slice.shard_begin + slice.size());
         }
       }
-      manifest.shards.push_back(write_shard(directory, {1, 3, kOther, rank, manifest.nonce},
-                                            manifest.tensors, slices,
+      manifest.shards.push_back(write_shard(directory, {1, 3, kOther, rank, manifest.nonce}, slices,
                                             {packed[0], packed[1], packed[2]}));
     }
     commit_checkpoint(directory, manifest);

@@ -67,6 +67,39 @@ TEST_F(CheckpointCorruption, AFlippedByteAnywhereIsFound) {
   EXPECT_EQ(find_newest_checkpoint(root_.path()).newest->manifest.state.step, 1000);
 }
 
+TEST_F(CheckpointCorruption, EveryFlippedBitOfAFileIsFound) {
+  // One checksum stands for all bytes: those that HDF5 wrote, values, and gaps between them.
+  const CheckpointShard entry = read_manifest(newer_).shards[1];
+  verify_shard(newer_, entry);
+  const std::string whole = read_file(shard_);
+  for (std::size_t offset = 0; offset < whole.size(); offset += 97) {
+    flip_byte(shard_, offset);
+    EXPECT_THROW(verify_shard(newer_, entry), DataError) << "offset " << offset;
+    flip_byte(shard_, offset);
+  }
+  verify_shard(newer_, entry);
+}
+
+TEST_F(CheckpointCorruption, AVersionThatIsNotTheManifestsIsRefused) {
+  // Each file is whole and vouched for; the version decides how it is read.
+  for (const int version : {1, 2}) {
+    const test::TemporaryDirectory root;
+    const SimulatedState state(1, 6);
+    CheckpointManifest manifest = test::simulate_manifest(state, 1, 1000, "n");
+    const auto directory = root.path() / checkpoint_directory_name(1, 1000);
+    std::filesystem::create_directories(directory);
+    manifest.version = version;
+    manifest.shards = {version == 2
+                           ? test::simulate_shard_of_version_1(directory, state, manifest, 0)
+                           : test::simulate_shard(directory, state, manifest, 0)};
+    commit_checkpoint(directory, manifest);
+    std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
+    EXPECT_THROW(read_weights(open_checkpoint(directory), state.table,
+                              TensorView(flat.data(), {state.table.flat_size()})),
+                 DataError);
+  }
+}
+
 TEST_F(CheckpointCorruption, TruncationAtAnySizeIsFound) {
   const std::uint64_t size = std::filesystem::file_size(shard_);
   for (const std::uint64_t length :
@@ -175,8 +208,7 @@ TEST(CheckpointMoments, WeightsOnlyIsReadableButNotResumable) {
     parameter.insert(parameter.end(), state.weights.begin() + slice.flat_begin,
                      state.weights.begin() + slice.flat_begin + slice.size());
   }
-  manifest.shards = {
-      write_shard(directory, {1, 7, 1, 0, "n"}, manifest.tensors, slices, {parameter, {}, {}})};
+  manifest.shards = {write_shard(directory, {1, 7, 1, 0, "n"}, slices, {parameter, {}, {}})};
   commit_checkpoint(directory, manifest);
   const Checkpoint checkpoint = open_checkpoint(directory);
   std::vector<float> weights(static_cast<std::size_t>(shard_vector_size(state.table)));

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoints/checkpoint_manifest.h"
@@ -16,7 +19,9 @@
 #include "checkpoints/checkpoint_shard.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/shard_slices.h"
+#include "data/hdf5/hdf5_file.h"
 #include "model/transformer/parameter_table.h"
+#include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_config.h"
@@ -78,38 +83,84 @@ inline CheckpointManifest simulate_manifest(const SimulatedState& state, std::in
   return manifest;
 }
 
+/// A rank's values in the order of its slices.
+struct PackedShard {
+  PackedShard(const SimulatedState& state, Rank rank) : slices(shard_slices(state.table, rank)) {
+    for (const ShardSlice& slice : slices) {
+      const auto append = [&](std::vector<float>& target, const std::vector<float>& source,
+                              std::int64_t begin) {
+        target.insert(target.end(), source.begin() + begin, source.begin() + begin + slice.size());
+      };
+      append(vectors[0], state.weights, slice.flat_begin);
+      append(vectors[1], state.first[static_cast<std::size_t>(rank)], slice.shard_begin);
+      append(vectors[2], state.second[static_cast<std::size_t>(rank)], slice.shard_begin);
+    }
+  }
+  std::vector<ShardSlice> slices;
+  std::array<std::vector<float>, 3> vectors;  ///< By ShardVector.
+};
+
 inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
                                       const SimulatedState& state,
                                       const CheckpointManifest& manifest, Rank rank) {
-  const std::vector<ShardSlice> slices = shard_slices(state.table, rank);
-  std::vector<float> parameter;
-  std::vector<float> first;
-  std::vector<float> second;
-  for (const ShardSlice& slice : slices) {
-    const auto append = [&](std::vector<float>& target, const std::vector<float>& source,
-                            std::int64_t begin) {
-      target.insert(target.end(), source.begin() + begin, source.begin() + begin + slice.size());
-    };
-    append(parameter, state.weights, slice.flat_begin);
-    append(first, state.first[static_cast<std::size_t>(rank)], slice.shard_begin);
-    append(second, state.second[static_cast<std::size_t>(rank)], slice.shard_begin);
-  }
+  const PackedShard packed(state, rank);
   return write_shard(
       directory,
       {manifest.state.round, manifest.state.step, manifest.world_size, rank, manifest.nonce},
-      manifest.tensors, slices, {parameter, first, second});
+      packed.slices, {packed.vectors[0], packed.vectors[1], packed.vectors[2]});
+}
+
+/// A shard as version 1 was written: a dataset with checksums for each slice and vector.
+inline CheckpointShard simulate_shard_of_version_1(const std::filesystem::path& directory,
+                                                   const SimulatedState& state,
+                                                   const CheckpointManifest& manifest, Rank rank) {
+  constexpr std::array kNames = {":parameter", ":first_moment", ":second_moment"};
+  const PackedShard packed(state, rank);
+  CheckpointShard shard;
+  shard.rank = rank;
+  shard.file = shard_file_name(rank, manifest.world_size);
+  std::vector<std::int64_t> rows;
+  for (const ShardSlice& slice : packed.slices) {
+    shard.slices.push_back({slice.entry, slice.tensor_begin, slice.tensor_end});
+    rows.insert(rows.end(),
+                {static_cast<std::int64_t>(slice.entry), slice.tensor_begin, slice.tensor_end});
+  }
+  Hdf5Writer file(directory / shard.file, false);
+  file.attribute("format_version", std::int64_t{1});
+  file.attribute("round", manifest.state.round);
+  file.attribute("step", manifest.state.step);
+  file.attribute("world_size", std::int64_t{manifest.world_size});
+  file.attribute("rank", std::int64_t{rank});
+  file.attribute("nonce", std::string_view(manifest.nonce));
+  file.write<std::int64_t>("slices", rows);
+  for (std::size_t v = 0; v < kNames.size(); ++v) {
+    std::span<const float> rest = packed.vectors[v];
+    for (const ShardSlice& slice : packed.slices) {
+      const auto size = static_cast<std::size_t>(slice.size());
+      file.write<float>(manifest.tensors[slice.entry].name + kNames[v], rest.first(size));
+      rest = rest.subspan(size);
+    }
+  }
+  file.close();
+  shard.bytes = std::filesystem::file_size(directory / shard.file);
+  shard.hash = hash_file(directory / shard.file);
+  return shard;
 }
 
 /// A complete checkpoint as `world` ranks would write it.
 inline std::filesystem::path simulate_checkpoint(const std::filesystem::path& root,
                                                  std::int64_t round, std::int64_t step, int world,
-                                                 int seed, const std::string& nonce = "n1") {
+                                                 int seed, const std::string& nonce = "n1",
+                                                 int version = CheckpointManifest::kFormatVersion) {
   const SimulatedState state(world, seed);
   CheckpointManifest manifest = simulate_manifest(state, round, step, nonce);
+  manifest.version = version;
   const std::filesystem::path directory = root / checkpoint_directory_name(round, step);
   make_directory(directory);
   for (int rank = 0; rank < world; ++rank) {
-    manifest.shards.push_back(simulate_shard(directory, state, manifest, rank));
+    manifest.shards.push_back(version == 1
+                                  ? simulate_shard_of_version_1(directory, state, manifest, rank)
+                                  : simulate_shard(directory, state, manifest, rank));
   }
   commit_checkpoint(directory, manifest);
   return directory;

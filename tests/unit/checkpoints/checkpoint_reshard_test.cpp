@@ -52,6 +52,16 @@ TEST(CheckpointReshard, AnyWorldSizeReadsAnyOther) {
   }
 }
 
+TEST(CheckpointReshard, FilesOfVersion1AreStillRead) {
+  const TemporaryDirectory root;
+  const auto directory = simulate_checkpoint(root.path(), 1, 500, 3, 3, "n1", 1);
+  const Checkpoint checkpoint = open_checkpoint(directory);
+  EXPECT_EQ(checkpoint.manifest.version, 1);
+  for (const int readers : {1, 2, 3, 5}) {
+    expect_reads_as(checkpoint, readers, 3);
+  }
+}
+
 TEST(CheckpointReshard, SlicesOfAllShardsCoverEveryTensorOnce) {
   for (const int world : {1, 2, 3, 5, 8, 64}) {
     const ParameterTable table(tiny_config(), world);

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "data/hdf5/file_seal.h"
@@ -191,6 +192,57 @@ TEST_F(Hdf5FileTest, AFailureThatPassesIsNotForgotten) {
   EXPECT_THROW(writer.write("tokens", values), EnvironmentError);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, quiet);
+}
+
+TEST_F(Hdf5FileTest, ReservedDatasetsAreFilledFromOutside) {
+  const fs::path path = directory_ / "reserved.h5";
+  std::vector<float> values(3000);
+  std::iota(values.begin(), values.end(), 0.5F);
+  std::uint64_t small = 0;
+  std::uint64_t large = 0;
+  {
+    Hdf5Writer writer(path, false);
+    small = writer.reserve<float>("small", 3);
+    large = writer.reserve<float>("large", 3000);
+    writer.attribute("note", "beside them");
+    writer.close();
+  }
+  EXPECT_EQ(large % kReservedAlignment, 0U);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(large));
+    file.write(reinterpret_cast<const char*>(values.data()), 3000 * sizeof(float));
+  }
+  const Hdf5Reader reader(path, SealCheck::none);
+  EXPECT_EQ(reader.text_attribute("note"), "beside them");
+  EXPECT_EQ(reader.locate<float>("small", 3), small);
+  EXPECT_EQ(reader.locate<float>("large", 3000), large);
+  EXPECT_THROW((void)reader.locate<float>("large", 2999), DataError);
+  EXPECT_THROW((void)reader.locate<std::int32_t>("large", 3000), DataError);
+  EXPECT_THROW((void)reader.locate<float>("absent", 1), DataError);
+  // No other reader takes what has no checksum of its own.
+  EXPECT_THROW((void)reader.read<float>("large"), DataError);
+  // HDF5 itself finds the values where they were put.
+  const auto lock = hdf5_lock();
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t set = H5Dopen2(file, "large", H5P_DEFAULT);
+  std::vector<float> back(3000);
+  EXPECT_GE(H5Dread(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, back.data()), 0);
+  EXPECT_EQ(back, values);
+  H5Dclose(set);
+  H5Fclose(file);
+}
+
+TEST_F(Hdf5FileTest, AFileThatEndsBeforeItsReservedDatasetIsRefused) {
+  const fs::path path = directory_ / "reserved.h5";
+  {
+    Hdf5Writer writer(path, false);
+    static_cast<void>(writer.reserve<float>("x", 3000));
+    writer.close();
+  }
+  const Hdf5Reader reader(path, SealCheck::none);
+  fs::resize_file(path, fs::file_size(path) - 4);
+  EXPECT_THROW((void)reader.locate<float>("x", 3000), DataError);
 }
 
 TEST_F(Hdf5FileTest, AFileThatIsPublishedLateIsWaitedFor) {
