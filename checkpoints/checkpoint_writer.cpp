@@ -211,9 +211,11 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
 }
 
 void CheckpointWriter::snapshot(const TrainingStateView& view) {
-  expect_shape(view.weights, {view.table.flat_size()}, "weights");
-  has_moments_ = !view.first_moment.empty() || !view.second_moment.empty();
   const auto shard_size = static_cast<std::size_t>(shard_vector_size(view.table));
+  const bool sharded = view.weights.elements() != view.table.flat_size();
+  expect_shape(view.weights, {sharded ? shard_vector_size(view.table) : view.table.flat_size()},
+               "weights");
+  has_moments_ = !view.first_moment.empty() || !view.second_moment.empty();
   expect(!has_moments_ ||
              (view.first_moment.size() == shard_size && view.second_moment.size() == shard_size),
          "moments of another size than this rank's shard");
@@ -253,7 +255,8 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
       }
     }
   };
-  add(view.weights.span<float>(), copy, "weight", &ShardSlice::flat_begin);
+  add(view.weights.span<float>(), copy, "weight",
+      sharded ? &ShardSlice::shard_begin : &ShardSlice::flat_begin);
   values_ = {{copy, slice_elements_}, {}, {}};
   if (has_moments_) {
     add(view.first_moment, copy + stride, "first moment", &ShardSlice::shard_begin);

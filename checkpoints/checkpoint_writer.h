@@ -47,7 +47,8 @@ struct CheckpointConfig {
 /// The state to save, as views that need to stay unchanged only during save().
 struct TrainingStateView {
   const ParameterTable& table;  ///< shard_count = number of ranks.
-  ConstTensorView weights;      ///< Flat float32 [table.flat_size()], equal on all ranks.
+  /// float32: flat [table.flat_size()], or this rank's shard vector (shard_slices.h).
+  ConstTensorView weights;
   std::span<const float>
       first_moment;  ///< This rank's shard vectors; both empty saves weights only.
   std::span<const float> second_moment;

@@ -80,6 +80,9 @@ bool JobWorker::train(std::int32_t round) {
     const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
                                account};
     DistillationTrainer trainer(context, model.weights(), config_.train_config(round));
+    if (trainer.keeps_own_weights()) {
+      model.drop_weights();
+    }
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = config_.checkpoint.every_steps;
@@ -118,6 +121,10 @@ bool JobWorker::train(std::int32_t round) {
     };
     outcome = trainer.run(samples, plan, hooks);
     on_disk([&] { writer.finish(); });
+    if (trainer.keeps_own_weights()) {
+      together(services_.comm, [&] { model.take_weights(weights_account_); });
+      trainer.store().gather_masters(model.weights());
+    }
     if (outcome == TrainOutcome::finished) {
       rounds_trained_ = round;
       model_rounds_ = round;

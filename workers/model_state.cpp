@@ -12,7 +12,13 @@ ModelState::ModelState(const std::filesystem::path& hf_directory, int shard_coun
 ModelState::ModelState(TransformerConfig config, int shard_count, MemoryAccount& account)
     : config_(std::move(config)),
       table_(config_, shard_count),
-      weights_(static_cast<std::size_t>(table_.flat_size()) * sizeof(float), account) {}
+      weights_(static_cast<std::size_t>(table_.flat_size()) * sizeof(float), account,
+               MemoryUse::weights) {}
+
+void ModelState::take_weights(MemoryAccount& account) {
+  weights_ = Buffer(static_cast<std::size_t>(table_.flat_size()) * sizeof(float), account,
+                    MemoryUse::weights);
+}
 
 void ModelState::load_hf(const std::filesystem::path& directory) {
   load_hf_weights(directory, config_, table_, weights());

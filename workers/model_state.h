@@ -29,6 +29,10 @@ class ModelState {
   [[nodiscard]] const TransformerConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParameterTable& table() const noexcept { return table_; }
   [[nodiscard]] TensorView weights() const { return weights_.floats({table_.flat_size()}); }
+  /// Gives the memory of the weights back, while training keeps its own …
+  void drop_weights() { weights_ = Buffer(); }
+  /// … and takes it again, zeroed.
+  void take_weights(MemoryAccount& account);
   /// What the weights are now: "hf:PATH", "checkpoint:PATH", "trained"; for logs and to avoid
   /// reading twice.
   [[nodiscard]] const std::string& origin() const noexcept { return origin_; }

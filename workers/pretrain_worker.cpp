@@ -105,6 +105,7 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
   };
   const TrainOutcome outcome = trainer.run(*samples, plan, hooks);
   on_disk([&] { writer.finish(); });
+  trainer.store().gather_masters(model.weights());
   if (outcome == TrainOutcome::interrupted) {
     return false;
   }

@@ -199,6 +199,11 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   if (metrics.mfu) {
     now.detail += fmt::format(", MFU {:.1f} %", 100 * *metrics.mfu);
   }
+  if (metrics.payload_bytes > 0 && metrics.milliseconds > 0) {
+    now.detail += fmt::format(", {:.1f} MB sent, {:.0f} % waited for them",
+                              static_cast<double>(metrics.payload_bytes) / 1e6,
+                              100 * metrics.communication_milliseconds / metrics.milliseconds);
+  }
   if (metrics.straggler_ratio > 1.5) {
     now.detail += fmt::format(", rank {} is {:.1f}x slower than the mean", metrics.slowest_rank,
                               metrics.straggler_ratio);

@@ -272,6 +272,8 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
                                  {"ar_targets", metrics.ar_targets},
                                  {"milliseconds", metrics.milliseconds},
                                  {"tokens_per_second", metrics.tokens_per_second},
+                                 {"communication_milliseconds", metrics.communication_milliseconds},
+                                 {"payload_bytes", metrics.payload_bytes},
                                  {"straggler_ratio", metrics.straggler_ratio},
                                  {"slowest_rank", metrics.slowest_rank}};
   const auto add = [&](const char* key, const std::optional<double>& value) {

@@ -220,14 +220,14 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Decoupled, on matrices only");
   fields.add("clip_norm", train.optimizer.clip_norm, kIdentity,
              "Largest gradient norm; 0 turns clipping off");
-  fields.add("zero_stage", train.optimizer.zero_stage, kOperational,
-             "How optimizer state is spread over ranks; only 1 in this version");
-  fields.add("check_replicas_every", train.optimizer.check_replicas_every, kOperational,
-             "Steps between comparisons of what all ranks' weights were (every step is hashed); 0 "
-             "= never");
   fields.add(
-      "check_owned_state", train.optimizer.check_owned_state, kOperational,
-      "Each rank checks its part of weights and moments for silent changes before every step");
+      "zero_stage", train.optimizer.zero_stage, kOperational,
+      "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
+  fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
+             "Steps between comparisons of all ranks' weights with their owners'; 0 = never");
+  fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,
+             "Steps between checks of each rank's own weights and moments for silent changes since "
+             "the step before; 0 = never");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {

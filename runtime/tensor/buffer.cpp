@@ -1,5 +1,9 @@
 #include "runtime/tensor/buffer.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -11,8 +15,31 @@ namespace jforge {
 
 namespace {
 constexpr std::size_t kAlignment = 64;
+/// From here on fresh zero pages of the kernel cost less than filling memory by hand. (The address
+/// sanitizer sees the bounds of heap blocks alone.)
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t kMappedBytes = SIZE_MAX;
+#else
+constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
+#endif
 
-std::byte* allocate_host(std::size_t bytes) {
+bool is_mapped(std::size_t bytes, MemoryAccount::Backing backing) {
+  return bytes >= kMappedBytes || backing == MemoryAccount::Backing::count_only;
+}
+
+std::byte* map_pages(std::size_t bytes, int protection, int flags) {
+  void* const data = ::mmap(nullptr, std::max<std::size_t>(bytes, 1), protection,
+                            MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+}
+
+std::byte* allocate_host(std::size_t bytes, MemoryAccount::Backing backing) {
+  if (backing == MemoryAccount::Backing::count_only) {
+    return map_pages(bytes, PROT_NONE, MAP_NORESERVE);
+  }
+  if (is_mapped(bytes, backing)) {
+    return map_pages(bytes, PROT_READ | PROT_WRITE, 0);
+  }
   const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   auto* const data =
       static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded));
@@ -21,29 +48,69 @@ std::byte* allocate_host(std::size_t bytes) {
   }
   return data;
 }
+
+void free_host(std::byte* data, std::size_t bytes, MemoryAccount::Backing backing) {
+  if (is_mapped(bytes, backing)) {
+    ::munmap(data, std::max<std::size_t>(bytes, 1));
+  } else {
+    std::free(data);
+  }
+}
 }  // namespace
 
-void MemoryAccount::charge(std::size_t bytes) noexcept {
-  const std::size_t now = live_.fetch_add(bytes) + bytes;
-  std::size_t peak = peak_.load();
-  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+const char* memory_use_name(MemoryUse use) noexcept {
+  switch (use) {
+    case MemoryUse::weights:
+      return "weights";
+    case MemoryUse::gradients:
+      return "gradients";
+    case MemoryUse::optimizer:
+      return "optimizer";
+    case MemoryUse::activations:
+      return "activations";
+    case MemoryUse::key_value:
+      return "key/value";
+    case MemoryUse::communication:
+      return "communication";
+    case MemoryUse::staging:
+      return "staging";
+    case MemoryUse::other:
+      break;
+  }
+  return "other";
+}
+
+void MemoryAccount::Count::charge(std::size_t bytes) noexcept {
+  const std::size_t now = live.fetch_add(bytes) + bytes;
+  std::size_t highest = peak.load();
+  while (now > highest && !peak.compare_exchange_weak(highest, now)) {
   }
 }
 
-void MemoryAccount::release(std::size_t bytes) noexcept { live_.fetch_sub(bytes); }
+void MemoryAccount::charge(std::size_t bytes, MemoryUse use) noexcept {
+  total_.charge(bytes);
+  uses_[static_cast<std::size_t>(use)].charge(bytes);
+}
 
-Buffer::Buffer(std::size_t bytes, MemoryAccount& account, Device device)
-    : data_(device == Device::cuda ? cuda_memory::allocate(bytes) : allocate_host(bytes)),
+void MemoryAccount::release(std::size_t bytes, MemoryUse use) noexcept {
+  total_.live.fetch_sub(bytes);
+  uses_[static_cast<std::size_t>(use)].live.fetch_sub(bytes);
+}
+
+Buffer::Buffer(std::size_t bytes, MemoryAccount& account, Device device, MemoryUse use)
+    : data_(device == Device::cuda ? cuda_memory::allocate(bytes)
+                                   : allocate_host(bytes, account.backing())),
       bytes_(bytes),
       account_(&account),
-      device_(device) {
+      device_(device),
+      use_(use) {
   if (data_ == nullptr) {
     throw EnvironmentError("out of memory: " + std::to_string(bytes) + " bytes for " +
                            account.name() + " (" + std::to_string(account.live_bytes()) +
                            " bytes already live there)" +
                            (device == Device::cuda ? cuda_memory::free_memory_note() : ""));
   }
-  account.charge(bytes);
+  account.charge(bytes, use);
 }
 
 Buffer::~Buffer() {
@@ -51,9 +118,9 @@ Buffer::~Buffer() {
     if (device_ == Device::cuda) {
       cuda_memory::free(data_);
     } else {
-      std::free(data_);
+      free_host(data_, bytes_, account_->backing());
     }
-    account_->release(bytes_);
+    account_->release(bytes_, use_);
   }
 }
 
@@ -61,7 +128,8 @@ Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       account_(std::exchange(other.account_, nullptr)),
-      device_(other.device_) {}
+      device_(other.device_),
+      use_(other.use_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -70,6 +138,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     bytes_ = std::exchange(other.bytes_, 0);
     account_ = std::exchange(other.account_, nullptr);
     device_ = other.device_;
+    use_ = other.use_;
   }
   return *this;
 }

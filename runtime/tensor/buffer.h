@@ -3,6 +3,7 @@
 /// Owned memory with accounting: a phase opens a MemoryAccount, its buffers charge it, and the
 /// phase switch checks that every byte came back (ARCHITECTURE.md, "phase switch").
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,31 +13,68 @@
 
 namespace jforge {
 
-/// Counts live and peak bytes of the buffers charged to it. Thread-safe. Must outlive its buffers.
+/// What memory is for; plans and measurements have the same rows.
+enum class MemoryUse : std::uint8_t {
+  weights,
+  gradients,
+  optimizer,
+  activations,
+  key_value,
+  communication,
+  staging,
+  other
+};
+inline constexpr std::size_t kMemoryUses = 8;
+/// "weights", "key/value", …
+[[nodiscard]] const char* memory_use_name(MemoryUse use) noexcept;
+
+/// Counts live and peak bytes of the buffers charged to it, in all and by use. Thread-safe. Must
+/// outlive its buffers.
 class MemoryAccount {
  public:
-  explicit MemoryAccount(std::string name) : name_(std::move(name)) {}
+  /// `count_only`: buffers get addresses that nobody may touch, so that what a shape takes can be
+  /// counted where there is no room for it.
+  enum class Backing : std::uint8_t { memory, count_only };
+  explicit MemoryAccount(std::string name, Backing backing = Backing::memory)
+      : name_(std::move(name)), backing_(backing) {}
   MemoryAccount(const MemoryAccount&) = delete;
   MemoryAccount& operator=(const MemoryAccount&) = delete;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_.load(); }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_.load(); }
-  void charge(std::size_t bytes) noexcept;
-  void release(std::size_t bytes) noexcept;
+  [[nodiscard]] Backing backing() const noexcept { return backing_; }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return total_.live.load(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return total_.peak.load(); }
+  [[nodiscard]] std::size_t live_bytes(MemoryUse use) const noexcept {
+    return uses_[static_cast<std::size_t>(use)].live.load();
+  }
+  [[nodiscard]] std::size_t peak_bytes(MemoryUse use) const noexcept {
+    return uses_[static_cast<std::size_t>(use)].peak.load();
+  }
+  void charge(std::size_t bytes, MemoryUse use = MemoryUse::other) noexcept;
+  void release(std::size_t bytes, MemoryUse use = MemoryUse::other) noexcept;
 
  private:
+  struct Count {
+    std::atomic<std::size_t> live{0};
+    std::atomic<std::size_t> peak{0};
+    void charge(std::size_t bytes) noexcept;
+  };
   std::string name_;
-  std::atomic<std::size_t> live_{0};
-  std::atomic<std::size_t> peak_{0};
+  Backing backing_;
+  Count total_;
+  std::array<Count, kMemoryUses> uses_;
 };
 
 /// Move-only memory of the host or of the selected CUDA device (cuda_memory.h), at least 64-byte
-/// aligned and zeroed. Throws EnvironmentError with the size when there is not enough memory, and
-/// for Device::cuda where there is no CUDA.
+/// aligned and zeroed (large host blocks by the kernel, page by page as they are touched). Throws
+/// EnvironmentError with the size when there is not enough memory, and for Device::cuda where there
+/// is no CUDA.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::size_t bytes, MemoryAccount& account, Device device = Device::cpu);
+  Buffer(std::size_t bytes, MemoryAccount& account, Device device = Device::cpu,
+         MemoryUse use = MemoryUse::other);
+  Buffer(std::size_t bytes, MemoryAccount& account, MemoryUse use)
+      : Buffer(bytes, account, Device::cpu, use) {}
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -56,6 +94,7 @@ class Buffer {
   std::size_t bytes_ = 0;
   MemoryAccount* account_ = nullptr;
   Device device_ = Device::cpu;
+  MemoryUse use_ = MemoryUse::other;
 };
 
 /// Copies all elements between any two devices; returns when the host may use either side. Throws

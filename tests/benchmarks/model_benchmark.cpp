@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "model/decoding/batch_decoder.h"
-#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/training_transformer.h"
@@ -32,7 +31,7 @@
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/benchmarks/machine_peaks.h"
 #include "workers/train/peak_flops.h"
-#include "workers/train/zero_optimizer.h"
+#include "workers/train/sharded_adamw.h"
 
 namespace jforge {
 namespace {
@@ -196,9 +195,9 @@ TrainingFigures measure_training(const BenchmarkOptions& options, const Paramete
                                  TensorView weights, KernelSet& kernels, const Communicator& comm) {
   MemoryAccount account("training");
   TrainingTransformer transformer(options.model, table, kernels, account, {});
-  ZeroOptimizer optimizer(table, kernels, comm, account, weights, {});
-  FlatParameters parameters(table, weights, kernels, account);
-  FlatGradients sink(table, optimizer.gradients(), kernels, account);
+  const auto collectives = make_host_collectives(comm);
+  ParameterStore store(table, {}, kernels, *collectives, account, weights);
+  ShardedAdamW optimizer(table, kernels, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
   const float share = 1.0F / static_cast<float>(samples.size());
   PackedBatch batch;
@@ -210,9 +209,10 @@ TrainingFigures measure_training(const BenchmarkOptions& options, const Paramete
     batch.clear();
     append_samples(batch, samples, {}, share);
     const AllocationCount allocated_1 = allocation_count();
-    (void)transformer.forward(batch, parameters);
+    store.begin_step({.watch_replicas = optimizer.watches_replicas()});
+    (void)transformer.forward(batch, store);
     const auto time_1 = Clock::now();
-    (void)transformer.loss_and_backward(batch, parameters, 1, 1, sink);
+    (void)transformer.loss_and_backward(batch, store, 1, 1, store);
     const AllocationCount allocated_2 = allocation_count();
     const auto time_2 = Clock::now();
     (void)optimizer.step(1e-6);

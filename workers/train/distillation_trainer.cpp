@@ -32,6 +32,31 @@ struct BatchRange {
   [[nodiscard]] std::int64_t size() const { return end - first; }
 };
 
+/// Backward passes that measure_term_norms() makes.
+constexpr int kMeasuredPasses = 2;
+
+/// Makes one gradient NaN: the fault "nan@train".
+class PoisonedGradients final : public GradientSink {
+ public:
+  explicit PoisonedGradients(GradientSink& sink) : sink_(sink) {}
+  [[nodiscard]] TensorView open(std::int32_t group) override {
+    const TensorView view = sink_.open(group);
+    embedding_ = group == 0 ? view : embedding_;
+    return view;
+  }
+  void ready(std::int32_t group) override {
+    if (group == 0) {
+      const float poison = std::numeric_limits<float>::quiet_NaN();
+      copy_tensor(ConstTensorView(&poison, Shape{1}), embedding_.rows(0, 1));
+    }
+    sink_.ready(group);
+  }
+
+ private:
+  GradientSink& sink_;
+  TensorView embedding_;
+};
+
 BatchRange batch_range(std::int64_t step, std::int64_t batch_samples, std::int64_t order_size) {
   const std::int64_t first = (step - 1) * batch_samples;
   return {first, std::min(first + batch_samples, order_size)};
@@ -44,10 +69,11 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
     : context_(context),
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
-      optimizer_(context.table, context.kernels, context.comm, context.account, weights,
+      collectives_(make_host_collectives(context.comm)),
+      store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
+             weights),
+      optimizer_(context.table, context.kernels, context.comm, context.account, store_,
                  config.optimizer),
-      parameters_(context.table, weights, context.kernels, context.account),
-      gradients_(context.table, optimizer_.gradients(), context.kernels, context.account),
       transformer_(context.model, context.table, context.kernels, context.account,
                    {.activation_checkpointing = config.activation_checkpointing}) {
   config_.validate();
@@ -64,6 +90,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
 
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
     const Clock::time_point start = Clock::now();
+    const std::uint64_t payload_before = collectives_->bytes().total();
     LocalWork work;
     const auto forward_and_backward = [&] { work = accumulate(source, step, hooks); };
     // By reference: a std::function that held the lambda itself would allocate.
@@ -73,7 +100,10 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     metrics.step = step;
     metrics.samples = batch_range(step, config_.batch_samples, source.size()).size();
     metrics.learning_rate = schedule.at(step);
-    const ZeroOptimizer::StepReport update = optimizer_.step(metrics.learning_rate);
+    const double waited = collectives_->waited_seconds();
+    const ShardedAdamW::StepReport update = optimizer_.step(metrics.learning_rate);
+    work.communication_seconds += collectives_->waited_seconds() - waited;
+    work.payload_bytes = collectives_->bytes().total() - payload_before;
     metrics.gradient_norm = update.gradient_norm;
     metrics.clip_scale = static_cast<double>(update.clip_scale);
     stop = gather_metrics(work, seconds_since(start), stop_here(), peak, metrics) || stop;
@@ -97,9 +127,11 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
       hooks.save(step);
     }
     if (stop && !last) {
+      store_.wait_for_weights();
       return TrainOutcome::interrupted;
     }
   }
+  store_.wait_for_weights();
   static_cast<void>(agree(context_.comm, false, [&] {
     if (hook_failure_) {
       std::rethrow_exception(hook_failure_);
@@ -146,43 +178,92 @@ void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan
 DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& source,
                                                                std::int64_t step,
                                                                const TrainHooks& hooks) {
-  if (hook_failure_) {
-    std::rethrow_exception(hook_failure_);
-  }
-  const Clock::time_point start = Clock::now();
-  const bool poison = fault_point("train", step);
   const BatchRange batch = batch_range(step, config_.batch_samples, source.size());
   lengths_.resize(static_cast<std::size_t>(batch.size()));
   for (std::size_t i = 0; i < lengths_.size(); ++i) {
     lengths_[i] = source.length(batch.first + static_cast<std::int64_t>(i));
   }
+  const bool all_measure = norms_due(step) && store_.sharding().shards_weights();
+  const std::int64_t passes = divide_batch();
+  store_.begin_step({.micro_batches = passes,
+                     .measured_passes = all_measure ? kMeasuredPasses : 0,
+                     .watch_replicas = optimizer_.watches_replicas()});
+  try {
+    return train_batch(source, step, batch.first, passes, hooks);
+  } catch (...) {
+    store_.abandon();
+    throw;
+  }
+}
+
+std::int64_t DistillationTrainer::divide_batch() {
   over_ranks_.assign_to_ranks(lengths_, context_.comm.size());
+  std::size_t most = 1;
+  for (const std::vector<std::size_t>& members : over_ranks_.lists()) {
+    other_micro_batches_.cut_micro_batches(members, lengths_, config_.tokens_per_rank);
+    most = std::max(most, other_micro_batches_.lists().size());
+  }
   micro_batches_.cut_micro_batches(
       over_ranks_.lists()[static_cast<std::size_t>(context_.comm.rank())], lengths_,
       config_.tokens_per_rank);
-  const auto sample_weight = static_cast<float>(1.0 / static_cast<double>(batch.size()));
+  return static_cast<std::int64_t>(most);
+}
+
+DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& source,
+                                                                std::int64_t step,
+                                                                std::int64_t first,
+                                                                std::int64_t passes,
+                                                                const TrainHooks& hooks) {
+  if (hook_failure_) {
+    std::rethrow_exception(hook_failure_);
+  }
+  const Clock::time_point start = Clock::now();
+  const double waited = collectives_->waited_seconds();
+  PoisonedGradients poisoned(store_);
+  GradientSink& gradients =
+      fault_point("train", step) ? static_cast<GradientSink&>(poisoned) : store_;
+  const auto batch_size = static_cast<double>(lengths_.size());
+  const auto sample_weight = static_cast<float>(1.0 / batch_size);
 
   LocalWork work;
   double measuring_seconds = 0;
-  for (const std::vector<std::size_t>& members : micro_batches_.lists()) {
-    fault_point("train.accumulate");
-    build_batch(source, batch.first, members, sample_weight);
-    transformer_.forward(batch_, parameters_);
-    if (norms_due(step) && work.micro_batches == 0) {
-      const Clock::time_point measuring = Clock::now();
-      work.norms = measure_term_norms(static_cast<double>(members.size()) /
-                                      static_cast<double>(batch.size()));
-      measuring_seconds = seconds_since(measuring);
+  const auto measure = [&](double samples_share) {
+    const Clock::time_point measuring = Clock::now();
+    work.norms = measure_term_norms(samples_share);
+    measuring_seconds = seconds_since(measuring);
+  };
+  // A rank with fewer micro-batches than others begins with empty ones, so that its gradients are
+  // reduced while its last is at work.
+  const auto own = static_cast<std::int64_t>(micro_batches_.lists().size());
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    batch_.clear();
+    const bool empty = pass < passes - own;
+    std::size_t members = 0;
+    std::int64_t first_sample = first;
+    if (!empty) {
+      fault_point("train.accumulate");
+      const std::vector<std::size_t>& list =
+          micro_batches_.lists()[static_cast<std::size_t>(pass - (passes - own))];
+      build_batch(source, first, list, sample_weight);
+      members = list.size();
+      first_sample += static_cast<std::int64_t>(list.front());
+    }
+    transformer_.forward(batch_, store_);
+    if (pass == 0 && norms_due(step) &&
+        (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
+      measure(static_cast<double>(members) / batch_size);
     }
     const VocabularyLossSums losses = transformer_.loss_and_backward(
-        batch_, parameters_, config_.consistency_weight, config_.ar_weight, gradients_);
+        batch_, store_, config_.consistency_weight, config_.ar_weight, gradients);
+    if (empty) {
+      continue;
+    }
     if (!std::isfinite(losses.consistency) || !std::isfinite(losses.autoregressive)) {
       throw NumericalError(
           fmt::format("loss is not finite at step {} (consistency {}, autoregressive {}; first "
                       "sample of the micro-batch: {}); "
                       "nothing was changed",
-                      step, losses.consistency, losses.autoregressive,
-                      batch.first + static_cast<std::int64_t>(members.front())));
+                      step, losses.consistency, losses.autoregressive, first_sample));
     }
     work.losses.consistency += losses.consistency;
     work.losses.autoregressive += losses.autoregressive;
@@ -195,35 +276,34 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
       hooks.clock->progress(step);
     }
   }
-  if (poison) {
-    optimizer_.gradients().data<float>()[context_.table.entries().front().offset] =
-        std::numeric_limits<float>::quiet_NaN();
-  }
+  work.communication_seconds = collectives_->waited_seconds() - waited;
   work.work_seconds = seconds_since(start) - measuring_seconds;
   return work;
 }
 
 bool DistillationTrainer::norms_due(std::int64_t step) const {
   const std::int64_t every = config_.gradient_norms_every;
-  return every > 0 && (step - 1) % every == 0 && context_.comm.rank() == 0;
+  return every > 0 && (step - 1) % every == 0;
 }
 
 DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(double samples_share) {
   const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
                     config_.consistency_weight > 0 && config_.ar_weight > 0;
-  if (!both) {
+  // With sharded weights every rank takes part, whatever its batch holds.
+  if (!both && !store_.sharding().shards_weights()) {
     return {};
   }
-  // The step's gradients are still zero, so that they serve as scratch; activations stay as they
-  // are.
+  // Activations stay as they are.
   const auto norm = [&](float consistency_weight, float ar_weight) {
-    static_cast<void>(transformer_.loss_and_backward(batch_, parameters_, consistency_weight,
-                                                     ar_weight, gradients_));
-    const double squares = context_.kernels.host().sum_of_squares(optimizer_.gradients());
-    zero_tensor(optimizer_.gradients());
+    double squares = 0;
+    store_.measure_next_backward(squares);
+    static_cast<void>(
+        transformer_.loss_and_backward(batch_, store_, consistency_weight, ar_weight, store_));
     return std::sqrt(squares) / samples_share;
   };
-  return {norm(config_.consistency_weight, 0), norm(0, config_.ar_weight)};
+  const TermNorms norms = {norm(config_.consistency_weight, 0), norm(0, config_.ar_weight)};
+  static_assert(kMeasuredPasses == 2);
+  return both && context_.comm.rank() == 0 ? norms : TermNorms{};
 }
 
 void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
@@ -244,7 +324,6 @@ void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
       causal_.push_back(std::move(std::get<CausalSample>(sample)));
     }
   }
-  batch_.clear();
   append_samples(batch_, distilled_, packing_, sample_weight);
   for (const CausalSample& sample : causal_) {
     append_causal_sequence(batch_, sample.tokens, sample.first_target, sample_weight);
@@ -262,6 +341,8 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
     targets,
     micro_batches,
     work_seconds,
+    communication_seconds,
+    payload_bytes,
     wall_seconds,
     stopped,
     consistency_norm,
@@ -276,6 +357,8 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
                                               work.ar_targets,
                                               work.micro_batches,
                                               work.work_seconds,
+                                              work.communication_seconds,
+                                              static_cast<double>(work.payload_bytes),
                                               step_seconds,
                                               stop ? 1.0 : 0.0,
                                               work.norms.consistency,
@@ -317,6 +400,9 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
     metrics.consistency_gradient_norm = all[consistency_norm];
     metrics.ar_gradient_norm = all[ar_norm];
   }
+  metrics.communication_milliseconds =
+      1e3 * all[slowest(communication_seconds) * num_fields + communication_seconds];
+  metrics.payload_bytes = std::llround(sum(payload_bytes));
   metrics.slowest_rank = static_cast<Rank>(slowest(work_seconds));
   const double mean_work = sum(work_seconds) / static_cast<double>(ranks);
   metrics.straggler_ratio =

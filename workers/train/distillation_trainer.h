@@ -13,18 +13,19 @@
 
 #include "data/batches/packed_sample.h"
 #include "model/kernels/kernel_set.h"
-#include "model/transformer/flat_parameters.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/train/batch_assignment.h"
+#include "workers/train/parameter_store.h"
 #include "workers/train/peak_flops.h"
+#include "workers/train/sharded_adamw.h"
 #include "workers/train/train_config.h"
-#include "workers/train/zero_optimizer.h"
 
 namespace jforge {
 
@@ -91,11 +92,16 @@ struct TrainContext {
 /// One object per rank and round; all ranks construct and run it together.
 class DistillationTrainer {
  public:
-  /// `weights`: flat float32 [flat_size], the model to train, owned by the caller and updated in
-  /// place. Not collective. Throws ConfigError.
+  /// Collective. `weights`: flat float32 [flat_size] on the host, the model to train. Unless
+  /// keeps_own_weights() it is updated in place and must outlive the trainer. Throws ConfigError.
   DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
 
-  [[nodiscard]] ZeroOptimizer& optimizer() noexcept { return optimizer_; }
+  [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
+  [[nodiscard]] ParameterStore& store() noexcept { return store_; }
+  /// Whether the weights given were copied and may go: with sharded weights or another type.
+  [[nodiscard]] bool keeps_own_weights() const noexcept {
+    return store_.sharding().separate_masters();
+  }
 
   /// Collective. Runs steps steps_done + 1 … total_steps, or fewer when any rank is asked to stop:
   /// then the running step is finished and saved first. An error on one rank is thrown on all,
@@ -120,16 +126,25 @@ class DistillationTrainer {
     double ar_targets = 0;
     double micro_batches = 0;
     double work_seconds = 0;
+    double communication_seconds = 0;  ///< Of them: waited for collectives beside the arithmetic.
+    std::uint64_t payload_bytes = 0;
     TermNorms norms;
   };
 
   void check_plan(const SampleSource& source, const TrainPlan& plan) const;
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
-  /// Of batch_, whose forward is done; leaves the gradients zero.
+  /// Divides the batch over ranks and this rank's part into micro-batches; returns the most that
+  /// any rank has.
+  [[nodiscard]] std::int64_t divide_batch();
+  /// `passes` forwards and backwards over this rank's micro-batches, and empty ones.
+  [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
+                                      std::int64_t passes, const TrainHooks& hooks);
+  /// Of batch_, whose forward is done; absent where it trains one term only.
   [[nodiscard]] TermNorms measure_term_norms(double samples_share);
+  /// In this step, on any rank.
   [[nodiscard]] bool norms_due(std::int64_t step) const;
-  /// Into batch_.
+  /// Adds to batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
   /// Collective. Fills the sums over ranks; true when a stop arrived on any rank during the step.
@@ -139,9 +154,9 @@ class DistillationTrainer {
   TrainContext context_;
   TrainConfig config_;
   PackingOptions packing_;
-  ZeroOptimizer optimizer_;
-  FlatParameters parameters_;
-  FlatGradients gradients_;
+  std::unique_ptr<Collectives> collectives_;
+  ParameterStore store_;
+  ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
   std::exception_ptr hook_failure_;
 
@@ -149,6 +164,7 @@ class DistillationTrainer {
   std::vector<std::int64_t> lengths_;
   BatchDivision over_ranks_;
   BatchDivision micro_batches_;
+  BatchDivision other_micro_batches_;
   std::vector<PackedSample> distilled_;
   std::vector<CausalSample> causal_;
   PackedBatch batch_;

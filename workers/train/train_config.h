@@ -9,7 +9,7 @@
 #include "model/transformer/packed_layout.h"
 #include "runtime/ids.h"
 #include "workers/train/learning_rate_schedule.h"
-#include "workers/train/zero_optimizer.h"
+#include "workers/train/sharded_adamw.h"
 
 namespace jforge {
 
@@ -32,7 +32,7 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
   /// Steps between measurements of both loss terms' gradient norms (first at step 1); 0 = never.
-  /// One costs two more backward passes over one micro-batch of rank 0.
+  /// One costs two more backward passes over one micro-batch of rank 0 (at stage 3 of every rank).
   std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
 
@@ -44,6 +44,7 @@ struct TrainConfig {
   void validate() const;
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
+  [[nodiscard]] Sharding sharding() const { return {.stage = optimizer.zero_stage}; }
 };
 
 /// Figures of one optimizer step; equal on every rank.
@@ -67,9 +68,13 @@ struct StepMetrics {
   std::int64_t micro_batches = 0;  ///< The most any rank had.
   double milliseconds = 0;         ///< Slowest rank's time for the whole step.
   double tokens_per_second = 0;
-  std::optional<double> mfu;   ///< Share of the peak, at most 1; absent where none is known.
-  Rank slowest_rank = 0;       ///< Whose forward and backward took longest …
-  double straggler_ratio = 1;  ///< … and how long against the mean of all ranks.
+  /// Of them: the longest that a rank waited for gradients or weights that were on their way beside
+  /// the arithmetic, the waiting for slower ranks included.
+  double communication_milliseconds = 0;
+  std::int64_t payload_bytes = 0;  ///< That all ranks sent for gradients and weights.
+  std::optional<double> mfu;       ///< Share of the peak, at most 1; absent where none is known.
+  Rank slowest_rank = 0;           ///< Whose forward and backward took longest …
+  double straggler_ratio = 1;      ///< … and how long against the mean of all ranks.
 };
 
 }  // namespace jforge

@@ -8,14 +8,17 @@
 namespace jforge {
 
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
-                   const ZeroOptimizer& optimizer) {
+                   const ShardedAdamW& optimizer) {
   state.optimizer_updates = optimizer.updates();
-  writer.save(state, {table, optimizer.weights(), optimizer.first_moment().span<float>(),
-                      optimizer.second_moment().span<float>()});
+  std::vector<float> first;
+  std::vector<float> second;
+  writer.save(state, {table, optimizer.store().masters(),
+                      optimizer.shard_vector(optimizer.first_moment(), first),
+                      optimizer.shard_vector(optimizer.second_moment(), second)});
 }
 
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
-                     const ParameterTable& table, ZeroOptimizer& optimizer) {
+                     const ParameterTable& table, ShardedAdamW& optimizer) {
   const auto size = static_cast<std::size_t>(shard_vector_size(table));
   std::vector<float> weights;
   std::vector<float> first;

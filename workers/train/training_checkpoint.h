@@ -6,19 +6,19 @@
 #include "checkpoints/checkpoint_writer.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
-#include "workers/train/zero_optimizer.h"
+#include "workers/train/sharded_adamw.h"
 
 namespace jforge {
 
 /// Collective. Starts saving weights and moments (CheckpointWriter::save); fills
 /// state.optimizer_updates.
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
-                   const ZeroOptimizer& optimizer);
+                   const ShardedAdamW& optimizer);
 
 /// Collective. Loads weights, moments and update count of `checkpoint`, whatever world size wrote
 /// it. Each rank reads its own shard; the weights are gathered. A rank that cannot read is
 /// everybody's DataError, naming it.
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
-                     const ParameterTable& table, ZeroOptimizer& optimizer);
+                     const ParameterTable& table, ShardedAdamW& optimizer);
 
 }  // namespace jforge

@@ -67,7 +67,7 @@ class CheckpointResumeTest : public ::testing::Test {
     return result;
   }
 
-  std::int64_t resume(ZeroOptimizer& optimizer, const ParameterTable& table) {
+  std::int64_t resume(ShardedAdamW& optimizer, const ParameterTable& table) {
     const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
     if (!search.newest) {
       return 0;
@@ -152,7 +152,9 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   comm_.barrier();
   Model model(comm_.size());
   const std::vector<float> before = model.weights;
-  ZeroOptimizer optimizer(model.table, *kernels_, comm_, account_, model.view(), {});
+  const auto collectives = make_host_collectives(comm_);
+  ParameterStore store(model.table, {}, *kernels_, *collectives, account_, model.view());
+  ShardedAdamW optimizer(model.table, *kernels_, comm_, account_, store, {});
   EXPECT_THAT(message_of(ExitCode::input_data,
                          [&] { resume_training(comm_, *search.newest, model.table, optimizer); }),
               ::testing::HasSubstr("rank " + std::to_string(bad) + " ("));

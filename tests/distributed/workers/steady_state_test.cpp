@@ -99,26 +99,31 @@ TEST_F(SteadyStateTest, TheCounterCounts) {
   EXPECT_GE(count.bytes, 4000);
 }
 
-TEST_F(SteadyStateTest, PackingForwardLossBackwardAndUpdate) {
+class SteadyStateOfStageTest : public SteadyStateTest, public ::testing::WithParamInterface<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Stage, SteadyStateOfStageTest, ::testing::Range(0, 4));
+
+TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
+  const int stage = GetParam();
   const std::vector<PackedSample> samples = wide_samples();
   const PackingOptions packing{.eos_ids = {2}};
   for (const bool checkpointing : {false, true}) {
     TrainingTransformer transformer(config_, table_, *kernels_, account_,
                                     {.activation_checkpointing = checkpointing});
-    ZeroOptimizer optimizer(table_, *kernels_, comm_, account_, view(), {});
-    FlatParameters parameters(table_, view(), *kernels_, account_);
-    FlatGradients sink(table_, optimizer.gradients(), *kernels_, account_);
+    const auto collectives = make_host_collectives(comm_);
+    ParameterStore store(table_, {.stage = stage}, *kernels_, *collectives, account_, view());
+    ShardedAdamW optimizer(table_, *kernels_, comm_, account_, store, {.zero_stage = stage});
     PackedBatch batch;
     expect_no_allocation("packing", [&] {
       batch.clear();
       append_samples(batch, samples, packing, 0.25F);
     });
-    expect_no_allocation("forward", [&] { (void)transformer.forward(batch, parameters); });
-    expect_no_allocation("forward and backward", [&] {
-      (void)transformer.forward(batch, parameters);
-      (void)transformer.loss_and_backward(batch, parameters, 1, 1, sink);
+    expect_no_allocation("forward, backward and update", [&] {
+      store.begin_step({.watch_replicas = optimizer.watches_replicas()});
+      (void)transformer.forward(batch, store);
+      (void)transformer.loss_and_backward(batch, store, 1, 1, store);
+      (void)optimizer.step(1e-4);
     });
-    expect_no_allocation("update", [&] { (void)optimizer.step(1e-4); });
   }
 }
 

@@ -205,6 +205,22 @@ TEST(ProgressDisplay, EvaluationShowsTokensPerSecondAndTimeLeftAndEndsOnce) {
   EXPECT_LE(rate, 140 / 0.02) << "140 tokens in 20 ms or more";
 }
 
+TEST(ProgressDisplay, CommunicationIsShownWhereThereIsAny) {
+  CaptureStderr();
+  ProgressDisplay display({}, 0);
+  display.begin("train round 1");
+  StepMetrics metrics = step(1);
+  display.step(metrics, 2);
+  EXPECT_THAT(GetCapturedStderr(), Not(HasSubstr("sent")));
+  CaptureStderr();
+  metrics = step(2);
+  metrics.milliseconds = 200;
+  metrics.communication_milliseconds = 50;
+  metrics.payload_bytes = 12'300'000;
+  display.step(metrics, 2);
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("12.3 MB sent, 25 % waited for them"));
+}
+
 TEST(ProgressDisplay, StragglersAreNamed) {
   CaptureStderr();
   ProgressDisplay display({}, 0);

@@ -31,6 +31,46 @@ TEST(Buffer, IsAlignedZeroedAndAccounted) {
   EXPECT_EQ(account.peak_bytes(), 1011U);
 }
 
+TEST(Buffer, LargeBlocksAreZeroedAndGivenBack) {
+  MemoryAccount account("test");
+  constexpr std::size_t kBytes = (std::size_t{5} << 20) + 3;
+  for (int round = 0; round < 3; ++round) {
+    const Buffer buffer(kBytes, account);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0U);
+    EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + kBytes,
+                            [](std::byte b) { return b == std::byte{0}; }));
+    std::fill_n(buffer.data(), kBytes, std::byte{7});
+  }
+  EXPECT_EQ(account.live_bytes(), 0U);
+  EXPECT_EQ(account.peak_bytes(), kBytes);
+}
+
+TEST(Buffer, EveryUseIsCountedApart) {
+  MemoryAccount account("test");
+  {
+    Buffer weights(100, account, MemoryUse::weights);
+    const Buffer other(30, account);
+    const Buffer more(50, account, MemoryUse::weights);
+    EXPECT_EQ(account.live_bytes(MemoryUse::weights), 150U);
+    EXPECT_EQ(account.live_bytes(MemoryUse::other), 30U);
+    EXPECT_EQ(account.live_bytes(), 180U);
+    const Buffer moved = std::move(weights);
+    EXPECT_EQ(account.live_bytes(MemoryUse::weights), 150U);
+  }
+  EXPECT_EQ(account.live_bytes(MemoryUse::weights), 0U);
+  EXPECT_EQ(account.peak_bytes(MemoryUse::weights), 150U);
+  EXPECT_EQ(account.peak_bytes(MemoryUse::gradients), 0U);
+}
+
+TEST(Buffer, AnAccountThatOnlyCountsTakesNoMemory) {
+  MemoryAccount account("a large model", MemoryAccount::Backing::count_only);
+  {
+    const Buffer buffer(std::size_t{1} << 42, account, MemoryUse::weights);
+    EXPECT_EQ(account.live_bytes(MemoryUse::weights), std::size_t{1} << 42);
+  }
+  EXPECT_EQ(account.live_bytes(), 0U);
+}
+
 TEST(Buffer, MovesChargeOnce) {
   MemoryAccount account("test");
   MemoryAccount other("other");

@@ -1,0 +1,169 @@
+#pragma once
+
+/// Where parameters and gradients lie between their loans, and what moves over the ranks meanwhile:
+/// the memory side of ZeRO (sharding.h). Collectives run beside the arithmetic:
+/// - a group's gradient is reduced as soon as its backward has ended (stages 0 and 1: of the step's
+/// last micro-batch),
+/// - at stage 3 the next group is gathered while the present one is at work,
+/// - below, updated weights are gathered while the next step begins.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/parameter_source.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/comm/tensor_collectives.h"
+#include "runtime/tensor/buffer.h"
+#include "workers/train/sharding.h"
+
+namespace jforge {
+
+/// One object per rank and round; all ranks together. Not thread-safe.
+///
+/// A step: begin_step(), then for each micro-batch a forward and a backward pass, then
+/// finish_reductions(), the update of masters, publish(), clear_gradients(). All ranks ask for
+/// groups in the same order (PassUses), a rank without samples with empty batches. A rank that
+/// fails within the passes calls abandon(), which keeps its promises to the others; the step's
+/// gradients are worthless then on every rank, so all must agree to stop.
+class ParameterStore final : public ParameterSource, public GradientSink {
+ public:
+  /// `weights`: float32 [flat_size] on the host, the model. With float32 and stages 0 to 2 it is
+  /// used and updated in place and must outlive the object; otherwise it is copied from and may go.
+  ParameterStore(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
+                 Collectives& collectives, MemoryAccount& account, TensorView weights);
+  /// Waits for what is under way.
+  ~ParameterStore() override;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
+
+  // ---- a step
+  // ------------------------------------------------------------------------------------
+  struct StepShape {
+    std::int64_t micro_batches = 1;  ///< The most that any rank has; > 0.
+    /// Backward passes of the first micro-batch whose gradients are only measured. At stage 3 equal
+    /// on all ranks.
+    int measured_passes = 0;
+    bool watch_replicas = false;  ///< Hash what is gathered (replica_hash()); equal on all ranks.
+  };
+  void begin_step(const StepShape& shape);
+  [[nodiscard]] ConstTensorView acquire(std::int32_t group) override;
+  void release(std::int32_t group) override;
+  [[nodiscard]] TensorView open(std::int32_t group) override;
+  void ready(std::int32_t group) override;
+  /// The next backward pass's gradients are measured and dropped: their Σ x² is added to `squares`.
+  void measure_next_backward(double& squares) { measured_ = &squares; }
+  /// After an exception: asks for everything that this rank had still to ask for in the step, so
+  /// that no other rank waits for it. Does not wait itself.
+  void abandon();
+  /// Waits until owned_gradient() is the sum over all ranks and micro-batches. Throws
+  /// NumericalError naming the first tensor of which this rank gave a gradient that is not finite,
+  /// and `update`, which it was for.
+  void finish_reductions(std::int64_t update);
+
+  // ---- what this rank keeps
+  // ----------------------------------------------------------------------
+  [[nodiscard]] std::span<const ShardGroup> owned() const noexcept { return owned_; }
+  /// float32, on the host.
+  [[nodiscard]] TensorView master(const ShardGroup& owned) const;
+  [[nodiscard]] TensorView owned_gradient(const ShardGroup& owned) const;
+  /// Masters were changed: makes them the compute weights of all ranks.
+  void publish();
+  void clear_gradients();
+
+  // ---- whole weights
+  // -----------------------------------------------------------------------------
+  /// In which every master of this rank lies, float32: the flat vector, or from stage 1 on, where
+  /// they are separate, its shard vector. What a checkpoint is written from.
+  [[nodiscard]] ConstTensorView masters() const;
+  /// Takes over `shard`, this rank's shard vector of every group (checkpoints/shard_slices.h), and
+  /// publishes.
+  void load(std::span<const float> shard);
+  /// Collective. The masters of all ranks as a flat vector, float32 [flat_size] on the host; `flat`
+  /// may be the vector that the store works in.
+  void gather_masters(TensorView flat);
+  /// Until the vector given to the constructor holds what publish() promised, where it is used in
+  /// place.
+  void wait_for_weights();
+
+  // ---- integrity
+  // ---------------------------------------------------------------------------------
+  /// Hash of what this rank holds of the compute weights that `owner` keeps, groups chained. At
+  /// stage 3 of what was gathered in a watched step.
+  [[nodiscard]] std::uint64_t replica_hash(int owner) const;
+  /// Hash of the same as this rank itself keeps it.
+  [[nodiscard]] std::uint64_t own_hash() const;
+
+ private:
+  struct ScriptedUse {
+    GroupUse use;
+    bool reduces;  ///< This ready() starts a reduction.
+  };
+  struct BadGradient {
+    std::int32_t group;
+    std::string tensor;
+  };
+
+  [[nodiscard]] const ParameterGroup& group_of(std::int32_t group) const {
+    return table_.groups()[static_cast<std::size_t>(group)];
+  }
+  void expect_next(GroupUse::Kind kind, std::int32_t group);
+  void write_script(const StepShape& shape);
+  void gather_into_slot(std::int32_t group);
+  void gather_ahead();
+  void watch(std::int32_t group, const ConstTensorView& whole);
+  void reduce(std::int32_t group);
+  void fold(std::size_t slot);
+  void note_bad_gradient(std::int32_t group, const ConstTensorView& gradient);
+  [[nodiscard]] double measure(const TensorView& gradient);
+  /// On the host, in the compute type: the whole group (stages 0 to 2), this rank's block of it.
+  [[nodiscard]] TensorView host_whole(std::int32_t group) const;
+  [[nodiscard]] TensorView own_block(std::int32_t group) const;
+  [[nodiscard]] TensorView weight_slot(std::int32_t group) const;
+  /// Where a group's gradient adds up, on the kernels' device, and where it is reduced, on the
+  /// host.
+  [[nodiscard]] TensorView compute_gradient(std::int32_t group) const;
+  [[nodiscard]] TensorView host_gradient(std::int32_t group) const;
+  [[nodiscard]] TensorView block_of(const TensorView& whole, int rank) const;
+  [[nodiscard]] bool on_device() const { return kernels_.device() != Device::cpu; }
+
+  const ParameterTable& table_;
+  const Sharding sharding_;
+  KernelSet& kernels_;
+  Collectives& collectives_;
+  const PassUses uses_;
+  std::vector<ShardGroup> owned_;
+  std::vector<ShardGroup> shard_;  ///< Of every group, whatever is owned.
+
+  TensorView flat_;         ///< The caller's weights, where they are used in place.
+  Buffer compute_weights_;  ///< Whole or shard, where they are not the caller's or the masters.
+  Buffer masters_;          ///< [owned_size], where separate.
+  Buffer weight_slots_;
+  Buffer device_weights_;  ///< Whole, or slots, of the kernels' device.
+  Buffer gradients_;       ///< Whole, or slots.
+  Buffer device_gradients_;
+  Buffer owned_gradients_;  ///< [owned_size], where gradients are sharded.
+  std::vector<std::int64_t> slot_begins_;
+
+  std::vector<ScriptedUse> script_;
+  std::size_t cursor_ = 0;  ///< Next use of the script.
+  double* measured_ = nullptr;
+  GroupSlots resident_;             ///< Weights in slots.
+  std::vector<Work> weights_work_;  ///< By group (stages 0 to 2) or slot: until they may be read.
+  std::vector<bool> on_device_stale_;
+  std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
+  std::vector<std::int32_t>
+      folds_;                 ///< By slot: group whose reduced block waits there, −1 for none.
+  std::vector<bool> folded_;  ///< By group: owned_gradients_ holds an earlier micro-batch.
+  std::optional<BadGradient> bad_gradient_;    ///< The first in the table's order.
+  std::vector<std::uint64_t> watched_hashes_;  ///< By owner, at stage 3.
+  std::vector<bool> watched_;                  ///< By group.
+  bool watching_ = false;
+};
+
+}  // namespace jforge

@@ -1,0 +1,188 @@
+#include "workers/train/sharded_adamw.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+void OptimizerConfig::validate() const {
+  Sharding{.stage = zero_stage}.validate();
+  const auto in_unit_interval = [](const char* key, float value) {
+    if (!(value >= 0 && value < 1)) {
+      throw ConfigError(fmt::format("train.{} = {} must lie in [0, 1)", key, value));
+    }
+  };
+  in_unit_interval("beta1", beta1);
+  in_unit_interval("beta2", beta2);
+  if (!(epsilon > 0) || !std::isfinite(epsilon)) {
+    throw ConfigError(fmt::format("train.epsilon = {} must be positive", epsilon));
+  }
+  if (!(weight_decay >= 0) || !std::isfinite(weight_decay)) {
+    throw ConfigError(fmt::format("train.weight_decay = {} must not be negative", weight_decay));
+  }
+  if (!(clip_norm >= 0) || !std::isfinite(clip_norm)) {
+    throw ConfigError(
+        fmt::format("train.clip_norm = {} must not be negative (0 turns clipping off)", clip_norm));
+  }
+  guard.validate();
+}
+
+ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
+                           const Communicator& comm, MemoryAccount& account, ParameterStore& store,
+                           const OptimizerConfig& config)
+    : table_(table),
+      kernels_(kernels.host()),
+      comm_(comm),
+      store_(store),
+      config_(config),
+      guard_(config.guard),
+      size_(owned_size(table, store.sharding())) {
+  config_.validate();
+  const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(float);
+  first_moment_ = Buffer(bytes, account, MemoryUse::optimizer);
+  second_moment_ = Buffer(bytes, account, MemoryUse::optimizer);
+  const std::span<const ShardGroup> owned = store.owned();
+  for (const ParameterEntry& entry : table.entries()) {
+    const auto index = static_cast<std::size_t>(entry.group);
+    const std::int64_t first = owned[index].flat_begin;
+    const std::int64_t begin = std::max(entry.offset, first);
+    const std::int64_t end =
+        std::min(entry.offset + entry.shape.elements(), first + owned[index].size);
+    if (begin >= end) {
+      continue;
+    }
+    if (!runs_.empty() && runs_.back().owned == index && runs_.back().decay == entry.decay &&
+        runs_.back().begin + runs_.back().size == begin - first) {
+      runs_.back().size += end - begin;
+    } else {
+      runs_.push_back({index, begin - first, end - begin, entry.decay});
+    }
+  }
+}
+
+ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
+  const bool replicas_due = guard_.replicas_due(comm_, updates_);
+  together(comm_, [&] {
+    store_.finish_reductions(updates_ + 1);
+    guard_.verify_state(store_, first_moment(), second_moment(), updates_, comm_.rank());
+  });
+  if (replicas_due) {
+    guard_.compare_replicas(comm_, store_, updates_);
+  }
+  StepReport report;
+  report.gradient_norm = std::sqrt(gradient_squares());
+  if (!std::isfinite(report.gradient_norm)) {
+    // Every rank computed the same value from the same numbers, so all of them throw here.
+    throw NumericalError(
+        fmt::format("the gradient summed over {} ranks is not finite at update {} although every "
+                    "rank's own is: it overflowed; "
+                    "lower train.learning_rate or set train.clip_norm",
+                    comm_.size(), updates_ + 1));
+  }
+  if (config_.clip_norm > 0 && report.gradient_norm > config_.clip_norm) {
+    report.clip_scale = static_cast<float>(config_.clip_norm / report.gradient_norm);
+  }
+  update(learning_rate, report.clip_scale);
+  store_.publish();
+  store_.clear_gradients();
+  guard_.seal_state(store_, first_moment(), second_moment(), updates_);
+  return report;
+}
+
+/// Σ x² of every rank's shard is added up in rank order, so that all stages and ranks get the same bits.
+double ShardedAdamW::gradient_squares() {
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  squares_.assign(ranks, 0.0);
+  const bool whole = !store_.sharding().shards_state();
+  for (const ShardGroup& range : store_.owned()) {
+    const ConstTensorView gradient = store_.owned_gradient(range);
+    const std::int64_t length = whole ? range.size / comm_.size() : range.size;
+    for (std::size_t rank = 0; rank < (whole ? ranks : 1); ++rank) {
+      const auto begin = static_cast<std::int64_t>(rank) * length;
+      squares_[rank] += kernels_.sum_of_squares(gradient.rows(begin, begin + length));
+    }
+  }
+  if (!whole) {
+    const double own = squares_[0];
+    all_gather<double>(comm_, std::span<const double>(&own, 1), squares_);
+  }
+  double total = 0;
+  for (const double value : squares_) {
+    total += value;
+  }
+  return total;
+}
+
+void ShardedAdamW::update(double learning_rate, float clip_scale) {
+  AdamWSettings settings;
+  settings.learning_rate = static_cast<float>(learning_rate);
+  settings.beta1 = config_.beta1;
+  settings.beta2 = config_.beta2;
+  settings.epsilon = config_.epsilon;
+  settings.weight_decay = config_.weight_decay;
+  settings.gradient_scale = clip_scale;
+  settings.step = ++updates_;
+  for (const Run& run : runs_) {
+    const ShardGroup& range = store_.owned()[run.owned];
+    const std::int64_t end = run.begin + run.size;
+    const std::int64_t state_begin = range.shard_begin + run.begin;
+    kernels_.adamw(settings, run.decay, store_.owned_gradient(range).rows(run.begin, end),
+                   store_.master(range).rows(run.begin, end),
+                   first_moment().rows(state_begin, state_begin + run.size),
+                   second_moment().rows(state_begin, state_begin + run.size));
+  }
+}
+
+std::span<const float> ShardedAdamW::shard_vector(const TensorView& state,
+                                                  std::vector<float>& memory) const {
+  const std::span<const float> values = state.span<float>();
+  if (store_.sharding().shards_state()) {
+    return values;
+  }
+  memory.clear();
+  for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
+    const auto part = values.subspan(static_cast<std::size_t>(range.flat_begin),
+                                     static_cast<std::size_t>(range.size));
+    memory.insert(memory.end(), part.begin(), part.end());
+  }
+  return memory;
+}
+
+void ShardedAdamW::load(std::span<const float> weights_shard, std::span<const float> first_moment,
+                        std::span<const float> second_moment, std::int64_t updates) {
+  const auto size = static_cast<std::size_t>(shard_vector_size(table_));
+  expect(
+      weights_shard.size() == size && first_moment.size() == size && second_moment.size() == size,
+      "optimizer state of another size than this rank's shard");
+  expect(updates >= 0, "a negative number of updates");
+  load_moment(first_moment, this->first_moment());
+  load_moment(second_moment, this->second_moment());
+  store_.load(weights_shard);
+  updates_ = updates;
+  guard_.seal_state(store_, this->first_moment(), this->second_moment(), updates_);
+}
+
+void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& state) const {
+  const std::span<float> values = state.span<float>();
+  if (store_.sharding().shards_state()) {
+    std::ranges::copy(shard, values.begin());
+    return;
+  }
+  for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
+    const ParameterGroup& group = table_.groups()[static_cast<std::size_t>(range.group)];
+    const std::span<float> whole = values.subspan(static_cast<std::size_t>(group.offset),
+                                                  static_cast<std::size_t>(group.padded_size));
+    all_gather<float>(comm_,
+                      shard.subspan(static_cast<std::size_t>(range.shard_begin),
+                                    static_cast<std::size_t>(range.size)),
+                      whole);
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,96 @@
+#pragma once
+
+/// AdamW (Loshchilov & Hutter 2019) on the masters that a rank keeps, with its moments, and the
+/// order of an update over all ranks: check, reduce, clip, update, publish.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/buffer.h"
+#include "workers/train/parameter_store.h"
+#include "workers/train/sharding.h"
+#include "workers/train/state_guard.h"
+
+namespace jforge {
+
+struct OptimizerConfig {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;  ///< Decoupled; matrices only.
+  double clip_norm = 1.0;  ///< Largest global gradient norm; 0 turns clipping off.
+  int zero_stage = 1;      ///< What is sharded (sharding.h).
+  GuardConfig guard = {};
+
+  /// Throws ConfigError naming the key ("train.clip_norm …").
+  void validate() const;
+};
+
+/// One object per rank and round; all ranks together. Not thread-safe.
+class ShardedAdamW {
+ public:
+  struct StepReport {
+    double gradient_norm = 0;  ///< Global, before clipping.
+    float clip_scale = 1;      ///< What the gradients were multiplied with.
+  };
+
+  /// `store` must outlive it. Not collective. Throws ConfigError, EnvironmentError.
+  ShardedAdamW(const ParameterTable& table, KernelSet& kernels, const Communicator& comm,
+               MemoryAccount& account, ParameterStore& store, const OptimizerConfig& config);
+
+  /// Whether the step to come compares replicas (ParameterStore::StepShape::watch_replicas).
+  [[nodiscard]] bool watches_replicas() const { return guard_.replicas_due(comm_, updates_); }
+  /// Collective, after the passes of a step. Before any weight changes, throws NumericalError on
+  /// every rank, naming the first bad one, when a gradient is not finite, the gradients' sum
+  /// overflows, a replica of the weights differs from its owner's or an owner's state changed since
+  /// its last update.
+  StepReport step(double learning_rate);
+
+  [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
+  /// Updates made since the state was fresh: the exponent of Adam's bias correction.
+  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
+  /// float32 [owned_size].
+  [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
+  [[nodiscard]] TensorView second_moment() const { return second_moment_.floats({size_}); }
+  /// This rank's shard vector of a state vector [owned_size] (checkpoints/shard_slices.h): the
+  /// vector itself, or from stage 0's whole one a copy in `memory`.
+  [[nodiscard]] std::span<const float> shard_vector(const TensorView& state,
+                                                    std::vector<float>& memory) const;
+
+  /// Collective. Takes over a checkpoint: this rank's shard vectors of weights and moments. Throws
+  /// InternalError on wrong sizes, before the first collective.
+  void load(std::span<const float> weights_shard, std::span<const float> first_moment,
+            std::span<const float> second_moment, std::int64_t updates);
+
+ private:
+  /// Elements of an owned range that share a decay flag.
+  struct Run {
+    std::size_t owned;   ///< Index into ParameterStore::owned().
+    std::int64_t begin;  ///< In that range.
+    std::int64_t size;
+    bool decay;
+  };
+
+  [[nodiscard]] double gradient_squares();
+  void update(double learning_rate, float clip_scale);
+  void load_moment(std::span<const float> shard, const TensorView& state) const;
+
+  const ParameterTable& table_;
+  KernelSet& kernels_;
+  const Communicator& comm_;
+  ParameterStore& store_;
+  OptimizerConfig config_;
+  StateGuard guard_;
+  std::int64_t size_;
+  Buffer first_moment_;
+  Buffer second_moment_;
+  std::vector<Run> runs_;
+  std::vector<double> squares_;  ///< Of all ranks, reused.
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace jforge

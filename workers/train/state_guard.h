@@ -1,0 +1,58 @@
+#pragma once
+
+/// Finds memory that changed by itself: optimizer state of its own between two updates, and replicas of weights that
+/// differ from what their owner keeps.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/tensor_view.h"
+#include "workers/train/parameter_store.h"
+
+namespace jforge {
+
+struct GuardConfig {
+  /// Updates between checks of a kind, the first before update 1; 0 = never. What is not due is not hashed.
+  std::int64_t check_replicas_every = 1;
+  std::int64_t check_state_every = 1;
+
+  /// Throws ConfigError naming the key ("train.check_replicas_every …").
+  void validate() const;
+};
+
+class StateGuard {
+ public:
+  explicit StateGuard(const GuardConfig& config) : config_(config) {}
+
+  /// Whether replicas are compared before the update after `updates` of them.
+  [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
+  /// Collective; every rank sends 8 bytes. Throws NumericalError on all ranks, naming the lowest whose replica differs from
+  /// the owner's.
+  void compare_replicas(const Communicator& comm, const ParameterStore& store,
+                        std::int64_t updates);
+
+  /// Remembers masters and moments after `updates` updates, where verify_state() will be due.
+  void seal_state(const ParameterStore& store, ConstTensorView first_moment,
+                  ConstTensorView second_moment, std::int64_t updates);
+  /// Throws NumericalError when what was sealed has changed.
+  void verify_state(const ParameterStore& store, ConstTensorView first_moment,
+                    ConstTensorView second_moment, std::int64_t updates, Rank rank);
+
+ private:
+  struct Seal {
+    std::uint64_t weights;
+    std::uint64_t first_moment;
+    std::uint64_t second_moment;
+    bool operator==(const Seal&) const = default;
+  };
+  [[nodiscard]] static Seal seal_of(const ParameterStore& store, ConstTensorView first_moment,
+                                    ConstTensorView second_moment);
+
+  GuardConfig config_;
+  std::optional<Seal> seal_;
+  std::vector<std::int64_t> owners_;  ///< Gathered, reused.
+};
+
+}  // namespace jforge
