@@ -37,20 +37,32 @@
 
 namespace jforge {
 
-/// A projection's weight in the order the decoding product wants ([N/16][K][16] on CPU). Made by
-/// pack_weight.
+/// How decoding weights are stored. Arithmetic is float32 whatever it is: a bfloat16 is widened
+/// exactly in a register, so that products have the bits of float32 weights of the same values, and
+/// a forward pass reads half the bytes.
+enum class WeightStorage : std::uint8_t {
+  automatic,  ///< bfloat16 where every element of the matrix is one, else float32: loses nothing.
+  float32,
+  bfloat16,  ///< Every element is rounded to the nearest (to_bfloat16).
+};
+
+/// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
+/// Made by pack_weight.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }        ///< N
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }  ///< K
+  [[nodiscard]] DType dtype() const noexcept { return dtype_; }  ///< float32 or bfloat16.
 
  protected:
-  PackedWeight(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {}
+  PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype)
+      : rows_(rows), columns_(columns), dtype_(dtype) {}
 
  private:
   std::int64_t rows_;
   std::int64_t columns_;
+  DType dtype_;
 };
 
 /// Place of a decoding row in the key/value cache.
@@ -169,8 +181,9 @@ class KernelSet {
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------
-  /// `weight` [N, K] may also lie in host memory.
-  virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight,
+  /// `weight` [N, K] is float32 and may also lie in host memory. CUDA stores float32 in every case,
+  /// with WeightStorage::bfloat16 of the rounded values.
+  virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                                     MemoryAccount& account) = 0;
   /// y [M, N] = x [M, K] · weightᵀ (+ bias). Each element is accumulated over K in ascending order
   /// by FMA.

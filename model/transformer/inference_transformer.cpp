@@ -160,7 +160,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     return copy.floats(host.shape());
   };
   const auto pack = [&](const ParameterEntry* entry) {
-    return kernels.pack_weight(parameter_view(parameters, entry), account);
+    return kernels.pack_weight(parameter_view(parameters, entry), options.weights, account);
   };
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
@@ -346,13 +346,17 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const std::int64_t embedding = config.vocabulary_size * hidden;
   const std::int64_t layer =
       hidden * (2 * query + 2 * key_value) + 3 * hidden * config.intermediate_size;
-  std::int64_t floats = config.num_layers * layer + embedding;
+  const std::int64_t packed = config.num_layers * layer + embedding;
+  // A device keeps float32 whatever is asked for.
+  const bool halved = device == Device::cpu && chosen.weights == WeightStorage::bfloat16;
+  std::int64_t floats = 0;
   if (device != Device::cpu) {
     floats += embedding + hidden + config.num_layers * (2 * hidden + query + 2 * key_value);
   }
   floats +=
       chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);
-  return static_cast<std::size_t>(floats) * sizeof(float) +
+  return static_cast<std::size_t>(packed) * (halved ? sizeof(BFloat16) : sizeof(float)) +
+         static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.num_slots) *
              cache_bytes_per_slot(config, chosen.slot_capacity);
 }

@@ -45,6 +45,7 @@ class InferenceTransformer final : public DecodeModel {
     std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0.
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
+    WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32.
   };
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
                        ConstTensorView parameters, KernelSet& kernels, MemoryAccount& account,
@@ -58,7 +59,8 @@ class InferenceTransformer final : public DecodeModel {
   /// probes and tests.
   void logits(std::span<const DecodeRow> rows, TensorView output);
   /// Bytes that the constructor allocates where the kernels compute on `device`, but for the
-  /// padding of packed weights: a packed copy of every matrix, cache, work space.
+  /// padding of packed weights: a packed copy of every matrix, cache, work space. With
+  /// WeightStorage::automatic matrices count as float32, the most they can take.
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
   /// Bytes the cache takes for one slot.
   static std::size_t cache_bytes_per_slot(const TransformerConfig& config,

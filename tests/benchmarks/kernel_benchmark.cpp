@@ -66,7 +66,8 @@ void invariant_linear(benchmark::State& state) {
   const Floats x = random_floats(m * k);
   const Floats w = random_floats(n * k);
   Floats y(static_cast<std::size_t>(m * n));
-  const auto packed = kernels->pack_weight(ConstTensorView(w.data(), Shape{n, k}), account);
+  const auto packed =
+      kernels->pack_weight(ConstTensorView(w.data(), Shape{n, k}), WeightStorage::float32, account);
   for (auto _ : state) {
     kernels->invariant_linear(ConstTensorView(x.data(), Shape{m, k}), *packed, {},
                               TensorView(y.data(), Shape{m, n}));
@@ -184,7 +185,8 @@ void invariant_argmax(benchmark::State& state) {
   MemoryAccount account("benchmark");
   const Floats x = random_floats(m * c);
   const Floats w = random_floats(v * c);
-  const auto packed = kernels->pack_weight(ConstTensorView(w.data(), Shape{v, c}), account);
+  const auto packed =
+      kernels->pack_weight(ConstTensorView(w.data(), Shape{v, c}), WeightStorage::float32, account);
   std::vector<TokenId> tokens(static_cast<std::size_t>(m));
   for (auto _ : state) {
     kernels->invariant_argmax(ConstTensorView(x.data(), Shape{m, c}), *packed, tokens);

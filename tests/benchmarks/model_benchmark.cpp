@@ -168,6 +168,72 @@ DecodingFigures measure_decoding(const BenchmarkOptions& options, const Paramete
           .tokens = options.tokens};
 }
 
+/// One forward pass of some rows over weights of one storage.
+struct StorageFigures {
+  std::int64_t rows = 0;
+  std::array<std::vector<double>, 2> seconds;  ///< Of every pass: float32, bfloat16.
+};
+
+/// Every matrix rounded to what bfloat16 holds, so that both storages compute the same.
+void round_to_bfloat16(TensorView weights) {
+  for (float& value : weights.span<float>()) {
+    value = to_float(to_bfloat16(value));
+  }
+}
+
+/// Passes of 1, 4, 16, 32 rows of one sequence behind the prompt, float32 and bfloat16 turn by
+/// turn.
+std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
+                                            const ParameterTable& table, TensorView weights,
+                                            KernelSet& kernels) {
+  constexpr std::array<std::int64_t, 4> kRows{1, 4, 16, 32};
+  round_to_bfloat16(weights);
+  MemoryAccount account("decoding");
+  const auto make = [&](WeightStorage storage) {
+    return std::make_unique<InferenceTransformer>(
+        options.model, table, weights, kernels, account,
+        InferenceTransformer::Options{
+            .slot_capacity = static_cast<std::int32_t>(options.prompt + kRows.back()),
+            .weights = storage});
+  };
+  const std::array models{make(WeightStorage::float32), make(WeightStorage::bfloat16)};
+  const auto tokens = random_tokens(options.prompt + kRows.back(), options.model.vocabulary_size);
+  const auto rows_from = [&](std::int64_t begin, std::int64_t count) {
+    std::vector<DecodeRow> rows;
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      rows.push_back({.token = tokens[static_cast<std::size_t>(i)],
+                      .place = {0, static_cast<std::int32_t>(i)}});
+    }
+    return rows;
+  };
+  const auto pass = [&](InferenceTransformer& model, std::int64_t begin, std::int64_t count) {
+    const std::vector<DecodeRow> rows = rows_from(begin, count);
+    std::vector<TokenId> predictions(rows.size());
+    const auto start = Clock::now();
+    model.predict(rows, predictions);
+    return std::pair(seconds_between(start, Clock::now()), predictions);
+  };
+  for (const auto& model : models) {
+    (void)pass(*model, 0, options.prompt);
+  }
+  std::vector<StorageFigures> figures;
+  for (const std::int64_t rows : kRows) {
+    StorageFigures& one = figures.emplace_back(StorageFigures{.rows = rows, .seconds = {}});
+    for (std::int64_t repeat = -options.warmup; repeat < options.tokens; ++repeat) {
+      std::array<std::vector<TokenId>, 2> predicted;
+      for (std::size_t i = 0; i < models.size(); ++i) {
+        auto [seconds, predictions] = pass(*models[i], options.prompt, rows);
+        predicted[i] = std::move(predictions);
+        if (repeat >= 0) {
+          one.seconds[i].push_back(seconds);
+        }
+      }
+      expect(predicted[0] == predicted[1], "float32 and bfloat16 predict different tokens");
+    }
+  }
+  return figures;
+}
+
 /// Samples of 512 rows (a quarter prompt, the rest clean and noisy blocks of 16) up to `rows`; one
 /// smaller sample where even that is too long.
 std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocabulary) {
@@ -298,6 +364,35 @@ void print_decoding(const DecodingFigures& figures, const MachinePeaks& peaks) {
   row("AR decoding, heap allocations per token", per_unit(figures.allocations, figures.tokens));
 }
 
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void print_storage(const std::vector<StorageFigures>& figures, double float32_bytes,
+                   const MachinePeaks& peaks) {
+  for (const StorageFigures& one : figures) {
+    const std::array seconds{median(one.seconds[0]), median(one.seconds[1])};
+    std::vector<double> speedups;
+    for (std::size_t i = 0; i < one.seconds[0].size(); ++i) {
+      speedups.push_back(one.seconds[0][i] / one.seconds[1][i]);
+    }
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      const double read = float32_bytes / (i == 0 ? 1 : 2) / seconds[i];
+      row(fmt::format("{} row{}, {} weights: passes/s", one.rows, one.rows == 1 ? "" : "s",
+                      i == 0 ? "float32" : "bfloat16"),
+          fmt::format("{:.2f} ({:.1f} rows/s)", 1 / seconds[i],
+                      static_cast<double>(one.rows) / seconds[i]),
+          fmt::format("{:.2f} GB/s, {} of read bandwidth", read / 1e9,
+                      share(read, peaks.read_bandwidth)));
+    }
+    row(fmt::format("{} row{}: bfloat16 against float32", one.rows, one.rows == 1 ? "" : "s"),
+        fmt::format("{:.2f}", seconds[0] / seconds[1]),
+        fmt::format("median of pairs {:.2f}", median(speedups)));
+  }
+}
+
 void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
   const auto speed = [&](double seconds) { return figures.flops / seconds; };
   row(fmt::format("training step of {} rows", figures.rows),
@@ -333,8 +428,10 @@ BenchmarkOptions parse(int argc, char** argv) {
   app.add_option("--vocabulary", given.vocabulary_size, "instead of the shape's");
   app.option_defaults()->always_capture_default();
   app.add_option("--shape", options.shape, "qwen2.5-0.5b | quickstart");
-  app.add_option("--only", options.only, "both | decoding | training")
-      ->check(CLI::IsMember({"both", "decoding", "training"}));
+  app.add_option("--only", options.only,
+                 "both | decoding | training | storage (decoding, float32 and "
+                 "bfloat16 weights turn by turn)")
+      ->check(CLI::IsMember({"both", "decoding", "training", "storage"}));
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "measured tokens")->check(CLI::PositiveNumber);
@@ -386,7 +483,10 @@ void run(const BenchmarkOptions& options, const std::string& command,
   const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   std::optional<DecodingFigures> decoding;
   std::optional<TrainingFigures> training;
-  if (options.only != "training") {
+  std::vector<StorageFigures> storage;
+  if (options.only == "storage") {
+    storage = measure_storage(options, table, weights, *kernels);
+  } else if (options.only != "training") {
     decoding = measure_decoding(options, table, weights, *kernels);
   }
   if (communicator != nullptr) {
@@ -401,6 +501,7 @@ void run(const BenchmarkOptions& options, const std::string& command,
   if (decoding) {
     print_decoding(*decoding, peaks);
   }
+  print_storage(storage, streamed_bytes(options.model, table), peaks);
   if (training) {
     print_training(*training, peaks);
   }
@@ -413,7 +514,7 @@ int guarded_main(int argc, char** argv) {
   }
   try {
     const BenchmarkOptions options = parse(argc, argv);
-    if (options.only == "decoding") {
+    if (options.only == "decoding" || options.only == "storage") {
       run(options, command, nullptr);
     } else {
       MpiSession session(&argc, &argv);

@@ -22,13 +22,17 @@ TEST_F(KernelAgreement, InvariantLinearHasTheCpusBits) {
     for (const auto& [n, k] :
          {std::pair<std::int64_t, std::int64_t>{1, 1}, {63, 64}, {64, 65}, {66, 128}, {65, 200}}) {
       expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
-        const auto packed = t.kernels.pack_weight(t(random_floats(n * k, 80), {n, k}), t.account());
+        const TensorView weight = t(random_floats(n * k, 80), {n, k});
+        const auto packed = t.kernels.pack_weight(weight, WeightStorage::float32, t.account());
+        const auto rounded = t.kernels.pack_weight(weight, WeightStorage::bfloat16, t.account());
         const TensorView x = t(random_floats(m * k, 81), {m, k});
         const TensorView plain = t.blank({m, n});
         const TensorView with_bias = t.blank({m, n});
+        const TensorView of_rounded = t.blank({m, n});
+        t.kernels.invariant_linear(x, *rounded, {}, of_rounded);
         t.kernels.invariant_linear(x, *packed, {}, plain);
         t.kernels.invariant_linear(x, *packed, t(random_floats(n, 82), {n}), with_bias);
-        return {plain, with_bias};
+        return {plain, with_bias, of_rounded};
       });
     }
   }
@@ -37,8 +41,10 @@ TEST_F(KernelAgreement, InvariantLinearHasTheCpusBits) {
 TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
   const Floats weight = random_floats(30 * 20, 83);
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    const auto from_host = t.kernels.pack_weight({weight.data(), {30, 20}}, t.account());
-    const auto from_device = t.kernels.pack_weight(t(weight, {30, 20}), t.account());
+    const auto from_host =
+        t.kernels.pack_weight({weight.data(), {30, 20}}, WeightStorage::float32, t.account());
+    const auto from_device =
+        t.kernels.pack_weight(t(weight, {30, 20}), WeightStorage::float32, t.account());
     const TensorView x = t(random_floats(3 * 20, 84), {3, 20});
     const TensorView first = t.blank({3, 30});
     const TensorView second = t.blank({3, 30});
@@ -60,7 +66,7 @@ std::vector<TokenId> argmax_tokens(KernelSet& kernels, MemoryAccount& account, c
   const std::int64_t v = std::ssize(head) / k;
   const DeviceTensor weight(kernels, account, head, {v, k});
   const DeviceTensor rows(kernels, account, hidden, {m, k});
-  const auto packed = kernels.pack_weight(weight.view(), account);
+  const auto packed = kernels.pack_weight(weight.view(), WeightStorage::float32, account);
   std::vector<TokenId> tokens(static_cast<std::size_t>(m), -1);
   kernels.invariant_argmax(rows.view(), *packed, tokens);
   return tokens;
@@ -143,7 +149,8 @@ TEST_F(KernelAgreement, ArgmaxTiesGoToTheSmallestId) {
   head[71] = 2.0F;
   head[290] = 2.0F;
   static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
-    const auto packed = t.kernels.pack_weight(t(head, {300, 1}), t.account());
+    const auto packed =
+        t.kernels.pack_weight(t(head, {300, 1}), WeightStorage::float32, t.account());
     std::vector<TokenId> tokens(3, -1);
     t.kernels.invariant_argmax(t({1.0F, -1.0F, 0.0F}, {3, 1}), *packed, tokens);
     EXPECT_THAT(tokens, ::testing::ElementsAre(70, 0, 0));
@@ -242,7 +249,8 @@ TEST_F(KernelAgreement, InvariantLinearDoesNotDependOnTheBatch) {
   const std::int64_t n = 77;
   const std::int64_t k = 90;
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    const auto weight = t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}), t.account());
+    const auto weight = t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}),
+                                              WeightStorage::float32, t.account());
     const TensorView x = t(random_floats(m * k, 99), {m, k});
     const TensorView together = t.blank({m, n});
     const TensorView alone = t.blank({m, n});

@@ -30,21 +30,27 @@ class Scratch {
   std::int64_t size_ = 0;
 };
 
-/// Panels of 16 columns, [N/16][K][16], the last one padded with zeros.
+/// Panels of 16 columns, the last one padded with zeros: [N/16][K][16] float32, or
+/// [N/16][⌈K/2⌉][16][2] bfloat16, where steps k and k + 1 share a word (the first in its lower
+/// half) and a missing last one is zero.
 class PanelWeight final : public PackedWeight {
  public:
-  PanelWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account);
-  [[nodiscard]] const float* panel(std::int64_t index) const {
-    return panels_.data() + index * columns() * kLanes;
-  }
-  [[nodiscard]] float* panel(std::int64_t index) {
-    return panels_.data() + index * columns() * kLanes;
-  }
+  PanelWeight(std::int64_t rows, std::int64_t columns, DType dtype, MemoryAccount& account);
   [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
+  /// Words of 32 bits from one panel to the next: a float or a pair each.
+  [[nodiscard]] std::int64_t panel_words() const {
+    return (dtype() == DType::float32 ? columns() : (columns() + 1) / 2) * kLanes;
+  }
+  [[nodiscard]] float* floats(std::int64_t panel) const { return at<float>(panel); }
+  [[nodiscard]] std::uint32_t* pairs(std::int64_t panel) const { return at<std::uint32_t>(panel); }
 
  private:
+  template <class Word>
+  [[nodiscard]] Word* at(std::int64_t panel) const {
+    return reinterpret_cast<Word*>(storage_.data()) + panel * panel_words();
+  }
+
   Buffer storage_;
-  std::span<float> panels_;
 };
 
 /// Up to two runs of keys, together in logical order (ascending position): what one block of
@@ -147,7 +153,7 @@ class CpuKernelSet final : public KernelSet {
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
 
-  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight,
+  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) override;

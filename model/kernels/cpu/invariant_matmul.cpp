@@ -4,9 +4,12 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
 #include "model/kernels/cpu/parallel_internal.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
@@ -15,6 +18,7 @@ namespace {
 /// Steps of K after which partial sums go back to y (exactly: storing a float changes nothing): a
 /// group of panels of this depth stays in the second-level cache while all rows pass over it.
 constexpr std::int64_t kDepthBlock = 512;
+static_assert(kDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
 /// Rows for which a streamed weight is used before the next one is fetched in the argmax.
 constexpr std::int64_t kArgmaxRows = 96;
 
@@ -32,6 +36,41 @@ const PanelWeight& panels_of(const PackedWeight& weight) {
   const auto* panels = dynamic_cast<const PanelWeight*>(&weight);
   expect(panels != nullptr, "packed weight was made by another kernel set");
   return *panels;
+}
+
+/// Whether the weight can be stored as bfloat16 without a loss: the lower half of each float is
+/// zero.
+bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::int64_t columns) {
+  std::atomic<bool> exact = true;
+  parallel_for(parallel, rows, [&](std::int64_t row) {
+    if (!exact.load(std::memory_order_relaxed)) {
+      return;
+    }
+    std::uint32_t lower = 0;
+    for (std::int64_t i = row * columns; i < (row + 1) * columns; ++i) {
+      lower |= std::bit_cast<std::uint32_t>(source[i]) & 0xFFFFU;
+    }
+    if (lower != 0) {
+      exact.store(false, std::memory_order_relaxed);
+    }
+  });
+  return exact.load();
+}
+
+/// `count` rows of k floats become the columns of a zeroed panel of pairs (PanelWeight).
+void fill_pairs(const float* source, std::int64_t count, std::int64_t k, std::uint32_t* panel) {
+  constexpr std::int64_t kBlock = 128;  // So deep a part of a panel stays in the nearest cache.
+  for (std::int64_t begin = 0; begin < k; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, k);
+    for (std::int64_t column = 0; column < count; ++column) {
+      const float* const row = source + column * k;
+      for (std::int64_t i = begin; i < end; i += 2) {
+        const std::uint32_t first = to_bfloat16(row[i]).bits;
+        const std::uint32_t second = i + 1 < end ? to_bfloat16(row[i + 1]).bits : 0U;
+        panel[i / 2 * kLanes + column] = first | second << 16U;
+      }
+    }
+  }
 }
 
 /// Time of a product in multiply-adds: small batches are bound by reading the weight once (about 16
@@ -56,48 +95,57 @@ void product_range(const VectorKernels& vector, const float* x, const PanelWeigh
   if (rows <= 0 || columns <= 0) {
     return;
   }
+  const bool pairs = weight.dtype() == DType::bfloat16;
   const std::int64_t depth_block = rows <= 16 ? k : kDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
-    vector.tile_product({.a = x + range.row_begin * k + begin,
-                         .a_row = k,
-                         .a_depth = 1,
-                         .b = weight.panel(range.panel_begin) + begin * kLanes,
-                         .b_panel = k * kLanes,
-                         .b_depth = kLanes,
-                         .c = y,
-                         .c_row = y_row,
-                         .rows = rows,
-                         .columns = columns,
-                         .depth = depth,
-                         .accumulate = begin > 0,
-                         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
+    vector.tile_product(
+        {.a = x + range.row_begin * k + begin,
+         .a_row = k,
+         .a_depth = 1,
+         .b = pairs ? nullptr : weight.floats(range.panel_begin) + begin * kLanes,
+         .b_pairs = pairs ? weight.pairs(range.panel_begin) + begin / 2 * kLanes : nullptr,
+         .b_panel = weight.panel_words(),
+         .b_depth = kLanes,
+         .c = y,
+         .c_row = y_row,
+         .rows = rows,
+         .columns = columns,
+         .depth = depth,
+         .accumulate = begin > 0,
+         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
   }
 }
 
 }  // namespace
 
-PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account)
-    : PackedWeight(rows, columns),
-      storage_(
-          static_cast<std::size_t>((rows + kLanes - 1) / kLanes * kLanes * columns) * sizeof(float),
-          account),
-      panels_(
-          storage_.floats(Shape{(rows + kLanes - 1) / kLanes * kLanes * columns}).span<float>()) {}
+PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, DType dtype,
+                         MemoryAccount& account)
+    : PackedWeight(rows, columns, dtype),
+      storage_(static_cast<std::size_t>(num_panels() * panel_words()) * sizeof(std::uint32_t),
+               account) {}
 
 std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
+                                                        WeightStorage storage,
                                                         MemoryAccount& account) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   const std::int64_t n = weight.dim(0);
   const std::int64_t k = weight.dim(1);
-  auto packed = std::make_unique<PanelWeight>(n, k, account);
   const float* source = weight.data<float>();
-  const std::int64_t panels = packed->num_panels();
-  parallel_for(n * k > (1 << 18), panels, [&](std::int64_t panel) {
-    const std::int64_t column = panel * kLanes;
-    vector_.transpose_keys(source + column * k, k, std::min(kLanes, n - column), k, k, 0,
-                           packed->panel(panel));
+  const bool parallel = n * k > (1 << 18);
+  const bool pairs = storage == WeightStorage::bfloat16 ||
+                     (storage == WeightStorage::automatic && all_bfloat16(parallel, source, n, k));
+  auto packed =
+      std::make_unique<PanelWeight>(n, k, pairs ? DType::bfloat16 : DType::float32, account);
+  parallel_for(parallel, packed->num_panels(), [&](std::int64_t panel) {
+    const float* const begin = source + panel * kLanes * k;
+    const std::int64_t count = std::min(kLanes, n - panel * kLanes);
+    if (pairs) {
+      fill_pairs(begin, count, k, packed->pairs(panel));
+    } else {
+      vector_.transpose_keys(begin, k, count, k, k, 0, packed->floats(panel));
+    }
   });
   return packed;
 }

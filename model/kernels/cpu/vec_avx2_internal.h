@@ -28,6 +28,19 @@ inline void store(float* p, Vec a) {
   _mm256_storeu_ps(p, a.low);
   _mm256_storeu_ps(p + 8, a.high);
 }
+inline __m256i load_pairs(const std::uint32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+/// The first or the second of sixteen pairs of bfloat16 (PanelWeight), exactly.
+inline Vec load_first_of_pairs(const std::uint32_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p + 8), 16))};
+}
+inline Vec load_second_of_pairs(const std::uint32_t* p) {
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
+  return {_mm256_castsi256_ps(_mm256_and_si256(load_pairs(p), mask)),
+          _mm256_castsi256_ps(_mm256_and_si256(load_pairs(p + 8), mask))};
+}
 /// a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(lanes_before(count, 0))),

@@ -21,6 +21,14 @@ inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.value); }
+/// The first or the second of sixteen pairs of bfloat16 (PanelWeight), exactly.
+inline Vec load_first_of_pairs(const std::uint32_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+inline Vec load_second_of_pairs(const std::uint32_t* p) {
+  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), mask))};
+}
 /// Lanes at and after `count` (0 … 16) read as `fill` and are not touched in memory.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   return {_mm512_mask_loadu_ps(fill.value, first_lanes(count), p)};

@@ -23,8 +23,11 @@ struct TileProduct {
   std::int64_t a_row = 0;    ///< Distance of rows; a_row or a_depth must be 1.
   std::int64_t a_depth = 1;  ///< Distance of steps in k.
   const float* b = nullptr;  ///< Full panels of 16 columns must be readable.
+  /// Instead of b, where a_depth is 1: a step in k holds two rows of b as bfloat16, the first in
+  /// the lower half of each word; they are widened exactly. The last of an odd depth holds one.
+  const std::uint32_t* b_pairs = nullptr;
   std::int64_t b_panel = 0;  ///< Distance of panels.
-  std::int64_t b_depth = 0;  ///< Distance of steps in k.
+  std::int64_t b_depth = 0;  ///< Distance of steps in k, of pairs of them with b_pairs.
   float* c = nullptr;
   std::int64_t c_row = 0;
   std::int64_t rows = 0;

@@ -11,10 +11,76 @@ namespace {
 using jforge::kLanes;
 using jforge::TileProduct;
 
-/// R rows by P panels in registers over the whole depth. kRowsAdjacent: a_row is 1, otherwise
-/// a_depth is 1.
-template <int R, int P, bool kRowsAdjacent>
-inline void product_block(const TileProduct& t, const float* a, const float* b, float* c,
+/// How the operands of a product lie: a_row is 1, or a_depth is 1, or that with b in pairs.
+enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, pairs };
+
+/// sums += a[r] · weights, one step in k.
+template <int R, int P>
+inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights)[P],
+                         Vec (&sums)[R][P]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Vec x = broadcast(a[r * a_row]);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      sums[r][p] = fma(x, weights[p], sums[r][p]);
+    }
+  }
+}
+
+/// All steps in k. `b` is the first panel.
+template <int R, int P, Operands kOperands>
+inline void product_depth(const TileProduct& t, const float* a, const float* b, Vec (&sums)[R][P]) {
+  constexpr bool kRowsAdjacent = kOperands == Operands::rows_adjacent;
+  const std::int64_t a_row = kRowsAdjacent ? 1 : t.a_row;
+  const std::int64_t a_depth = kRowsAdjacent ? t.a_depth : 1;
+  const std::int64_t b_panel = t.b_panel;
+  const std::int64_t b_depth = t.b_depth;
+  for (std::int64_t k = 0; k < t.depth; ++k) {
+    Vec weights[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      weights[p] = load(b + p * b_panel);
+    }
+    product_step(a, a_row, weights, sums);
+    a += a_depth;
+    b += b_depth;
+  }
+}
+
+template <int R, int P, Operands>
+inline void product_depth(const TileProduct& t, const float* a, const std::uint32_t* b,
+                          Vec (&sums)[R][P]) {
+  const std::int64_t a_row = t.a_row;
+  const std::int64_t b_panel = t.b_panel;
+  const std::int64_t b_depth = t.b_depth;
+  Vec weights[P];
+  for (std::int64_t k = 0; k + 1 < t.depth; k += 2) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      weights[p] = load_first_of_pairs(b + p * b_panel);
+    }
+    product_step(a, a_row, weights, sums);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      weights[p] = load_second_of_pairs(b + p * b_panel);
+    }
+    product_step(a + 1, a_row, weights, sums);
+    a += 2;
+    b += b_depth;
+  }
+  if (t.depth % 2 != 0) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      weights[p] = load_first_of_pairs(b + p * b_panel);
+    }
+    product_step(a, a_row, weights, sums);
+  }
+}
+
+/// R rows by P panels in registers over the whole depth.
+template <int R, int P, Operands kOperands, class Weight>
+inline void product_block(const TileProduct& t, const float* a, const Weight* b, float* c,
                           const float* bias, std::int64_t last_columns) {
   Vec sums[R][P];
 #pragma GCC unroll 8
@@ -33,27 +99,7 @@ inline void product_block(const TileProduct& t, const float* a, const float* b, 
       _mm_prefetch(c + (R + r) * t.c_row + p * kLanes, _MM_HINT_T0);
     }
   }
-  const std::int64_t a_row = kRowsAdjacent ? 1 : t.a_row;
-  const std::int64_t a_depth = kRowsAdjacent ? t.a_depth : 1;
-  const std::int64_t b_panel = t.b_panel;
-  const std::int64_t b_depth = t.b_depth;
-  for (std::int64_t k = 0; k < t.depth; ++k) {
-    Vec weights[P];
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      weights[p] = load(b + p * b_panel);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Vec x = broadcast(a[r * a_row]);
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        sums[r][p] = fma(x, weights[p], sums[r][p]);
-      }
-    }
-    a += a_depth;
-    b += b_depth;
-  }
+  product_depth<R, P, kOperands>(t, a, b, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -71,49 +117,58 @@ inline void product_block(const TileProduct& t, const float* a, const float* b, 
   }
 }
 
+template <Operands kOperands>
+inline const auto* panels_of(const TileProduct& t) {
+  if constexpr (kOperands == Operands::pairs) {
+    return t.b_pairs;
+  } else {
+    return t.b;
+  }
+}
+
 /// All rows against P panels that begin at column `column`.
-template <int P, bool kRowsAdjacent>
+template <int P, Operands kOperands>
 inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t rows,
                          std::int64_t column) {
   const float* a = t.a + row * t.a_row;
-  const float* b = t.b + (column / kLanes) * t.b_panel;
+  const auto* b = panels_of<kOperands>(t) + (column / kLanes) * t.b_panel;
   float* c = t.c + row * t.c_row + column;
   const float* bias = t.bias == nullptr ? nullptr : t.bias + column;
   const std::int64_t left = t.columns - column - (P - 1) * kLanes;
   const std::int64_t last = left < kLanes ? left : kLanes;
   switch (rows) {
     case 1:
-      return product_block<1, P, kRowsAdjacent>(t, a, b, c, bias, last);
+      return product_block<1, P, kOperands>(t, a, b, c, bias, last);
     case 2:
-      return product_block<2, P, kRowsAdjacent>(t, a, b, c, bias, last);
+      return product_block<2, P, kOperands>(t, a, b, c, bias, last);
     case 3:
-      return product_block<3, P, kRowsAdjacent>(t, a, b, c, bias, last);
+      return product_block<3, P, kOperands>(t, a, b, c, bias, last);
     default:
       break;
   }
   if constexpr (P <= tile_panels(4)) {
     switch (rows) {
       case 4:
-        return product_block<4, P, kRowsAdjacent>(t, a, b, c, bias, last);
+        return product_block<4, P, kOperands>(t, a, b, c, bias, last);
       case 5:
-        return product_block<5, P, kRowsAdjacent>(t, a, b, c, bias, last);
+        return product_block<5, P, kOperands>(t, a, b, c, bias, last);
       default:
-        return product_block<6, P, kRowsAdjacent>(t, a, b, c, bias, last);
+        return product_block<6, P, kOperands>(t, a, b, c, bias, last);
     }
   }
 }
 
 /// Columns [begin, end) in groups of P panels as long as they last; returns where it stopped.
-template <int P, bool kRowsAdjacent>
+template <int P, Operands kOperands>
 inline std::int64_t product_groups(const TileProduct& t, std::int64_t row, std::int64_t rows,
                                    std::int64_t column) {
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
-    product_rows<P, kRowsAdjacent>(t, row, rows, column);
+    product_rows<P, kOperands>(t, row, rows, column);
   }
   return column;
 }
 
-template <bool kRowsAdjacent>
+template <Operands kOperands>
 inline void product(const TileProduct& t) {
   // Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
   // it.
@@ -123,19 +178,19 @@ inline void product(const TileProduct& t) {
     std::int64_t column = 0;
     for (; t.columns - column > (kGroup - 1) * kLanes; column += kGroup * kLanes) {
       for (std::int64_t row = 0; row < full; row += kTileRows) {
-        product_rows<kGroup, kRowsAdjacent>(t, row, kTileRows, column);
+        product_rows<kGroup, kOperands>(t, row, kTileRows, column);
       }
     }
     if constexpr (kGroup > 2) {
       for (; t.columns - column > kLanes; column += 2 * kLanes) {
         for (std::int64_t row = 0; row < full; row += kTileRows) {
-          product_rows<2, kRowsAdjacent>(t, row, kTileRows, column);
+          product_rows<2, kOperands>(t, row, kTileRows, column);
         }
       }
     }
     for (; column < t.columns; column += kLanes) {
       for (std::int64_t row = 0; row < full; row += kTileRows) {
-        product_rows<1, kRowsAdjacent>(t, row, kTileRows, column);
+        product_rows<1, kOperands>(t, row, kTileRows, column);
       }
     }
   }
@@ -143,23 +198,25 @@ inline void product(const TileProduct& t) {
   if (rest > 0) {
     std::int64_t column = 0;
     if (rest == 1) {
-      column = product_groups<tile_panels(1), kRowsAdjacent>(t, full, rest, column);
+      column = product_groups<tile_panels(1), kOperands>(t, full, rest, column);
     } else if (rest < 4) {
-      column = product_groups<tile_panels(2), kRowsAdjacent>(t, full, rest, column);
+      column = product_groups<tile_panels(2), kOperands>(t, full, rest, column);
     }
     if constexpr (tile_panels(4) > 1) {
-      column = product_groups<tile_panels(4), kRowsAdjacent>(t, full, rest, column);
-      column = product_groups<2, kRowsAdjacent>(t, full, rest, column);
+      column = product_groups<tile_panels(4), kOperands>(t, full, rest, column);
+      column = product_groups<2, kOperands>(t, full, rest, column);
     }
-    product_groups<1, kRowsAdjacent>(t, full, rest, column);
+    product_groups<1, kOperands>(t, full, rest, column);
   }
 }
 
 void tile_product(const TileProduct& t) {
-  if (t.a_depth == 1) {
-    product<false>(t);
+  if (t.b_pairs != nullptr) {
+    product<Operands::pairs>(t);
+  } else if (t.a_depth == 1) {
+    product<Operands::depth_adjacent>(t);
   } else {
-    product<true>(t);
+    product<Operands::rows_adjacent>(t);
   }
 }
 

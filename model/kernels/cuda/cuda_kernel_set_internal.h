@@ -14,11 +14,12 @@
 
 namespace jforge {
 
-/// A projection's weight as [K][N]: adjacent lanes own adjacent outputs and read adjacent floats.
+/// A projection's weight as [K][N] float32: adjacent lanes own adjacent outputs and read adjacent
+/// floats.
 class DeviceWeight final : public PackedWeight {
  public:
   DeviceWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account)
-      : PackedWeight(rows, columns),
+      : PackedWeight(rows, columns, DType::float32),
         storage_(static_cast<std::size_t>(rows * columns) * sizeof(float), account,
                  DeviceQueue::kDevice) {}
   [[nodiscard]] float* data() const { return reinterpret_cast<float*>(storage_.data()); }
@@ -113,7 +114,7 @@ class CudaKernelSet final : public KernelSet {
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
 
-  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight,
+  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) override;

@@ -267,12 +267,24 @@ void CudaKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTens
 }
 
 std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
+                                                         WeightStorage storage,
                                                          MemoryAccount& account) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   const std::int64_t n = weight.dim(0);
   const std::int64_t k = weight.dim(1);
   auto packed = std::make_unique<DeviceWeight>(n, k, account);
+  Buffer rounded;
+  if (storage == WeightStorage::bfloat16) {
+    // The values that the CPU's kernels compute with, though stored as float32 here.
+    rounded = Buffer(weight.bytes(), account);
+    const TensorView values = rounded.floats(weight.shape());
+    copy_tensor(weight, values);
+    for (float& value : values.span<float>()) {
+      value = to_float(to_bfloat16(value));
+    }
+    weight = values;
+  }
   Buffer copy;
   if (weight.device() != DeviceQueue::kDevice) {
     copy = Buffer(weight.bytes(), account, DeviceQueue::kDevice);

@@ -35,7 +35,8 @@ TEST_P(InvariantMatmul, EveryElementIsTheOrderedSum) {
     const Floats x = random_floats(m * k, ++seed);
     const Floats w = random_floats(n * k, ++seed);
     const Floats bias = random_floats(n, ++seed);
-    const auto packed = kernels_->pack_weight(view(w, Shape{n, k}), account_);
+    const auto packed =
+        kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::float32, account_);
     const Floats y = product(x, m, *packed, bias);
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
@@ -51,7 +52,7 @@ TEST_P(InvariantMatmul, RowsKeepTheirBitsForAnyNumberOfRowsAndThreads) {
   const std::int64_t n = 200;
   const Floats x = random_floats(257 * k, 11);
   const Floats w = random_floats(n * k, 12);
-  const auto packed = kernels_->pack_weight(view(w, Shape{n, k}), account_);
+  const auto packed = kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::float32, account_);
   Floats alone;
   for (std::int64_t row = 0; row < 257; ++row) {
     const Floats one(x.begin() + row * k, x.begin() + (row + 1) * k);
@@ -77,8 +78,8 @@ TEST_P(InvariantMatmul, BothInstructionSetsGiveEqualBits) {
   const std::int64_t k = 1100;
   const Floats x = random_floats(m * k, 21);
   const Floats w = random_floats(n * k, 22);
-  const auto mine = kernels_->pack_weight(view(w, Shape{n, k}), account_);
-  const auto theirs = other->pack_weight(view(w, Shape{n, k}), account_);
+  const auto mine = kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::float32, account_);
+  const auto theirs = other->pack_weight(view(w, Shape{n, k}), WeightStorage::float32, account_);
   Floats y(at(m * n));
   other->invariant_linear(view(x, Shape{m, k}), *theirs, {}, view(y, Shape{m, n}));
   EXPECT_TRUE(same_bits(product(x, m, *mine, {}), y));
@@ -90,7 +91,8 @@ TEST_P(InvariantMatmul, ArgmaxFindsTheLargestLogit) {
     for (const std::int64_t m : {1, 5, 100, 210}) {
       const Floats x = random_floats(m * k, static_cast<unsigned>(v + m));
       const Floats w = random_floats(v * k, static_cast<unsigned>(v * 3 + m));
-      const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), account_);
+      const auto packed =
+          kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::float32, account_);
       const Floats logits = product(x, m, *packed, {});
       for (const int threads : {1, 2}) {
         const ThreadCount scope(threads);
@@ -121,7 +123,7 @@ TEST_P(InvariantMatmul, TiesGoToTheSmallestId) {
   for (const std::int64_t copy : {3999, 2100, 1999, 77, 70}) {
     std::copy(row.begin(), row.end(), w.begin() + copy * k);
   }
-  const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), account_);
+  const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::float32, account_);
   for (const int threads : {1, 2, 4}) {
     const ThreadCount scope(threads);
     std::vector<TokenId> tokens(1);
@@ -133,7 +135,8 @@ TEST_P(InvariantMatmul, TiesGoToTheSmallestId) {
 TEST_P(InvariantMatmul, AllEqualLogitsGiveTokenZero) {
   const Floats w(at(100 * 8), 0.0F);
   const Floats x = random_floats(3 * 8, 6);
-  const auto packed = kernels_->pack_weight(view(w, Shape{100, 8}), account_);
+  const auto packed =
+      kernels_->pack_weight(view(w, Shape{100, 8}), WeightStorage::float32, account_);
   std::vector<TokenId> tokens(3, 9);
   kernels_->invariant_argmax(view(x, Shape{3, 8}), *packed, tokens);
   EXPECT_EQ(tokens, (std::vector<TokenId>{0, 0, 0}));
@@ -148,20 +151,155 @@ TEST_P(InvariantMatmul, ArgmaxRefusesNaNAndTakesInfinity) {
   for (const std::int64_t place : {0, 4500, 8999}) {
     Floats broken = w;
     broken[at(place * k + 3)] = std::numeric_limits<float>::quiet_NaN();
-    const auto packed = kernels_->pack_weight(view(broken, Shape{v, k}), account_);
+    const auto packed =
+        kernels_->pack_weight(view(broken, Shape{v, k}), WeightStorage::float32, account_);
     EXPECT_THROW(kernels_->invariant_argmax(view(x, Shape{2, k}), *packed, tokens), NumericalError)
         << place;
   }
   w[at(211 * k)] = std::numeric_limits<float>::infinity();
-  const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), account_);
+  const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::float32, account_);
   kernels_->invariant_argmax(view(x, Shape{2, k}), *packed, tokens);
   EXPECT_EQ(tokens, (std::vector<TokenId>{211, 211}));
+}
+
+Floats rounded(Floats values) {
+  for (float& value : values) {
+    value = to_float(to_bfloat16(value));
+  }
+  return values;
+}
+
+TEST_P(InvariantMatmul, Bfloat16PanelsGiveTheBitsOfTheRoundedWeight) {
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  // Odd depths, partial panels and groups of panels; 1030 is deeper than a block of the cache.
+  const std::int64_t shapes[][2] = {{1, 1},    {17, 5},    {48, 33},   {100, 64},
+                                    {250, 71}, {129, 513}, {33, 1030}, {200, 1025}};
+  unsigned seed = 40;
+  for (const auto& [n, k] : shapes) {
+    const Floats w = random_floats(n * k, ++seed);
+    const Floats exact = rounded(w);
+    const Floats bias = random_floats(n, ++seed);
+    const auto expected =
+        kernels_->pack_weight(view(exact, Shape{n, k}), WeightStorage::float32, account_);
+    const auto from_exact =
+        kernels_->pack_weight(view(exact, Shape{n, k}), WeightStorage::automatic, account_);
+    const auto from_rounding =
+        kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::bfloat16, account_);
+    const auto narrow = other->pack_weight(view(w, Shape{n, k}), WeightStorage::bfloat16, account_);
+    ASSERT_EQ(expected->dtype(), DType::float32);
+    ASSERT_EQ(from_exact->dtype(), DType::bfloat16);
+    ASSERT_EQ(from_rounding->dtype(), DType::bfloat16);
+    for (const int threads : {1, 2, 3}) {
+      const ThreadCount scope(threads);
+      for (std::int64_t m = 1; m <= 40; ++m) {
+        const Floats x = random_floats(m * k, static_cast<unsigned>(m));
+        const Floats y = product(x, m, *expected, bias);
+        ASSERT_TRUE(same_bits(product(x, m, *from_exact, bias), y)) << m << "x" << n << "x" << k;
+        ASSERT_TRUE(same_bits(product(x, m, *from_rounding, bias), y)) << m << "x" << n << "x" << k;
+        Floats theirs(at(m * n));
+        other->invariant_linear(view(x, Shape{m, k}), *narrow, view(bias, Shape{n}),
+                                view(theirs, Shape{m, n}));
+        ASSERT_TRUE(same_bits(theirs, y)) << m << "x" << n << "x" << k << ", avx2";
+      }
+    }
+  }
+}
+
+TEST_P(InvariantMatmul, Bfloat16ArgmaxFindsTheSameTokens) {
+  const std::int64_t k = 41;
+  for (const std::int64_t v : {1, 15, 17, 1000, 5003}) {
+    const Floats w = rounded(random_floats(v * k, static_cast<unsigned>(v)));
+    const auto expected =
+        kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::float32, account_);
+    const auto packed =
+        kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::automatic, account_);
+    ASSERT_EQ(packed->dtype(), DType::bfloat16);
+    for (const std::int64_t m : {1, 2, 5, 40, 210}) {
+      const Floats x = random_floats(m * k, static_cast<unsigned>(v + m));
+      for (const int threads : {1, 2, 3}) {
+        const ThreadCount scope(threads);
+        std::vector<TokenId> tokens(at(m), -1);
+        std::vector<TokenId> chosen(at(m), -2);
+        kernels_->invariant_argmax(view(x, Shape{m, k}), *expected, tokens);
+        kernels_->invariant_argmax(view(x, Shape{m, k}), *packed, chosen);
+        ASSERT_EQ(chosen, tokens) << m << " rows, " << v << " columns, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
+  const std::int64_t k = 65;
+  const std::int64_t v = 4000;
+  // Weights that differ by less than a bfloat16 tells apart tie once they are rounded.
+  Floats w(at(v * k), 0.5F);
+  std::fill_n(w.begin() + 3000 * k, k, 1.0F + 1e-4F);
+  std::fill_n(w.begin() + 1234 * k, k, 1.0F);
+  const Floats x(at(k), 1.0F);
+  std::vector<TokenId> tokens(1);
+  for (const int threads : {1, 2, 4}) {
+    const ThreadCount scope(threads);
+    const auto exact =
+        kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::automatic, account_);
+    kernels_->invariant_argmax(view(x, Shape{1, k}), *exact, tokens);
+    EXPECT_EQ(tokens[0], 3000);
+    const auto packed =
+        kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::bfloat16, account_);
+    kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens);
+    EXPECT_EQ(tokens[0], 1234);
+  }
+  for (const std::int64_t place : {0, 2000, 3999}) {
+    Floats broken = w;
+    broken[at(place * k + k - 1)] = std::numeric_limits<float>::quiet_NaN();
+    const auto packed =
+        kernels_->pack_weight(view(broken, Shape{v, k}), WeightStorage::bfloat16, account_);
+    EXPECT_THROW(kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens), NumericalError)
+        << place;
+  }
+}
+
+TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
+  // Signs of zero, subnormals, infinities and the largest finite bfloat16 are all held exactly.
+  Floats w(at(40 * 7), -0.0F);
+  w[1] = std::numeric_limits<float>::infinity();
+  w[9] = to_float(BFloat16{0x0001});
+  w[10] = to_float(BFloat16{0xFF7F});
+  const auto type_of = [&](const Floats& values) {
+    return kernels_->pack_weight(view(values, Shape{40, 7}), WeightStorage::automatic, account_)
+        ->dtype();
+  };
+  EXPECT_EQ(type_of(w), DType::bfloat16);
+  // The least bit of any one element is enough for float32, the last one's too.
+  for (const std::int64_t place : {0, 139, 279}) {
+    Floats finer = w;
+    finer[at(place)] = std::nextafter(1.0F, 2.0F);
+    EXPECT_EQ(type_of(finer), DType::float32) << place;
+  }
+  Floats large(at(3000 * 300), 1.0F);  // Several threads look.
+  const auto type_of_large = [&] {
+    return kernels_->pack_weight(view(large, Shape{3000, 300}), WeightStorage::automatic, account_)
+        ->dtype();
+  };
+  EXPECT_EQ(type_of_large(), DType::bfloat16);
+  large.back() = 0.1F;
+  EXPECT_EQ(type_of_large(), DType::float32);
+}
+
+TEST_P(InvariantMatmul, Bfloat16PanelsTakeHalfTheMemory) {
+  const Floats w = random_floats(33 * 9, 1);
+  const auto taken = [&](WeightStorage storage) {
+    const auto packed = kernels_->pack_weight(view(w, Shape{33, 9}), storage, account_);
+    return account_.live_bytes();
+  };
+  EXPECT_EQ(taken(WeightStorage::float32), 48U * 9 * 4);
+  EXPECT_EQ(taken(WeightStorage::bfloat16), 48U * 10 * 2);
 }
 
 TEST_P(InvariantMatmul, PackedWeightIsChargedAndReleased) {
   {
     const Floats w = random_floats(17 * 8, 1);
-    const auto packed = kernels_->pack_weight(view(w, Shape{17, 8}), account_);
+    const auto packed =
+        kernels_->pack_weight(view(w, Shape{17, 8}), WeightStorage::float32, account_);
     EXPECT_EQ(packed->rows(), 17);
     EXPECT_EQ(packed->columns(), 8);
     EXPECT_GE(account_.live_bytes(), 32U * 8U * sizeof(float));
@@ -173,7 +311,8 @@ TEST_P(InvariantMatmul, WrongShapesAreRefused) {
   const Floats w = random_floats(16 * 8, 1);
   const Floats x = random_floats(2 * 9, 1);
   Floats y(at(2 * 16));
-  const auto packed = kernels_->pack_weight(view(w, Shape{16, 8}), account_);
+  const auto packed =
+      kernels_->pack_weight(view(w, Shape{16, 8}), WeightStorage::float32, account_);
   EXPECT_THROW(kernels_->invariant_linear(view(x, Shape{2, 9}), *packed, {}, view(y, Shape{2, 16})),
                InternalError);
   const Floats good = random_floats(2 * 8, 1);

@@ -35,10 +35,24 @@ std::vector<float> row_of(const std::vector<float>& logits, std::int64_t row) {
   return {logits.begin() + row * kVocabulary, logits.begin() + (row + 1) * kVocabulary};
 }
 
-InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3) {
-  return {model.config,  model.table,
-          model.flat(),  *model.kernels,
-          model.account, {.num_slots = slots, .slot_capacity = 40, .max_rows = max_rows}};
+InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3,
+                          WeightStorage weights = WeightStorage::automatic) {
+  return {model.config,
+          model.table,
+          model.flat(),
+          *model.kernels,
+          model.account,
+          {.num_slots = slots, .slot_capacity = 40, .max_rows = max_rows, .weights = weights}};
+}
+
+void round_matrices(TinyModel& model) {
+  for (const ParameterEntry& entry : model.table.entries()) {
+    if (entry.shape.rank() == 2) {
+      for (float& value : model.table.tensor(model.flat(), entry.name).span<float>()) {
+        value = to_float(to_bfloat16(value));
+      }
+    }
+  }
 }
 
 class InferenceTransformerTest : public ::testing::TestWithParam<bool> {
@@ -150,6 +164,45 @@ TEST_P(InferenceTransformerTest, ReturnsItsMemory) {
   EXPECT_EQ(model_.account.live_bytes(), 0U);
 }
 
+TEST_P(InferenceTransformerTest, Bfloat16StorageOfBfloat16WeightsChangesNoBit) {
+  round_matrices(model_);
+  const std::vector<TokenId> tokens = random_tokens(stream_, 33);
+  InferenceTransformer wide = make(model_, 0, 3, WeightStorage::float32);
+  const std::vector<float> expected = logits_of(wide, sequence_rows(tokens, 0));
+  std::vector<TokenId> predictions(33, -1);
+  wide.predict(sequence_rows(tokens, 1), predictions);
+  for (const WeightStorage storage : {WeightStorage::automatic, WeightStorage::bfloat16}) {
+    for (const std::int32_t max_rows : {1, 5, 0}) {
+      const std::size_t before = model_.account.live_bytes();
+      InferenceTransformer narrow = make(model_, max_rows, 3, storage);
+      const std::size_t taken = model_.account.live_bytes() - before;
+      EXPECT_LT(taken,
+                InferenceTransformer::bytes(
+                    model_.config, {.num_slots = 3, .slot_capacity = 40, .max_rows = max_rows},
+                    Device::cpu));
+      EXPECT_EQ(logits_of(narrow, sequence_rows(tokens, 0)), expected);
+      std::vector<TokenId> chosen(33, -1);
+      narrow.predict(sequence_rows(tokens, 1), chosen);
+      EXPECT_EQ(chosen, predictions);
+    }
+  }
+}
+
+TEST_P(InferenceTransformerTest, Bfloat16StorageRoundsTheMatricesAndNothingElse) {
+  const std::vector<TokenId> tokens = random_tokens(stream_, 33);
+  // The embedding is looked up as it is; a tied head is rounded all the same.
+  InferenceTransformer rounded = make(model_, 0, 3, WeightStorage::bfloat16);
+  const std::vector<float> logits = logits_of(rounded, sequence_rows(tokens, 0));
+  InferenceTransformer exact = make(model_, 0);
+  EXPECT_NE(logits_of(exact, sequence_rows(tokens, 0)), logits);
+  const std::vector<float> embedding = model_.values;
+  round_matrices(model_);
+  InferenceTransformer expected = make(model_, 0, 3, WeightStorage::float32);
+  const auto span = model_.table.tensor(model_.flat(), "model.embed_tokens.weight").span<float>();
+  std::copy_n(embedding.begin() + (span.data() - model_.values.data()), span.size(), span.begin());
+  EXPECT_EQ(logits_of(expected, sequence_rows(tokens, 0)), logits);
+}
+
 TEST_P(InferenceTransformerTest, RefusesMisuse) {
   InferenceTransformer inference = make(model_, 0);
   std::vector<TokenId> one(1);
@@ -194,14 +247,27 @@ TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
   for (const bool tied : {false, true}) {
     config.tie_word_embeddings = tied;
     const ParameterTable table(config, 1);
-    const std::vector<float> weights(static_cast<std::size_t>(table.flat_size()), 0.5F);
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("inference bytes");
-    const InferenceTransformer::Options options{.num_slots = 3, .slot_capacity = 21, .max_rows = 7};
-    const InferenceTransformer transformer(config, table,
-                                           ConstTensorView(weights.data(), {table.flat_size()}),
-                                           *kernels, account, options);
-    EXPECT_EQ(account.live_bytes(), InferenceTransformer::bytes(config, options, Device::cpu));
+    InferenceTransformer::Options options{.num_slots = 3, .slot_capacity = 21, .max_rows = 7};
+    const auto allocated = [&](float value) {
+      std::vector<float> weights(static_cast<std::size_t>(table.flat_size()), value);
+      const InferenceTransformer transformer(config, table,
+                                             ConstTensorView(weights.data(), {table.flat_size()}),
+                                             *kernels, account, options);
+      return account.live_bytes();
+    };
+    const std::size_t most = InferenceTransformer::bytes(config, options, Device::cpu);
+    EXPECT_EQ(allocated(0.1F), most);
+    options.weights = WeightStorage::bfloat16;
+    const std::size_t least = InferenceTransformer::bytes(config, options, Device::cpu);
+    EXPECT_EQ(allocated(0.1F), least);
+    EXPECT_EQ(most - least, 2 * (3 * (32 * 96 + 3 * 32 * 64) + 48 * 32U));
+    options.weights = WeightStorage::automatic;
+    EXPECT_EQ(allocated(0.5F), least);
+    options.weights = WeightStorage::float32;
+    EXPECT_EQ(allocated(0.5F), most);
+    EXPECT_EQ(InferenceTransformer::bytes(config, options, Device::cpu), most);
   }
 }
 
