@@ -27,6 +27,10 @@ namespace jforge {
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
 
+/// Whether the weight files hold every matrix as bfloat16; only their headers are read. False where
+/// there are no weight files yet. Throws DataError as load_hf_weights for files that are damaged.
+[[nodiscard]] bool hf_matrices_are_bfloat16(const std::filesystem::path& model_directory);
+
 /// Identity of a model for runs and manifests: hash over the bytes of config.json,
 /// generation_config.json (where there is one) and the weight files, hex.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);

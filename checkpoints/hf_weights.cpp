@@ -123,6 +123,19 @@ void load_hf_weights(const fs::path& model_directory, const TransformerConfig& c
   }
 }
 
+bool hf_matrices_are_bfloat16(const fs::path& model_directory) {
+  if (!hf_file_present(model_directory / kHfWeightsFile) &&
+      !hf_file_present(model_directory / kHfIndexFile)) {
+    return false;
+  }
+  const WeightFiles weights = open_weights(model_directory);
+  return std::ranges::all_of(weights.files, [](const auto& file) {
+    return std::ranges::all_of(file.second.entries(), [](const auto& tensor) {
+      return tensor.second.shape.size() != 2 || tensor.second.dtype == DType::bfloat16;
+    });
+  });
+}
+
 std::string hf_model_hash(const fs::path& model_directory) {
   std::string listing = fmt::format(
       "config.json {}\n", hash_hex(hash_file(checked_hf_file(model_directory / "config.json"))));

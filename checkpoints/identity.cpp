@@ -75,7 +75,7 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
 
 bool is_fixed_by_import(const std::string& key) {
   return key.starts_with("prompts.") || key.starts_with("tokenizer.") ||
-         key.starts_with("model.") || key == "run.seed";
+         (key.starts_with("model.") && key != "model.decode_weights") || key == "run.seed";
 }
 
 std::string IdentityRecord::to_json() const {

@@ -36,8 +36,8 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
                           const Identity& present, const std::vector<std::string>& accepted,
                           const std::vector<IdentityDifference>& earlier = {});
 
-/// Whether imported prompts depend on the key (prompts.*, tokenizer.*, model.*, run.seed): a run
-/// that has imported its prompts cannot change it any more.
+/// Whether imported prompts depend on the key (prompts.*, tokenizer.*, run.seed and model.* but for
+/// model.decode_weights): a run that has imported its prompts cannot change it any more.
 [[nodiscard]] bool is_fixed_by_import(const std::string& key);
 
 /// identity.json of a run directory: what the run is now, and every change that was accepted, so

@@ -53,18 +53,30 @@ CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) 
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-void add_device(CLI::App& sub, DeviceChoice& device) {
-  std::map<std::string, DeviceChoice> choices;
+// The option's words and their values are the configuration's; without it `value` stays "auto".
+template <class Enum, std::size_t N>
+void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<Enum> (&table)[N],
+                const char* help) {
+  std::map<std::string, Enum> choices;
   std::vector<std::string> names;
-  for (const auto& [choice, name] : kDeviceNames) {
+  for (const auto& [choice, name] : table) {
     choices.emplace(name, choice);
     names.emplace_back(name);
   }
-  one_of(sub.add_option_function<std::string>(
-             "--device", [&device, choices](const std::string& name) { device = choices.at(name); },
-             "What computes"),
-         names)
+  one_of(
+      sub.add_option_function<std::string>(
+          option, [&value, choices](const std::string& name) { value = choices.at(name); }, help),
+      names)
       ->default_str("auto");
+}
+
+void add_device(CLI::App& sub, DeviceChoice& device) {
+  add_choice(sub, "--device", device, kDeviceNames, "What computes");
+}
+
+void add_decode_weights(CLI::App& sub, WeightStorage& storage) {
+  add_choice(sub, "--decode-weights", storage, kWeightStorageNames,
+             "How the matrices are held: bfloat16 where that loses nothing, float32, rounded");
 }
 
 void add_set(CLI::App& sub, std::vector<std::string>& overrides) {
@@ -187,6 +199,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
   const auto [logits, logits_options] =
       add("logits", "Logits of token sequences", probe_logits_command);
   logits->add_option("--tokens", logits_options->tokens, "IDS.json")->type_name("FILE")->required();
+  add_decode_weights(*logits, logits_options->decode_weights);
   const auto [loss, loss_options] =
       add("loss", "Losses and gradients of a packed sample", probe_loss_command);
   loss->add_option("--packed", loss_options->packed, "P.json")->type_name("FILE")->required();
@@ -217,6 +230,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   decode->add_option("--seed", decode_options->seed, "Of the drafts")->capture_default_str();
+  add_decode_weights(*decode, decode_options->decode_weights);
   decode->add_flag("--ignore-eos", decode_options->ignore_eos, "Do not stop at end of sequence");
 }
 
@@ -270,6 +284,7 @@ void add_text(CLI::App& app, CommandLine& line) {
         ->capture_default_str();
     sub->add_option("--seed", options->seed, "Of the drafts")->capture_default_str();
     add_device(*sub, options->device);
+    add_decode_weights(*sub, options->decode_weights);
     sub->add_flag("--trace", options->trace, "Show the trajectory of every block");
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }

@@ -13,6 +13,7 @@
 #include "data/batches/noise_schedule.h"
 #include "data/prompts/prompt_import.h"
 #include "model/kernels/device_choice.h"
+#include "model/kernels/kernel_set.h"
 #include "workers/evaluate/evaluate_config.h"
 #include "workers/evaluate/sweep.h"
 #include "workers/generate/generate_config.h"
@@ -36,7 +37,8 @@ struct ModelSettings {
   std::filesystem::path source;  ///< Hugging Face directory.
   ComputeType compute = ComputeType::float32;
   DeviceChoice device = DeviceChoice::automatic;
-  ComputeType export_as = ComputeType::bfloat16;  ///< Type of the exported weights.
+  WeightStorage decode_weights = WeightStorage::automatic;  ///< Generation and evaluation.
+  ComputeType export_as = ComputeType::bfloat16;            ///< Type of the exported weights.
 };
 
 /// Where a round's optimizer state comes from.

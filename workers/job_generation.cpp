@@ -201,6 +201,7 @@ bool JobWorker::generate_leases(std::int32_t round) {
     inference_options.num_slots = options.batch_prompts;
     inference_options.slot_capacity =
         static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
+    inference_options.weights = config_.model.decode_weights;
     InferenceTransformer inference(model.config(), model.table(), model.weights(),
                                    services_.kernels, account, inference_options);
     TrajectoryGenerator generator(inference, options);

@@ -69,4 +69,12 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
   return kernels;
 }
 
+void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {
+  if (decode_weights == WeightStorage::bfloat16 && comm.rank() == 0) {
+    spdlog::warn(
+        "model.decode_weights = \"bfloat16\": decoding rounds every matrix that holds more to "
+        "bfloat16; where two tokens are nearly equal the other one may be chosen");
+  }
+}
+
 }  // namespace jforge

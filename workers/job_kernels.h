@@ -20,4 +20,7 @@ void expect_common_device(const Communicator& comm, Device device);
 [[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
                                                           DeviceChoice choice);
 
+/// Rank 0 says so where decoding rounds the model (model.decode_weights = "bfloat16").
+void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights);
+
 }  // namespace jforge

@@ -102,7 +102,8 @@ bool JobWorker::evaluate(const std::string& name) {
       model->load_hf(directory);
     });
     finished = evaluate_model(config_.evaluate,
-                              {name, model->config(), model->table(), model->weights(), directory},
+                              {name, model->config(), model->table(), model->weights(), directory,
+                               config_.model.decode_weights},
                               {services_.comm, services_.kernels, services_.clock, config_.run.seed,
                                config_.prompts.chat_template == "chatml", services_.on_evaluation},
                               layout_.evaluation());

@@ -21,7 +21,10 @@ bool is_text(const Identity& identity, const std::string& key, std::string_view 
 std::string trajectory_identity(const Identity& identity, std::int32_t round,
                                 const std::string& origin) {
   const std::string of_round = fmt::format("rounds.{}.", round);
-  std::set<std::string> keys = {"run.seed", "prompts.digest", of_round + "block_size"};
+  // Of model.*, what decoding computes with; the key is absent where that is the model's own
+  // values.
+  std::set<std::string> keys = {"run.seed", "prompts.digest", "model.decode_weights",
+                                of_round + "block_size"};
   if (!is_text(identity, "generate.store_states", "all")) {
     keys.insert("train.compat");
     for (const char* const key : {"noise_window", "schedule", "endpoint", "measure", "target"}) {

@@ -11,6 +11,7 @@
 
 #include "launch/config/config_reference.h"
 #include "model/kernels/device_choice.h"
+#include "model/kernels/kernel_set.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/error.h"
 
@@ -76,6 +77,7 @@ struct ProbeOptions {
   std::filesystem::path packed;  ///< loss: P.json
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
+  WeightStorage decode_weights = WeightStorage::automatic;
   std::string mask = "noise";
   std::string reduction = "token_mean";
   std::string kept = "from_first_difference";
@@ -115,6 +117,7 @@ struct TokenizeOptions {
 struct DecodeOptions {
   std::filesystem::path model;
   DeviceChoice device = DeviceChoice::automatic;
+  WeightStorage decode_weights = WeightStorage::automatic;
   std::string prompt;
   std::string method = "jacobi";
   std::optional<std::string> system;

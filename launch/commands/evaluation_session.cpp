@@ -54,6 +54,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
       comm_, clock_,
       CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
   kernels_ = make_job_kernels(comm_, config_.model.device);
+  warn_of_rounding(comm_, config_.model.decode_weights);
 }
 
 bool EvaluationSession::load_model() {
@@ -79,7 +80,12 @@ bool EvaluationSession::load_model() {
 }
 
 ModelUnderTest EvaluationSession::model() const {
-  return {name_, model_->config(), model_->table(), model_->weights(), model_directory_};
+  return {name_,
+          model_->config(),
+          model_->table(),
+          model_->weights(),
+          model_directory_,
+          config_.model.decode_weights};
 }
 
 EvaluationContext EvaluationSession::context() {

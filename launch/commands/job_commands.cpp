@@ -98,6 +98,7 @@ class Job {
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
         kernels_(make_job_kernels(comm_, config_.model.device)) {
+    warn_of_rounding(comm_, config_.model.decode_weights);
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{comm_, *kernels_, control_.channel(), clock_, {}, {}, {}, {}};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };

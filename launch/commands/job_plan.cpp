@@ -103,8 +103,16 @@ double MemoryPlan::training_on_device() const {
   return device == Device::cpu ? 0 : copies + activations;
 }
 
+DType decoding_type(const JobConfig& config, Device device, std::size_t round,
+                    bool source_is_bfloat16) {
+  const WeightStorage storage = config.model.decode_weights;
+  const bool halved = storage == WeightStorage::bfloat16 ||
+                      (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
+  return device == Device::cpu && halved ? DType::bfloat16 : DType::float32;
+}
+
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
-                       Device device, const PlannedPrompts& prompts) {
+                       Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const ParameterTable table(model, ranks);
   const double vector = 4 * static_cast<double>(table.flat_size());
   const std::int64_t answer = longest_answer(config);
@@ -115,9 +123,17 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   MemoryPlan plan;
   plan.device = device;
   plan.weights = vector;
-  plan.decoding = static_cast<double>(InferenceTransformer::bytes(
-                      model, {.num_slots = 1, .slot_capacity = 1}, device)) -
-                  static_cast<double>(InferenceTransformer::cache_bytes_per_slot(model, 1));
+  // The last round's matrices take as much as any round's.
+  const DType packed = decoding_type(config, device, std::max<std::size_t>(1, config.rounds.size()),
+                                     source_is_bfloat16);
+  plan.decoding =
+      static_cast<double>(InferenceTransformer::bytes(
+          model,
+          {.num_slots = 1,
+           .slot_capacity = 1,
+           .weights = packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32},
+          device)) -
+      static_cast<double>(InferenceTransformer::cache_bytes_per_slot(model, 1));
   plan.cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
                    model, static_cast<std::int32_t>(prompts.longest + answer))) *
                static_cast<double>(places);
@@ -163,7 +179,8 @@ void expect_memory(const JobConfig& config, Device device, const Communicator& c
     const KnownPrompts known = known_prompts(config);
     if (available && !config.rounds.empty()) {
       expect_fits(plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
-                              {known.count, known.longest.value_or(0)}),
+                              {known.count, known.longest.value_or(0)},
+                              hf_matrices_are_bfloat16(config.model.source)),
                   config, ranks_here, *available);
     }
   }));
@@ -178,9 +195,11 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
       fmt::format("model: {} parameters, {} layers, vocabulary {}\nranks: {}\n",
                   table.parameter_count(), model.num_layers, model.vocabulary_size, ranks);
   const auto [prompts, mean_tokens, longest] = known_prompts(config);
-  text += describe_memory(plan_memory(
-      config, model, ranks, device,
-      {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config)))}));
+  const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
+  text += describe_memory(
+      plan_memory(config, model, ranks, device,
+                  {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config)))},
+                  source_is_bfloat16));
   if (const auto available = available_memory()) {
     text += fmt::format("memory available here: {}\n", megabytes(static_cast<double>(*available)));
   }
@@ -227,6 +246,8 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
     work.answer_tokens = answer;
     work.block_size = round.block_size;
     work.batch_prompts = config.generate.batch_prompts;
+    work.weight_bytes =
+        static_cast<double>(dtype_bytes(decoding_type(config, device, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;
     const RoundSeconds seconds = estimate_round(model, work, speed, ranks);
     total.generate += seconds.generate;

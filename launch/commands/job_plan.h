@@ -37,15 +37,21 @@ struct MemoryPlan {
   [[nodiscard]] double training_on_device() const;
 };
 
+/// How generation of round `round` (1-based) stores the matrices on `device`, where the source
+/// holds bfloat16 matrices or not: "auto" finds float32 in what a round has trained.
+[[nodiscard]] DType decoding_type(const JobConfig& config, Device device, std::size_t round,
+                                  bool source_is_bfloat16);
+
 /// The prompts that a plan is made for.
 struct PlannedPrompts {
   std::optional<std::int64_t> count;  ///< Empty: so many that every place of a batch is taken.
   std::int64_t longest = 0;           ///< Tokens.
 };
 
-/// Answers are taken at their full length.
+/// Answers are taken at their full length. `source_is_bfloat16`: hf_matrices_are_bfloat16().
 [[nodiscard]] MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model,
-                                     int ranks, Device device, const PlannedPrompts& prompts);
+                                     int ranks, Device device, const PlannedPrompts& prompts,
+                                     bool source_is_bfloat16);
 
 /// Throws EnvironmentError, with both figures and what to lower, when `ranks_here` ranks of the
 /// plan need more than `available` bytes in generation or training.
@@ -58,8 +64,9 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here
 void expect_memory(const JobConfig& config, Device device, const Communicator& comm);
 
 /// Memory and disk per rank, steps, prompts generated against consumed, an estimate of the time at
-/// `speed`: plain text. Reads config.json of the model and, when it exists, the run's prompt store;
-/// nothing else is touched. Throws DataError for a bad model directory.
+/// `speed`: plain text. Reads config.json of the model, the headers of its weight files where they
+/// exist, and the run's prompt store where it does; nothing else is touched. Throws DataError for a
+/// bad model directory.
 [[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks, Device device,
                                         const MachineSpeed& speed);
 

@@ -20,8 +20,8 @@ struct LoadedModel {
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
 
   /// A decoding forward with `slots` sequences of at most `capacity` positions.
-  [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(std::int32_t slots,
-                                                                std::int64_t capacity);
+  [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
+      std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic);
 
   MemoryAccount account{"model"};
   TransformerConfig config;

@@ -74,7 +74,7 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   const double sequences = static_cast<double>(work.batch_prompts) * ranks;
   const double rows = sequences * work.block_size;
   const double context = work.prompt_tokens + answer / 2;
-  const double reading = 4 * weights * ranks / speed.bytes_per_second;
+  const double reading = work.weight_bytes * weights * ranks / speed.bytes_per_second;
   const double computing = rows * (2 * weights + attention_flops(model, context)) / useful;
   const double prefill = static_cast<double>(work.prompts_generated) * work.prompt_tokens *
                          (2 * weights + attention_flops(model, work.prompt_tokens / 2)) / useful;

@@ -29,6 +29,7 @@ struct RoundWork {
   std::int64_t answer_tokens = 0;  ///< Whole blocks, at most.
   std::int32_t block_size = 0;
   std::int32_t batch_prompts = 0;  ///< Sequences decoded together on a rank.
+  double weight_bytes = 4;         ///< Of a weight as decoding stores it.
   bool recompute = false;          ///< Activation checkpointing: one more forward in training.
 };
 

@@ -141,7 +141,8 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
 ExitCode probe_logits_command(const ProbeOptions& options) {
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
-  const auto inference = model.inference(1, static_cast<std::int64_t>(longest(sequences)));
+  const auto inference =
+      model.inference(1, static_cast<std::int64_t>(longest(sequences)), options.decode_weights);
   std::vector<std::vector<float>> logits;
   std::vector<SafetensorsTensor> tensors;
   for (const auto& sequence : sequences) {
@@ -233,7 +234,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
                               : make_jacobi_decoder(std::move(request), jacobi));
     capacity = std::max(capacity, decoders.back()->max_positions());
   }
-  const auto inference = model.inference(1, capacity);
+  const auto inference = model.inference(1, capacity, options.decode_weights);
   BatchDecoder driver(*inference, 1);
   Json results = Json::array();
   for (std::size_t i = 0; i < sequences.size(); ++i) {

@@ -112,7 +112,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   jacobi.record_states = options.trace;
   auto decoder = options.method == "ar" ? make_greedy_decoder(std::move(request))
                                         : make_jacobi_decoder(std::move(request), jacobi);
-  const auto inference = model.inference(1, decoder->max_positions());
+  const auto inference = model.inference(1, decoder->max_positions(), options.decode_weights);
   BatchDecoder driver(*inference, 1);
   driver.run([&] { return std::move(decoder); },
              [&](const DecodeResult& result) {

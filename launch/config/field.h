@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <span>
@@ -43,6 +44,9 @@ struct ConfigField {
   std::function<std::optional<std::string>(const toml::node&)> read;
   /// The value as TOML text; nothing when it is not set.
   std::function<std::optional<std::string>()> write;
+  /// Values of an identity key, as `write` has them, that compute what a run without the key does:
+  /// with them the key is left out of the identity.
+  std::vector<std::string> same_results = {};
 
   [[nodiscard]] std::string path() const { return section + "." + key; }
 };
@@ -175,6 +179,13 @@ class FieldList {
                          throw InternalError(
                              "an enumeration value has no name in the configuration");
                        }});
+  }
+
+  /// Of the field added last: these of its names compute the same (ConfigField::same_results).
+  void same_results(std::initializer_list<const char*> names) {
+    for (const char* const name : names) {
+      fields_.back().same_results.push_back(toml_quoted(name));
+    }
   }
 
   [[nodiscard]] std::vector<ConfigField> take() { return std::move(fields_); }

@@ -95,6 +95,14 @@ void add_model(FieldList& fields, ModelSettings& model) {
       "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
       "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
       "refuse (exit 4). Rank r of a host takes device r mod their number");
+  fields.add_enum(
+      "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
+      "How generation and evaluation hold the matrices, of which every decoded token reads every "
+      "byte; arithmetic is float32 in any case. `\"auto\"`: bfloat16 where that loses nothing (a "
+      "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
+      "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
+      "(after training), which changes some tokens. On CUDA float32 always, of the same values");
+  fields.same_results({"auto", "float32"});
   fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
 }

@@ -17,6 +17,12 @@ namespace jforge {
 inline constexpr EnumName<DeviceChoice> kDeviceNames[] = {
     {DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}};
 
+/// Likewise how decoding holds the matrices.
+inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
+    {WeightStorage::automatic, "auto"},
+    {WeightStorage::float32, "float32"},
+    {WeightStorage::bfloat16, "bfloat16"}};
+
 /// Every key of a job's configuration file, bound to `config`; [[rounds]] once for each of
 /// config.rounds.
 [[nodiscard]] std::vector<ConfigField> job_fields(JobConfig& config);

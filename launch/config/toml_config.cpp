@@ -196,7 +196,10 @@ std::map<std::string, std::string> identity_values(const std::vector<ConfigField
   std::map<std::string, std::string> values;
   for (const ConfigField& field : fields) {
     if (field.kind == FieldKind::identity) {
-      values[field.path()] = field.write().value_or("");
+      const std::string value = field.write().value_or("");
+      if (std::ranges::find(field.same_results, value) == field.same_results.end()) {
+        values[field.path()] = value;
+      }
     }
   }
   return values;

@@ -127,16 +127,19 @@ void EvaluationPlan::make_runs(const std::filesystem::path& model_directory) {
 }
 
 std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMethod& method) const {
-  const Json settings{{"version", kRecordVersion},
-                      {"weights", weights_hash_},
-                      {"architecture", architecture(model_.config)},
-                      {"tokenizer", tokenizer_.content_hash()},
-                      {"task", set.task->version()},
-                      {"problems", set.hash},
-                      {"max_new_tokens", set.max_new_tokens},
-                      {"method", method.name},
-                      {"samples_per_problem", method.samples_per_problem},
-                      {"method_settings", method.settings}};
+  Json settings{{"version", kRecordVersion},
+                {"weights", weights_hash_},
+                {"architecture", architecture(model_.config)},
+                {"tokenizer", tokenizer_.content_hash()},
+                {"task", set.task->version()},
+                {"problems", set.hash},
+                {"max_new_tokens", set.max_new_tokens},
+                {"method", method.name},
+                {"samples_per_problem", method.samples_per_problem},
+                {"method_settings", method.settings}};
+  if (model_.decode_weights == WeightStorage::bfloat16) {
+    settings["rounded_weights"] = true;
+  }
   return hash_hex(hash64(settings.dump()));
 }
 
@@ -179,7 +182,8 @@ std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet
   return std::make_unique<InferenceTransformer>(
       model_.config, model_.table, model_.weights, kernels, account,
       InferenceTransformer::Options{.num_slots = slots,
-                                    .slot_capacity = static_cast<std::int32_t>(capacity_)});
+                                    .slot_capacity = static_cast<std::int32_t>(capacity_),
+                                    .weights = model_.decode_weights});
 }
 
 std::vector<std::vector<const MethodRun*>> EvaluationPlan::runs_by_task() const {

@@ -25,6 +25,7 @@ struct ModelUnderTest {
   const ParameterTable& table;
   ConstTensorView weights;          ///< Flat float32.
   std::filesystem::path directory;  ///< Hugging Face directory with tokenizer and template.
+  WeightStorage decode_weights = WeightStorage::automatic;
 };
 
 /// How far an evaluation is.

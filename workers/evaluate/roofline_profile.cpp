@@ -144,7 +144,9 @@ std::vector<RooflinePoint> profile_roofline(const ModelUnderTest& model, KernelS
   MemoryAccount account("roofline");
   InferenceTransformer transformer(
       model.config, model.table, model.weights, kernels, account,
-      {.num_slots = 1, .slot_capacity = static_cast<std::int32_t>(settings.positions())});
+      {.num_slots = 1,
+       .slot_capacity = static_cast<std::int32_t>(settings.positions()),
+       .weights = model.decode_weights});
   return profile_roofline(transformer, model.config.vocabulary_size, settings, on_pass);
 }
 

@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Part of the settings: raise it when the measurement changes.
-constexpr int kSpeedVersion = 1;
+constexpr int kSpeedVersion = 2;
 
 void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
   for (const Json& one : figures) {
@@ -62,7 +62,11 @@ SpeedMeasurement::SpeedMeasurement(const EvaluateConfig& config, const Evaluatio
 
 std::string SpeedMeasurement::settings_of(const std::vector<const MethodRun*>& task,
                                           const std::vector<SpeedBatch>& batches) const {
-  Json settings{{"version", kSpeedVersion}, {"methods", Json::array()}, {"batches", Json::array()}};
+  // How the weights are stored decides how fast they are read, though seldom what comes out.
+  Json settings{{"version", kSpeedVersion},
+                {"decode_weights", static_cast<int>(plan_.model().decode_weights)},
+                {"methods", Json::array()},
+                {"batches", Json::array()}};
   for (const MethodRun* run : task) {
     settings["methods"].push_back({run->method.label, run->settings});
   }

@@ -204,6 +204,7 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   EXPECT_FALSE(fs::exists(output / "pytorch_model.bin"));
   EXPECT_FALSE(fs::exists(output / "checkpoints"));
   EXPECT_EQ(read_hf_config(output), model.config);
+  EXPECT_FALSE(hf_matrices_are_bfloat16(output));
   // The padding of a polluted vector must be zeroed, so that ranks may reduce over it.
   std::vector<float> read(model.values.size(), 99.0F);
   load_hf_weights(output, model.config, model.table, {read.data(), {model.table.flat_size()}});
@@ -220,6 +221,9 @@ TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
   ordered_json expected = ordered_json::parse(kConfig);
   expected["torch_dtype"] = "bfloat16";
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json")).dump(), expected.dump());
+
+  EXPECT_TRUE(hf_matrices_are_bfloat16(output));
+  EXPECT_FALSE(hf_matrices_are_bfloat16(root_)) << "no weights there";
 
   Model read = make_model();
   load(output, read);

@@ -108,7 +108,8 @@ TEST(Identity, WhatImportedPromptsDependOnIsNeverAccepted) {
                   AllOf(HasSubstr(key), HasSubstr("1 → 2"), HasSubstr("another run.directory")));
     }
   }
-  for (const char* const key : {"generate.max_new_tokens", "rounds.0.steps", "train.ar_weight"}) {
+  for (const char* const key :
+       {"generate.max_new_tokens", "rounds.0.steps", "train.ar_weight", "model.decode_weights"}) {
     EXPECT_FALSE(is_fixed_by_import(key)) << key;
   }
 }

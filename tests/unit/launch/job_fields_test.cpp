@@ -116,9 +116,23 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   }
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
-    identity_fields += field.kind == FieldKind::identity ? 1 : 0;
+    identity_fields +=
+        field.kind == FieldKind::identity && field.path() != "model.decode_weights" ? 1 : 0;
   }
   EXPECT_EQ(identity.size(), identity_fields);
+}
+
+TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
+  const auto identity = [](const char* storage) {
+    JobConfig config = small_job({std::string("model.decode_weights=") + storage});
+    return identity_values(job_fields(config));
+  };
+  JobConfig config = small_job();
+  const auto usual = identity_values(job_fields(config));
+  EXPECT_EQ(identity("auto"), usual);
+  EXPECT_EQ(identity("float32"), usual);
+  EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));
+  EXPECT_THROW(static_cast<void>(identity("int8")), ConfigError);
 }
 
 TEST(JobFields, OperationalChangesKeepTheIdentity) {

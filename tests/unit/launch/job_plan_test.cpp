@@ -34,7 +34,8 @@ JobConfig job() {
 }
 
 TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
-  const MemoryPlan plan = plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30});
+  const MemoryPlan plan =
+      plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double vector = 4.0 * static_cast<double>(ParameterTable(plan_model(), 2).flat_size());
   EXPECT_EQ(plan.weights, vector);
   EXPECT_EQ(plan.moments, vector);         // 8P/N
@@ -48,17 +49,41 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   EXPECT_EQ(plan.training(), 4.5 * vector + plan.activations);
   EXPECT_EQ(plan.training_on_device(), 0);
   // Five prompts on two ranks take three places of the batch, seven or more all four.
-  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}).cache, plan.cache * 3 / 4);
-  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}).cache, plan.cache);
+  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}, false).cache,
+            plan.cache * 3 / 4);
+  EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}, false).cache, plan.cache);
 
   JobConfig narrow = job();
   narrow.train.tokens_per_rank = 300;
-  EXPECT_EQ(plan_memory(narrow, plan_model(), 2, Device::cpu, {std::nullopt, 30}).rows, 300);
+  EXPECT_EQ(plan_memory(narrow, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).rows, 300);
+}
+
+TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
+  const auto decoding = [](const JobConfig& config, Device device, bool source_is_bfloat16) {
+    return plan_memory(config, plan_model(), 1, device, {std::nullopt, 30}, source_is_bfloat16)
+        .decoding;
+  };
+  const double matrices = 2 * (64 * 3 * 64 + 3 * 64 * 128) + 1000 * 64;
+  JobConfig config = job();
+  const double whole = decoding(config, Device::cpu, false);
+  EXPECT_EQ(decoding(config, Device::cpu, true), whole) << "round 2 decodes trained float32";
+  config.rounds.resize(1);
+  EXPECT_EQ(decoding(config, Device::cpu, true), whole - 2 * matrices);
+  EXPECT_EQ(decoding(config, Device::cpu, false), whole);
+  EXPECT_EQ(decoding(config, Device::cuda, true), decoding(config, Device::cuda, false));
+  config.model.decode_weights = WeightStorage::float32;
+  EXPECT_EQ(decoding(config, Device::cpu, true), whole);
+  config = job();
+  config.model.decode_weights = WeightStorage::bfloat16;
+  EXPECT_EQ(decoding(config, Device::cpu, false), whole - 2 * matrices);
+  EXPECT_EQ(decoding_type(config, Device::cuda, 1, true), DType::float32);
 }
 
 TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
-  const MemoryPlan host = plan_memory(job(), plan_model(), 1, Device::cpu, {std::nullopt, 30});
-  const MemoryPlan device = plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30});
+  const MemoryPlan host =
+      plan_memory(job(), plan_model(), 1, Device::cpu, {std::nullopt, 30}, false);
+  const MemoryPlan device =
+      plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(device.generation(), device.weights);
   EXPECT_EQ(device.training(), host.training() - host.activations);
   EXPECT_EQ(device.training_on_device(), 2 * device.weights + host.activations);
@@ -67,7 +92,8 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
 }
 
 TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
-  const MemoryPlan plan = plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30});
+  const MemoryPlan plan =
+      plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double most = std::max(plan.generation(), plan.training());
   EXPECT_NO_THROW(expect_fits(plan, job(), 2, static_cast<std::uint64_t>(2 * most)));
   try {

@@ -47,6 +47,15 @@ TEST(TrajectoryIdentity, ChangesWithWhatGenerationDependsOn) {
   }
 }
 
+TEST(TrajectoryIdentity, RoundedWeightsAreToldFromTheModelsOwn) {
+  const Identity exact = two_rounds("'selected'");
+  Identity rounded = exact;
+  rounded["model.decode_weights"] = "\"bfloat16\"";
+  for (const std::int32_t round : {1, 2}) {
+    EXPECT_NE(trajectory_identity(exact, round, "cc"), trajectory_identity(rounded, round, "cc"));
+  }
+}
+
 TEST(TrajectoryIdentity, TrainingAndOtherRoundsDoNotCount) {
   const Identity identity = two_rounds("'selected'");
   const std::string before = trajectory_identity(identity, 2, "cc");
