@@ -54,10 +54,16 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
   const std::int64_t a_row = t.a_row;
   const std::int64_t b_panel = t.b_panel;
   const std::int64_t b_depth = t.b_depth;
+  // A decoded token waits for nothing but these panels. They are fetched some KiB before their use,
+  // near their ends the beginnings of the next group's, which the processor would not guess.
+  constexpr std::int64_t kAhead = P >= 4 ? 192 / P : 64;
   Vec weights[P];
   for (std::int64_t k = 0; k + 1 < t.depth; k += 2) {
+    const std::int64_t ahead =
+        kAhead * b_depth + (k + 2 * kAhead < t.depth ? 0 : (P - 1) * b_panel);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
+      _mm_prefetch(b + p * b_panel + ahead, _MM_HINT_T0);
       weights[p] = load_first_of_pairs(b + p * b_panel);
     }
     product_step(a, a_row, weights, sums);
@@ -158,56 +164,38 @@ inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t ro
   }
 }
 
-/// Columns [begin, end) in groups of P panels as long as they last; returns where it stopped.
+/// Columns from `column` on in groups of P panels as long as they last; returns where it stopped.
+/// Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
+/// it, in tiles of nearly equal size. A rest of its own would read the panels a second time.
 template <int P, Operands kOperands>
-inline std::int64_t product_groups(const TileProduct& t, std::int64_t row, std::int64_t rows,
-                                   std::int64_t column) {
+inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
+  const std::int64_t tiles = (t.rows + kTileRows - 1) / kTileRows;
+  const std::int64_t least = tiles == 0 ? 0 : t.rows / tiles;
+  const std::int64_t larger = t.rows - least * tiles;  // So many have one row more.
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
-    product_rows<P, kOperands>(t, row, rows, column);
+    std::int64_t row = 0;
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const std::int64_t rows = least + (tile < larger ? 1 : 0);
+      product_rows<P, kOperands>(t, row, rows, column);
+      row += rows;
+    }
   }
   return column;
 }
 
 template <Operands kOperands>
 inline void product(const TileProduct& t) {
-  // Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
-  // it.
-  const std::int64_t full = t.rows / kTileRows * kTileRows;
-  constexpr int kGroup = tile_panels(kTileRows);
-  if (full > 0) {
-    std::int64_t column = 0;
-    for (; t.columns - column > (kGroup - 1) * kLanes; column += kGroup * kLanes) {
-      for (std::int64_t row = 0; row < full; row += kTileRows) {
-        product_rows<kGroup, kOperands>(t, row, kTileRows, column);
-      }
-    }
-    if constexpr (kGroup > 2) {
-      for (; t.columns - column > kLanes; column += 2 * kLanes) {
-        for (std::int64_t row = 0; row < full; row += kTileRows) {
-          product_rows<2, kOperands>(t, row, kTileRows, column);
-        }
-      }
-    }
-    for (; column < t.columns; column += kLanes) {
-      for (std::int64_t row = 0; row < full; row += kTileRows) {
-        product_rows<1, kOperands>(t, row, kTileRows, column);
-      }
-    }
+  std::int64_t column = 0;
+  if (t.rows == 1) {
+    column = product_groups<tile_panels(1), kOperands>(t, column);
+  } else if (t.rows < 4) {
+    column = product_groups<tile_panels(2), kOperands>(t, column);
   }
-  const std::int64_t rest = t.rows - full;
-  if (rest > 0) {
-    std::int64_t column = 0;
-    if (rest == 1) {
-      column = product_groups<tile_panels(1), kOperands>(t, full, rest, column);
-    } else if (rest < 4) {
-      column = product_groups<tile_panels(2), kOperands>(t, full, rest, column);
-    }
-    if constexpr (tile_panels(4) > 1) {
-      column = product_groups<tile_panels(4), kOperands>(t, full, rest, column);
-      column = product_groups<2, kOperands>(t, full, rest, column);
-    }
-    product_groups<1, kOperands>(t, full, rest, column);
+  if constexpr (tile_panels(4) > 1) {
+    column = product_groups<tile_panels(4), kOperands>(t, column);
+    column = product_groups<2, kOperands>(t, column);
   }
+  product_groups<1, kOperands>(t, column);
 }
 
 void tile_product(const TileProduct& t) {
