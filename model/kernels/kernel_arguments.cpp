@@ -5,6 +5,31 @@
 
 namespace jforge {
 
+void expect_float32(const ConstTensorView& view, const char* name) {
+  if (view.dtype() != DType::float32) [[unlikely]] {
+    expect(false, std::string(name) + " is " + dtype_name(view.dtype()) + ", expected float32");
+  }
+}
+
+void expect_floating(const ConstTensorView& view, const char* name) {
+  if (view.dtype() != DType::float32 && view.dtype() != DType::bfloat16) [[unlikely]] {
+    expect(false, std::string(name) + " is " + dtype_name(view.dtype()) +
+                      ", expected float32 or bfloat16");
+  }
+}
+
+DType product_type(const ConstTensorView& a, const ConstTensorView& b,
+                   const ConstTensorView& result, const char* name) {
+  expect_floating(a, name);
+  if (a.dtype() != b.dtype() || (result.dtype() != a.dtype() && result.dtype() != DType::float32))
+      [[unlikely]] {
+    expect(false, std::string(name) + ": operands are " + dtype_name(a.dtype()) + " and " +
+                      dtype_name(b.dtype()) + ", the result " + dtype_name(result.dtype()) +
+                      "; operands must be equal and the result like them or float32");
+  }
+  return a.dtype();
+}
+
 void expect_tokens(std::span<const TokenId> tokens, std::int64_t vocabulary) {
   for (const TokenId token : tokens) {
     expect(token >= 0 && token < vocabulary, "token id outside the embedding table");
@@ -137,6 +162,10 @@ void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView&
   expect_shape(head, Shape{head.dim(0), hidden.dim(1)}, "vocabulary_loss head");
   expect_shape(hidden_gradient, hidden.shape(), "vocabulary_loss hidden_gradient");
   expect_shape(head_gradient, head.shape(), "vocabulary_loss head_gradient");
+  expect_floating(hidden, "vocabulary_loss hidden");
+  expect(head.dtype() == hidden.dtype(), "vocabulary_loss: hidden and head differ in type");
+  expect_floating(hidden_gradient, "vocabulary_loss hidden_gradient");
+  expect_float32(head_gradient, "vocabulary_loss head_gradient");
   for (const LossItem& item : items) {
     expect(
         item.clean_row >= 0 && item.clean_row < hidden.dim(0) && item.student_row < hidden.dim(0),

@@ -12,6 +12,19 @@
 
 namespace jforge {
 
+/// Throws InternalError unless the elements are float32: sums, what is kept for backward of them,
+/// and gradients of parameters always are.
+void expect_float32(const ConstTensorView& view, const char* name);
+
+/// Throws InternalError unless the elements are float32 or bfloat16: weights, activations and their
+/// gradients.
+void expect_floating(const ConstTensorView& view, const char* name);
+
+/// The element type of a product's two operands, which must be the same. Throws InternalError
+/// unless the result has it too or is float32.
+[[nodiscard]] DType product_type(const ConstTensorView& a, const ConstTensorView& b,
+                                 const ConstTensorView& result, const char* name);
+
 /// Throws InternalError when a token has no row in a table of `vocabulary` rows.
 void expect_tokens(std::span<const TokenId> tokens, std::int64_t vocabulary);
 

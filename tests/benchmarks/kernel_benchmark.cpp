@@ -29,6 +29,14 @@ Floats random_floats(std::int64_t count) {
   return values;
 }
 
+using BFloat16s = std::vector<BFloat16>;
+
+BFloat16s rounded(const Floats& values) {
+  BFloat16s result(values.size());
+  std::transform(values.begin(), values.end(), result.begin(), to_bfloat16);
+  return result;
+}
+
 void report_flops(benchmark::State& state, double flops_per_iteration) {
   state.counters["GFLOP/s"] =
       benchmark::Counter(flops_per_iteration * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
@@ -92,7 +100,8 @@ void onednn_sgemm(benchmark::State& state) {
   report_flops(state, 2.0 * static_cast<double>(m * n * k));
 }
 
-/// A training product and oneDNN's, turn by turn, so that other load on the machine slows both.
+/// A training product in float32, oneDNN's and one in bfloat16 (gradient of the weight in float32),
+/// turn by turn, so that other load on the machine slows all.
 /// Arguments: which (0 forward, 1 input gradient, 2 weight gradient), rows, outputs, inputs.
 void training_product(benchmark::State& state) {
   const std::int64_t which = state.range(0);
@@ -116,6 +125,22 @@ void training_product(benchmark::State& state) {
         return kernels->linear_backward_weight(output, input, weight, {});
     }
   };
+  BFloat16s short_x = rounded(x);
+  BFloat16s short_w = rounded(w);
+  BFloat16s short_y = rounded(y);
+  const TensorView short_input(short_x.data(), Shape{m, k});
+  const TensorView short_weight(short_w.data(), Shape{n, k});
+  const TensorView short_output(short_y.data(), Shape{m, n});
+  const auto in_bfloat16 = [&] {
+    switch (which) {
+      case 0:
+        return kernels->linear(short_input, short_weight, {}, short_output);
+      case 1:
+        return kernels->linear_backward_input(short_output, short_weight, short_input, false);
+      default:
+        return kernels->linear_backward_weight(short_output, short_input, weight, {});
+    }
+  };
   const auto theirs = [&] {
     switch (which) {
       case 0:
@@ -133,12 +158,16 @@ void training_product(benchmark::State& state) {
   };
   double fastest = seconds(ours);
   double fastest_theirs = seconds(theirs);
+  double fastest_bfloat16 = seconds(in_bfloat16);
   for (auto _ : state) {
     fastest = std::min(fastest, seconds(ours));
+    fastest_bfloat16 = std::min(fastest_bfloat16, seconds(in_bfloat16));
     fastest_theirs = std::min(fastest_theirs, seconds(theirs));
   }
   const double flops = 2e-9 * static_cast<double>(m * n * k);
   state.counters["GFLOP/s"] = flops / fastest;
+  state.counters["bf16 GFLOP/s"] = flops / fastest_bfloat16;
+  state.counters["bf16 against fp32"] = fastest / fastest_bfloat16;
   state.counters["oneDNN GFLOP/s"] = flops / fastest_theirs;
   state.counters["speed against oneDNN"] = fastest_theirs / fastest;
 }

@@ -74,10 +74,11 @@ int cut_tile(const KeyRuns& runs, std::int64_t stride, std::int64_t begin, std::
 /// One block of queries against all its keys, tile by tile.
 class ForwardBlock {
  public:
-  ForwardBlock(const VectorKernels& vector, const AttentionShape& shape, const QueryBlock& block,
-               float* memory)
+  ForwardBlock(const VectorKernels& vector, const AttentionShape& shape, const ConstTensorView& q,
+               const TensorView& output, const QueryBlock& block, float* memory)
       : vector_(vector),
         shape_(shape),
+        output_(output),
         block_(block),
         group_(shape.group()),
         padded_(shape.padded_dim()),
@@ -87,7 +88,7 @@ class ForwardBlock {
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
     for (std::int64_t i = 0; i < queries_; ++i) {
       float* query = scratch_.queries + i * padded_;
-      std::copy_n(block.queries + offset(i), shape.dim, query);
+      copy_floats(vector, q, offset(i), shape.dim, query);
       std::fill(query + shape.dim, query + padded_, 0.0F);
       vector.scale(query, scale, shape.dim);
       scratch_.states[i] =
@@ -114,7 +115,10 @@ class ForwardBlock {
   void write_output() {
     for (std::int64_t i = 0; i < queries_; ++i) {
       const float sum = vector_.softmax_sum(scratch_.states[i]);
-      vector_.divide(scratch_.sums + i * padded_, sum, block_.output + offset(i), shape_.dim);
+      float* const values = scratch_.sums + i * padded_;
+      float* const result = room_for(output_, offset(i), values);
+      vector_.divide(values, sum, result, shape_.dim);
+      round_floats(vector_, result, output_, offset(i), shape_.dim);
       if (block_.log_sum_exp != nullptr) {
         block_.log_sum_exp[i / group_ * shape_.heads + i % group_] =
             scratch_.states[i].maximum + std::log(sum);
@@ -123,9 +127,9 @@ class ForwardBlock {
   }
 
  private:
-  /// Where query i lies from the block's first one.
+  /// Where query i begins in q and output.
   [[nodiscard]] std::int64_t offset(std::int64_t i) const {
-    return i / group_ * shape_.query_stride() + i % group_ * shape_.dim;
+    return block_.first + i / group_ * shape_.query_stride() + i % group_ * shape_.dim;
   }
   /// Keys of the current tile that a row sees.
   [[nodiscard]] std::int64_t seen(std::int64_t row) const {
@@ -212,6 +216,7 @@ class ForwardBlock {
 
   const VectorKernels& vector_;
   const AttentionShape& shape_;
+  const TensorView& output_;
   const QueryBlock& block_;
   std::int64_t group_;
   std::int64_t padded_;
@@ -226,7 +231,8 @@ class ForwardBlock {
 
 }  // namespace
 
-void CpuKernelSet::attend_all(const AttentionShape& shape, std::span<const QueryBlock> blocks,
+void CpuKernelSet::attend_all(const AttentionShape& shape, const ConstTensorView& q,
+                              const TensorView& output, std::span<const QueryBlock> blocks,
                               double work) {
   const std::int64_t queries = block_rows(shape.group()) * shape.group();
   const std::int64_t floats = AttentionScratch::floats(shape, queries);
@@ -234,7 +240,7 @@ void CpuKernelSet::attend_all(const AttentionShape& shape, std::span<const Query
   const auto count = static_cast<std::int64_t>(blocks.size());
   parallel_for_dynamic(work > kParallelWork && count > 1, count, [&](std::int64_t i) {
     Scratch& scratch = thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())];
-    ForwardBlock block(vector_, shape, blocks[static_cast<std::size_t>(i)],
+    ForwardBlock block(vector_, shape, q, output, blocks[static_cast<std::size_t>(i)],
                        scratch.at_least(floats));
     block.visit_keys();
     block.write_output();
@@ -260,10 +266,12 @@ void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstT
   expect_shape(output, q.shape(), "attention output");
   expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
   check_layout(layout, rows);
-  const float* keys = k.data<float>();
-  const float* values = v.data<float>();
-  const float* queries = q.data<float>();
-  float* target = output.data<float>();
+  expect_floating(q, "attention q");
+  expect_floating(k, "attention k");
+  expect_floating(v, "attention v");
+  expect_floating(output, "attention output");
+  const float* keys = all_floats(k, attention_keys_);
+  const float* values = all_floats(v, attention_values_);
   float* sums = log_sum_exp.data<float>();
   blocks_.clear();
   double work = 0;
@@ -276,8 +284,7 @@ void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstT
         const std::int64_t first = segment.prefix_begin * shape.key_stride() + head * shape.dim;
         const std::int64_t second = segment.causal_begin * shape.key_stride() + head * shape.dim;
         const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
-        blocks_.push_back({.queries = queries + at,
-                           .output = target + at,
+        blocks_.push_back({.first = at,
                            .log_sum_exp = sums + row * shape.heads + head * shape.group(),
                            .rows = end - row,
                            .first_visible = prefix + row - segment.causal_begin + 1,
@@ -290,7 +297,7 @@ void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstT
                                   shape.query_stride());
     }
   }
-  attend_all(shape, blocks_, work);
+  attend_all(shape, q, output, blocks_, work);
 }
 
 void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
@@ -328,10 +335,10 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
   expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
   expect_shape(cache.values, dims, "cache values");
   expect_shape(output, q.shape(), "cached_attention output");
-  const float* queries = q.data<float>();
+  expect_float32(q, "cached_attention q");
+  expect_float32(output, "cached_attention output");
   const auto* keys = static_cast<const float*>(cache.keys.data<float>());
   const auto* values = static_cast<const float*>(cache.values.data<float>());
-  float* target = output.data<float>();
   blocks_.clear();
   double work = 0;
   const std::int64_t step = block_rows(shape.group());
@@ -348,8 +355,7 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
     for (std::int64_t head = 0; head < shape.key_heads; ++head) {
       const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
       const std::int64_t first = place->slot * dims[1] * shape.key_stride() + head * shape.dim;
-      blocks_.push_back({.queries = queries + at,
-                         .output = target + at,
+      blocks_.push_back({.first = at,
                          .log_sum_exp = nullptr,
                          .rows = size,
                          .first_visible = 0,
@@ -362,7 +368,7 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
                                 shape.key_stride());
     row += size;
   }
-  attend_all(shape, blocks_, work);
+  attend_all(shape, q, output, blocks_, work);
 }
 
 }  // namespace jforge

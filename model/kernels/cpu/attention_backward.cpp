@@ -18,13 +18,13 @@ namespace {
 constexpr std::int64_t kBlockQueries = 64;
 
 struct BackwardTensors {
-  const float* output_gradient;
-  const float* q;
+  ConstTensorView output_gradient;
+  ConstTensorView q;
   const float* k;
   const float* v;
-  const float* output;
+  ConstTensorView output;
   const float* log_sum_exp;
-  float* q_gradient;
+  TensorView q_gradient;
   float* k_gradient;
   float* v_gradient;
 };
@@ -74,11 +74,15 @@ class BackwardBlock {
     std::fill(scratch_.queries, scratch_.scores, 0.0F);
     for (std::int64_t i = 0; i < queries_; ++i) {
       const std::int64_t at = query_offset(i);
-      std::copy_n(tensors.q + at, shape.dim, scratch_.queries + i * padded);
+      copy_floats(vector, tensors.q, at, shape.dim, scratch_.queries + i * padded);
       vector.scale(scratch_.queries + i * padded, scale_, shape.dim);
-      std::copy_n(tensors.output_gradient + at, shape.dim, scratch_.gradients + i * padded);
-      scratch_.deltas[i] = vector.dot(tensors.output_gradient + at, tensors.output + at, shape.dim);
+      float* const gradient = scratch_.gradients + i * padded;
+      copy_floats(vector, tensors.output_gradient, at, shape.dim, gradient);
+      const float* const output =
+          floats_of(vector, tensors.output, at, shape.dim, scratch_.query_gradients);
+      scratch_.deltas[i] = vector.dot(gradient, output, shape.dim);
     }
+    std::fill_n(scratch_.query_gradients, padded, 0.0F);
   }
 
   /// Adds the effect of keys [begin, end); with `causal`, row r sees those up to key r.
@@ -92,7 +96,11 @@ class BackwardBlock {
     for (std::int64_t i = 0; i < queries_; ++i) {
       float* gradient = scratch_.query_gradients + i * shape_.padded_dim();
       vector_.scale(gradient, scale_, shape_.dim);
-      std::copy_n(gradient, shape_.dim, tensors_.q_gradient + query_offset(i));
+      const std::int64_t at = query_offset(i);
+      if (tensors_.q_gradient.dtype() == DType::float32) {
+        std::copy_n(gradient, shape_.dim, tensors_.q_gradient.data<float>() + at);
+      }
+      round_floats(vector_, gradient, tensors_.q_gradient, at, shape_.dim);
     }
   }
 
@@ -219,17 +227,23 @@ void CpuKernelSet::packed_attention_backward(ConstTensorView output_gradient, Co
   expect_shape(k_gradient, k.shape(), "attention k_gradient");
   expect_shape(v_gradient, k.shape(), "attention v_gradient");
   check_layout(layout, rows);
-  const BackwardTensors tensors{.output_gradient = output_gradient.data<float>(),
-                                .q = q.data<float>(),
-                                .k = k.data<float>(),
-                                .v = v.data<float>(),
-                                .output = output.data<float>(),
+  expect_floating(q, "attention q");
+  expect_floating(k, "attention k");
+  expect_floating(v, "attention v");
+  expect_floating(output, "attention output");
+  expect_floating(output_gradient, "attention output_gradient");
+  expect_floating(q_gradient, "attention q_gradient");
+  expect_floating(k_gradient, "attention k_gradient");
+  expect_floating(v_gradient, "attention v_gradient");
+  const BackwardTensors tensors{.output_gradient = output_gradient,
+                                .q = q,
+                                .k = all_floats(k, attention_keys_),
+                                .v = all_floats(v, attention_values_),
+                                .output = output,
                                 .log_sum_exp = log_sum_exp.data<float>(),
-                                .q_gradient = q_gradient.data<float>(),
-                                .k_gradient = k_gradient.data<float>(),
-                                .v_gradient = v_gradient.data<float>()};
-  std::fill_n(tensors.k_gradient, k.elements(), 0.0F);
-  std::fill_n(tensors.v_gradient, k.elements(), 0.0F);
+                                .q_gradient = q_gradient,
+                                .k_gradient = zeroed_floats(k_gradient, key_gradients_),
+                                .v_gradient = zeroed_floats(v_gradient, value_gradients_)};
   separate_groups(layout, segment_groups_);
   const std::int64_t step = std::max<std::int64_t>(8, kBlockQueries / shape.group());
   const std::int64_t floats = BackwardScratch::floats(shape, step * shape.group());
@@ -252,6 +266,8 @@ void CpuKernelSet::packed_attention_backward(ConstTensorView output_gradient, Co
       }
     }
   });
+  round_all(tensors.k_gradient, k_gradient);
+  round_all(tensors.v_gradient, v_gradient);
 }
 
 }  // namespace jforge

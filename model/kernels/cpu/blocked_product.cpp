@@ -2,6 +2,8 @@
 /// Multiplication", 2008): b is packed into panels of 16 columns, a thread takes a rectangle of c,
 /// and blocks of rows pass over the panels. Nothing is allocated in here.
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -13,18 +15,22 @@ namespace jforge {
 
 namespace {
 
-/// Steps of K that are packed at once; in between partial sums lie in c, exactly.
+/// Words of a packed step: a float, or a pair of bfloat16 with two steps of K.
+template <class Element>
+constexpr std::int64_t kPerWord = sizeof(float) / sizeof(Element);
+
+/// Words of K that are packed at once; in between partial sums lie in c, exactly.
 constexpr std::int64_t kDepthBlock = 1024;
-/// Floats of b that are packed at once; they may lie in the last-level cache.
-constexpr std::int64_t kBlockFloats = 1 << 20;
+/// Words of b that are packed at once; they may lie in the last-level cache.
+constexpr std::int64_t kBlockWords = 1 << 20;
 /// Rows of a that stay in the second-level cache while the panels pass by.
 constexpr std::int64_t kRowBlock = 96;
 /// Panels of a transposed a: a multiple of every instruction set's tile of rows.
 constexpr std::int64_t kRowPanel = 24;
-/// Floats of b that stay near while the panels of a pass by.
-constexpr std::int64_t kNearFloats = 1 << 17;
-/// Steps of K that are copied together.
-constexpr std::int64_t kCopiedSteps = 8;
+/// Words of b that stay near while the panels of a pass by.
+constexpr std::int64_t kNearWords = 1 << 17;
+/// Words of K that are copied together.
+constexpr std::int64_t kCopiedWords = 8;
 /// A thread's part of c begins at multiples of these.
 constexpr std::int64_t kRowUnit = kRowPanel;
 constexpr std::int64_t kColumnUnit = 4 * kLanes;
@@ -49,7 +55,8 @@ std::int64_t longest_part(std::int64_t total, std::int64_t parts, std::int64_t u
 
 /// The division of c whose slowest thread is the quickest; every thread packs for itself what its
 /// part needs.
-Grid choose_grid(const BlockedProduct& product, std::int64_t threads) {
+template <class Element>
+Grid choose_grid(const BlockedProduct<Element>& product, std::int64_t threads) {
   Grid best;
   double best_cost = std::numeric_limits<double>::max();
   for (std::int64_t columns = 1; columns <= threads; ++columns) {
@@ -66,7 +73,8 @@ Grid choose_grid(const BlockedProduct& product, std::int64_t threads) {
   return best;
 }
 
-Part part_of(const BlockedProduct& product, const Grid& grid, std::int64_t index) {
+template <class Element>
+Part part_of(const BlockedProduct<Element>& product, const Grid& grid, std::int64_t index) {
   const std::int64_t row = index / grid.columns;
   const std::int64_t column = index % grid.columns;
   return {part_begin(product.m, grid.rows, row, kRowUnit),
@@ -75,21 +83,54 @@ Part part_of(const BlockedProduct& product, const Grid& grid, std::int64_t index
           part_begin(product.n, grid.columns, column + 1, kColumnUnit)};
 }
 
+/// `kCount` neighbours of one step of K …
+template <std::int64_t kCount>
+void copy_words(const float* step, std::int64_t /*stride*/, float* to) {
+  std::memcpy(to, step, kCount * sizeof(float));
+}
+/// … or of two, side by side.
+template <std::int64_t kCount>
+void copy_words(const BFloat16* step, std::int64_t stride, BFloat16* to) {
+  static_assert(kCount % 8 == 0);
+  for (std::int64_t i = 0; i < kCount; i += 8) {
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(step + i));
+    const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(step + stride + i));
+    auto* const target = reinterpret_cast<__m128i*>(to + 2 * i);
+    _mm_storeu_si128(target, _mm_unpacklo_epi16(first, second));
+    _mm_storeu_si128(target + 1, _mm_unpackhi_epi16(first, second));
+  }
+}
+
+/// The same for any count, and for a word that holds only `steps` of its steps; the rest is 0.
+void copy_few(const float* step, std::int64_t /*stride*/, std::int64_t /*steps*/,
+              std::int64_t count, float* to) {
+  std::copy_n(step, count, to);
+}
+void copy_few(const BFloat16* step, std::int64_t stride, std::int64_t steps, std::int64_t count,
+              BFloat16* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[2 * i] = step[i];
+    to[2 * i + 1] = steps > 1 ? step[stride + i] : BFloat16{};
+  }
+}
+
 /// One thread's part, block by block.
+template <class Element>
 class PartProduct {
  public:
-  PartProduct(const VectorKernels& vector, const BlockedProduct& product, const Part& part,
+  PartProduct(const VectorKernels& vector, const BlockedProduct<Element>& product, const Part& part,
               float* memory)
       : vector_(vector),
         product_(product),
         part_(part),
-        columns_(memory),
-        rows_(memory + kBlockFloats) {}
+        columns_(reinterpret_cast<Element*>(memory)),
+        rows_(columns_ + kBlockWords * kPer) {}
 
   void run() {
-    for (first_ = 0; first_ < product_.k; first_ += kDepthBlock) {
-      depth_ = std::min(kDepthBlock, product_.k - first_);
-      const std::int64_t width = kBlockFloats / depth_ / kColumnUnit * kColumnUnit;
+    for (first_ = 0; first_ < product_.k; first_ += kDepthBlock * kPer) {
+      depth_ = std::min(kDepthBlock * kPer, product_.k - first_);
+      words_ = (depth_ + kPer - 1) / kPer;
+      const std::int64_t width = kBlockWords / words_ / kColumnUnit * kColumnUnit;
       for (column_ = part_.column_begin; column_ < part_.column_end; column_ += width) {
         count_ = std::min(width, part_.column_end - column_);
         pack_columns();
@@ -102,102 +143,142 @@ class PartProduct {
   }
 
  private:
+  static constexpr std::int64_t kPer = kPerWord<Element>;
+
   void pack_columns() {
-    if (product_.transpose_b) {
-      vector_.transpose_keys(product_.b + column_ * product_.k + first_, product_.k, count_, depth_,
-                             depth_, 0, columns_);
+    if (!product_.transpose_b) {
+      return copy_panels<kLanes>(product_.b + first_ * product_.n + column_, product_.n, count_,
+                                 columns_);
+    }
+    const Element* const source = product_.b + column_ * product_.k + first_;
+    if constexpr (kPer == 1) {
+      vector_.transpose_keys(source, product_.k, count_, depth_, depth_, 0, columns_);
     } else {
-      copy_panels<kLanes>(product_.b + first_ * product_.n + column_, product_.n, count_, columns_);
+      vector_.pair_columns(source, product_.k, count_, depth_, columns_);
     }
   }
 
-  /// `count` neighbouring floats of each step become panels [count/kWidth][depth][kWidth].
+  /// `count` neighbours of each step become panels [count/kWidth][words][kWidth].
   template <std::int64_t kWidth>
-  void copy_panels(const float* source, std::int64_t stride, std::int64_t count,
-                   float* target) const {
-    const std::int64_t whole = count / kWidth * kWidth;
+  void copy_panels(const Element* source, std::int64_t stride, std::int64_t count,
+                   Element* target) const {
+    const std::int64_t full = depth_ / kPer;  // Words with all their steps.
     // A few steps at a time over all panels: each step is then read from end to end.
-    for (std::int64_t begin = 0; begin < depth_; begin += kCopiedSteps) {
-      const std::int64_t end = std::min(begin + kCopiedSteps, depth_);
-      for (std::int64_t column = 0; column < whole; column += kWidth) {
-        for (std::int64_t step = begin; step < end; ++step) {
-          const float* from = source + step * stride + column;
-          __builtin_prefetch(from + kCopiedSteps * stride);
-          std::memcpy(target + column * depth_ + step * kWidth, from, kWidth * sizeof(float));
+    for (std::int64_t begin = 0; begin < words_; begin += kCopiedWords) {
+      const std::int64_t end = std::min(begin + kCopiedWords, words_);
+      for (std::int64_t column = 0; column < count; column += kWidth) {
+        const std::int64_t width = std::min(kWidth, count - column);
+        for (std::int64_t word = begin; word < end; ++word) {
+          const Element* const from = source + word * kPer * stride + column;
+          Element* const to = target + column * words_ * kPer + word * kWidth * kPer;
+          if (width == kWidth && word < full) {
+            for (std::int64_t step = 0; step < kPer; ++step) {
+              __builtin_prefetch(from + (kCopiedWords * kPer + step) * stride);
+            }
+            copy_words<kWidth>(from, stride, to);
+          } else {
+            copy_few(from, stride, word < full ? kPer : depth_ % kPer, width, to);
+          }
         }
       }
-      for (std::int64_t step = begin; whole < count && step < end; ++step) {
-        std::memcpy(target + whole * depth_ + step * kWidth, source + step * stride + whole,
-                    static_cast<std::size_t>(count - whole) * sizeof(float));
-      }
     }
   }
 
-  /// The packed columns [column, column + count) for rows [row, row + rows); a is still missing.
-  [[nodiscard]] TileProduct tile(std::int64_t row, std::int64_t rows, std::int64_t column,
-                                 std::int64_t count) const {
+  /// The packed columns [column, column + count) for rows [row, row + rows) of an a whose rows and
+  /// words lie this far apart.
+  void multiply_tile(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t count,
+                     const Element* a, std::int64_t a_row, std::int64_t a_depth) const {
     const bool last = first_ + depth_ == product_.k;
-    return {.b = columns_ + column * depth_,
-            .b_panel = depth_ * kLanes,
-            .b_depth = kLanes,
-            .c = product_.c + row * product_.n + column_ + column,
-            .c_row = product_.n,
-            .rows = rows,
-            .columns = count,
-            .depth = depth_,
-            .accumulate = product_.accumulate || first_ > 0,
-            .bias = last && product_.bias != nullptr ? product_.bias + column_ + column : nullptr};
+    const std::int64_t at = row * product_.n + column_ + column;
+    const Element* const b = columns_ + column * words_ * kPer;
+    float* const c = product_.c == nullptr ? nullptr : product_.c + at;
+    const float* const bias =
+        last && product_.bias != nullptr ? product_.bias + column_ + column : nullptr;
+    if constexpr (kPer == 1) {
+      vector_.tile_product({.a = a,
+                            .a_row = a_row,
+                            .a_depth = a_depth,
+                            .b = b,
+                            .b_panel = words_ * kLanes,
+                            .b_depth = kLanes,
+                            .c = c,
+                            .c_row = product_.n,
+                            .rows = rows,
+                            .columns = count,
+                            .depth = depth_,
+                            .accumulate = product_.accumulate || first_ > 0,
+                            .bias = bias});
+    } else {
+      BFloat16* const rounded = product_.rounded == nullptr ? nullptr : product_.rounded + at;
+      vector_.pair_product({.a = a,
+                            .a_row = a_row,
+                            .a_depth = a_depth,
+                            .b = b,
+                            .b_panel = words_ * kLanes * kPer,
+                            .c = c,
+                            .rounded = last ? rounded : nullptr,
+                            .c_row = product_.n,
+                            .rows = rows,
+                            .columns = count,
+                            .depth = depth_,
+                            .accumulate = first_ > 0 || (product_.accumulate && rounded == nullptr),
+                            .start = first_ == 0 && product_.accumulate ? rounded : nullptr,
+                            .bias = bias});
+    }
   }
 
   void multiply(std::int64_t row, std::int64_t rows) const {
-    TileProduct block = tile(row, rows, 0, count_);
-    block.a = product_.a + row * product_.k + first_;
-    block.a_row = product_.k;
-    block.a_depth = 1;
-    vector_.tile_product(block);
+    multiply_tile(row, rows, 0, count_, product_.a + row * product_.a_row + first_, product_.a_row,
+                  kPer);
   }
 
   void multiply_transposed(std::int64_t row, std::int64_t rows) const {
-    copy_panels<kRowPanel>(product_.a + first_ * product_.m + row, product_.m, rows, rows_);
-    const std::int64_t width = depth_ * count_ <= kNearFloats ? count_ : kColumnUnit;
+    copy_panels<kRowPanel>(product_.a + first_ * product_.a_row + row, product_.a_row, rows, rows_);
+    const std::int64_t width = words_ * count_ <= kNearWords ? count_ : kColumnUnit;
     for (std::int64_t column = 0; column < count_; column += width) {
       for (std::int64_t done = 0; done < rows; done += kRowPanel) {
-        TileProduct block = tile(row + done, std::min(kRowPanel, rows - done), column,
-                                 std::min(width, count_ - column));
-        block.a = rows_ + done * depth_;
-        block.a_row = 1;
-        block.a_depth = kRowPanel;
-        vector_.tile_product(block);
+        multiply_tile(row + done, std::min(kRowPanel, rows - done), column,
+                      std::min(width, count_ - column), rows_ + done * words_ * kPer, kPer,
+                      kRowPanel * kPer);
       }
     }
   }
 
   const VectorKernels& vector_;
-  const BlockedProduct& product_;
+  const BlockedProduct<Element>& product_;
   const Part& part_;
-  float* columns_;           ///< Of b: [panels][depth][16].
-  float* rows_;              ///< Of a transposed a: [panels][depth][24].
+  Element* columns_;         ///< Of b: [panels][words][16] words.
+  Element* rows_;            ///< Of a transposed a: [panels][words][24] words.
   std::int64_t first_ = 0;   ///< Of the current block's steps …
-  std::int64_t depth_ = 0;   ///< … and how many.
+  std::int64_t depth_ = 0;   ///< … how many …
+  std::int64_t words_ = 0;   ///< … and in how many words.
   std::int64_t column_ = 0;  ///< Of the current block's columns …
   std::int64_t count_ = 0;   ///< … and how many.
 };
 
-void without_depth(const BlockedProduct& product) {
-  for (std::int64_t row = 0; !product.accumulate && row < product.m; ++row) {
-    std::fill_n(product.c + row * product.n, product.n, 0.0F);
-  }
-  for (std::int64_t i = 0; product.bias != nullptr && i < product.m * product.n; ++i) {
-    product.c[i] += product.bias[i % product.n];
+template <class Element>
+void without_depth(const BlockedProduct<Element>& product) {
+  for (std::int64_t row = 0; row < product.m; ++row) {
+    for (std::int64_t i = row * product.n; i < (row + 1) * product.n; ++i) {
+      float sum = 0;
+      if (product.accumulate) {
+        sum = product.rounded != nullptr ? to_float(product.rounded[i]) : product.c[i];
+      }
+      if (product.bias != nullptr) {
+        sum += product.bias[i - row * product.n];
+      }
+      if (product.rounded != nullptr) {
+        product.rounded[i] = to_bfloat16(sum);
+      } else {
+        product.c[i] = sum;
+      }
+    }
   }
 }
 
-}  // namespace
-
-std::int64_t product_scratch_floats() noexcept { return kBlockFloats + kDepthBlock * kRowBlock; }
-
-void blocked_product(const VectorKernels& vector, const BlockedProduct& product,
-                     std::span<Scratch> scratch) {
+template <class Element>
+void any_product(const VectorKernels& vector, const BlockedProduct<Element>& product,
+                 std::span<Scratch> scratch) {
   if (product.k == 0) {
     return without_depth(product);
   }
@@ -213,10 +294,28 @@ void blocked_product(const VectorKernels& vector, const BlockedProduct& product,
       if (part.row_begin < part.row_end && part.column_begin < part.column_end) {
         float* memory =
             scratch[static_cast<std::size_t>(thread)].at_least(product_scratch_floats());
-        PartProduct(vector, product, part, memory).run();
+        PartProduct<Element>(vector, product, part, memory).run();
       }
     }
   });
+}
+
+}  // namespace
+
+std::int64_t product_scratch_floats() noexcept { return kBlockWords + kDepthBlock * kRowBlock; }
+
+bool keeps_sums(const BlockedProduct<BFloat16>& product) noexcept {
+  return product.rounded != nullptr && product.k > kDepthBlock * kPerWord<BFloat16>;
+}
+
+void blocked_product(const VectorKernels& vector, const BlockedProduct<float>& product,
+                     std::span<Scratch> scratch) {
+  any_product(vector, product, scratch);
+}
+
+void blocked_product(const VectorKernels& vector, const BlockedProduct<BFloat16>& product,
+                     std::span<Scratch> scratch) {
+  any_product(vector, product, scratch);
 }
 
 }  // namespace jforge

@@ -36,32 +36,60 @@ void CpuKernelSet::reserve_threads(std::int64_t floats) {
   }
 }
 
+float* CpuKernelSet::thread_floats(std::int64_t floats) {
+  return thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())].at_least(floats);
+}
+
 bool instruction_set_available(InstructionSet set) noexcept {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   if (set == InstructionSet::avx2) {
     return avx2;
   }
-  return avx2 && __builtin_cpu_supports("avx512f") != 0 &&
-         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-         __builtin_cpu_supports("avx512bw") != 0;
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+  return set == InstructionSet::avx512 ? avx512
+                                       : avx512 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-std::unique_ptr<KernelSet> make_cpu_kernel_set(InstructionSet set) {
-  if (!instruction_set_available(set)) {
-    throw EnvironmentError(
-        set == InstructionSet::avx2
-            ? "the processor lacks AVX2 or FMA, which the CPU kernels need: run on an x86-64-v3 "
-              "machine"
-            : "the processor lacks AVX-512 F, VL, DQ or BW: use the AVX2 kernels");
+namespace {
+
+struct Choice {
+  const VectorKernels& kernels;
+  const char* lacking;  ///< What to say where the processor has not got it.
+};
+
+Choice choice_of(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::avx2:
+      break;
+    case InstructionSet::avx512:
+      return {kAvx512Kernels, "the processor lacks AVX-512 F, VL, DQ or BW: use the AVX2 kernels"};
+    case InstructionSet::avx512_bf16:
+      return {kAvx512Bf16Kernels, "the processor lacks AVX-512 BF16: use the AVX-512 kernels"};
   }
-  return std::make_unique<CpuKernelSet>(set == InstructionSet::avx512 ? kAvx512Kernels
-                                                                      : kAvx2Kernels);
+  return {kAvx2Kernels,
+          "the processor lacks AVX2 or FMA, which the CPU kernels need: run on an x86-64-v3 "
+          "machine"};
+}
+
+}  // namespace
+
+std::unique_ptr<KernelSet> make_cpu_kernel_set(InstructionSet set) {
+  const Choice choice = choice_of(set);
+  if (!instruction_set_available(set)) {
+    throw EnvironmentError(choice.lacking);
+  }
+  return std::make_unique<CpuKernelSet>(choice.kernels);
 }
 
 std::unique_ptr<KernelSet> make_cpu_kernel_set() {
-  return make_cpu_kernel_set(instruction_set_available(InstructionSet::avx512)
-                                 ? InstructionSet::avx512
-                                 : InstructionSet::avx2);
+  for (const InstructionSet set : {InstructionSet::avx512_bf16, InstructionSet::avx512}) {
+    if (instruction_set_available(set)) {
+      return make_cpu_kernel_set(set);
+    }
+  }
+  return make_cpu_kernel_set(InstructionSet::avx2);
 }
 
 }  // namespace jforge

@@ -11,8 +11,9 @@
 namespace jforge {
 
 enum class InstructionSet : std::uint8_t {
-  avx2,    ///< AVX2 and FMA: the least that is supported.
-  avx512,  ///< AVX-512 F, VL, DQ and BW.
+  avx2,         ///< AVX2 and FMA: the least that is supported.
+  avx512,       ///< AVX-512 F, VL, DQ and BW.
+  avx512_bf16,  ///< And AVX-512 BF16: products of bfloat16 in one instruction for two steps.
 };
 
 /// Whether this processor (and operating system) runs `set`.

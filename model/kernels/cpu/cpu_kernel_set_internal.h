@@ -4,6 +4,7 @@
 /// vocabulary_loss, adamw). One user at a time: it owns scratch memory that grows to the largest
 /// call and is then reused.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,8 +64,7 @@ struct KeyRuns {
 
 /// Queries of adjacent rows that share keys and a key/value head.
 struct QueryBlock {
-  const float* queries = nullptr;  ///< First row, first head of the group.
-  float* output = nullptr;
+  std::int64_t first = 0;        ///< Element of q and output: first row, first head of the group.
   float* log_sum_exp = nullptr;  ///< First row, first head of the group; null in decoding.
   std::int64_t rows = 0;
   std::int64_t first_visible = 0;  ///< Packed: row i sees the first first_visible + i keys.
@@ -77,21 +77,61 @@ struct QueryBlock {
   }
 };
 
-/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n]; dense, so a transposed operand is
-/// stored [k, m] or [n, k]. Each element is accumulated over K in ascending order by fused
-/// multiply-add: its bits depend neither on blocking nor on threads.
+/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n], with float or BFloat16 operands; a
+/// transposed operand is stored [k, m] or [n, k]. Each element is accumulated in float32 by fused
+/// multiply-add, over K in ascending order (of pairs: PairProduct): its bits depend neither on
+/// blocking nor on threads. With `rounded` the result is rounded once, at the end.
+template <class Element>
 struct BlockedProduct {
   bool transpose_a = false;
   bool transpose_b = false;
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  const float* a = nullptr;
-  const float* b = nullptr;
-  float* c = nullptr;
+  const Element* a = nullptr;
+  std::int64_t a_row = 0;  ///< Distance of a's rows as stored.
+  const Element* b = nullptr;
+  float* c = nullptr;           ///< With `rounded`: memory for sums, see keeps_sums().
+  BFloat16* rounded = nullptr;  ///< c as bfloat16; BFloat16 operands only.
   bool accumulate = false;
   const float* bias = nullptr;  ///< [n] or null.
 };
+
+/// Elements [begin, begin + count) of a float32 or bfloat16 tensor as float32: where they lie, or
+/// widened into `scratch`.
+template <class View>
+[[nodiscard]] auto* floats_of(const VectorKernels& vector, const View& view, std::int64_t begin,
+                              std::int64_t count, float* scratch) {
+  using Float = typename View::template Element<float>;
+  if (view.dtype() == DType::float32) {
+    return view.template data<float>() + begin;
+  }
+  vector.widen(view.template data<BFloat16>() + begin, scratch, count);
+  return static_cast<Float*>(scratch);
+}
+
+/// The same, copied to `target` in either case.
+inline void copy_floats(const VectorKernels& vector, const ConstTensorView& view,
+                        std::int64_t begin, std::int64_t count, float* target) {
+  const float* const values = floats_of(vector, view, begin, count, target);
+  if (values != target) {
+    std::copy_n(values, count, target);
+  }
+}
+
+/// Where float32 results for elements from `begin` on go: the tensor itself, or `scratch`, for
+/// round_floats() to take them from.
+[[nodiscard]] inline float* room_for(const TensorView& view, std::int64_t begin, float* scratch) {
+  return view.dtype() == DType::float32 ? view.data<float>() + begin : scratch;
+}
+
+/// Ends what floats_of() or room_for() began: rounds `values` into a bfloat16 tensor.
+inline void round_floats(const VectorKernels& vector, const float* values, const TensorView& view,
+                         std::int64_t begin, std::int64_t count) {
+  if (view.dtype() == DType::bfloat16) {
+    vector.round(values, view.data<BFloat16>() + begin, count);
+  }
+}
 
 struct AttentionShape {
   std::int64_t heads = 0;
@@ -176,8 +216,17 @@ class CpuKernelSet final : public KernelSet {
                                   std::span<const std::int32_t> positions);
   void rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
                    bool backward);
-  void attend_all(const AttentionShape& shape, std::span<const QueryBlock> blocks, double work);
-  void multiply(const BlockedProduct& product);
+  void attend_all(const AttentionShape& shape, const ConstTensorView& q, const TensorView& output,
+                  std::span<const QueryBlock> blocks, double work);
+  /// All of a tensor as float32: where it lies, or widened into `scratch`.
+  [[nodiscard]] const float* all_floats(const ConstTensorView& view, Scratch& scratch) const;
+  /// Zeros in float32 to add a tensor up in: the tensor itself, or `scratch`, for round_all() to
+  /// take them from.
+  [[nodiscard]] static float* zeroed_floats(const TensorView& view, Scratch& scratch);
+  void round_all(const float* values, const TensorView& view) const;
+  template <class Element>
+  void multiply(BlockedProduct<Element> product);
+  template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
   /// Best value and index of every row over one thread's panels, into best_values_ and
@@ -186,6 +235,8 @@ class CpuKernelSet final : public KernelSet {
                    std::int64_t threads, std::int64_t thread);
   /// One scratch area of at least `floats` for each thread a parallel region may start.
   void reserve_threads(std::int64_t floats);
+  /// The calling thread's area, in or outside a parallel region; `floats` must be reserved.
+  [[nodiscard]] float* thread_floats(std::int64_t floats);
 
   const VectorKernels& vector_;
   std::vector<RotaryTable> rotary_tables_;
@@ -196,6 +247,12 @@ class CpuKernelSet final : public KernelSet {
   std::vector<float> best_values_;
   std::vector<std::int64_t> best_indices_;
   LossRows loss_rows_;
+  Scratch product_sums_;
+  Scratch widened_;         ///< A bias or a norm's weight.
+  Scratch attention_keys_;  ///< Of bfloat16 tensors, here and in the next three.
+  Scratch attention_values_;
+  Scratch key_gradients_;
+  Scratch value_gradients_;
   Scratch loss_hidden_;
   Scratch loss_logits_;
   Scratch loss_gradient_;

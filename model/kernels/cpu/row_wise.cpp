@@ -16,17 +16,47 @@ constexpr std::int64_t kColumnBlock = 64;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// Calls body(begin, end) for pieces of [0, count).
+/// Elements that are widened to float32 at once; several such runs stay in the nearest cache.
+constexpr std::int64_t kRun = 1024;
+using Run = float[kRun];
+
+/// Calls body(begin, count) for runs of [0, total).
 template <class Body>
-void for_pieces(std::int64_t count, Body body) {
-  constexpr std::int64_t kPiece = 1 << 14;
-  const std::int64_t pieces = (count + kPiece - 1) / kPiece;
-  parallel_for(count > kParallelElements, pieces, [&](std::int64_t piece) {
-    body(piece * kPiece, std::min(count, (piece + 1) * kPiece));
-  });
+void for_runs(std::int64_t total, Body body) {
+  const std::int64_t runs = (total + kRun - 1) / kRun;
+  parallel_for(total > kParallelElements, runs,
+               [&](std::int64_t run) { body(run * kRun, std::min(kRun, total - run * kRun)); });
 }
 
 }  // namespace
+
+const float* CpuKernelSet::all_floats(const ConstTensorView& view, Scratch& scratch) const {
+  if (view.dtype() == DType::float32) {
+    return view.data<float>();
+  }
+  float* const widened = scratch.at_least(view.elements());
+  const auto* source = view.data<BFloat16>();
+  for_runs(view.elements(), [&](std::int64_t begin, std::int64_t count) {
+    vector_.widen(source + begin, widened + begin, count);
+  });
+  return widened;
+}
+
+float* CpuKernelSet::zeroed_floats(const TensorView& view, Scratch& scratch) {
+  float* const sums =
+      view.dtype() == DType::float32 ? view.data<float>() : scratch.at_least(view.elements());
+  std::fill_n(sums, view.elements(), 0.0F);
+  return sums;
+}
+
+void CpuKernelSet::round_all(const float* values, const TensorView& view) const {
+  if (view.dtype() == DType::float32) {
+    return;
+  }
+  for_runs(view.elements(), [&](std::int64_t begin, std::int64_t count) {
+    round_floats(vector_, values + begin, view, begin, count);
+  });
+}
 
 void CpuKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView table,
                              TensorView output) {
@@ -34,11 +64,14 @@ void CpuKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView ta
   const std::int64_t columns = table.dim(1);
   expect_shape(output, Shape{rows, columns}, "embedding output");
   expect_tokens(tokens, table.dim(0));
-  const float* source = table.data<float>();
-  float* target = output.data<float>();
-  for (std::int64_t t = 0; t < rows; ++t) {
-    std::memcpy(target + t * columns, source + tokens[static_cast<std::size_t>(t)] * columns,
-                static_cast<std::size_t>(columns) * sizeof(float));
+  expect_floating(table, "embedding table");
+  expect(output.dtype() == table.dtype(), "embedding: table and output differ in type");
+  const std::size_t row_bytes = static_cast<std::size_t>(columns) * dtype_bytes(table.dtype());
+  const auto* source = static_cast<const std::byte*>(table.raw());
+  auto* target = static_cast<std::byte*>(output.raw());
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    std::memcpy(target + t * row_bytes, source + static_cast<std::size_t>(tokens[t]) * row_bytes,
+                row_bytes);
   }
 }
 
@@ -47,15 +80,16 @@ void CpuKernelSet::embedding_backward(std::span<const TokenId> tokens,
   const std::int64_t rows = length(tokens.size());
   const std::int64_t columns = table_gradient.dim(1);
   expect_shape(output_gradient, Shape{rows, columns}, "embedding output_gradient");
+  expect_floating(output_gradient, "embedding output_gradient");
   expect_tokens(tokens, table_gradient.dim(0));
-  const float* source = output_gradient.data<float>();
   float* target = table_gradient.data<float>();
   const std::int64_t blocks = (columns + kColumnBlock - 1) / kColumnBlock;
   parallel_for(rows * columns > kParallelElements, blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kColumnBlock;
     const std::int64_t width = std::min(kColumnBlock, columns - begin);
+    float widened[kColumnBlock];
     for (std::int64_t t = 0; t < rows; ++t) {
-      vector_.add(source + t * columns + begin,
+      vector_.add(floats_of(vector_, output_gradient, t * columns + begin, width, widened),
                   target + tokens[static_cast<std::size_t>(t)] * columns + begin, width);
     }
   });
@@ -67,18 +101,24 @@ void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float eps
   const std::int64_t columns = x.dim(1);
   expect_shape(weight, Shape{columns}, "rms_norm weight");
   expect_shape(y, x.shape(), "rms_norm y");
+  expect_floating(x, "rms_norm x");
+  expect_floating(weight, "rms_norm weight");
+  expect_floating(y, "rms_norm y");
   if (!inverse_rms.empty()) {
     expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
   }
-  const float* source = x.data<float>();
-  const float* scale = weight.data<float>();
-  float* target = y.data<float>();
+  const float* scale = floats_of(vector_, weight, 0, columns, widened_.at_least(columns));
   float* kept = inverse_rms.empty() ? nullptr : inverse_rms.data<float>();
+  reserve_threads(2 * columns);
   parallel_for(rows * columns > kParallelElements, rows, [&](std::int64_t t) {
-    const float* row = source + t * columns;
+    float* const scratch = thread_floats(2 * columns);
+    const std::int64_t at = t * columns;
+    const float* row = floats_of(vector_, x, at, columns, scratch);
+    float* const result = room_for(y, at, scratch + columns);
     const float mean = vector_.dot(row, row, columns) / static_cast<float>(columns);
     const float inverse = 1.0F / std::sqrt(mean + epsilon);
-    vector_.rms_apply(row, scale, inverse, target + t * columns, columns);
+    vector_.rms_apply(row, scale, inverse, result, columns);
+    round_floats(vector_, result, y, at, columns);
     if (kept != nullptr) {
       kept[t] = inverse;
     }
@@ -95,26 +135,37 @@ void CpuKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView
   expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
   expect_shape(x_gradient, x.shape(), "rms_norm x_gradient");
   expect_shape(weight_gradient, Shape{columns}, "rms_norm weight_gradient");
-  const float* dy = y_gradient.data<float>();
-  const float* source = x.data<float>();
-  const float* scale = weight.data<float>();
+  expect_floating(y_gradient, "rms_norm y_gradient");
+  expect_floating(x, "rms_norm x");
+  expect_floating(weight, "rms_norm weight");
+  expect_floating(x_gradient, "rms_norm x_gradient");
+  const float* scale = floats_of(vector_, weight, 0, columns, widened_.at_least(columns));
   const float* inverse = inverse_rms.data<float>();
-  float* dx = x_gradient.data<float>();
   float* dw = weight_gradient.data<float>();
+  reserve_threads(3 * columns);
   parallel_for(rows * columns > kParallelElements, rows, [&](std::int64_t t) {
+    float* const scratch = thread_floats(3 * columns);
     const std::int64_t at = t * columns;
-    const float projection = vector_.rms_projection(dy + at, scale, source + at, columns);
+    const float* dy = floats_of(vector_, y_gradient, at, columns, scratch);
+    const float* source = floats_of(vector_, x, at, columns, scratch + columns);
+    float* const dx = floats_of(vector_, x_gradient, at, columns, scratch + 2 * columns);
+    const float projection = vector_.rms_projection(dy, scale, source, columns);
     const float factor =
         projection * inverse[t] * inverse[t] * inverse[t] / static_cast<float>(columns);
-    vector_.rms_backward(dy + at, scale, source + at, inverse[t], factor, dx + at, columns);
+    vector_.rms_backward(dy, scale, source, inverse[t], factor, dx, columns);
+    round_floats(vector_, dx, x_gradient, at, columns);
   });
   const std::int64_t blocks = (columns + kColumnBlock - 1) / kColumnBlock;
   parallel_for(rows * columns > kParallelElements, blocks, [&](std::int64_t block) {
     const std::int64_t begin = block * kColumnBlock;
     const std::int64_t width = std::min(kColumnBlock, columns - begin);
+    float widened_dy[kColumnBlock];
+    float widened_x[kColumnBlock];
     for (std::int64_t t = 0; t < rows; ++t) {
       const std::int64_t at = t * columns + begin;
-      vector_.rms_backward(dy + at, source + at, source + at, inverse[t], 0.0F, dw + begin, width);
+      const float* dy = floats_of(vector_, y_gradient, at, width, widened_dy);
+      const float* source = floats_of(vector_, x, at, width, widened_x);
+      vector_.rms_backward(dy, source, source, inverse[t], 0.0F, dw + begin, width);
     }
   });
 }
@@ -138,17 +189,21 @@ void CpuKernelSet::rotate_rows(TensorView x, std::span<const std::int32_t> posit
                                bool backward) {
   expect(x.shape().rank() == 3 && x.dim(2) % 2 == 0, "rotary: x must be [T, heads, D] with even D");
   expect(x.dim(0) == length(positions.size()), "rotary: one position per row is needed");
+  expect_floating(x, "rotary x");
   const std::int64_t rows = x.dim(0);
   const std::int64_t heads = x.dim(1);
-  const std::int64_t half = x.dim(2) / 2;
-  float* data = x.data<float>();
+  const std::int64_t dim = x.dim(2);
+  const std::int64_t half = dim / 2;
   const RotaryTable& table = rotary_table(theta, half, positions);
   const auto rotate = backward ? vector_.rotate_back : vector_.rotate;
+  reserve_threads(dim);
   parallel_for(x.elements() > kParallelElements, rows, [&](std::int64_t t) {
+    float* const scratch = thread_floats(dim);
     const auto at = static_cast<std::size_t>(positions[static_cast<std::size_t>(t)] * half);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      float* low = data + (t * heads + head) * 2 * half;
+    for (std::int64_t head = t * heads; head < (t + 1) * heads; ++head) {
+      float* const low = floats_of(vector_, x, head * dim, dim, scratch);
       rotate(low, low + half, table.cosines.data() + at, table.sines.data() + at, half);
+      round_floats(vector_, low, x, head * dim, dim);
     }
   });
 }
@@ -165,11 +220,15 @@ void CpuKernelSet::rotary_backward(TensorView x_gradient, std::span<const std::i
 void CpuKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {
   expect_shape(up, gate.shape(), "swiglu up");
   expect_shape(y, gate.shape(), "swiglu y");
-  const float* g = gate.data<float>();
-  const float* u = up.data<float>();
-  float* target = y.data<float>();
-  for_pieces(gate.elements(), [&](std::int64_t begin, std::int64_t end) {
-    vector_.swiglu(g + begin, u + begin, target + begin, end - begin);
+  expect_floating(gate, "swiglu gate");
+  expect_floating(up, "swiglu up");
+  expect_floating(y, "swiglu y");
+  for_runs(gate.elements(), [&](std::int64_t begin, std::int64_t count) {
+    Run scratch[3];
+    float* const result = room_for(y, begin, scratch[2]);
+    vector_.swiglu(floats_of(vector_, gate, begin, count, scratch[0]),
+                   floats_of(vector_, up, begin, count, scratch[1]), result, count);
+    round_floats(vector_, result, y, begin, count);
   });
 }
 
@@ -180,22 +239,32 @@ void CpuKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView g
   expect_shape(up, gate.shape(), "swiglu up");
   expect_shape(gate_gradient, gate.shape(), "swiglu gate_gradient");
   expect_shape(up_gradient, gate.shape(), "swiglu up_gradient");
-  const float* dy = y_gradient.data<float>();
-  const float* g = gate.data<float>();
-  const float* u = up.data<float>();
-  float* dg = gate_gradient.data<float>();
-  float* du = up_gradient.data<float>();
-  for_pieces(gate.elements(), [&](std::int64_t begin, std::int64_t end) {
-    vector_.swiglu_backward(dy + begin, g + begin, u + begin, dg + begin, du + begin, end - begin);
+  expect_floating(y_gradient, "swiglu y_gradient");
+  expect_floating(gate, "swiglu gate");
+  expect_floating(up, "swiglu up");
+  expect_floating(gate_gradient, "swiglu gate_gradient");
+  expect_floating(up_gradient, "swiglu up_gradient");
+  for_runs(gate.elements(), [&](std::int64_t begin, std::int64_t count) {
+    Run scratch[5];
+    float* const dg = room_for(gate_gradient, begin, scratch[3]);
+    float* const du = room_for(up_gradient, begin, scratch[4]);
+    vector_.swiglu_backward(floats_of(vector_, y_gradient, begin, count, scratch[0]),
+                            floats_of(vector_, gate, begin, count, scratch[1]),
+                            floats_of(vector_, up, begin, count, scratch[2]), dg, du, count);
+    round_floats(vector_, dg, gate_gradient, begin, count);
+    round_floats(vector_, du, up_gradient, begin, count);
   });
 }
 
 void CpuKernelSet::add(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "add y");
-  const float* source = x.data<float>();
-  float* target = y.data<float>();
-  for_pieces(x.elements(), [&](std::int64_t begin, std::int64_t end) {
-    vector_.add(source + begin, target + begin, end - begin);
+  expect_floating(x, "add x");
+  expect_floating(y, "add y");
+  for_runs(x.elements(), [&](std::int64_t begin, std::int64_t count) {
+    Run scratch[2];
+    float* const sum = floats_of(vector_, y, begin, count, scratch[1]);
+    vector_.add(floats_of(vector_, x, begin, count, scratch[0]), sum, count);
+    round_floats(vector_, sum, y, begin, count);
   });
 }
 

@@ -7,7 +7,11 @@
 
 #include <cstdint>
 
+#include "runtime/tensor/bfloat16.h"
+
 namespace {
+
+using jforge::BFloat16;
 
 struct Vec {
   __m256 low;
@@ -56,6 +60,41 @@ inline void store_first(float* p, Vec a, std::int64_t count) {
   _mm256_maskstore_ps(p, lanes_before(count, 0), a.low);
   _mm256_maskstore_ps(p + 8, lanes_before(count, 8), a.high);
 }
+inline __m256 widen(__m128i eight) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
+}
+/// Sixteen bfloat16 as floats, exactly.
+inline Vec load(const BFloat16* p) {
+  const auto* const halves = reinterpret_cast<const __m128i*>(p);
+  return {widen(_mm_loadu_si128(halves)), widen(_mm_loadu_si128(halves + 1))};
+}
+/// Lanes at and after `count` read as 0.
+inline Vec load_first(const BFloat16* p, std::int64_t count) {
+  BFloat16 lanes[16] = {};
+  __builtin_memcpy(lanes, p, static_cast<std::size_t>(count) * sizeof(BFloat16));
+  return load(lanes);
+}
+inline __m256i round_to_bfloat16(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a);
+  const __m256i upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(0x0040)), nan);
+}
+/// The bits of to_bfloat16.
+inline void store(BFloat16* p, Vec a) {
+  // The pack works on each half of the registers: quarters 0 2 1 3 put the lanes back in order.
+  const __m256i packed = _mm256_packus_epi32(round_to_bfloat16(a.low), round_to_bfloat16(a.high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+inline void store_first(BFloat16* p, Vec a, std::int64_t count) {
+  BFloat16 lanes[16];
+  store(lanes, a);
+  __builtin_memcpy(p, lanes, static_cast<std::size_t>(count) * sizeof(BFloat16));
+}
 inline Vec operator+(Vec a, Vec b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
@@ -70,6 +109,21 @@ inline Vec operator/(Vec a, Vec b) {
 }
 inline Vec fma(Vec a, Vec b, Vec c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline __m256 even_of_pairs(__m256 pairs) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+}
+inline __m256 odd_of_pairs(__m256 pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs),
+                                              _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
+}
+/// Lanes that hold two bfloat16 each, the even one in the lower half: sum + odd·odd, then +
+/// even·even, each by fused multiply-add.
+inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
+  const Vec first = fma({odd_of_pairs(a.low), odd_of_pairs(a.high)},
+                        {odd_of_pairs(b.low), odd_of_pairs(b.high)}, sum);
+  return fma({even_of_pairs(a.low), even_of_pairs(a.high)},
+             {even_of_pairs(b.low), even_of_pairs(b.high)}, first);
 }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 /// b where either operand is NaN.

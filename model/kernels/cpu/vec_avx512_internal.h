@@ -7,7 +7,11 @@
 
 #include <cstdint>
 
+#include "runtime/tensor/bfloat16.h"
+
 namespace {
+
+using jforge::BFloat16;
 
 struct Vec {
   __m512 value;
@@ -36,6 +40,34 @@ inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
 inline void store_first(float* p, Vec a, std::int64_t count) {
   _mm512_mask_storeu_ps(p, first_lanes(count), a.value);
 }
+inline Vec widen(__m256i sixteen) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(sixteen), 16))};
+}
+/// Sixteen bfloat16 as floats, exactly.
+inline Vec load(const BFloat16* p) {
+  return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+/// Lanes at and after `count` read as 0.
+inline Vec load_first(const BFloat16* p, std::int64_t count) {
+  return widen(_mm256_maskz_loadu_epi16(first_lanes(count), p));
+}
+/// The bits of to_bfloat16.
+inline __m256i round_to_bfloat16(Vec a) {
+  const __m512i bits = _mm512_castps_si512(a.value);
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.value, a.value, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(
+      _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x0040)));
+}
+inline void store(BFloat16* p, Vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_to_bfloat16(a));
+}
+inline void store_first(BFloat16* p, Vec a, std::int64_t count) {
+  _mm256_mask_storeu_epi16(p, first_lanes(count), round_to_bfloat16(a));
+}
 /// a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm512_mask_blend_ps(first_lanes(count), b.value, a.value)};
@@ -45,6 +77,25 @@ inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.value, b.value)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.value, b.value)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.value, b.value)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
+/// Lanes that hold two bfloat16 each, the even one in the lower half: sum + odd·odd, then +
+/// even·even, each by fused multiply-add. The instruction does the same two steps, but reads and
+/// gives 0 for denormal numbers.
+inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
+#ifdef __AVX512BF16__
+  return {_mm512_dpbf16_ps(sum.value, reinterpret_cast<__m512bh>(a.value),
+                           reinterpret_cast<__m512bh>(b.value))};
+#else
+  const auto even = [](Vec pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.value), 16));
+  };
+  const auto odd = [](Vec pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs.value),
+                                                _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
+  };
+  const __m512 first = _mm512_fmadd_ps(odd(a), odd(b), sum.value);
+  return {_mm512_fmadd_ps(even(a), even(b), first)};
+#endif
+}
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.value)}; }
 /// b where either operand is NaN.
 inline Vec maximum(Vec a, Vec b) { return {_mm512_max_ps(a.value, b.value)}; }

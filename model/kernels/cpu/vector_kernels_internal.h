@@ -1,12 +1,13 @@
 #pragma once
 
 /// The vector loops under the CPU kernels, as a table of functions: one table for AVX2 + FMA, one
-/// for AVX-512, with equal bits. All are single-threaded, never throw, never allocate; callers
-/// split the work over threads.
+/// for AVX-512, one for AVX-512 with BF16, with equal bits but for pair_product. All are
+/// single-threaded, never throw, never allocate; callers split the work over threads.
 
 #include <cstdint>
 
 #include "model/kernels/adamw_step.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
@@ -37,6 +38,28 @@ struct TileProduct {
   const float* bias = nullptr;  ///< [columns] or null.
 };
 
+/// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n] of bfloat16 in float32, then + bias[n], then rounded
+/// once where `rounded` is given. Steps 2i and 2i + 1 of k are a pair and lie side by side; pairs
+/// in ascending order, in a pair the odd step first, each by fused multiply-add. So the instruction
+/// sets have equal bits, except that AVX-512 BF16 takes denormal operands and denormal sums for 0.
+/// Rows, panels and registers are blocked freely, as in TileProduct.
+struct PairProduct {
+  const BFloat16* a = nullptr;
+  std::int64_t a_row = 0;       ///< Distance of rows, in elements.
+  std::int64_t a_depth = 2;     ///< Distance of pairs, in elements.
+  const BFloat16* b = nullptr;  ///< Panels [pairs][16][2]; full ones must be readable.
+  std::int64_t b_panel = 0;     ///< Distance of panels, in elements.
+  float* c = nullptr;           ///< May be null with `rounded` and without `accumulate`.
+  BFloat16* rounded = nullptr;  ///< Where the result goes instead of c, when not null.
+  std::int64_t c_row = 0;       ///< Distance of rows of c and `rounded`.
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;  ///< Columns written; the last panel may be partial.
+  std::int64_t depth = 0;    ///< Steps; the second half of an odd depth's last pair of b must be 0.
+  bool accumulate = false;   ///< Begin from c instead of 0 …
+  const BFloat16* start = nullptr;  ///< … or, when not null, from here (rows as c).
+  const float* bias = nullptr;      ///< [columns] or null.
+};
+
 /// Running softmax of one query over key tiles.
 struct SoftmaxState {
   float maximum = 0;
@@ -52,6 +75,16 @@ struct VectorKernels {
   void (*transpose_keys)(const float* source, std::int64_t stride, std::int64_t count,
                          std::int64_t dim, std::int64_t padded_dim, std::int64_t first,
                          float* panels);
+  void (*pair_product)(const PairProduct&);
+  /// `count` rows of `depth` bfloat16 at distance `stride` become the columns of panels
+  /// [count / 16][⌈depth / 2⌉][16][2]; the half after an odd depth is 0, columns from `count` on
+  /// stay.
+  void (*pair_columns)(const BFloat16* source, std::int64_t stride, std::int64_t count,
+                       std::int64_t depth, BFloat16* panels);
+  /// y = x, exactly.
+  void (*widen)(const BFloat16* x, float* y, std::int64_t count);
+  /// y = x rounded to nearest even (to_bfloat16). y may lie at the beginning of x's memory.
+  void (*round)(const float* x, BFloat16* y, std::int64_t count);
   /// scores[0 … visible) become exp(score − new maximum), the rest of the tile 0; returns the
   /// factor by which what was accumulated before must shrink.
   float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
@@ -97,5 +130,6 @@ struct VectorKernels {
 
 extern const VectorKernels kAvx2Kernels;
 extern const VectorKernels kAvx512Kernels;
+extern const VectorKernels kAvx512Bf16Kernels;  ///< With AVX-512 BF16 beside the others.
 
 }  // namespace jforge

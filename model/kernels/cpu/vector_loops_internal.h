@@ -4,6 +4,7 @@
 /// instruction set after vec_*_internal.h; internal linkage only (see vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
+#include "model/kernels/cpu/vector_pairs_internal.h"
 #include "model/kernels/cpu/vector_product_internal.h"
 
 namespace {
@@ -338,6 +339,10 @@ void adamw(const AdamWStep& step, const float* gradient, float* parameter, float
 constexpr jforge::VectorKernels make_vector_kernels() {
   return {.tile_product = tile_product,
           .transpose_keys = transpose_keys,
+          .pair_product = pair_product,
+          .pair_columns = pair_columns,
+          .widen = widen_row,
+          .round = round_row,
           .softmax_step = softmax_step,
           .softmax_sum = softmax_sum,
           .softmax_backward = softmax_backward,

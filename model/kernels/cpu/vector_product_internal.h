@@ -208,14 +208,9 @@ void tile_product(const TileProduct& t) {
   }
 }
 
-/// 8×8 transposition: 8 rows of `source` become 8 rows of `target`.
-inline void transpose_8x8(const float* source, std::int64_t stride, float* target,
-                          std::int64_t target_stride) {
-  __m256 r[8];
+/// 8×8 transposition: 8 rows of 8 become 8 rows of `target`.
+inline void transpose_lines(__m256 (&r)[8], float* target, std::int64_t target_stride) {
   __m256 s[8];
-  for (int i = 0; i < 8; ++i) {
-    r[i] = _mm256_loadu_ps(source + i * stride);
-  }
   for (int i = 0; i < 8; i += 2) {
     s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -231,6 +226,16 @@ inline void transpose_8x8(const float* source, std::int64_t stride, float* targe
     _mm256_storeu_ps(target + (i + 4) * target_stride,
                      _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
   }
+}
+
+/// 8 rows of `source` become 8 rows of `target`.
+inline void transpose_8x8(const float* source, std::int64_t stride, float* target,
+                          std::int64_t target_stride) {
+  __m256 r[8];
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm256_loadu_ps(source + i * stride);
+  }
+  transpose_lines(r, target, target_stride);
 }
 
 void transpose_keys(const float* source, std::int64_t stride, std::int64_t count, std::int64_t dim,

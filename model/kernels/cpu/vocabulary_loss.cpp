@@ -24,14 +24,15 @@ struct CpuKernelSet::LossChunk {
   float ar_scale = 0;
   std::int64_t hidden_size = 0;
   std::int64_t vocabulary = 0;
-  const float* hidden = nullptr;
-  const float* head = nullptr;
-  float* hidden_gradient = nullptr;
+  ConstTensorView hidden;
+  ConstTensorView head;
+  TensorView hidden_gradient;
   float* head_gradient = nullptr;
   VocabularyLossSums sums;
 };
 
-/// Loss terms of every item; logits of rows with gradient become the gradients of the logits.
+/// Loss terms of every item; logits of rows with gradient become the gradients of the logits, in
+/// the type of the head.
 void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   // Not a structured binding: a lambda in a parallel region captures them.
   auto& placed = chunk.placed.placement;
@@ -39,6 +40,12 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   terms.assign(chunk.items.size(), {});
   const std::int64_t v = chunk.vocabulary;
   const auto count = static_cast<std::int64_t>(chunk.items.size());
+  const bool rounds = chunk.head.dtype() == DType::bfloat16;
+  const auto finish = [&](float* gradients) {
+    if (rounds) {
+      vector_.round(gradients, reinterpret_cast<BFloat16*>(gradients), v);
+    }
+  };
   const auto log_sum = [&](const float* z) {
     const float highest = vector_.maximum(z, v);
     return highest + static_cast<float>(std::log(vector_.exp_sum(z, v, highest)));
@@ -57,6 +64,7 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
           vector_.divergence(student, teacher, v, log_sum(student), teacher_sum,
                              chunk.consistency_scale * item.consistency_weight);
       terms[at].consistency = static_cast<double>(item.consistency_weight) * divergence;
+      finish(student);
     }
     if (has_target(item)) {
       const float weight = chunk.ar_scale * item.ar_weight;
@@ -65,6 +73,7 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
           (static_cast<double>(teacher_sum) - static_cast<double>(teacher[item.target]));
       vector_.softmax_scaled(teacher, v, teacher_sum, weight);
       teacher[item.target] -= weight;
+      finish(teacher);
     }
   });
   for (const VocabularyLossSums& term : terms) {
@@ -73,6 +82,7 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   }
 }
 
+template <class Element>
 void CpuKernelSet::loss_chunk(LossChunk& chunk) {
   LossPlacement& placement = chunk.placed.placement;
   placement.place(chunk.items, chunk.with_students);
@@ -84,33 +94,49 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
   if (rows == 0) {
     return;
   }
-  float* gathered = loss_hidden_.at_least(rows * c);
-  float* logits = loss_logits_.at_least(rows * v);
+  const Element* const hidden = chunk.hidden.data<Element>();
+  const Element* const head = chunk.head.data<Element>();
+  auto* const gathered = reinterpret_cast<Element*>(loss_hidden_.at_least(rows * c));
+  float* const logits = loss_logits_.at_least(rows * v);
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(chunk.hidden + sources[static_cast<std::size_t>(row)] * c, c, gathered + row * c);
+    std::copy_n(hidden + sources[static_cast<std::size_t>(row)] * c, c, gathered + row * c);
   }
-  multiply({.transpose_b = true,
-            .m = rows,
-            .n = v,
-            .k = c,
-            .a = gathered,
-            .b = chunk.head,
-            .c = logits});
+  multiply<Element>({.transpose_b = true,
+                     .m = rows,
+                     .n = v,
+                     .k = c,
+                     .a = gathered,
+                     .a_row = c,
+                     .b = head,
+                     .c = logits});
   loss_terms(chunk, logits);
+  // A row of bfloat16 gradients begins where its logits did.
+  const auto* const logit_gradients = reinterpret_cast<const Element*>(logits);
+  constexpr std::int64_t kPerFloat = sizeof(float) / sizeof(Element);
   float* gradient = loss_gradient_.at_least(with_gradient * c);
-  multiply({.m = with_gradient, .n = c, .k = v, .a = logits, .b = chunk.head, .c = gradient});
+  multiply<Element>({.m = with_gradient,
+                     .n = c,
+                     .k = v,
+                     .a = logit_gradients,
+                     .a_row = v * kPerFloat,
+                     .b = head,
+                     .c = gradient});
+  float* const scratch = widened_.at_least(c);
   for (std::int64_t row = 0; row < with_gradient; ++row) {
-    vector_.add(gradient + row * c,
-                chunk.hidden_gradient + sources[static_cast<std::size_t>(row)] * c, c);
+    const std::int64_t at = sources[static_cast<std::size_t>(row)] * c;
+    float* const sum = floats_of(vector_, chunk.hidden_gradient, at, c, scratch);
+    vector_.add(gradient + row * c, sum, c);
+    round_floats(vector_, sum, chunk.hidden_gradient, at, c);
   }
-  multiply({.transpose_a = true,
-            .m = v,
-            .n = c,
-            .k = with_gradient,
-            .a = logits,
-            .b = gathered,
-            .c = chunk.head_gradient,
-            .accumulate = true});
+  multiply<Element>({.transpose_a = true,
+                     .m = v,
+                     .n = c,
+                     .k = with_gradient,
+                     .a = logit_gradients,
+                     .a_row = v * kPerFloat,
+                     .b = gathered,
+                     .c = chunk.head_gradient,
+                     .accumulate = true});
 }
 
 VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
@@ -119,27 +145,30 @@ VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTe
                                                  TensorView hidden_gradient,
                                                  TensorView head_gradient) {
   check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient);
-  const std::int64_t c = hidden.dim(1);
   const std::int64_t v = head.dim(0);
   LossChunk chunk{.items = {},
                   .placed = loss_rows_,
                   .with_students = consistency_scale != 0.0F,
                   .consistency_scale = consistency_scale,
                   .ar_scale = ar_scale,
-                  .hidden_size = c,
+                  .hidden_size = hidden.dim(1),
                   .vocabulary = v,
-                  .hidden = hidden.data<float>(),
-                  .head = head.data<float>(),
-                  .hidden_gradient = hidden_gradient.data<float>(),
+                  .hidden = hidden,
+                  .head = head,
+                  .hidden_gradient = hidden_gradient,
                   .head_gradient = head_gradient.data<float>(),
                   .sums = {}};
-  std::fill_n(chunk.hidden_gradient, hidden.elements(), 0.0F);
+  zero_tensor(hidden_gradient);
   const std::int64_t most_rows = loss_chunk_rows(v);
   std::size_t begin = 0;
   while (begin < items.size()) {
     const std::size_t end = loss_chunk_end(items, begin, chunk.with_students, most_rows);
     chunk.items = items.subspan(begin, end - begin);
-    loss_chunk(chunk);
+    if (head.dtype() == DType::float32) {
+      loss_chunk<float>(chunk);
+    } else {
+      loss_chunk<BFloat16>(chunk);
+    }
     begin = end;
   }
   return chunk.sums;

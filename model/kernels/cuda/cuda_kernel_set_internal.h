@@ -57,13 +57,16 @@ struct HeadShape {
 void plan_packed_blocks(const PackedLayout& layout, std::int64_t most_rows,
                         std::vector<QueryTile>& blocks, std::vector<std::int32_t>& visible);
 
-/// Pointer to a dense float32 tensor of the device. Throws InternalError for one elsewhere.
+/// Pointer to a dense float32 tensor of the device. Throws InternalError for one elsewhere or of
+/// another type.
 [[nodiscard]] inline const float* floats(const ConstTensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  expect_float32(view, "a tensor of the CUDA kernels");
   return view.data<float>();
 }
 [[nodiscard]] inline float* floats(const TensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  expect_float32(view, "a tensor of the CUDA kernels");
   return view.data<float>();
 }
 

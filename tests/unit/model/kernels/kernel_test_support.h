@@ -44,6 +44,30 @@ inline ConstTensorView view(const Floats& values, Shape shape) {
   return {values.data(), shape};
 }
 
+using BFloat16s = std::vector<BFloat16>;
+
+inline BFloat16s rounded(const Floats& values) {
+  BFloat16s result(values.size());
+  std::transform(values.begin(), values.end(), result.begin(), to_bfloat16);
+  return result;
+}
+/// Exact.
+inline Floats widened(const BFloat16s& values) {
+  Floats result(values.size());
+  std::transform(values.begin(), values.end(), result.begin(), to_float);
+  return result;
+}
+inline TensorView view(BFloat16s& values, Shape shape) {
+  expect(static_cast<std::int64_t>(values.size()) == shape.elements(),
+         "test tensor has another size");
+  return {values.data(), shape};
+}
+inline ConstTensorView view(const BFloat16s& values, Shape shape) {
+  expect(static_cast<std::int64_t>(values.size()) == shape.elements(),
+         "test tensor has another size");
+  return {values.data(), shape};
+}
+
 inline Doubles to_double(const Floats& values) { return {values.begin(), values.end()}; }
 
 /// Equal bit for bit (NaN equals itself, +0 differs from −0).
@@ -126,7 +150,9 @@ class KernelTest : public ::testing::TestWithParam<InstructionSet> {
 };
 
 inline std::string instruction_set_name(const ::testing::TestParamInfo<InstructionSet>& info) {
-  return info.param == InstructionSet::avx2 ? "avx2" : "avx512";
+  return info.param == InstructionSet::avx2     ? "avx2"
+         : info.param == InstructionSet::avx512 ? "avx512"
+                                                : "avx512_bf16";
 }
 
 /// A double as accumulated by fp32 sums of up to a few hundred terms: rounding grows with √n ·
@@ -135,8 +161,9 @@ inline constexpr double kTolerance = 3e-6;
 
 }  // namespace jforge::test
 
-#define JFORGE_KERNEL_SUITE(name)                                                          \
-  INSTANTIATE_TEST_SUITE_P(                                                                \
-      InstructionSets, name,                                                               \
-      ::testing::Values(::jforge::InstructionSet::avx2, ::jforge::InstructionSet::avx512), \
+#define JFORGE_KERNEL_SUITE(name)                                                         \
+  INSTANTIATE_TEST_SUITE_P(                                                               \
+      InstructionSets, name,                                                              \
+      ::testing::Values(::jforge::InstructionSet::avx2, ::jforge::InstructionSet::avx512, \
+                        ::jforge::InstructionSet::avx512_bf16),                           \
       ::jforge::test::instruction_set_name)

@@ -130,11 +130,7 @@ TEST_P(TrainingProductTest, NaNStaysInItsRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(InstructionSets, TrainingProductTest,
-                         ::testing::Values(InstructionSet::avx2, InstructionSet::avx512),
-                         [](const auto& set) {
-                           return set.param == InstructionSet::avx2 ? "avx2" : "avx512";
-                         });
+JFORGE_KERNEL_SUITE(TrainingProductTest);
 
 }  // namespace
 }  // namespace jforge

@@ -1,0 +1,192 @@
+#pragma once
+
+/// The product of two bfloat16 operands (PairProduct) with the packing of its columns, and the way
+/// of rows from bfloat16 to float32 and back. Compiled once per instruction set; internal linkage
+/// only (see vector_product_internal.h).
+
+#include "model/kernels/cpu/vector_kernels_internal.h"
+#include "model/kernels/cpu/vector_product_internal.h"
+
+namespace {
+
+using jforge::PairProduct;
+
+inline Vec load_lanes(const BFloat16* p, std::int64_t lanes) {
+  return lanes == kLanes ? load(p) : load_first(p, lanes);
+}
+inline void store_lanes(BFloat16* p, Vec a, std::int64_t lanes) {
+  if (lanes == kLanes) {
+    store(p, a);
+  } else {
+    store_first(p, a, lanes);
+  }
+}
+
+/// The pair at p in every lane; `p` need not be aligned.
+inline Vec broadcast_pair(const BFloat16* p) {
+  float pair;
+  __builtin_memcpy(&pair, p, sizeof(pair));
+  return broadcast(pair);
+}
+/// A pair whose second half is 0.
+inline Vec broadcast_last(const BFloat16* p) {
+  const BFloat16 pair[2] = {*p, {}};
+  return broadcast_pair(pair);
+}
+
+/// One step of R rows by P panels.
+template <int R, int P, class Broadcast>
+inline void pairs_step(const BFloat16* a, std::int64_t a_row, const BFloat16* b,
+                       std::int64_t b_panel, Broadcast broadcast_a, Vec (&sums)[R][P]) {
+  Vec weights[P];
+#pragma GCC unroll 8
+  for (int p = 0; p < P; ++p) {
+    weights[p] = load(reinterpret_cast<const float*>(b + p * b_panel));
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Vec x = broadcast_a(a + r * a_row);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      sums[r][p] = fma_pairs(x, weights[p], sums[r][p]);
+    }
+  }
+}
+
+/// Rows [row, row + R) by panels column / 16 … + P, in registers over the whole depth.
+template <int R, int P>
+inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t column) {
+  const std::int64_t left = t.columns - column - (P - 1) * kLanes;
+  const std::int64_t last = left < kLanes ? left : kLanes;
+  const std::int64_t at = row * t.c_row + column;
+  Vec sums[R][P];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::int64_t lanes = p == P - 1 ? last : kLanes;
+      const std::int64_t i = at + r * t.c_row + p * kLanes;
+      sums[r][p] = t.start != nullptr ? load_lanes(t.start + i, lanes)
+                   : t.accumulate     ? load_first(t.c + i, lanes, zero())
+                                      : zero();
+      // The next rows' results are fetched while these are computed: they may lie far away.
+      if (t.rounded == nullptr) {
+        _mm_prefetch(t.c + i + R * t.c_row, _MM_HINT_T0);
+      } else {
+        _mm_prefetch(t.rounded + i + R * t.c_row, _MM_HINT_T0);
+      }
+    }
+  }
+  const BFloat16* a = t.a + row * t.a_row;
+  const BFloat16* b = t.b + column / kLanes * t.b_panel;
+  for (std::int64_t k = 0; k + 1 < t.depth; k += 2) {
+    pairs_step(a, t.a_row, b, t.b_panel, broadcast_pair, sums);
+    a += t.a_depth;
+    b += 2 * kLanes;
+  }
+  if (t.depth % 2 != 0) {
+    pairs_step(a, t.a_row, b, t.b_panel, broadcast_last, sums);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::int64_t lanes = p == P - 1 ? last : kLanes;
+      const std::int64_t i = at + r * t.c_row + p * kLanes;
+      if (t.bias != nullptr) {
+        sums[r][p] = sums[r][p] + load_first(t.bias + column + p * kLanes, lanes, zero());
+      }
+      if (t.rounded != nullptr) {
+        store_lanes(t.rounded + i, sums[r][p], lanes);
+      } else if (lanes == kLanes) {
+        store(t.c + i, sums[r][p]);
+      } else {
+        store_first(t.c + i, sums[r][p], lanes);
+      }
+    }
+  }
+}
+
+/// Columns from `column` on in groups of P panels as long as they last; returns where it stopped.
+/// Panels outside, rows inside: a group stays in the near cache while all rows pass over it.
+template <int P>
+inline std::int64_t pairs_groups(const PairProduct& t, std::int64_t column) {
+  for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
+    std::int64_t row = 0;
+    for (; row + kTileRows <= t.rows; row += kTileRows) {
+      pairs_block<kTileRows, P>(t, row, column);
+    }
+    if (row + 4 <= t.rows) {
+      pairs_block<4, P>(t, row, column);
+      row += 4;
+    }
+    if (row + 2 <= t.rows) {
+      pairs_block<2, P>(t, row, column);
+      row += 2;
+    }
+    if (row < t.rows) {
+      pairs_block<1, P>(t, row, column);
+    }
+  }
+  return column;
+}
+
+void pair_product(const PairProduct& t) {
+  constexpr int kGroup = tile_panels(kTileRows);
+  std::int64_t column = pairs_groups<kGroup>(t, 0);
+  if constexpr (kGroup > 2) {
+    column = pairs_groups<2>(t, column);
+  }
+  if constexpr (kGroup > 1) {
+    pairs_groups<1>(t, column);
+  }
+}
+
+void pair_columns(const BFloat16* source, std::int64_t stride, std::int64_t count,
+                  std::int64_t depth, BFloat16* panels) {
+  const std::int64_t steps = (depth + 1) / 2;
+  for (std::int64_t column = 0; column < count; column += 8) {
+    BFloat16* const panel = panels + column / kLanes * steps * 2 * kLanes + column % kLanes * 2;
+    const BFloat16* const rows = source + column * stride;
+    const std::int64_t width = count - column < 8 ? count - column : 8;
+    std::int64_t step = 0;
+    // A pair is moved like a float.
+    for (; width == 8 && 2 * step + 16 <= depth; step += 8) {
+      __m256 lines[8];
+      for (int i = 0; i < 8; ++i) {
+        lines[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows + i * stride + 2 * step));
+      }
+      transpose_lines(lines, reinterpret_cast<float*>(panel + step * 2 * kLanes), kLanes);
+    }
+    for (; step < steps; ++step) {
+      BFloat16* const to = panel + step * 2 * kLanes;
+      for (std::int64_t i = 0; i < width; ++i) {
+        const BFloat16* const from = rows + i * stride + 2 * step;
+        to[2 * i] = from[0];
+        to[2 * i + 1] = 2 * step + 1 < depth ? from[1] : BFloat16{};
+      }
+    }
+  }
+}
+
+void widen_row(const BFloat16* x, float* y, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    store(y + i, load(x + i));
+  }
+  if (i < count) {
+    store_first(y + i, load_first(x + i, count - i), count - i);
+  }
+}
+
+void round_row(const float* x, BFloat16* y, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    store(y + i, load(x + i));
+  }
+  if (i < count) {
+    store_first(y + i, load_first(x + i, count - i, zero()), count - i);
+  }
+}
+
+}  // namespace
