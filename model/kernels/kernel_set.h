@@ -117,7 +117,7 @@ class KernelSet {
 
   // ---- row-wise, forward and backward
   // ------------------------------------------------------------------------------
-  /// output [T, C] = table [V, C] at tokens.
+  /// output [T, C] = table [V, C] at tokens; a bfloat16 table may be read as float32.
   virtual void embedding(std::span<const TokenId> tokens, ConstTensorView table,
                          TensorView output) = 0;
   /// table_gradient [V, C] += output_gradient [T, C], rows in ascending order.
@@ -143,6 +143,8 @@ class KernelSet {
                                TensorView gate_gradient, TensorView up_gradient) = 0;
   /// y += x, any equal shapes.
   virtual void add(ConstTensorView x, TensorView y) = 0;
+  /// y = x, any equal shapes, each float32 or bfloat16: widened exactly or rounded to nearest even.
+  virtual void convert(ConstTensorView x, TensorView y) = 0;
   /// Moves rows rows[0], rows[1], … of x [M, C] to its front, in place; ascending, no row twice.
   virtual void keep_rows(std::span<const std::int32_t> rows, TensorView x) = 0;
 

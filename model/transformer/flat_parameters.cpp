@@ -31,7 +31,8 @@ ConstTensorView FlatParameters::acquire(std::int32_t group) {
   if (copy_.bytes() == 0) {
     return view;
   }
-  const TensorView copy = group_view(copy_.floats(flat_.shape()), group_of(table_, group));
+  const TensorView copy =
+      group_view(copy_.view(flat_.dtype(), flat_.shape()), group_of(table_, group));
   copy_tensor(view, copy);
   return copy;
 }

@@ -14,8 +14,8 @@
 
 namespace jforge {
 
-/// Lends the groups of `flat`, float32 [flat_size], which must outlive it. Where it lies elsewhere
-/// than `kernels` compute, each loan is a fresh copy there.
+/// Lends the groups of `flat`, [flat_size] of any type the kernels take, which must outlive it.
+/// Where it lies elsewhere than `kernels` compute, each loan is a fresh copy there.
 class FlatParameters final : public ParameterSource {
  public:
   FlatParameters(const ParameterTable& table, ConstTensorView flat, const KernelSet& kernels,

@@ -19,8 +19,8 @@ namespace jforge {
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
-  /// The group as ParameterTable lays it out, [padded_size], where the kernels compute; valid until
-  /// release().
+  /// The group as ParameterTable lays it out, [padded_size] of the compute type, where the kernels
+  /// compute; valid until release().
   [[nodiscard]] virtual ConstTensorView acquire(std::int32_t group) = 0;
   virtual void release(std::int32_t group) = 0;
 };

@@ -13,7 +13,8 @@
 namespace jforge {
 namespace {
 
-/// What backward needs of a layer beside its input and output.
+/// What backward needs of a layer beside its input and output. In the compute type, except inverse
+/// roots, log-sums and the residual stream: those add up and are float32.
 struct LayerActivations {
   TensorView attention_input;  ///< [T, C] after the first norm.
   TensorView inverse_rms_1;    ///< [T]
@@ -32,33 +33,35 @@ struct LayerActivations {
 
 /// Gradients in flight; reused by every layer.
 struct Gradients {
-  TensorView residual;   ///< [T, C]
-  TensorView normed;     ///< [T, C] gradient of a norm's output.
-  TensorView q;          ///< [T, H, D]
-  TensorView k;          ///< [T, Hkv, D]
-  TensorView v;          ///< [T, Hkv, D]
-  TensorView attention;  ///< [T, H, D]
-  TensorView gate;       ///< [T, F]
-  TensorView up;         ///< [T, F]
-  TensorView activated;  ///< [T, F]
+  TensorView residual;          ///< [T, C] float32
+  TensorView rounded_residual;  ///< [T, C] the same as an operand; empty when that is float32.
+  TensorView normed;            ///< [T, C] gradient of a norm's output.
+  TensorView q;                 ///< [T, H, D]
+  TensorView k;                 ///< [T, Hkv, D]
+  TensorView v;                 ///< [T, Hkv, D]
+  TensorView attention;         ///< [T, H, D]
+  TensorView gate;              ///< [T, F]
+  TensorView up;                ///< [T, F]
+  TensorView activated;         ///< [T, F]
 };
 
 /// Hands out consecutive, cache-line aligned tensors of one block; without a block it only counts.
 class Carver {
  public:
-  Carver(float* base, Device device) : base_(base), device_(device) {}
-  TensorView take(Shape shape) {
-    const std::int64_t begin = used_;
-    used_ += (shape.elements() + 15) / 16 * 16;
-    return base_ == nullptr ? TensorView()
-                            : TensorView(base_ + begin, DType::float32, shape, device_);
+  Carver(std::byte* base, Device device) : base_(base), device_(device) {}
+  TensorView take(DType dtype, Shape shape) {
+    constexpr std::size_t kLine = 64;
+    const std::size_t begin = used_;
+    const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * dtype_bytes(dtype);
+    used_ += (bytes + kLine - 1) / kLine * kLine;
+    return base_ == nullptr ? TensorView() : TensorView(base_ + begin, dtype, shape, device_);
   }
-  [[nodiscard]] std::int64_t used() const noexcept { return used_; }
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
 
  private:
-  float* base_;
+  std::byte* base_;
   Device device_;
-  std::int64_t used_ = 0;
+  std::size_t used_ = 0;
 };
 
 TensorView matrix(const TensorView& heads) {
@@ -89,7 +92,8 @@ class OpenGradient {
 /// The activations of a packed batch in one block.
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
-      : residual(static_cast<std::size_t>(config.num_layers) + 1),
+      : compute(options.compute),
+        residual(static_cast<std::size_t>(config.num_layers) + 1),
         activations(
             options.activation_checkpointing ? 1 : static_cast<std::size_t>(config.num_layers)) {}
 
@@ -97,9 +101,10 @@ struct Activations {
   [[nodiscard]] std::size_t bytes(const TransformerConfig& config, std::int64_t num_rows) {
     Carver counter(nullptr, Device::cpu);
     carve(config, counter, num_rows);
-    return static_cast<std::size_t>(counter.used()) * sizeof(float);
+    return counter.used();
   }
 
+  DType compute;
   std::vector<TensorView>
       residual;  ///< [L + 1] of [T, C]: every layer's input, then the last output.
   std::vector<LayerActivations> activations;
@@ -126,6 +131,7 @@ struct TrainingTransformer::State : Activations {
   LayerActivations& layer_activations(std::size_t layer) {
     return activations[options.activation_checkpointing ? 0 : layer];
   }
+  [[nodiscard]] TensorView rounded_residual_gradient();
   void forward_attention(const PackedBatch& batch, const BorrowedGroup& borrowed,
                          std::size_t layer);
   void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
@@ -152,35 +158,38 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
   const Shape query{num_rows, config.num_heads, config.head_size()};
   const Shape key_value{num_rows, config.num_kv_heads, config.head_size()};
   const Shape wide{num_rows, feed_forward};
+  const auto take = [&](Shape shape) { return carver.take(compute, shape); };
+  const auto take_sums = [&](Shape shape) { return carver.take(DType::float32, shape); };
   for (TensorView& view : residual) {
-    view = carver.take(stream);
+    view = take_sums(stream);
   }
   for (LayerActivations& layer : activations) {
-    layer = {.attention_input = carver.take(stream),
-             .inverse_rms_1 = carver.take({num_rows}),
-             .q = carver.take(query),
-             .k = carver.take(key_value),
-             .v = carver.take(key_value),
-             .attention = carver.take(query),
-             .log_sum_exp = carver.take({num_rows, config.num_heads}),
-             .middle = carver.take(stream),
-             .mlp_input = carver.take(stream),
-             .inverse_rms_2 = carver.take({num_rows}),
-             .gate = carver.take(wide),
-             .up = carver.take(wide),
-             .activated = carver.take(wide)};
+    layer = {.attention_input = take(stream),
+             .inverse_rms_1 = take_sums({num_rows}),
+             .q = take(query),
+             .k = take(key_value),
+             .v = take(key_value),
+             .attention = take(query),
+             .log_sum_exp = take_sums({num_rows, config.num_heads}),
+             .middle = take_sums(stream),
+             .mlp_input = take(stream),
+             .inverse_rms_2 = take_sums({num_rows}),
+             .gate = take(wide),
+             .up = take(wide),
+             .activated = take(wide)};
   }
-  final_inverse_rms = carver.take({num_rows});
-  hidden = carver.take(stream);
-  gradient = {.residual = carver.take(stream),
-              .normed = carver.take(stream),
-              .q = carver.take(query),
-              .k = carver.take(key_value),
-              .v = carver.take(key_value),
-              .attention = carver.take(query),
-              .gate = carver.take(wide),
-              .up = carver.take(wide),
-              .activated = carver.take(wide)};
+  final_inverse_rms = take_sums({num_rows});
+  hidden = take(stream);
+  gradient = {.residual = take_sums(stream),
+              .rounded_residual = compute == DType::float32 ? TensorView() : take(stream),
+              .normed = take(stream),
+              .q = take(query),
+              .k = take(key_value),
+              .v = take(key_value),
+              .attention = take(query),
+              .gate = take(wide),
+              .up = take(wide),
+              .activated = take(wide)};
 }
 
 void TrainingTransformer::State::reserve(std::int64_t num_rows) {
@@ -190,7 +199,7 @@ void TrainingTransformer::State::reserve(std::int64_t num_rows) {
     buffer = Buffer(needed, account, kernels.device());
   }
   if (num_rows > 0) {
-    Carver carver(reinterpret_cast<float*>(buffer.data()), kernels.device());
+    Carver carver(buffer.data(), kernels.device());
     carve(config, carver, num_rows);
   }
   rows = num_rows;
@@ -242,13 +251,23 @@ void TrainingTransformer::State::forward_mlp(const BorrowedGroup& borrowed, std:
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
+/// The residual stream's gradient as it is now, as an operand of products.
+TensorView TrainingTransformer::State::rounded_residual_gradient() {
+  if (compute == DType::float32) {
+    return gradient.residual;
+  }
+  kernels.convert(gradient.residual, gradient.rounded_residual);
+  return gradient.rounded_residual;
+}
+
 void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
                                               const OpenGradient& gradients, std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  kernels.linear_backward_weight(gradient.residual, kept.activated, gradients(weights.down_weight),
+  const TensorView residual_gradient = rounded_residual_gradient();
+  kernels.linear_backward_weight(residual_gradient, kept.activated, gradients(weights.down_weight),
                                  {});
-  kernels.linear_backward_input(gradient.residual, borrowed(weights.down_weight),
+  kernels.linear_backward_input(residual_gradient, borrowed(weights.down_weight),
                                 gradient.activated, false);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
   kernels.linear_backward_weight(gradient.gate, kept.mlp_input, gradients(weights.gate_weight), {});
@@ -267,9 +286,10 @@ void TrainingTransformer::State::backward_attention(const PackedBatch& batch,
                                                     std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  kernels.linear_backward_weight(gradient.residual, matrix(kept.attention),
+  const TensorView residual_gradient = rounded_residual_gradient();
+  kernels.linear_backward_weight(residual_gradient, matrix(kept.attention),
                                  gradients(weights.o_weight), {});
-  kernels.linear_backward_input(gradient.residual, borrowed(weights.o_weight),
+  kernels.linear_backward_input(residual_gradient, borrowed(weights.o_weight),
                                 matrix(gradient.attention), false);
   kernels.packed_attention_backward(gradient.attention, kept.q, kept.k, kept.v, kept.attention,
                                     kept.log_sum_exp, batch.layout, gradient.q, gradient.k,
@@ -293,7 +313,10 @@ void TrainingTransformer::State::backward_attention(const PackedBatch& batch,
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
                                          const ParameterTable& table, KernelSet& kernels,
                                          MemoryAccount& account, Options options)
-    : state_(std::make_unique<State>(config, table, kernels, account, options)) {}
+    : state_(std::make_unique<State>(config, table, kernels, account, options)) {
+  expect(options.compute == DType::float32 || options.compute == DType::bfloat16,
+         "training computes in float32 or bfloat16");
+}
 
 TrainingTransformer::~TrainingTransformer() = default;
 

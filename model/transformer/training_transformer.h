@@ -24,13 +24,16 @@ class TrainingTransformer {
   struct Options {
     bool activation_checkpointing =
         false;  ///< Keep only layer inputs; recompute the rest in backward.
+    /// Of weights on loan, activations and their gradients: float32 or bfloat16. With bfloat16 the
+    /// residual stream, its gradient and the gradients of parameters stay float32.
+    DType compute = DType::float32;
   };
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
                       KernelSet& kernels, MemoryAccount& account, Options options);
   ~TrainingTransformer();
 
-  /// Forward over `batch`. Returns hidden states after the final norm, [T, C], valid until the next
-  /// call.
+  /// Forward over `batch`; what is lent must be of the compute type. Returns hidden states after
+  /// the final norm, [T, C] of the compute type, valid until the next call.
   ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters);
 
   /// Loss and backward of the batch and the parameters given to the last forward(), also several

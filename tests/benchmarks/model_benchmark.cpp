@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "model/decoding/batch_decoder.h"
+#include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/training_transformer.h"
@@ -42,13 +44,14 @@ struct BenchmarkOptions {
   std::string shape = "qwen2.5-0.5b";
   TransformerConfig model;  ///< Of a named shape, with what the flags override.
   std::string only = "both";
-  std::int64_t rows = 2048;   ///< Packed rows of the training batch, at most.
-  std::int64_t steps = 3;     ///< Measured training steps, after one for warming up.
-  std::int64_t tokens = 64;   ///< Measured tokens of decoding …
-  std::int64_t warmup = 8;    ///< … after so many.
-  std::int64_t prompt = 64;   ///< Prompt tokens before decoding.
-  int repetitions = 10;       ///< Runs of each peak; the best counts.
-  int read_megabytes = 1024;  ///< Array of the bandwidth measurement.
+  std::string compute = "float32";  ///< Of training.
+  std::int64_t rows = 2048;         ///< Packed rows of the training batch, at most.
+  std::int64_t steps = 3;           ///< Measured training steps, after one for warming up.
+  std::int64_t tokens = 64;         ///< Measured tokens of decoding …
+  std::int64_t warmup = 8;          ///< … after so many.
+  std::int64_t prompt = 64;         ///< Prompt tokens before decoding.
+  int repetitions = 10;             ///< Runs of each peak; the best counts.
+  int read_megabytes = 1024;        ///< Array of the bandwidth measurement.
 };
 
 struct DecodingFigures {
@@ -58,13 +61,15 @@ struct DecodingFigures {
   std::int64_t tokens = 0;
 };
 
+/// Of training in one type.
 struct TrainingFigures {
+  DType compute = DType::float32;
   std::int64_t rows = 0;
   std::int64_t steps = 0;
   double flops = 0;  ///< Of one step.
-  double step_seconds = 0, fastest_seconds = 0;
+  double step_seconds = 0, fastest_seconds = std::numeric_limits<double>::max();
   double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;  ///< Per step.
-  AllocationCount packing, compute, optimizer;                              ///< Of all steps.
+  AllocationCount packing, compute_allocations, optimizer;                  ///< Of all steps.
 };
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -257,52 +262,97 @@ std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocab
   return samples;
 }
 
-TrainingFigures measure_training(const BenchmarkOptions& options, const ParameterTable& table,
-                                 TensorView weights, KernelSet& kernels, const Communicator& comm) {
+/// One type's transformer with what it reads and what it costs.
+struct MeasuredTraining {
+  TrainingTransformer transformer;
+  FlatParameters parameters;
+  TensorView rounded;  ///< The weights as bfloat16, rounded anew after each step; or empty.
+  TrainingFigures figures;
+};
+
+/// Packs, computes and updates once.
+void training_step(const BenchmarkOptions& options, std::span<const PackedSample> samples,
+                   bool counts, ConstTensorView weights, KernelSet& kernels, PackedBatch& batch,
+                   ShardedAdamW& optimizer, MeasuredTraining& measured) {
+  ParameterStore& store = optimizer.store();
+  TrainingFigures& figures = measured.figures;
+  const AllocationCount allocated_0 = allocation_count();
+  const auto time_0 = Clock::now();
+  store.begin_step({.watch_replicas = optimizer.watches_replicas()});
+  batch.clear();
+  append_samples(batch, samples, {}, 1.0F / static_cast<float>(samples.size()));
+  const AllocationCount allocated_1 = allocation_count();
+  (void)measured.transformer.forward(batch, measured.parameters);
+  const auto time_1 = Clock::now();
+  (void)measured.transformer.loss_and_backward(batch, measured.parameters, 1, 1, store);
+  const AllocationCount allocated_2 = allocation_count();
+  const auto time_2 = Clock::now();
+  (void)optimizer.step(1e-6);
+  store.wait_for_weights();
+  if (!measured.rounded.empty()) {
+    kernels.convert(weights, measured.rounded);
+  }
+  const auto time_3 = Clock::now();
+  const AllocationCount allocated_3 = allocation_count();
+  if (!counts) {  // grows its memory
+    figures.rows = batch.layout.num_rows;
+    figures.flops = training_flops(options.model, batch);
+    return;
+  }
+  const auto add = [](AllocationCount& sum, AllocationCount more) {
+    sum.calls += more.calls;
+    sum.bytes += more.bytes;
+  };
+  add(figures.packing, allocated_1 - allocated_0);
+  add(figures.compute_allocations, allocated_2 - allocated_1);
+  add(figures.optimizer, allocated_3 - allocated_2);
+  const double seconds = seconds_between(time_0, time_3);
+  const auto steps = static_cast<double>(options.steps);
+  figures.fastest_seconds = std::min(figures.fastest_seconds, seconds);
+  figures.step_seconds += seconds / steps;
+  figures.forward_seconds += seconds_between(time_0, time_1) / steps;
+  figures.backward_seconds += seconds_between(time_1, time_2) / steps;
+  figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
+}
+
+/// Steps of each type turn by turn, so that other load on the machine slows all.
+std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
+                                              const ParameterTable& table, TensorView weights,
+                                              KernelSet& kernels, const Communicator& comm) {
   MemoryAccount account("training");
-  TrainingTransformer transformer(options.model, table, kernels, account, {});
   const auto collectives = make_host_collectives(comm);
   ParameterStore store(table, {}, kernels, *collectives, account, weights);
   ShardedAdamW optimizer(table, kernels, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
-  const float share = 1.0F / static_cast<float>(samples.size());
   PackedBatch batch;
-  TrainingFigures figures;
-  figures.steps = options.steps;
-  for (std::int64_t step = 0; step <= options.steps; ++step) {
-    const AllocationCount allocated_0 = allocation_count();
-    const auto time_0 = Clock::now();
-    batch.clear();
-    append_samples(batch, samples, {}, share);
-    const AllocationCount allocated_1 = allocation_count();
-    store.begin_step({.watch_replicas = optimizer.watches_replicas()});
-    (void)transformer.forward(batch, store);
-    const auto time_1 = Clock::now();
-    (void)transformer.loss_and_backward(batch, store, 1, 1, store);
-    const AllocationCount allocated_2 = allocation_count();
-    const auto time_2 = Clock::now();
-    (void)optimizer.step(1e-6);
-    const auto time_3 = Clock::now();
-    const AllocationCount allocated_3 = allocation_count();
-    if (step == 0) {
-      figures.rows = batch.layout.num_rows;
-      figures.flops = training_flops(options.model, batch);
-      continue;  // grows its memory
+  Buffer rounded;
+  std::vector<std::unique_ptr<MeasuredTraining>> types;
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    if (options.compute != "both" && options.compute != dtype_name(compute)) {
+      continue;
     }
-    const auto add = [](AllocationCount& sum, AllocationCount more) {
-      sum.calls += more.calls;
-      sum.bytes += more.bytes;
-    };
-    add(figures.packing, allocated_1 - allocated_0);
-    add(figures.compute, allocated_2 - allocated_1);
-    add(figures.optimizer, allocated_3 - allocated_2);
-    const double seconds = seconds_between(time_0, time_3);
-    const auto steps = static_cast<double>(options.steps);
-    figures.fastest_seconds = step == 1 ? seconds : std::min(figures.fastest_seconds, seconds);
-    figures.step_seconds += seconds / steps;
-    figures.forward_seconds += seconds_between(time_0, time_1) / steps;
-    figures.backward_seconds += seconds_between(time_1, time_2) / steps;
-    figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
+    TensorView lent = weights;
+    if (compute == DType::bfloat16) {
+      rounded = Buffer(static_cast<std::size_t>(table.flat_size()) * dtype_bytes(compute), account);
+      lent = rounded.view(compute, weights.shape());
+      kernels.convert(weights, lent);
+    }
+    types.push_back(std::unique_ptr<MeasuredTraining>(new MeasuredTraining{
+        .transformer{options.model, table, kernels, account, {.compute = compute}},
+        .parameters{table, lent, kernels, account},
+        .rounded = compute == DType::bfloat16 ? lent : TensorView(),
+        .figures = {}}));
+    types.back()->figures.compute = compute;
+    types.back()->figures.steps = options.steps;
+  }
+  for (std::int64_t step = 0; step <= options.steps; ++step) {
+    for (const auto& type : types) {
+      training_step(options, samples, step > 0, weights, kernels, batch, optimizer, *type);
+    }
+  }
+  std::vector<TrainingFigures> figures;
+  for (const auto& type : types) {
+    figures.push_back(type->figures);
   }
   return figures;
 }
@@ -395,7 +445,7 @@ void print_storage(const std::vector<StorageFigures>& figures, double float32_by
 
 void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
   const auto speed = [&](double seconds) { return figures.flops / seconds; };
-  row(fmt::format("training step of {} rows", figures.rows),
+  row(fmt::format("training step of {} rows, {}", figures.rows, dtype_name(figures.compute)),
       fmt::format("{:.3f} s ({:.3f} TFLOP)", figures.step_seconds, figures.flops / 1e12));
   row("training step, rows/s",
       fmt::format("{:.1f}", static_cast<double>(figures.rows) / figures.step_seconds));
@@ -412,7 +462,7 @@ void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
   part("training step: optimizer, with its checks", figures.optimizer_seconds);
   row("heap allocations per step: packing the batch", per_unit(figures.packing, figures.steps));
   row("heap allocations per step: forward, loss, backward",
-      per_unit(figures.compute, figures.steps));
+      per_unit(figures.compute_allocations, figures.steps));
   row("heap allocations per step: optimizer", per_unit(figures.optimizer, figures.steps));
 }
 
@@ -428,10 +478,10 @@ BenchmarkOptions parse(int argc, char** argv) {
   app.add_option("--vocabulary", given.vocabulary_size, "instead of the shape's");
   app.option_defaults()->always_capture_default();
   app.add_option("--shape", options.shape, "qwen2.5-0.5b | quickstart");
-  app.add_option("--only", options.only,
-                 "both | decoding | training | storage (decoding, float32 and "
-                 "bfloat16 weights turn by turn)")
-      ->check(CLI::IsMember({"both", "decoding", "training", "storage"}));
+  app.add_option("--only", options.only, "both | decoding | training")
+      ->check(CLI::IsMember({"both", "decoding", "training"}));
+  app.add_option("--compute", options.compute, "of training: float32 | bfloat16 | both, in turns")
+      ->check(CLI::IsMember({"float32", "bfloat16", "both"}));
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "measured tokens")->check(CLI::PositiveNumber);
@@ -482,11 +532,8 @@ void run(const BenchmarkOptions& options, const std::string& command,
   initialise_weights(table, weights, 1, options.model.num_layers);
   const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   std::optional<DecodingFigures> decoding;
-  std::optional<TrainingFigures> training;
-  std::vector<StorageFigures> storage;
-  if (options.only == "storage") {
-    storage = measure_storage(options, table, weights, *kernels);
-  } else if (options.only != "training") {
+  std::vector<TrainingFigures> training;
+  if (options.only != "training") {
     decoding = measure_decoding(options, table, weights, *kernels);
   }
   if (communicator != nullptr) {
@@ -501,9 +548,18 @@ void run(const BenchmarkOptions& options, const std::string& command,
   if (decoding) {
     print_decoding(*decoding, peaks);
   }
-  print_storage(storage, streamed_bytes(options.model, table), peaks);
-  if (training) {
-    print_training(*training, peaks);
+  for (const TrainingFigures& figures : training) {
+    print_training(figures, peaks);
+  }
+  if (training.size() == 2) {
+    const TrainingFigures& slow = training.front();
+    const TrainingFigures& fast = training.back();
+    row("bfloat16 against float32, mean and fastest step",
+        fmt::format("{:.2f}, {:.2f} times", slow.step_seconds / fast.step_seconds,
+                    slow.fastest_seconds / fast.fastest_seconds));
+    row("the same without the optimizer",
+        fmt::format("{:.2f} times", (slow.step_seconds - slow.optimizer_seconds) /
+                                        (fast.step_seconds - fast.optimizer_seconds)));
   }
 }
 

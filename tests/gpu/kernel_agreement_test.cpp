@@ -16,6 +16,27 @@ namespace {
 
 using namespace jforge::test;
 
+// ---- types
+
+TEST_F(KernelAgreement, ConvertCopiesFloat32) {
+  expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
+    const TensorView y = t.blank({300, 70});
+    t.kernels.convert(t(random_floats(300 * 70, 2), {300, 70}), y);
+    return {y};
+  });
+}
+
+TEST_F(KernelAgreement, DeviceRefusesBfloat16) {
+  const Buffer shorts(24 * 24 * 2, account_, tested_->device());
+  const Buffer floats(24 * 24 * 4, account_, tested_->device());
+  const TensorView x = shorts.view(DType::bfloat16, {24, 24});
+  const TensorView y = floats.floats({24, 24});
+  EXPECT_THROW(tested_->convert(y, x), InternalError);
+  EXPECT_THROW(tested_->linear(x, x, {}, x), InternalError);
+  EXPECT_THROW(tested_->linear_backward_weight(x, x, y, {}), InternalError);
+  EXPECT_THROW(tested_->swiglu(x, x, x), InternalError);
+}
+
 // ---- row-wise
 
 TEST_F(KernelAgreement, Embedding) {

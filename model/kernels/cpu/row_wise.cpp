@@ -65,13 +65,15 @@ void CpuKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView ta
   expect_shape(output, Shape{rows, columns}, "embedding output");
   expect_tokens(tokens, table.dim(0));
   expect_floating(table, "embedding table");
-  expect(output.dtype() == table.dtype(), "embedding: table and output differ in type");
-  const std::size_t row_bytes = static_cast<std::size_t>(columns) * dtype_bytes(table.dtype());
-  const auto* source = static_cast<const std::byte*>(table.raw());
-  auto* target = static_cast<std::byte*>(output.raw());
-  for (std::size_t t = 0; t < tokens.size(); ++t) {
-    std::memcpy(target + t * row_bytes, source + static_cast<std::size_t>(tokens[t]) * row_bytes,
-                row_bytes);
+  expect(output.dtype() == table.dtype() || output.dtype() == DType::float32,
+         "embedding: the output must have the table's type or float32");
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const std::int64_t from = tokens[static_cast<std::size_t>(t)] * columns;
+    if (output.dtype() == DType::bfloat16) {
+      std::copy_n(table.data<BFloat16>() + from, columns, output.data<BFloat16>() + t * columns);
+    } else {
+      copy_floats(vector_, table, from, columns, output.data<float>() + t * columns);
+    }
   }
 }
 
@@ -265,6 +267,20 @@ void CpuKernelSet::add(ConstTensorView x, TensorView y) {
     float* const sum = floats_of(vector_, y, begin, count, scratch[1]);
     vector_.add(floats_of(vector_, x, begin, count, scratch[0]), sum, count);
     round_floats(vector_, sum, y, begin, count);
+  });
+}
+
+void CpuKernelSet::convert(ConstTensorView x, TensorView y) {
+  expect_shape(y, x.shape(), "convert y");
+  expect_floating(x, "convert x");
+  expect_floating(y, "convert y");
+  for_runs(x.elements(), [&](std::int64_t begin, std::int64_t count) {
+    Run scratch;
+    if (y.dtype() == DType::float32) {
+      copy_floats(vector_, x, begin, count, y.data<float>() + begin);
+    } else {
+      round_floats(vector_, floats_of(vector_, x, begin, count, scratch), y, begin, count);
+    }
   });
 }
 

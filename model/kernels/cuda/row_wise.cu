@@ -173,6 +173,12 @@ struct SwigluBackward {
   }
 };
 
+struct Copy {
+  const float* x;
+  float* y;
+  JFORGE_DEVICE void operator()(std::int64_t i) const { y[i] = x[i]; }
+};
+
 struct Add {
   const float* x;
   float* y;
@@ -338,6 +344,11 @@ void CudaKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView 
 void CudaKernelSet::add(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "add y");
   launch_elements(queue_, x.elements(), Add{floats(x), floats(y)}, "add");
+}
+
+void CudaKernelSet::convert(ConstTensorView x, TensorView y) {
+  expect_shape(y, x.shape(), "convert y");
+  launch_elements(queue_, x.elements(), Copy{floats(x), floats(y)}, "convert");
 }
 
 void CudaKernelSet::keep_rows(std::span<const std::int32_t> rows, TensorView x) {

@@ -203,11 +203,24 @@ TEST_P(Bfloat16, RoundingIsThatOfTheElementType) {
     values.push_back(value);
   }
   values.push_back(std::bit_cast<float>(0x7F800001U));  // Rounding its bits would give infinity.
-  const auto count = static_cast<std::int64_t>(values.size());
-  BFloat16s sums(values.size());
-  kernels_->add(view(values, {count}), view(sums, {count}));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    EXPECT_EQ(sums[i], to_bfloat16(values[i] + 0.0F)) << values[i];
+  while (values.size() < 70001) {  // Several runs and threads, and a cut vector.
+    values.push_back(values[values.size() - 1000] * 1.5F);
+  }
+  const Shape shape{static_cast<std::int64_t>(values.size())};
+  for (const int threads : {1, 3}) {
+    const ThreadCount scope(threads);
+    BFloat16s shorts(values.size());
+    kernels_->convert(view(values, shape), view(shorts, shape));
+    EXPECT_TRUE(same(shorts, rounded(values)));
+    Floats longs(values.size());
+    kernels_->convert(view(shorts, shape), view(longs, shape));
+    EXPECT_TRUE(same_bits(longs, widened(shorts)));
+    Floats copied(values.size());
+    kernels_->convert(view(values, shape), view(copied, shape));
+    EXPECT_TRUE(same_bits(copied, values));
+    BFloat16s copied_shorts(values.size());
+    kernels_->convert(view(shorts, shape), view(copied_shorts, shape));
+    EXPECT_TRUE(same(copied_shorts, shorts));
   }
 }
 
@@ -332,6 +345,9 @@ TEST_P(Bfloat16, EmbeddingAndItsGradient) {
     EXPECT_TRUE(std::equal(table.begin() + tokens[t] * 37, table.begin() + tokens[t] * 37 + 37,
                            output.begin() + static_cast<std::ptrdiff_t>(t) * 37));
   }
+  Floats long_output(dy.size());
+  kernels_->embedding(tokens, view(table, table_shape), view(long_output, output_shape));
+  EXPECT_TRUE(same_bits(long_output, widened(output)));
   Floats gradient(table.size(), 1.0F);
   Floats expected(table.size(), 1.0F);
   const Floats long_dy = widened(dy);
@@ -462,7 +478,8 @@ TEST_P(Bfloat16, TypesThatDoNotFitAreRefused) {
   EXPECT_THROW(kernels_->add(ConstTensorView(integers.data(), shape), view(a, shape)),
                InternalError);
   const std::vector<TokenId> tokens = {0, 1, 2, 3};
-  EXPECT_THROW(kernels_->embedding(tokens, view(a, shape), view(c, shape)), InternalError);
+  EXPECT_THROW(kernels_->embedding(tokens, view(c, shape), view(a, shape)), InternalError);
+  EXPECT_THROW(kernels_->convert(view(a, shape), view(c, Shape{16})), InternalError);
   EXPECT_THROW(kernels_->embedding_backward(tokens, view(a, shape), view(b, shape)), InternalError);
   EXPECT_THROW(kernels_->vocabulary_loss(view(a, shape), view(c, shape), {}, 1, 1, view(b, shape),
                                          view(c, shape)),
