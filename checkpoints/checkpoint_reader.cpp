@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "checkpoints/checkpoint_shard.h"
+#include "checkpoints/read_and_broadcast_internal.h"
 #include "checkpoints/shard_slices.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -115,12 +115,6 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-void read_all(const Checkpoint& checkpoint, const std::vector<ShardRead>& reads) {
-  for (std::size_t shard = 0; shard < checkpoint.manifest.shards.size(); ++shard) {
-    read_shard(checkpoint.directory, checkpoint.manifest, shard, reads);
-  }
-}
-
 }  // namespace
 
 CheckpointSearch find_newest_checkpoint(const std::filesystem::path& root) {
@@ -189,49 +183,113 @@ void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& tab
   }
 }
 
+SliceReader::SliceReader(const Checkpoint& checkpoint, const ParameterTable& table)
+    : checkpoint_(checkpoint) {
+  expect_same_tensors(checkpoint, table);
+  const std::vector<CheckpointShard>& shards = checkpoint.manifest.shards;
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    for (std::size_t i = 0; i < shards[s].slices.size(); ++i) {
+      const CheckpointSlice& slice = shards[s].slices[i];
+      const std::int64_t offset = table.entries()[slice.tensor].offset;
+      places_.push_back({offset + slice.begin, offset + slice.end, s, i});
+    }
+  }
+  std::sort(places_.begin(), places_.end(),
+            [](const Place& a, const Place& b) { return a.begin < b.begin; });
+}
+
+SliceReader::~SliceReader() = default;
+
+ShardFile& SliceReader::open(std::size_t shard) {
+  // As many as a rank of a smaller world meets in each group, and few beside a process's limit.
+  constexpr std::size_t kOpenFiles = 64;
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const auto& entry) { return entry.first == shard; });
+  if (found != open_.end()) {
+    open_.splice(open_.begin(), open_, found);
+    return open_.front().second;
+  }
+  if (open_.size() == kOpenFiles) {
+    open_.pop_back();
+  }
+  open_.emplace_front(shard, ShardFile(checkpoint_.directory, checkpoint_.manifest, shard));
+  ++files_opened_;
+  return open_.front().second;
+}
+
+void SliceReader::read(ShardVector vector, std::span<const ParameterTable::Range> ranges,
+                       std::span<float> target) {
+  if (vector != ShardVector::parameter && !checkpoint_.manifest.has_moments) {
+    throw DataError(fmt::format("checkpoint {} holds weights only, no optimizer state",
+                                checkpoint_.directory.string()));
+  }
+  for (const ParameterTable::Range& range : ranges) {
+    const auto size = static_cast<std::size_t>(range.end - range.begin);
+    expect(range.begin <= range.end && size <= target.size(),
+           "ranges of a checkpoint that do not fit their target");
+    const std::span<float> values = target.first(size);
+    target = target.subspan(size);
+    std::int64_t done = range.begin;
+    const auto pad_until = [&](std::int64_t end) {
+      std::fill_n(values.begin() + (done - range.begin), end - done, 0.0F);
+      done = end;
+    };
+    auto place = std::upper_bound(places_.begin(), places_.end(), range.begin,
+                                  [](std::int64_t at, const Place& p) { return at < p.end; });
+    for (; place != places_.end() && place->begin < range.end; ++place) {
+      pad_until(std::max(done, place->begin));
+      const std::int64_t end = std::min(place->end, range.end);
+      open(place->shard)
+          .read(place->slice, vector, done - place->begin,
+                values.subspan(static_cast<std::size_t>(done - range.begin),
+                               static_cast<std::size_t>(end - done)));
+      elements_read_ += end - done;
+      done = end;
+    }
+    pad_until(range.end);
+  }
+  expect(target.empty(), "ranges of a checkpoint that do not fill their target");
+}
+
+void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
+                 std::span<const ParameterTable::Range> ranges, std::span<float> target) {
+  SliceReader(checkpoint, table).read(vector, ranges, target);
+}
+
 void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
                         std::span<float> weights, std::span<float> first_moment,
                         std::span<float> second_moment) {
-  expect_same_tensors(checkpoint, table);
-  const auto size = static_cast<std::size_t>(shard_vector_size(table));
-  const bool moments = !first_moment.empty() || !second_moment.empty();
-  expect(weights.size() == size, "shard vector of weights has a wrong size");
-  expect(!moments || (first_moment.size() == size && second_moment.size() == size),
-         "shard vector of moments has a wrong size");
-  if (moments && !checkpoint.manifest.has_moments) {
-    throw DataError(fmt::format("checkpoint {} holds weights only, no optimizer state",
-                                checkpoint.directory.string()));
+  SliceReader reader(checkpoint, table);
+  std::vector<ParameterTable::Range> ranges;
+  for (const ShardGroup& group : shard_groups(table, shard)) {
+    ranges.push_back({group.flat_begin, group.flat_begin + group.size});
   }
-  std::vector<ShardRead> reads;
-  const auto want = [&](ShardVector vector, std::span<float> target) {
-    std::fill(target.begin(), target.end(), 0.0F);
-    for (const ShardSlice& slice : shard_slices(table, shard)) {
-      reads.push_back({slice.entry, slice.tensor_begin, vector,
-                       target.subspan(static_cast<std::size_t>(slice.shard_begin),
-                                      static_cast<std::size_t>(slice.size()))});
-    }
-  };
-  want(ShardVector::parameter, weights);
-  if (moments) {
-    want(ShardVector::first_moment, first_moment);
-    want(ShardVector::second_moment, second_moment);
+  reader.read(ShardVector::parameter, ranges, weights);
+  if (!first_moment.empty() || !second_moment.empty()) {
+    reader.read(ShardVector::first_moment, ranges, first_moment);
+    reader.read(ShardVector::second_moment, ranges, second_moment);
   }
-  read_all(checkpoint, reads);
 }
 
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat) {
-  expect_same_tensors(checkpoint, table);
   expect_shape(flat, {table.flat_size()}, "weights");
-  const std::span<float> values = flat.span<float>();
-  std::fill(values.begin(), values.end(), 0.0F);
-  std::vector<ShardRead> reads;
-  for (std::size_t i = 0; i < table.entries().size(); ++i) {
-    const ParameterEntry& entry = table.entries()[i];
-    reads.push_back({i, 0, ShardVector::parameter,
-                     values.subspan(static_cast<std::size_t>(entry.offset),
-                                    static_cast<std::size_t>(entry.shape.elements()))});
-  }
-  read_all(checkpoint, reads);
+  const ParameterTable::Range all{0, table.flat_size()};
+  read_slices(checkpoint, table, ShardVector::parameter, {&all, 1}, flat.span<float>());
+}
+
+void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
+                  const ParameterTable& table, TensorView flat) {
+  std::optional<SliceReader> reader;
+  together(comm, [&] {
+    expect_shape(flat, {table.flat_size()}, "weights");
+    if (comm.rank() == 0) {
+      reader.emplace(checkpoint, table);
+    }
+  });
+  read_and_broadcast(comm, table, flat, [&](const ParameterGroup& group, std::span<float> target) {
+    const ParameterTable::Range range{group.offset, group.offset + group.padded_size};
+    reader->read(ShardVector::parameter, {&range, 1}, target);
+  });
 }
 
 }  // namespace jforge

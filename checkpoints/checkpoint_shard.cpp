@@ -41,50 +41,65 @@ void expect_owner(const Hdf5Reader& file, const CheckpointManifest& manifest,
   }
 }
 
-/// Where the parts of a shard file lie. Version 1 has a checksummed dataset for each slice and
-/// vector, read through HDF5; version 2 one run of bytes for each vector, read without it.
-class ShardSource {
- public:
-  ShardSource(const std::filesystem::path& path, const CheckpointManifest& manifest,
-              const CheckpointShard& shard)
-      : manifest_(manifest), shard_(shard), file_(path, SealCheck::none) {
-    expect_owner(file_, manifest, shard);
+}  // namespace
+
+/// Version 1 has a checksummed dataset for each slice and vector, read through HDF5; version 2 one
+/// run of bytes for each vector, read without it.
+struct ShardFile::State {
+  State(const std::filesystem::path& path, const CheckpointManifest& checkpoint,
+        const CheckpointShard& entry)
+      : manifest(checkpoint), shard(entry), file(path, SealCheck::none) {
+    expect_owner(file, manifest, shard);
+    std::int64_t begin = 0;
+    for (const CheckpointSlice& slice : shard.slices) {
+      slice_begin.push_back(begin);
+      begin += slice.end - slice.begin;
+    }
     if (manifest.version > 1) {
-      bytes_.emplace(path);
-    }
-  }
-
-  /// Elements [begin, begin + target.size()) of slice `number`, counted from the slice's first.
-  void read(std::size_t number, ShardVector vector, std::int64_t begin, std::span<float> target) {
-    const CheckpointSlice& slice = shard_.slices[number];
-    const char* name = kVectorNames[static_cast<std::size_t>(vector)];
-    if (bytes_) {
-      std::optional<std::uint64_t>& start = starts_[static_cast<std::size_t>(vector)];
-      if (!start) {
-        start = file_.locate<float>(name, count_elements(shard_.slices));
+      bytes.emplace(path);
+      for (std::size_t v = 0; v < (manifest.has_moments ? kVectorNames.size() : 1); ++v) {
+        vector_begin.push_back(begin == 0 ? 0 : file.locate<float>(kVectorNames[v], begin));
       }
-      const std::int64_t before = count_elements(std::span(shard_.slices).first(number));
-      bytes_->read(*start + static_cast<std::uint64_t>(before + begin) * sizeof(float),
-                   std::as_writable_bytes(target));
-      return;
     }
-    const std::string dataset = manifest_.tensors[slice.tensor].name + ":" + name;
-    if (file_.size(dataset) != slice.end - slice.begin) {
-      throw DataError(fmt::format("{}: {} has another size than the manifest says",
-                                  file_.path().string(), dataset));
-    }
-    file_.read_slice<float>(dataset, begin, target);
   }
 
- private:
-  const CheckpointManifest& manifest_;
-  const CheckpointShard& shard_;
-  Hdf5Reader file_;
-  std::optional<RangeReader> bytes_;
-  std::array<std::optional<std::uint64_t>, kVectorNames.size()> starts_;
+  const CheckpointManifest& manifest;
+  const CheckpointShard& shard;
+  Hdf5Reader file;
+  std::vector<std::int64_t> slice_begin;  ///< First element of each slice in a vector.
+  std::optional<RangeReader> bytes;
+  std::vector<std::uint64_t> vector_begin;  ///< By ShardVector, bytes from the file's start.
 };
 
-}  // namespace
+ShardFile::ShardFile(const std::filesystem::path& directory, const CheckpointManifest& manifest,
+                     std::size_t shard)
+    : state_(std::make_unique<State>(directory / manifest.shards.at(shard).file, manifest,
+                                     manifest.shards[shard])) {}
+ShardFile::~ShardFile() = default;
+ShardFile::ShardFile(ShardFile&&) noexcept = default;
+ShardFile& ShardFile::operator=(ShardFile&&) noexcept = default;
+
+void ShardFile::read(std::size_t number, ShardVector vector, std::int64_t begin,
+                     std::span<float> target) {
+  const CheckpointSlice& slice = state_->shard.slices.at(number);
+  const std::int64_t size = slice.end - slice.begin;
+  expect(begin >= 0 && begin + static_cast<std::int64_t>(target.size()) <= size,
+         "a read outside of a checkpoint's slice");
+  const auto index = static_cast<std::size_t>(vector);
+  if (state_->bytes) {
+    const auto element = static_cast<std::uint64_t>(state_->slice_begin[number] + begin);
+    state_->bytes->read(state_->vector_begin.at(index) + element * sizeof(float),
+                        std::as_writable_bytes(target));
+    return;
+  }
+  const std::string dataset =
+      state_->manifest.tensors[slice.tensor].name + ":" + kVectorNames[index];
+  if (state_->file.size(dataset) != size) {
+    throw DataError(fmt::format("{}: {} has another size than the manifest says",
+                                state_->file.path().string(), dataset));
+  }
+  state_->file.read_slice<float>(dataset, begin, target);
+}
 
 CheckpointShard write_shard(const std::filesystem::path& directory, const ShardOwner& owner,
                             std::span<const ShardSlice> slices, const ShardValues& values) {
@@ -110,29 +125,6 @@ void verify_shard(const std::filesystem::path& directory, const CheckpointShard&
     throw DataError(
         fmt::format("{} is damaged or foreign: its checksum is {}, the manifest says {}",
                     path.string(), hash_hex(hash), hash_hex(shard.hash)));
-  }
-}
-
-void read_shard(const std::filesystem::path& directory, const CheckpointManifest& manifest,
-                std::size_t shard_number, std::span<const ShardRead> reads) {
-  const CheckpointShard& shard = manifest.shards[shard_number];
-  std::optional<ShardSource> file;
-  for (const ShardRead& read : reads) {
-    const std::int64_t read_end = read.begin + static_cast<std::int64_t>(read.target.size());
-    for (std::size_t i = 0; i < shard.slices.size(); ++i) {
-      const CheckpointSlice& slice = shard.slices[i];
-      const std::int64_t begin = std::max(read.begin, slice.begin);
-      const std::int64_t end = std::min(read_end, slice.end);
-      if (slice.tensor != read.tensor || begin >= end) {
-        continue;
-      }
-      if (!file) {
-        file.emplace(directory / shard.file, manifest, shard);
-      }
-      file->read(i, read.vector, begin - slice.begin,
-                 read.target.subspan(static_cast<std::size_t>(begin - read.begin),
-                                     static_cast<std::size_t>(end - begin)));
-    }
   }
 }
 

@@ -3,7 +3,9 @@
 /// One shard file of a checkpoint: a rank's slices of named tensors (CHECKPOINT_FORMAT.md). No MPI
 /// here.
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,19 +48,25 @@ struct ShardValues {
 /// holds.
 void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard);
 
-/// Elements [begin, begin + target.size()) of a tensor, wanted from one vector.
-struct ShardRead {
-  std::size_t tensor = 0;
-  std::int64_t begin = 0;
-  ShardVector vector = ShardVector::parameter;
-  std::span<float> target;
-};
+/// An open shard file. Values go straight from it into their targets. Not thread-safe.
+class ShardFile {
+ public:
+  /// Opens shard number `shard` of the manifest, which outlives this object; the file must have
+  /// been verified. Throws DataError naming the file; one that says it belongs to another
+  /// checkpoint or rank than the manifest does is refused.
+  ShardFile(const std::filesystem::path& directory, const CheckpointManifest& manifest,
+            std::size_t shard);
+  ~ShardFile();
+  ShardFile(ShardFile&&) noexcept;
+  ShardFile& operator=(ShardFile&&) noexcept;
 
-/// Serves from shard number `shard` of the manifest those parts of `reads` that it holds. Does not
-/// open the file when it holds none. The file must have been verified. Throws DataError naming the
-/// file and tensor; a file that says it belongs to another checkpoint or rank than the manifest
-/// does is refused.
-void read_shard(const std::filesystem::path& directory, const CheckpointManifest& manifest,
-                std::size_t shard, std::span<const ShardRead> reads);
+  /// Elements [begin, begin + target.size()) of slice number `slice` of the shard, counted from the
+  /// slice's first. Throws DataError naming the file.
+  void read(std::size_t slice, ShardVector vector, std::int64_t begin, std::span<float> target);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace jforge

@@ -9,6 +9,7 @@
 
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
+#include "runtime/comm/mpi_session.h"
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
@@ -26,6 +27,10 @@ namespace jforge {
 /// first.
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
+/// Collective over `comm`: rank 0 reads, group by group, and every group is broadcast. What rank 0
+/// cannot read is everybody's DataError; the others need not see the directory.
+void load_hf_weights(const Communicator& comm, const std::filesystem::path& model_directory,
+                     const TransformerConfig& config, const ParameterTable& table, TensorView flat);
 
 /// Whether the weight files hold every matrix as bfloat16; only their headers are read. False where
 /// there are no weight files yet. Throws DataError as load_hf_weights for files that are damaged.

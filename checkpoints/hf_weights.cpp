@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -10,7 +11,9 @@
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
+#include "checkpoints/read_and_broadcast_internal.h"
 #include "checkpoints/safetensors.h"
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 
@@ -87,40 +90,82 @@ WeightFiles open_weights(const fs::path& directory) {
   return weights;
 }
 
-}  // namespace
+/// The weight files of a model directory, checked against a table before the first value is read.
+class HfWeights {
+ public:
+  HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table)
+      : directory_(directory), table_(table) {
+    static_cast<void>(check_checksums(directory));
+    weights_ = open_weights(directory);
+    std::set<std::string_view> known;
+    for (const ParameterEntry& entry : table.entries()) {
+      known.insert(entry.name);
+    }
+    for (const auto& [tensor, file] : weights_.file_of) {
+      const bool harmless = tensor.ends_with("rotary_emb.inv_freq") ||
+                            (config.tie_word_embeddings && tensor == "lm_head.weight");
+      if (!known.contains(tensor) && !harmless) {
+        throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
+                                    (directory / file).string(), tensor, kHfArchitecture));
+      }
+    }
+  }
 
-void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,
-                     const ParameterTable& table, TensorView flat) {
-  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
-  static_cast<void>(check_checksums(model_directory));
-  const WeightFiles weights = open_weights(model_directory);
-  std::set<std::string_view> known;
-  const std::span<float> values = flat.span<float>();
-  std::ranges::fill(values, 0.0F);  // The padding between groups must be zero.
-  for (const ParameterEntry& entry : table.entries()) {
-    known.insert(entry.name);
-    const auto found = weights.file_of.find(entry.name);
-    if (found == weights.file_of.end()) {
+  /// Fills the part of the flat vector that is the group's; padding becomes zero.
+  void read(const ParameterGroup& group, std::span<float> part) const {
+    std::ranges::fill(part.subspan(static_cast<std::size_t>(group.size)), 0.0F);
+    for (const ParameterEntry& entry : table_.entries()) {
+      if (entry.offset >= group.offset && entry.offset < group.offset + group.padded_size) {
+        read(entry, part.subspan(static_cast<std::size_t>(entry.offset - group.offset),
+                                 static_cast<std::size_t>(entry.shape.elements())));
+      }
+    }
+  }
+
+ private:
+  void read(const ParameterEntry& entry, std::span<float> values) const {
+    const auto found = weights_.file_of.find(entry.name);
+    if (found == weights_.file_of.end()) {
       throw DataError(fmt::format("{}: tensor {} is missing from the model's weights",
-                                  model_directory.string(), entry.name));
+                                  directory_.string(), entry.name));
     }
     std::vector<std::int64_t> shape;
     for (int dim = 0; dim < entry.shape.rank(); ++dim) {
       shape.push_back(entry.shape[dim]);
     }
-    weights.files.at(found->second)
-        .read_float32(entry.name, shape,
-                      values.subspan(static_cast<std::size_t>(entry.offset),
-                                     static_cast<std::size_t>(entry.shape.elements())));
+    weights_.files.at(found->second).read_float32(entry.name, shape, values);
   }
-  for (const auto& [tensor, file] : weights.file_of) {
-    const bool harmless = tensor.ends_with("rotary_emb.inv_freq") ||
-                          (config.tie_word_embeddings && tensor == "lm_head.weight");
-    if (!known.contains(tensor) && !harmless) {
-      throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
-                                  (model_directory / file).string(), tensor, kHfArchitecture));
+
+  fs::path directory_;
+  const ParameterTable& table_;
+  WeightFiles weights_;
+};
+
+}  // namespace
+
+void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,
+                     const ParameterTable& table, TensorView flat) {
+  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+  const HfWeights weights(model_directory, config, table);
+  for (const ParameterGroup& group : table.groups()) {
+    weights.read(group, flat.span<float>().subspan(static_cast<std::size_t>(group.offset),
+                                                   static_cast<std::size_t>(group.padded_size)));
+  }
+}
+
+void load_hf_weights(const Communicator& comm, const fs::path& model_directory,
+                     const TransformerConfig& config, const ParameterTable& table,
+                     TensorView flat) {
+  std::optional<HfWeights> weights;
+  together(comm, [&] {
+    expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+    if (comm.rank() == 0) {
+      weights.emplace(model_directory, config, table);
     }
-  }
+  });
+  read_and_broadcast(comm, table, flat, [&](const ParameterGroup& group, std::span<float> part) {
+    weights->read(group, part);
+  });
 }
 
 bool hf_matrices_are_bfloat16(const fs::path& model_directory) {

@@ -130,9 +130,10 @@ bool JobWorker::generate(std::int32_t round) {
   });
   bool drained = false;
   if (!stop) {
+    const ModelState& model = weights_after(round - 1);
     stop = agree(services_.comm, false, [&] {
       try {
-        drained = generate_leases(round);
+        drained = generate_leases(round, model);
       } catch (...) {
         // Without this the others would wait until this rank's leases expire.
         services_.control.request_lease(round, true);
@@ -189,11 +190,10 @@ std::int32_t JobWorker::generation_places(std::int32_t round, std::int64_t num_p
 }
 
 // Leases until all are committed; returns false when told to stop.
-bool JobWorker::generate_leases(std::int32_t round) {
+bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
   MemoryAccount account("generation");
   bool drained = false;
   {
-    ModelState& model = weights_after(round - 1);
     const PromptStore prompts = PromptStore::open(layout_.prompts());
     GenerateOptions options = generate_options(config_, round, model.config());
     options.batch_prompts = generation_places(round, prompts.size());

@@ -72,8 +72,8 @@ bool JobWorker::is_exported() const {
 
 bool JobWorker::export_final() {
   services_.clock.enter("export");
+  const ModelState& model = weights_after(rounds_trained_);
   const bool stop = agree(services_.comm, stop_requested(), [&] {
-    ModelState& model = weights_after(rounds_trained_);
     if (services_.comm.rank() == 0) {
       export_hf_model(
           config_.model.source, layout_.model(), model.config(), model.table(), model.weights(),
@@ -97,10 +97,8 @@ bool JobWorker::evaluate(const std::string& name) {
   bool finished = false;
   {
     std::unique_ptr<ModelState> model;
-    together(services_.comm, [&] {
-      model = std::make_unique<ModelState>(directory, 1, account);
-      model->load_hf(directory);
-    });
+    together(services_.comm, [&] { model = std::make_unique<ModelState>(directory, 1, account); });
+    model->load_hf(services_.comm, directory);
     finished = evaluate_model(config_.evaluate,
                               {name, model->config(), model->table(), model->weights(), directory,
                                config_.model.decode_weights},

@@ -57,14 +57,11 @@ bool JobWorker::train(std::int32_t round) {
   TrainOutcome outcome = TrainOutcome::interrupted;
   {
     const bool mid_round = resumes_within(round);
-    static_cast<void>(agree(services_.comm, false, [&] {
-      if (!mid_round) {
-        weights_after(round - 1);
-      } else if (!model_) {
-        model_ = std::make_unique<ModelState>(config_.model.source, services_.comm.size(),
-                                              weights_account_);
-      }
-    }));
+    if (mid_round) {
+      make_model();
+    } else {
+      weights_after(round - 1);
+    }
     model_rounds_ =
         -1;  // until the round is through, the weights in memory belong to no round's end
     ModelState& model = *model_;

@@ -52,20 +52,24 @@ std::string JobWorker::weights_origin(std::int32_t rounds_done) const {
   return hash_hex(hash_file(final_checkpoint_directory(rounds_done) / kManifestName));
 }
 
+void JobWorker::make_model() {
+  together(services_.comm, [&] {
+    if (!model_) {
+      model_ = std::make_unique<ModelState>(config_.model.source, services_.comm.size(),
+                                            weights_account_);
+    }
+  });
+}
+
 ModelState& JobWorker::weights_after(std::int32_t rounds_done) {
   if (model_ && model_rounds_ == rounds_done) {
     return *model_;
   }
-  if (!model_) {
-    model_ =
-        std::make_unique<ModelState>(config_.model.source, services_.comm.size(), weights_account_);
-  }
+  make_model();
   if (rounds_done == 0) {
-    model_->load_hf(config_.model.source);
-  } else if (resumes_at_end_of(rounds_done)) {
-    model_->load_checkpoint(*resume_point_);
+    model_->load_hf(services_.comm, config_.model.source);
   } else {
-    model_->load_checkpoint(open_checkpoint(final_checkpoint_directory(rounds_done)));
+    model_->load_checkpoint(services_.comm, final_checkpoint(rounds_done));
   }
   model_rounds_ = rounds_done;
   return *model_;

@@ -139,13 +139,15 @@ class JobWorker {
   [[nodiscard]] bool is_exported() const;
   [[nodiscard]] bool evaluate(const std::string& name);
 
-  [[nodiscard]] bool generate_leases(std::int32_t round);
+  [[nodiscard]] bool generate_leases(std::int32_t round, const ModelState& model);
   [[nodiscard]] bool generate_with(TrajectoryGenerator& generator, std::int32_t round,
                                    const PromptStore& prompts, const TransformerConfig& model);
   [[nodiscard]] std::int32_t generation_places(std::int32_t round, std::int64_t num_prompts) const;
   void write_generation_report(std::int32_t round) const;
-  /// Weights as they are after `rounds_done` rounds, in memory. Throws DataError when the
-  /// checkpoint that they are in is gone.
+  /// Collective. Makes model_ where there is none; its weights are not read.
+  void make_model();
+  /// Collective. Weights as they are after `rounds_done` rounds, in memory; rank 0 reads them where
+  /// they are not yet. Throws DataError when the checkpoint that they are in is gone.
   ModelState& weights_after(std::int32_t rounds_done);
   [[nodiscard]] bool resumes_at_end_of(std::int32_t round) const;
   [[nodiscard]] bool resumes_within(std::int32_t round) const;

@@ -26,8 +26,17 @@ void ModelState::load_hf(const std::filesystem::path& directory) {
 }
 
 void ModelState::load_checkpoint(const Checkpoint& checkpoint) {
-  expect_same_tensors(checkpoint, table_);
   read_weights(checkpoint, table_, weights());
+  origin_ = "checkpoint:" + checkpoint.directory.string();
+}
+
+void ModelState::load_hf(const Communicator& comm, const std::filesystem::path& directory) {
+  load_hf_weights(comm, directory, config_, table_, weights());
+  origin_ = "hf:" + directory.string();
+}
+
+void ModelState::load_checkpoint(const Communicator& comm, const Checkpoint& checkpoint) {
+  read_weights(comm, checkpoint, table_, weights());
   origin_ = "checkpoint:" + checkpoint.directory.string();
 }
 

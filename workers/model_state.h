@@ -22,8 +22,13 @@ class ModelState {
   /// For a model that does not exist yet (pre-training): dimensions are given.
   ModelState(TransformerConfig config, int shard_count, MemoryAccount& account);
 
+  /// For one process alone. Both throw DataError.
   void load_hf(const std::filesystem::path& directory);
   void load_checkpoint(const Checkpoint& checkpoint);
+  /// Collective over `comm`: rank 0 reads, all get the weights; what it cannot read is everybody's
+  /// DataError.
+  void load_hf(const Communicator& comm, const std::filesystem::path& directory);
+  void load_checkpoint(const Communicator& comm, const Checkpoint& checkpoint);
   void initialise(std::uint64_t seed);
 
   [[nodiscard]] const TransformerConfig& config() const noexcept { return config_; }

@@ -61,12 +61,12 @@ bool EvaluationSession::load_model() {
   clock_.enter("load the model");
   together(comm_, [&] {
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
-    model_->load_hf(model_directory_);
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());
     }
   });
+  model_->load_hf(comm_, model_directory_);
   clock_.enter("take the output directory");
   const bool stop = agree(comm_, stop_requested(), [&] {
     if (root()) {

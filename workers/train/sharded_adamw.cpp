@@ -171,7 +171,9 @@ void ShardedAdamW::load(std::span<const float> weights_shard, std::span<const fl
 void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& state) const {
   const std::span<float> values = state.span<float>();
   if (store_.sharding().shards_state()) {
-    std::ranges::copy(shard, values.begin());
+    if (shard.data() != values.data()) {
+      std::ranges::copy(shard, values.begin());
+    }
     return;
   }
   for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {

@@ -89,6 +89,55 @@ TEST(CheckpointReshard, SlicesOfAllShardsCoverEveryTensorOnce) {
   }
 }
 
+TEST(CheckpointReshard, GroupByGroupEachRankReadsItsElementsOnceAndOpensFewFiles) {
+  const TemporaryDirectory root;
+  for (const int version : {1, 2}) {
+    const auto directory =
+        simulate_checkpoint(root.path() / std::to_string(version), 1, 5, 4, 1, "n1", version);
+    const Checkpoint checkpoint = open_checkpoint(directory);
+    for (const int world : {1, 2, 3, 4, 8}) {
+      const SimulatedState expected(world, 1);
+      std::int64_t elements = 0;
+      for (int rank = 0; rank < world; ++rank) {
+        SliceReader reader(checkpoint, expected.table);
+        for (const ShardGroup& group : shard_groups(expected.table, rank)) {
+          const ParameterTable::Range range{group.flat_begin, group.flat_begin + group.size};
+          std::vector<float> part(static_cast<std::size_t>(group.size), -1.0F);
+          reader.read(ShardVector::parameter, {&range, 1}, part);
+          EXPECT_TRUE(
+              std::equal(part.begin(), part.end(), expected.weights.begin() + group.flat_begin));
+          reader.read(ShardVector::second_moment, {&range, 1}, part);
+          EXPECT_TRUE(std::equal(
+              part.begin(), part.end(),
+              expected.second[static_cast<std::size_t>(rank)].begin() + group.shard_begin));
+        }
+        EXPECT_LE(reader.elements_read(), 2 * shard_vector_size(expected.table));
+        EXPECT_LE(reader.files_opened(), 4);
+        elements += reader.elements_read();
+      }
+      // Together they read the checkpoint once, whatever the world.
+      EXPECT_EQ(elements, 2 * expected.table.parameter_count());
+    }
+  }
+}
+
+TEST(CheckpointReshard, AnyRangesOfTheFlatVector) {
+  const TemporaryDirectory root;
+  const Checkpoint checkpoint = open_checkpoint(simulate_checkpoint(root.path(), 1, 5, 3, 1));
+  const SimulatedState expected(2, 1);
+  const std::int64_t size = expected.table.flat_size();
+  const std::vector<ParameterTable::Range> ranges = {
+      {size - 7, size}, {0, 1}, {13, 13}, {5, size / 2}, {size / 3, size / 3 + 100}};
+  std::vector<float> wanted;
+  for (const ParameterTable::Range& range : ranges) {
+    wanted.insert(wanted.end(), expected.weights.begin() + range.begin,
+                  expected.weights.begin() + range.end);
+  }
+  std::vector<float> found(wanted.size(), -1.0F);
+  read_slices(checkpoint, expected.table, ShardVector::parameter, ranges, found);
+  EXPECT_EQ(found, wanted);
+}
+
 TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
   const TemporaryDirectory root;
   const auto directory = simulate_checkpoint(root.path(), 1, 5, 4, 1);
