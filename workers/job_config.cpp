@@ -34,6 +34,7 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
   TrainConfig result = train;
   result.mask = settings.mask;
   result.learning_rate = settings.learning_rate.value_or(train.learning_rate);
+  result.compute = model.compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
   result.apply(compat);
   return result;
 }
@@ -44,10 +45,6 @@ void JobConfig::validate(int ranks) const {
   }
   if (model.source.empty()) {
     throw ConfigError("model.source is missing: name a Hugging Face directory");
-  }
-  if (model.compute != ComputeType::float32) {
-    throw ConfigError(
-        "model.compute = \"bfloat16\" is not there in this version; it computes in \"float32\"");
   }
   expect_device("model.device", model.device);
   if (run.hang_limit_seconds < 10) {

@@ -89,7 +89,9 @@ void add_model(FieldList& fields, ModelSettings& model) {
              "Required. Hugging Face directory with weights and tokenizer (its content is "
              "identity)");  // its content is hashed into the identity
   fields.add_enum("compute", model.compute, kIdentity, kComputeTypes,
-                  "Type of the arithmetic. `\"bfloat16\"` is refused in this version");
+                  "Type that training computes in. With `\"bfloat16\"` weights and activations "
+                  "are rounded to it; masters, moments, gradients of parameters, losses and sums "
+                  "stay float32 (CPU only)");
   fields.add_enum(
       "device", model.device, kOperational, kDeviceNames,
       "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "

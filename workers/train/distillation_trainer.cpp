@@ -75,8 +75,13 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       optimizer_(context.table, context.kernels, context.comm, context.account, store_,
                  config.optimizer),
       transformer_(context.model, context.table, context.kernels, context.account,
-                   {.activation_checkpointing = config.activation_checkpointing}) {
+                   {.activation_checkpointing = config.activation_checkpointing,
+                    .compute = config.compute}) {
   config_.validate();
+  if (config_.compute != DType::float32 && context_.kernels.device() != Device::cpu) {
+    throw ConfigError(
+        "model.compute = \"bfloat16\" is there on the CPU only; set \"float32\" for a device");
+  }
 }
 
 TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& plan,

@@ -23,14 +23,6 @@ std::span<const std::byte> bytes_of(const ConstTensorView& view) {
   return {static_cast<const std::byte*>(view.raw()), view.bytes()};
 }
 
-void to_compute_type(const ConstTensorView& masters, const TensorView& compute) {
-  const float* const from = masters.data<float>();
-  BFloat16* const to = compute.data<BFloat16>();
-  for (std::int64_t i = 0; i < masters.elements(); ++i) {
-    to[i] = to_bfloat16(from[i]);
-  }
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& sharding,
@@ -106,10 +98,11 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     }
     if (!masters_are_weights && !sharding_.shards_weights()) {
       // Every rank has the whole model at hand: nothing need be gathered.
-      to_compute_type(weights, compute_weights_.view(sharding_.compute, {table.flat_size()}));
+      kernels_.host().convert(weights,
+                              compute_weights_.view(sharding_.compute, {table.flat_size()}));
     } else if (!masters_are_weights) {
       for (const ShardGroup& range : owned_) {
-        to_compute_type(master(range), own_block(range.group));
+        kernels_.host().convert(master(range), own_block(range.group));
       }
     }
   }
@@ -422,8 +415,8 @@ void ParameterStore::finish_reductions(std::int64_t update) {
 void ParameterStore::publish() {
   for (const ShardGroup& range : owned_) {
     if (sharding_.compute != DType::float32) {
-      to_compute_type(master(range),
-                      sharding_.shards_state() ? own_block(range.group) : host_whole(range.group));
+      kernels_.host().convert(master(range), sharding_.shards_state() ? own_block(range.group)
+                                                                      : host_whole(range.group));
     }
     if (sharding_.shards_state() && !sharding_.shards_weights()) {
       weights_work_[static_cast<std::size_t>(range.group)] =

@@ -95,7 +95,8 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
   return report;
 }
 
-/// Σ x² of every rank's shard is added up in rank order, so that all stages and ranks get the same bits.
+/// Σ x² of every rank's shard is added up in rank order, so that all stages and ranks get the same
+/// bits.
 double ShardedAdamW::gradient_squares() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
   squares_.assign(ranks, 0.0);

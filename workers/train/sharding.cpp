@@ -34,8 +34,8 @@ std::vector<ShardGroup> owned_groups(const ParameterTable& table, const Sharding
   }
   std::vector<ShardGroup> groups;
   for (const ParameterGroup& group : table.groups()) {
-    groups.push_back({static_cast<std::int32_t>(groups.size()), group.offset, group.offset,
-                      group.padded_size});
+    groups.push_back(
+        {static_cast<std::int32_t>(groups.size()), group.offset, group.offset, group.padded_size});
   }
   return groups;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
-/// How training state is spread over ranks: ZeRO stages 0 to 3 (Rajbhandari et al., "ZeRO: Memory Optimizations
-/// Toward Training Trillion Parameter Models", SC 2020, section 5). The only place of these formulas; the parameter
-/// store allocates and moves what they say, and --dry-run prints from them.
+/// How training state is spread over ranks: ZeRO stages 0 to 3 (Rajbhandari et al., "ZeRO: Memory
+/// Optimizations Toward Training Trillion Parameter Models", SC 2020, section 5). The only place of
+/// these formulas; the parameter store allocates and moves what they say, and --dry-run prints from
+/// them.
 ///
 /// | stage | compute weights | gradients | masters and moments |
 /// | ----- | --------------- | --------- | ------------------- |
@@ -11,8 +12,8 @@
 /// | 2     | whole           | 1/N       | 1/N                 |
 /// | 3     | 1/N             | 1/N       | 1/N                 |
 ///
-/// What is sharded passes through buffers of whole groups: one each for embedding and head, two for the layers.
-/// float32 compute weights are their own masters.
+/// What is sharded passes through buffers of whole groups: one each for embedding and head, two for
+/// the layers. float32 compute weights are their own masters.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,8 +41,9 @@ struct Sharding {
   void validate() const;
 };
 
-/// The ranges of every group whose optimizer state `rank` keeps, in group order; `shard_begin` is the place in the
-/// rank's state vectors. At stage 0 each is a whole group, and the state vectors are laid out as the flat vector.
+/// The ranges of every group whose optimizer state `rank` keeps, in group order; `shard_begin` is
+/// the place in the rank's state vectors. At stage 0 each is a whole group, and the state vectors
+/// are laid out as the flat vector.
 [[nodiscard]] std::vector<ShardGroup> owned_groups(const ParameterTable& table,
                                                    const Sharding& sharding, int rank);
 /// Elements of a rank's state vectors.
@@ -73,9 +75,7 @@ struct TrainingMemory {
   double gradients = 0;      ///< float32, whole or a shard.
   double optimizer = 0;      ///< Separate masters and both moments.
   double communication = 0;  ///< Buffers of whole groups.
-  [[nodiscard]] double total() const {
-    return weights + gradients + optimizer + communication;
-  }
+  [[nodiscard]] double total() const { return weights + gradients + optimizer + communication; }
 };
 /// `table.shard_count()` is the number of ranks.
 [[nodiscard]] TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding);
@@ -87,9 +87,9 @@ struct StepPayload {
   double all_gather = 0;
   [[nodiscard]] double total() const { return all_reduce + reduce_scatter + all_gather; }
 };
-/// With f = (N−1)/N, P parameters, g = 4 bytes of a gradient, w of a weight, A micro-batches on the rank that has
-/// most: stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P less what is still in its buffer when it is asked
-/// for again (embedding and head once a step, two layers a pass).
+/// With f = (N−1)/N, P parameters, g = 4 bytes of a gradient, w of a weight, A micro-batches on the
+/// rank that has most: stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P less what is still
+/// in its buffer when it is asked for again (embedding and head once a step, two layers a pass).
 [[nodiscard]] StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
                                        std::int64_t micro_batches);
 

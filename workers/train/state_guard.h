@@ -1,7 +1,7 @@
 #pragma once
 
-/// Finds memory that changed by itself: optimizer state of its own between two updates, and replicas of weights that
-/// differ from what their owner keeps.
+/// Finds memory that changed by itself: optimizer state of its own between two updates, and
+/// replicas of weights that differ from what their owner keeps.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@
 namespace jforge {
 
 struct GuardConfig {
-  /// Updates between checks of a kind, the first before update 1; 0 = never. What is not due is not hashed.
+  /// Updates between checks of a kind, the first before update 1; 0 = never. What is not due is not
+  /// hashed.
   std::int64_t check_replicas_every = 1;
   std::int64_t check_state_every = 1;
 
@@ -28,8 +29,8 @@ class StateGuard {
 
   /// Whether replicas are compared before the update after `updates` of them.
   [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
-  /// Collective; every rank sends 8 bytes. Throws NumericalError on all ranks, naming the lowest whose replica differs from
-  /// the owner's.
+  /// Collective; every rank sends 8 bytes. Throws NumericalError on all ranks, naming the lowest
+  /// whose replica differs from the owner's.
   void compare_replicas(const Communicator& comm, const ParameterStore& store,
                         std::int64_t updates);
 

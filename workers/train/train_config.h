@@ -30,6 +30,9 @@ struct TrainConfig {
   KeptOffsets kept = KeptOffsets::from_first_difference;
   bool train_prompt = false;
   bool activation_checkpointing = false;
+  /// Of compute weights and activations: float32 or bfloat16. Masters, moments, gradients of
+  /// parameters, losses and sums are float32.
+  DType compute = DType::float32;
   bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
   /// Steps between measurements of both loss terms' gradient norms (first at step 1); 0 = never.
   /// One costs two more backward passes over one micro-batch of rank 0 (at stage 3 of every rank).
@@ -44,7 +47,9 @@ struct TrainConfig {
   void validate() const;
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
-  [[nodiscard]] Sharding sharding() const { return {.stage = optimizer.zero_stage}; }
+  [[nodiscard]] Sharding sharding() const {
+    return {.stage = optimizer.zero_stage, .compute = compute};
+  }
 };
 
 /// Figures of one optimizer step; equal on every rank.

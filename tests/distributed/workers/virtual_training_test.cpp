@@ -1,0 +1,284 @@
+// Training on virtual ranks: any number of them and any ZeRO stage trains what one process trains,
+// and a rank that fails anywhere in a step strands nobody.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/virtual_world.h"
+#include "runtime/error.h"
+#include "tests/distributed/workers/zero_fixture.h"
+
+namespace jforge {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace jforge::test;
+
+struct Trained {
+  std::vector<float> weights;
+  std::vector<double> losses;
+  std::int64_t micro_batches = 0;  ///< The most in a step.
+};
+
+TrainConfig config_for(int stage, DType compute, std::int64_t tokens_per_rank) {
+  TrainConfig config;
+  config.learning_rate = 1e-3;
+  config.warmup_ratio = 0.25;
+  config.batch_samples = 64;
+  config.tokens_per_rank = tokens_per_rank;
+  config.optimizer.weight_decay = 0.1F;
+  config.optimizer.zero_stage = stage;
+  config.compute = compute;
+  config.gradient_norms_every = 2;
+  return config;
+}
+
+Trained train(int ranks, const TrainConfig& config, std::int64_t steps) {
+  Trained result;
+  std::mutex writing;
+  VirtualWorld(ranks).run([&](const Communicator& comm) {
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(ranks);
+    SyntheticSource source(config.batch_samples * steps);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
+                                config);
+    Trained run;
+    TrainHooks hooks;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      run.losses.push_back(metrics.loss);
+      run.micro_batches = std::max(run.micro_batches, metrics.micro_batches);
+    };
+    TrainPlan plan;
+    plan.total_steps = steps;
+    static_cast<void>(trainer.run(source, plan, hooks));
+    trainer.store().gather_masters(model.view());
+    run.weights = consolidated(model.table, model.weights);
+    const std::lock_guard lock(writing);
+    if (comm.rank() == 0) {
+      result = run;
+    }
+  });
+  return result;
+}
+
+double largest_difference(const std::vector<double>& left, const std::vector<double>& right) {
+  double largest = left.size() == right.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+    largest = std::max(largest, std::abs(left[i] / right[i] - 1));
+  }
+  return largest;
+}
+
+class VirtualTraining : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, VirtualTraining, ::testing::Values(2, 3, 4, 8, 16, 64));
+
+TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
+  const std::int64_t steps = GetParam() > 16 ? 3 : 10;
+  const Trained alone = train(1, config_for(1, DType::float32, 1 << 16), steps);
+  const Trained first = train(GetParam(), config_for(1, DType::float32, 1 << 16), steps);
+  ASSERT_EQ(first.micro_batches, 1);
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    // With one micro-batch the order of additions is that of stage 1.
+    const Trained whole = train(GetParam(), config_for(stage, DType::float32, 1 << 16), steps);
+    EXPECT_EQ(whole.weights, first.weights);
+    EXPECT_EQ(whole.losses, first.losses);
+    const Trained cut = train(GetParam(), config_for(stage, DType::float32, 64), steps);
+    for (const Trained& run : {whole, cut}) {
+      EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-5);
+      EXPECT_LT(largest_difference(run.losses, alone.losses), 1e-5);
+    }
+  }
+}
+
+TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
+  if (GetParam() > 8) {
+    return;  // Said of float32 above.
+  }
+  constexpr std::int64_t kSteps = 10;
+  const Trained reference = train(GetParam(), config_for(1, DType::float32, 1 << 16), kSteps);
+  const Trained first = train(GetParam(), config_for(1, DType::bfloat16, 1 << 16), kSteps);
+  for (const int stage : {0, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Trained run = train(GetParam(), config_for(stage, DType::bfloat16, 1 << 16), kSteps);
+    EXPECT_EQ(run.weights, first.weights);
+    EXPECT_EQ(run.losses, first.losses);
+  }
+  // Products of values with eight significant bits: 2^-9 each, over ten steps.
+  EXPECT_LT(largest_difference(first.losses, reference.losses), 5e-3);
+  EXPECT_GT(largest_difference(first.losses, reference.losses), 0);
+  EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
+}
+
+/// Lends and takes as the store does, and throws at the use of that number.
+class FailingLoans final : public ParameterSource, public GradientSink {
+ public:
+  FailingLoans(ParameterStore& store, std::size_t fails_at) : store_(store), left_(fails_at) {}
+  ConstTensorView acquire(std::int32_t group) override {
+    count();
+    return store_.acquire(group);
+  }
+  void release(std::int32_t group) override { store_.release(group); }
+  TensorView open(std::int32_t group) override {
+    count();
+    return store_.open(group);
+  }
+  void ready(std::int32_t group) override {
+    count();
+    store_.ready(group);
+  }
+  [[nodiscard]] bool failed() const { return left_ == 0; }
+
+ private:
+  void count() {
+    if (left_ > 0 && --left_ == 0) {
+      throw std::runtime_error("fails here");
+    }
+  }
+  ParameterStore& store_;
+  std::size_t left_;
+};
+
+/// Two micro-batches of one step on each rank; rank `bad` fails at use `fails_at` of them (0:
+/// never).
+struct StepOutcome {
+  std::vector<float> weights;
+  bool reached = false;  ///< There was such a use.
+};
+
+StepOutcome step_with_failure(int ranks, int stage, Rank bad, std::size_t fails_at) {
+  StepOutcome outcome;
+  VirtualWorld(ranks).run([&](const Communicator& comm) {
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(ranks);
+    const auto collectives = make_host_collectives(comm);
+    ParameterStore store(model.table, {.stage = stage}, *kernels, *collectives, account,
+                         model.view());
+    ShardedAdamW optimizer(model.table, *kernels, comm, account, store, {.zero_stage = stage});
+    TrainingTransformer transformer(shape, model.table, *kernels, account, {});
+    SyntheticSource source(64);
+    bool reached = false;
+    const auto passes = [&](std::size_t failing_use) {
+      store.begin_step({.micro_batches = 2, .watch_replicas = optimizer.watches_replicas()});
+      FailingLoans loans(store, failing_use);
+      try {
+        for (int pass = 0; pass < 2; ++pass) {
+          PackedBatch batch;
+          const auto sample = std::get<PackedSample>(source.sample(3 * (2 * comm.rank() + pass)));
+          append_samples(batch, std::span(&sample, 1), {}, 1.0F);
+          transformer.forward(batch, loans);
+          static_cast<void>(transformer.loss_and_backward(batch, loans, 1, 1, loans));
+        }
+      } catch (...) {
+        reached = loans.failed();
+        store.abandon();
+        throw;
+      }
+    };
+    std::string message = "nothing was thrown";
+    try {
+      together(comm, [&] { passes(comm.rank() == bad ? fails_at : 0); });
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    if (message != "nothing was thrown") {
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
+      EXPECT_THAT(message, HasSubstr("fails here"));
+      // Nothing has changed: the step can be made anew.
+      EXPECT_NO_THROW(store.finish_reductions(1));
+      store.clear_gradients();
+      together(comm, [&] { passes(0); });
+    }
+    static_cast<void>(optimizer.step(1e-3));
+    store.gather_masters(model.view());
+    if (comm.rank() == bad) {
+      outcome = {consolidated(model.table, model.weights), reached};
+    }
+  });
+  return outcome;
+}
+
+TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
+  constexpr int kRanks = 3;
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const std::vector<float> expected = step_with_failure(kRanks, stage, 0, 0).weights;
+    std::size_t use = 1;
+    for (bool reached = true; reached; ++use) {
+      SCOPED_TRACE(use);
+      const StepOutcome outcome =
+          step_with_failure(kRanks, stage, static_cast<Rank>(use % kRanks), use);
+      reached = outcome.reached;
+      EXPECT_EQ(outcome.weights, expected);
+    }
+    // Two passes over five groups: acquire in both halves, open and ready in the second.
+    EXPECT_GE(use, 2U * (5 + 4 + 5 + 5));
+  }
+}
+
+TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
+  const TransformerConfig model{.vocabulary_size = 152064,
+                                .hidden_size = 3584,
+                                .intermediate_size = 18944,
+                                .num_layers = 28,
+                                .num_heads = 28,
+                                .num_kv_heads = 4,
+                                .max_position_embeddings = 32768,
+                                .eos_ids = {}};
+  constexpr int kRanks = 8;
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const Sharding sharding{.stage = stage, .compute = compute};
+      SCOPED_TRACE(dtype_name(compute) + " " + std::to_string(stage));
+      VirtualWorld(kRanks).run([&](const Communicator& comm) {
+        const auto kernels = make_cpu_kernel_set();
+        const ParameterTable table(model, kRanks);
+        MemoryAccount account("7B", MemoryAccount::Backing::count_only);
+        MemoryAccount of_the_caller("7B", MemoryAccount::Backing::count_only);
+        const Buffer weights(static_cast<std::size_t>(table.flat_size()) * sizeof(float),
+                             of_the_caller, MemoryUse::weights);
+        const auto collectives = make_host_collectives(comm);
+        ParameterStore store(table, sharding, *kernels, *collectives, account,
+                             weights.floats({table.flat_size()}));
+        const ShardedAdamW optimizer(table, *kernels, comm, account, store, {.zero_stage = stage});
+        const TrainingMemory memory = training_memory(table, sharding);
+        const bool in_place = !sharding.separate_masters();
+        const auto weight_bytes =
+            static_cast<double>(account.peak_bytes(MemoryUse::weights) +
+                                (in_place ? of_the_caller.peak_bytes(MemoryUse::weights) : 0));
+        EXPECT_EQ(weight_bytes, memory.weights);
+        EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::gradients)), memory.gradients);
+        EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::optimizer)), memory.optimizer);
+        EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::communication)),
+                  memory.communication);
+        // The published formulas, which leave out buffers: 2P + 4P + 12P/N and so on.
+        const double whole = static_cast<double>(table.parameter_count());
+        const double shard = whole / kRanks;
+        const double w = static_cast<double>(dtype_bytes(compute));
+        const double masters = compute == DType::float32 ? 0 : 4;
+        const std::array<double, 4> published = {
+            (w + 4 + masters + 8) * whole, (w + 4) * whole + (masters + 8) * shard,
+            w * whole + (4 + masters + 8) * shard, (w + 4 + masters + 8) * shard};
+        EXPECT_NEAR(
+            (memory.total() - memory.communication) / published[static_cast<std::size_t>(stage)], 1,
+            1e-3);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jforge
