@@ -96,6 +96,20 @@ ReduceLists<T>& reduce_lists(std::size_t ranks) {
   return lists;
 }
 
+/// One block for each rank, equal but for the last ones, which may be shorter or empty.
+template <class T>
+void cut_into_blocks(ReduceLists<T>& lists, const T* values, std::size_t count) {
+  const std::size_t ranks = lists.lengths.size();
+  const std::size_t share = (count + ranks - 1) / ranks;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const std::size_t first = std::min(count, r * share);
+    lists.lengths[r] = std::min(count, first + share) - first;
+    lists.blocks[r] = values + first;
+    lists.byte_places[r] = first * sizeof(T);
+    lists.byte_counts[r] = lists.lengths[r] * sizeof(T);
+  }
+}
+
 /// What values are added in: bfloat16 in float32, which is rounded once at the end.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
@@ -177,6 +191,136 @@ void reduce_piece(Handle& handle, ReduceLists<T>& lists, T* output, Combine comb
   note_progress();
 }
 
+/// Reduces each rank's block in a pipeline round the ring: the sum of block b begins at rank b + 1
+/// and goes on to its neighbour until it reaches rank b, so that each rank sends to one other
+/// alone, in messages of about detail::kMessageBytes, whatever the number of ranks. Partial sums
+/// travel as Accumulator<T>. While one piece of a block is on its way, the piece before it is
+/// added.
+template <class T, class Combine>
+class RingReducer {
+ public:
+  /// Rank r's block begins at lists.blocks[r] and has lists.lengths[r] elements, on every rank.
+  /// This rank's result goes to `output`, which may be its block.
+  RingReducer(Handle& handle, const ReduceLists<T>& lists, T* output, Combine combine)
+      : handle_(handle),
+        lists_(lists),
+        output_(output),
+        combine_(combine),
+        ranks_(lists.lengths.size()),
+        me_(static_cast<std::size_t>(handle.rank)),
+        longest_(*std::max_element(lists.lengths.begin(), lists.lengths.end())) {
+    // Two pieces at least are on their way, unless they would be tiny.
+    constexpr std::size_t kTiny = (std::size_t{1} << 16) / sizeof(Partial);
+    constexpr std::size_t kPiece = detail::kMessageBytes / sizeof(Partial);
+    piece_ = std::max<std::size_t>(
+        1, longest_ <= kTiny ? longest_ : std::min(kPiece, (longest_ + 1) / 2));
+    sums_ = staging<Partial>(4 * piece_).data();
+  }
+
+  void run() {
+    const std::size_t pieces = (longest_ + piece_ - 1) / piece_;
+    const std::size_t units = pieces * (ranks_ - 1);
+    post(unit(0, pieces));
+    for (std::size_t i = 0; i < units; ++i) {
+      const Unit now = unit(i, pieces);
+      handle_.finish();
+      const bool more = i + 1 < units;
+      const Unit next = more ? unit(i + 1, pieces) : now;
+      // What the other lane sends does not wait for this sum; the same lane's next step sends it.
+      if (more && next.lane != now.lane) {
+        post(next);
+      }
+      add(now);
+      if (more && next.lane == now.lane) {
+        post(next);
+      }
+      note_progress();
+    }
+  }
+
+ private:
+  using Partial = Accumulator<T>;
+  /// A step of one piece. Two pieces go round side by side, each in a lane of its own.
+  struct Unit {
+    std::size_t begin = 0;  ///< Of the piece, within a block.
+    std::size_t step = 0;
+    std::size_t lane = 0;
+  };
+
+  [[nodiscard]] Unit unit(std::size_t index, std::size_t pieces) const {
+    const std::size_t steps = ranks_ - 1;
+    const std::size_t pair = index / (2 * steps);
+    const std::size_t lanes = 2 * pair + 1 < pieces ? 2 : 1;
+    const std::size_t within = index - pair * 2 * steps;
+    return {(2 * pair + within % lanes) * piece_, within / lanes, within % lanes};
+  }
+
+  [[nodiscard]] std::size_t length(std::size_t block, const Unit& unit) const {
+    const std::size_t whole = lists_.lengths[block];
+    return whole <= unit.begin ? 0 : std::min(piece_, whole - unit.begin);
+  }
+  [[nodiscard]] std::size_t given(const Unit& unit) const {
+    return (me_ + 2 * ranks_ - 1 - unit.step) % ranks_;
+  }
+  [[nodiscard]] std::size_t taken(const Unit& unit) const {
+    return (me_ + 2 * ranks_ - 2 - unit.step) % ranks_;
+  }
+  /// Where the sum that arrives in a step is kept, until the next step has sent it.
+  [[nodiscard]] Partial* sum(const Unit& unit, std::size_t step) const {
+    return sums_ + (2 * unit.lane + step % 2) * piece_;
+  }
+
+  void post(const Unit& unit) {
+    const std::size_t out_length = length(given(unit), unit);
+    const std::size_t in_length = length(taken(unit), unit);
+    Partial* outgoing = sum(unit, unit.step + 1);
+    if (unit.step == 0) {
+      const T* const own = lists_.blocks[given(unit)] + unit.begin;
+      std::transform(own, own + out_length, outgoing, widened<T>);
+    }
+    const Handle::Outgoing out{static_cast<Rank>((me_ + 1) % ranks_), bytes_of(outgoing),
+                               out_length * sizeof(Partial)};
+    const Handle::Incoming in{static_cast<Rank>((me_ + ranks_ - 1) % ranks_),
+                              bytes_of(sum(unit, unit.step)), in_length * sizeof(Partial)};
+    handle_.post(std::span(&out, out_length > 0 ? 1 : 0), std::span(&in, in_length > 0 ? 1 : 0));
+  }
+
+  void add(const Unit& unit) {
+    const std::size_t block = taken(unit);
+    const std::size_t count = length(block, unit);
+    const T* const own = lists_.blocks[block] + unit.begin;
+    Partial* const partial = sum(unit, unit.step);
+    if (block != me_) {
+      for (std::size_t i = 0; i < count; ++i) {
+        partial[i] = combine_(partial[i], widened(own[i]));
+      }
+      return;
+    }
+    T* const result = output_ + unit.begin;
+    // Element i is read before it is written, also where the result lies in the own block.
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) {
+      result[i] = narrowed<T>(combine_(partial[i], widened(own[i])));
+    }
+  }
+
+  Handle& handle_;
+  const ReduceLists<T>& lists_;
+  T* output_;
+  Combine combine_;
+  std::size_t ranks_;
+  std::size_t me_;
+  std::size_t longest_;
+  std::size_t piece_ = 1;
+  Partial* sums_ = nullptr;
+};
+
+/// Whether a vector of so many bytes is summed round the ring. Depends on nothing else, so that all
+/// operations on it add in the same order.
+bool takes_ring(std::size_t ranks, std::size_t bytes) {
+  return ranks >= detail::kRingRanks && bytes > kSmallReduceBytes;
+}
+
 template <class T, class Combine>
 void all_reduce_small(Handle& handle, std::span<T> values, Combine combine) {
   const auto ranks = static_cast<std::size_t>(handle.size);
@@ -191,9 +335,21 @@ void all_reduce_small(Handle& handle, std::span<T> values, Combine combine) {
   combine_in_rank_order<T>(inputs, values.data(), values.size(), combine);
 }
 
-/// Owners combine their part of each piece in rank order, then hand it round. The order of addition
-/// is rank order for every element: results do not depend on the splitting, and equal
-/// reduce_scatter_sum's bit for bit.
+/// Every rank owns a block of the vector, as in reduce_scatter_sum.
+template <class T, class Combine>
+void all_reduce_ring(Handle& handle, std::span<T> values, Combine combine) {
+  const auto ranks = static_cast<std::size_t>(handle.size);
+  ReduceLists<T>& lists = reduce_lists<T>(ranks);
+  cut_into_blocks(lists, values.data(), values.size());
+  T* const own =
+      values.data() + lists.byte_places[static_cast<std::size_t>(handle.rank)] / sizeof(T);
+  RingReducer<T, Combine>(handle, lists, own, combine).run();
+  // Not MPI's own: its places are ints.
+  handle.Handle::all_gather_blocks(bytes_of(values.data()), lists.byte_counts, lists.byte_places);
+}
+
+/// Owners combine their part of each piece, then hand it round. The order of addition is the same
+/// for every splitting, so results equal reduce_scatter_sum's bit for bit.
 template <class T, class Combine>
 void all_reduce(const Communicator& comm, std::span<T> values, Operation operation,
                 Combine combine) {
@@ -208,19 +364,16 @@ void all_reduce(const Communicator& comm, std::span<T> values, Operation operati
     return;
   }
   const auto ranks = static_cast<std::size_t>(handle.size);
+  if (takes_ring(ranks, values.size_bytes())) {
+    all_reduce_ring(handle, values, combine);
+    return;
+  }
   ReduceLists<T>& lists = reduce_lists<T>(ranks);
   constexpr std::size_t kPiece = kReducePieceBytes / sizeof(T);
   for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
     T* piece = values.data() + begin;
     const std::size_t count = std::min(kPiece, values.size() - begin);
-    const std::size_t share = (count + ranks - 1) / ranks;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const std::size_t first = std::min(count, r * share);
-      lists.lengths[r] = std::min(count, first + share) - first;
-      lists.blocks[r] = piece + first;
-      lists.byte_places[r] = first * sizeof(T);
-      lists.byte_counts[r] = lists.lengths[r] * sizeof(T);
-    }
+    cut_into_blocks(lists, piece, count);
     const auto me = static_cast<std::size_t>(handle.rank);
     reduce_piece(handle, lists, piece + (lists.blocks[me] - piece), combine);
     handle.all_gather_blocks(bytes_of(piece), lists.byte_counts, lists.byte_places);
@@ -250,6 +403,11 @@ void reduce_scatter_sum(const Communicator& comm, std::span<T> input, std::span<
     return;
   }
   ReduceLists<T>& lists = reduce_lists<T>(ranks);
+  if (takes_ring(ranks, input.size_bytes())) {
+    cut_into_blocks<T>(lists, input.data(), input.size());
+    RingReducer<T, Sum>(comm.handle(), lists, output.data(), Sum{}).run();
+    return;
+  }
   const std::size_t piece = std::max<std::size_t>(1, kReducePieceBytes / sizeof(T) / ranks);
   for (std::size_t begin = 0; begin < output.size(); begin += piece) {
     const std::size_t count = std::min(piece, output.size() - begin);

@@ -15,8 +15,11 @@
 
 namespace jforge {
 
-/// In place: every rank ends with the sum. Order of addition is fixed for a given rank count and
-/// size.
+/// In place: every rank ends with the sum. Sums are added in rank order by fewer than 16 ranks, and
+/// where the whole vector has at most 4096 bytes. Otherwise the vector is cut into one block for
+/// each rank (equal, the last ones may be shorter or empty), and block b's sum begins at rank b + 1
+/// and goes round, over the last rank and rank 0, to rank b. So an all-reduce and a reduce-scatter
+/// with an all-gather have equal bits.
 template <class T>
 void all_reduce_sum(const Communicator& comm, std::span<T> values);
 /// In place: every rank ends with the maximum.

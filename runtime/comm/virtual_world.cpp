@@ -88,6 +88,7 @@ class Group {
   struct Member {
     std::condition_variable changed;
     std::deque<ReceivedMessage> messages;
+    std::size_t untaken = 0;  ///< Blocks of the running exchange that nobody has taken yet.
   };
   Member& member(Rank rank) { return members[static_cast<std::size_t>(rank)]; }
 
@@ -124,6 +125,7 @@ class VirtualHandle final : public Handle {
     outgoing_.assign(outgoing.begin(), outgoing.end());
     incoming_.assign(incoming.begin(), incoming.end());
     const std::lock_guard lock(world().mutex);
+    group_->member(rank).untaken = outgoing_.size();
     for (const Outgoing& block : outgoing_) {
       Slot& slot = group_->slot(rank, block.to);
       expect(slot.state == Slot::State::empty, "two blocks at once from one rank to another");
@@ -203,10 +205,7 @@ class VirtualHandle final : public Handle {
       std::swap(*there, incoming_.back());
       incoming_.pop_back();
     }
-    const auto taken = [&](const Outgoing& block) {
-      return group_->slot(rank, block.to).state == Slot::State::empty;
-    };
-    if (incoming_.empty() && std::all_of(outgoing_.begin(), outgoing_.end(), taken)) {
+    if (incoming_.empty() && group_->member(rank).untaken == 0) {
       return true;
     }
     if (abandoned_) {
@@ -216,7 +215,7 @@ class VirtualHandle final : public Handle {
       expect_alive(block.from);
     }
     for (const Outgoing& block : outgoing_) {
-      if (!taken(block)) {
+      if (group_->slot(rank, block.to).state == Slot::State::posted) {
         expect_alive(block.to);
       }
     }
@@ -236,7 +235,9 @@ class VirtualHandle final : public Handle {
     }
     lock.lock();
     slot.state = Slot::State::empty;
-    group_->member(block.from).changed.notify_all();
+    if (Group::Member& sender = group_->member(block.from); --sender.untaken == 0) {
+      sender.changed.notify_all();
+    }
   }
 
   void expect_alive(Rank peer) const {
@@ -250,9 +251,12 @@ class VirtualHandle final : public Handle {
   void withdraw(std::unique_lock<std::mutex>& lock) {
     for (const Outgoing& block : outgoing_) {
       Slot& slot = group_->slot(rank, block.to);
-      group_->member(rank).changed.wait(lock, [&] { return slot.state != Slot::State::copying; });
-      slot.state = Slot::State::empty;
+      if (slot.state == Slot::State::posted) {
+        slot.state = Slot::State::empty;
+        --group_->member(rank).untaken;
+      }
     }
+    group_->member(rank).changed.wait(lock, [&] { return group_->member(rank).untaken == 0; });
   }
 
   std::shared_ptr<Group> group_;

@@ -5,6 +5,8 @@
 ///
 /// Prints a Markdown table: GB/s of payload (bytes of the whole vector over the slowest rank's best
 /// time) for ours and for MPI's call, and their ratio. Both run on the same buffers, turn by turn.
+/// A second table has the operations of runtime/comm/tensor_collectives.h, which wait politely on a
+/// thread of their own, beside the same operations on the calling thread.
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -23,6 +25,7 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -76,6 +79,23 @@ std::vector<Contest> contests(const Communicator& comm) {
              checked(MPI_Bcast(b.whole.data(), count_of(b.whole), MPI_FLOAT, 0, MPI_COMM_WORLD),
                      "MPI_Bcast");
            }}};
+}
+
+TensorView view_of(std::vector<float>& values) {
+  return TensorView(values.data(), {static_cast<std::int64_t>(values.size())});
+}
+
+std::vector<Contest> queued_contests(const Communicator& comm, Collectives& queued) {
+  return {{"all_reduce", [&](Buffers& b) { queued.all_reduce_sum(view_of(b.whole)).wait(); },
+           [&](Buffers& b) { all_reduce_sum<float>(comm, b.whole); }},
+          {"reduce_scatter",
+           [&](Buffers& b) { queued.reduce_scatter_sum(view_of(b.whole), view_of(b.part)).wait(); },
+           [&](Buffers& b) { reduce_scatter_sum<float>(comm, b.whole, b.part); }},
+          {"all_gather",
+           [&](Buffers& b) { queued.all_gather(view_of(b.part), view_of(b.whole)).wait(); },
+           [&](Buffers& b) { all_gather<float>(comm, b.part, b.whole); }},
+          {"broadcast", [&](Buffers& b) { queued.broadcast(view_of(b.whole), 0).wait(); },
+           [&](Buffers& b) { broadcast<float>(comm, b.whole, 0); }}};
 }
 
 Buffers fresh(std::size_t elements, const Communicator& comm) {
@@ -134,17 +154,25 @@ int run(int argc, char** argv) {
   const Communicator& comm = session.world();
   const long largest = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 64;
   expect(largest >= 1 && largest <= 4096, "MAX_MEBIBYTES must be 1 to 4096");
-  if (comm.rank() == 0) {
-    fmt::print(
-        "{} ranks on {}\n\n| operation | MiB | ours GB/s | MPI GB/s | ours : MPI |\n"
-        "| --- | --- | --- | --- | --- |\n",
-        comm.size(), host_name());
-  }
-  for (const Contest& contest : contests(comm)) {
-    for (std::size_t bytes = 4096; bytes <= static_cast<std::size_t>(largest) << 20; bytes *= 16) {
-      const auto ranks = static_cast<std::size_t>(comm.size());
-      compete(contest, bytes / sizeof(float) / ranks * ranks, comm);
+  const auto table = [&](const char* ours, const char* other, const std::vector<Contest>& rows) {
+    if (comm.rank() == 0) {
+      fmt::print(
+          "{0} ranks on {1}\n\n| operation | MiB | {2} GB/s | {3} GB/s | {2} : {3} |\n"
+          "| --- | --- | --- | --- | --- |\n",
+          comm.size(), host_name(), ours, other);
     }
+    for (const Contest& contest : rows) {
+      for (std::size_t bytes = 4096; bytes <= static_cast<std::size_t>(largest) << 20;
+           bytes *= 16) {
+        const auto ranks = static_cast<std::size_t>(comm.size());
+        compete(contest, bytes / sizeof(float) / ranks * ranks, comm);
+      }
+    }
+  };
+  table("ours", "MPI", contests(comm));
+  {
+    const auto queued = make_host_collectives(comm);
+    table("queued", "called", queued_contests(comm, *queued));
   }
   session.finalize();
   return 0;

@@ -16,8 +16,8 @@
 namespace jforge {
 namespace {
 
+using test::expected_sum;
 using test::same_bits;
-using test::sum_in_rank_order;
 using test::test_world;
 using test::values_of;
 
@@ -52,7 +52,7 @@ TYPED_TEST(Collectives, AllReduceSumAddsInRankOrder) {
   for (const std::size_t count : sizes<T>()) {
     auto values = values_of<T>(world.rank(), count);
     all_reduce_sum<T>(world, values);
-    EXPECT_TRUE(same_bits<T>(values, sum_in_rank_order<T>(world.size(), count))) << count;
+    EXPECT_TRUE(same_bits<T>(values, expected_sum<T>(world.size(), count))) << count;
   }
 }
 
@@ -83,7 +83,7 @@ TYPED_TEST(Collectives, ReduceScatterGivesEachRankItsBlock) {
     auto input = untouched;
     std::vector<T> output(count);
     reduce_scatter_sum<T>(world, input, output);
-    const auto sum = sum_in_rank_order<T>(world.size(), count * ranks);
+    const auto sum = expected_sum<T>(world.size(), count * ranks);
     const auto wanted = std::span(sum).subspan(me * count, count);
     EXPECT_TRUE(same_bits<T>(output, wanted)) << count;
     EXPECT_TRUE(same_bits<T>(input, untouched)) << count;
@@ -165,8 +165,7 @@ TEST(CollectiveResults, RepeatedOverManyRoundsWithoutMixing) {
     const std::size_t count = 1 + round * 37;
     auto values = values_of<float>(world.rank(), count, round);
     all_reduce_sum<float>(world, values);
-    ASSERT_TRUE(same_bits<float>(values, sum_in_rank_order<float>(world.size(), count, round)))
-        << round;
+    ASSERT_TRUE(same_bits<float>(values, expected_sum<float>(world.size(), count, round))) << round;
   }
 }
 

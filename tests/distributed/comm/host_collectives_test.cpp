@@ -4,9 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <memory>
+#include <chrono>
+#include <ctime>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/comm/collectives.h"
@@ -52,6 +53,24 @@ TEST(HostCollectives, WarmOperationsReuseTheirStates) {
   Work empty;
   EXPECT_TRUE(empty.done());
   empty.wait();
+}
+
+TEST(HostCollectives, WaitingForALateRankBurnsNoCore) {
+  const auto collectives = make_host_collectives(test_world());
+  std::vector<float> values(100'000, 1.0F);
+  test_world().barrier();
+  constexpr auto kLate = std::chrono::milliseconds(1500);
+  const std::clock_t before = std::clock();  // Of all threads of this process.
+  if (test_world().rank() == test_world().size() - 1) {
+    std::this_thread::sleep_for(kLate);
+  }
+  collectives->all_reduce_sum(view_of(values)).wait();
+  const double cpu_seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  EXPECT_LT(cpu_seconds, 0.5);
+  EXPECT_EQ(values.back(), static_cast<float>(test_world().size()));
+  if (test_world().rank() == 0 && test_world().size() > 1) {
+    EXPECT_GT(collectives->waited_seconds(), 1.0);
+  }
 }
 
 TEST(HostCollectives, WrongTensorsAreRefusedBeforeAnythingIsQueued) {
