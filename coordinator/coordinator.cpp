@@ -16,6 +16,9 @@ namespace {
 constexpr int kControlTag = 1;
 constexpr Rank kCoordinatorRank = 0;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
+/// How long an idle rank's request may lie here: many ranks that ask again and again would flood
+/// rank 0, and a rank that waits looks at its own stop flag between two requests.
+constexpr double kHoldSeconds = 1;
 
 void abort_for_lost_rank(Rank rank, const std::string& table) {
   spdlog::critical("rank {} is silent; what every rank did last:\n{}", rank, table);
@@ -95,6 +98,7 @@ void Coordinator::run() {
         return;
       }
       watch();
+      answer_held_requests();
       if (!worked) {
         std::this_thread::sleep_for(kPollInterval);
       }
@@ -159,7 +163,12 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
     }
     reply(source, HeartbeatReply{host_name(), static_cast<std::int64_t>(::getpid()), job_progress});
   } else if (const auto* request = std::get_if<LeaseRequest>(&message)) {
-    reply(source, answer_lease_request(source, *request));
+    const LeaseReply answer = answer_lease_request(source, *request);
+    if (answer.answer == LeaseAnswer::wait && request->idle) {
+      held_.push_back({source, *request, now_seconds() + kHoldSeconds});
+    } else {
+      reply(source, answer);
+    }
   } else if (const auto* commit = std::get_if<CommitRequest>(&message)) {
     bool granted = false;
     {
@@ -175,6 +184,18 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
       round_->progress.tokens += done->tokens;
       round_->progress.forwards += done->forwards;
     }
+  }
+}
+
+void Coordinator::answer_held_requests() {
+  while (!held_.empty()) {
+    const HeldRequest& first = held_.front();
+    const LeaseReply answer = answer_lease_request(first.source, first.request);
+    if (answer.answer == LeaseAnswer::wait && now_seconds() < first.until_seconds) {
+      return;  // What is no answer for one rank is none for those behind it.
+    }
+    reply(first.source, answer);
+    held_.pop_front();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -60,11 +61,18 @@ class Coordinator {
     LeaseQueue queue;
     GenerationProgress progress;
   };
+  /// An idle rank's request that has no answer but to wait.
+  struct HeldRequest {
+    Rank source = 0;
+    LeaseRequest request;
+    double until_seconds = 0;
+  };
   void run();
   bool poll_once();
   void handle(Rank source, const RankMessage& message);
   void reply(Rank destination, const CoordinatorMessage& message);
   [[nodiscard]] LeaseReply answer_lease_request(Rank source, const LeaseRequest& request);
+  void answer_held_requests();
   void watch();
   [[nodiscard]] double now_seconds() { return awake_.seconds(); }
 
@@ -77,6 +85,7 @@ class Coordinator {
   mutable std::mutex mutex_;  // guards membership_, round_, stopping_
   WorkerMembership membership_;
   std::optional<Round> round_;
+  std::deque<HeldRequest> held_;  // coordinator thread only, as the next; in order of their ends
   double next_watch_seconds_ = 0;
   bool stopping_ = false;
   std::thread thread_;

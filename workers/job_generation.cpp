@@ -136,7 +136,7 @@ bool JobWorker::generate(std::int32_t round) {
         drained = generate_leases(round, model);
       } catch (...) {
         // Without this the others would wait until this rank's leases expire.
-        services_.control.request_lease(round, true);
+        services_.control.request_lease({round, true, false});
         services_.clock.enter(kWaitPhase);
         throw;
       }
@@ -226,7 +226,9 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
     show();
   };
   LeaseHooks hooks;
-  hooks.request = [&](bool stop) { services_.control.request_lease(round, stop); };
+  hooks.request = [&](bool stop, bool idle) {
+    services_.control.request_lease({round, stop, idle});
+  };
   hooks.take = [&] {
     LeaseReply reply = services_.control.take_lease();
     show();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "runtime/error.h"
@@ -12,12 +11,14 @@
 namespace jforge {
 
 namespace {
-/// Between two requests while other ranks hold the last leases.
-constexpr auto kRetry = std::chrono::milliseconds(50);
+/// Between two requests of a rank that still decodes while other ranks hold the last leases: at
+/// first, and at most. (The coordinator holds back an idle rank's request.)
+constexpr auto kFirstRetry = std::chrono::milliseconds(50);
+constexpr auto kLongestRetry = std::chrono::milliseconds(1000);
 }  // namespace
 
 LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks)
-    : generator_(generator), hooks_(std::move(hooks)) {}
+    : generator_(generator), hooks_(std::move(hooks)), retry_(kFirstRetry) {}
 
 bool LeasedGeneration::run() {
   generator_.run([this] { return next(); },
@@ -44,15 +45,10 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
       return std::nullopt;
     }
     if (!asked_) {
-      const auto now = std::chrono::steady_clock::now();
-      if (now < retry_at_) {
-        if (!idle) {
-          return std::nullopt;
-        }
-        std::this_thread::sleep_for(retry_at_ - now);
-        continue;
+      if (!idle && std::chrono::steady_clock::now() < retry_at_) {
+        return std::nullopt;
       }
-      ask(false);
+      ask(false, idle);
     }
     if (!idle && asked_at_ == forwards_) {
       return std::nullopt;  // the answer travels during the next forward
@@ -63,13 +59,13 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
   const PromptId id = waiting_.front();
   waiting_.pop_front();
   if (waiting_.empty() && !asked_) {
-    ask(false);
+    ask(false, false);
   }
   return GeneratePrompt{.id = id, .tokens = hooks_.prompt(id)};
 }
 
-void LeasedGeneration::ask(bool stop_requested) {
-  hooks_.request(stop_requested);
+void LeasedGeneration::ask(bool stop_requested, bool idle) {
+  hooks_.request(stop_requested, idle);
   asked_ = true;
   asked_at_ = forwards_;
 }
@@ -79,10 +75,12 @@ void LeasedGeneration::take() {
   asked_ = false;
   switch (reply.answer) {
     case LeaseAnswer::granted:
+      retry_ = kFirstRetry;
       open(std::move(reply.lease));
       break;
     case LeaseAnswer::wait:
-      retry_at_ = std::chrono::steady_clock::now() + kRetry;
+      retry_at_ = std::chrono::steady_clock::now() + retry_;
+      retry_ = std::min(kLongestRetry, 2 * retry_);
       break;
     case LeaseAnswer::drained:
       drained_ = true;
@@ -140,7 +138,7 @@ void LeasedGeneration::leave() {
     take();
   }
   if (!drained_ && !coordinator_stops_) {
-    ask(true);
+    ask(true, false);
     take();
   }
 }

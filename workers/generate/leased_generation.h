@@ -20,8 +20,9 @@ namespace jforge {
 
 /// What leased generation needs of its surroundings. All are called on the thread of run().
 struct LeaseHooks {
-  /// Asks for a lease, or tells that this rank stops. At most one request is open at a time.
-  std::function<void(bool stop_requested)> request;
+  /// Asks for a lease, or tells that this rank stops. At most one request is open at a time. An
+  /// `idle` rank has nothing else to do: its answer may come late.
+  std::function<void(bool stop_requested, bool idle)> request;
   /// Waits for the answer to the open request.
   std::function<LeaseReply()> take;
   /// The templated prompt: at least one token id.
@@ -59,7 +60,7 @@ class LeasedGeneration {
   };
 
   [[nodiscard]] std::optional<GeneratePrompt> next();
-  void ask(bool stop_requested);
+  void ask(bool stop_requested, bool idle);
   void take();
   void open(Lease lease);
   void collect(Trajectory trajectory);
@@ -74,6 +75,7 @@ class LeasedGeneration {
   std::int64_t forwards_ = 0;                       ///< Batched forwards.
   std::int64_t asked_at_ = 0;                       ///< `forwards_` when the open request was made.
   std::chrono::steady_clock::time_point retry_at_;  ///< No sooner, after an answer to wait.
+  std::chrono::milliseconds retry_;                 ///< Between such an answer and the next.
   bool asked_ = false;
   bool drained_ = false;
   bool stopped_ = false;

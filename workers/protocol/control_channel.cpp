@@ -211,9 +211,7 @@ Reply ControlChannel::wait_for(std::deque<Reply>& queue) {
   return *pop_front(queue);
 }
 
-void ControlChannel::request_lease(std::int32_t round, bool stop_requested) {
-  post(LeaseRequest{round, stop_requested});
-}
+void ControlChannel::request_lease(LeaseRequest request) { post(request); }
 
 LeaseReply ControlChannel::take_lease() { return wait_for(leases_); }
 

@@ -73,7 +73,7 @@ class ControlChannel {
 
   /// Sends a lease request now; the reply is fetched by take_lease(). At most one request may be
   /// open.
-  void request_lease(std::int32_t round, bool stop_requested);
+  void request_lease(LeaseRequest request);
   /// Waits for the reply to the open request. Throws what the control thread threw.
   [[nodiscard]] LeaseReply take_lease();
   /// Asks whether a finished shard may be committed, and waits for the answer.

@@ -103,6 +103,7 @@ void visit_fields(Message& message, Visit&& visit) {
   } else if constexpr (std::is_same_v<T, LeaseRequest>) {
     visit(message.round);
     visit(message.stop_requested);
+    visit(message.idle);
   } else if constexpr (std::is_same_v<T, CommitRequest>) {
     visit(message.id);
     visit(message.attempt);

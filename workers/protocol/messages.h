@@ -38,10 +38,12 @@ struct Heartbeat {
 
   bool operator==(const Heartbeat&) const = default;
 };
-/// Asks for work in `round`. `stop_requested`: this rank was told to stop.
+/// Asks for work in `round`. `stop_requested`: this rank was told to stop. `idle`: it has nothing
+/// else to do, so that an answer to wait may come late: when it is another one, or a second later.
 struct LeaseRequest {
   std::int32_t round = 0;
   bool stop_requested = false;
+  bool idle = false;
 
   bool operator==(const LeaseRequest&) const = default;
 };

@@ -14,6 +14,7 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/error.h"
+#include "runtime/stop_signal.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -35,7 +36,7 @@ LeaseQueue queue_of_all() {
 // The next lease of the round, or nothing when every prompt is committed.
 std::optional<Lease> next_lease(ControlChannel& channel) {
   for (;;) {
-    channel.request_lease(kRound, false);
+    channel.request_lease({kRound, false, false});
     LeaseReply reply = channel.take_lease();
     if (reply.answer == LeaseAnswer::granted) {
       return std::move(reply.lease);
@@ -70,6 +71,87 @@ TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
     EXPECT_EQ(coordinator->progress().prompts_done, kPrompts);
     EXPECT_EQ(coordinator->progress().tokens, kPrompts);
     EXPECT_TRUE(coordinator->close_round());
+  }
+  control.close(world);
+}
+
+// All ranks but the last have nothing to do: they ask about once a second, not all the time, and
+// hear of the end of the round at once.
+TEST(ControlPlane, IdleRanksAreHeldBackAndHearOfTheEndAtOnce) {
+  const Communicator& world = test_world();
+  PhaseClock clock;
+  ControlPlane control(world, clock, {});
+  ControlChannel& channel = control.channel();
+  if (Coordinator* coordinator = control.coordinator()) {
+    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, 1, 0));
+  }
+  const bool worker = world.rank() == world.size() - 1;
+  std::optional<Lease> lease;
+  if (worker) {
+    lease = next_lease(channel);
+    ASSERT_TRUE(lease.has_value());
+  }
+  world.barrier();
+  if (worker) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2200));
+    ASSERT_TRUE(channel.request_commit(*lease));
+    world.barrier();
+    channel.commit_done(*lease, 1, 1);
+    EXPECT_FALSE(next_lease(channel).has_value());
+  } else {
+    int waits = 0;
+    std::thread at_commit([&] { world.barrier(); });
+    for (;;) {
+      channel.request_lease({kRound, false, true});
+      const LeaseReply reply = channel.take_lease();
+      if (reply.answer == LeaseAnswer::drained) {
+        break;
+      }
+      ASSERT_EQ(reply.answer, LeaseAnswer::wait);
+      ++waits;
+    }
+    at_commit.join();
+    EXPECT_GE(waits, 1) << "an answer comes within about a second";
+    EXPECT_LE(waits, 4);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  world.barrier();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  if (Coordinator* coordinator = control.coordinator()) {
+    EXPECT_TRUE(coordinator->close_round());
+  }
+  control.close(world);
+}
+
+// A stop that one rank asks for reaches a rank whose request is held back.
+TEST(ControlPlane, AHeldRequestHearsOfAStop) {
+  const Communicator& world = test_world();
+  if (world.size() == 1) {
+    return;
+  }
+  PhaseClock clock;
+  ControlPlane control(world, clock, {});
+  if (Coordinator* coordinator = control.coordinator()) {
+    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, 1, 0));
+  }
+  const bool worker = world.rank() == world.size() - 1;
+  if (worker) {
+    ASSERT_TRUE(next_lease(control.channel()).has_value());
+  }
+  world.barrier();
+  if (worker) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  LeaseReply reply{LeaseAnswer::wait, {}};
+  for (int asked = 0; reply.answer == LeaseAnswer::wait && asked < 5; ++asked) {
+    control.channel().request_lease({kRound, worker, !worker});
+    reply = control.channel().take_lease();
+  }
+  EXPECT_EQ(reply.answer, LeaseAnswer::stop);
+  world.barrier();
+  if (Coordinator* coordinator = control.coordinator()) {
+    EXPECT_FALSE(coordinator->close_round());
+    clear_stop_request();
   }
   control.close(world);
 }

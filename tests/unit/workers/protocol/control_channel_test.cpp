@@ -57,7 +57,7 @@ TEST(ControlChannel, LeaseAndCommitTraffic) {
       }
     }
   });
-  channel.request_lease(1, false);
+  channel.request_lease({1, false, false});
   const LeaseReply reply = channel.take_lease();
   EXPECT_EQ(reply.lease, (Lease{4, 1, {9, 8}}));
   EXPECT_TRUE(channel.request_commit(reply.lease));
@@ -81,7 +81,7 @@ class BrokenLink final : public CoordinatorLink {
 TEST(ControlChannel, AFailureOfTheLinkReachesTheWorker) {
   PhaseClock clock;
   ControlChannel channel(std::make_unique<BrokenLink>(), clock, {});
-  channel.request_lease(1, false);
+  channel.request_lease({1, false, false});
   EXPECT_THROW((void)channel.take_lease(), CommError);
   EXPECT_THROW(channel.close(), CommError);
 }

@@ -9,7 +9,8 @@ namespace {
 
 const std::vector<RankMessage> kRankMessages = {
     Heartbeat{"generate round 1", 12, 99, 0.25, true, 640, 200, "node3", 1234},
-    LeaseRequest{2, true}, CommitRequest{7, 1}, CommitDone{7, 1, 512, 300}};
+    LeaseRequest{2, true, false}, LeaseRequest{2, false, true}, CommitRequest{7, 1},
+    CommitDone{7, 1, 512, 300}};
 const std::vector<CoordinatorMessage> kCoordinatorMessages = {
     LeaseReply{LeaseAnswer::granted, Lease{3, 0, {5, 6, 7}}}, LeaseReply{LeaseAnswer::drained, {}},
     CommitReply{3, 1, true}, HeartbeatReply{"node0", 4711, 99}};
