@@ -194,7 +194,7 @@ Communicator::Handle::HostPlace MpiHandle::place_on_host() {
 
 double MpiHandle::patience_seconds() const noexcept {
   // What is in flight would still land in memory that unwinding frees; the job ends soon after.
-  constexpr double kSeconds = 5;
+  constexpr double kSeconds = 2;
   return kSeconds;
 }
 

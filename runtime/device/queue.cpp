@@ -33,6 +33,8 @@ class ThreadQueue final : public Queue {
     changed_.notify_all();
     thread_.join();
   }
+  ThreadQueue(const ThreadQueue&) = delete;
+  ThreadQueue& operator=(const ThreadQueue&) = delete;
 
   void run(std::function<void()> function) override {
     {

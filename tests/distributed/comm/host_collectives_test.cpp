@@ -90,6 +90,27 @@ TEST(HostCollectives, WrongTensorsAreRefusedBeforeAnythingIsQueued) {
   collectives->broadcast(integer_view, 0).wait();
 }
 
+// One rank fails with an operation queued that no other rank ever queues.
+TEST(HostCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
+  if (test_world().size() == 1) {
+    return;
+  }
+  std::vector<float> values(100'000, 1.0F);
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    const auto collectives = make_host_collectives(test_world());
+    if (collectives->rank() == 0) {
+      const Work work = collectives->all_reduce_sum(view_of(values));
+      EXPECT_FALSE(work.done());
+      throw DataError("rank 0 fails");
+    }
+  } catch (const DataError&) {
+    EXPECT_EQ(test_world().rank(), 0);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  test_world().barrier();
+}
+
 TEST(HostCollectives, AMismatchIsNamedInEveryWait) {
   if (test_world().size() == 1) {
     return;
