@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "data/trajectories/trajectory_digest.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/read_file.h"
 
 namespace jforge {
@@ -36,6 +38,59 @@ std::optional<LeaseId> lease_of(const std::string& name) {
   }
   return lease;
 }
+
+/// 64-bit numbers and texts, one after another; both ends are this program.
+class IndexWriter {
+ public:
+  void number(std::int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), 8); }
+  void text(std::string_view text) {
+    number(static_cast<std::int64_t>(text.size()));
+    bytes_ += text;
+  }
+  template <class T>
+  void numbers(const std::vector<T>& values) {
+    static_assert(sizeof(T) == 8);
+    text({reinterpret_cast<const char*>(values.data()), 8 * values.size()});
+  }
+  [[nodiscard]] std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class IndexReader {
+ public:
+  explicit IndexReader(std::string_view bytes) : rest_(bytes) {}
+  template <class T>
+  T number() {
+    std::int64_t value = 0;
+    std::memcpy(&value, next(8).data(), 8);
+    return static_cast<T>(value);
+  }
+  std::string text() { return std::string(next(number<std::uint64_t>())); }
+  template <class T>
+  std::vector<T> numbers() {
+    const std::string_view bytes = next(number<std::uint64_t>());
+    std::vector<T> values(bytes.size() / 8);
+    if (!values.empty()) {
+      std::memcpy(values.data(), bytes.data(), 8 * values.size());
+    }
+    return values;
+  }
+  void expect_end() const { expect(rest_.empty(), kGarbled); }
+
+ private:
+  static constexpr const char* kGarbled = "garbled index of trajectories between ranks";
+
+  std::string_view next(std::uint64_t size) {
+    expect(size <= rest_.size(), kGarbled);
+    const std::string_view found = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return found;
+  }
+
+  std::string_view rest_;
+};
 
 }  // namespace
 
@@ -108,6 +163,7 @@ void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
   known_.insert(path.string());
   ShardInfo info;
   try {
+    ++files_opened_;
     const TrajectoryReader reader(path, check);
     info = {path, reader.identity(), reader.prompt_ids(), reader.digests(), {}, reader.totals()};
     for (std::size_t i = 0; i < reader.size(); ++i) {
@@ -117,6 +173,11 @@ void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
     damaged_.push_back({path, error.what()});
     return;
   }
+  add(std::move(info));
+}
+
+void TrajectoryStore::add(ShardInfo info) {
+  const std::filesystem::path path = info.path;
   if (!shards_.empty()) {
     const ShardInfo& first = shards_.front();
     if (info.identity.round != first.identity.round ||
@@ -158,6 +219,8 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
     open_.splice(open_.begin(), open_, found);
     return open_.front().second;
   }
+  fault_point("trajectories.open");
+  ++files_opened_;
   // The scan has checked as much as was asked for; a shard is not hashed again at every opening.
   open_.emplace_front(shard, TrajectoryReader(shards_[shard].path, SealCheck::size));
   if (open_.size() > kOpenShards) {
@@ -166,13 +229,74 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
   return open_.front().second;
 }
 
-Trajectory TrajectoryStore::read(PromptId prompt_id) const {
+std::pair<std::uint32_t, std::uint32_t> TrajectoryStore::place_of(PromptId prompt_id) const {
   const auto found = places_.find(prompt_id);
   if (found == places_.end()) {
     throw DataError(fmt::format("no trajectory of prompt {} among {} committed shards", prompt_id,
                                 shards_.size()));
   }
-  return reader(found->second.first).read(found->second.second);
+  return found->second;
+}
+
+std::size_t TrajectoryStore::shard_of(PromptId prompt_id) const {
+  return place_of(prompt_id).first;
+}
+
+Trajectory TrajectoryStore::read(PromptId prompt_id) const {
+  const auto [shard, record] = place_of(prompt_id);
+  return reader(shard).read(record);
+}
+
+std::string TrajectoryStore::index() const {
+  IndexWriter writer;
+  writer.number(next_lease_);
+  writer.number(static_cast<std::int64_t>(shards_.size()));
+  for (const ShardInfo& shard : shards_) {
+    writer.text(shard.path.filename().string());
+    writer.number(shard.identity.lease);
+    writer.number(shard.identity.attempt);
+    writer.number(shard.identity.rank);
+    writer.number(shard.identity.round);
+    writer.number(shard.identity.block_size);
+    writer.text(shard.identity.identity);
+    writer.numbers(shard.identity.prompt_ids);
+    writer.numbers(shard.prompt_ids);
+    writer.numbers(shard.digests);
+    writer.numbers(shard.packed_lengths);
+    writer.number(shard.totals.block_tokens);
+    writer.number(shard.totals.forwards);
+    writer.number(shard.totals.flipped_blocks);
+  }
+  return writer.take();
+}
+
+TrajectoryStore TrajectoryStore::from_index(const std::filesystem::path& directory,
+                                            std::string_view index) {
+  IndexReader reader(index);
+  TrajectoryStore store;
+  store.next_lease_ = reader.number<LeaseId>();
+  const auto count = reader.number<std::int64_t>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    ShardInfo shard;
+    shard.path = directory / reader.text();
+    shard.identity.lease = reader.number<LeaseId>();
+    shard.identity.attempt = reader.number<std::int64_t>();
+    shard.identity.rank = reader.number<Rank>();
+    shard.identity.round = reader.number<std::int64_t>();
+    shard.identity.block_size = reader.number<std::int32_t>();
+    shard.identity.identity = reader.text();
+    shard.identity.prompt_ids = reader.numbers<PromptId>();
+    shard.prompt_ids = reader.numbers<PromptId>();
+    shard.digests = reader.numbers<std::uint64_t>();
+    shard.packed_lengths = reader.numbers<std::int64_t>();
+    shard.totals.block_tokens = reader.number<std::int64_t>();
+    shard.totals.forwards = reader.number<std::int64_t>();
+    shard.totals.flipped_blocks = reader.number<std::int64_t>();
+    store.known_.insert(shard.path.string());
+    store.add(std::move(shard));
+  }
+  reader.expect_end();
+  return store;
 }
 
 ShardTotals TrajectoryStore::totals() const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -51,6 +52,9 @@ class TrajectoryStore {
                               SealCheck check = SealCheck::content);
   /// The same from exactly these files, in this order.
   static TrajectoryStore open(const std::vector<std::filesystem::path>& shards, SealCheck check);
+  /// The store that another process has opened and described with index(), its shards in
+  /// `directory`: no file is touched until a record is read. InternalError when `index` is garbled.
+  static TrajectoryStore from_index(const std::filesystem::path& directory, std::string_view index);
   /// Scans `directory` until all of `expected` are there: a network file system may list a shard
   /// that another host has committed only after a while. DataError naming the first prompt missing
   /// after `wait_seconds` (default: publication_wait_seconds of the directory).
@@ -58,10 +62,18 @@ class TrajectoryStore {
                                        std::span<const PromptId> expected, SealCheck check,
                                        std::optional<double> wait_seconds = std::nullopt);
 
+  /// What the scan has found of the shards that hold, for from_index() in a process of this
+  /// program: about 40 bytes a record.
+  [[nodiscard]] std::string index() const;
+  /// Shard files that this store has opened so far, for its index or a record.
+  [[nodiscard]] std::int64_t files_opened() const { return files_opened_; }
+
   [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
   [[nodiscard]] const std::vector<DamagedShard>& damaged() const { return damaged_; }
   /// Number of records.
   [[nodiscard]] std::size_t size() const { return places_.size(); }
+  /// Which of shards() holds the record. DataError when none does.
+  [[nodiscard]] std::size_t shard_of(PromptId prompt_id) const;
   [[nodiscard]] bool contains(PromptId prompt_id) const { return places_.contains(prompt_id); }
   /// All prompt ids, ascending: what is done.
   [[nodiscard]] std::vector<PromptId> prompt_ids() const;
@@ -69,7 +81,8 @@ class TrajectoryStore {
   [[nodiscard]] LeaseId next_lease() const { return next_lease_; }
 
   /// The record of `prompt_id`, read from its shard; the last few shards stay open. DataError when
-  /// the store has none or its shard is damaged.
+  /// the store has none or its shard is damaged. Fault place: trajectories.open, before a shard is
+  /// opened for it.
   [[nodiscard]] Trajectory read(PromptId prompt_id) const;
 
   /// Sums over all records, as found when the store was opened: no shard is read again.
@@ -85,6 +98,9 @@ class TrajectoryStore {
  private:
   void scan(const std::filesystem::path& directory, SealCheck check);
   void add(const std::filesystem::path& path, SealCheck check);
+  void add(ShardInfo info);
+  /// Shard and record in it. DataError when there is none.
+  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> place_of(PromptId prompt_id) const;
   [[nodiscard]] const TrajectoryReader& reader(std::size_t shard) const;
 
   std::vector<ShardInfo> shards_;
@@ -94,6 +110,7 @@ class TrajectoryStore {
   LeaseId next_lease_ = 0;
   /// Open shards, the most recently used first.
   mutable std::list<std::pair<std::size_t, TrajectoryReader>> open_;
+  mutable std::int64_t files_opened_ = 0;
 };
 
 }  // namespace jforge

@@ -1,41 +1,35 @@
 #include "workers/train/trajectory_samples.h"
 
-#include <functional>
+#include <algorithm>
 #include <span>
-#include <sstream>
 #include <string>
+#include <utility>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
 namespace {
 
-// What rank 0 has found is what all read: the others' listings may lag behind.
+// Rank 0 opens every shard; the others learn from it what the shards hold: on a shared file system
+// an opening costs tens of milliseconds, and other ranks' listings may lag behind.
 TrajectoryStore open_checked(const std::filesystem::path& directory,
                              std::span<const PromptId> expected, const Communicator& comm) {
   TrajectoryStore store;
-  std::string names;
-  const auto on_some = [&](bool my_turn, const std::function<void()>& open) {
-    together(comm, my_turn ? open : std::function<void()>());
-  };
-  on_some(comm.rank() == 0, [&] {
-    store = TrajectoryStore::open_complete(directory, expected, SealCheck::content);
-    for (const ShardInfo& shard : store.shards()) {
-      names += shard.path.filename().string() + '\n';
+  std::string index;
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      store = TrajectoryStore::open_complete(directory, expected, SealCheck::content);
+      index = store.index();
     }
   });
-  std::istringstream lines(broadcast_text(comm, names, 0));
-  on_some(comm.rank() != 0, [&] {
-    std::vector<std::filesystem::path> shards;
-    for (std::string name; std::getline(lines, name);) {
-      shards.push_back(directory / name);
-    }
-    store = TrajectoryStore::open(shards, SealCheck::size);
-    if (!store.damaged().empty()) {
-      throw DataError(store.damaged().front().reason);
+  index = broadcast_text(comm, index, 0);
+  together(comm, [&] {
+    if (comm.rank() != 0) {
+      store = TrajectoryStore::from_index(directory, index);
     }
   });
   return store;
@@ -50,7 +44,9 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
       steps_(steps),
       schedule_(schedule),
       store_(open_checked(directory, consumed_samples(order, steps), comm)),
-      lengths_(static_cast<std::size_t>(order.num_samples), 0) {
+      lengths_(static_cast<std::size_t>(order.num_samples), 0),
+      ranks_(comm.size()),
+      rank_(comm.rank()) {
   for (const ShardInfo& shard : store_.shards()) {
     for (std::size_t i = 0; i < shard.prompt_ids.size(); ++i) {
       if (shard.prompt_ids[i] < order.num_samples) {
@@ -64,8 +60,122 @@ std::int64_t TrajectorySamples::length(std::int64_t index) const {
   return lengths_[static_cast<std::size_t>(order_.at(index))];
 }
 
+TrajectorySamples::~TrajectorySamples() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
 TrainingSample TrajectorySamples::sample(std::int64_t index) {
+  const std::int64_t step = index / order_.options().batch_samples;
+  if (current_.step != step) {
+    advance_to(step);
+  }
+  const auto slot = std::find_if(current_.slots.begin(), current_.slots.end(),
+                                 [&](const Slot& candidate) { return candidate.index == index; });
+  if (slot == current_.slots.end() || (!slot->sample && !slot->failure)) {
+    return make(index);  // Another rank's, or taken before.
+  }
+  if (slot->failure) {
+    std::rethrow_exception(slot->failure);
+  }
+  TrainingSample sample = std::move(*slot->sample);
+  slot->sample.reset();
+  return sample;
+}
+
+std::int64_t TrajectorySamples::files_opened() const {
+  const std::scoped_lock lock(store_turn_);
+  return store_.files_opened();
+}
+
+TrainingSample TrajectorySamples::make(std::int64_t index) const {
+  const std::scoped_lock lock(store_turn_);
   return make_packed_sample(store_.read(order_.at(index)), schedule_);
+}
+
+// Slots are in the order of their shards: each shard is opened once a step, however few stay open.
+void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
+  const std::int64_t first = step * order_.options().batch_samples;
+  const std::int64_t count = std::min(order_.options().batch_samples, size() - first);
+  batch.step = step;
+  batch.slots.clear();
+  batch_lengths_.clear();
+  for (std::int64_t i = 0; i < count; ++i) {
+    batch_lengths_.push_back(length(first + i));
+  }
+  division_.assign_to_ranks(batch_lengths_, ranks_);
+  for (const std::size_t member : division_.lists()[static_cast<std::size_t>(rank_)]) {
+    Slot& slot = batch.slots.emplace_back();
+    slot.index = first + static_cast<std::int64_t>(member);
+    slot.shard = store_.shard_of(order_.at(slot.index));
+  }
+  std::stable_sort(batch.slots.begin(), batch.slots.end(),
+                   [](const Slot& a, const Slot& b) { return a.shard < b.shard; });
+}
+
+// Takes what was read ahead and lets the thread read on.
+void TrajectorySamples::advance_to(std::int64_t step) {
+  {
+    std::unique_lock lock(mutex_);
+    for (std::size_t seen = slots_read_; reading_; seen = slots_read_) {
+      // A slow file system is no hang of who waits for it, one sample that never comes is.
+      changed_.wait(lock, [&] { return !reading_ || slots_read_ != seen; });
+      note_progress();
+    }
+  }
+  // The thread rests: next_ and the division are this one's.
+  if (next_.step != step) {
+    plan(next_, step);
+    for (Slot& slot : next_.slots) {
+      read(slot);
+    }
+  }
+  std::swap(current_, next_);
+  if (step + 1 >= steps_) {
+    return;
+  }
+  plan(next_, step + 1);
+  {
+    const std::scoped_lock lock(mutex_);
+    reading_ = true;
+  }
+  changed_.notify_all();
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { read_ahead(); });
+  }
+}
+
+void TrajectorySamples::read(Slot& slot) {
+  try {
+    slot.sample.emplace(make(slot.index));
+  } catch (...) {
+    slot.failure = std::current_exception();
+  }
+}
+
+void TrajectorySamples::read_ahead() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return reading_ || ending_; });
+    for (std::size_t i = 0; i < next_.slots.size() && !ending_; ++i) {
+      lock.unlock();
+      read(next_.slots[i]);
+      lock.lock();
+      ++slots_read_;
+      changed_.notify_all();
+    }
+    if (ending_) {
+      return;
+    }
+    reading_ = false;
+    changed_.notify_all();
+  }
 }
 
 }  // namespace jforge

@@ -2,24 +2,39 @@
 
 /// The samples of a distillation round: trajectories of the round's store in the seeded order.
 
+#include <condition_variable>
+#include <exception>
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "data/batches/noise_schedule.h"
 #include "data/batches/sample_order.h"
 #include "data/trajectories/trajectory_store.h"
 #include "runtime/comm/mpi_session.h"
+#include "workers/train/batch_assignment.h"
 #include "workers/train/distillation_trainer.h"
 
 namespace jforge {
 
+/// While a step trains, a thread reads what this rank will be given in the next one, shard by
+/// shard: at most one step's samples are held beside those in use. What cannot be read is thrown by
+/// sample(), in the step that needs it. Which samples those are is BatchDivision's to say; any
+/// others are read when they are asked for.
 class TrajectorySamples final : public SampleSource {
  public:
-  /// Collective: rank 0 checks every byte of the shards, the others trust it. `steps` steps of
-  /// order.batch_samples samples. Throws DataError when a prompt of the round has no trajectory.
+  /// Collective: rank 0 checks every byte of the shards; the others get its index of them and open
+  /// none. `steps` steps of order.batch_samples samples. Throws DataError when a prompt of the
+  /// round has no trajectory.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm);
+  /// Waits for the shard that is being read.
+  ~TrajectorySamples() override;
+  TrajectorySamples(const TrajectorySamples&) = delete;
+  TrajectorySamples& operator=(const TrajectorySamples&) = delete;
 
   [[nodiscard]] std::int64_t size() const override {
     return steps_ * order_.options().batch_samples;
@@ -27,12 +42,47 @@ class TrajectorySamples final : public SampleSource {
   [[nodiscard]] std::int64_t length(std::int64_t index) const override;
   [[nodiscard]] TrainingSample sample(std::int64_t index) override;
 
+  /// Shard files that this rank has opened so far.
+  [[nodiscard]] std::int64_t files_opened() const;
+
  private:
+  struct Slot {
+    std::int64_t index = 0;
+    std::size_t shard = 0;
+    std::optional<TrainingSample> sample;
+    std::exception_ptr failure;
+  };
+  /// This rank's samples of one step.
+  struct Batch {
+    std::int64_t step = -1;
+    std::vector<Slot> slots;
+  };
+
+  void plan(Batch& batch, std::int64_t step);
+  void advance_to(std::int64_t step);
+  void read(Slot& slot);
+  void read_ahead();
+  [[nodiscard]] TrainingSample make(std::int64_t index) const;
+
   SampleOrder order_;
   std::int64_t steps_;
   NoiseScheduleOptions schedule_;
   TrajectoryStore store_;
+  mutable std::mutex store_turn_;      ///< For store_, which both threads read.
   std::vector<std::int64_t> lengths_;  ///< By prompt id; 0 where the round has none.
+  int ranks_;
+  Rank rank_;
+  BatchDivision division_;
+  std::vector<std::int64_t> batch_lengths_;
+
+  Batch current_;  ///< The trainer's.
+  Batch next_;     ///< The thread's while reading_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reading_ = false;
+  bool ending_ = false;
+  std::size_t slots_read_ = 0;
+  std::thread thread_;  // The last member: it ends before what it uses.
 };
 
 }  // namespace jforge

@@ -104,6 +104,32 @@ TEST_F(TrajectoryStoreTest, RoundTripOfBothForms) {
   }
 }
 
+TEST_F(TrajectoryStoreTest, AnIndexMakesTheSameStoreWithoutOpeningAShard) {
+  write_shard(0, {5, 1, 9});
+  write_shard(7, {2, 3});
+  const TrajectoryStore store = TrajectoryStore::open(directory_);
+  EXPECT_EQ(store.files_opened(), 2);
+  const std::string index = store.index();
+  const TrajectoryStore copy = TrajectoryStore::from_index(directory_, index);
+  EXPECT_EQ(copy.files_opened(), 0);
+  EXPECT_EQ(copy.prompt_ids(), store.prompt_ids());
+  EXPECT_EQ(copy.store_digest(), store.store_digest());
+  EXPECT_EQ(copy.next_lease(), store.next_lease());
+  EXPECT_EQ(copy.totals(), store.totals());
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(copy.shards()[i].path, store.shards()[i].path);
+    EXPECT_EQ(copy.shards()[i].packed_lengths, store.shards()[i].packed_lengths);
+    EXPECT_EQ(copy.shards()[i].identity.identity, "0123456789abcdef");
+    EXPECT_EQ(copy.shards()[i].identity.prompt_ids, store.shards()[i].identity.prompt_ids);
+  }
+  EXPECT_EQ(canonical_bytes(copy.read(9)), canonical_bytes(make_trajectory(9)));
+  EXPECT_EQ(copy.files_opened(), 1);
+  for (std::size_t size = 0; size < index.size(); ++size) {
+    EXPECT_THROW((void)TrajectoryStore::from_index(directory_, index.substr(0, size)),
+                 InternalError);
+  }
+}
+
 TEST_F(TrajectoryStoreTest, AShardThatIsListedLateIsWaitedFor) {
   const std::vector<PromptId> expected{1, 2, 3};
   write_shard(0, {2, 1});
