@@ -123,8 +123,10 @@ class Job {
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
 
-  /// Collective. Runs the source's commands until it says finish, or a stop is requested.
-  ExitCode run(const CommandSource& source) {
+  /// Collective. Runs the source's commands, of `phases` alone, until it says finish, or a stop is
+  /// requested.
+  ExitCode run(const CommandSource& source, const PlannedPhases& phases = {}) {
+    phases_ = phases;
     try {
       const ExitCode code = run_commands(source);
       close();
@@ -182,7 +184,7 @@ class Job {
     const bool heavy =
         command.kind == Command::Kind::generate || command.kind == Command::Kind::train;
     if (heavy && !memory_checked_) {
-      expect_memory(config_, kernels_->device(), comm_);
+      expect_memory(config_, phases_, kernels_->device(), comm_);
       memory_checked_ = true;
     }
   }
@@ -276,6 +278,7 @@ class Job {
   ProgressDisplay display_{
       [this](const PhaseProgress& progress) { directory_.set_progress(progress); }};
   std::optional<JobWorker> worker_;
+  PlannedPhases phases_;
   bool memory_checked_ = false;
 };
 
@@ -292,12 +295,14 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
 
 // One phase alone: the command if it is not done yet, then finish.
 ExitCode run_phase(const JobOptions& options, const MpiSession& session,
+                   const PlannedPhases& phases,
                    const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
   if (options.dry_run) {
     return dry_run(options, session);
   }
   Job job(options, session);
-  return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); });
+  return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); },
+                 phases);
 }
 
 void expect_ready(bool ready, const std::string& what) {
@@ -331,41 +336,47 @@ ExitCode run_command(const JobOptions& options, const MpiSession& session) {
 }
 
 ExitCode import_command(const JobOptions& options, const MpiSession& session) {
-  return run_phase(options, session, [](const DurableFacts& facts) -> std::optional<Command> {
-    return facts.prompts_imported ? std::nullopt
-                                  : std::optional<Command>({Command::Kind::import_prompts, 0, {}});
-  });
+  return run_phase(options, session, {.generation = false, .training = false},
+                   [](const DurableFacts& facts) -> std::optional<Command> {
+                     return facts.prompts_imported
+                                ? std::nullopt
+                                : std::optional<Command>({Command::Kind::import_prompts, 0, {}});
+                   });
 }
 
 ExitCode generate_command(const JobOptions& options, const MpiSession& session) {
   const std::int32_t round = options.round.value_or(1);
-  return run_phase(options, session, [round](const DurableFacts& facts) -> std::optional<Command> {
-    expect_ready(facts.prompts_imported,
-                 "there are no imported prompts yet; run jforge import first");
-    expect_ready(
-        facts.rounds_trained >= round - 1,
-        fmt::format("round {} generates from the model of round {}, which is not trained yet",
-                    round, round - 1));
-    if (facts.round_generated >= round) {
-      return std::nullopt;
-    }
-    return Command{Command::Kind::generate, round, {}};
-  });
+  return run_phase(
+      options, session, {.generation = true, .training = false},
+      [round](const DurableFacts& facts) -> std::optional<Command> {
+        expect_ready(facts.prompts_imported,
+                     "there are no imported prompts yet; run jforge import first");
+        expect_ready(
+            facts.rounds_trained >= round - 1,
+            fmt::format("round {} generates from the model of round {}, which is not trained yet",
+                        round, round - 1));
+        if (facts.round_generated >= round) {
+          return std::nullopt;
+        }
+        return Command{Command::Kind::generate, round, {}};
+      });
 }
 
 ExitCode train_command(const JobOptions& options, const MpiSession& session) {
   const std::int32_t round = options.round.value_or(1);
-  return run_phase(options, session, [round](const DurableFacts& facts) -> std::optional<Command> {
-    if (facts.rounds_trained >= round) {
-      return std::nullopt;
-    }
-    expect_ready(
-        facts.rounds_trained == round - 1 && facts.round_generated >= round,
-        fmt::format(
-            "round {} has no complete trajectories yet; run jforge generate --round {} first",
-            round, round));
-    return Command{Command::Kind::train, round, {}};
-  });
+  return run_phase(
+      options, session, {.generation = false, .training = true},
+      [round](const DurableFacts& facts) -> std::optional<Command> {
+        if (facts.rounds_trained >= round) {
+          return std::nullopt;
+        }
+        expect_ready(
+            facts.rounds_trained == round - 1 && facts.round_generated >= round,
+            fmt::format(
+                "round {} has no complete trajectories yet; run jforge generate --round {} first",
+                round, round));
+        return Command{Command::Kind::train, round, {}};
+      });
 }
 
 }  // namespace jforge

@@ -148,10 +148,11 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   return plan;
 }
 
-void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here,
-                 std::uint64_t available) {
-  const auto check = [&](const char* phase, double needed, const std::string& advice) {
-    if (needed * ranks_here > static_cast<double>(available)) {
+void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
+                 int ranks_here, std::uint64_t available) {
+  const auto check = [&](bool planned, const char* phase, double needed,
+                         const std::string& advice) {
+    if (planned && needed * ranks_here > static_cast<double>(available)) {
       throw EnvironmentError(fmt::format(
           "{} needs about {} of memory on each rank, {} for the {} on this host, and {} "
           "are available here; {}use fewer ranks per host",
@@ -162,17 +163,18 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here
   };
   const bool host = plan.device == Device::cpu;
   check(
-      "generation", plan.generation(),
+      phases.generation, "generation", plan.generation(),
       host ? fmt::format("lower generate.batch_prompts (now {}) or ", config.generate.batch_prompts)
            : "");
-  check("training", plan.training(),
+  check(phases.training, "training", plan.training(),
         host ? fmt::format("lower train.tokens_per_rank (now {}), set "
                            "train.activation_checkpointing = true or ",
                            config.train.tokens_per_rank)
              : "");
 }
 
-void expect_memory(const JobConfig& config, Device device, const Communicator& comm) {
+void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
+                   const Communicator& comm) {
   const int ranks_here = ranks_on_host(comm);
   static_cast<void>(agree(comm, false, [&] {
     const std::optional<std::uint64_t> available = available_memory();
@@ -181,7 +183,7 @@ void expect_memory(const JobConfig& config, Device device, const Communicator& c
       expect_fits(plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
                               {known.count, known.longest.value_or(0)},
                               hf_matrices_are_bfloat16(config.model.source)),
-                  config, ranks_here, *available);
+                  config, phases, ranks_here, *available);
     }
   }));
 }

@@ -53,15 +53,22 @@ struct PlannedPrompts {
                                      int ranks, Device device, const PlannedPrompts& prompts,
                                      bool source_is_bfloat16);
 
+/// Which of a job's phases a process will run: `generate` alone needs no memory for training.
+struct PlannedPhases {
+  bool generation = true;
+  bool training = true;
+};
+
 /// Throws EnvironmentError, with both figures and what to lower, when `ranks_here` ranks of the
-/// plan need more than `available` bytes in generation or training.
-void expect_fits(const MemoryPlan& plan, const JobConfig& config, int ranks_here,
-                 std::uint64_t available);
+/// plan need more than `available` bytes in one of `phases`.
+void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
+                 int ranks_here, std::uint64_t available);
 
 /// Collective. expect_fits() on every host with what is available there; nothing where the kernel
 /// does not tell. Prompts count with their true lengths once they are imported, before that not at
 /// all. Throws EnvironmentError on every rank, DataError for a bad model directory.
-void expect_memory(const JobConfig& config, Device device, const Communicator& comm);
+void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
+                   const Communicator& comm);
 
 /// Memory and disk per rank, steps, prompts generated against consumed, an estimate of the time at
 /// `speed`: plain text. Reads config.json of the model, the headers of its weight files where they

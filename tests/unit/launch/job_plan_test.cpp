@@ -95,9 +95,9 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
   const MemoryPlan plan =
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double most = std::max(plan.generation(), plan.training());
-  EXPECT_NO_THROW(expect_fits(plan, job(), 2, static_cast<std::uint64_t>(2 * most)));
+  EXPECT_NO_THROW(expect_fits(plan, job(), {}, 2, static_cast<std::uint64_t>(2 * most)));
   try {
-    expect_fits(plan, job(), 2, static_cast<std::uint64_t>(2 * plan.training()) - 1);
+    expect_fits(plan, job(), {}, 2, static_cast<std::uint64_t>(2 * plan.training()) - 1);
     FAIL() << "accepted";
   } catch (const EnvironmentError& error) {
     EXPECT_EQ(error.code(), ExitCode::environment);
@@ -107,9 +107,24 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
                       HasSubstr(fmt::format("and {:.1f} MB are", 2 * plan.training() / 1e6))));
   }
   EXPECT_THAT(
-      [&] { expect_fits(plan, job(), 1, static_cast<std::uint64_t>(plan.generation()) - 1); },
+      [&] { expect_fits(plan, job(), {}, 1, static_cast<std::uint64_t>(plan.generation()) - 1); },
       ::testing::ThrowsMessage<EnvironmentError>(
           HasSubstr("lower generate.batch_prompts (now 4)")));
+}
+
+TEST(MemoryPlan, OnlyThePhasesThatAProcessRunsCount) {
+  const MemoryPlan plan =
+      plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
+  ASSERT_LT(plan.generation(), plan.training());
+  // What `jforge generate` alone needs, and not a byte for training.
+  const auto available = static_cast<std::uint64_t>(2 * plan.generation());
+  const PlannedPhases generate{.generation = true, .training = false};
+  const PlannedPhases train{.generation = false, .training = true};
+  EXPECT_NO_THROW(expect_fits(plan, job(), generate, 2, available));
+  EXPECT_THROW(expect_fits(plan, job(), generate, 2, available - 1), EnvironmentError);
+  EXPECT_THROW(expect_fits(plan, job(), train, 2, available), EnvironmentError);
+  EXPECT_THROW(expect_fits(plan, job(), {}, 2, available), EnvironmentError);
+  EXPECT_NO_THROW(expect_fits(plan, job(), {.generation = false, .training = false}, 2, 1));
 }
 
 class DescribePlan : public ::testing::Test {
