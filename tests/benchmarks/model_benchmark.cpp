@@ -510,10 +510,13 @@ BenchmarkOptions parse(int argc, char** argv) {
 }
 
 void print_head(const BenchmarkOptions& options, const ParameterTable& table,
-                const std::string& command) {
+                const std::string& command, int ranks) {
   const TransformerConfig& model = options.model;
   fmt::print("- command: `{}`\n- CPU: {}, {} threads\n- commit: {}\n", command, cpu_model(),
              omp_get_max_threads(), source_commit());
+  if (ranks > 1) {
+    fmt::print("- ranks: {}; threads and figures are those of one while all work\n", ranks);
+  }
   fmt::print(
       "- model: {}, random weights, float32, {} parameters (hidden {}, intermediate {}, {} layers, "
       "heads {}/{}, vocabulary {})\n\n",
@@ -523,8 +526,12 @@ void print_head(const BenchmarkOptions& options, const ParameterTable& table,
 
 void run(const BenchmarkOptions& options, const std::string& command,
          const Communicator* communicator) {
-  const ParameterTable table(options.model, 1);
-  print_head(options, table, command);
+  const int ranks = communicator == nullptr ? 1 : communicator->size();
+  const bool speaks = communicator == nullptr || communicator->rank() == 0;
+  const ParameterTable table(options.model, ranks);
+  if (speaks) {
+    print_head(options, table, command, ranks);
+  }
   MachinePeaks peaks = measure_peaks(options.repetitions, options.read_megabytes);
   MemoryAccount account("weights");
   Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
@@ -541,6 +548,9 @@ void run(const BenchmarkOptions& options, const std::string& command,
   }
   peaks = best_of(peaks, measure_peaks(options.repetitions, options.read_megabytes));
 
+  if (!speaks) {
+    return;
+  }
   fmt::print("| measurement | value | share |\n| --- | --- | --- |\n");
   row("sgemm peak, 1024³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_1024 / 1e9));
   row("sgemm peak, 2048³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_2048 / 1e9));
