@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
@@ -200,6 +202,33 @@ TEST_F(CheckpointWriterTest, WhatIsNotFiniteIsNeverSaved) {
               HasSubstr("second moment of " + state.table.entries()[slices[1].entry].name));
   EXPECT_TRUE(writer.poll());
   EXPECT_FALSE(find_newest_checkpoint(comm_, root_.path()).newest.has_value());
+}
+
+TEST_F(CheckpointWriterTest, OneValueThatIsNotFiniteIsFoundWhereverItStands) {
+  CheckpointWriter writer(comm_, root_.path(), {}, account_);
+  SimulatedState state(comm_.size(), 4);
+  const auto slices = shard_slices(state.table, last_);
+  const ShardSlice& longest = *std::max_element(
+      slices.begin(), slices.end(),
+      [](const ShardSlice& a, const ShardSlice& b) { return a.size() < b.size(); });
+  // At both ends and around the vectors in between.
+  for (const std::int64_t at : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4}, std::int64_t{19},
+                                longest.size() / 2, longest.size() - 1}) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN()}) {
+      float& value = state.weights[static_cast<std::size_t>(longest.flat_begin + at)];
+      const float kept = std::exchange(value, bad);
+      EXPECT_THAT(
+          message_of(ExitCode::numerical, [&] { writer.save(training_state(1, 10), view(state)); }),
+          HasSubstr("weight of " + state.table.entries()[longest.entry].name))
+          << at;
+      value = kept;
+    }
+  }
+  writer.save(training_state(1, 10), view(state));
+  writer.finish();
+  expect_newest(10, 4);
 }
 
 TEST_F(CheckpointWriterTest, AValidCheckpointIsNotWrittenTwiceAndADamagedOneIsReplaced) {
