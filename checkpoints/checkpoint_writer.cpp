@@ -178,26 +178,24 @@ void CheckpointWriter::save(const CheckpointState& state, const TrainingStateVie
   }
   state_ = state;
   static_cast<void>(agree(comm_, false, [&] { snapshot(view); }));
-  pending_ = true;
-  start_writing();
+  start(Stage::writing, true);
 }
 
 bool CheckpointWriter::poll() {
-  if (!pending_) {
+  if (stage_ == Stage::none) {
     return true;
   }
-  std::int32_t unfinished = written_.load() ? 0 : 1;
+  std::int32_t unfinished = done_.load() ? 0 : 1;
   all_reduce_max<std::int32_t>(comm_, std::span(&unfinished, 1));
-  if (unfinished != 0) {
-    return false;
+  if (unfinished == 0) {
+    end_stage();
   }
-  commit();
-  return true;
+  return stage_ == Stage::none;
 }
 
 void CheckpointWriter::finish() {
-  if (pending_) {
-    commit();
+  while (stage_ != Stage::none) {
+    end_stage();
   }
 }
 
@@ -292,75 +290,85 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
                         slices_, values_);
 }
 
-void CheckpointWriter::start_writing() {
-  written_.store(false);
+void CheckpointWriter::start(Stage stage, bool has_work) {
+  stage_ = stage;
+  done_.store(!has_work);
   awaited_.store(false);
   failure_ = nullptr;
-  const auto write = [this] {
+  if (!has_work) {
+    return;
+  }
+  const auto work = [this] {
     yield_to_other_threads();
-    while (!awaited_.load() && write_some()) {
+    while (!awaited_.load() && work_some()) {
     }
   };
   try {
-    thread_ = std::thread(write);
+    thread_ = std::thread(work);
   } catch (const std::system_error& error) {
     spdlog::warn("no thread for the checkpoint ({}): it is written at the next one or at the end",
                  error.what());
   }
 }
 
-bool CheckpointWriter::write_some() noexcept {
-  const std::scoped_lock lock(writing_);
-  if (written_.load()) {
+bool CheckpointWriter::work_some() noexcept {
+  const std::scoped_lock lock(working_);
+  if (done_.load()) {
     return false;
   }
   bool more = false;
   try {
-    more = shard_writer_->advance();
+    if (stage_ == Stage::writing) {
+      more = shard_writer_->advance();
+    } else {
+      commit_checkpoint(root_ / checkpoint_directory_name(state_.round, state_.step), manifest_);
+      prune(state_);
+    }
   } catch (...) {
     failure_ = std::current_exception();
   }
-  written_.store(!more);
+  done_.store(!more);
   return more;
 }
 
 void CheckpointWriter::join() noexcept {
   // Where every core is busy the thread would take for ever.
   awaited_.store(true);
-  while (pending_ && write_some()) {
+  while (stage_ != Stage::none && work_some()) {
   }
   if (thread_.joinable()) {
     thread_.join();
   }
 }
 
-void CheckpointWriter::commit() {
+void CheckpointWriter::end_stage() {
   join();
-  pending_ = false;
-  static_cast<void>(agree(comm_, false, [&] {
+  const Stage ended = std::exchange(stage_, Stage::none);
+  together(comm_, [&] {
     if (failure_) {
       shard_writer_.reset();  // What it has written is no file.
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
-  }));
+  });
+  if (ended != Stage::writing) {
+    return;
+  }
   const std::vector<std::string> shards =
       gather_texts(comm_, shard_to_json(shard_writer_->shard()), 0);
-  static_cast<void>(agree(comm_, false, [&] {
-    if (comm_.rank() != 0) {
-      return;
+  together(comm_, [&] {
+    if (comm_.rank() == 0) {
+      manifest_ = {};
+      manifest_.state = state_;
+      manifest_.world_size = comm_.size();
+      manifest_.has_moments = has_moments_;
+      manifest_.nonce = nonce_;
+      manifest_.tensors = tensors_;
+      for (const std::string& shard : shards) {
+        manifest_.shards.push_back(shard_from_json(shard));
+      }
     }
-    CheckpointManifest manifest;
-    manifest.state = state_;
-    manifest.world_size = comm_.size();
-    manifest.has_moments = has_moments_;
-    manifest.nonce = nonce_;
-    manifest.tensors = tensors_;
-    for (const std::string& shard : shards) {
-      manifest.shards.push_back(shard_from_json(shard));
-    }
-    commit_checkpoint(root_ / checkpoint_directory_name(state_.round, state_.step), manifest);
-    prune(state_);
-  }));
+  });
+  start(Stage::committing, comm_.rank() == 0);
 }
 
 void CheckpointWriter::prune(const CheckpointState& newest) const {

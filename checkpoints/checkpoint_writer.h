@@ -4,12 +4,12 @@
 /// rank's shard, and the manifest, which alone makes a checkpoint, is written by rank 0 once every
 /// rank's shard is durable.
 ///
-/// Shard writing needs no other rank; the commit does, so it happens in collective calls: save() →
-/// background write → poll() at each step boundary commits as soon as all ranks are done → finish()
-/// waits and commits. The thread takes what time of the cores the others leave; who waits for it
-/// writes the rest himself, at his own priority. Killed anywhere in between, the directory has no
-/// manifest and is no checkpoint; the older ones are untouched, because pruning follows a durable
-/// manifest.
+/// Shard writing needs no other rank; the commit does, so it begins in collective calls: save() →
+/// background write → poll() at each step boundary, as soon as all ranks are done → background
+/// commit by rank 0 → the poll() that finds it done. finish() waits for all of it. The thread takes
+/// what time of the cores the others leave; who waits for it writes the rest himself, at his own
+/// priority. Killed anywhere in between, the directory has no manifest and is no checkpoint; the
+/// older ones are untouched, because pruning follows a durable manifest.
 
 #include <atomic>
 #include <cstdint>
@@ -73,21 +73,26 @@ class CheckpointWriter {
   /// there, EnvironmentError when the disk refuses.
   void save(const CheckpointState& state, const TrainingStateView& view);
 
-  /// Collective. Commits when every rank has written; returns whether nothing is pending any more.
-  /// Cheap when nothing is. Throws EnvironmentError on all ranks, naming the one whose disk
-  /// refused; the older checkpoints stay.
+  /// Collective. Once every rank has written, lets rank 0 commit in the background; returns whether
+  /// nothing is pending any more. Cheap: nobody waits for a disk. Throws EnvironmentError on all
+  /// ranks, naming the one whose disk refused; the older checkpoints stay.
   bool poll();
 
   /// Collective. Waits for the pending save and commits it.
   void finish();
 
  private:
+  /// What the thread does: every rank writes its shard, then rank 0 publishes the manifest and
+  /// prunes.
+  enum class Stage : std::uint8_t { none, writing, committing };
+
   void snapshot(const TrainingStateView& view);
-  void start_writing();
-  /// The next step of the shard; whether there is more. On the thread, or by who waits for it.
-  bool write_some() noexcept;
+  void start(Stage stage, bool has_work);
+  /// The next step of the stage; whether there is more. On the thread, or by who waits for it.
+  bool work_some() noexcept;
   void join() noexcept;
-  void commit();
+  /// Collective. Waits for the stage and begins the next.
+  void end_stage();
   [[nodiscard]] bool already_saved(const CheckpointState& state,
                                    const TrainingStateView& view) const;
   void prune(const CheckpointState& newest) const;
@@ -98,19 +103,20 @@ class CheckpointWriter {
   MemoryAccount& account_;
   std::string nonce_;
 
-  bool pending_ = false;
+  Stage stage_ = Stage::none;
   CheckpointState state_;
   bool has_moments_ = false;
   std::vector<CheckpointTensor> tensors_;
   std::vector<ShardSlice> slices_;
   std::size_t slice_elements_ = 0;
-  Buffer copy_;         ///< Holds values_, each vector aligned for direct transfers.
-  ShardValues values_;  ///< [slice_elements_] each: weights, first moment, second moment.
-  std::mutex writing_;  ///< For shard_writer_ and failure_ while the thread runs.
+  Buffer copy_;                  ///< Holds values_, each vector aligned for direct transfers.
+  ShardValues values_;           ///< [slice_elements_] each: weights, first moment, second moment.
+  CheckpointManifest manifest_;  ///< Rank 0's, to be published.
+  std::mutex working_;           ///< For what work_some() touches while the thread runs.
   std::optional<ShardWriter> shard_writer_;
   std::exception_ptr failure_;
-  std::atomic<bool> written_{false};
-  std::atomic<bool> awaited_{false};  ///< Somebody waits and writes himself: the thread may end.
+  std::atomic<bool> done_{false};     ///< This rank's part of the stage.
+  std::atomic<bool> awaited_{false};  ///< Somebody waits and works himself: the thread may end.
   std::thread thread_;
 };
 

@@ -2,13 +2,13 @@
 /// for, and with one in the background, turn by turn in one run.
 ///
 ///   launch/scripts/local_mpirun.sh -n 1 build/…/tests/benchmarks/checkpoint_benchmark DIRECTORY
-///   [MEBIBYTES_OF_WEIGHTS [REPEATS]]
+///   [MEBIBYTES_OF_WEIGHTS [REPEATS [THREADS]]]
 ///
 /// DIRECTORY lies on the file system in question. A loop is matrix products of all ranks, first on
-/// all cores of the rank but one, then on all, six times as long as the save. The fastest loop of
-/// each kind counts, with what is left of its save at its end. Needs an idle machine: a neighbour
-/// takes the background's time. Prints a Markdown table; a checkpoint holds three times the
-/// weights' bytes.
+/// all cores of the rank but one, then on all (or on THREADS alone), 25 times as long as the save.
+/// The fastest loop of each kind counts, with what is left of its save at its end. Needs an idle
+/// machine: a neighbour takes the background's time. Prints a Markdown table; a checkpoint holds
+/// three times the weights' bytes.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -37,6 +37,9 @@ namespace jforge {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// How many saves a loop is as long as.
+constexpr double kLoopSaves = 25;
 
 enum class Saving : std::uint8_t { none, waited_for, background };
 
@@ -127,8 +130,8 @@ void measure(const Communicator& comm, Loop& loop, int threads, int repeats) {
   const int probe = 20;
   const double step = loop.run(Saving::none, probe) / probe;
   const double save = loop.run(Saving::waited_for, probe) - probe * step;
-  // Long enough that the background is done with the disk at half of it.
-  const int steps = std::max(probe, static_cast<int>(6 * save / step));
+  // Long enough for the hundredth of a core that the thread gets where all are busy.
+  const int steps = std::max(probe, static_cast<int>(kLoopSaves * save / step));
   std::array<double, kKinds.size()> best{};
   best.fill(std::numeric_limits<double>::infinity());
   for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -146,12 +149,17 @@ void measure(const Communicator& comm, Loop& loop, int threads, int repeats) {
 }
 
 int run(int argc, char** argv) {
-  expect(argc >= 2, "usage: checkpoint_benchmark DIRECTORY [MEBIBYTES_OF_WEIGHTS [REPEATS]]");
+  expect(argc >= 2,
+         "usage: checkpoint_benchmark DIRECTORY [MEBIBYTES_OF_WEIGHTS [REPEATS [THREADS]]]");
   MpiSession session(&argc, &argv);
   const Communicator& comm = session.world();
   const std::filesystem::path directory = std::filesystem::path(argv[1]) / "checkpoint-benchmark";
   const std::int64_t bytes = (argc > 2 ? std::atoll(argv[2]) : 256) << 20;
   const int repeats = argc > 3 ? std::atoi(argv[3]) : 7;
+  if (comm.rank() == 0) {
+    std::filesystem::remove_all(directory);  // What a run that was ended has left.
+  }
+  comm.barrier();
   {
     Loop loop(comm, directory, bytes);
     if (comm.rank() == 0) {
@@ -162,7 +170,9 @@ int run(int argc, char** argv) {
           "adds | share |\n| --- | --- | --- | --- | --- |\n");
     }
     const int cores = omp_get_num_procs();
-    for (const int threads : {std::max(1, cores - 1), cores}) {
+    const std::vector<int> counts = argc > 4 ? std::vector<int>{std::atoi(argv[4])}
+                                             : std::vector<int>{std::max(1, cores - 1), cores};
+    for (const int threads : counts) {
       measure(comm, loop, threads, repeats);
     }
   }
