@@ -369,6 +369,123 @@ void rms_norm(benchmark::State& state) {
 }
 BENCHMARK(rms_norm)->UseRealTime();
 
+/// Tensors of one type for the functions of a training step beside its products, at the
+/// Qwen2.5-0.5B shape.
+class TrainingTensors {
+ public:
+  TrainingTensors(KernelSet& kernels, DType dtype) : kernels_(kernels) {
+    double visible = 0;
+    layout_ = training_layout(11, &visible);
+    for (std::int32_t row = 0; row < layout_.num_rows; ++row) {
+      positions_.push_back(row % 128);
+    }
+    for (std::int32_t i = 0; i < kLossRows / 2; ++i) {
+      items_.push_back({.clean_row = i,
+                        .target = i,
+                        .ar_weight = 0.1F,
+                        .student_row = kLossRows / 2 + i,
+                        .consistency_weight = 0.1F});
+    }
+    const std::int64_t rows = layout_.num_rows;
+    residual_ = take(DType::float32, Shape{rows, 896});
+    residual_gradient_ = take(DType::float32, residual_.shape());
+    inverse_rms_ = take(DType::float32, Shape{rows});
+    norm_ = take(dtype, Shape{896});
+    norm_gradient_ = take(DType::float32, Shape{896});
+    normed_ = take(dtype, residual_.shape());
+    gate_ = take(dtype, Shape{rows, 4864});
+    up_ = take(dtype, gate_.shape());
+    activated_ = take(dtype, gate_.shape());
+    q_ = take(dtype, Shape{rows, 14, 64});
+    k_ = take(dtype, Shape{rows, 2, 64});
+    v_ = take(dtype, k_.shape());
+    attention_ = take(dtype, q_.shape());
+    attention_gradient_ = take(dtype, q_.shape());
+    q_gradient_ = take(dtype, q_.shape());
+    k_gradient_ = take(dtype, k_.shape());
+    v_gradient_ = take(dtype, k_.shape());
+    sums_ = take(DType::float32, Shape{rows, 14});
+    hidden_ = take(dtype, Shape{kLossRows, 896});
+    hidden_gradient_ = take(dtype, hidden_.shape());
+    head_ = take(dtype, Shape{151936, 896});
+    head_gradient_ = take(DType::float32, head_.shape());
+    kernels_.packed_attention(q_, k_, v_, layout_, attention_, sums_);
+  }
+  void run(std::int64_t which) {
+    switch (which) {
+      case 0:
+        return kernels_.rms_norm(residual_, norm_, 1e-6F, normed_, inverse_rms_);
+      case 1:
+        return kernels_.rms_norm_backward(normed_, residual_, norm_, inverse_rms_,
+                                          residual_gradient_, norm_gradient_);
+      case 2:
+        return kernels_.swiglu(gate_, up_, activated_);
+      case 3:
+        return kernels_.swiglu_backward(activated_, gate_, up_, gate_, up_);
+      case 4:
+        return kernels_.rotary(q_, positions_, 1e6);
+      case 5:
+        return kernels_.packed_attention(q_, k_, v_, layout_, attention_, sums_);
+      case 6:
+        return kernels_.packed_attention_backward(attention_gradient_, q_, k_, v_, attention_,
+                                                  sums_, layout_, q_gradient_, k_gradient_,
+                                                  v_gradient_);
+      default:
+        (void)kernels_.vocabulary_loss(hidden_, head_, items_, 1, 1, hidden_gradient_,
+                                       head_gradient_);
+    }
+  }
+
+ private:
+  static constexpr std::int32_t kLossRows = 220;
+  TensorView take(DType dtype, Shape shape) {
+    const auto bytes = static_cast<std::size_t>(shape.elements()) * dtype_bytes(dtype);
+    memory_.emplace_back(bytes, account_);
+    const TensorView view = memory_.back().view(dtype, shape);
+    const Floats values = random_floats(std::min<std::int64_t>(shape.elements(), 1 << 20));
+    const auto count = static_cast<std::int64_t>(values.size());
+    for (std::int64_t begin = 0; begin < shape.elements(); begin += count) {
+      const std::int64_t end = std::min(begin + count, shape.elements());
+      kernels_.convert(ConstTensorView(values.data(), Shape{end - begin}),
+                       view.reshaped({shape.elements()}).rows(begin, end));
+    }
+    return view;
+  }
+
+  KernelSet& kernels_;
+  MemoryAccount account_{"benchmark"};
+  std::vector<Buffer> memory_;
+  PackedLayout layout_;
+  std::vector<std::int32_t> positions_;
+  std::vector<LossItem> items_;
+  TensorView residual_, residual_gradient_, inverse_rms_, norm_, norm_gradient_, normed_, gate_,
+      up_, activated_, q_, k_, v_, attention_, attention_gradient_, q_gradient_, k_gradient_,
+      v_gradient_, sums_, hidden_, hidden_gradient_, head_, head_gradient_;
+};
+
+/// What a training step does beside its layers' products, in float32 and bfloat16 turn by turn.
+/// Argument: 0 and 1 norm and its backward, 2 and 3 SwiGLU, 4 rotation, 5 and 6 attention, 7 loss.
+void mixed_precision(benchmark::State& state) {
+  const auto kernels = make_cpu_kernel_set();
+  TrainingTensors full(*kernels, DType::float32);
+  TrainingTensors half(*kernels, DType::bfloat16);
+  const auto seconds = [&](TrainingTensors& tensors) {
+    const auto begin = std::chrono::steady_clock::now();
+    tensors.run(state.range(0));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  double fastest_full = seconds(full);
+  double fastest_half = seconds(half);
+  for (auto _ : state) {
+    fastest_full = std::min(fastest_full, seconds(full));
+    fastest_half = std::min(fastest_half, seconds(half));
+  }
+  state.counters["fp32 ms"] = 1e3 * fastest_full;
+  state.counters["bf16 ms"] = 1e3 * fastest_half;
+  state.counters["bf16 against fp32"] = fastest_full / fastest_half;
+}
+BENCHMARK(mixed_precision)->DenseRange(0, 7)->Iterations(12);
+
 }  // namespace
 }  // namespace jforge
 

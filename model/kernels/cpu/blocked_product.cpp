@@ -15,11 +15,7 @@ namespace jforge {
 
 namespace {
 
-/// Words of a packed step: a float, or a pair of bfloat16 with two steps of K.
-template <class Element>
-constexpr std::int64_t kPerWord = sizeof(float) / sizeof(Element);
-
-/// Words of K that are packed at once; in between partial sums lie in c, exactly.
+/// Words (kPerWord) of K that are packed at once; in between partial sums lie in c, exactly.
 constexpr std::int64_t kDepthBlock = 1024;
 /// Words of b that are packed at once; they may lie in the last-level cache.
 constexpr std::int64_t kBlockWords = 1 << 20;

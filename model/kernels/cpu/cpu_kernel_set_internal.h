@@ -77,6 +77,12 @@ struct QueryBlock {
   }
 };
 
+/// Elements in a word of 32 bits, as operands are packed: a float, or two steps of bfloat16.
+template <class Element>
+inline constexpr std::int64_t kPerWord = 1;
+template <>
+inline constexpr std::int64_t kPerWord<BFloat16> = 2;
+
 /// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n], with float or BFloat16 operands; a
 /// transposed operand is stored [k, m] or [n, k]. Each element is accumulated in float32 by fused
 /// multiply-add, over K in ascending order (of pairs: PairProduct): its bits depend neither on

@@ -112,13 +112,12 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
   loss_terms(chunk, logits);
   // A row of bfloat16 gradients begins where its logits did.
   const auto* const logit_gradients = reinterpret_cast<const Element*>(logits);
-  constexpr std::int64_t kPerFloat = sizeof(float) / sizeof(Element);
   float* gradient = loss_gradient_.at_least(with_gradient * c);
   multiply<Element>({.m = with_gradient,
                      .n = c,
                      .k = v,
                      .a = logit_gradients,
-                     .a_row = v * kPerFloat,
+                     .a_row = v * kPerWord<Element>,
                      .b = head,
                      .c = gradient});
   float* const scratch = widened_.at_least(c);
@@ -133,7 +132,7 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
                      .n = c,
                      .k = with_gradient,
                      .a = logit_gradients,
-                     .a_row = v * kPerFloat,
+                     .a_row = v * kPerWord<Element>,
                      .b = gathered,
                      .c = chunk.head_gradient,
                      .accumulate = true});
