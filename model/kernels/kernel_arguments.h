@@ -81,7 +81,8 @@ void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView&
                                          bool with_students, std::int64_t most_rows);
 
 /// Rows of logits held at once for a vocabulary: about 64 MiB of them, but never so few that the
-/// products lose their speed.
-[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary);
+/// products lose their speed. About 128 MiB with bfloat16 operands, whose products are quicker, so
+/// that reading and packing the head for each chunk weighs more.
+[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType operands);
 
 }  // namespace jforge

@@ -158,7 +158,7 @@ VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTe
                   .head_gradient = head_gradient.data<float>(),
                   .sums = {}};
   zero_tensor(hidden_gradient);
-  const std::int64_t most_rows = loss_chunk_rows(v);
+  const std::int64_t most_rows = loss_chunk_rows(v, head.dtype());
   std::size_t begin = 0;
   while (begin < items.size()) {
     const std::size_t end = loss_chunk_end(items, begin, chunk.with_students, most_rows);

@@ -207,7 +207,7 @@ VocabularyLossSums CudaKernelSet::vocabulary_loss(ConstTensorView hidden, ConstT
                 floats(head_gradient),
                 {}};
   zero_tensor(hidden_gradient);
-  const std::int64_t most_rows = loss_chunk_rows(call.vocabulary);
+  const std::int64_t most_rows = loss_chunk_rows(call.vocabulary, DType::float32);
   std::size_t begin = 0;
   while (begin < items.size()) {
     const std::size_t end = loss_chunk_end(items, begin, consistency_scale != 0.0F, most_rows);
