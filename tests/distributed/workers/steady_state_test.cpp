@@ -107,11 +107,18 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
   const int stage = GetParam();
   const std::vector<PackedSample> samples = wide_samples();
   const PackingOptions packing{.eos_ids = {2}};
-  for (const bool checkpointing : {false, true}) {
-    TrainingTransformer transformer(config_, table_, *kernels_, account_,
-                                    {.activation_checkpointing = checkpointing});
+  struct Case {
+    bool checkpointing;
+    DType compute;
+  };
+  for (const auto [checkpointing, compute] :
+       {Case{false, DType::float32}, Case{true, DType::float32}, Case{false, DType::bfloat16}}) {
+    TrainingTransformer transformer(
+        config_, table_, *kernels_, account_,
+        {.activation_checkpointing = checkpointing, .compute = compute});
     const auto collectives = make_host_collectives(comm_);
-    ParameterStore store(table_, {.stage = stage}, *kernels_, *collectives, account_, view());
+    ParameterStore store(table_, {.stage = stage, .compute = compute}, *kernels_, *collectives,
+                         account_, view());
     ShardedAdamW optimizer(table_, *kernels_, comm_, account_, store, {.zero_stage = stage});
     PackedBatch batch;
     expect_no_allocation("packing", [&] {
