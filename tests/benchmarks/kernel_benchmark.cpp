@@ -7,7 +7,7 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -35,6 +35,15 @@ BFloat16s rounded(const Floats& values) {
   BFloat16s result(values.size());
   std::transform(values.begin(), values.end(), result.begin(), to_bfloat16);
   return result;
+}
+
+/// Processor time of `work` for each thread: the wall clock of an idle machine; on a busy one, with
+/// one thread, without what others take.
+template <class Work>
+double processor_seconds(const Work& work) {
+  const std::clock_t begin = std::clock();
+  work();
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / omp_get_max_threads();
 }
 
 void report_flops(benchmark::State& state, double flops_per_iteration) {
@@ -151,18 +160,13 @@ void training_product(benchmark::State& state) {
         return dnnl_sgemm('T', 'N', n, k, m, 1.0F, y.data(), n, x.data(), k, 1.0F, w.data(), k);
     }
   };
-  const auto seconds = [](const auto& work) {
-    const auto begin = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  double fastest = seconds(ours);
-  double fastest_theirs = seconds(theirs);
-  double fastest_bfloat16 = seconds(in_bfloat16);
+  double fastest = processor_seconds(ours);
+  double fastest_theirs = processor_seconds(theirs);
+  double fastest_bfloat16 = processor_seconds(in_bfloat16);
   for (auto _ : state) {
-    fastest = std::min(fastest, seconds(ours));
-    fastest_bfloat16 = std::min(fastest_bfloat16, seconds(in_bfloat16));
-    fastest_theirs = std::min(fastest_theirs, seconds(theirs));
+    fastest = std::min(fastest, processor_seconds(ours));
+    fastest_bfloat16 = std::min(fastest_bfloat16, processor_seconds(in_bfloat16));
+    fastest_theirs = std::min(fastest_theirs, processor_seconds(theirs));
   }
   const double flops = 2e-9 * static_cast<double>(m * n * k);
   state.counters["GFLOP/s"] = flops / fastest;
@@ -470,9 +474,7 @@ void mixed_precision(benchmark::State& state) {
   TrainingTensors full(*kernels, DType::float32);
   TrainingTensors half(*kernels, DType::bfloat16);
   const auto seconds = [&](TrainingTensors& tensors) {
-    const auto begin = std::chrono::steady_clock::now();
-    tensors.run(state.range(0));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return processor_seconds([&] { tensors.run(state.range(0)); });
   };
   double fastest_full = seconds(full);
   double fastest_half = seconds(half);

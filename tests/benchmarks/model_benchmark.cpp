@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <limits>
@@ -68,6 +69,7 @@ struct TrainingFigures {
   std::int64_t steps = 0;
   double flops = 0;  ///< Of one step.
   double step_seconds = 0, fastest_seconds = std::numeric_limits<double>::max();
+  double processor_seconds = 0;  ///< Per step, of all threads.
   double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;  ///< Per step.
   AllocationCount packing, compute_allocations, optimizer;                  ///< Of all steps.
 };
@@ -277,6 +279,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   ParameterStore& store = optimizer.store();
   TrainingFigures& figures = measured.figures;
   const AllocationCount allocated_0 = allocation_count();
+  const std::clock_t processor_0 = std::clock();
   const auto time_0 = Clock::now();
   store.begin_step({.watch_replicas = optimizer.watches_replicas()});
   batch.clear();
@@ -310,6 +313,8 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   const auto steps = static_cast<double>(options.steps);
   figures.fastest_seconds = std::min(figures.fastest_seconds, seconds);
   figures.step_seconds += seconds / steps;
+  figures.processor_seconds +=
+      static_cast<double>(std::clock() - processor_0) / CLOCKS_PER_SEC / steps;
   figures.forward_seconds += seconds_between(time_0, time_1) / steps;
   figures.backward_seconds += seconds_between(time_1, time_2) / steps;
   figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
@@ -567,7 +572,9 @@ void run(const BenchmarkOptions& options, const std::string& command,
     row("bfloat16 against float32, mean and fastest step",
         fmt::format("{:.2f}, {:.2f} times", slow.step_seconds / fast.step_seconds,
                     slow.fastest_seconds / fast.fastest_seconds));
-    row("the same without the optimizer",
+    row("bfloat16 against float32, processor time",
+        fmt::format("{:.2f} times", slow.processor_seconds / fast.processor_seconds));
+    row("bfloat16 against float32, without the optimizer",
         fmt::format("{:.2f} times", (slow.step_seconds - slow.optimizer_seconds) /
                                         (fast.step_seconds - fast.optimizer_seconds)));
   }
