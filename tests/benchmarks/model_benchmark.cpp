@@ -545,7 +545,10 @@ void run(const BenchmarkOptions& options, const std::string& command,
   const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   std::optional<DecodingFigures> decoding;
   std::vector<TrainingFigures> training;
-  if (options.only != "training") {
+  std::vector<StorageFigures> storage;
+  if (options.only == "storage") {
+    storage = measure_storage(options, table, weights, *kernels);
+  } else if (options.only != "training") {
     decoding = measure_decoding(options, table, weights, *kernels);
   }
   if (communicator != nullptr) {
@@ -563,6 +566,7 @@ void run(const BenchmarkOptions& options, const std::string& command,
   if (decoding) {
     print_decoding(*decoding, peaks);
   }
+  print_storage(storage, streamed_bytes(options.model, table), peaks);
   for (const TrainingFigures& figures : training) {
     print_training(figures, peaks);
   }
