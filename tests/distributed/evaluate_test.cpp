@@ -198,6 +198,26 @@ TEST_F(EvaluateTest, ModelsShareTheSummary) {
   EXPECT_THAT(complete("out"), ElementsAre("base", "final"));
 }
 
+TEST_F(EvaluateTest, RoundedWeightsAreOtherSettingsAndStorageAloneIsNot) {
+  config_.methods = {"ar"};
+  const auto settings_with = [&](WeightStorage storage) {
+    ModelUnderTest model = model_.under_test("base", path_ / "model");
+    model.decode_weights = storage;
+    samples_ = 0;
+    EXPECT_TRUE(evaluate_model(config_, model, context(true), path_ / "out"));
+    test_world().barrier();
+    auto settings = figures("out", "ar").at("settings").get<std::string>();
+    test_world().barrier();
+    return settings;
+  };
+  const std::string exact = settings_with(WeightStorage::automatic);
+  EXPECT_GT(samples_of_all_ranks(), 0);
+  EXPECT_EQ(settings_with(WeightStorage::float32), exact);
+  EXPECT_EQ(samples_of_all_ranks(), 0) << "nothing was left to decode";
+  EXPECT_NE(settings_with(WeightStorage::bfloat16), exact);
+  EXPECT_GT(samples_of_all_ranks(), 0);
+}
+
 TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {
   const EvaluateConfig good = config_;
   config_.methods = {"ar", "magic"};

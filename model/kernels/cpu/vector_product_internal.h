@@ -56,7 +56,7 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
   const std::int64_t b_depth = t.b_depth;
   // A decoded token waits for nothing but these panels. They are fetched some KiB before their use,
   // near their ends the beginnings of the next group's, which the processor would not guess.
-  constexpr std::int64_t kAhead = P >= 4 ? 192 / P : 64;
+  constexpr std::int64_t kAhead = P == 1 ? 128 : 192 / P;
   Vec weights[P];
   for (std::int64_t k = 0; k + 1 < t.depth; k += 2) {
     const std::int64_t ahead =

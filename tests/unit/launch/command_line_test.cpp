@@ -57,7 +57,9 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
            {"export", "checkpoint", "out", "--dtype", "float32"},
            {"verify", "p"},
            {"inspect", "p"},
-           {"probe", "logits", "--model", "m", "--tokens", "t", "--out", "o"},
+           {"decode", "--model", "m", "--prompt", "p", "--decode-weights", "bfloat16"},
+           {"probe", "logits", "--model", "m", "--tokens", "t", "--out", "o", "--decode-weights",
+            "float32"},
            {"probe", "loss", "--model", "m", "--packed", "p", "--out", "o", "--ar-weight", "1",
             "--device", "auto"},
            {"probe", "decode", "--model", "m", "--tokens", "t", "--method", "jacobi", "--out",
@@ -94,6 +96,7 @@ TEST(CommandLine, MistakesAreUsageErrors) {
            {"verify"},
            {"probe"},
            {"decode", "--model", "m", "--prompt", "p", "--block-size", "0"},
+           {"decode", "--model", "m", "--prompt", "p", "--decode-weights", "int8"},
            {"decode", "--model", "m", "--prompt", "p", "--device", "gpu"}}) {
     const Parsed parsed = parse(words);
     EXPECT_FALSE(parsed.line.has_value());
