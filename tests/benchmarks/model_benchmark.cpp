@@ -484,8 +484,10 @@ BenchmarkOptions parse(int argc, char** argv) {
   app.add_option("--vocabulary", given.vocabulary_size, "instead of the shape's");
   app.option_defaults()->always_capture_default();
   app.add_option("--shape", options.shape, "qwen2.5-0.5b | quickstart");
-  app.add_option("--only", options.only, "both | decoding | training")
-      ->check(CLI::IsMember({"both", "decoding", "training"}));
+  app.add_option("--only", options.only,
+                 "both | decoding | training | storage (decoding, float32 and bfloat16 weights "
+                 "turn by turn)")
+      ->check(CLI::IsMember({"both", "decoding", "training", "storage"}));
   app.add_option("--compute", options.compute, "of training: float32 | bfloat16 | both, in turns")
       ->check(CLI::IsMember({"float32", "bfloat16", "both"}));
   app.add_option("--rows", options.rows, "packed rows of the training batch");
