@@ -104,8 +104,13 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
                   "Go on although this identity key differs from the checkpoint's (repeatable)")
       ->type_name("KEY")
       ->allow_extra_args(false);
-  sub->add_flag("--dry-run", options->dry_run,
-                "Print the plan (memory, disk, steps, leases) and stop");
+  CLI::Option* const dry_run =
+      sub->add_flag("--dry-run", options->dry_run,
+                    "Print the plan (memory, disk, traffic, steps, leases, time) and stop");
+  sub->add_option("--ranks", options->planned_ranks,
+                  "With --dry-run: plan for so many ranks like those started now")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(dry_run);
   if (std::string(name) == "generate" || std::string(name) == "train") {
     sub->add_option("--round", options->round, "Round, from 1")->required();
   }

@@ -29,12 +29,17 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
   return options;
 }
 
+Sharding JobConfig::sharding() const {
+  return {.stage = train.optimizer.zero_stage,
+          .compute = model.compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32};
+}
+
 TrainConfig JobConfig::train_config(std::int32_t round) const {
   const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
   TrainConfig result = train;
   result.mask = settings.mask;
   result.learning_rate = settings.learning_rate.value_or(train.learning_rate);
-  result.compute = model.compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
+  result.compute = sharding().compute;
   result.apply(compat);
   return result;
 }

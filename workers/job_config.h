@@ -82,6 +82,8 @@ struct JobConfig {
   [[nodiscard]] NoiseScheduleOptions noise_schedule(std::int32_t round) const;
   /// Training settings of round `round`: [train] with the round's own mask and learning rate.
   [[nodiscard]] TrainConfig train_config(std::int32_t round) const;
+  /// Of every round.
+  [[nodiscard]] Sharding sharding() const;
 };
 
 }  // namespace jforge

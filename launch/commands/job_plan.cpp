@@ -77,11 +77,18 @@ std::string describe_memory(const MemoryPlan& plan) {
       megabytes(plan.decoding), megabytes(plan.cache), megabytes(plan.generation()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
   text += fmt::format(
-      "training state (ZeRO-1): gradients {}, optimizer {} per rank; activations of {} rows {}, "
-      "copy for checkpoints {}; {} per rank in all{}\n",
-      megabytes(plan.gradients), megabytes(plan.moments), plan.rows, megabytes(plan.activations),
+      "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, communication {}, "
+      "activations of {} rows {}, copy for checkpoints {}; {} per rank in all{}\n",
+      plan.sharding.stage, dtype_name(plan.sharding.compute), megabytes(plan.state.weights),
+      megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
+      megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
       megabytes(plan.snapshot), megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
+  text += fmt::format(
+      "a step of {} micro-batch{} sends from each rank {}: gradients {}, weights {}\n",
+      plan.micro_batches, plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
+      megabytes(plan.payload.all_reduce + plan.payload.reduce_scatter),
+      megabytes(plan.payload.all_gather));
   return text;
 }
 
@@ -92,7 +99,7 @@ double MemoryPlan::generation() const {
 }
 
 double MemoryPlan::training() const {
-  return weights + gradients + moments + snapshot + (device == Device::cpu ? activations : 0);
+  return state.total() + snapshot + (device == Device::cpu ? activations : 0);
 }
 
 double MemoryPlan::generation_on_device() const {
@@ -137,14 +144,20 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   plan.cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
                    model, static_cast<std::int32_t>(prompts.longest + answer))) *
                static_cast<double>(places);
-  plan.gradients = vector;
-  plan.moments = 2 * vector / ranks;
+  plan.sharding = config.sharding();
+  plan.state = training_memory(table, plan.sharding);
   plan.snapshot = 3 * vector / ranks;
   const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;
-  plan.rows = std::min(config.train.tokens_per_rank, samples * (prompts.longest + 2 * answer));
-  plan.activations = static_cast<double>(TrainingTransformer::bytes(
-      model, plan.rows, {.activation_checkpointing = config.train.activation_checkpointing}));
-  plan.copies = device == Device::cpu ? 0 : 2 * vector;
+  const std::int64_t all_rows = samples * (prompts.longest + 2 * answer);
+  const std::int64_t budget = config.train.tokens_per_rank;
+  plan.rows = std::min(budget, all_rows);
+  plan.micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget);
+  plan.activations = static_cast<double>(
+      TrainingTransformer::bytes(model, plan.rows,
+                                 {.activation_checkpointing = config.train.activation_checkpointing,
+                                  .compute = plan.sharding.compute}));
+  plan.copies = device == Device::cpu ? 0 : device_copies(table, plan.sharding);
+  plan.payload = step_payload(table, plan.sharding, plan.micro_batches);
   return plan;
 }
 

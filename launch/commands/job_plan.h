@@ -11,6 +11,7 @@
 #include "runtime/comm/mpi_session.h"
 #include "runtime/tensor/tensor_view.h"
 #include "workers/job_config.h"
+#include "workers/train/sharding.h"
 
 namespace jforge {
 
@@ -19,15 +20,17 @@ namespace jforge {
 /// of MiB) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
-  double weights = 0;      ///< Flat float32 vector, all through the job.
-  double decoding = 0;     ///< Generation: packed copy of the matrices and work space …
-  double cache = 0;        ///< … and keys and values of generate.batch_prompts sequences.
-  double gradients = 0;    ///< Training: whole vector …
-  double moments = 0;      ///< … this rank's share of Adam's state …
-  double snapshot = 0;     ///< … the copy from which a checkpoint is written …
-  double activations = 0;  ///< … and those of `rows` packed rows.
-  std::int64_t rows = 0;   ///< The largest micro-batch.
-  double copies = 0;       ///< Training on a device: its copies of weights and gradients.
+  double weights = 0;   ///< Flat float32 vector; in training where `state` says.
+  double decoding = 0;  ///< Generation: packed copy of the matrices and work space …
+  double cache = 0;     ///< … and keys and values of generate.batch_prompts sequences.
+  Sharding sharding;
+  TrainingMemory state;            ///< Training: weights, gradients, optimizer, buffers …
+  double snapshot = 0;             ///< … the copy from which a checkpoint is written …
+  double activations = 0;          ///< … and those of `rows` packed rows.
+  std::int64_t rows = 0;           ///< The largest micro-batch.
+  double copies = 0;               ///< Training on a device: its copies of weights and gradients.
+  std::int64_t micro_batches = 0;  ///< In a step, on the rank that has most.
+  StepPayload payload;             ///< Of one rank in a step.
 
   /// On the host; on the device too when that is the host.
   [[nodiscard]] double generation() const;

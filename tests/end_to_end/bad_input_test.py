@@ -237,7 +237,7 @@ every_steps = 1
     def test_several_ranks_say_it_once(self):
         for command, text, setting in (("pretrain", self.TEXT, "pretrain.num_heads=3"),
                                        ("pretrain", self.TEXT, "run.heartbeat_limit_seconds=1"),
-                                       ("run", None, "train.zero_stage=3"), ("run", None, "no.such_key=1")):
+                                       ("run", None, "train.zero_stage=4"), ("run", None, "no.such_key=1")):
             with self.subTest(command=command, setting=setting):
                 config, _ = self.config("once", text)
                 result = self.jforge(command, config, "--set", setting, ranks=2, expect=USAGE)

@@ -96,6 +96,14 @@ TrainingMemory training_memory(const ParameterTable& table, const Sharding& shar
   return memory;
 }
 
+double device_copies(const ParameterTable& table, const Sharding& sharding) {
+  const auto whole = static_cast<double>(table.flat_size());
+  const auto slots = static_cast<double>(GroupSlots(table).total_size());
+  return static_cast<double>(dtype_bytes(sharding.compute)) *
+             (sharding.shards_weights() ? slots : whole) +
+         static_cast<double>(sizeof(float)) * (sharding.shards_gradients() ? slots : whole);
+}
+
 StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
                          std::int64_t micro_batches) {
   const auto ranks = static_cast<double>(table.shard_count());

@@ -80,6 +80,10 @@ struct TrainingMemory {
 /// `table.shard_count()` is the number of ranks.
 [[nodiscard]] TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding);
 
+/// Bytes of the weights and gradients that a rank keeps on a device of its own, where the kernels
+/// compute there.
+[[nodiscard]] double device_copies(const ParameterTable& table, const Sharding& sharding);
+
 /// Payload that one rank sends in an optimizer step, bytes, at the ring optimum.
 struct StepPayload {
   double all_reduce = 0;

@@ -158,7 +158,7 @@ TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
   EXPECT_THAT(refusal({"rounds.1.block_size=0"}), HasSubstr("block_size"));
   EXPECT_THAT(refusal({"rounds.1.steps=0"}), HasSubstr("positive"));
   EXPECT_THAT(refusal({"generate.max_new_tokens=0"}), HasSubstr("generate.max_new_tokens"));
-  EXPECT_THAT(refusal({"train.zero_stage=3"}), HasSubstr("zero_stage"));
+  EXPECT_THAT(refusal({"train.zero_stage=4"}), HasSubstr("zero_stage"));
   EXPECT_THAT(refusal({"evaluate.tasks=[\"no_such_task\"]", "evaluate.data=x"}),
               HasSubstr("evaluate.tasks"));
   EXPECT_THAT(refusal({"train.batch_samples=3"}, 4),

@@ -38,8 +38,10 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double vector = 4.0 * static_cast<double>(ParameterTable(plan_model(), 2).flat_size());
   EXPECT_EQ(plan.weights, vector);
-  EXPECT_EQ(plan.moments, vector);         // 8P/N
-  EXPECT_EQ(plan.snapshot, 1.5 * vector);  // 12P/N
+  EXPECT_EQ(plan.state.optimizer, vector);  // 8P/N
+  EXPECT_EQ(plan.micro_batches, 1);
+  EXPECT_EQ(plan.payload.total(), vector);  // f (g + w) P
+  EXPECT_EQ(plan.snapshot, 1.5 * vector);   // 12P/N
   EXPECT_EQ(plan.rows, 3 * (30 + 2 * 96));
   EXPECT_EQ(plan.activations,
             static_cast<double>(TrainingTransformer::bytes(plan_model(), plan.rows, {})));
@@ -56,6 +58,23 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   JobConfig narrow = job();
   narrow.train.tokens_per_rank = 300;
   EXPECT_EQ(plan_memory(narrow, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).rows, 300);
+}
+
+TEST(MemoryPlan, FollowsStageAndType) {
+  JobConfig config = job();
+  config.train.optimizer.zero_stage = 3;
+  config.model.compute = ComputeType::bfloat16;
+  config.train.tokens_per_rank = 300;
+  const MemoryPlan plan =
+      plan_memory(config, plan_model(), 8, Device::cpu, {std::nullopt, 30}, false);
+  const ParameterTable table(plan_model(), 8);
+  const Sharding sharding{.stage = 3, .compute = DType::bfloat16};
+  EXPECT_EQ(plan.state.total(), training_memory(table, sharding).total());
+  EXPECT_EQ(plan.activations, static_cast<double>(TrainingTransformer::bytes(
+                                  plan_model(), plan.rows, {.compute = DType::bfloat16})));
+  EXPECT_EQ(plan.training(), plan.state.total() + plan.snapshot + plan.activations);
+  EXPECT_EQ(plan.micro_batches, 1) << "one sample of 222 rows on each rank";
+  EXPECT_EQ(plan.payload.total(), step_payload(table, sharding, 1).total());
 }
 
 TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
