@@ -5,9 +5,10 @@
 namespace jforge {
 
 struct MachinePeaks {
-  double sgemm_1024 = 0;      ///< FLOP/s of oneDNN's sgemm, 1024³.
-  double sgemm_2048 = 0;      ///< FLOP/s of oneDNN's sgemm, 2048³.
-  double read_bandwidth = 0;  ///< Bytes/s of summing a large array, all OpenMP threads, several streams each.
+  double sgemm_1024 = 0;  ///< FLOP/s of oneDNN's sgemm, 1024³.
+  double sgemm_2048 = 0;  ///< FLOP/s of oneDNN's sgemm, 2048³.
+  double read_bandwidth =
+      0;  ///< Bytes/s of summing a large array, all OpenMP threads, several streams each.
 
   [[nodiscard]] double sgemm() const { return sgemm_1024 > sgemm_2048 ? sgemm_1024 : sgemm_2048; }
 };
