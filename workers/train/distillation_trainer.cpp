@@ -93,6 +93,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
   const LearningRateSchedule schedule = config_.schedule(plan.total_steps);
   PeakFlops peak(plan.peak_flops);
 
+  TrainOutcome outcome = TrainOutcome::finished;
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
     const Clock::time_point start = Clock::now();
     const std::uint64_t payload_before = collectives_->bytes().total();
@@ -132,8 +133,8 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
       hooks.save(step);
     }
     if (stop && !last) {
-      store_.wait_for_weights();
-      return TrainOutcome::interrupted;
+      outcome = TrainOutcome::interrupted;
+      break;
     }
   }
   store_.wait_for_weights();
@@ -142,7 +143,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
       std::rethrow_exception(hook_failure_);
     }
   }));
-  return TrainOutcome::finished;
+  return outcome;
 }
 
 void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan& plan) const {

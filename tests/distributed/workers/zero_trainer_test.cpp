@@ -324,6 +324,22 @@ TEST_F(ZeroTrainerTest, AReportThatFailsOnOneRankStopsAll) {
   }
 }
 
+TEST_F(ZeroTrainerTest, AStopDoesNotHideAReportThatFailed) {
+  SyntheticSource source(80);
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.stop_requested = [&] { return ++asked >= 3; };  // Asked twice a step: in step 2.
+  hooks.on_step = [&](const StepMetrics& metrics) {
+    if (comm_.rank() == ranks_ - 1 && metrics.step == 2) {
+      throw EnvironmentError("metrics.jsonl: disk full");
+    }
+  };
+  EXPECT_THAT(message_of(ExitCode::environment,
+                         [&] { static_cast<void>(train(config_for_tests(), source, 10, hooks)); }),
+              HasSubstr("metrics.jsonl: disk full"));
+  EXPECT_EQ(saved_, std::vector<std::int64_t>{2});
+}
+
 TEST_F(ZeroTrainerTest, PlansThatCannotBeRunAreRefusedBeforeTheFirstStep) {
   SyntheticSource source(16);
   const auto refusal = [&](const TrainConfig& config, std::int64_t steps) {
