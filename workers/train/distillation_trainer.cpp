@@ -190,9 +190,10 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
     lengths_[i] = source.length(batch.first + static_cast<std::int64_t>(i));
   }
   const bool all_measure = norms_due(step) && store_.sharding().shards_weights();
-  const std::int64_t passes = divide_batch();
-  store_.begin_step({.micro_batches = passes,
+  const Passes passes = divide_batch();
+  store_.begin_step({.micro_batches = passes.count,
                      .measured_passes = all_measure ? kMeasuredPasses : 0,
+                     .measured_micro_batch = passes.first_of_rank_0,
                      .watch_replicas = optimizer_.watches_replicas()});
   try {
     return train_batch(source, step, batch.first, passes, hooks);
@@ -202,23 +203,24 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
   }
 }
 
-std::int64_t DistillationTrainer::divide_batch() {
+DistillationTrainer::Passes DistillationTrainer::divide_batch() {
   over_ranks_.assign_to_ranks(lengths_, context_.comm.size());
-  std::size_t most = 1;
-  for (const std::vector<std::size_t>& members : over_ranks_.lists()) {
-    other_micro_batches_.cut_micro_batches(members, lengths_, config_.tokens_per_rank);
-    most = std::max(most, other_micro_batches_.lists().size());
+  const auto cut = [&](BatchDivision& micro_batches, std::size_t rank) {
+    micro_batches.cut_micro_batches(over_ranks_.lists()[rank], lengths_, config_.tokens_per_rank);
+    return static_cast<std::int64_t>(micro_batches.lists().size());
+  };
+  std::int64_t most = 1;
+  for (std::size_t rank = 0; rank < over_ranks_.lists().size(); ++rank) {
+    most = std::max(most, cut(other_micro_batches_, rank));
   }
-  micro_batches_.cut_micro_batches(
-      over_ranks_.lists()[static_cast<std::size_t>(context_.comm.rank())], lengths_,
-      config_.tokens_per_rank);
-  return static_cast<std::int64_t>(most);
+  cut(micro_batches_, static_cast<std::size_t>(context_.comm.rank()));
+  return {most, most - cut(other_micro_batches_, 0)};
 }
 
 DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& source,
                                                                 std::int64_t step,
                                                                 std::int64_t first,
-                                                                std::int64_t passes,
+                                                                const Passes& passes,
                                                                 const TrainHooks& hooks) {
   if (hook_failure_) {
     std::rethrow_exception(hook_failure_);
@@ -238,24 +240,22 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
     work.norms = measure_term_norms(samples_share);
     measuring_seconds = seconds_since(measuring);
   };
-  // A rank with fewer micro-batches than others begins with empty ones, so that its gradients are
-  // reduced while its last is at work.
-  const auto own = static_cast<std::int64_t>(micro_batches_.lists().size());
-  for (std::int64_t pass = 0; pass < passes; ++pass) {
+  const auto num_empty = passes.count - static_cast<std::int64_t>(micro_batches_.lists().size());
+  for (std::int64_t pass = 0; pass < passes.count; ++pass) {
     batch_.clear();
-    const bool empty = pass < passes - own;
+    const bool empty = pass < num_empty;
     std::size_t members = 0;
     std::int64_t first_sample = first;
     if (!empty) {
       fault_point("train.accumulate");
       const std::vector<std::size_t>& list =
-          micro_batches_.lists()[static_cast<std::size_t>(pass - (passes - own))];
+          micro_batches_.lists()[static_cast<std::size_t>(pass - num_empty)];
       build_batch(source, first, list, sample_weight);
       members = list.size();
       first_sample += static_cast<std::int64_t>(list.front());
     }
     transformer_.forward(batch_, store_);
-    if (pass == 0 && norms_due(step) &&
+    if (pass == passes.first_of_rank_0 && norms_due(step) &&
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
       measure(static_cast<double>(members) / batch_size);
     }

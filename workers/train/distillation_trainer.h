@@ -134,12 +134,16 @@ class DistillationTrainer {
   void check_plan(const SampleSource& source, const TrainPlan& plan) const;
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
-  /// Divides the batch over ranks and this rank's part into micro-batches; returns the most that
-  /// any rank has.
-  [[nodiscard]] std::int64_t divide_batch();
-  /// `passes` forwards and backwards over this rank's micro-batches, and empty ones.
+  /// Forwards and backwards of a step, equal on every rank. A rank with fewer micro-batches begins
+  /// with empty ones, so that its gradients are reduced while its last is at work.
+  struct Passes {
+    std::int64_t count = 1;
+    std::int64_t first_of_rank_0 = 0;  ///< That is not empty; `count` where rank 0 is idle.
+  };
+  /// Divides the batch over ranks and this rank's part into micro-batches.
+  [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
-                                      std::int64_t passes, const TrainHooks& hooks);
+                                      const Passes& passes, const TrainHooks& hooks);
   /// Of batch_, whose forward is done; absent where it trains one term only.
   [[nodiscard]] TermNorms measure_term_norms(double samples_share);
   /// In this step, on any rank.

@@ -204,7 +204,7 @@ void ParameterStore::write_script(const StepShape& shape) {
   };
   for (std::int64_t done = 0; done < shape.micro_batches; ++done) {
     append(uses_.forward, true, false);
-    for (int pass = 0; done == 0 && pass < shape.measured_passes; ++pass) {
+    for (int pass = 0; done == shape.measured_micro_batch && pass < shape.measured_passes; ++pass) {
       append(uses_.backward, false, false);
     }
     append(uses_.backward, true, done + 1 == shape.micro_batches);

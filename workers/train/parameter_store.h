@@ -46,9 +46,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   // ------------------------------------------------------------------------------------
   struct StepShape {
     std::int64_t micro_batches = 1;  ///< The most that any rank has; > 0.
-    /// Backward passes of the first micro-batch whose gradients are only measured. At stage 3 equal
-    /// on all ranks.
+    /// Backward passes of one micro-batch whose gradients are only measured, before its own. At
+    /// stage 3 both are equal on all ranks.
     int measured_passes = 0;
+    std::int64_t measured_micro_batch = 0;  ///< Counted from 0.
     bool watch_replicas = false;  ///< Hash what is gathered (replica_hash()); equal on all ranks.
   };
   void begin_step(const StepShape& shape);

@@ -121,6 +121,74 @@ TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
   EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
 }
 
+/// One sample of 30 rows, which is rank 0's, then others of 20.
+class UnevenSource final : public SampleSource {
+ public:
+  explicit UnevenSource(std::int64_t size) : size_(size) {}
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+    return index == 0 ? 30 : 20;
+  }
+  [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+    RandomStream random(kSeed, RandomPurpose::test, 1, static_cast<std::uint64_t>(index));
+    const auto draw = [&](std::size_t count) {
+      std::vector<TokenId> ids(count);
+      std::ranges::generate(ids, [&] { return token(random); });
+      return ids;
+    };
+    PackedSample sample;
+    sample.prompt_id = index;
+    sample.block_size = 4;
+    sample.window = 2;
+    sample.prompt = draw(index == 0 ? 6 : 4);
+    sample.clean = draw(index == 0 ? 12 : 8);
+    sample.noisy = draw(sample.clean.size());
+    return sample;
+  }
+
+ private:
+  std::int64_t size_;
+};
+
+TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
+  const auto first_step = [](int ranks, int stage) {
+    StepMetrics first;
+    VirtualWorld(ranks).run([&](const Communicator& comm) {
+      TrainConfig config = config_for(stage, DType::float32, 32);
+      // 30 rows for rank 0 and twice 20, two micro-batches, for each of the others.
+      config.batch_samples = 2 * ranks - 1;
+      const TransformerConfig shape = tiny_config();
+      const auto kernels = make_cpu_kernel_set();
+      MemoryAccount account("virtual");
+      Model model(ranks);
+      UnevenSource source(config.batch_samples);
+      DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
+                                  config);
+      TrainHooks hooks;
+      hooks.stop_requested = [] { return false; };
+      hooks.on_step = [&](const StepMetrics& metrics) {
+        if (comm.rank() == 0) {
+          first = metrics;
+        }
+      };
+      TrainPlan plan;
+      plan.total_steps = 1;
+      static_cast<void>(trainer.run(source, plan, hooks));
+    });
+    return first;
+  };
+  const StepMetrics alone = first_step(1, 0);
+  ASSERT_TRUE(alone.consistency_gradient_norm && alone.ar_gradient_norm);
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const StepMetrics several = first_step(3, stage);
+    EXPECT_EQ(several.micro_batches, 2);
+    ASSERT_TRUE(several.consistency_gradient_norm && several.ar_gradient_norm);
+    EXPECT_NEAR(*several.consistency_gradient_norm / *alone.consistency_gradient_norm, 1, 1e-5);
+    EXPECT_NEAR(*several.ar_gradient_norm / *alone.ar_gradient_norm, 1, 1e-5);
+  }
+}
+
 /// Lends and takes as the store does, and throws at the use of that number.
 class FailingLoans final : public ParameterSource, public GradientSink {
  public:
