@@ -77,9 +77,10 @@ void StateGuard::verify_state(const ParameterStore& store, ConstTensorView first
   if (now == *seal_) {
     return;
   }
-  const char* what = now.weights != seal_->weights             ? "weights"
-                     : now.first_moment != seal_->first_moment ? "first moment"
-                                                               : "second moment";
+  const char* what = now.weights != seal_->weights                   ? "weights"
+                     : now.compute_weights != seal_->compute_weights ? "compute weights"
+                     : now.first_moment != seal_->first_moment       ? "first moment"
+                                                                     : "second moment";
   throw NumericalError(
       fmt::format("{} of shard {} changed in memory between update {} and the next: memory "
                   "corruption on this rank; resume from the last checkpoint and check the machine",
@@ -92,7 +93,9 @@ StateGuard::Seal StateGuard::seal_of(const ParameterStore& store, ConstTensorVie
   for (const ShardGroup& range : store.owned()) {
     weights = hash_of(store.master(range), weights);
   }
-  return {weights, hash_of(first_moment), hash_of(second_moment)};
+  const bool masters_are_weights = store.sharding().compute == DType::float32;
+  return {weights, masters_are_weights ? 0 : store.own_hash(), hash_of(first_moment),
+          hash_of(second_moment)};
 }
 
 }  // namespace jforge

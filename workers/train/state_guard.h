@@ -1,7 +1,7 @@
 #pragma once
 
-/// Finds memory that changed by itself: optimizer state of its own between two updates, and
-/// replicas of weights that differ from what their owner keeps.
+/// Finds memory that changed by itself: weights and optimizer state that a rank keeps, between two
+/// updates, and replicas of weights that differ from what their owner keeps.
 
 #include <cstdint>
 #include <optional>
@@ -34,7 +34,8 @@ class StateGuard {
   void compare_replicas(const Communicator& comm, const ParameterStore& store,
                         std::int64_t updates);
 
-  /// Remembers masters and moments after `updates` updates, where verify_state() will be due.
+  /// Remembers the rank's own weights and moments after `updates` updates, where verify_state()
+  /// will be due.
   void seal_state(const ParameterStore& store, ConstTensorView first_moment,
                   ConstTensorView second_moment, std::int64_t updates);
   /// Throws NumericalError when what was sealed has changed.
@@ -44,6 +45,7 @@ class StateGuard {
  private:
   struct Seal {
     std::uint64_t weights;
+    std::uint64_t compute_weights;  ///< 0 where they are the masters.
     std::uint64_t first_moment;
     std::uint64_t second_moment;
     bool operator==(const Seal&) const = default;

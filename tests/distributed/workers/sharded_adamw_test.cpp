@@ -58,11 +58,12 @@ void pass(ParameterStore& store, const ParameterTable& table, std::vector<float>
 /// A model with all that trains it at one stage.
 class Sharded {
  public:
-  Sharded(const Communicator& comm, KernelSet& kernels, OptimizerConfig config)
+  Sharded(const Communicator& comm, KernelSet& kernels, OptimizerConfig config,
+          DType compute = DType::float32)
       : model(comm.size()),
         collectives(make_host_collectives(comm)),
-        store(model.table, {.stage = config.zero_stage}, kernels, *collectives, account,
-              model.view()),
+        store(model.table, {.stage = config.zero_stage, .compute = compute}, kernels, *collectives,
+              account, model.view()),
         optimizer(model.table, kernels, comm, account, store, config) {}
 
   ShardedAdamW::StepReport step(const std::vector<float>& gradient, double rate = 1e-2) {
@@ -94,9 +95,9 @@ class Sharded {
 
 class ShardedAdamWTest : public ::testing::TestWithParam<int> {
  protected:
-  [[nodiscard]] Sharded make(OptimizerConfig config) {
+  [[nodiscard]] Sharded make(OptimizerConfig config, DType compute = DType::float32) {
     config.zero_stage = GetParam();
-    return {comm_, *kernels_, config};
+    return {comm_, *kernels_, config, compute};
   }
   [[nodiscard]] std::vector<float> gradient(const Sharded& sharded, int step, double scale = 1) {
     return gradient_of(sharded.model.table, comm_.rank(), step, scale);
@@ -271,6 +272,25 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundBeforeTheNextUpdate) {
     EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
     EXPECT_THAT(message, HasSubstr(what + " of shard"));
   }
+}
+
+TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
+  if (GetParam() == 3) {
+    return;  // What the store lends is gathered, not what it keeps.
+  }
+  const Rank bad = ranks_ - 1;
+  Sharded sharded = make({}, DType::bfloat16);
+  static_cast<void>(sharded.step(gradient(sharded, 1)));
+  sharded.store.wait_for_weights();
+  if (comm_.rank() == bad) {
+    const ConstTensorView whole = sharded.store.acquire(1);
+    const std::int64_t own = whole.elements() / ranks_ * bad;
+    static_cast<std::uint16_t*>(const_cast<void*>(whole.raw()))[own + 3] ^= 1U;
+  }
+  const std::string message = message_of(
+      ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
+  EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
+  EXPECT_THAT(message, HasSubstr("compute weights of shard " + std::to_string(bad)));
 }
 
 TEST_P(ShardedAdamWTest, StateIsCheckedWhereThatIsDue) {
