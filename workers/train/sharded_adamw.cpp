@@ -78,12 +78,14 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
   StepReport report;
   report.gradient_norm = std::sqrt(gradient_squares());
   if (!std::isfinite(report.gradient_norm)) {
-    // Every rank computed the same value from the same numbers, so all of them throw here.
-    throw NumericalError(
+    NumericalError error(
         fmt::format("the gradient summed over {} ranks is not finite at update {} although every "
                     "rank's own is: it overflowed; "
                     "lower train.learning_rate or set train.clip_norm",
                     comm_.size(), updates_ + 1));
+    // Every rank computed the same value from the same numbers.
+    error.set_on_all_ranks();
+    throw error;
   }
   if (config_.clip_norm > 0 && report.gradient_norm > config_.clip_norm) {
     report.clip_scale = static_cast<float>(config_.clip_norm / report.gradient_norm);
