@@ -196,7 +196,7 @@ void TrainingTransformer::State::reserve(std::int64_t num_rows) {
   const std::size_t needed = bytes(config, num_rows);
   if (needed > buffer.bytes()) {
     buffer = Buffer();  // The old block goes first: the peak is one block, not two.
-    buffer = Buffer(needed, account, kernels.device());
+    buffer = Buffer(needed, account, kernels.device(), MemoryUse::activations);
   }
   if (num_rows > 0) {
     Carver carver(buffer.data(), kernels.device());

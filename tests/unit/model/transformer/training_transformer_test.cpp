@@ -397,9 +397,9 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
       TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
                                       options);
       FlatParameters parameters = rounded.parameters(model, compute);
-      const std::size_t before = model.account.live_bytes();
+      const std::size_t before = model.account.live_bytes(MemoryUse::activations);
       transformer.forward(batch, parameters);
-      EXPECT_EQ(model.account.live_bytes() - before,
+      EXPECT_EQ(model.account.live_bytes(MemoryUse::activations) - before,
                 TrainingTransformer::bytes(model.config, batch.layout.num_rows, options));
     }
   }
