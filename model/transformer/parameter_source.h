@@ -36,7 +36,8 @@ class GradientSink {
   virtual void ready(std::int32_t group) = 0;
 };
 
-/// What a pass asks of lender and sink, in this order, also with an empty batch.
+/// What a pass asks of lender and sink, in this order, also with an empty batch. A layer's loan
+/// ends before the next layer's begins.
 struct GroupUse {
   enum class Kind : std::uint8_t { acquire, ready };
   Kind kind;

@@ -257,7 +257,8 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
 }
 
 void ParameterStore::release(std::int32_t /*group*/) {
-  // A slot is filled anew only by a later acquire(), and never the one of the group before.
+  // A layer's slot is filled anew by the acquire() of the next layer, whose loan begins after this
+  // one's end; the slots of embedding and head hold nothing else.
 }
 
 void ParameterStore::gather_into_slot(std::int32_t group) {

@@ -61,8 +61,9 @@ class ShardedAdamW {
   [[nodiscard]] std::span<const float> shard_vector(const TensorView& state,
                                                     std::vector<float>& memory) const;
 
-  /// Collective. Takes over a checkpoint: this rank's shard vectors of weights and moments, which
-  /// may be the state itself. Throws InternalError on wrong sizes, before the first collective.
+  /// Collective. Takes over a checkpoint: this rank's shard vectors of weights and of moments,
+  /// which may be first_moment() and second_moment() themselves. Throws InternalError on wrong
+  /// sizes, before the first collective.
   void load(std::span<const float> weights_shard, std::span<const float> first_moment,
             std::span<const float> second_moment, std::int64_t updates);
 
