@@ -31,6 +31,8 @@ class TrainingTransformer {
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
                       KernelSet& kernels, MemoryAccount& account, Options options);
   ~TrainingTransformer();
+  TrainingTransformer(const TrainingTransformer&) = delete;
+  TrainingTransformer& operator=(const TrainingTransformer&) = delete;
 
   /// Forward over `batch`; what is lent must be of the compute type. Returns hidden states after
   /// the final norm, [T, C] of the compute type, valid until the next call.
