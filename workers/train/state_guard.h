@@ -14,8 +14,8 @@
 namespace jforge {
 
 struct GuardConfig {
-  /// Updates between checks of a kind, the first before update 1; 0 = never. What is not due is not
-  /// hashed.
+  /// Updates between checks of a kind; 0 = never. What is not due is not hashed. Replicas are first
+  /// compared before update 1; state is checked from the first update or load on.
   std::int64_t check_replicas_every = 1;
   std::int64_t check_state_every = 1;
 
