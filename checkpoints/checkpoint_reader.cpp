@@ -184,7 +184,7 @@ void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& tab
 }
 
 SliceReader::SliceReader(const Checkpoint& checkpoint, const ParameterTable& table)
-    : checkpoint_(checkpoint) {
+    : checkpoint_(checkpoint), table_(table) {
   expect_same_tensors(checkpoint, table);
   const std::vector<CheckpointShard>& shards = checkpoint.manifest.shards;
   for (std::size_t s = 0; s < shards.size(); ++s) {
@@ -251,6 +251,14 @@ void SliceReader::read(ShardVector vector, std::span<const ParameterTable::Range
   expect(target.empty(), "ranges of a checkpoint that do not fill their target");
 }
 
+void SliceReader::read_shard(ShardVector vector, int shard, std::span<float> target) {
+  std::vector<ParameterTable::Range> ranges;
+  for (const ShardGroup& group : shard_groups(table_, shard)) {
+    ranges.push_back({group.flat_begin, group.flat_begin + group.size});
+  }
+  read(vector, ranges, target);
+}
+
 void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
                  std::span<const ParameterTable::Range> ranges, std::span<float> target) {
   SliceReader(checkpoint, table).read(vector, ranges, target);
@@ -260,14 +268,10 @@ void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& tabl
                         std::span<float> weights, std::span<float> first_moment,
                         std::span<float> second_moment) {
   SliceReader reader(checkpoint, table);
-  std::vector<ParameterTable::Range> ranges;
-  for (const ShardGroup& group : shard_groups(table, shard)) {
-    ranges.push_back({group.flat_begin, group.flat_begin + group.size});
-  }
-  reader.read(ShardVector::parameter, ranges, weights);
+  reader.read_shard(ShardVector::parameter, shard, weights);
   if (!first_moment.empty() || !second_moment.empty()) {
-    reader.read(ShardVector::first_moment, ranges, first_moment);
-    reader.read(ShardVector::second_moment, ranges, second_moment);
+    reader.read_shard(ShardVector::first_moment, shard, first_moment);
+    reader.read_shard(ShardVector::second_moment, shard, second_moment);
   }
 }
 

@@ -69,6 +69,9 @@ class SliceReader {
   /// of a checkpoint that has none; then parts of the target may have been filled.
   void read(ShardVector vector, std::span<const ParameterTable::Range> ranges,
             std::span<float> target);
+  /// Fills `target`, a shard vector of the table (checkpoints/shard_slices.h), with what is shard
+  /// `shard`'s. Throws as read().
+  void read_shard(ShardVector vector, int shard, std::span<float> target);
 
   /// Elements that came from files so far.
   [[nodiscard]] std::int64_t elements_read() const noexcept { return elements_read_; }
@@ -87,6 +90,7 @@ class SliceReader {
   [[nodiscard]] ShardFile& open(std::size_t shard);
 
   const Checkpoint& checkpoint_;
+  const ParameterTable& table_;
   std::vector<Place> places_;  ///< All of the checkpoint, ascending.
   /// Open files by shard number, the one used last first.
   std::list<std::pair<std::size_t, ShardFile>> open_;

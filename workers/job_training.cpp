@@ -86,7 +86,8 @@ bool JobWorker::train(std::int32_t round) {
     plan.peak_flops = measure_peak_flops(services_.kernels, services_.comm);
     if (mid_round) {
       on_disk([&] {
-        resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer());
+        resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer(),
+                        account);
       });
       plan.steps_done = resume_point_->manifest.state.step;
     } else if (config_.rounds[static_cast<std::size_t>(round - 1)].optimizer ==
@@ -95,7 +96,7 @@ bool JobWorker::train(std::int32_t round) {
       // must find the same.
       on_disk([&] {
         resume_training(services_.comm, final_checkpoint(round - 1), model.table(),
-                        trainer.optimizer());
+                        trainer.optimizer(), account);
       });
     }
     CheckpointWriter writer(services_.comm, layout_.checkpoints(), config_.checkpoint, account);

@@ -87,7 +87,7 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
   if (const auto resumed = find_checkpoint(comm, checkpoints, choice)) {
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);
-    resume_training(comm, *resumed, model.table(), trainer.optimizer());
+    resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
     plan.steps_done = resumed->manifest.state.step;
     spdlog::info("continuing after step {}", plan.steps_done);
   }

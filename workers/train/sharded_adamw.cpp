@@ -157,21 +157,16 @@ std::span<const float> ShardedAdamW::shard_vector(const TensorView& state,
   return memory;
 }
 
-void ShardedAdamW::load(std::span<const float> weights_shard, std::span<const float> first_moment,
-                        std::span<const float> second_moment, std::int64_t updates) {
-  const auto size = static_cast<std::size_t>(shard_vector_size(table_));
-  expect(
-      weights_shard.size() == size && first_moment.size() == size && second_moment.size() == size,
-      "optimizer state of another size than this rank's shard");
+void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
-  load_moment(first_moment, this->first_moment());
-  load_moment(second_moment, this->second_moment());
-  store_.load(weights_shard);
+  store_.load(shard);
   updates_ = updates;
-  guard_.seal_state(store_, this->first_moment(), this->second_moment(), updates_);
+  guard_.seal_state(store_, first_moment(), second_moment(), updates_);
 }
 
 void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& state) const {
+  expect(shard.size() == static_cast<std::size_t>(shard_vector_size(table_)),
+         "optimizer state of another size than this rank's shard");
   const std::span<float> values = state.span<float>();
   if (store_.sharding().shards_state()) {
     if (shard.data() != values.data()) {

@@ -61,11 +61,12 @@ class ShardedAdamW {
   [[nodiscard]] std::span<const float> shard_vector(const TensorView& state,
                                                     std::vector<float>& memory) const;
 
-  /// Collective. Takes over a checkpoint: this rank's shard vectors of weights and of moments,
-  /// which may be first_moment() and second_moment() themselves. Throws InternalError on wrong
-  /// sizes, before the first collective.
-  void load(std::span<const float> weights_shard, std::span<const float> first_moment,
-            std::span<const float> second_moment, std::int64_t updates);
+  /// Collective. Takes over a checkpoint's first_moment() or second_moment(): `shard` is this
+  /// rank's shard vector, which may be the state itself. Throws InternalError on a wrong size,
+  /// before the first collective.
+  void load_moment(std::span<const float> shard, const TensorView& state) const;
+  /// Collective, after both moments. The same for the weights, and how many updates were made.
+  void load_weights(std::span<const float> shard, std::int64_t updates);
 
  private:
   /// Elements of an owned range that share a decay flag.
@@ -78,7 +79,6 @@ class ShardedAdamW {
 
   [[nodiscard]] double gradient_squares();
   void update(double learning_rate, float clip_scale);
-  void load_moment(std::span<const float> shard, const TensorView& state) const;
 
   const ParameterTable& table_;
   KernelSet& kernels_;

@@ -1,5 +1,6 @@
 #include "workers/train/training_checkpoint.h"
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,29 +20,30 @@ void save_training(CheckpointWriter& writer, CheckpointState state, const Parame
 }
 
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
-                     const ParameterTable& table, ShardedAdamW& optimizer) {
-  // Sharded moments go straight to their place; the weights, which may be whole there, change when
-  // all ranks have read.
-  const auto size = static_cast<std::size_t>(shard_vector_size(table));
-  std::vector<float> weights;
-  std::vector<float> first_memory;
-  std::vector<float> second_memory;
-  const auto place = [&](const TensorView& state, std::vector<float>& memory) {
-    if (optimizer.store().sharding().shards_state()) {
-      return state.span<float>();
-    }
-    memory.resize(size);
-    return std::span<float>(memory);
-  };
-  std::span<float> first;
-  std::span<float> second;
+                     const ParameterTable& table, ShardedAdamW& optimizer, MemoryAccount& account) {
+  // One vector after another, in the same memory or, where a rank keeps its shard alone, straight
+  // in its place. The weights come last: they change when all ranks have read.
+  Buffer memory;
+  std::optional<SliceReader> reader;
   together(comm, [&] {
-    weights.resize(size);
-    first = place(optimizer.first_moment(), first_memory);
-    second = place(optimizer.second_moment(), second_memory);
-    read_shard_vectors(checkpoint, table, comm.rank(), weights, first, second);
+    const std::int64_t size = shard_vector_size(table);
+    memory = Buffer(static_cast<std::size_t>(size) * sizeof(float), account, MemoryUse::staging);
+    reader.emplace(checkpoint, table);
   });
-  optimizer.load(weights, first, second, checkpoint.manifest.state.optimizer_updates);
+  const std::span<float> staged = memory.floats({shard_vector_size(table)}).span<float>();
+  const bool in_place = optimizer.store().sharding().shards_state();
+  const auto read = [&](ShardVector vector, std::span<float> target) {
+    together(comm, [&] { reader->read_shard(vector, comm.rank(), target); });
+  };
+  const auto resume_moment = [&](ShardVector vector, const TensorView& state) {
+    const std::span<float> target = in_place ? state.span<float>() : staged;
+    read(vector, target);
+    optimizer.load_moment(target, state);
+  };
+  resume_moment(ShardVector::first_moment, optimizer.first_moment());
+  resume_moment(ShardVector::second_moment, optimizer.second_moment());
+  read(ShardVector::parameter, staged);
+  optimizer.load_weights(staged, checkpoint.manifest.state.optimizer_updates);
 }
 
 }  // namespace jforge

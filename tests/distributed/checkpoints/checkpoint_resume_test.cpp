@@ -72,7 +72,7 @@ class CheckpointResumeTest : public ::testing::Test {
     if (!search.newest) {
       return 0;
     }
-    resume_training(comm_, *search.newest, table, optimizer);
+    resume_training(comm_, *search.newest, table, optimizer, account_);
     return search.newest->manifest.state.step;
   }
 
@@ -124,15 +124,12 @@ TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
                               config);
   const std::int64_t done = resume(trainer.optimizer(), model.table);
-  const auto first = trainer.optimizer().first_moment().span<float>();
-  const auto second = trainer.optimizer().second_moment().span<float>();
   std::vector<float> shard;
   for (const ShardGroup& group : shard_groups(model.table, comm_.rank())) {
     shard.insert(shard.end(), model.weights.begin() + group.flat_begin,
                  model.weights.begin() + group.flat_begin + group.size);
   }
-  trainer.optimizer().load(shard, std::vector<float>(first.begin(), first.end()),
-                           std::vector<float>(second.begin(), second.end()), 0);
+  trainer.optimizer().load_weights(shard, 0);
   SyntheticSource source(32);
   TrainPlan plan;
   plan.total_steps = 4;
@@ -155,9 +152,10 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   const auto collectives = make_host_collectives(comm_);
   ParameterStore store(model.table, {}, *kernels_, *collectives, account_, model.view());
   ShardedAdamW optimizer(model.table, *kernels_, comm_, account_, store, {});
-  EXPECT_THAT(message_of(ExitCode::input_data,
-                         [&] { resume_training(comm_, *search.newest, model.table, optimizer); }),
-              ::testing::HasSubstr("rank " + std::to_string(bad) + " ("));
+  EXPECT_THAT(
+      message_of(ExitCode::input_data,
+                 [&] { resume_training(comm_, *search.newest, model.table, optimizer, account_); }),
+      ::testing::HasSubstr("rank " + std::to_string(bad) + " ("));
   EXPECT_EQ(model.weights, before);
 }
 

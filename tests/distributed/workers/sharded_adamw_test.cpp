@@ -372,8 +372,14 @@ TEST_P(ShardedAdamWTest, LoadReachesAllRanksAndRefusesWrongSizes) {
   const auto size = static_cast<std::size_t>(shard_vector_size(sharded.model.table));
   const std::vector<float> shard(size, static_cast<float>(comm_.rank() + 1));
   const std::vector<float> short_shard(size - 1);
-  EXPECT_THROW(sharded.optimizer.load(short_shard, shard, shard, 3), InternalError);
-  sharded.optimizer.load(shard, shard, shard, 3);
+  const TensorView moments[] = {sharded.optimizer.first_moment(),
+                                sharded.optimizer.second_moment()};
+  EXPECT_THROW(sharded.optimizer.load_moment(short_shard, moments[0]), InternalError);
+  EXPECT_THROW(sharded.optimizer.load_weights(short_shard, 3), InternalError);
+  for (const TensorView& moment : moments) {
+    sharded.optimizer.load_moment(shard, moment);
+  }
+  sharded.optimizer.load_weights(shard, 3);
   EXPECT_EQ(sharded.optimizer.updates(), 3);
   static_cast<void>(sharded.weights());
   for (int owner = 0; owner < ranks_; ++owner) {
