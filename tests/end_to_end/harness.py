@@ -241,17 +241,18 @@ class EndToEndTest(unittest.TestCase):
             found.append((int(match[1]), int(match[2])))
         return sorted(found)
 
-    def uninterrupted(self, ranks=2):
-        """The run directory of an uninterrupted run, made once for each class and rank count."""
+    def uninterrupted(self, ranks=2, *words):
+        """The run directory of an uninterrupted run, made once for each class, rank count and further words."""
         cache = type(self).__dict__.get("_finished")
         if cache is None:
             cache = {}
             type(self)._finished = cache
-        if ranks not in cache:
-            config, run = self.config(f"uninterrupted-{ranks}")
-            self.jforge("run", config, ranks=ranks)
-            cache[ranks] = run
-        return cache[ranks]
+        key = (ranks, *words)
+        if key not in cache:
+            config, run = self.config(f"uninterrupted-{ranks}" + (f"-{len(cache)}" if words else ""))
+            self.jforge("run", config, *words, ranks=ranks)
+            cache[key] = run
+        return cache[key]
 
     def assert_close_models(self, expected, actual, limit=1e-4):
         """Relative L2 over the whole vector of exported weights."""

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """SIGKILL of any rank, anywhere: the next start finishes with the bytes of an uninterrupted run.
 
-    kill_and_resume_test.py [--points N]    N seeded points for each of the three places (default 2)
+    kill_and_resume_test.py [--points N]    N seeded points for each of the three places, and for each of the stages
+                                            that shard gradients (default 2)
 """
 
 import json
@@ -30,6 +31,14 @@ def training_points(count):
     return rng.sample(choices, count)
 
 
+def reduction_points(count, stage):
+    rng = random.Random(SEED + 10 + stage)
+    # Of 11 steps with two micro-batches of four groups each.
+    choices = [("train.reduce", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 * 4 + 1)]
+    choices += [("train.accumulate", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 + 1)]
+    return rng.sample(choices, count)
+
+
 def checkpoint_points(count):
     rng = random.Random(SEED + 2)
     # Six checkpoints; only rank 0 writes manifests and prunes. One point of each stage comes first.
@@ -46,17 +55,17 @@ def checkpoint_points(count):
     return points
 
 
-class KillAndResume(EndToEndTest):
-    def kill_and_resume(self, number, point):
+class KilledRun(EndToEndTest):
+    def kill_and_resume(self, name, point, words):
         place, rank, visit = point
         fault = f"kill@{place}:{rank}:{visit}"
-        config, run = self.config(f"{place}-{number}")
-        self.jforge_with_fault(config, run, fault, ranks=RANKS)
+        config, run = self.config(name)
+        self.jforge_with_fault(config, run, fault, *words, ranks=RANKS)
         self.expect_no_processes()
         if (run / "run.json").exists():
             self.jforge("verify", run)
-        self.jforge("run", config, ranks=RANKS)
-        whole = self.uninterrupted(RANKS)
+        self.jforge("run", config, *words, ranks=RANKS)
+        whole = self.uninterrupted(RANKS, *words)
         self.assertEqual(self.bytes_of(whole), self.bytes_of(run), f"final weights after {fault}")
         self.assertEqual([self.digest(whole, number) for number in (1, 2)],
                          [self.digest(run, number) for number in (1, 2)], f"trajectories after {fault}")
@@ -65,11 +74,14 @@ class KillAndResume(EndToEndTest):
         self.assertEqual("finished", self.status(run))
         self.jforge("verify", run)
 
-    def each(self, points):
-        for number, point in enumerate(points):
-            with self.subTest(point=point):
-                self.kill_and_resume(number, point)
+    def each(self, points, *words):
+        for point in points:
+            with self.subTest(point=point, words=words):
+                type(self).runs = getattr(self, "runs", 0) + 1
+                self.kill_and_resume(f"{point[0]}-{self.runs}", point, words)
 
+
+class KillAndResume(KilledRun):
     def test_during_generation(self):
         self.each(generation_points(POINTS))
 
@@ -78,6 +90,31 @@ class KillAndResume(EndToEndTest):
 
     def test_during_a_checkpoint_write(self):
         self.each(checkpoint_points(POINTS))
+
+
+class ShardedTraining(KilledRun):
+    """Several micro-batches a step, whose gradients are reduced group by group while the passes go on."""
+
+    TOKENS = 128
+
+    def words(self, stage):
+        return "--set", f"train.zero_stage={stage}", "--set", f"train.tokens_per_rank={self.TOKENS}"
+
+    def test_killed_between_reductions(self):
+        for stage in (2, 3):
+            self.each(reduction_points(POINTS, stage), *self.words(stage))
+            whole = self.uninterrupted(RANKS, *self.words(stage))
+            for line in (whole / "metrics.1.jsonl").read_text(encoding="utf-8").splitlines():
+                self.assertGreater(json.loads(line)["tokens"], RANKS * self.TOKENS, "more than one micro-batch")
+
+    def test_every_kill_at_another_stage_and_rank_count(self):
+        config, run = self.config("wandering")
+        for ranks, stage, place in ((2, 2, "train.reduce:1:21"), (4, 3, "train.reduce:2:9"),
+                                    (3, 0, "train.accumulate:0:3"), (1, 2, "train.reduce:0:30")):
+            self.jforge_with_fault(config, run, f"kill@{place}", *self.words(stage), ranks=ranks)
+        self.jforge("run", config, *self.words(3), ranks=3)
+        self.assertEqual("finished", self.status(run))
+        self.assert_close_models(self.uninterrupted(RANKS, *self.words(2)), run)
 
 
 class CarriedOptimizerState(EndToEndTest):

@@ -8,6 +8,7 @@
 
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
 
 namespace jforge {
 
@@ -312,6 +313,7 @@ void ParameterStore::ready(std::int32_t group) {
   }
   expect_next(GroupUse::Kind::ready, group);
   if (script_[cursor_].reduces) {
+    fault_point("train.reduce");
     if (on_device()) {
       copy_tensor(compute_gradient(group), host_gradient(group));
     }

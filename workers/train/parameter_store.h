@@ -56,6 +56,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   [[nodiscard]] ConstTensorView acquire(std::int32_t group) override;
   void release(std::int32_t group) override;
   [[nodiscard]] TensorView open(std::int32_t group) override;
+  /// Fault place: train.reduce, before each reduction.
   void ready(std::int32_t group) override;
   /// The next backward pass's gradients are measured and dropped: their Σ x² is added to `squares`.
   void measure_next_backward(double& squares) { measured_ = &squares; }
