@@ -16,6 +16,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <span>
@@ -30,6 +31,7 @@
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/benchmarks/machine_peaks.h"
@@ -46,6 +48,7 @@ struct BenchmarkOptions {
   TransformerConfig model;  ///< Of a named shape, with what the flags override.
   std::string only = "both";
   std::string compute = "float32";  ///< Of training.
+  std::string batch_file;           ///< Gets the training batch as JSON; empty: none.
   std::int64_t rows = 2048;         ///< Packed rows of the training batch, at most.
   std::int64_t steps = 3;           ///< Measured training steps, after one for warming up.
   std::int64_t tokens = 64;         ///< Measured tokens of decoding …
@@ -66,6 +69,8 @@ struct DecodingFigures {
 struct TrainingFigures {
   DType compute = DType::float32;
   std::int64_t rows = 0;
+  std::int64_t kept_offsets = 0, ar_targets = 0;
+  VocabularyLossSums losses;  ///< Of the first step, which is not measured.
   std::int64_t steps = 0;
   double flops = 0;  ///< Of one step.
   double step_seconds = 0, fastest_seconds = std::numeric_limits<double>::max();
@@ -264,6 +269,45 @@ std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocab
   return samples;
 }
 
+/// How the batch is packed: the method's default, in words for write_batch().
+PackingOptions packing() {
+  return {.mask = MaskKind::noise,
+          .reduction = LossReduction::token_mean,
+          .kept = KeptOffsets::from_first_difference};
+}
+
+float sample_weight(std::span<const PackedSample> samples) {
+  return 1.0F / static_cast<float>(samples.size());
+}
+
+/// The samples, each as `jforge probe loss --packed` takes it, how they are packed and what came
+/// out: for a comparison with other programs over the same rows.
+void write_batch(const std::string& path, std::span<const PackedSample> samples) {
+  const PackedBatch batch = pack_samples(samples, packing(), sample_weight(samples));
+  nlohmann::json json{{"mask", "noise"},
+                      {"reduction", "token_mean"},
+                      {"kept", "from_first_difference"},
+                      {"rows", batch.layout.num_rows},
+                      {"kept_offsets", batch.kept_offsets},
+                      {"ar_targets", batch.ar_targets}};
+  const auto blocks = [](const std::vector<TokenId>& tokens, std::int32_t block_size) {
+    std::vector<std::vector<TokenId>> cut;
+    for (auto it = tokens.begin(); it != tokens.end(); it += block_size) {
+      cut.emplace_back(it, it + block_size);
+    }
+    return cut;
+  };
+  for (const PackedSample& sample : samples) {
+    json["samples"].push_back({{"prompt", sample.prompt},
+                               {"block_size", sample.block_size},
+                               {"window", sample.window},
+                               {"noisy", blocks(sample.noisy, sample.block_size)},
+                               {"clean", blocks(sample.clean, sample.block_size)},
+                               {"eos", -1}});
+  }
+  publish_file(path, json.dump());
+}
+
 /// One type's transformer with what it reads and what it costs.
 struct MeasuredTraining {
   TrainingTransformer transformer;
@@ -283,11 +327,12 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   const auto time_0 = Clock::now();
   store.begin_step({.watch_replicas = optimizer.watches_replicas()});
   batch.clear();
-  append_samples(batch, samples, {}, 1.0F / static_cast<float>(samples.size()));
+  append_samples(batch, samples, packing(), sample_weight(samples));
   const AllocationCount allocated_1 = allocation_count();
   (void)measured.transformer.forward(batch, measured.parameters);
   const auto time_1 = Clock::now();
-  (void)measured.transformer.loss_and_backward(batch, measured.parameters, 1, 1, store);
+  const VocabularyLossSums losses =
+      measured.transformer.loss_and_backward(batch, measured.parameters, 1, 1, store);
   const AllocationCount allocated_2 = allocation_count();
   const auto time_2 = Clock::now();
   (void)optimizer.step(1e-6);
@@ -299,6 +344,9 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   const AllocationCount allocated_3 = allocation_count();
   if (!counts) {  // grows its memory
     figures.rows = batch.layout.num_rows;
+    figures.kept_offsets = batch.kept_offsets;
+    figures.ar_targets = batch.ar_targets;
+    figures.losses = losses;
     figures.flops = training_flops(options.model, batch);
     return;
   }
@@ -329,6 +377,9 @@ std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
   ParameterStore store(table, {}, kernels, *collectives, account, weights);
   ShardedAdamW optimizer(table, kernels, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
+  if (!options.batch_file.empty() && comm.rank() == 0) {
+    write_batch(options.batch_file, samples);
+  }
   PackedBatch batch;
   Buffer rounded;
   std::vector<std::unique_ptr<MeasuredTraining>> types;
@@ -455,6 +506,10 @@ void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
       fmt::format("{:.3f} s ({:.3f} TFLOP)", figures.step_seconds, figures.flops / 1e12));
   row("training step, rows/s",
       fmt::format("{:.1f}", static_cast<double>(figures.rows) / figures.step_seconds));
+  row("training step, kept offsets and AR targets",
+      fmt::format("{}, {}", figures.kept_offsets, figures.ar_targets));
+  row("first step's consistency and AR loss",
+      fmt::format("{:.4f}, {:.4f}", figures.losses.consistency, figures.losses.autoregressive));
   row("training step, mean", fmt::format("{:.1f} GFLOP/s", speed(figures.step_seconds) / 1e9),
       share(speed(figures.step_seconds), peaks.sgemm()) + " of sgemm peak");
   row("training step, fastest", fmt::format("{:.1f} GFLOP/s", speed(figures.fastest_seconds) / 1e9),
@@ -490,6 +545,7 @@ BenchmarkOptions parse(int argc, char** argv) {
       ->check(CLI::IsMember({"both", "decoding", "training", "storage"}));
   app.add_option("--compute", options.compute, "of training: float32 | bfloat16 | both, in turns")
       ->check(CLI::IsMember({"float32", "bfloat16", "both"}));
+  app.add_option("--batch-out", options.batch_file, "file for the training batch, as JSON");
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "measured tokens")->check(CLI::PositiveNumber);
