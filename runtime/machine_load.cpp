@@ -34,4 +34,15 @@ MachineLoad read_machine_load(const std::filesystem::path& proc) {
   return load;
 }
 
+std::string processor_name(const std::filesystem::path& proc) {
+  std::ifstream info(proc / "cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown processor";
+}
+
 }  // namespace jforge

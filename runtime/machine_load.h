@@ -1,9 +1,10 @@
 #pragma once
 
-/// How busy a machine is, and how fast its clock runs: what makes a measured speed mean little.
+/// What a measured speed depends on: the processor, how busy it is and how fast its clock runs.
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace jforge {
 
@@ -16,5 +17,7 @@ struct MachineLoad {
 
 /// Of this host, as /proc/loadavg and /proc/cpuinfo have it; what they do not say is left out.
 [[nodiscard]] MachineLoad read_machine_load(const std::filesystem::path& proc = "/proc");
+/// The processor's name as /proc/cpuinfo has it; "unknown processor" where it has none.
+[[nodiscard]] std::string processor_name(const std::filesystem::path& proc = "/proc");
 
 }  // namespace jforge

@@ -13,6 +13,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/log.h"
 #include "workers/model_state.h"
+#include "workers/run_layout.h"
 #include "workers/train/conversation_samples.h"
 #include "workers/train/distillation_trainer.h"
 #include "workers/train/peak_flops.h"
@@ -83,7 +84,8 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
   TrainPlan plan;
   plan.total_steps = config.pretrain.steps;
   plan.checkpoint_every = config.checkpoint.every_steps;
-  plan.peak_flops = measure_peak_flops(services.kernels, comm);
+  plan.peak = PeakFlops(services.kernels, comm, config.train.compute,
+                        RunLayout(config.run.directory).peak_flops());
   if (const auto resumed = find_checkpoint(comm, checkpoints, choice)) {
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);

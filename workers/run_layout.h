@@ -38,6 +38,7 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path export_record() const { return directory_ / "export.json"; }
   [[nodiscard]] std::filesystem::path evaluation() const { return directory_ / "evaluation"; }
   [[nodiscard]] std::filesystem::path sweep() const { return directory_ / "sweep"; }
+  [[nodiscard]] std::filesystem::path peak_flops() const { return directory_ / "peak_flops.json"; }
   [[nodiscard]] std::filesystem::path logs() const { return directory_ / "logs"; }
 
  private:

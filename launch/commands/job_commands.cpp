@@ -286,10 +286,12 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
   session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
   const auto kernels = make_job_kernels(session.world(), config.model.device);
-  MachineSpeed speed = measure_speed(*kernels, session.world());
+  MachineSpeed speed = measure_speed(*kernels, session.world(), config.sharding().compute,
+                                     RunLayout(config.run.directory).peak_flops());
   const int measured = session.world().size();
   const int ranks = options.planned_ranks.value_or(measured);
   speed.flops *= static_cast<double>(ranks) / measured;
+  speed.training_flops *= static_cast<double>(ranks) / measured;
   speed.bytes_per_second *= static_cast<double>(ranks) / measured;
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, ranks, kernels->device(), speed));

@@ -53,9 +53,14 @@ double best_read_speed(KernelSet& kernels) {
 
 }  // namespace
 
-MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm) {
+MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm, DType training,
+                           const std::filesystem::path& peaks) {
+  constexpr bool kKeep = false;  // a plan leaves nothing behind
   MachineSpeed speed;
-  speed.flops = measure_peak_flops(kernels, comm);
+  speed.flops = PeakFlops(kernels, comm, DType::float32, peaks, kKeep).total();
+  speed.training_flops = training == DType::float32
+                             ? speed.flops
+                             : PeakFlops(kernels, comm, training, peaks, kKeep).total();
   comm.barrier();
   std::array<double, 1> bytes = {best_read_speed(kernels)};
   all_reduce_sum<double>(comm, bytes);
@@ -68,6 +73,7 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   const double weights = matrix_weights(model);
   const auto answer = static_cast<double>(work.answer_tokens);
   const double useful = speed.flops * kPlannedEfficiency;
+  const double training_useful = speed.training_flops * kPlannedEfficiency;
   RoundSeconds seconds;
 
   // Speeds are of all ranks together: a pass of every rank at once reads the weights `ranks` times.
@@ -84,7 +90,7 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   const double sample_rows = work.prompt_tokens + 2 * answer;
   const double passes_per_row = work.recompute ? 4 : 3;  // forward, backward = 2 forwards
   seconds.train = static_cast<double>(work.samples_trained) * sample_rows * passes_per_row *
-                  (2 * weights + attention_flops(model, context)) / useful;
+                  (2 * weights + attention_flops(model, context)) / training_useful;
   return seconds;
 }
 

@@ -4,6 +4,7 @@
 /// this machine (--dry-run).
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "model/kernels/kernel_set.h"
@@ -14,12 +15,15 @@ namespace jforge {
 
 /// What all ranks together reach while they run side by side.
 struct MachineSpeed {
-  double flops = 0;             ///< FLOP/s in a large matrix product.
+  double flops = 0;             ///< FLOP/s in a large product of float32.
+  double training_flops = 0;    ///< FLOP/s in one of the type that training computes in.
   double bytes_per_second = 0;  ///< Of weights read in a product with one row.
 };
 
-/// Collective. Measures for some tenths of a second.
-[[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm);
+/// Collective. Measures for some tenths of a second; a product's peak that `peaks`, a run's file,
+/// knows is not lowered by it. `training`: the type that training computes in.
+[[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm,
+                                         DType training, const std::filesystem::path& peaks);
 
 /// The work of one round. Lengths in tokens.
 struct RoundWork {

@@ -159,6 +159,7 @@ void verify_records(const RunLayout& layout, Findings& findings) {
   }
   findings.record(layout.resolved_config());
   findings.record(layout.prompts_report());
+  findings.record(layout.peak_flops());
   findings.lines(layout.prompts().string() + ".quarantine");
   findings.lines(layout.journal());
   std::vector<fs::path> metrics;

@@ -91,7 +91,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     return hooks.stop_requested ? hooks.stop_requested() : stop_requested();
   };
   const LearningRateSchedule schedule = config_.schedule(plan.total_steps);
-  PeakFlops peak(plan.peak_flops);
+  PeakFlops peak = plan.peak;
 
   TrainOutcome outcome = TrainOutcome::finished;
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {

@@ -57,8 +57,8 @@ struct TrainPlan {
       0;  ///< Of the round. Step s uses samples [(s−1)·B, s·B) of the order, cut at its end.
   std::int64_t steps_done = 0;  ///< Resume after this many.
   std::int64_t checkpoint_every =
-      0;                  ///< Steps between checkpoints; 0 = only at the end and on a stop.
-  double peak_flops = 0;  ///< Measured peak of all ranks together, FLOP/s; 0 = unknown.
+      0;  ///< Steps between checkpoints; 0 = only at the end and on a stop.
+  PeakFlops peak = {};  ///< What metrics' shares refer to.
 };
 
 /// What the caller does around the steps. Empty functions are skipped.

@@ -6,9 +6,20 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
 
+#include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
+#include "runtime/comm/local_rank.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/machine_load.h"
+#include "runtime/text_seal.h"
+
+namespace fs = std::filesystem;
 
 namespace jforge {
 
@@ -20,18 +31,19 @@ struct BestCall {
   double seconds = 0;
 };
 
-BestCall time_product(KernelSet& kernels, MemoryAccount& account, std::int64_t size) {
-  const auto bytes = static_cast<std::size_t>(size * size) * sizeof(float);
-  const Buffer x(bytes, account, kernels.device());
-  const Buffer weight(bytes, account, kernels.device());
-  const Buffer y(bytes, account, kernels.device());
+BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands,
+                      std::int64_t size) {
+  const auto elements = static_cast<std::size_t>(size * size);
+  const Buffer x(elements * dtype_bytes(operands), account, kernels.device());
+  const Buffer weight(elements * dtype_bytes(operands), account, kernels.device());
+  const Buffer y(elements * sizeof(float), account, kernels.device());
   const Shape shape{size, size};
   float first = 0;
   constexpr int kMostCalls = 100;
   constexpr double kEnough = 0.3;
   const auto call = [&] {
     const auto start = std::chrono::steady_clock::now();
-    kernels.linear(x.floats(shape), weight.floats(shape), {}, y.floats(shape));
+    kernels.linear(x.view(operands, shape), weight.view(operands, shape), {}, y.floats(shape));
     // A device answers before it has finished; a result on the host has.
     copy_tensor(y.floats(shape).rows(0, 1).reshaped({size}).rows(0, 1), TensorView(&first, {1}));
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -49,39 +61,129 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, std::int64_t s
   return {2.0 * static_cast<double>(size * size * size) / fastest, fastest};
 }
 
+constexpr int kVersion = 1;
+
+/// What a rank runs on, as far as its speed depends on it.
+std::string kind_of_rank(const KernelSet& kernels, const Communicator& comm, DType operands) {
+  const int ranks = ranks_on_host(comm);
+  return fmt::format("{} rank{} on a host, {}, {}", ranks, ranks == 1 ? "" : "s",
+                     kernels.device() == Device::cpu ? processor_name() : "CUDA",
+                     dtype_name(operands));
+}
+
+void write_rank_peaks(const fs::path& file, const RankPeaks& added) {
+  RankPeaks peaks = read_rank_peaks(file);
+  for (const auto& [kind, flops] : added) {
+    peaks[kind] = flops;
+  }
+  try {
+    const nlohmann::ordered_json json = {{"version", kVersion}, {"flops_per_rank", peaks}};
+    publish_file(file, seal_json(json.dump(2) + "\n"));
+  } catch (const EnvironmentError& error) {
+    spdlog::warn("the measured peak is not kept: {}", error.what());
+  }
+}
+
 }  // namespace
 
-double measure_peak_flops(KernelSet& kernels, const Communicator& comm) {
+double measure_peak_flops(KernelSet& kernels, const Communicator& comm, DType operands) {
   constexpr std::int64_t kSize = 512;
   constexpr std::int64_t kDeviceSize = 4096;
   // A device that is done with the small product at once needs a larger one for its speed to show.
   constexpr double kAtOnce = 2e-3;
   MemoryAccount account("peak measurement");
   comm.barrier();
-  BestCall best = time_product(kernels, account, kSize);
+  BestCall best = time_product(kernels, account, operands, kSize);
   if (kernels.device() != Device::cpu && best.seconds < kAtOnce) {
-    const BestCall large = time_product(kernels, account, kDeviceSize);
+    const BestCall large = time_product(kernels, account, operands, kDeviceSize);
     best = large.flops > best.flops ? large : best;
   }
-  std::array<double, 1> total = {best.flops};
-  all_reduce_sum<double>(comm, total);
-  return total[0];
+  return best.flops;
+}
+
+RankPeaks read_rank_peaks(const fs::path& file) {
+  RankPeaks peaks;
+  std::error_code none;
+  if (!fs::exists(file, none)) {
+    return peaks;
+  }
+  try {
+    const nlohmann::json json = parse_bounded_json(read_sealed(file), file.string());
+    if (json.at("version") != kVersion) {
+      throw DataError(file.string() + ": another version");
+    }
+    for (const auto& [kind, flops] : json.at("flops_per_rank").items()) {
+      const double value = flops.get<double>();
+      if (!(value > 0) || !std::isfinite(value)) {
+        throw DataError(file.string() + ": a peak that is no rate");
+      }
+      peaks[kind] = value;
+    }
+  } catch (const std::exception& error) {
+    spdlog::warn("{}; the machine's peak is measured anew", error.what());
+    peaks.clear();
+  }
+  return peaks;
+}
+
+PeakFlops::PeakFlops(KernelSet& kernels, const Communicator& comm, DType operands, fs::path file,
+                     bool keep) {
+  const bool first = comm.rank() == 0;
+  const std::string kind = kind_of_rank(kernels, comm, operands);
+  const std::string read =
+      broadcast_text(comm, first ? nlohmann::json(read_rank_peaks(file)).dump() : std::string(), 0);
+  const auto known = parse_bounded_json(read, "peaks of rank 0").get<RankPeaks>();
+  const auto found = known.find(kind);
+  std::array<std::int64_t, 1> missing = {found == known.end() ? 1 : 0};
+  all_reduce_sum<std::int64_t>(comm, missing);
+  // Together even where one rank alone is new: a peak is one beside busy neighbours.
+  double own = found == known.end() ? 0 : found->second;
+  if (missing[0] != 0) {
+    own = std::max(own, measure_peak_flops(kernels, comm, operands));
+  }
+  const std::vector<std::string> kinds = gather_texts(comm, kind, 0);
+  std::vector<double> flops(static_cast<std::size_t>(comm.size()));
+  all_gather<double>(comm, std::span(&own, 1), flops);
+  if (first) {
+    for (std::size_t rank = 0; rank < flops.size(); ++rank) {
+      double& highest = in_use_[kinds[rank]];
+      highest = std::max(highest, flops[rank]);
+    }
+    for (const std::string& each : kinds) {
+      total_ += in_use_.at(each);
+    }
+  }
+  broadcast<double>(comm, std::span(&total_, 1), 0);
+  if (first && keep) {
+    file_ = std::move(file);
+    if (missing[0] != 0) {
+      write_rank_peaks(file_, in_use_);
+    }
+  }
+}
+
+std::optional<double> PeakFlops::share_of(double rate) {
+  if (total_ <= 0) {
+    return std::nullopt;
+  }
+  if (rate > total_) {
+    spdlog::info(
+        "the machine's peak was measured as {:.3g} GFLOP/s and a step reached {:.3g}: that is the "
+        "peak from now on, and shares of it (MFU) shown so far were too high",
+        total_ / 1e9, rate / 1e9);
+    for (auto& [kind, flops] : in_use_) {
+      flops *= rate / total_;
+    }
+    total_ = rate;
+    if (!file_.empty()) {
+      write_rank_peaks(file_, in_use_);
+    }
+  }
+  return rate / total_;
 }
 
 std::optional<double> share_of_peak(double rate, double peak) {
   return peak > 0 && rate <= peak ? std::optional(rate / peak) : std::nullopt;
-}
-
-std::optional<double> PeakFlops::share_of(double rate) {
-  const std::optional<double> share = share_of_peak(rate, peak_);
-  if (!share && peak_ > 0) {
-    spdlog::warn(
-        "the machine's peak was measured as {:.3g} GFLOP/s and a step reached {:.3g}: the machine "
-        "was busy then, and no share of the peak (MFU) is shown",
-        peak_ / 1e9, rate / 1e9);
-    peak_ = 0;
-  }
-  return share;
 }
 
 }  // namespace jforge

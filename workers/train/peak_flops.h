@@ -1,34 +1,57 @@
 #pragma once
 
-/// The denominator of MFU.
+/// The peak that shares of it (MFU) and estimates of time refer to: measured once per kind of rank,
+/// kept on disk, and raised by the first step that exceeds it, so that a busy moment during the
+/// measurement neither stays nor differs from start to start.
 
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/mpi_session.h"
 
 namespace jforge {
 
-/// Collective over `comm`. What all ranks together reach in a large matrix product of this kernel
-/// set while they run side by side, FLOP/s: the best of the calls of about a third of a second, so
-/// that a neighbour's short spell of work does not lower it.
-[[nodiscard]] double measure_peak_flops(KernelSet& kernels, const Communicator& comm);
+/// Collective over `comm`. What this rank reaches in a large product of `operands` (float32 or
+/// bfloat16) while all ranks run side by side, FLOP/s: the best of the calls of about a third of a
+/// second, so that a neighbour's short spell of work does not lower it.
+[[nodiscard]] double measure_peak_flops(KernelSet& kernels, const Communicator& comm,
+                                        DType operands);
 
-/// `rate` / `peak`; nothing where the peak is 0 (unknown) or below the rate: a peak that is
-/// exceeded was measured on a busy machine and is none.
-[[nodiscard]] std::optional<double> share_of_peak(double rate, double peak);
+/// Peaks of one rank, FLOP/s, by what the rank runs on ("2 ranks on AMD EPYC …, float32").
+using RankPeaks = std::map<std::string, double>;
 
-/// A measured peak that counts until the first rate above it. Shares reported before were too high
-/// as well, but none of them is above 100 %.
+/// What a file of peaks holds (JSON: {"version": 1, "flops_per_rank": {…}}); empty where there is
+/// none. A damaged file is as good as none: it is warned of and replaced by the next measurement.
+[[nodiscard]] RankPeaks read_rank_peaks(const std::filesystem::path& file);
+
+/// The peak of all ranks of a job together.
 class PeakFlops {
  public:
-  /// FLOP/s; 0: unknown.
-  explicit PeakFlops(double measured) : peak_(measured) {}
-  /// share_of_peak(); a rate above the peak makes it unknown from then on, with a warning.
+  /// Unknown: no share is ever given.
+  PeakFlops() = default;
+  /// Not kept anywhere. FLOP/s; 0: unknown.
+  explicit PeakFlops(double total) : total_(total) {}
+  /// Collective. From `file`, which rank 0 reads; where a rank of another kind computes, all
+  /// measure. With `keep` rank 0 writes what is new; a file that cannot be written is warned of.
+  PeakFlops(KernelSet& kernels, const Communicator& comm, DType operands,
+            std::filesystem::path file, bool keep = true);
+
+  [[nodiscard]] double total() const noexcept { return total_; }  ///< FLOP/s; 0: unknown.
+  /// `rate` / total(), at most 1; nothing where the peak is unknown. A rate above the peak becomes
+  /// the peak, also in the file (rank 0).
   [[nodiscard]] std::optional<double> share_of(double rate);
 
  private:
-  double peak_;
+  double total_ = 0;
+  std::filesystem::path file_;  ///< Empty on ranks that do not write.
+  RankPeaks in_use_;            ///< Rank 0: of the kinds that this job's ranks are.
 };
+
+/// `rate` / `peak`; nothing where the peak is 0 (unknown) or below the rate: a peak that is
+/// exceeded was measured on a busy machine and is none. For figures of one measurement.
+[[nodiscard]] std::optional<double> share_of_peak(double rate, double peak);
 
 }  // namespace jforge

@@ -4,13 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
@@ -59,7 +63,7 @@ class ZeroTrainerTest : public ::testing::Test {
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = 2;
-    plan.peak_flops = peak_flops;
+    plan.peak = PeakFlops(peak_flops);
     run.outcome = trainer.run(source, plan, hooks);
     run.weights = consolidated(model.table, model.weights);
     run.saved = saved_;
@@ -235,10 +239,11 @@ TEST_F(ZeroTrainerTest, NoStepHasMoreThanTheWholePeak) {
     EXPECT_GT(*metrics.mfu, 0);
     EXPECT_LE(*metrics.mfu, 1);
   }
-  // One FLOP/s: measured, as it were, on a machine that had no time.
-  for (const StepMetrics& metrics : train(config, source, 2, {}, 1).metrics) {
-    EXPECT_FALSE(metrics.mfu.has_value());
-  }
+  // One FLOP/s: measured, as it were, on a machine that had no time. The first step is the peak.
+  const std::vector<StepMetrics> steps = train(config, source, 2, {}, 1).metrics;
+  EXPECT_EQ(steps.at(0).mfu, 1.0);
+  EXPECT_GT(steps.at(1).mfu.value(), 0);
+  EXPECT_LE(steps.at(1).mfu.value(), 1);
   for (const StepMetrics& metrics : train(config, source, 2).metrics) {
     EXPECT_FALSE(metrics.mfu.has_value());
   }
@@ -357,6 +362,42 @@ TEST_F(ZeroTrainerTest, PlansThatCannotBeRunAreRefusedBeforeTheFirstStep) {
     single.allow_idle_ranks = true;
     EXPECT_EQ(train(single, source, 2).metrics.size(), 2U);
   }
+}
+
+TEST(JobPeak, IsMeasuredOnceAndKeptAndRaised) {
+  const Communicator& comm = test_world();
+  const auto kernels = make_tested_kernel_set();
+  const auto ranks = static_cast<double>(comm.size());
+  std::optional<test::TemporaryDirectory> directory;
+  std::string name;
+  if (comm.rank() == 0) {
+    directory.emplace();
+    name = (*directory / "peak_flops.json").string();
+  }
+  const std::filesystem::path file = broadcast_text(comm, name, 0);
+  const auto ask = [&](DType operands, bool keep = true) {
+    PeakFlops peak(*kernels, comm, operands, file, keep);
+    comm.barrier();
+    return peak;
+  };
+  EXPECT_GT(ask(DType::float32, false).total(), 0);
+  EXPECT_FALSE(std::filesystem::exists(file)) << "a plan leaves nothing behind";
+  comm.barrier();
+
+  PeakFlops first = ask(DType::float32);
+  EXPECT_EQ(read_rank_peaks(file).size(), 1U) << "all ranks are of one kind here";
+  EXPECT_EQ(ask(DType::float32).total(), ranks * read_rank_peaks(file).begin()->second)
+      << "the file's, not measured again";
+  comm.barrier();
+  const double reached = 3 * first.total();
+  EXPECT_EQ(first.share_of(reached), 1.0);
+  comm.barrier();
+  EXPECT_GE(ask(DType::float32).total(), 0.999 * reached);
+  if (kernels->device() == Device::cpu) {
+    EXPECT_GT(ask(DType::bfloat16).total(), 0);
+    EXPECT_EQ(read_rank_peaks(file).size(), 2U);
+  }
+  comm.barrier();
 }
 
 }  // namespace

@@ -31,6 +31,13 @@ TEST(MachineLoad, WhatIsNotSaidIsLeftOut) {
   EXPECT_FALSE(read_machine_load(proc.path()).megahertz.has_value());
 }
 
+TEST(MachineLoad, NamesTheProcessor) {
+  const test::TemporaryDirectory proc;
+  EXPECT_EQ(processor_name(proc.path()), "unknown processor");
+  std::ofstream(proc / "cpuinfo") << "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n";
+  EXPECT_EQ(processor_name(proc.path()), "Some CPU @ 2 GHz");
+}
+
 TEST(MachineLoad, ThisMachineHasALoad) { EXPECT_GE(read_machine_load().load_per_core.value(), 0); }
 
 }  // namespace

@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
+#include "runtime/text_seal.h"
+#include "tests/support/temporary_directory.h"
+
 namespace jforge {
 namespace {
 
@@ -12,13 +18,35 @@ TEST(PeakFlops, AShareIsNeverAboveOne) {
   EXPECT_FALSE(share_of_peak(3, 0).has_value());
 }
 
-TEST(PeakFlops, ARateAboveThePeakMakesItUnknown) {
+TEST(PeakFlops, ARateAboveThePeakBecomesThePeak) {
   PeakFlops peak(4);
   EXPECT_EQ(peak.share_of(2), 0.5);
-  EXPECT_FALSE(peak.share_of(5).has_value());
-  EXPECT_FALSE(peak.share_of(2).has_value()) << "the measurement was wrong for every step";
-  PeakFlops unknown(0);
+  EXPECT_EQ(peak.share_of(5), 1.0);
+  EXPECT_EQ(peak.share_of(4), 0.8) << "a later step is a share of what was reached";
+  EXPECT_EQ(peak.total(), 5);
+  PeakFlops unknown;
   EXPECT_FALSE(unknown.share_of(2).has_value());
+}
+
+TEST(RankPeaks, ADamagedFileIsAsGoodAsNone) {
+  const test::TemporaryDirectory directory;
+  const auto file = directory / "peak_flops.json";
+  EXPECT_TRUE(read_rank_peaks(file).empty());
+  std::ofstream(file) << R"({"version": 1, "flops_per_rank": {"one": 2.5e11}})";
+  EXPECT_EQ(read_rank_peaks(file), (RankPeaks{{"one", 2.5e11}}));
+  for (const char* damaged :
+       {"", "{", "[]", R"({"version": 2, "flops_per_rank": {"one": 1}})", R"({"version": 1})",
+        R"({"version": 1, "flops_per_rank": {"one": 1, "two": 0}})",
+        R"({"version": 1, "flops_per_rank": {"one": "fast"}})"}) {
+    std::ofstream(file) << damaged;
+    EXPECT_TRUE(read_rank_peaks(file).empty()) << damaged;
+  }
+  std::string sealed = seal_json(R"({"version": 1, "flops_per_rank": {"one": 25}})");
+  std::ofstream(file) << sealed;
+  EXPECT_EQ(read_rank_peaks(file), (RankPeaks{{"one", 25}}));
+  sealed.replace(sealed.find("25"), 2, "35");
+  std::ofstream(file) << sealed;
+  EXPECT_TRUE(read_rank_peaks(file).empty()) << "a flipped bit";
 }
 
 }  // namespace
