@@ -187,6 +187,9 @@ class KernelSet {
                                              TensorView head_gradient) = 0;
   /// Σ x² in double, fixed order for a given size.
   virtual double sum_of_squares(ConstTensorView x) = 0;
+  /// 64-bit hash of the bytes of x and of `seed`, for finding memory that changed. The same for
+  /// every set, number of threads and device; not that of files (content_hash.h).
+  [[nodiscard]] virtual std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) = 0;
   /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters. decay: one flag for the
   /// whole run.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,

@@ -281,6 +281,17 @@ TEST_F(KernelAgreement, SumOfSquares) {
   }
 }
 
+TEST_F(KernelAgreement, ContentHash) {
+  for (const std::int64_t count : {0, 1, 200001}) {
+    std::vector<std::uint64_t> hashes;
+    static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
+      hashes.push_back(t.kernels.content_hash(t(random_floats(count, 61), {count}), 3));
+      return {};
+    }));
+    EXPECT_EQ(hashes[0], hashes[1]) << count;
+  }
+}
+
 TEST_F(KernelAgreement, AdamW) {
   const std::int64_t count = 20011;
   for (const bool decay : {true, false}) {

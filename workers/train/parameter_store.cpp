@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 
@@ -18,10 +17,6 @@ constexpr std::int32_t kNone = -1;
 
 std::size_t bytes_for(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * dtype_bytes(dtype);
-}
-
-std::span<const std::byte> bytes_of(const ConstTensorView& view) {
-  return {static_cast<const std::byte*>(view.raw()), view.bytes()};
 }
 
 }  // namespace
@@ -290,7 +285,7 @@ void ParameterStore::watch(std::int32_t group, const ConstTensorView& whole) {
   for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
     const auto begin = static_cast<std::int64_t>(owner) * length;
     watched_hashes_[owner] =
-        hash64(bytes_of(whole.rows(begin, begin + length)), watched_hashes_[owner]);
+        kernels_.host().content_hash(whole.rows(begin, begin + length), watched_hashes_[owner]);
   }
 }
 
@@ -496,7 +491,7 @@ std::uint64_t ParameterStore::replica_hash(int owner) const {
   }
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
-    hash = hash64(bytes_of(block_of(host_whole(range.group), owner)), hash);
+    hash = kernels_.host().content_hash(block_of(host_whole(range.group), owner), hash);
   }
   return hash;
 }
@@ -504,7 +499,7 @@ std::uint64_t ParameterStore::replica_hash(int owner) const {
 std::uint64_t ParameterStore::own_hash() const {
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
-    hash = hash64(bytes_of(own_block(range.group)), hash);
+    hash = kernels_.host().content_hash(own_block(range.group), hash);
   }
   return hash;
 }

@@ -41,7 +41,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
       comm_(comm),
       store_(store),
       config_(config),
-      guard_(config.guard),
+      guard_(config.guard, kernels_),
       size_(owned_size(table, store.sharding())) {
   config_.validate();
   const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(float);

@@ -8,16 +8,11 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {
 
 namespace {
-
-std::uint64_t hash_of(const ConstTensorView& view, std::uint64_t seed = 0) {
-  return hash64(std::as_bytes(view.span<float>()), seed);
-}
 
 bool due(std::int64_t every, std::int64_t updates) { return every > 0 && updates % every == 0; }
 
@@ -91,11 +86,11 @@ StateGuard::Seal StateGuard::seal_of(const ParameterStore& store, ConstTensorVie
                                      ConstTensorView second_moment) {
   std::uint64_t weights = 0;
   for (const ShardGroup& range : store.owned()) {
-    weights = hash_of(store.master(range), weights);
+    weights = kernels_.content_hash(store.master(range), weights);
   }
   const bool masters_are_weights = store.sharding().compute == DType::float32;
-  return {weights, masters_are_weights ? 0 : store.own_hash(), hash_of(first_moment),
-          hash_of(second_moment)};
+  return {weights, masters_are_weights ? 0 : store.own_hash(),
+          kernels_.content_hash(first_moment, 0), kernels_.content_hash(second_moment, 0)};
 }
 
 }  // namespace jforge

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/kernels/kernel_set.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/tensor/tensor_view.h"
 #include "workers/train/parameter_store.h"
@@ -25,7 +26,8 @@ struct GuardConfig {
 
 class StateGuard {
  public:
-  explicit StateGuard(const GuardConfig& config) : config_(config) {}
+  /// `kernels`: those of the host; they hash.
+  StateGuard(const GuardConfig& config, KernelSet& kernels) : config_(config), kernels_(kernels) {}
 
   /// Whether replicas are compared before the update after `updates` of them.
   [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
@@ -50,10 +52,11 @@ class StateGuard {
     std::uint64_t second_moment;
     bool operator==(const Seal&) const = default;
   };
-  [[nodiscard]] static Seal seal_of(const ParameterStore& store, ConstTensorView first_moment,
-                                    ConstTensorView second_moment);
+  [[nodiscard]] Seal seal_of(const ParameterStore& store, ConstTensorView first_moment,
+                             ConstTensorView second_moment);
 
   GuardConfig config_;
+  KernelSet& kernels_;
   std::optional<Seal> seal_;
   std::vector<std::int64_t> owners_;  ///< Gathered, reused.
 };

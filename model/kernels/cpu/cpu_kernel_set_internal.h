@@ -197,6 +197,7 @@ class CpuKernelSet final : public KernelSet {
                                      float ar_scale, TensorView hidden_gradient,
                                      TensorView head_gradient) override;
   double sum_of_squares(ConstTensorView x) override;
+  std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
 
@@ -251,6 +252,7 @@ class CpuKernelSet final : public KernelSet {
   std::vector<QueryBlock> blocks_;
   std::vector<std::pair<std::size_t, std::size_t>> segment_groups_;
   std::vector<double> partial_sums_;
+  std::vector<std::uint64_t> partial_hashes_;
   std::vector<float> best_values_;
   std::vector<std::int64_t> best_indices_;
   LossRows loss_rows_;

@@ -115,6 +115,7 @@ class CudaKernelSet final : public KernelSet {
                                      float ar_scale, TensorView hidden_gradient,
                                      TensorView head_gradient) override;
   double sum_of_squares(ConstTensorView x) override;
+  std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
 

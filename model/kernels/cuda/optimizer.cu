@@ -69,6 +69,13 @@ double CudaKernelSet::sum_of_squares(ConstTensorView x) {
   return std::accumulate(partial.begin(), partial.end(), 0.0);
 }
 
+std::uint64_t CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed) {
+  std::vector<std::byte> bytes(x.bytes());
+  const TensorView on_host(bytes.data(), x.dtype(), x.shape());
+  copy_tensor(x, on_host);
+  return host_->content_hash(on_host, seed);
+}
+
 void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
                           TensorView parameter, TensorView first_moment, TensorView second_moment) {
   expect_shape(gradient, parameter.shape(), "adamw gradient");

@@ -291,6 +291,27 @@ TEST_P(RowWise, SumOfSquaresIsExactAndIndependentOfThreads) {
   EXPECT_NEAR(sums[0] / expected, 1.0, 1e-13);
 }
 
+TEST_P(RowWise, AContentHashSeesEveryByteAndNoThreads) {
+  Floats x = random_floats(300001, 14);
+  const ConstTensorView all = view(x, Shape{300001});
+  std::uint64_t hashes[2];
+  for (const int threads : {1, 2}) {
+    const ThreadCount scope(threads);
+    hashes[threads - 1] = kernels_->content_hash(all, 7);
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+  EXPECT_NE(kernels_->content_hash(all, 8), hashes[0]);
+  EXPECT_NE(kernels_->content_hash(all.rows(0, 300000), 7), hashes[0]);
+  for (const std::size_t place : {0U, 65535U, 65536U, 300000U}) {
+    const float kept = x[place];
+    x[place] = -kept;
+    EXPECT_NE(kernels_->content_hash(all, 7), hashes[0]) << place;
+    x[place] = kept;
+  }
+  EXPECT_EQ(kernels_->content_hash(all, 7), hashes[0]);
+  static_cast<void>(kernels_->content_hash(all.rows(0, 0), 7));
+}
+
 TEST_P(RowWise, AdamWFollowsTheReference) {
   const std::int64_t count = 70001;
   const Floats start = random_floats(count, 15);
