@@ -91,6 +91,7 @@ bool JobWorker::train(std::int32_t round) {
                         account);
       });
       plan.steps_done = resume_point_->manifest.state.step;
+      plan.state = trainer_state_of(resume_point_->manifest.state.cursors);
     } else if (config_.rounds[static_cast<std::size_t>(round - 1)].optimizer ==
                OptimizerStart::carry) {
       // From the file also when the state was in memory a phase ago: a restart between the rounds
@@ -114,7 +115,9 @@ bool JobWorker::train(std::int32_t round) {
                             {"model_source", config_.model.source.string()},
                             {kGeneratedFrom, trajectory_origin_}};
       on_disk([&] {
-        save_training(writer, {round, step, kRoundPhase, 0, identity_, cursors.dump()},
+        save_training(writer,
+                      {round, step, kRoundPhase, 0, identity_,
+                       with_trainer_state(cursors.dump(), trainer.state())},
                       model.table(), trainer.optimizer());
       });
     };

@@ -1,6 +1,5 @@
 #include "workers/pretrain_worker.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -91,6 +90,7 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
                          accepted.keys, accepted.earlier);
     resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
     plan.steps_done = resumed->manifest.state.step;
+    plan.state = trainer_state_of(resumed->manifest.state.cursors);
     spdlog::info("continuing after step {}", plan.steps_done);
   }
   services.clock.enter(kPhase);
@@ -101,7 +101,8 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
   hooks.at_boundary = [&] { writer.poll(); };
   hooks.save = [&](std::int64_t step) {
     on_disk([&] {
-      save_training(writer, {0, step, kPhase, 0, identity, nlohmann::json::object().dump()},
+      save_training(writer,
+                    {0, step, kPhase, 0, identity, with_trainer_state("{}", trainer.state())},
                     model.table(), trainer.optimizer());
     });
   };

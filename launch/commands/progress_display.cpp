@@ -196,6 +196,10 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   now.detail = fmt::format(
       "loss {:.4f} (consistency {:.4f}, AR {:.4f}), grad norm {:.2f}, lr {:.2e}", metrics.loss,
       metrics.consistency, metrics.autoregressive, metrics.gradient_norm, metrics.learning_rate);
+  if (metrics.skipped_steps > 0) {
+    now.detail += fmt::format(", {} update{} left out", metrics.skipped_steps,
+                              metrics.skipped_steps == 1 ? "" : "s");
+  }
   if (metrics.mfu) {
     now.detail += fmt::format(", MFU {:.1f} %", 100 * *metrics.mfu);
   }

@@ -284,12 +284,17 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
   add("consistency_gradient_norm", metrics.consistency_gradient_norm);
   add("ar_gradient_norm", metrics.ar_gradient_norm);
   add("mfu", metrics.mfu);
+  add("spike_reference", metrics.spike_reference);
+  if (metrics.spike_reference) {
+    line["skipped"] = metrics.skipped;
+    line["skipped_steps"] = metrics.skipped_steps;
+  }
   metrics_->append(seal_json(line.dump()));
   const std::string prefix = fmt::format("round-{}/", round);
   std::vector<Scalar> scalars;
   for (const char* key :
        {"loss", "consistency", "autoregressive", "gradient_norm", "consistency_gradient_norm",
-        "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu"}) {
+        "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu", "skipped_steps"}) {
     if (const auto value = line.find(key); value != line.end()) {
       scalars.emplace_back(prefix + key, value->is_null() ? std::nan("") : value->get<double>());
     }

@@ -66,6 +66,8 @@ constexpr EnumName<LossReduction> kReductions[] = {{LossReduction::token_mean, "
                                                    {LossReduction::repo, "repo"}};
 constexpr EnumName<KeptOffsets> kKept[] = {
     {KeptOffsets::from_first_difference, "from_first_difference"}, {KeptOffsets::all, "all"}};
+constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
+    {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
 constexpr EnumName<OptimizerStart> kOptimizerStarts[] = {{OptimizerStart::fresh, "fresh"},
                                                          {OptimizerStart::carry, "carry"}};
 constexpr EnumName<Compat> kCompat[] = {
@@ -230,6 +232,18 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Decoupled, on matrices only");
   fields.add("clip_norm", train.optimizer.clip_norm, kIdentity,
              "Largest gradient norm; 0 turns clipping off");
+  fields.add("spike_guard_ratio", train.spike_guard.ratio, kIdentity,
+             "Updates are left out, on all ranks, when the measure exceeds this times its median "
+             "over the last `spike_guard_window` steps that were not; greater than 1, for example "
+             "4. 0: no guard. Metrics lines then have `skipped`, `skipped_steps` and "
+             "`spike_reference`");
+  fields.add_enum("spike_guard_measure", train.spike_guard.measure, kIdentity, kSpikeMeasures,
+                  "What leaps: the batch's weighted `\"loss\"`, or the `\"gradient_norm\"` before "
+                  "clipping");
+  fields.add("spike_guard_window", train.spike_guard.window, kIdentity,
+             "Steps of that median; the guard waits until there are so many");
+  fields.add("spike_guard_patience", train.spike_guard.patience, kIdentity,
+             "More updates left out in a row than this end the run (exit 5)");
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");

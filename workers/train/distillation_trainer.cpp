@@ -13,6 +13,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/log.h"
 #include "runtime/stop_signal.h"
 
 namespace jforge {
@@ -74,9 +75,10 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
              weights),
       optimizer_(context.table, context.kernels, context.comm, context.account, store_,
                  config.optimizer),
-      transformer_(context.model, context.table, context.kernels, context.account,
-                   {.activation_checkpointing = config.activation_checkpointing,
-                    .compute = config.compute}) {
+      transformer_(
+          context.model, context.table, context.kernels, context.account,
+          {.activation_checkpointing = config.activation_checkpointing, .compute = config.compute}),
+      spike_guard_(config.spike_guard) {
   config_.validate();
   if (config_.compute != DType::float32 && context_.kernels.device() != Device::cpu) {
     throw ConfigError(
@@ -92,6 +94,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
   };
   const LearningRateSchedule schedule = config_.schedule(plan.total_steps);
   PeakFlops peak = plan.peak;
+  spike_guard_.restore(plan.state.spike_guard);
 
   TrainOutcome outcome = TrainOutcome::finished;
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
@@ -106,12 +109,8 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     metrics.step = step;
     metrics.samples = batch_range(step, config_.batch_samples, source.size()).size();
     metrics.learning_rate = schedule.at(step);
-    const double waited = collectives_->waited_seconds();
-    const ShardedAdamW::StepReport update = optimizer_.step(metrics.learning_rate);
-    work.communication_seconds += collectives_->waited_seconds() - waited;
+    update(work, metrics);
     work.payload_bytes = collectives_->bytes().total() - payload_before;
-    metrics.gradient_norm = update.gradient_norm;
-    metrics.clip_scale = static_cast<double>(update.clip_scale);
     stop = gather_metrics(work, seconds_since(start), stop_here(), peak, metrics) || stop;
 
     if (hooks.clock != nullptr) {
@@ -124,6 +123,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
         hook_failure_ = std::current_exception();
       }
     }
+    spike_guard_.expect_patience(step);
     if (hooks.at_boundary) {
       hooks.at_boundary();
     }
@@ -287,6 +287,41 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   return work;
 }
 
+void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
+  const double waited = collectives_->waited_seconds();
+  const ShardedAdamW::StepReport report = optimizer_.finish_gradients();
+  metrics.gradient_norm = report.gradient_norm;
+  metrics.clip_scale = static_cast<double>(report.clip_scale);
+  if (spike_guard_.active()) {
+    metrics.skipped = spike_guard_.is_spike(spike_guard_.config().measure == SpikeMeasure::loss
+                                                ? weighted_loss(work.losses)
+                                                : report.gradient_norm);
+    metrics.skipped_steps = spike_guard_.state().skipped;
+    metrics.spike_reference = spike_guard_.reference();
+  }
+  if (metrics.skipped) {
+    optimizer_.skip();
+    if (context_.comm.rank() == 0) {
+      spdlog::warn("step {}: the update is left out: {}", metrics.step, spike_guard_.describe());
+    }
+  } else {
+    optimizer_.update(metrics.learning_rate, report);
+  }
+  work.communication_seconds += collectives_->waited_seconds() - waited;
+}
+
+double DistillationTrainer::weighted_loss(const VocabularyLossSums& own) {
+  const std::array<double, 2> sums = {own.consistency, own.autoregressive};
+  gathered_losses_.resize(sums.size() * static_cast<std::size_t>(context_.comm.size()));
+  all_gather<double>(context_.comm, sums, gathered_losses_);
+  VocabularyLossSums all;
+  for (std::size_t i = 0; i < gathered_losses_.size(); i += sums.size()) {
+    all.consistency += gathered_losses_[i];
+    all.autoregressive += gathered_losses_[i + 1];
+  }
+  return config_.weighted(all);
+}
+
 bool DistillationTrainer::norms_due(std::int64_t step) const {
   const std::int64_t every = config_.gradient_norms_every;
   return every > 0 && (step - 1) % every == 0;
@@ -390,8 +425,7 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
   };
   metrics.consistency = sum(consistency);
   metrics.autoregressive = sum(autoregressive);
-  metrics.loss = static_cast<double>(config_.consistency_weight) * metrics.consistency +
-                 static_cast<double>(config_.ar_weight) * metrics.autoregressive;
+  metrics.loss = config_.weighted({metrics.consistency, metrics.autoregressive});
   metrics.tokens = std::llround(sum(tokens));
   metrics.kept_offsets = std::llround(sum(kept));
   metrics.ar_targets = std::llround(sum(targets));

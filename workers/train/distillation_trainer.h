@@ -25,7 +25,9 @@
 #include "workers/train/parameter_store.h"
 #include "workers/train/peak_flops.h"
 #include "workers/train/sharded_adamw.h"
+#include "workers/train/spike_guard.h"
 #include "workers/train/train_config.h"
+#include "workers/train/trainer_state.h"
 
 namespace jforge {
 
@@ -57,8 +59,9 @@ struct TrainPlan {
       0;  ///< Of the round. Step s uses samples [(s−1)·B, s·B) of the order, cut at its end.
   std::int64_t steps_done = 0;  ///< Resume after this many.
   std::int64_t checkpoint_every =
-      0;  ///< Steps between checkpoints; 0 = only at the end and on a stop.
-  PeakFlops peak = {};  ///< What metrics' shares refer to.
+      0;                    ///< Steps between checkpoints; 0 = only at the end and on a stop.
+  PeakFlops peak = {};      ///< What metrics' shares refer to.
+  TrainerState state = {};  ///< As the trainer whose steps are done left it (state()).
 };
 
 /// What the caller does around the steps. Empty functions are skipped.
@@ -107,9 +110,11 @@ class DistillationTrainer {
   /// then the running step is finished and saved first. An error on one rank is thrown on all,
   /// naming it. Throws ConfigError before the first step when a sample does not fit
   /// tokens_per_rank, a batch has fewer samples than ranks (unless allow_idle_ranks) or the order
-  /// is too short.
+  /// is too short; NumericalError when too many updates in a row were left out (spike_guard.h).
   [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
                                  const TrainHooks& hooks);
+  /// What a checkpoint of this step holds beside weights and moments.
+  [[nodiscard]] TrainerState state() const { return {.spike_guard = spike_guard_.state()}; }
 
  private:
   /// Gradient norms of the two loss terms; negative where not measured.
@@ -151,6 +156,11 @@ class DistillationTrainer {
   /// Adds to batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
+  /// Collective, between a step's passes and its update: makes the update, or leaves it out where
+  /// the guard finds a spike.
+  void update(LocalWork& work, StepMetrics& metrics);
+  /// Collective. Of both losses, as metrics report it.
+  [[nodiscard]] double weighted_loss(const VocabularyLossSums& own);
   /// Collective. Fills the sums over ranks; true when a stop arrived on any rank during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
                                     PeakFlops& peak, StepMetrics& metrics);
@@ -162,6 +172,7 @@ class DistillationTrainer {
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
+  SpikeGuard spike_guard_;
   std::exception_ptr hook_failure_;
 
   // Kept from step to step: a warm step allocates nothing but what the source's samples hold.
@@ -173,6 +184,7 @@ class DistillationTrainer {
   std::vector<CausalSample> causal_;
   PackedBatch batch_;
   std::vector<double> gathered_;
+  std::vector<double> gathered_losses_;
 };
 
 }  // namespace jforge

@@ -66,7 +66,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
   }
 }
 
-ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
+ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
   const bool replicas_due = guard_.replicas_due(comm_, updates_);
   together(comm_, [&] {
     store_.finish_reductions(updates_ + 1);
@@ -90,10 +90,19 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
   if (config_.clip_norm > 0 && report.gradient_norm > config_.clip_norm) {
     report.clip_scale = static_cast<float>(config_.clip_norm / report.gradient_norm);
   }
-  update(learning_rate, report.clip_scale);
+  return report;
+}
+
+void ShardedAdamW::update(double learning_rate, const StepReport& report) {
+  apply(learning_rate, report.clip_scale);
   store_.publish();
   store_.clear_gradients();
   guard_.seal_state(store_, first_moment(), second_moment(), updates_);
+}
+
+ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
+  const StepReport report = finish_gradients();
+  update(learning_rate, report);
   return report;
 }
 
@@ -122,7 +131,7 @@ double ShardedAdamW::gradient_squares() {
   return total;
 }
 
-void ShardedAdamW::update(double learning_rate, float clip_scale) {
+void ShardedAdamW::apply(double learning_rate, float clip_scale) {
   AdamWSettings settings;
   settings.learning_rate = static_cast<float>(learning_rate);
   settings.beta1 = config_.beta1;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// AdamW (Loshchilov & Hutter 2019) on the masters that a rank keeps, with its moments, and the
-/// order of an update over all ranks: check, reduce, clip, update, publish.
+/// order of an update over all ranks: check, reduce, clip, update (or skip), publish.
 
 #include <cstdint>
 #include <span>
@@ -44,10 +44,16 @@ class ShardedAdamW {
 
   /// Whether the step to come compares replicas (ParameterStore::StepShape::watch_replicas).
   [[nodiscard]] bool watches_replicas() const { return guard_.replicas_due(comm_, updates_); }
-  /// Collective, after the passes of a step. Before any weight changes, throws NumericalError on
-  /// every rank, naming the first bad one, when a gradient is not finite, the gradients' sum
-  /// overflows, a replica of the weights differs from its owner's or an owner's state changed since
-  /// its last update.
+  /// Collective, after the passes of a step: waits for the gradients and checks them. Throws
+  /// NumericalError on every rank, naming the first bad one, when a gradient is not finite, the
+  /// gradients' sum overflows, a replica of the weights differs from its owner's or an owner's
+  /// state changed since its last update. No weight has changed; update() or skip() must follow.
+  [[nodiscard]] StepReport finish_gradients();
+  /// Collective. The update that finish_gradients() reported on.
+  void update(double learning_rate, const StepReport& report);
+  /// On all ranks: leaves it out. Weights, moments and updates() stay as they are.
+  void skip() { store_.clear_gradients(); }
+  /// finish_gradients(), update().
   StepReport step(double learning_rate);
 
   [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
@@ -78,7 +84,7 @@ class ShardedAdamW {
   };
 
   [[nodiscard]] double gradient_squares();
-  void update(double learning_rate, float clip_scale);
+  void apply(double learning_rate, float clip_scale);
 
   const ParameterTable& table_;
   KernelSet& kernels_;

@@ -64,6 +64,7 @@ void TrainConfig::validate() const {
   expect_ratio("warmup_ratio", warmup_ratio);
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);
   optimizer.validate();
+  spike_guard.validate();
 }
 
 PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {

@@ -10,6 +10,7 @@
 #include "runtime/ids.h"
 #include "workers/train/learning_rate_schedule.h"
 #include "workers/train/sharded_adamw.h"
+#include "workers/train/spike_guard.h"
 
 namespace jforge {
 
@@ -38,6 +39,7 @@ struct TrainConfig {
   /// One costs two more backward passes over one micro-batch of rank 0 (at stage 3 of every rank).
   std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
+  SpikeGuardConfig spike_guard;
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
   /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
@@ -47,6 +49,11 @@ struct TrainConfig {
   void validate() const;
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
+  /// consistency_weight · L_pc + ar_weight · L_AR
+  [[nodiscard]] double weighted(const VocabularyLossSums& losses) const {
+    return static_cast<double>(consistency_weight) * losses.consistency +
+           static_cast<double>(ar_weight) * losses.autoregressive;
+  }
   [[nodiscard]] Sharding sharding() const {
     return {.stage = optimizer.zero_stage, .compute = compute};
   }
@@ -65,6 +72,10 @@ struct StepMetrics {
   std::optional<double> consistency_gradient_norm;
   std::optional<double> ar_gradient_norm;
   double clip_scale = 1;
+  bool skipped = false;            ///< A spike: the update was left out (spike_guard.h).
+  std::int64_t skipped_steps = 0;  ///< Such steps of the round so far.
+  /// What the guard compared loss or gradient norm with; absent where it does not.
+  std::optional<double> spike_reference;
   double learning_rate = 0;
   std::int64_t samples = 0;        ///< In the global batch.
   std::int64_t tokens = 0;         ///< Packed rows forwarded, all ranks.

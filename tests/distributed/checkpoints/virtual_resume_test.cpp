@@ -35,6 +35,7 @@ struct Setting {
   int ranks = 1;
   int stage = 1;
   DType compute = DType::float32;
+  SpikeGuardConfig spike_guard{};
 };
 
 /// Masters, first and second moments without padding, as all ranks together keep them.
@@ -104,6 +105,7 @@ class TrainingRank {
     TrainPlan plan;
     plan.total_steps = kSteps;
     plan.steps_done = steps_done;
+    plan.state = resumed_;
     plan.checkpoint_every = kSavedStep;
     std::optional<CheckpointWriter> writer;
     TrainHooks hooks;
@@ -122,6 +124,7 @@ class TrainingRank {
           state.round = 1;
           state.step = step;
           state.phase = "train";
+          state.cursors = with_trainer_state("{}", trainer_.state());
           save_training(*writer, state, model_.table, optimizer());
           saved->add(optimizer());
         }
@@ -142,6 +145,7 @@ class TrainingRank {
     const auto shard = static_cast<std::size_t>(shard_vector_size(model_.table)) * sizeof(float);
     EXPECT_EQ(account.peak_bytes(), shard);
     EXPECT_EQ(account.live_bytes(), 0U);
+    resumed_ = trainer_state_of(checkpoint.manifest.state.cursors);
   }
 
   [[nodiscard]] ShardedAdamW& optimizer() { return trainer_.optimizer(); }
@@ -154,6 +158,7 @@ class TrainingRank {
     config.optimizer.weight_decay = 0.1F;
     config.optimizer.zero_stage = setting.stage;
     config.compute = setting.compute;
+    config.spike_guard = setting.spike_guard;
     config.gradient_norms_every = 0;
     return config;
   }
@@ -164,6 +169,7 @@ class TrainingRank {
   MemoryAccount account_{"virtual"};
   Model model_;
   DistillationTrainer trainer_;
+  TrainerState resumed_;
 };
 
 struct End {
@@ -256,6 +262,20 @@ TEST_P(VirtualResume, EveryRankCountAndStageReadsWhatEveryOtherWrote) {
       }
     }
   }
+}
+
+TEST(VirtualResumeGuard, AResumedGuardLeavesOutTheUpdateThatTheRunBeforeDid) {
+  const TemporaryDirectory root;
+  // Of random samples the third step's gradient is greater than the lower of the two before.
+  const SpikeGuardConfig guard{
+      .ratio = 1 + 1e-12, .measure = SpikeMeasure::gradient_norm, .window = kSavedStep};
+  const Setting setting{.ranks = 2, .stage = 2, .spike_guard = guard};
+  const SavedRun run = train_and_save(setting, root.path());
+  ASSERT_EQ(run.end.state, run.saved) << "the third step was no spike";
+  EXPECT_EQ(load_and_train(setting, checkpoint_under(root.path())), run.end);
+  Setting other = setting;
+  other.stage = 3;
+  EXPECT_EQ(load_and_train(other, checkpoint_under(root.path())), run.end);
 }
 
 TEST(VirtualResumeFailure, ARankThatCannotReadIsEverybodysErrorAndNoWeightChanges) {

@@ -175,6 +175,7 @@ TEST_F(SteadyStateTest, TheStepLoopAllocatesSamplesAlone) {
   TrainConfig config;
   config.batch_samples = 8;
   config.tokens_per_rank = 400;
+  config.spike_guard = {.ratio = 10, .window = 2};
   DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_}, view(), config);
   CountedSamples source;
   std::optional<std::int64_t> before;

@@ -189,6 +189,110 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
   }
 }
 
+/// The same samples in every step but `odd`, which has others of its own.
+class SpikySource final : public SampleSource {
+ public:
+  SpikySource(std::int64_t batch_samples, std::int64_t steps, std::int64_t odd)
+      : samples_(2 * batch_samples), batch_(batch_samples), size_(batch_ * steps), odd_(odd) {}
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+    return samples_.length(place(index));
+  }
+  [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+    return samples_.sample(place(index));
+  }
+
+ private:
+  [[nodiscard]] std::int64_t place(std::int64_t index) const {
+    return index % batch_ + (index / batch_ + 1 == odd_ ? batch_ : 0);
+  }
+  SyntheticSource samples_;
+  std::int64_t batch_;
+  std::int64_t size_;
+  std::int64_t odd_;
+};
+
+constexpr std::int64_t kSpike = 20;
+
+struct GuardedRun {
+  std::vector<StepMetrics> metrics;
+  /// After every step: weights without padding, rank 0's moments, updates.
+  std::vector<std::vector<float>> weights;
+  std::vector<std::vector<float>> moments;
+  std::vector<std::int64_t> updates;
+};
+
+GuardedRun train_guarded(int ranks, int stage, DType compute, const SpikeGuardConfig& guard) {
+  GuardedRun result;
+  VirtualWorld(ranks).run([&](const Communicator& comm) {
+    TrainConfig config = config_for(stage, compute, 1 << 16);
+    config.learning_rate = 2e-2;
+    config.batch_samples = 8;
+    config.spike_guard = guard;
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(ranks);
+    Model gathered(ranks);
+    SpikySource source(config.batch_samples, kSpike + 3, kSpike);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
+                                config);
+    GuardedRun run;
+    TrainHooks hooks;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = [&](const StepMetrics& metrics) { run.metrics.push_back(metrics); };
+    hooks.save = [&](std::int64_t) {
+      trainer.store().gather_masters(gathered.view());
+      run.weights.push_back(consolidated(gathered.table, gathered.weights));
+      const std::span<const float> moment = trainer.optimizer().second_moment().span<float>();
+      run.moments.emplace_back(moment.begin(), moment.end());
+      run.updates.push_back(trainer.optimizer().updates());
+    };
+    TrainPlan plan;
+    plan.total_steps = kSpike + 3;
+    plan.checkpoint_every = 1;
+    EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+    if (comm.rank() == 0) {
+      result = std::move(run);
+    }
+  });
+  return result;
+}
+
+TEST(VirtualSpikes, AnUpdateIsLeftOutOnAllRanksAtEveryStage) {
+  constexpr int kRanks = 3;
+  const std::size_t at = kSpike - 1;
+  for (const SpikeMeasure measure : {SpikeMeasure::loss, SpikeMeasure::gradient_norm}) {
+    const SpikeGuardConfig guard{.ratio = 2, .measure = measure, .window = 4, .patience = 1};
+    const GuardedRun first = train_guarded(kRanks, 1, DType::float32, guard);
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(stage);
+      const GuardedRun run = train_guarded(kRanks, stage, DType::float32, guard);
+      EXPECT_EQ(run.weights, first.weights);
+      for (std::size_t i = 0; i < run.metrics.size(); ++i) {
+        const StepMetrics& metrics = run.metrics[i];
+        EXPECT_EQ(metrics.skipped, i == at) << i;
+        EXPECT_EQ(metrics.skipped_steps, i >= at ? 1 : 0);
+        EXPECT_EQ(metrics.spike_reference.has_value(), i >= 4);
+        EXPECT_EQ(run.updates[i], static_cast<std::int64_t>(i) + (i >= at ? 0 : 1));
+      }
+      EXPECT_EQ(run.weights[at], run.weights[at - 1]);
+      EXPECT_EQ(run.moments[at], run.moments[at - 1]);
+      EXPECT_NE(run.weights[at + 1], run.weights[at]);
+      const double value =
+          measure == SpikeMeasure::loss ? run.metrics[at].loss : run.metrics[at].gradient_norm;
+      EXPECT_GT(value, 2 * *run.metrics[at].spike_reference);
+    }
+  }
+  // With weights in a type of their own, too; and without the guard the update is made.
+  const SpikeGuardConfig guard{.ratio = 2, .window = 4};
+  const GuardedRun rounded = train_guarded(2, 3, DType::bfloat16, guard);
+  EXPECT_EQ(rounded.weights[at], rounded.weights[at - 1]);
+  const GuardedRun without = train_guarded(1, 0, DType::float32, {});
+  EXPECT_NE(without.weights[at], without.weights[at - 1]);
+  EXPECT_FALSE(without.metrics[at].spike_reference);
+}
+
 /// Lends and takes as the store does, and throws at the use of that number.
 class FailingLoans final : public ParameterSource, public GradientSink {
  public:

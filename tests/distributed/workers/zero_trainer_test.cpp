@@ -306,6 +306,26 @@ TEST_F(ZeroTrainerTest, InjectedNaNStopsAllNamesTheRankAndIsNeverSaved) {
   EXPECT_TRUE(saved_.empty());
 }
 
+TEST_F(ZeroTrainerTest, ARunOfSpikesEndsItOnAllRanksWithOneMessage) {
+  TrainConfig config = config_for_tests();
+  // The gradient's norm of random samples is never the same: nearly every step is a "spike".
+  config.spike_guard = {.ratio = 1 + 1e-12, .window = 1, .patience = 1};
+  config.learning_rate = 0.5;
+  config.warmup_ratio = 0;
+  SyntheticSource source(80);
+  std::int64_t last = 0;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepMetrics& metrics) {
+    last = metrics.step;
+    EXPECT_EQ(metrics.skipped, metrics.step > 1);
+  };
+  const std::string message =
+      message_of(ExitCode::numerical, [&] { static_cast<void>(train(config, source, 10, hooks)); });
+  EXPECT_THAT(message, HasSubstr("2 steps in a row, up to step 3, were left out"));
+  EXPECT_EQ(last, 3);
+  EXPECT_EQ(saved_, std::vector<std::int64_t>{2});
+}
+
 TEST_F(ZeroTrainerTest, AFailureBetweenMicroBatchesStopsAll) {
   arm_faults("throw@train.accumulate:" + std::to_string(ranks_ - 1) + ":2", comm_.rank());
   SyntheticSource source(80);

@@ -1,0 +1,44 @@
+#include "workers/train/trainer_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/bounded_json.h"
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kTrainer = "trainer";
+
+}  // namespace
+
+std::string with_trainer_state(const std::string& cursors, const TrainerState& state) {
+  auto json = parse_bounded_json<Json>(cursors, "a checkpoint's cursors");
+  const SpikeGuardState& guard = state.spike_guard;
+  json[kTrainer]["spike_guard"] = {
+      {"recent", guard.recent}, {"skipped", guard.skipped}, {"in_a_row", guard.in_a_row}};
+  return json.dump();
+}
+
+TrainerState trainer_state_of(const std::string& cursors) {
+  const auto json = try_bounded_json<Json>(cursors);
+  TrainerState state;
+  if (!json.is_object() || !json.contains(kTrainer)) {
+    return state;
+  }
+  try {
+    const Json& guard = json.at(kTrainer).at("spike_guard");
+    state.spike_guard = {.recent = guard.at("recent").get<std::vector<double>>(),
+                         .skipped = json_integer<std::int64_t>(guard.at("skipped")),
+                         .in_a_row = json_integer<std::int64_t>(guard.at("in_a_row"))};
+  } catch (const Json::exception& error) {
+    throw DataError(std::string("the trainer's state in the checkpoint's cursors is garbled: ") +
+                    error.what());
+  }
+  return state;
+}
+
+}  // namespace jforge
