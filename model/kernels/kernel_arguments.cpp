@@ -119,17 +119,21 @@ AdamWStep adamw_step(const AdamWSettings& settings, bool decay) {
 
 namespace {
 
-bool uses_student(const LossItem& item, bool with_students) {
-  return with_students && item.student_row >= 0;
+bool uses_student(const LossItem& item, LossUse use) {
+  return use.students && item.student_row >= 0;
 }
 
-bool uses_clean(const LossItem& item, bool with_students) {
-  return item.target >= 0 || uses_student(item, with_students);
+bool uses_clean(const LossItem& item, LossUse use) {
+  return item.target >= 0 || (uses_student(item, use) && !use.separate_teacher);
+}
+
+bool uses_teacher(const LossItem& item, LossUse use) {
+  return use.separate_teacher && uses_student(item, use);
 }
 
 }  // namespace
 
-void LossPlacement::place(std::span<const LossItem> items, bool with_students) {
+void LossPlacement::place(std::span<const LossItem> items, LossUse use) {
   sources.clear();
   student.assign(items.size(), -1);
   clean.assign(items.size(), -1);
@@ -138,13 +142,13 @@ void LossPlacement::place(std::span<const LossItem> items, bool with_students) {
     return static_cast<std::int64_t>(sources.size()) - 1;
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (uses_student(items[i], with_students)) {
+    if (uses_student(items[i], use)) {
       student[i] = take(items[i].student_row);
     }
   }
   const auto take_clean = [&](bool with_target) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (uses_clean(items[i], with_students) && (items[i].target >= 0) == with_target) {
+      if (uses_clean(items[i], use) && (items[i].target >= 0) == with_target) {
         clean[i] = take(items[i].clean_row);
       }
     }
@@ -152,11 +156,18 @@ void LossPlacement::place(std::span<const LossItem> items, bool with_students) {
   take_clean(true);
   with_gradient = static_cast<std::int64_t>(sources.size());
   take_clean(false);
+  own = static_cast<std::int64_t>(sources.size());
+  teacher = clean;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (uses_teacher(items[i], use)) {
+      teacher[i] = take(items[i].teacher_row);
+    }
+  }
 }
 
 void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView& head,
                            std::span<const LossItem> items, const ConstTensorView& hidden_gradient,
-                           const ConstTensorView& head_gradient) {
+                           const ConstTensorView& head_gradient, const LossTeacher& teacher) {
   expect(hidden.shape().rank() == 2 && head.shape().rank() == 2,
          "vocabulary_loss: hidden and head must be matrices");
   expect_shape(head, Shape{head.dim(0), hidden.dim(1)}, "vocabulary_loss head");
@@ -172,15 +183,30 @@ void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView&
         "loss item: row out of range");
     expect(item.target < head.dim(0), "loss item: target outside the vocabulary");
   }
+  if (teacher.hidden.empty()) {
+    return;
+  }
+  expect(teacher.hidden.shape().rank() == 2, "vocabulary_loss: teacher hidden must be a matrix");
+  expect_shape(teacher.hidden, Shape{teacher.hidden.dim(0), hidden.dim(1)},
+               "vocabulary_loss teacher hidden");
+  expect_shape(teacher.head, head.shape(), "vocabulary_loss teacher head");
+  expect(teacher.hidden.dtype() == hidden.dtype() && teacher.head.dtype() == head.dtype(),
+         "vocabulary_loss: teacher and student differ in type");
+  for (const LossItem& item : items) {
+    expect(
+        item.student_row < 0 || (item.teacher_row >= 0 && item.teacher_row < teacher.hidden.dim(0)),
+        "loss item: teacher row out of range");
+  }
 }
 
-std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin, bool with_students,
+std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin, LossUse use,
                            std::int64_t most_rows) {
   std::size_t end = begin;
   std::int64_t taken = 0;
   while (end < items.size()) {
-    const std::int64_t rows = (uses_clean(items[end], with_students) ? 1 : 0) +
-                              (uses_student(items[end], with_students) ? 1 : 0);
+    const std::int64_t rows = (uses_clean(items[end], use) ? 1 : 0) +
+                              (uses_student(items[end], use) ? 1 : 0) +
+                              (uses_teacher(items[end], use) ? 1 : 0);
     if (taken + rows > most_rows) {
       break;
     }

@@ -60,25 +60,38 @@ struct RotaryTable {
 /// The step's factors. Throws InternalError when the step is below 1.
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
 
+/// Which rows the items of a vocabulary loss need.
+struct LossUse {
+  bool students = true;           ///< There is a consistency term.
+  bool separate_teacher = false;  ///< LossTeacher is not empty.
+};
+
 /// Where the items of a chunk sit in the gathered rows of the vocabulary loss: students first, then
 /// clean rows with a target, then pure teachers, so that rows with gradient are adjacent.
 struct LossPlacement {
-  std::vector<std::int64_t> sources;  ///< Hidden row of each gathered row.
+  /// Row that each gathered row is: of the hidden states for the first `own`, then of the separate
+  /// teacher's.
+  std::vector<std::int64_t> sources;
   std::vector<std::int64_t> student;  ///< Gathered row of each item's student; −1: none.
-  std::vector<std::int64_t> clean;    ///< Gathered row of each item's clean row; −1: none.
-  std::int64_t with_gradient = 0;     ///< Gathered rows with gradient; they come first.
+  /// Gathered row that has the item's target, teaches, or both; −1: none.
+  std::vector<std::int64_t> clean;
+  /// Gathered row that teaches: `clean`, or one of a separate teacher. Read where there is a
+  /// student.
+  std::vector<std::int64_t> teacher;
+  std::int64_t with_gradient = 0;  ///< Gathered rows with gradient; they come first.
+  std::int64_t own = 0;
 
-  void place(std::span<const LossItem> items, bool with_students);
+  void place(std::span<const LossItem> items, LossUse use);
 };
 
 /// Throws InternalError when shapes, rows or targets do not fit.
 void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView& head,
                            std::span<const LossItem> items, const ConstTensorView& hidden_gradient,
-                           const ConstTensorView& head_gradient);
+                           const ConstTensorView& head_gradient, const LossTeacher& teacher);
 
-/// Items from `begin` on whose logits fit a chunk; returns one past the last. `most_rows` ≥ 2.
+/// Items from `begin` on whose logits fit a chunk; returns one past the last. `most_rows` ≥ 3.
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,
-                                         bool with_students, std::int64_t most_rows);
+                                         LossUse use, std::int64_t most_rows);
 
 /// Rows of logits held at once for a vocabulary: about 64 MiB of them, but never so few that the
 /// products lose their speed. About 128 MiB with bfloat16 operands, whose products are quicker, so

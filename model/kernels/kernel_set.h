@@ -104,6 +104,13 @@ struct VocabularyLossSums {
   double autoregressive = 0;  ///< Σ weight · cross-entropy
 };
 
+/// A model beside the student's that teaches: what its clean rows end with, [T', C], and its head,
+/// [V, C], of the student's element type and place. Empty: the student's own clean rows teach.
+struct LossTeacher {
+  ConstTensorView hidden;
+  ConstTensorView head;
+};
+
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
@@ -179,12 +186,22 @@ class KernelSet {
   /// hidden_gradient [T, C] is written (=, zero for rows outside the loss), head_gradient [V, C] is
   /// added to. Loss differentiated: consistency_scale · Σ w KL + ar_scale · Σ w CE. KL(teacher ‖
   /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32 (METHOD.md §4). With
-  /// consistency_scale 0 student rows are not computed and that sum is 0.
+  /// consistency_scale 0 student rows are not computed and that sum is 0. With a separate `teacher`
+  /// p_t is of its rows (LossItem::teacher_row), which get no gradient; clean rows then serve their
+  /// AR targets alone.
   virtual VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
                                              std::span<const LossItem> items,
                                              float consistency_scale, float ar_scale,
-                                             TensorView hidden_gradient,
-                                             TensorView head_gradient) = 0;
+                                             TensorView hidden_gradient, TensorView head_gradient,
+                                             const LossTeacher& teacher) = 0;
+  /// The same, the student's own clean rows being the teacher.
+  VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
+                                     std::span<const LossItem> items, float consistency_scale,
+                                     float ar_scale, TensorView hidden_gradient,
+                                     TensorView head_gradient) {
+    return vocabulary_loss(hidden, head, items, consistency_scale, ar_scale, hidden_gradient,
+                           head_gradient, {});
+  }
   /// Σ x² in double, fixed order for a given size.
   virtual double sum_of_squares(ConstTensorView x) = 0;
   /// 64-bit hash of the bytes of x and of `seed`, for finding memory that changed. The same for

@@ -41,6 +41,8 @@ struct LossItem {
       -1;  ///< Noisy row at the same position; −1 when that offset is not kept.
   float consistency_weight =
       0;  ///< Weight of KL(teacher ‖ student) in the batch's consistency loss.
+  /// Row of a separate teacher's batch at the same position (append_teacher_rows); −1: none.
+  std::int32_t teacher_row = -1;
 };
 
 /// How token losses become one number (METHOD.md §4; L is the mean over samples of the

@@ -258,6 +258,32 @@ TEST_F(KernelAgreement, VocabularyLoss) {
   }
 }
 
+TEST_F(KernelAgreement, VocabularyLossWithASeparateTeacher) {
+  const std::int64_t rows = 1500;  // More gathered rows than a chunk takes.
+  const std::int64_t c = 12;
+  const std::int64_t v = 300;
+  std::vector<LossItem> items = random_items(rows, static_cast<TokenId>(v));
+  for (LossItem& item : items) {
+    item.teacher_row = static_cast<std::int32_t>(rows / 2 - 1) - item.clean_row;
+  }
+  std::vector<VocabularyLossSums> sums;
+  expect_close(
+      [&](Tensors& t) -> std::vector<TensorView> {
+        const TensorView dh = t.blank({rows, c});
+        const TensorView dhead = t(random_floats(v * c, 50), {v, c});
+        sums.push_back(t.kernels.vocabulary_loss(
+            t(random_floats(rows * c, 51), {rows, c}), t(random_floats(v * c, 52), {v, c}), items,
+            0.7F, 1.3F, dh, dhead,
+            {.hidden = t(random_floats(rows / 2 * c, 53), {rows / 2, c}),
+             .head = t(random_floats(v * c, 54), {v, c})}));
+        return {dh, dhead};
+      },
+      2e-5);
+  ASSERT_EQ(sums.size(), 2U);
+  EXPECT_NEAR(sums[0].consistency, sums[1].consistency, 1e-5 * sums[1].consistency);
+  EXPECT_NEAR(sums[0].autoregressive, sums[1].autoregressive, 1e-5 * sums[1].autoregressive);
+}
+
 TEST_F(KernelAgreement, VocabularyLossWithoutItems) {
   expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
     const TensorView dh = t.blank({3, 4});

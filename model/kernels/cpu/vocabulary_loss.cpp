@@ -19,13 +19,14 @@ bool has_target(const LossItem& item) { return item.target >= 0; }
 struct CpuKernelSet::LossChunk {
   std::span<const LossItem> items;
   LossRows& placed;
-  bool with_students = false;
+  LossUse use;
   float consistency_scale = 0;
   float ar_scale = 0;
   std::int64_t hidden_size = 0;
   std::int64_t vocabulary = 0;
   ConstTensorView hidden;
   ConstTensorView head;
+  LossTeacher teacher;
   TensorView hidden_gradient;
   float* head_gradient = nullptr;
   VocabularyLossSums sums;
@@ -52,13 +53,11 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   };
   parallel_for(count * v > (1 << 14), count, [&](std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
-    if (placed.clean[at] < 0) {
-      return;
-    }
     const LossItem& item = chunk.items[at];
-    float* teacher = logits + placed.clean[at] * v;
-    const float teacher_sum = log_sum(teacher);
+    float teacher_sum = 0;
     if (placed.student[at] >= 0) {
+      const float* const teacher = logits + placed.teacher[at] * v;
+      teacher_sum = log_sum(teacher);
       float* student = logits + placed.student[at] * v;
       const double divergence =
           vector_.divergence(student, teacher, v, log_sum(student), teacher_sum,
@@ -67,13 +66,16 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
       finish(student);
     }
     if (has_target(item)) {
+      float* const clean = logits + placed.clean[at] * v;
+      const bool taught = placed.student[at] >= 0 && placed.teacher[at] == placed.clean[at];
+      const float clean_sum = taught ? teacher_sum : log_sum(clean);
       const float weight = chunk.ar_scale * item.ar_weight;
       terms[at].autoregressive =
           static_cast<double>(item.ar_weight) *
-          (static_cast<double>(teacher_sum) - static_cast<double>(teacher[item.target]));
-      vector_.softmax_scaled(teacher, v, teacher_sum, weight);
-      teacher[item.target] -= weight;
-      finish(teacher);
+          (static_cast<double>(clean_sum) - static_cast<double>(clean[item.target]));
+      vector_.softmax_scaled(clean, v, clean_sum, weight);
+      clean[item.target] -= weight;
+      finish(clean);
     }
   });
   for (const VocabularyLossSums& term : terms) {
@@ -85,7 +87,7 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
 template <class Element>
 void CpuKernelSet::loss_chunk(LossChunk& chunk) {
   LossPlacement& placement = chunk.placed.placement;
-  placement.place(chunk.items, chunk.with_students);
+  placement.place(chunk.items, chunk.use);
   const std::int64_t with_gradient = placement.with_gradient;
   const std::vector<std::int64_t>& sources = placement.sources;
   const auto rows = static_cast<std::int64_t>(sources.size());
@@ -94,21 +96,29 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
   if (rows == 0) {
     return;
   }
-  const Element* const hidden = chunk.hidden.data<Element>();
+  const std::int64_t own = placement.own;
   const Element* const head = chunk.head.data<Element>();
   auto* const gathered = reinterpret_cast<Element*>(loss_hidden_.at_least(rows * c));
   float* const logits = loss_logits_.at_least(rows * v);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(hidden + sources[static_cast<std::size_t>(row)] * c, c, gathered + row * c);
+  const auto project = [&](const ConstTensorView& states, const ConstTensorView& matrix,
+                           std::int64_t begin, std::int64_t end) {
+    const Element* const source = states.data<Element>();
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::copy_n(source + sources[static_cast<std::size_t>(row)] * c, c, gathered + row * c);
+    }
+    multiply<Element>({.transpose_b = true,
+                       .m = end - begin,
+                       .n = v,
+                       .k = c,
+                       .a = gathered + begin * c,
+                       .a_row = c,
+                       .b = matrix.data<Element>(),
+                       .c = logits + begin * v});
+  };
+  project(chunk.hidden, chunk.head, 0, own);
+  if (rows > own) {
+    project(chunk.teacher.hidden, chunk.teacher.head, own, rows);
   }
-  multiply<Element>({.transpose_b = true,
-                     .m = rows,
-                     .n = v,
-                     .k = c,
-                     .a = gathered,
-                     .a_row = c,
-                     .b = head,
-                     .c = logits});
   loss_terms(chunk, logits);
   // A row of bfloat16 gradients begins where its logits did.
   const auto* const logit_gradients = reinterpret_cast<const Element*>(logits);
@@ -142,26 +152,29 @@ VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTe
                                                  std::span<const LossItem> items,
                                                  float consistency_scale, float ar_scale,
                                                  TensorView hidden_gradient,
-                                                 TensorView head_gradient) {
-  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient);
+                                                 TensorView head_gradient,
+                                                 const LossTeacher& teacher) {
+  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient, teacher);
   const std::int64_t v = head.dim(0);
-  LossChunk chunk{.items = {},
-                  .placed = loss_rows_,
-                  .with_students = consistency_scale != 0.0F,
-                  .consistency_scale = consistency_scale,
-                  .ar_scale = ar_scale,
-                  .hidden_size = hidden.dim(1),
-                  .vocabulary = v,
-                  .hidden = hidden,
-                  .head = head,
-                  .hidden_gradient = hidden_gradient,
-                  .head_gradient = head_gradient.data<float>(),
-                  .sums = {}};
+  LossChunk chunk{
+      .items = {},
+      .placed = loss_rows_,
+      .use = {.students = consistency_scale != 0.0F, .separate_teacher = !teacher.hidden.empty()},
+      .consistency_scale = consistency_scale,
+      .ar_scale = ar_scale,
+      .hidden_size = hidden.dim(1),
+      .vocabulary = v,
+      .hidden = hidden,
+      .head = head,
+      .teacher = teacher,
+      .hidden_gradient = hidden_gradient,
+      .head_gradient = head_gradient.data<float>(),
+      .sums = {}};
   zero_tensor(hidden_gradient);
   const std::int64_t most_rows = loss_chunk_rows(v, head.dtype());
   std::size_t begin = 0;
   while (begin < items.size()) {
-    const std::size_t end = loss_chunk_end(items, begin, chunk.with_students, most_rows);
+    const std::size_t end = loss_chunk_end(items, begin, chunk.use, most_rows);
     chunk.items = items.subspan(begin, end - begin);
     if (head.dtype() == DType::float32) {
       loss_chunk<float>(chunk);

@@ -113,7 +113,7 @@ class CudaKernelSet final : public KernelSet {
   VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
                                      std::span<const LossItem> items, float consistency_scale,
                                      float ar_scale, TensorView hidden_gradient,
-                                     TensorView head_gradient) override;
+                                     TensorView head_gradient, const LossTeacher& teacher) override;
   double sum_of_squares(ConstTensorView x) override;
   std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,

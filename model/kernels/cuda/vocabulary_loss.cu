@@ -14,7 +14,8 @@ constexpr std::int64_t kLossLanes = 256;
 /// One item of a chunk as its kernel reads it.
 struct ItemRows {
   std::int64_t student;  ///< Row of the logits, −1: none.
-  std::int64_t clean;    ///< Row of the logits, −1: the item takes no part.
+  std::int64_t teacher;  ///< Row of the logits; read where there is a student.
+  std::int64_t clean;    ///< Row of the logits; read where there is a target.
   std::int64_t target;   ///< −1: none.
   float student_weight;  ///< Scaled, for the gradient.
   float target_weight;   ///< Scaled, for the gradient.
@@ -87,25 +88,26 @@ struct LossTerms {
         terms[index] = {0.0, 0.0};
       }
     });
-    if (item.clean < 0) {
-      return;
-    }
-    float* const teacher = logits + item.clean * vocabulary;
-    const float teacher_sum = log_sum(group, teacher);
+    float teacher_sum = 0;
     if (item.student >= 0) {
+      const float* const teacher = logits + item.teacher * vocabulary;
+      teacher_sum = log_sum(group, teacher);
       student_terms(group, item, teacher, teacher_sum, index);
     }
     if (item.target >= 0) {
+      float* const clean = logits + item.clean * vocabulary;
+      const bool taught = item.student >= 0 && item.teacher == item.clean;
+      const float clean_sum = taught ? teacher_sum : log_sum(group, clean);
       group.each([&](std::int64_t lane) {
         if (lane == 0) {
           terms[index].cross_entropy =
-              static_cast<double>(teacher_sum) - static_cast<double>(teacher[item.target]);
+              static_cast<double>(clean_sum) - static_cast<double>(clean[item.target]);
         }
       });
       group.each([&](std::int64_t lane) {
         for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-          const float probability = item.target_weight * expf(teacher[i] - teacher_sum);
-          teacher[i] = i == item.target ? probability - item.target_weight : probability;
+          const float probability = item.target_weight * expf(clean[i] - clean_sum);
+          clean[i] = i == item.target ? probability - item.target_weight : probability;
         }
       });
     }
@@ -145,13 +147,19 @@ struct CudaKernelSet::LossCall {
   std::int64_t vocabulary;
   const float* hidden;
   const float* head;
+  const float* teacher_hidden;  ///< Null: the student's own.
+  const float* teacher_head;
   float* hidden_gradient;
   float* head_gradient;
   VocabularyLossSums sums;
+
+  [[nodiscard]] LossUse use() const {
+    return {.students = consistency_scale != 0.0F, .separate_teacher = teacher_hidden != nullptr};
+  }
 };
 
 void CudaKernelSet::loss_chunk(LossCall& call, std::span<const LossItem> items) {
-  placement_.place(items, call.consistency_scale != 0.0F);
+  placement_.place(items, call.use());
   const auto rows = static_cast<std::int64_t>(placement_.sources.size());
   if (rows == 0) {
     return;
@@ -160,8 +168,8 @@ void CudaKernelSet::loss_chunk(LossCall& call, std::span<const LossItem> items) 
   const std::int64_t v = call.vocabulary;
   std::vector<ItemRows> placed;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    placed.push_back({placement_.student[i], placement_.clean[i], items[i].target,
-                      call.consistency_scale * items[i].consistency_weight,
+    placed.push_back({placement_.student[i], placement_.teacher[i], placement_.clean[i],
+                      items[i].target, call.consistency_scale * items[i].consistency_weight,
                       call.ar_scale * items[i].ar_weight});
   }
   const std::int64_t* const sources =
@@ -169,8 +177,17 @@ void CudaKernelSet::loss_chunk(LossCall& call, std::span<const LossItem> items) 
   auto* const gathered = loss_hidden_.at_least<float>(rows * c);
   auto* const logits = loss_logits_.at_least<float>(rows * v);
   auto* const terms = partials_.at_least<ItemTerms>(static_cast<std::int64_t>(placed.size()));
-  launch_elements(queue_, rows * c, GatherRows{call.hidden, sources, gathered, c}, "loss rows");
-  product(false, true, rows, v, c, gathered, call.head, false, logits);
+  const auto project = [&](const float* states, const float* head, std::int64_t begin,
+                           std::int64_t end) {
+    float* const part = gathered + begin * c;
+    launch_elements(queue_, (end - begin) * c, GatherRows{states, sources + begin, part, c},
+                    "loss rows");
+    product(false, true, end - begin, v, c, part, head, false, logits + begin * v);
+  };
+  project(call.hidden, call.head, 0, placement_.own);
+  if (rows > placement_.own) {
+    project(call.teacher_hidden, call.teacher_head, placement_.own, rows);
+  }
   queue_.launch(
       static_cast<std::int64_t>(placed.size()), kLossLanes,
       LossTerms{staged_ranges_.upload(std::span<const ItemRows>(placed)), logits, terms, v},
@@ -195,14 +212,17 @@ VocabularyLossSums CudaKernelSet::vocabulary_loss(ConstTensorView hidden, ConstT
                                                   std::span<const LossItem> items,
                                                   float consistency_scale, float ar_scale,
                                                   TensorView hidden_gradient,
-                                                  TensorView head_gradient) {
-  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient);
+                                                  TensorView head_gradient,
+                                                  const LossTeacher& teacher) {
+  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient, teacher);
   LossCall call{consistency_scale,
                 ar_scale,
                 hidden.dim(1),
                 head.dim(0),
                 floats(hidden),
                 floats(head),
+                floats(teacher.hidden),
+                floats(teacher.head),
                 floats(hidden_gradient),
                 floats(head_gradient),
                 {}};
@@ -210,7 +230,7 @@ VocabularyLossSums CudaKernelSet::vocabulary_loss(ConstTensorView hidden, ConstT
   const std::int64_t most_rows = loss_chunk_rows(call.vocabulary, DType::float32);
   std::size_t begin = 0;
   while (begin < items.size()) {
-    const std::size_t end = loss_chunk_end(items, begin, consistency_scale != 0.0F, most_rows);
+    const std::size_t end = loss_chunk_end(items, begin, call.use(), most_rows);
     loss_chunk(call, items.subspan(begin, end - begin));
     begin = end;
   }

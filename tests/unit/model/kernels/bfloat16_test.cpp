@@ -458,6 +458,45 @@ TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
   }
 }
 
+TEST_P(Bfloat16, ASeparateTeachersLossFollowsFloat32OnTheSameNumbers) {
+  const Shape hidden_shape{40, 19};
+  const Shape teacher_shape{20, 19};
+  const Shape head_shape{83, 19};
+  const BFloat16s hidden = random_rounded(hidden_shape.elements(), 1);
+  const BFloat16s head = random_rounded(head_shape.elements(), 2, 0.5F);
+  const BFloat16s teacher = random_rounded(teacher_shape.elements(), 3);
+  const BFloat16s teacher_head = random_rounded(head_shape.elements(), 4, 0.5F);
+  std::vector<LossItem> items;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    items.push_back({.clean_row = i,
+                     .target = i % 3 == 0 ? -1 : i,
+                     .ar_weight = 0.01F,
+                     .student_row = 20 + i,
+                     .consistency_weight = 0.02F,
+                     .teacher_row = 19 - i});
+  }
+  const Floats long_hidden = widened(hidden);
+  const Floats long_head = widened(head);
+  const Floats long_teacher = widened(teacher);
+  const Floats long_teacher_head = widened(teacher_head);
+  Floats expected_hidden(hidden.size());
+  Floats expected_head(head.size());
+  const VocabularyLossSums expected = kernels_->vocabulary_loss(
+      view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
+      view(expected_hidden, hidden_shape), view(expected_head, head_shape),
+      {.hidden = view(long_teacher, teacher_shape), .head = view(long_teacher_head, head_shape)});
+  BFloat16s hidden_gradient(hidden.size(), {0x7FC0});
+  Floats head_gradient(head.size());
+  const VocabularyLossSums sums = kernels_->vocabulary_loss(
+      view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
+      view(hidden_gradient, hidden_shape), view(head_gradient, head_shape),
+      {.hidden = view(teacher, teacher_shape), .head = view(teacher_head, head_shape)});
+  EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+  EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+  EXPECT_LT(relative_distance(widened(hidden_gradient), to_double(expected_hidden)), 2 * kRounding);
+  EXPECT_LT(relative_distance(head_gradient, to_double(expected_head)), kRounding);
+}
+
 // ---- types
 
 TEST_P(Bfloat16, TypesThatDoNotFitAreRefused) {

@@ -42,7 +42,8 @@ VocabularyLossSums sums_of(const Loss& l, const Doubles& hidden, const Doubles& 
     }
     if (item.student_row >= 0) {
       const Doubles teacher =
-          log_softmax(logits_of(l, teacher_hidden, teacher_head, item.clean_row));
+          log_softmax(logits_of(l, teacher_hidden, teacher_head,
+                                item.teacher_row >= 0 ? item.teacher_row : item.clean_row));
       const Doubles student = log_softmax(logits_of(l, hidden, head, item.student_row));
       for (std::size_t v = 0; v < teacher.size(); ++v) {
         sums.consistency += static_cast<double>(item.consistency_weight) * std::exp(teacher[v]) *
@@ -65,6 +66,24 @@ Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats
       view(hidden, Shape{l.rows, l.hidden}), view(head, Shape{l.vocabulary, l.hidden}), l.items,
       l.consistency_scale, l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
       view(r.head_gradient, Shape{l.vocabulary, l.hidden}));
+  return r;
+}
+
+/// A teacher of its own.
+struct Teacher {
+  std::int64_t rows;
+  Floats hidden, head;
+};
+
+Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats& head,
+           const Teacher& teacher) {
+  Result r{{}, Floats(hidden.size(), 99.0F), Floats(head.size())};
+  r.sums = kernels.vocabulary_loss(
+      view(hidden, Shape{l.rows, l.hidden}), view(head, Shape{l.vocabulary, l.hidden}), l.items,
+      l.consistency_scale, l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
+      view(r.head_gradient, Shape{l.vocabulary, l.hidden}),
+      {.hidden = view(teacher.hidden, Shape{teacher.rows, l.hidden}),
+       .head = view(teacher.head, Shape{l.vocabulary, l.hidden})});
   return r;
 }
 
@@ -105,6 +124,66 @@ TEST_P(VocabularyLoss, SumsAndGradientsMatchFiniteDifferences) {
       EXPECT_EQ(r.hidden_gradient[at(row * l.hidden + c)], 0.0F) << row;
     }
   }
+}
+
+/// The items of kItems with rows of a teacher that has them in another order.
+std::vector<LossItem> taught_items() {
+  std::vector<LossItem> items = kItems;
+  items[1].teacher_row = 2;
+  items[2].teacher_row = 0;
+  items[4].teacher_row = 3;
+  return items;
+}
+
+TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifferences) {
+  const Loss l{9, 6, 21, taught_items(), 1.5F, 0.8F};
+  const Floats hidden = random_floats(l.rows * l.hidden, 1);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+  const Teacher teacher{4, random_floats(4 * l.hidden, 3), random_floats(l.vocabulary * 6, 4)};
+  const Result r = run(*kernels_, l, hidden, head, teacher);
+  const Doubles h = to_double(hidden);
+  const Doubles w = to_double(head);
+  const Doubles th = to_double(teacher.hidden);
+  const Doubles tw = to_double(teacher.head);
+  const VocabularyLossSums expected = sums_of(l, h, w, th, tw);
+  EXPECT_NEAR(r.sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+  EXPECT_NEAR(r.sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+  const auto loss = [&](const Doubles& a, const Doubles& b) {
+    const VocabularyLossSums s = sums_of(l, a, b, th, tw);
+    return 1.5 * s.consistency + static_cast<double>(0.8F) * s.autoregressive;
+  };
+  EXPECT_LT(relative_error(r.hidden_gradient,
+                           numerical_gradient([&](const Doubles& x) { return loss(x, w); }, h)),
+            1e-5);
+  EXPECT_LT(relative_error(r.head_gradient,
+                           numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w)),
+            1e-5);
+  // The autoregressive part is that of the student alone.
+  const Result own = run(*kernels_, {9, 6, 21, kItems, 1.5F, 0.8F}, hidden, head);
+  EXPECT_NEAR(r.sums.autoregressive, own.sums.autoregressive, 1e-6);
+  EXPECT_GT(std::abs(r.sums.consistency - own.sums.consistency), 1e-2);
+}
+
+TEST_P(VocabularyLoss, AStudentThatTeachesItselfHasTheSameLossEitherWay) {
+  // More gathered rows than one chunk takes.
+  const std::int64_t pairs = 700;
+  Loss l{2 * pairs, 8, 900, {}, 1.0F, 1.0F};
+  for (std::int32_t i = 0; i < pairs; ++i) {
+    l.items.push_back({.clean_row = i,
+                       .target = i % 3 == 0 ? -1 : i,
+                       .ar_weight = 0.01F,
+                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
+                       .consistency_weight = 0.02F,
+                       .teacher_row = i});
+  }
+  const Floats hidden = random_floats(l.rows * l.hidden, 1);
+  const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+  const Result own = run(*kernels_, l, hidden, head);
+  const Result apart = run(*kernels_, l, hidden, head, Teacher{l.rows, hidden, head});
+  EXPECT_NEAR(apart.sums.consistency, own.sums.consistency, 1e-6 * own.sums.consistency);
+  EXPECT_NEAR(apart.sums.autoregressive, own.sums.autoregressive, 1e-6 * own.sums.autoregressive);
+  EXPECT_LT(relative_error(apart.hidden_gradient, to_double(own.hidden_gradient)), 1e-5);
+  EXPECT_LT(relative_error(apart.head_gradient, to_double(own.head_gradient)), 1e-5);
 }
 
 TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
@@ -211,8 +290,19 @@ TEST_P(VocabularyLoss, BadItemsAndShapesAreRefused) {
         LossItem{.clean_row = 0, .student_row = 9}}) {
     EXPECT_THROW(run(*kernels_, {9, 6, 21, {bad}}, hidden, head), InternalError);
   }
+  const Teacher teacher{4, Floats(4 * 6), head};
+  for (const std::int32_t row : {-1, 4}) {
+    const LossItem bad{.clean_row = 0, .student_row = 1, .teacher_row = row};
+    EXPECT_THROW(run(*kernels_, {9, 6, 21, {bad}}, hidden, head, teacher), InternalError);
+  }
   Floats small(6);
   Floats gradient(head.size());
+  Floats states_gradient(hidden.size());
+  EXPECT_THROW(kernels_->vocabulary_loss(
+                   view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), {}, 1, 1,
+                   view(states_gradient, Shape{9, 6}), view(gradient, Shape{21, 6}),
+                   {.hidden = view(hidden, Shape{9, 6}), .head = view(small, Shape{1, 6})}),
+               InternalError);
   EXPECT_THROW(
       kernels_->vocabulary_loss(view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), kItems, 1, 1,
                                 view(small, Shape{1, 6}), view(gradient, Shape{21, 6})),
