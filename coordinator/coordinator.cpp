@@ -179,7 +179,7 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
   } else if (const auto* done = std::get_if<CommitDone>(&message)) {
     const std::lock_guard lock(mutex_);
     if (round_) {
-      round_->queue.committed(done->id, done->attempt);
+      round_->queue.committed(done->id, done->attempt, now_seconds());
       round_->progress.prompts_done = round_->queue.prompts_committed();
       round_->progress.tokens += done->tokens;
       round_->progress.forwards += done->forwards;

@@ -1,28 +1,27 @@
 #include "coordinator/lease_queue.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "runtime/error.h"
 
 namespace jforge {
 
-LeaseQueue::LeaseQueue(std::vector<PendingPrompt> prompts, std::int64_t prompts_per_lease,
+namespace {
+/// Weight of the newest lease in how long they take.
+constexpr double kNewest = 0.05;
+}  // namespace
+
+LeaseQueue::LeaseQueue(std::vector<PendingPrompt> prompts, const LeaseSizes& sizes,
                        LeaseId first_id)
-    : first_id_(first_id), prompts_total_(static_cast<std::int64_t>(prompts.size())) {
-  expect(prompts_per_lease >= 1, "a lease holds at least one prompt");
-  std::ranges::sort(prompts, [](const PendingPrompt& a, const PendingPrompt& b) {
+    : first_id_(first_id), sizes_(sizes), prompts_(std::move(prompts)) {
+  expect(sizes.most >= 1, "a lease holds at least one prompt");
+  expect(sizes.first >= 1 && sizes.ranks >= 1 && sizes.seconds > 0, "sizes of leases");
+  std::ranges::sort(prompts_, [](const PendingPrompt& a, const PendingPrompt& b) {
     return a.tokens != b.tokens ? a.tokens > b.tokens : a.id < b.id;
   });
-  const auto size = static_cast<std::size_t>(prompts_per_lease);
-  for (std::size_t begin = 0; begin < prompts.size(); begin += size) {
-    Entry lease;
-    for (std::size_t i = begin; i < std::min(begin + size, prompts.size()); ++i) {
-      lease.prompts.push_back(prompts[i].id);
-    }
-    free_.push_back(leases_.size());
-    leases_.push_back(std::move(lease));
-  }
 }
 
 LeaseQueue::Entry& LeaseQueue::entry(LeaseId id) {
@@ -32,17 +31,87 @@ LeaseQueue::Entry& LeaseQueue::entry(LeaseId id) {
   return leases_[static_cast<std::size_t>(id - first_id_)];
 }
 
+/// Ranks of which nothing is known count as mean ones, and begin with a small lease.
+std::size_t LeaseQueue::next_size(const Worker& worker) const {
+  const double mean = known_ranks_ == 0 ? 1 : known_speed_ / known_ranks_;
+  const bool known = worker.prompts_per_second > 0;
+  const double own = known ? worker.prompts_per_second : mean;
+  const double all = known_speed_ + mean * std::max(0, sizes_.ranks - known_ranks_);
+  const auto left = static_cast<double>(prompts_.size() - next_);
+  const double most = known ? sizes_.seconds * own : static_cast<double>(sizes_.first);
+  const double part = std::min(most, kShareOfLeft * left * own / std::max(all, own));
+  const auto size =
+      static_cast<std::size_t>(std::clamp(std::ceil(part), 1.0, static_cast<double>(sizes_.most)));
+  return std::min(size, prompts_.size() - next_);
+}
+
 std::optional<Lease> LeaseQueue::grant(Rank rank, double now_seconds, double lease_seconds) {
-  if (free_.empty()) {
-    return std::nullopt;
+  const auto [place, is_new] = workers_.try_emplace(rank);
+  if (is_new) {
+    place->second.first_grant_seconds = now_seconds;
   }
-  const std::size_t index = free_.front();
-  free_.pop_front();
+  if (!free_.empty()) {
+    const std::size_t index = free_.front();
+    free_.pop_front();
+    return give(index, rank, now_seconds, lease_seconds);
+  }
+  if (next_ < prompts_.size()) {
+    const std::size_t size = next_size(place->second);
+    Entry lease;
+    lease.begin = next_;
+    lease.end = next_ + size;
+    next_ = lease.end;
+    leases_.push_back(lease);
+    return give(leases_.size() - 1, rank, now_seconds, lease_seconds);
+  }
+  if (const auto late = late_lease(rank, now_seconds)) {
+    leases_[*late].backed_up = true;
+    take_from_holder(*late);
+    return give(*late, rank, now_seconds, lease_seconds);
+  }
+  return std::nullopt;
+}
+
+/// Of the leases of other ranks the one that has been out for longest, if that is long.
+std::optional<std::size_t> LeaseQueue::late_lease(Rank rank, double now_seconds) {
+  while (oldest_open_ < leases_.size() && leases_[oldest_open_].state == State::committed) {
+    ++oldest_open_;
+  }
+  std::optional<std::size_t> latest;
+  if (lease_takes_seconds_ <= 0) {
+    return latest;
+  }
+  double granted = now_seconds - kLate * lease_takes_seconds_;
+  for (std::size_t index = oldest_open_; index < leases_.size(); ++index) {
+    const Entry& lease = leases_[index];
+    if (lease.state == State::leased && !lease.backed_up && lease.holder != rank &&
+        lease.granted_seconds < granted) {
+      granted = lease.granted_seconds;
+      latest = index;
+    }
+  }
+  return latest;
+}
+
+Lease LeaseQueue::give(std::size_t index, Rank rank, double now_seconds, double lease_seconds) {
   Entry& lease = leases_[index];
   lease.state = State::leased;
   lease.holder = rank;
+  lease.granted_seconds = now_seconds;
   lease.deadline_seconds = now_seconds + lease_seconds;
-  return Lease{first_id_ + static_cast<LeaseId>(index), lease.next_attempt++, lease.prompts};
+  earliest_deadline_ = std::min(earliest_deadline_, lease.deadline_seconds);
+  workers_[rank].leases.push_back(index);
+  repeats_ += lease.next_attempt > 0 ? 1 : 0;
+  Lease given{first_id_ + static_cast<LeaseId>(index), lease.next_attempt++, {}};
+  given.prompts.reserve(lease.end - lease.begin);
+  for (std::size_t i = lease.begin; i < lease.end; ++i) {
+    given.prompts.push_back(prompts_[i].id);
+  }
+  return given;
+}
+
+void LeaseQueue::take_from_holder(std::size_t index) {
+  std::erase(workers_[leases_[index].holder].leases, index);
 }
 
 bool LeaseQueue::request_commit(LeaseId id, std::int32_t attempt) {
@@ -50,42 +119,73 @@ bool LeaseQueue::request_commit(LeaseId id, std::int32_t attempt) {
   if (lease.state == State::granted || lease.state == State::committed) {
     return lease.granted_attempt == attempt;
   }
+  const auto index = static_cast<std::size_t>(id - first_id_);
   // An expired attempt that finishes before its successor is as good as any: first commit wins.
   if (lease.state == State::free) {
-    std::erase(free_, static_cast<std::size_t>(id - first_id_));
+    std::erase(free_, index);
+  } else {
+    take_from_holder(index);
   }
   lease.state = State::granted;
   lease.granted_attempt = attempt;
   return true;
 }
 
-void LeaseQueue::committed(LeaseId id, std::int32_t attempt) {
+void LeaseQueue::committed(LeaseId id, std::int32_t attempt, double now_seconds) {
   Entry& lease = entry(id);
   expect(lease.state == State::granted && lease.granted_attempt == attempt,
          "commit of a lease that was not granted");
   lease.state = State::committed;
   ++committed_leases_;
-  prompts_committed_ += static_cast<std::int64_t>(lease.prompts.size());
+  const auto prompts = static_cast<std::int64_t>(lease.end - lease.begin);
+  prompts_committed_ += prompts;
+  if (lease.next_attempt > 1) {
+    return;  // Which of the attempts it was says nothing of the last holder.
+  }
+  const double took = now_seconds - lease.granted_seconds;
+  lease_takes_seconds_ =
+      lease_takes_seconds_ <= 0 ? took : (1 - kNewest) * lease_takes_seconds_ + kNewest * took;
+  Worker& worker = workers_[lease.holder];
+  worker.prompts += prompts;
+  const double worked = now_seconds - worker.first_grant_seconds;
+  if (worked > 0) {
+    known_ranks_ += worker.prompts_per_second > 0 ? 0 : 1;
+    known_speed_ -= worker.prompts_per_second;
+    worker.prompts_per_second = static_cast<double>(worker.prompts) / worked;
+    known_speed_ += worker.prompts_per_second;
+  }
 }
 
 std::size_t LeaseQueue::expire(double now_seconds) {
+  if (now_seconds < earliest_deadline_) {
+    return 0;
+  }
   std::size_t expired = 0;
-  for (std::size_t index = 0; index < leases_.size(); ++index) {
-    Entry& lease = leases_[index];
-    if (lease.state == State::leased && lease.deadline_seconds <= now_seconds) {
+  earliest_deadline_ = std::numeric_limits<double>::infinity();
+  for (auto& [rank, worker] : workers_) {
+    std::erase_if(worker.leases, [&](std::size_t index) {
+      Entry& lease = leases_[index];
+      if (lease.deadline_seconds > now_seconds) {
+        earliest_deadline_ = std::min(earliest_deadline_, lease.deadline_seconds);
+        return false;
+      }
       lease.state = State::free;
+      lease.backed_up = false;
       free_.push_front(index);
       ++expired;
-    }
+      return true;
+    });
   }
   return expired;
 }
 
 void LeaseQueue::extend(Rank rank, double now_seconds, double lease_seconds) {
-  for (Entry& lease : leases_) {
-    if (lease.state == State::leased && lease.holder == rank) {
-      lease.deadline_seconds = now_seconds + lease_seconds;
-    }
+  const auto worker = workers_.find(rank);
+  if (worker == workers_.end()) {
+    return;
+  }
+  for (const std::size_t index : worker->second.leases) {
+    leases_[index].deadline_seconds = now_seconds + lease_seconds;
   }
 }
 

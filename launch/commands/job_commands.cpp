@@ -221,13 +221,9 @@ class Job {
     for (const OpenPrompts::Prompt& prompt : open.prompts) {
       pending.push_back({prompt.id, prompt.tokens});
     }
-    // Every rank should get several leases, so that none waits long for the last one.
-    constexpr std::int64_t kLeasesPerRank = 4;
-    const auto share = static_cast<std::int64_t>(pending.size()) / (kLeasesPerRank * comm_.size());
-    const std::int64_t size =
-        std::clamp<std::int64_t>(share, 1, config_.generate.prompts_per_lease);
+    const LeaseSizes sizes{.most = config_.generate.prompts_per_lease, .ranks = comm_.size()};
     control_.coordinator()->open_round(round,
-                                       LeaseQueue(std::move(pending), size, open.next_lease));
+                                       LeaseQueue(std::move(pending), sizes, open.next_lease));
   }
 
   bool report() {

@@ -152,8 +152,10 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
   fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates,
                   "`\"selected\"`: the scheduled state and the fixed point of each block; "
                   "`\"all\"`: every state");
-  fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational,
-             "Prompts handed to a rank at once, at most; what is lost when a rank dies");
+  fields.add(
+      "prompts_per_lease", generate.prompts_per_lease, kOperational,
+      "Prompts handed to a rank at once, at most; fewer towards the end, to slow ranks, and where "
+      "they would take longer than a minute. What is lost when a rank dies");
   fields.add("lease_seconds", generate.lease_seconds, kOperational,
              "Work handed out without progress for longer is given to another rank");
 }

@@ -30,7 +30,7 @@ LeaseQueue queue_of_all() {
   for (PromptId id = 0; id < kPrompts; ++id) {
     prompts.push_back({id, 1 + id % 7});
   }
-  return {std::move(prompts), 4, 0};
+  return {std::move(prompts), {.most = 4, .first = 4}, 0};
 }
 
 // The next lease of the round, or nothing when every prompt is committed.
@@ -83,7 +83,7 @@ TEST(ControlPlane, IdleRanksAreHeldBackAndHearOfTheEndAtOnce) {
   ControlPlane control(world, clock, {});
   ControlChannel& channel = control.channel();
   if (Coordinator* coordinator = control.coordinator()) {
-    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, 1, 0));
+    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, {}, 0));
   }
   const bool worker = world.rank() == world.size() - 1;
   std::optional<Lease> lease;
@@ -132,7 +132,7 @@ TEST(ControlPlane, AHeldRequestHearsOfAStop) {
   PhaseClock clock;
   ControlPlane control(world, clock, {});
   if (Coordinator* coordinator = control.coordinator()) {
-    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, 1, 0));
+    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, {}, 0));
   }
   const bool worker = world.rank() == world.size() - 1;
   if (worker) {

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
+#include <span>
 
 #include "runtime/error.h"
 #include "runtime/random.h"
+#include "tests/support/lease_simulation.h"
 
 namespace jforge {
 namespace {
@@ -21,7 +25,7 @@ std::vector<PendingPrompt> prompts(std::int64_t count) {
 }
 
 TEST(LeaseQueue, EveryPromptIsLeasedOnceAndLongestFirst) {
-  LeaseQueue queue({{0, 5}, {1, 9}, {2, 5}, {3, 1}, {4, 9}}, 2, 7);
+  LeaseQueue queue({{0, 5}, {1, 9}, {2, 5}, {3, 1}, {4, 9}}, {.most = 2, .first = 2}, 7);
   const auto first = queue.grant(0, 0, 10);
   const auto second = queue.grant(1, 0, 10);
   const auto third = queue.grant(0, 0, 10);
@@ -34,7 +38,7 @@ TEST(LeaseQueue, EveryPromptIsLeasedOnceAndLongestFirst) {
 }
 
 TEST(LeaseQueue, AnExpiredLeaseIsGivenAgainAndOnlyOneAttemptCommits) {
-  LeaseQueue queue({{0, 1}}, 1, 0);
+  LeaseQueue queue({{0, 1}}, {}, 0);
   const auto first = queue.grant(0, 0, 10);
   EXPECT_EQ(queue.expire(9.9), 0U);
   EXPECT_EQ(queue.expire(10), 1U);
@@ -45,42 +49,153 @@ TEST(LeaseQueue, AnExpiredLeaseIsGivenAgainAndOnlyOneAttemptCommits) {
   EXPECT_TRUE(queue.request_commit(0, 1)) << "asking twice gives the same answer";
   EXPECT_FALSE(queue.request_commit(0, 0)) << "the slow first attempt loses";
   EXPECT_FALSE(queue.drained());
-  queue.committed(0, 1);
+  queue.committed(0, 1, 12);
   EXPECT_TRUE(queue.drained());
   EXPECT_FALSE(queue.request_commit(0, 0));
   EXPECT_EQ(queue.prompts_committed(), 1);
 }
 
 TEST(LeaseQueue, AnExpiredAttemptMayStillCommitFirst) {
-  LeaseQueue queue({{0, 1}}, 1, 0);
+  LeaseQueue queue({{0, 1}}, {}, 0);
   ASSERT_TRUE(queue.grant(0, 0, 10));
   EXPECT_EQ(queue.expire(11), 1U);
   EXPECT_TRUE(queue.request_commit(0, 0));
   EXPECT_FALSE(queue.grant(1, 12, 10)) << "granted for commit: no longer free";
-  queue.committed(0, 0);
+  queue.committed(0, 0, 12);
   EXPECT_TRUE(queue.drained());
 }
 
 TEST(LeaseQueue, ProgressExtendsALease) {
-  LeaseQueue queue({{0, 1}}, 1, 0);
+  LeaseQueue queue({{0, 1}}, {}, 0);
   ASSERT_TRUE(queue.grant(3, 0, 10));
   queue.extend(3, 8, 10);
   EXPECT_EQ(queue.expire(17), 0U);
   EXPECT_EQ(queue.expire(18), 1U);
 }
 
+/// Grants and commits a lease of `rank` that takes `seconds`; its number of prompts.
+std::size_t work(LeaseQueue& queue, Rank rank, double now, double seconds) {
+  const auto lease = queue.grant(rank, now, 1000);
+  EXPECT_TRUE(lease.has_value());
+  EXPECT_TRUE(queue.request_commit(lease->id, lease->attempt));
+  queue.committed(lease->id, lease->attempt, now + seconds);
+  return lease->prompts.size();
+}
+
+TEST(LeaseQueue, LeasesBecomeSmallerTowardsTheEnd) {
+  LeaseQueue queue(prompts(1000), {.most = 100, .first = 8, .ranks = 2, .seconds = 1e6}, 0);
+  std::vector<std::size_t> sizes;
+  std::size_t left = 1000;
+  for (double now = 0; left > 0; now += 1) {
+    const std::size_t size = work(queue, static_cast<Rank>(sizes.size() % 2), now, 1);
+    EXPECT_LE(size, std::max<std::size_t>(1, (left + 1) / 2)) << "the other rank has work, too";
+    left -= size;
+    sizes.push_back(size);
+  }
+  EXPECT_EQ(sizes[0], 8U) << "nothing is known of the ranks";
+  EXPECT_EQ(sizes[1], 8U);
+  EXPECT_EQ(sizes[2], 100U) << "half a share is more than the most";
+  EXPECT_EQ(sizes.back(), 1U);
+  EXPECT_TRUE(queue.drained());
+  EXPECT_EQ(queue.leases(), sizes.size());
+}
+
+TEST(LeaseQueue, ASlowRankGetsSmallerLeases) {
+  LeaseQueue queue(prompts(42'000), {.most = 20'000, .first = 1'000, .ranks = 2, .seconds = 1e6},
+                   0);
+  EXPECT_EQ(work(queue, 0, 0, 10), 1'000U);
+  EXPECT_EQ(work(queue, 1, 0, 30), 1'000U);
+  // Three quarters of the 40,000 that are left, and half of that; then a quarter of 25,000.
+  EXPECT_EQ(queue.grant(0, 30, 1000)->prompts.size(), 15'000U);
+  EXPECT_EQ(queue.grant(1, 30, 1000)->prompts.size(), 3'125U);
+}
+
+TEST(LeaseQueue, ALeaseIsNoMoreThanAMinutesWork) {
+  LeaseQueue queue(prompts(100'000), {.most = 10'000, .ranks = 1, .seconds = 60}, 0);
+  EXPECT_EQ(work(queue, 0, 0, 4), 8U);
+  EXPECT_EQ(queue.grant(0, 4, 1000)->prompts.size(), 120U);
+}
+
+TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
+  LeaseQueue queue(prompts(4), {.most = 1, .ranks = 3}, 0);
+  const auto late = queue.grant(0, 0, 1000);
+  ASSERT_TRUE(late);
+  EXPECT_FALSE(queue.repeats());
+  for (const double now : {0.0, 1.0, 2.0}) {
+    work(queue, 1, now, 1);
+  }
+  // Leases take a second: after two it is late. Its own holder gets no copy.
+  EXPECT_FALSE(queue.grant(1, 2, 1000));
+  EXPECT_FALSE(queue.grant(0, 50, 1000));
+  const auto backup = queue.grant(1, 2.1, 1000);
+  ASSERT_TRUE(backup);
+  EXPECT_EQ(backup->id, late->id);
+  EXPECT_EQ(backup->attempt, 1);
+  EXPECT_EQ(backup->prompts, late->prompts);
+  EXPECT_EQ(queue.repeats(), 1);
+  EXPECT_FALSE(queue.grant(2, 60, 1000)) << "one backup is enough";
+  // The deadline is the backup's now; when it passes, the lease is free as ever.
+  EXPECT_EQ(queue.expire(1001), 0U);
+  EXPECT_TRUE(queue.request_commit(late->id, 0)) << "the first attempt was faster after all";
+  queue.committed(late->id, 0, 100);
+  EXPECT_FALSE(queue.request_commit(backup->id, 1));
+  EXPECT_TRUE(queue.drained());
+  EXPECT_EQ(queue.expire(2000), 0U);
+  EXPECT_EQ(queue.prompts_committed(), 4);
+}
+
+// A generating phase of many workers: see lease_simulation for the figures of 4,096 and 450,000.
+class SimulatedPhase : public ::testing::Test {
+ protected:
+  void expect_each_once(const test::SimulatedRun& run) {
+    EXPECT_EQ(std::ranges::count(run.commits, 1), std::ssize(run.commits));
+  }
+  std::vector<test::SimulatedPrompt> prompts_ = test::simulated_prompts(45'000, 40, 1);
+  test::SimulatedJob job_{.ranks = 410, .most = 64};
+};
+
+TEST_F(SimulatedPhase, EndsNearTheBound) {
+  const test::SimulatedRun run = test::simulate(job_, prompts_);
+  expect_each_once(run);
+  test::SimulatedJob single = job_;
+  single.most = 1;
+  EXPECT_LT(run.seconds, 1.02 * test::simulate(single, prompts_).seconds)
+      << "leases cost next to nothing against prompts given out singly";
+  EXPECT_LT(run.seconds, 1.10 * run.bound_seconds);
+  EXPECT_GT(static_cast<double>(run.queue_calls) / run.queue_seconds, 10'000);
+}
+
+TEST_F(SimulatedPhase, StragglersAreWorkedAround) {
+  job_.straggler_share = 0.01;
+  const test::SimulatedRun run = test::simulate(job_, prompts_);
+  expect_each_once(run);
+  EXPECT_LT(run.seconds, 1.15 * run.bound_seconds);
+  EXPECT_LE(run.repeats, run.most_in_flight);
+}
+
+TEST_F(SimulatedPhase, DeathsCostWhatWasInFlight) {
+  job_.deaths_per_hour = 60;
+  const test::SimulatedRun run = test::simulate(job_, prompts_);
+  expect_each_once(run);
+  EXPECT_GT(run.deaths, 0);
+  EXPECT_GT(run.seconds,
+            run.bound_seconds + static_cast<double>(run.deaths) * job_.restart_seconds);
+}
+
 TEST(LeaseQueue, UnknownLeasesAreRefused) {
-  LeaseQueue queue({{0, 1}}, 1, 5);
+  LeaseQueue queue({{0, 1}}, {}, 5);
+  EXPECT_THROW((void)queue.request_commit(5, 0), CommError) << "not given out yet";
+  ASSERT_TRUE(queue.grant(0, 0, 10));
   EXPECT_THROW((void)queue.request_commit(4, 0), CommError);
   EXPECT_THROW((void)queue.request_commit(6, 0), CommError);
-  EXPECT_THROW(queue.committed(5, 0), InternalError) << "nobody was granted";
+  EXPECT_THROW(queue.committed(5, 0, 1), InternalError) << "nobody was granted";
 }
 
 // Thousands of workers that are slow, die and come back: every prompt is committed exactly once.
 TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
   constexpr std::int64_t kPrompts = 50'000;
   constexpr Rank kWorkers = 3'000;
-  LeaseQueue queue(prompts(kPrompts), 7, 0);
+  LeaseQueue queue(prompts(kPrompts), {.most = 7, .first = 7, .ranks = kWorkers}, 0);
   RandomStream random(2, RandomPurpose::test);
   std::map<PromptId, int> commits;
   std::multimap<double, std::pair<Rank, Lease>> running;  // by finishing time
@@ -107,7 +222,7 @@ TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
       running.erase(running.begin());
       idle.insert(rank);
       if (queue.request_commit(lease.id, lease.attempt)) {
-        queue.committed(lease.id, lease.attempt);
+        queue.committed(lease.id, lease.attempt, now);
         for (const PromptId id : lease.prompts) {
           ++commits[id];
         }
