@@ -42,6 +42,7 @@
 #include <span>
 
 #include "model/transformer/packed_layout.h"
+#include "runtime/device/queue.h"
 #include "runtime/ids.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
@@ -121,6 +122,8 @@ class KernelSet {
   /// The set for tensors in host memory that goes with this one: the set itself on the CPU. What
   /// stays on the host when the model is on a device (optimizer state, collectives) uses it.
   [[nodiscard]] virtual KernelSet& host() = 0;
+  /// Where the functions run, in the order of the calls: on the CPU within the call.
+  [[nodiscard]] virtual Queue& queue() noexcept = 0;
 
   // ---- row-wise, forward and backward
   // ------------------------------------------------------------------------------

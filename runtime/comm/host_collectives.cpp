@@ -32,12 +32,14 @@ struct Shared {
   std::uint64_t unfinished = 0;
 };
 
-}  // namespace
-
 /// One operation. `shared->mutex` guards `done` and `failure`; the rest belongs to the caller until
 /// it is queued and to the communication thread until it is done.
-struct Work::State {
-  std::shared_ptr<Shared> shared;
+struct Operation final : Event::Source {
+  explicit Operation(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
+  [[nodiscard]] bool reached(std::uint64_t place) const override;
+  void wait(std::uint64_t place) const override;
+
+  const std::shared_ptr<Shared> shared;
   bool done = true;
   std::exception_ptr failure;
   Kind kind = Kind::all_reduce;
@@ -46,41 +48,33 @@ struct Work::State {
   Rank root = 0;
 };
 
-bool Work::done() const {
-  if (state_ == nullptr) {
-    return true;
-  }
-  const std::lock_guard lock(state_->shared->mutex);
-  return state_->done;
+bool Operation::reached(std::uint64_t /*place*/) const {
+  const std::lock_guard lock(shared->mutex);
+  return done;
 }
 
-void Work::wait() const {
-  if (state_ == nullptr) {
-    return;
-  }
-  Shared& shared = *state_->shared;
-  std::unique_lock lock(shared.mutex);
-  if (!state_->done) {
+void Operation::wait(std::uint64_t /*place*/) const {
+  std::unique_lock lock(shared->mutex);
+  if (!done) {
     constexpr auto kLook = std::chrono::milliseconds(50);
     const WaitingForOthers waiting;
     const auto begin = Clock::now();
-    std::uint64_t seen = shared.clock.read().progress;
-    while (!shared.changed.wait_for(lock, kLook, [&] { return state_->done; })) {
+    std::uint64_t seen = shared->clock.read().progress;
+    while (!shared->changed.wait_for(lock, kLook, [&] { return done; })) {
       // Slow ranks are no hang of the thread that waits for them, a transfer that stands still is.
-      if (const std::uint64_t now = shared.clock.read().progress; std::exchange(seen, now) != now) {
+      if (const std::uint64_t now = shared->clock.read().progress;
+          std::exchange(seen, now) != now) {
         note_progress();
       }
     }
-    shared.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    shared->waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  if (state_->failure != nullptr) {
-    const std::exception_ptr failure = state_->failure;
+  if (failure != nullptr) {
+    const std::exception_ptr thrown = failure;
     lock.unlock();
-    std::rethrow_exception(failure);
+    std::rethrow_exception(thrown);
   }
 }
-
-namespace {
 
 std::span<const std::uint8_t> bytes_of(const ConstTensorView& view) {
   return {static_cast<const std::uint8_t*>(view.raw()), view.bytes()};
@@ -90,7 +84,7 @@ std::span<std::uint8_t> bytes_of(const TensorView& view) {
 }
 
 template <class T>
-void sum(const Communicator& comm, const Work::State& operation) {
+void sum(const Communicator& comm, const Operation& operation) {
   const std::span<T> output = operation.output.span<T>();
   if (operation.kind == Kind::all_reduce) {
     all_reduce_sum<T>(comm, output);
@@ -101,7 +95,7 @@ void sum(const Communicator& comm, const Work::State& operation) {
   reduce_scatter_sum<T>(comm, {const_cast<T*>(input.data()), input.size()}, output);
 }
 
-void execute(const Communicator& comm, const Work::State& operation) {
+void execute(const Communicator& comm, const Operation& operation) {
   switch (operation.kind) {
     case Kind::all_reduce:
     case Kind::reduce_scatter:
@@ -161,28 +155,29 @@ class HostCollectives final : public Collectives {
 
   [[nodiscard]] Rank rank() const noexcept override { return comm_.rank(); }
   [[nodiscard]] int size() const noexcept override { return comm_.size(); }
+  [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
 
   Work all_reduce_sum(TensorView values) override {
     expect_sum(values);
-    return queue(Kind::all_reduce, values, values, 0);
+    return append(Kind::all_reduce, values, values, 0);
   }
 
   Work reduce_scatter_sum(TensorView input, TensorView output) override {
     expect_sum(input);
     expect(input.dtype() == output.dtype() && input.elements() == output.elements() * size(),
            "reduce_scatter_sum: input is not one block of output's size per rank");
-    return queue(Kind::reduce_scatter, input, output, 0);
+    return append(Kind::reduce_scatter, input, output, 0);
   }
 
   Work all_gather(ConstTensorView input, TensorView output) override {
     expect(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
            "all_gather: output is not one block of input's size per rank");
-    return queue(Kind::all_gather, input, output, 0);
+    return append(Kind::all_gather, input, output, 0);
   }
 
   Work broadcast(TensorView values, Rank root) override {
     expect(0 <= root && root < size(), "broadcast: no such root");
-    return queue(Kind::broadcast, values, values, root);
+    return append(Kind::broadcast, values, values, root);
   }
 
   [[nodiscard]] PayloadBytes bytes() const noexcept override {
@@ -196,29 +191,29 @@ class HostCollectives final : public Collectives {
   }
 
  private:
-  Work queue(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
+  Work append(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
     expect_host(input);
     expect_host(output);
-    const std::shared_ptr<Work::State>& state = free_state();
-    state->kind = kind;
-    state->input = input;
-    state->output = output;
-    state->root = root;
+    const std::shared_ptr<Operation>& operation = free_operation();
+    operation->kind = kind;
+    operation->input = input;
+    operation->output = output;
+    operation->root = root;
     {
       const std::lock_guard lock(shared_->mutex);
-      state->done = false;
-      state->failure = nullptr;
+      operation->done = false;
+      operation->failure = nullptr;
       ++shared_->unfinished;
       count(kind, std::max(input.bytes(), output.bytes()));
     }
-    Work work(state);
-    // Two pointers: std::function keeps them in place. The pool owns the state.
-    queue_->run([this, operation = state.get()] { run(*operation); });
+    Work work{Event(operation)};
+    // Two pointers: std::function keeps them in place. The pool owns the operation.
+    queue_->run([this, running = operation.get()] { run(*running); });
     return work;
   }
 
-  /// A state that nobody waits for any more.
-  const std::shared_ptr<Work::State>& free_state() {
+  /// An operation that nobody waits for any more.
+  const std::shared_ptr<Operation>& free_operation() {
     const std::lock_guard lock(shared_->mutex);
     for (std::size_t tried = 0; tried < pool_.size(); ++tried) {
       next_ = (next_ + 1) % pool_.size();
@@ -226,8 +221,7 @@ class HostCollectives final : public Collectives {
         return pool_[next_];
       }
     }
-    pool_.push_back(std::make_shared<Work::State>());
-    pool_.back()->shared = shared_;
+    pool_.push_back(std::make_shared<Operation>(shared_));
     next_ = pool_.size() - 1;
     return pool_.back();
   }
@@ -253,7 +247,7 @@ class HostCollectives final : public Collectives {
   }
 
   /// On the communication thread.
-  void run(Work::State& operation) noexcept {
+  void run(Operation& operation) noexcept {
     // After an error the ranks may be out of step: nothing more is sent.
     if (failure_ == nullptr) {
       try {
@@ -287,10 +281,10 @@ class HostCollectives final : public Collectives {
   Communicator comm_;
   std::shared_ptr<Shared> shared_;
   int exceptions_before_;
-  std::vector<std::shared_ptr<Work::State>> pool_;
+  std::vector<std::shared_ptr<Operation>> pool_;
   std::size_t next_ = 0;
   std::exception_ptr failure_;  ///< The communication thread's, once it is queued to.
-  std::unique_ptr<Queue> queue_;
+  std::unique_ptr<HostQueue> queue_;
 };
 
 }  // namespace

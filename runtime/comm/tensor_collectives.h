@@ -10,27 +10,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "runtime/comm/mpi_session.h"
+#include "runtime/device/queue.h"
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
 
-/// A queued collective. Copyable; an empty one is done. Its views must stay valid and untouched
-/// until it is done.
+/// A queued collective. Copyable; an empty one is done. Its views must stay valid until it is done:
+/// outputs untouched, inputs unchanged.
 class Work {
  public:
-  struct State;
   Work() = default;
-  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  explicit Work(Event event) : event_(std::move(event)) {}
   /// Whether wait() would return (or throw) at once.
-  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool done() const { return event_.reached(); }
   /// Blocks until the results may be read. Throws what the operation threw (CommError), in every
   /// call.
-  void wait() const;
+  void wait() const { event_.wait(); }
+  /// What `queue` is given from now on may read the results (Queue::wait).
+  void before(Queue& queue) const { queue.wait(event_); }
 
  private:
-  std::shared_ptr<State> state_;
+  Event event_;
 };
 
 /// Payload that this rank sent, bytes, at the ring optimum, by kind: (N−1)/N of the whole tensor
@@ -50,6 +53,9 @@ class Collectives {
   virtual ~Collectives() = default;
   [[nodiscard]] virtual Rank rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
+  /// Where operations run. What they read must be done before: queue().wait(…) where another queue
+  /// makes it.
+  [[nodiscard]] virtual Queue& queue() noexcept = 0;
   /// In place: every rank ends with the sum.
   virtual Work all_reduce_sum(TensorView values) = 0;
   /// output [n] = this rank's block of the sum of all inputs [n · size()]; output may be that block
@@ -61,7 +67,7 @@ class Collectives {
   virtual Work broadcast(TensorView values, Rank root) = 0;
   /// What was queued since the object was made.
   [[nodiscard]] virtual PayloadBytes bytes() const noexcept = 0;
-  /// Seconds that callers have spent in Work::wait() since the object was made.
+  /// Seconds that callers have spent waiting for operations since the object was made.
   [[nodiscard]] virtual double waited_seconds() const noexcept = 0;
 };
 

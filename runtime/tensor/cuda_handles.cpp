@@ -112,6 +112,20 @@ void CudaEvent::record(const CudaStream& stream) {
 
 void CudaEvent::wait() const { cuda_check(cudaEventSynchronize(event_), "wait for an event"); }
 
+bool CudaEvent::reached() const {
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  cuda_check(status, "look at an event");
+  return true;
+}
+
+void CudaEvent::before(const CudaStream& stream) const {
+  cuda_check(cudaStreamWaitEvent(stream.get(), event_, 0), "let a stream wait for an event");
+}
+
 namespace {
 /// What cuBLAS itself takes on the largest supported devices.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;

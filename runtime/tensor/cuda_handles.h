@@ -48,6 +48,10 @@ class CudaEvent {
   void record(const CudaStream& stream);
   /// Waits for what was recorded; returns at once before the first record().
   void wait() const;
+  /// Whether wait() would return at once.
+  [[nodiscard]] bool reached() const;
+  /// What `stream` is given from now on begins after what was recorded.
+  void before(const CudaStream& stream) const;
 
  private:
   cudaEvent_t event_ = nullptr;

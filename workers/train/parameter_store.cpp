@@ -234,7 +234,7 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
     gather_ahead();
     place = resident_.slot_of(group);
   }
-  weights_work_[place].wait();
+  weights_work_[place].before(kernels_.queue());
   const TensorView host = sharding_.shards_weights() ? weight_slot(group) : host_whole(group);
   if (watching_) {
     watch(group, host);
@@ -246,7 +246,7 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
   const TensorView device(device_weights_.data() + bytes_for(offset, sharding_.compute),
                           sharding_.compute, host.shape(), kernels_.device());
   if (on_device_stale_[place]) {
-    copy_tensor(host, device);
+    kernels_.queue().copy(host, device);
     on_device_stale_[place] = false;
   }
   return device;
@@ -263,6 +263,8 @@ void ParameterStore::gather_into_slot(std::int32_t group) {
   }
   const std::size_t slot = resident_.slot_of(group);
   on_device_stale_[slot] = true;
+  // The slot's last group may still be read.
+  collectives_.queue().wait(kernels_.queue().record());
   weights_work_[slot] = collectives_.all_gather(own_block(group), weight_slot(group));
 }
 
@@ -293,7 +295,7 @@ TensorView ParameterStore::open(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   if (sharding_.shards_gradients()) {
     fold(resident_.slot_of(group));
-    zero_tensor(gradient);
+    kernels_.queue().zero(gradient);
   }
   return gradient;
 }
@@ -310,7 +312,8 @@ void ParameterStore::ready(std::int32_t group) {
   if (script_[cursor_].reduces) {
     fault_point("train.reduce");
     if (on_device()) {
-      copy_tensor(compute_gradient(group), host_gradient(group));
+      kernels_.queue().copy(compute_gradient(group), host_gradient(group));
+      kernels_.queue().synchronize();
     }
     note_bad_gradient(group, host_gradient(group));
     reduce(group);
@@ -321,7 +324,7 @@ void ParameterStore::ready(std::int32_t group) {
 double ParameterStore::measure(const TensorView& gradient) {
   const double squares = kernels_.sum_of_squares(gradient);
   if (!sharding_.shards_gradients()) {
-    zero_tensor(gradient);
+    kernels_.queue().zero(gradient);
   }
   return squares;
 }
@@ -365,7 +368,7 @@ void ParameterStore::fold(std::size_t slot) {
   if (group == kNone) {
     return;
   }
-  gradients_work_[slot].wait();
+  gradients_work_[slot].before(kernels_.host().queue());
   const TensorView own = block_of(host_gradient(group), collectives_.rank());
   const TensorView kept = owned_gradient(shard_[static_cast<std::size_t>(group)]);
   const auto index = static_cast<std::size_t>(group);
@@ -400,7 +403,7 @@ void ParameterStore::finish_reductions(std::int64_t update) {
     }
   }
   for (const Work& work : gradients_work_) {
-    work.wait();
+    work.before(kernels_.host().queue());
   }
   if (bad_gradient_) {
     throw NumericalError(fmt::format(
@@ -432,7 +435,7 @@ void ParameterStore::clear_gradients() {
   }
   zero_tensor(gradients_.floats({table_.flat_size()}));
   if (on_device()) {
-    zero_tensor(device_gradients_.floats({table_.flat_size()}));
+    kernels_.queue().zero(device_gradients_.floats({table_.flat_size()}));
   }
 }
 

@@ -158,6 +158,7 @@ class CpuKernelSet final : public KernelSet {
 
   [[nodiscard]] Device device() const noexcept override { return Device::cpu; }
   [[nodiscard]] KernelSet& host() override { return *this; }
+  [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
 
   void embedding(std::span<const TokenId> tokens, ConstTensorView table,
                  TensorView output) override;
@@ -247,6 +248,7 @@ class CpuKernelSet final : public KernelSet {
   [[nodiscard]] float* thread_floats(std::int64_t floats);
 
   const VectorKernels& vector_;
+  std::unique_ptr<HostQueue> queue_ = make_inline_queue();
   std::vector<RotaryTable> rotary_tables_;
   std::vector<Scratch> thread_scratch_;
   std::vector<QueryBlock> blocks_;

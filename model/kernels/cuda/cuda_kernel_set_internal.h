@@ -76,6 +76,7 @@ class CudaKernelSet final : public KernelSet {
 
   [[nodiscard]] Device device() const noexcept override { return DeviceQueue::kDevice; }
   [[nodiscard]] KernelSet& host() override { return *host_; }
+  [[nodiscard]] Queue& queue() noexcept override { return queue_; }
 
   void embedding(std::span<const TokenId> tokens, ConstTensorView table,
                  TensorView output) override;

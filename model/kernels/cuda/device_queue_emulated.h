@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model/kernels/cuda/block_group.h"
+#include "runtime/device/queue.h"
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 
@@ -114,7 +115,7 @@ class SerialGroup {
   std::int64_t used_ = 0;
 };
 
-class DeviceQueue {
+class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
   /// Order of the lanes in every launch of the process.
@@ -124,6 +125,12 @@ class DeviceQueue {
   }
 
   explicit DeviceQueue(MemoryAccount& /*account*/) {}
+
+  [[nodiscard]] Event record() override { return {}; }
+  void wait(const Event& event) override { event.wait(); }
+  void copy(const ConstTensorView& from, const TensorView& to) override { copy_tensor(from, to); }
+  void zero(const TensorView& view) override { zero_tensor(view); }
+  void synchronize() override {}
 
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -52,6 +54,67 @@ TEST(Queue, RunsBesideTheCaller) {
   caller_went_on.store(true);
   queue->synchronize();
   EXPECT_TRUE(ran.load());
+}
+
+TEST(Queue, AnEventHappensWhenWhatWasQueuedBeforeItIsDone) {
+  const auto queue = make_thread_queue();
+  EXPECT_TRUE(queue->record().reached());
+  EXPECT_TRUE(Event().reached());
+  std::atomic<bool> go{false};
+  std::atomic<int> ran{0};
+  queue->run([&] {
+    while (!go.load()) {
+      std::this_thread::yield();
+    }
+    ++ran;
+  });
+  const Event event = queue->record();
+  queue->run([&] { ++ran; });
+  EXPECT_FALSE(event.reached());
+  go.store(true);
+  event.wait();
+  EXPECT_GE(ran.load(), 1);
+  EXPECT_TRUE(event.reached());
+}
+
+TEST(Queue, AThreadQueueWaitsForAnotherWithoutBlockingTheCaller) {
+  const auto first = make_thread_queue();
+  const auto second = make_thread_queue();
+  std::atomic<bool> go{false};
+  std::vector<float> values(4, 1.0F);
+  std::vector<float> copied(4);
+  first->run([&] {
+    while (!go.load()) {
+      std::this_thread::yield();
+    }
+    values.assign(4, 2.0F);
+  });
+  second->wait(first->record());
+  second->copy(ConstTensorView(values.data(), {4}), TensorView(copied.data(), {4}));
+  go.store(true);  // Reached only because nothing above waits.
+  second->synchronize();
+  EXPECT_EQ(copied, std::vector<float>(4, 2.0F));
+  second->zero(TensorView(copied.data(), {4}));
+  make_inline_queue()->wait(second->record());
+  EXPECT_EQ(copied, std::vector<float>(4, 0.0F));
+}
+
+/// Fails when it is waited for.
+class FailedSource final : public Event::Source {
+ public:
+  [[nodiscard]] bool reached(std::uint64_t /*place*/) const override { return false; }
+  void wait(std::uint64_t /*place*/) const override { throw std::runtime_error("failed"); }
+};
+
+TEST(Queue, AFailureIsThrownWhereTheCallerWaitsAndNotOnTheQueuesThread) {
+  const Event failed(std::make_shared<FailedSource>());
+  EXPECT_THROW(make_inline_queue()->wait(failed), std::runtime_error);
+  const auto queue = make_thread_queue();
+  queue->wait(failed);
+  bool ran = false;
+  queue->run([&] { ran = true; });
+  queue->synchronize();
+  EXPECT_TRUE(ran);
 }
 
 TEST(Queue, TheDestructorRunsWhatIsQueued) {
