@@ -14,6 +14,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
+#include "tests/distributed/workers/late_collectives.h"
 #include "tests/distributed/workers/zero_fixture.h"
 
 namespace jforge {
@@ -398,6 +399,78 @@ TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
     }
     // Two passes over five groups: acquire in both halves, open and ready in the second.
     EXPECT_GE(use, 2U * (5 + 4 + 5 + 5));
+  }
+}
+
+/// Masters after steps, a failed step, a load while weights are still gathered, and more steps;
+/// then what a second vector gathers.
+std::vector<float> trained_through_everything(int stage, DType compute, bool late) {
+  constexpr int kRanks = 3;
+  std::vector<float> result;
+  VirtualWorld(kRanks).run([&](const Communicator& comm) {
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(kRanks);
+    Model loaded(kRanks);
+    initialise_weights(loaded.table, loaded.view(), kSeed + 1, shape.num_layers);
+    Model gathered(kRanks);
+    std::vector<float> shard;
+    for (const ShardGroup& range : shard_groups(loaded.table, comm.rank())) {
+      const auto begin = loaded.weights.begin() + range.flat_begin;
+      shard.insert(shard.end(), begin, begin + range.size);
+    }
+    const std::unique_ptr<Collectives> collectives =
+        late ? std::make_unique<LateCollectives>(comm) : make_host_collectives(comm);
+    ParameterStore store(model.table, {.stage = stage, .compute = compute}, *kernels, *collectives,
+                         account, model.view());
+    ShardedAdamW optimizer(model.table, *kernels, comm, account, store, {.zero_stage = stage});
+    TrainingTransformer transformer(shape, model.table, *kernels, account, {.compute = compute});
+    SyntheticSource source(64);
+    const auto passes = [&](std::size_t fails_at) {
+      store.begin_step({.micro_batches = 2, .watch_replicas = optimizer.watches_replicas()});
+      FailingLoans loans(store, fails_at);
+      for (int pass = 0; pass < 2; ++pass) {
+        PackedBatch batch;
+        const auto sample = std::get<PackedSample>(source.sample(3 * (2 * comm.rank() + pass)));
+        append_samples(batch, std::span(&sample, 1), {}, 1.0F);
+        transformer.forward(batch, loans);
+        static_cast<void>(transformer.loss_and_backward(batch, loans, 1, 1, loans));
+      }
+    };
+    const auto step = [&] {
+      passes(0);
+      static_cast<void>(optimizer.step(1e-2));
+    };
+    step();
+    step();
+    EXPECT_THROW(passes(30), std::runtime_error);  // In the second micro-batch.
+    store.abandon();
+    store.finish_reductions(3);
+    store.clear_gradients();
+    step();
+    optimizer.load_weights(shard, 3);
+    step();
+    store.gather_masters(model.view());
+    std::vector<float> seen = model.weights;
+    step();
+    store.gather_masters(gathered.view());
+    seen.insert(seen.end(), gathered.weights.begin(), gathered.weights.end());
+    optimizer.load_weights(shard, 5);  // The store goes while these weights are gathered.
+    if (comm.rank() == 0) {
+      result = seen;
+    }
+  });
+  return result;
+}
+
+TEST(VirtualWaits, ResultsAreReadOnlyAfterTheirCollectiveWasWaitedFor) {
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(dtype_name(compute) + " " + std::to_string(stage));
+      EXPECT_EQ(trained_through_everything(stage, compute, true),
+                trained_through_everything(stage, compute, false));
+    }
   }
 }
 
