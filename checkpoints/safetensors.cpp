@@ -394,6 +394,7 @@ void SafetensorsFile::read_float32(std::string_view name,
     case DType::int32:
     case DType::int64:
     case DType::uint8:
+    case DType::float64:
       break;
   }
   refuse_tensor(mapping_->path, name,

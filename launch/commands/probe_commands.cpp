@@ -8,6 +8,7 @@
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/batch_decoder.h"
 #include "model/decoding/sequence_decoder.h"
+#include "model/kernels/result_sums.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/bounded_json.h"
@@ -191,11 +192,13 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
   FlatParameters parameters(model.table, weights, *model.kernels, model.account);
   FlatGradients sink(model.table, flat_gradients, *model.kernels, model.account);
   transformer.forward(batch, parameters);
-  const VocabularyLossSums sums =
-      transformer.loss_and_backward(batch, parameters, 1.0F, ar_weight, sink);
-  const auto consistency = static_cast<float>(sums.consistency);
-  const auto autoregressive = static_cast<float>(sums.autoregressive);
-  const auto loss = static_cast<float>(sums.consistency + options.ar_weight * sums.autoregressive);
+  ResultSums results(*model.kernels, model.account);
+  results.reset(2);
+  transformer.loss_and_backward(parameters, {1.0F, ar_weight, results.part(0, 2)}, sink);
+  const std::span<const double> sums = results.read();
+  const auto consistency = static_cast<float>(sums[0]);
+  const auto autoregressive = static_cast<float>(sums[1]);
+  const auto loss = static_cast<float>(sums[0] + options.ar_weight * sums[1]);
   std::vector<SafetensorsTensor> tensors = {
       {"loss", {1}, std::span(&loss, 1), DType::float32},
       {"consistency_loss", {1}, std::span(&consistency, 1), DType::float32},

@@ -30,10 +30,8 @@ DType product_type(const ConstTensorView& a, const ConstTensorView& b,
   return a.dtype();
 }
 
-void expect_tokens(std::span<const TokenId> tokens, std::int64_t vocabulary) {
-  for (const TokenId token : tokens) {
-    expect(token >= 0 && token < vocabulary, "token id outside the embedding table");
-  }
+void expect_tokens(const PlannedRows& rows, std::int64_t vocabulary) {
+  expect(rows.token_limit <= vocabulary, "token id outside the embedding table");
 }
 
 void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x) {
@@ -55,21 +53,25 @@ LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight
   return shape;
 }
 
-void check_layout(const PackedLayout& layout, std::int64_t rows) {
-  expect(layout.num_rows == rows, "attention: layout and tensors differ in rows");
-  std::int64_t next = 0;
-  for (const AttentionSegment& segment : layout.segments) {
-    expect(
-        segment.row_begin == next && segment.row_begin < segment.row_end && segment.row_end <= rows,
-        "attention: segments must cover the rows in ascending order");
-    expect(0 <= segment.prefix_begin && segment.prefix_begin <= segment.prefix_end &&
-               segment.prefix_end <= segment.causal_begin &&
-               segment.causal_begin <= segment.row_begin,
-           "attention: a segment's prefix must lie before its causal run, and that must begin at "
-           "or before its rows");
-    next = segment.row_end;
-  }
-  expect(next == rows, "attention: segments must cover all rows");
+void check_rotary(const ConstTensorView& x, const PlannedRows& rows) {
+  expect(x.shape().rank() == 3 && x.dim(2) % 2 == 0, "rotary: x must be [T, heads, D] with even D");
+  expect(x.dim(0) == rows.positions.elements(), "rotary: one position per row is needed");
+}
+
+void check_packed_attention(const PackedPlan& plan, const ConstTensorView& q,
+                            const ConstTensorView& k, const ConstTensorView& v,
+                            const ConstTensorView& output, const ConstTensorView& log_sum_exp) {
+  const auto [heads, key_heads, size] = plan.heads();
+  expect_shape(q, Shape{plan.num_rows(), heads, size}, "attention q");
+  expect_shape(k, Shape{plan.num_rows(), key_heads, size}, "attention k");
+  expect_shape(v, k.shape(), "attention v");
+  expect_shape(output, q.shape(), "attention output");
+  expect_shape(log_sum_exp, Shape{plan.num_rows(), heads}, "attention log_sum_exp");
+}
+
+void expect_sums(const ConstTensorView& sums, std::int64_t count, const char* name) {
+  expect_shape(sums, Shape{count}, name);
+  expect(sums.dtype() == DType::float64, "sums are float64");
 }
 
 bool RotaryTable::grow(std::int64_t needed) {
@@ -89,15 +91,6 @@ bool RotaryTable::grow(std::int64_t needed) {
   }
   positions = grown;
   return true;
-}
-
-std::int64_t positions_needed(std::span<const std::int32_t> positions) {
-  std::int64_t needed = 0;
-  for (const std::int32_t position : positions) {
-    expect(position >= 0, "rotary: negative position");
-    needed = std::max(needed, std::int64_t{position} + 1);
-  }
-  return needed;
 }
 
 AdamWStep adamw_step(const AdamWSettings& settings, bool decay) {
@@ -165,11 +158,13 @@ void LossPlacement::place(std::span<const LossItem> items, LossUse use) {
   }
 }
 
-void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView& head,
-                           std::span<const LossItem> items, const ConstTensorView& hidden_gradient,
-                           const ConstTensorView& head_gradient, const LossTeacher& teacher) {
+void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden,
+                           const ConstTensorView& head, const LossTerms& terms,
+                           const ConstTensorView& hidden_gradient,
+                           const ConstTensorView& head_gradient) {
   expect(hidden.shape().rank() == 2 && head.shape().rank() == 2,
          "vocabulary_loss: hidden and head must be matrices");
+  expect(hidden.dim(0) == plan.num_rows(), "vocabulary_loss: hidden and plan differ in rows");
   expect_shape(head, Shape{head.dim(0), hidden.dim(1)}, "vocabulary_loss head");
   expect_shape(hidden_gradient, hidden.shape(), "vocabulary_loss hidden_gradient");
   expect_shape(head_gradient, head.shape(), "vocabulary_loss head_gradient");
@@ -177,24 +172,21 @@ void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView&
   expect(head.dtype() == hidden.dtype(), "vocabulary_loss: hidden and head differ in type");
   expect_floating(hidden_gradient, "vocabulary_loss hidden_gradient");
   expect_float32(head_gradient, "vocabulary_loss head_gradient");
-  for (const LossItem& item : items) {
-    expect(
-        item.clean_row >= 0 && item.clean_row < hidden.dim(0) && item.student_row < hidden.dim(0),
-        "loss item: row out of range");
-    expect(item.target < head.dim(0), "loss item: target outside the vocabulary");
-  }
-  if (teacher.hidden.empty()) {
+  expect_sums(terms.sums, 2, "vocabulary_loss sums");
+  expect(plan.target_limit() <= head.dim(0), "loss item: target outside the vocabulary");
+  const auto& [teacher_hidden, teacher_head] = terms.teacher;
+  if (teacher_hidden.empty()) {
     return;
   }
-  expect(teacher.hidden.shape().rank() == 2, "vocabulary_loss: teacher hidden must be a matrix");
-  expect_shape(teacher.hidden, Shape{teacher.hidden.dim(0), hidden.dim(1)},
+  expect(teacher_hidden.shape().rank() == 2, "vocabulary_loss: teacher hidden must be a matrix");
+  expect_shape(teacher_hidden, Shape{teacher_hidden.dim(0), hidden.dim(1)},
                "vocabulary_loss teacher hidden");
-  expect_shape(teacher.head, head.shape(), "vocabulary_loss teacher head");
-  expect(teacher.hidden.dtype() == hidden.dtype() && teacher.head.dtype() == head.dtype(),
+  expect_shape(teacher_head, head.shape(), "vocabulary_loss teacher head");
+  expect(teacher_hidden.dtype() == hidden.dtype() && teacher_head.dtype() == head.dtype(),
          "vocabulary_loss: teacher and student differ in type");
-  for (const LossItem& item : items) {
+  for (const LossItem& item : plan.batch().loss_items) {
     expect(
-        item.student_row < 0 || (item.teacher_row >= 0 && item.teacher_row < teacher.hidden.dim(0)),
+        item.student_row < 0 || (item.teacher_row >= 0 && item.teacher_row < teacher_hidden.dim(0)),
         "loss item: teacher row out of range");
   }
 }

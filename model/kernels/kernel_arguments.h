@@ -25,9 +25,6 @@ void expect_floating(const ConstTensorView& view, const char* name);
 [[nodiscard]] DType product_type(const ConstTensorView& a, const ConstTensorView& b,
                                  const ConstTensorView& result, const char* name);
 
-/// Throws InternalError when a token has no row in a table of `vocabulary` rows.
-void expect_tokens(std::span<const TokenId> tokens, std::int64_t vocabulary);
-
 /// Throws InternalError unless `rows` ascend and lie in the matrix x.
 void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x);
 
@@ -39,9 +36,19 @@ struct LinearShape {
 [[nodiscard]] LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,
                                        const ConstTensorView& y);
 
-/// Checks that the segments cover `rows` rows in order and see only what AttentionSegment allows.
-/// Throws InternalError.
-void check_layout(const PackedLayout& layout, std::int64_t rows);
+/// Throws InternalError unless a table of `vocabulary` rows has one for every token.
+void expect_tokens(const PlannedRows& rows, std::int64_t vocabulary);
+
+/// Throws InternalError unless x is [T, heads, D] with even D and T planned positions.
+void check_rotary(const ConstTensorView& x, const PlannedRows& rows);
+
+/// Throws InternalError when shapes do not fit the plan's rows and heads.
+void check_packed_attention(const PackedPlan& plan, const ConstTensorView& q,
+                            const ConstTensorView& k, const ConstTensorView& v,
+                            const ConstTensorView& output, const ConstTensorView& log_sum_exp);
+
+/// Throws InternalError unless `sums` is float64 [count].
+void expect_sums(const ConstTensorView& sums, std::int64_t count, const char* name);
 
 /// Cosines and sines of one (theta, D): [positions][D/2] each.
 struct RotaryTable {
@@ -54,9 +61,6 @@ struct RotaryTable {
   /// Adds the angles of positions up to `needed`, and some more; true when any were added.
   bool grow(std::int64_t needed);
 };
-/// 1 + the largest position. Throws InternalError for a negative one.
-[[nodiscard]] std::int64_t positions_needed(std::span<const std::int32_t> positions);
-
 /// The step's factors. Throws InternalError when the step is below 1.
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
 
@@ -64,7 +68,12 @@ struct RotaryTable {
 struct LossUse {
   bool students = true;           ///< There is a consistency term.
   bool separate_teacher = false;  ///< LossTeacher is not empty.
+  bool operator==(const LossUse&) const = default;
 };
+[[nodiscard]] inline LossUse loss_use(const LossTerms& terms) {
+  return {.students = terms.consistency_scale != 0.0F,
+          .separate_teacher = !terms.teacher.hidden.empty()};
+}
 
 /// Where the items of a chunk sit in the gathered rows of the vocabulary loss: students first, then
 /// clean rows with a target, then pure teachers, so that rows with gradient are adjacent.
@@ -85,9 +94,10 @@ struct LossPlacement {
 };
 
 /// Throws InternalError when shapes, rows or targets do not fit.
-void check_vocabulary_loss(const ConstTensorView& hidden, const ConstTensorView& head,
-                           std::span<const LossItem> items, const ConstTensorView& hidden_gradient,
-                           const ConstTensorView& head_gradient, const LossTeacher& teacher);
+void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden,
+                           const ConstTensorView& head, const LossTerms& terms,
+                           const ConstTensorView& hidden_gradient,
+                           const ConstTensorView& head_gradient);
 
 /// Items from `begin` on whose logits fit a chunk; returns one past the last. `most_rows` ≥ 3.
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,

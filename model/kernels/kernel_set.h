@@ -35,13 +35,15 @@
 /// repeat from run to run on one device.
 ///
 /// Every function checks its shapes and throws InternalError; tensors are dense, row-major, on the
-/// set's device.
+/// set's device. Index data come as plans (packed_plan.h), made once per batch; sums go to views
+/// that are read once per step (result_sums.h). So a function of training neither reads nor returns
+/// a host value, and a device's queue never runs dry.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
-#include "model/transformer/packed_layout.h"
+#include "model/kernels/packed_plan.h"
 #include "runtime/device/queue.h"
 #include "runtime/ids.h"
 #include "runtime/tensor/buffer.h"
@@ -99,12 +101,6 @@ struct AdamWSettings {
   std::int64_t step = 1;     ///< 1-based, for bias correction.
 };
 
-/// Unweighted by `ar_weight`: what metrics report.
-struct VocabularyLossSums {
-  double consistency = 0;     ///< Σ weight · KL(teacher ‖ student)
-  double autoregressive = 0;  ///< Σ weight · cross-entropy
-};
-
 /// A model beside the student's that teaches: what its clean rows end with, [T', C], and its head,
 /// [V, C], of the student's element type and place. Empty: the student's own clean rows teach.
 struct LossTeacher {
@@ -112,12 +108,27 @@ struct LossTeacher {
   ConstTensorView head;
 };
 
+/// What vocabulary_loss differentiates, consistency_scale · Σ w KL + ar_scale · Σ w CE, and where
+/// the two sums go.
+struct LossTerms {
+  float consistency_scale = 1;
+  float ar_scale = 1;
+  TensorView sums;  ///< float64 [2] on the set's device: both sums, without scales, are added.
+  LossTeacher teacher{};
+};
+
+/// The two sums of LossTerms on the host: what metrics report.
+struct VocabularyLossSums {
+  double consistency = 0;     ///< Σ weight · KL(teacher ‖ student)
+  double autoregressive = 0;  ///< Σ weight · cross-entropy
+};
+
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
 
   /// Where the set computes and its tensors must lie (Buffer, copy_tensor and zero_tensor of
-  /// buffer.h take a device). Small inputs given as spans are host memory on every device.
+  /// buffer.h take a device). What decoding gives as spans is host memory on every device.
   [[nodiscard]] virtual Device device() const noexcept = 0;
   /// The set for tensors in host memory that goes with this one: the set itself on the CPU. What
   /// stays on the host when the model is on a device (optimizer state, collectives) uses it.
@@ -125,13 +136,23 @@ class KernelSet {
   /// Where the functions run, in the order of the calls: on the CPU within the call.
   [[nodiscard]] virtual Queue& queue() noexcept = 0;
 
+  // ---- index data
+  // ------------------------------------------------------------------------------
+  /// For the training functions below, with heads as given. The set must outlive it; one user at a
+  /// time.
+  [[nodiscard]] virtual std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
+                                                              MemoryAccount& account) = 0;
+  /// Rows that belong to no packed batch; either span may be empty. Valid until the next call, and
+  /// while what the spans show stays as it is. Throws InternalError for a negative value.
+  [[nodiscard]] virtual PlannedRows plan_rows(std::span<const TokenId> tokens,
+                                              std::span<const std::int32_t> positions) = 0;
+
   // ---- row-wise, forward and backward
   // ------------------------------------------------------------------------------
-  /// output [T, C] = table [V, C] at tokens; a bfloat16 table may be read as float32.
-  virtual void embedding(std::span<const TokenId> tokens, ConstTensorView table,
-                         TensorView output) = 0;
+  /// output [T, C] = table [V, C] at the rows' tokens; a bfloat16 table may be read as float32.
+  virtual void embedding(const PlannedRows& rows, ConstTensorView table, TensorView output) = 0;
   /// table_gradient [V, C] += output_gradient [T, C], rows in ascending order.
-  virtual void embedding_backward(std::span<const TokenId> tokens, ConstTensorView output_gradient,
+  virtual void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                                   TensorView table_gradient) = 0;
   /// y = x / rms(x) · weight, rms over the last dimension; inverse_rms [T] is kept for backward
   /// (may be empty).
@@ -143,10 +164,9 @@ class KernelSet {
                                  TensorView x_gradient, TensorView weight_gradient) = 0;
   /// In place on x [T, heads, D]: rotate pairs (i, i + D/2) by position · theta^(−2i/D) (HF
   /// "rotate_half" order).
-  virtual void rotary(TensorView x, std::span<const std::int32_t> positions, double theta) = 0;
+  virtual void rotary(TensorView x, const PlannedRows& rows, double theta) = 0;
   /// In place: the inverse rotation, which maps output gradients to input gradients.
-  virtual void rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
-                               double theta) = 0;
+  virtual void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) = 0;
   /// y [T, F] = silu(gate) · up.
   virtual void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
   virtual void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
@@ -174,39 +194,27 @@ class KernelSet {
   /// 1/√D. What a row does not see is never visited. On CPU fp32 it keeps the decoding promise too:
   /// a row's bits equal those of cached_attention for the same query and the same keys in the same
   /// order.
-  virtual void packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                                const PackedLayout& layout, TensorView output,
-                                TensorView log_sum_exp) = 0;
+  virtual void packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
+                                ConstTensorView v, TensorView output, TensorView log_sum_exp) = 0;
   /// q_gradient, k_gradient, v_gradient are written (=).
-  virtual void packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
-                                         ConstTensorView k, ConstTensorView v,
+  virtual void packed_attention_backward(const PackedPlan& plan, ConstTensorView output_gradient,
+                                         ConstTensorView q, ConstTensorView k, ConstTensorView v,
                                          ConstTensorView output, ConstTensorView log_sum_exp,
-                                         const PackedLayout& layout, TensorView q_gradient,
-                                         TensorView k_gradient, TensorView v_gradient) = 0;
+                                         TensorView q_gradient, TensorView k_gradient,
+                                         TensorView v_gradient) = 0;
   /// Fused output projection + losses, forward and backward, in chunks of rows so that the logits
   /// of a whole sequence are never stored. hidden [T, C] (after the final norm), head [V, C].
   /// Teacher logits are detached: a teacher row gets gradient only from its own AR target.
   /// hidden_gradient [T, C] is written (=, zero for rows outside the loss), head_gradient [V, C] is
-  /// added to. Loss differentiated: consistency_scale · Σ w KL + ar_scale · Σ w CE. KL(teacher ‖
-  /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32 (METHOD.md §4). With
-  /// consistency_scale 0 student rows are not computed and that sum is 0. With a separate `teacher`
-  /// p_t is of its rows (LossItem::teacher_row), which get no gradient; clean rows then serve their
-  /// AR targets alone.
-  virtual VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                             std::span<const LossItem> items,
-                                             float consistency_scale, float ar_scale,
-                                             TensorView hidden_gradient, TensorView head_gradient,
-                                             const LossTeacher& teacher) = 0;
-  /// The same, the student's own clean rows being the teacher.
-  VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                     std::span<const LossItem> items, float consistency_scale,
-                                     float ar_scale, TensorView hidden_gradient,
-                                     TensorView head_gradient) {
-    return vocabulary_loss(hidden, head, items, consistency_scale, ar_scale, hidden_gradient,
-                           head_gradient, {});
-  }
-  /// Σ x² in double, fixed order for a given size.
-  virtual double sum_of_squares(ConstTensorView x) = 0;
+  /// added to. KL(teacher ‖ student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32
+  /// (METHOD.md §4). With consistency_scale 0 student rows are not computed and that sum is 0. With
+  /// a separate teacher p_t is of its rows (LossItem::teacher_row), which get no gradient; clean
+  /// rows then serve their AR targets alone.
+  virtual void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
+                               const LossTerms& terms, TensorView hidden_gradient,
+                               TensorView head_gradient) = 0;
+  /// sum += Σ x², float64 [1] on the set's device; fixed order for a given size.
+  virtual void sum_of_squares(ConstTensorView x, TensorView sum) = 0;
   /// 64-bit hash of the bytes of x and of `seed`, for finding memory that changed. The same for
   /// every set, number of threads and device; not that of files (content_hash.h).
   [[nodiscard]] virtual std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) = 0;

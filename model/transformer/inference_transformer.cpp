@@ -65,6 +65,7 @@ struct Workspace {
   std::vector<TokenId> tokens;
   std::vector<CacheRow> places;
   std::vector<std::int32_t> positions;
+  PlannedRows planned;             ///< tokens and positions, or what is left of them.
   std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
 };
 
@@ -215,7 +216,7 @@ void InferenceTransformer::State::write_keys_and_values(const LayerWeights& laye
   kernels.rms_norm(stream, layer.input_norm, static_cast<float>(config.rms_norm_eps), normed, {});
   kernels.invariant_linear(normed, *layer.k, layer.k_bias, work.k.floats(flat));
   kernels.invariant_linear(normed, *layer.v, layer.v_bias, work.v.floats(flat));
-  kernels.rotary(work.k.floats(heads), work.positions, config.rope_theta);
+  kernels.rotary(work.k.floats(heads), work.planned, config.rope_theta);
   kernels.cache_write(work.places, work.k.floats(heads), work.v.floats(heads), cache[index]);
 }
 
@@ -236,6 +237,7 @@ std::int64_t InferenceTransformer::State::keep_wanted(std::span<const DecodeRow>
   kernels.keep_rows(work.kept, work.normed.floats(all));
   work.places.resize(work.kept.size());
   work.positions.resize(work.kept.size());
+  work.planned = kernels.plan_rows({}, work.positions);
   return static_cast<std::int64_t>(work.kept.size());
 }
 
@@ -246,7 +248,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const Shape heads{rows, config.num_heads, config.head_size()};
   const Shape flat{rows, config.num_heads * config.head_size()};
   kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
-  kernels.rotary(work.q.floats(heads), work.positions, config.rope_theta);
+  kernels.rotary(work.q.floats(heads), work.planned, config.rope_theta);
   kernels.cached_attention(work.places, work.q.floats(heads), cache[index],
                            work.attention.floats(heads));
   kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
@@ -278,7 +280,8 @@ std::int64_t InferenceTransformer::State::forward_chunk(std::span<const DecodeRo
     work.positions.push_back(row.place.position);
   }
   auto num_rows = static_cast<std::int64_t>(rows.size());
-  kernels.embedding(work.tokens, embedding, work.stream.floats({num_rows, config.hidden_size}));
+  work.planned = kernels.plan_rows(work.tokens, work.positions);
+  kernels.embedding(work.planned, embedding, work.stream.floats({num_rows, config.hidden_size}));
   for (std::size_t index = 0; index < layers.size(); ++index) {
     write_keys_and_values(layers[index], index, num_rows);
     if (index + 1 == layers.size()) {

@@ -124,7 +124,11 @@ struct TrainingTransformer::State : Activations {
         parameters(config, table),
         kernels(set),
         account(memory),
-        options(chosen) {}
+        options(chosen),
+        plan(set.make_plan({.heads = model_config.num_heads,
+                            .key_heads = model_config.num_kv_heads,
+                            .size = model_config.head_size()},
+                           memory)) {}
 
   void reserve(std::int64_t rows);
   void check(const PackedBatch& batch) const;
@@ -132,13 +136,12 @@ struct TrainingTransformer::State : Activations {
     return activations[options.activation_checkpointing ? 0 : layer];
   }
   [[nodiscard]] TensorView rounded_residual_gradient();
-  void forward_attention(const PackedBatch& batch, const BorrowedGroup& borrowed,
-                         std::size_t layer);
+  void forward_attention(const BorrowedGroup& borrowed, std::size_t layer);
   void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
   void backward_mlp(const BorrowedGroup& borrowed, const OpenGradient& gradients,
                     std::size_t layer);
-  void backward_attention(const PackedBatch& batch, const BorrowedGroup& borrowed,
-                          const OpenGradient& gradients, std::size_t layer);
+  void backward_attention(const BorrowedGroup& borrowed, const OpenGradient& gradients,
+                          std::size_t layer);
 
   const TransformerConfig config;
   const ParameterTable table;
@@ -147,6 +150,7 @@ struct TrainingTransformer::State : Activations {
   MemoryAccount& account;
   const Options options;
 
+  std::unique_ptr<PackedPlan> plan;  ///< Of the last forward()'s batch.
   Buffer buffer;
   std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
 };
@@ -206,9 +210,6 @@ void TrainingTransformer::State::reserve(std::int64_t num_rows) {
 }
 
 void TrainingTransformer::State::check(const PackedBatch& batch) const {
-  expect(static_cast<std::int64_t>(batch.tokens.size()) == batch.layout.num_rows &&
-             batch.positions.size() == batch.tokens.size(),
-         "a packed batch's tokens, positions and layout differ in length");
   for (const TokenId token : batch.tokens) {
     if (token < 0 || token >= config.vocabulary_size) {
       throw DataError(fmt::format(
@@ -219,8 +220,7 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
-void TrainingTransformer::State::forward_attention(const PackedBatch& batch,
-                                                   const BorrowedGroup& borrowed,
+void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed,
                                                    std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
@@ -233,9 +233,9 @@ void TrainingTransformer::State::forward_attention(const PackedBatch& batch,
                  matrix(kept.k));
   kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
                  matrix(kept.v));
-  kernels.rotary(kept.q, batch.positions, config.rope_theta);
-  kernels.rotary(kept.k, batch.positions, config.rope_theta);
-  kernels.packed_attention(kept.q, kept.k, kept.v, batch.layout, kept.attention, kept.log_sum_exp);
+  kernels.rotary(kept.q, plan->rows(), config.rope_theta);
+  kernels.rotary(kept.k, plan->rows(), config.rope_theta);
+  kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
   kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
   kernels.add(residual[layer], kept.middle);
 }
@@ -280,8 +280,7 @@ void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
                             gradients(weights.attention_norm));
 }
 
-void TrainingTransformer::State::backward_attention(const PackedBatch& batch,
-                                                    const BorrowedGroup& borrowed,
+void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowed,
                                                     const OpenGradient& gradients,
                                                     std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
@@ -291,11 +290,11 @@ void TrainingTransformer::State::backward_attention(const PackedBatch& batch,
                                  gradients(weights.o_weight), {});
   kernels.linear_backward_input(residual_gradient, borrowed(weights.o_weight),
                                 matrix(gradient.attention), false);
-  kernels.packed_attention_backward(gradient.attention, kept.q, kept.k, kept.v, kept.attention,
-                                    kept.log_sum_exp, batch.layout, gradient.q, gradient.k,
+  kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
+                                    kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
                                     gradient.v);
-  kernels.rotary_backward(gradient.q, batch.positions, config.rope_theta);
-  kernels.rotary_backward(gradient.k, batch.positions, config.rope_theta);
+  kernels.rotary_backward(gradient.q, plan->rows(), config.rope_theta);
+  kernels.rotary_backward(gradient.k, plan->rows(), config.rope_theta);
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
     kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
@@ -330,18 +329,19 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   State& state = *state_;
   const ModelParameters& model = state.parameters;
   state.check(batch);
+  state.plan->assign(batch);
   state.reserve(batch.layout.num_rows);
   const bool work = state.rows > 0;  // A rank without samples still takes part in gathering.
   {
     const BorrowedGroup borrowed(parameters, state.table, model.embedding->group);
     if (work) {
-      state.kernels.embedding(batch.tokens, borrowed(model.embedding), state.residual[0]);
+      state.kernels.embedding(state.plan->rows(), borrowed(model.embedding), state.residual[0]);
     }
   }
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
     if (work) {
-      state.forward_attention(batch, borrowed, layer);
+      state.forward_attention(borrowed, layer);
       state.forward_mlp(borrowed, layer);
       const LayerActivations& kept = state.layer_activations(layer);
       state.kernels.linear(kept.activated, borrowed(model.layers[layer].down_weight), {},
@@ -360,18 +360,15 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   return state.hidden;
 }
 
-VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& batch,
-                                                          ParameterSource& parameters,
-                                                          float consistency_weight, float ar_weight,
-                                                          GradientSink& gradients) {
+void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const LossTerms& terms,
+                                            GradientSink& gradients) {
   State& state = *state_;
-  expect(state.rows == batch.layout.num_rows, "loss_and_backward needs the batch of forward()");
+  expect(state.rows >= 0, "loss_and_backward comes after forward()");
   const ModelParameters& model = state.parameters;
   Gradients& gradient = state.gradient;
   const bool work = state.rows > 0;
   const bool tied = model.head == model.embedding;
 
-  VocabularyLossSums sums;
   std::optional<OpenGradient> embedding;  // With a tied head it is open from first to last.
   {
     const BorrowedGroup borrowed(parameters, state.table, model.final_norm->group);
@@ -382,10 +379,10 @@ VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& bat
     }
     const OpenGradient head(gradients, state.table, model.final_norm->group);
     if (work) {
-      sums = state.kernels.vocabulary_loss(state.hidden, (tied ? *tied_head : borrowed)(model.head),
-                                           batch.loss_items, consistency_weight, ar_weight,
-                                           gradient.normed, (tied ? *embedding : head)(model.head));
-      zero_tensor(gradient.residual);
+      state.kernels.vocabulary_loss(*state.plan, state.hidden,
+                                    (tied ? *tied_head : borrowed)(model.head), terms,
+                                    gradient.normed, (tied ? *embedding : head)(model.head));
+      state.kernels.queue().zero(gradient.residual);
       state.kernels.rms_norm_backward(gradient.normed, state.residual.back(),
                                       borrowed(model.final_norm), state.final_inverse_rms,
                                       gradient.residual, head(model.final_norm));
@@ -399,11 +396,11 @@ VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& bat
     const OpenGradient opened(gradients, state.table, group);
     if (work) {
       if (state.options.activation_checkpointing) {
-        state.forward_attention(batch, borrowed, layer);
+        state.forward_attention(borrowed, layer);
         state.forward_mlp(borrowed, layer);
       }
       state.backward_mlp(borrowed, opened, layer);
-      state.backward_attention(batch, borrowed, opened, layer);
+      state.backward_attention(borrowed, opened, layer);
     }
     opened.ready();
     note_progress();
@@ -412,12 +409,10 @@ VocabularyLossSums TrainingTransformer::loss_and_backward(const PackedBatch& bat
     embedding.emplace(gradients, state.table, model.embedding->group);
   }
   if (work) {
-    state.kernels.embedding_backward(batch.tokens, gradient.residual,
-                                     (*embedding)(model.embedding));
+    state.kernels.embedding_backward(*state.plan, gradient.residual, (*embedding)(model.embedding));
   }
   embedding->ready();
   note_progress();
-  return sums;
 }
 
 double training_flops(const TransformerConfig& config, const PackedBatch& batch) {

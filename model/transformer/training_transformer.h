@@ -34,17 +34,16 @@ class TrainingTransformer {
   TrainingTransformer(const TrainingTransformer&) = delete;
   TrainingTransformer& operator=(const TrainingTransformer&) = delete;
 
-  /// Forward over `batch`; what is lent must be of the compute type. Returns hidden states after
-  /// the final norm, [T, C] of the compute type, valid until the next call.
+  /// Forward over `batch`, which must stay as it is until its last loss_and_backward(); what is
+  /// lent must be of the compute type. Returns hidden states after the final norm, [T, C] of the
+  /// compute type, valid until the next call.
   ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters);
 
   /// Loss and backward of the batch and the parameters given to the last forward(), also several
-  /// times after one. Loss = consistency_weight · L_pc + ar_weight · L_AR; returns the two sums
-  /// before those weights. Gradients are added to what the sink opens; groups become ready from the
-  /// head to the embedding.
-  VocabularyLossSums loss_and_backward(const PackedBatch& batch, ParameterSource& parameters,
-                                       float consistency_weight, float ar_weight,
-                                       GradientSink& gradients);
+  /// times after one. Loss = consistency_scale · L_pc + ar_scale · L_AR. Gradients are added to
+  /// what the sink opens; groups become ready from the head to the embedding.
+  void loss_and_backward(ParameterSource& parameters, const LossTerms& terms,
+                         GradientSink& gradients);
 
   /// Bytes of activations that a batch of `rows` rows takes: what forward() allocates. The
   /// vocabulary loss takes about 64 MiB of its own on top, 128 MiB with bfloat16, the attention

@@ -16,6 +16,8 @@ std::string dtype_name(DType dtype) {
       return "int64";
     case DType::uint8:
       return "uint8";
+    case DType::float64:
+      return "float64";
   }
   return "unknown";
 }

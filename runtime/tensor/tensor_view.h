@@ -25,7 +25,8 @@ enum class DType : std::uint8_t {
   float16 = 2,
   int32 = 3,
   int64 = 4,
-  uint8 = 5
+  uint8 = 5,
+  float64 = 6
 };
 
 /// Where the bytes live.
@@ -41,6 +42,7 @@ enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
     case DType::float16:
       return 2;
     case DType::int64:
+    case DType::float64:
       return 8;
     case DType::uint8:
       return 1;
@@ -88,6 +90,10 @@ struct DTypeOf;
 template <>
 struct DTypeOf<float> {
   static constexpr DType value = DType::float32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::float64;
 };
 template <>
 struct DTypeOf<BFloat16> {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/kernels/cpu/cpu_kernel_set.h"
+#include "tests/support/kernel_calls.h"
 
 namespace jforge {
 namespace {
@@ -62,7 +63,8 @@ void read_bandwidth(benchmark::State& state) {
   const Floats values(static_cast<std::size_t>(count), 1.0F);
   const auto kernels = make_cpu_kernel_set();
   for (auto _ : state) {
-    benchmark::DoNotOptimize(kernels->sum_of_squares(ConstTensorView(values.data(), Shape{count})));
+    benchmark::DoNotOptimize(
+        test::sum_of_squares(*kernels, ConstTensorView(values.data(), Shape{count})));
   }
   report_bytes(state, static_cast<double>(count) * 4);
 }
@@ -304,15 +306,17 @@ void packed_attention(benchmark::State& state) {
   Floats dv(k.size());
   const ConstTensorView queries(q.data(), query_shape);
   const ConstTensorView keys(k.data(), key_shape);
-  kernels->packed_attention(queries, keys, keys, layout, TensorView(output.data(), query_shape),
-                            TensorView(sums.data(), sum_shape));
+  test::packed_attention(*kernels, queries, keys, keys, layout,
+                         TensorView(output.data(), query_shape),
+                         TensorView(sums.data(), sum_shape));
   for (auto _ : state) {
     if (state.range(1) == 0) {
-      kernels->packed_attention(queries, keys, keys, layout, TensorView(output.data(), query_shape),
-                                TensorView(sums.data(), sum_shape));
+      test::packed_attention(*kernels, queries, keys, keys, layout,
+                             TensorView(output.data(), query_shape),
+                             TensorView(sums.data(), sum_shape));
     } else {
-      kernels->packed_attention_backward(
-          queries, queries, keys, keys, ConstTensorView(output.data(), query_shape),
+      test::packed_attention_backward(
+          *kernels, queries, queries, keys, keys, ConstTensorView(output.data(), query_shape),
           ConstTensorView(sums.data(), sum_shape), layout, TensorView(dq.data(), query_shape),
           TensorView(dk.data(), key_shape), TensorView(dv.data(), key_shape));
     }
@@ -348,10 +352,10 @@ void vocabulary_loss(benchmark::State& state) {
   }
   for (auto _ : state) {
     benchmark::DoNotOptimize(
-        kernels->vocabulary_loss(ConstTensorView(hidden.data(), Shape{2 * pairs, c}),
-                                 ConstTensorView(head.data(), Shape{v, c}), items, 1, 1,
-                                 TensorView(hidden_gradient.data(), Shape{2 * pairs, c}),
-                                 TensorView(head_gradient.data(), Shape{v, c})));
+        test::vocabulary_loss(*kernels, ConstTensorView(hidden.data(), Shape{2 * pairs, c}),
+                              ConstTensorView(head.data(), Shape{v, c}), items, 1, 1,
+                              TensorView(hidden_gradient.data(), Shape{2 * pairs, c}),
+                              TensorView(head_gradient.data(), Shape{v, c})));
   }
   report_flops(state, 3.0 * 2.0 * static_cast<double>(2 * pairs * c * v));
 }
@@ -413,7 +417,7 @@ class TrainingTensors {
     hidden_gradient_ = take(dtype, hidden_.shape());
     head_ = take(dtype, Shape{151936, 896});
     head_gradient_ = take(DType::float32, head_.shape());
-    kernels_.packed_attention(q_, k_, v_, layout_, attention_, sums_);
+    test::packed_attention(kernels_, q_, k_, v_, layout_, attention_, sums_);
   }
   void run(std::int64_t which) {
     switch (which) {
@@ -427,16 +431,16 @@ class TrainingTensors {
       case 3:
         return kernels_.swiglu_backward(activated_, gate_, up_, gate_, up_);
       case 4:
-        return kernels_.rotary(q_, positions_, 1e6);
+        return test::rotary(kernels_, q_, positions_, 1e6);
       case 5:
-        return kernels_.packed_attention(q_, k_, v_, layout_, attention_, sums_);
+        return test::packed_attention(kernels_, q_, k_, v_, layout_, attention_, sums_);
       case 6:
-        return kernels_.packed_attention_backward(attention_gradient_, q_, k_, v_, attention_,
-                                                  sums_, layout_, q_gradient_, k_gradient_,
-                                                  v_gradient_);
+        return test::packed_attention_backward(kernels_, attention_gradient_, q_, k_, v_,
+                                               attention_, sums_, layout_, q_gradient_, k_gradient_,
+                                               v_gradient_);
       default:
-        (void)kernels_.vocabulary_loss(hidden_, head_, items_, 1, 1, hidden_gradient_,
-                                       head_gradient_);
+        (void)test::vocabulary_loss(kernels_, hidden_, head_, items_, 1, 1, hidden_gradient_,
+                                    head_gradient_);
     }
   }
 

@@ -16,6 +16,7 @@
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/read_file.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
@@ -247,8 +248,8 @@ TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
   FlatGradients sink(model.table, {gradients.data(), {model.table.flat_size()}}, *model.kernels,
                      account);
   transformer.forward(batch, parameters);
-  const VocabularyLossSums sums =
-      transformer.loss_and_backward(batch, parameters, 1.0F, loss_case.ar_weight, sink);
+  const VocabularyLossSums sums = test::loss_and_backward(*model.kernels, transformer, parameters,
+                                                          1.0F, loss_case.ar_weight, sink);
 
   const SafetensorsFile reference(GetParam());
   const auto scalar = [&](const char* name) {

@@ -11,6 +11,7 @@
 
 #include "runtime/error.h"
 #include "tests/gpu/kernel_agreement.h"
+#include "tests/support/kernel_calls.h"
 
 namespace jforge {
 namespace {
@@ -236,8 +237,8 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
     PackedLayout layout;
     layout.num_rows = query[0];
     layout.segments = {{0, query[0], 0, 0, 0}};
-    t.kernels.packed_attention(queries, t(k, key), t(v, key), layout, packed,
-                               t.blank({query[0], problem.heads}));
+    packed_attention(t.kernels, queries, t(k, key), t(v, key), layout, packed,
+                     t.blank({query[0], problem.heads}));
     return {together, alone, packed};
   });
   EXPECT_TRUE(same_bits(results[0], results[1]));

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "runtime/error.h"
+#include "tests/support/kernel_calls.h"
 
 namespace jforge {
 namespace {
@@ -43,12 +44,12 @@ TEST_F(KernelAgreement, Embedding) {
   const auto tokens = tokens_of(300, 19, 1);  // Every token many times.
   expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
     const TensorView output = t.blank({300, 70});
-    t.kernels.embedding(tokens, t(random_floats(19 * 70, 2), {19, 70}), output);
+    embedding(t.kernels, tokens, t(random_floats(19 * 70, 2), {19, 70}), output);
     return {output};
   });
   expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
     const TensorView gradient = t(random_floats(19 * 70, 3), {19, 70});
-    t.kernels.embedding_backward(tokens, t(random_floats(300 * 70, 4), {300, 70}), gradient);
+    embedding_backward(t.kernels, tokens, t(random_floats(300 * 70, 4), {300, 70}), gradient);
     return {gradient};
   });
 }
@@ -89,10 +90,10 @@ TEST_F(KernelAgreement, RotaryAndItsInverse) {
     const TensorView forward = t(x, {33, 3, 10});
     const TensorView both = t(x, {33, 3, 10});
     const TensorView backward = t(x, {33, 3, 10});
-    t.kernels.rotary(forward, positions, 10000.0);
-    t.kernels.rotary(both, positions, 1e6);
-    t.kernels.rotary_backward(both, positions, 1e6);
-    t.kernels.rotary_backward(backward, positions, 10000.0);
+    rotary(t.kernels, forward, positions, 10000.0);
+    rotary(t.kernels, both, positions, 1e6);
+    rotary_backward(t.kernels, both, positions, 1e6);
+    rotary_backward(t.kernels, backward, positions, 10000.0);
     return {forward, both, backward};
   });
 }
@@ -173,12 +174,12 @@ TEST_F(KernelAgreement, PackedAttentionForwardAndBackward) {
           const TensorView v = t(random_floats(key.elements(), 32), key);
           const TensorView output = t.blank(query);
           const TensorView log_sum_exp = t.blank({rows, heads});
-          t.kernels.packed_attention(q, k, v, layout, output, log_sum_exp);
+          packed_attention(t.kernels, q, k, v, layout, output, log_sum_exp);
           const TensorView dq = t.blank(query);
           const TensorView dk = t.blank(key);
           const TensorView dv = t.blank(key);
-          t.kernels.packed_attention_backward(t(random_floats(query.elements(), 33), query), q, k,
-                                              v, output, log_sum_exp, layout, dq, dk, dv);
+          packed_attention_backward(t.kernels, t(random_floats(query.elements(), 33), query), q, k,
+                                    v, output, log_sum_exp, layout, dq, dk, dv);
           return {output, log_sum_exp, dq, dk, dv};
         },
         2e-5);
@@ -202,11 +203,11 @@ TEST_F(KernelAgreement, WhatARowDoesNotSeeIsNeverRead) {
     const TensorView output = t.blank(query);
     const TensorView log_sum_exp = t.blank({rows, 2});
     const TensorView q = t(random_floats(query.elements(), 40), query);
-    t.kernels.packed_attention(q, t(k, key), t(v, key), layout, output, log_sum_exp);
+    packed_attention(t.kernels, q, t(k, key), t(v, key), layout, output, log_sum_exp);
     const TensorView dq = t.blank(query);
-    t.kernels.packed_attention_backward(t(random_floats(query.elements(), 43), query), q, t(k, key),
-                                        t(v, key), output, log_sum_exp, layout, dq, t.blank(key),
-                                        t.blank(key));
+    packed_attention_backward(t.kernels, t(random_floats(query.elements(), 43), query), q,
+                              t(k, key), t(v, key), output, log_sum_exp, layout, dq, t.blank(key),
+                              t.blank(key));
     return {output, dq};
   });
   for (const Floats& result : results) {
@@ -245,9 +246,9 @@ TEST_F(KernelAgreement, VocabularyLoss) {
         [&](Tensors& t) -> std::vector<TensorView> {
           const TensorView dh = t.blank({rows, c});
           const TensorView dhead = t(random_floats(v * c, 50), {v, c});
-          sums.push_back(t.kernels.vocabulary_loss(t(random_floats(rows * c, 51), {rows, c}),
-                                                   t(random_floats(v * c, 52), {v, c}), items,
-                                                   consistency_scale, 1.3F, dh, dhead));
+          sums.push_back(vocabulary_loss(t.kernels, t(random_floats(rows * c, 51), {rows, c}),
+                                         t(random_floats(v * c, 52), {v, c}), items,
+                                         consistency_scale, 1.3F, dh, dhead));
           return {dh, dhead};
         },
         2e-5);
@@ -271,11 +272,11 @@ TEST_F(KernelAgreement, VocabularyLossWithASeparateTeacher) {
       [&](Tensors& t) -> std::vector<TensorView> {
         const TensorView dh = t.blank({rows, c});
         const TensorView dhead = t(random_floats(v * c, 50), {v, c});
-        sums.push_back(t.kernels.vocabulary_loss(
-            t(random_floats(rows * c, 51), {rows, c}), t(random_floats(v * c, 52), {v, c}), items,
-            0.7F, 1.3F, dh, dhead,
-            {.hidden = t(random_floats(rows / 2 * c, 53), {rows / 2, c}),
-             .head = t(random_floats(v * c, 54), {v, c})}));
+        sums.push_back(vocabulary_loss(t.kernels, t(random_floats(rows * c, 51), {rows, c}),
+                                       t(random_floats(v * c, 52), {v, c}), items, 0.7F, 1.3F, dh,
+                                       dhead,
+                                       {.hidden = t(random_floats(rows / 2 * c, 53), {rows / 2, c}),
+                                        .head = t(random_floats(v * c, 54), {v, c})}));
         return {dh, dhead};
       },
       2e-5);
@@ -289,8 +290,8 @@ TEST_F(KernelAgreement, VocabularyLossWithoutItems) {
     const TensorView dh = t.blank({3, 4});
     const TensorView dhead = t(random_floats(20, 53), {5, 4});
     const VocabularyLossSums sums =
-        t.kernels.vocabulary_loss(t(random_floats(12, 54), {3, 4}),
-                                  t(random_floats(20, 55), {5, 4}), {}, 1.0F, 1.0F, dh, dhead);
+        vocabulary_loss(t.kernels, t(random_floats(12, 54), {3, 4}),
+                        t(random_floats(20, 55), {5, 4}), {}, 1.0F, 1.0F, dh, dhead);
     EXPECT_EQ(sums.autoregressive, 0.0);
     return {dh, dhead};
   });
@@ -300,7 +301,7 @@ TEST_F(KernelAgreement, SumOfSquares) {
   for (const std::int64_t count : {0, 1, 16384, 50001}) {
     std::vector<double> sums;
     static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
-      sums.push_back(t.kernels.sum_of_squares(t(random_floats(count, 60), {count})));
+      sums.push_back(sum_of_squares(t.kernels, t(random_floats(count, 60), {count})));
       return {};
     }));
     EXPECT_NEAR(sums[0], sums[1], 1e-12 * sums[1]) << count;
@@ -351,11 +352,11 @@ TEST_F(KernelAgreement, TrainingRepeats) {
     const TensorView v = t(random_floats(key.elements(), 112), key);
     const TensorView output = t.blank(query);
     const TensorView log_sum_exp = t.blank({rows, 6});
-    t.kernels.packed_attention(q, k, v, layout, output, log_sum_exp);
+    packed_attention(t.kernels, q, k, v, layout, output, log_sum_exp);
     const TensorView dq = t.blank(query);
     const TensorView dk = t.blank(key);
     const TensorView dv = t.blank(key);
-    t.kernels.packed_attention_backward(output, q, k, v, output, log_sum_exp, layout, dq, dk, dv);
+    packed_attention_backward(t.kernels, output, q, k, v, output, log_sum_exp, layout, dq, dk, dv);
     const TensorView dw = t.blank({96, 96});
     const TensorView db = t.blank({96});
     t.kernels.linear_backward_weight(output.reshaped({rows, 96}), dq.reshaped({rows, 96}), dw, db);
@@ -377,20 +378,20 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     const TensorView b = t.blank({6, 4});
     const TensorView heads = t.blank({4, 3, 2});
     const std::vector<TokenId> tokens{0, 1, 2, 6};
-    EXPECT_THROW(kernels.embedding(tokens, b, t.blank({4, 4})), InternalError) << "token 6 of 6";
+    EXPECT_THROW(embedding(kernels, tokens, b, t.blank({4, 4})), InternalError) << "token 6 of 6";
     EXPECT_THROW(kernels.add(a, b), InternalError);
     EXPECT_THROW(kernels.swiglu(a, b, a), InternalError);
     EXPECT_THROW(kernels.linear(a, b, {}, a), InternalError);
     EXPECT_THROW(kernels.rms_norm(a, t.blank({4}), 1e-6F, a, {}), InternalError);
     const std::vector<std::int32_t> negative{0, 1, 2, -1};
-    EXPECT_THROW(kernels.rotary(heads, negative, 1e4), InternalError);
+    EXPECT_THROW(rotary(kernels, heads, negative, 1e4), InternalError);
     const std::vector<std::int32_t> descending{1, 0};
     EXPECT_THROW(kernels.keep_rows(descending, a), InternalError);
     PackedLayout gap;
     gap.num_rows = 4;
     gap.segments = {{0, 2, 0, 0, 0}, {3, 4, 3, 3, 3}};
     EXPECT_THROW(
-        kernels.packed_attention(heads, heads, heads, gap, t.blank({4, 3, 2}), t.blank({4, 3})),
+        packed_attention(kernels, heads, heads, heads, gap, t.blank({4, 3, 2}), t.blank({4, 3})),
         InternalError);
     const LayerCache cache{t.blank({1, 3, 3, 2}), t.blank({1, 3, 3, 2})};
     const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 3}};
@@ -400,7 +401,7 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     EXPECT_THROW(kernels.adamw({.step = 0}, false, a, a, a, a), InternalError);
     const std::vector<LossItem> items{{.clean_row = 4}};
     EXPECT_THROW(
-        kernels.vocabulary_loss(a, t.blank({5, 6}), items, 1, 1, t.blank({4, 6}), t.blank({5, 6})),
+        vocabulary_loss(kernels, a, t.blank({5, 6}), items, 1, 1, t.blank({4, 6}), t.blank({5, 6})),
         InternalError);
     return {};
   }));

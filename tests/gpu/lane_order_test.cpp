@@ -8,6 +8,7 @@
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "tests/gpu/device_tensor.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
@@ -29,7 +30,7 @@ Floats everything(LaneOrder order) {
   FlatGradients sink(model.table, {result.data(), {model.table.flat_size()}}, *kernels,
                      model.account);
   transformer.forward(batch, parameters);
-  transformer.loss_and_backward(batch, parameters, 1.0F, 1.0F, sink);
+  test::loss_and_backward(*kernels, transformer, parameters, 1.0F, 1.0F, sink);
   InferenceTransformer inference(model.config, model.table, model.flat(), *kernels, model.account,
                                  {.num_slots = 1, .slot_capacity = 64, .max_rows = 0});
   std::vector<DecodeRow> rows;

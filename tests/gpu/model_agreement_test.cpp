@@ -7,6 +7,7 @@
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "tests/gpu/device_tensor.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
@@ -40,7 +41,7 @@ Step train(TinyModel& model, KernelSet& kernels, bool checkpointing) {
   const PackedBatch batch = two_samples();
   for (int i = 0; i < 2; ++i) {
     transformer.forward(batch, parameters);
-    step.sums = transformer.loss_and_backward(batch, parameters, 0.8F, 1.5F, sink);
+    step.sums = test::loss_and_backward(kernels, transformer, parameters, 0.8F, 1.5F, sink);
   }
   return step;
 }
@@ -74,7 +75,7 @@ TEST_P(ModelAgreement, ABatchWithoutRowsStillReportsItsGroups) {
   FlatGradients sink(model.table, {gradients.data(), {model.table.flat_size()}}, *tested_,
                      model.account, [&](std::int32_t group) { groups.push_back(group); });
   transformer.forward({}, parameters);
-  transformer.loss_and_backward({}, parameters, 1, 1, sink);
+  test::loss_and_backward(*tested_, transformer, parameters, 1, 1, sink);
   EXPECT_EQ(groups.size(), model.table.groups().size());
   EXPECT_EQ(gradients, Floats(model.values.size(), 0.5F));
 }

@@ -33,8 +33,10 @@ struct BatchRange {
   [[nodiscard]] std::int64_t size() const { return end - first; }
 };
 
-/// Backward passes that measure_term_norms() makes.
+/// Backward passes that measure_terms() makes.
 constexpr int kMeasuredPasses = 2;
+/// Of a vocabulary loss.
+constexpr int kLossSums = 2;
 
 /// Makes one gradient NaN: the fault "nan@train".
 class PoisonedGradients final : public GradientSink {
@@ -78,7 +80,8 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       transformer_(
           context.model, context.table, context.kernels, context.account,
           {.activation_checkpointing = config.activation_checkpointing, .compute = config.compute}),
-      spike_guard_(config.spike_guard) {
+      spike_guard_(config.spike_guard),
+      results_(context.kernels, context.account) {
   config_.validate();
   if (config_.compute != DType::float32 && context_.kernels.device() != Device::cpu) {
     throw ConfigError(
@@ -235,11 +238,16 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
 
   LocalWork work;
   double measuring_seconds = 0;
-  const auto measure = [&](double samples_share) {
+  double measured_share = 0;  // Of the batch's samples; 0: nothing was measured.
+  const auto measure = [&](std::size_t members) {
     const Clock::time_point measuring = Clock::now();
-    work.norms = measure_term_norms(samples_share);
+    if (measure_terms(passes)) {
+      measured_share = static_cast<double>(members) / batch_size;
+    }
     measuring_seconds = seconds_since(measuring);
   };
+  results_.reset(kLossSums * passes.count + kMeasuredPasses + kLossSums);
+  first_samples_.clear();
   const auto num_empty = passes.count - static_cast<std::int64_t>(micro_batches_.lists().size());
   for (std::int64_t pass = 0; pass < passes.count; ++pass) {
     batch_.clear();
@@ -257,22 +265,16 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
     transformer_.forward(batch_, store_);
     if (pass == passes.first_of_rank_0 && norms_due(step) &&
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
-      measure(static_cast<double>(members) / batch_size);
+      measure(members);
     }
-    const VocabularyLossSums losses = transformer_.loss_and_backward(
-        batch_, store_, config_.consistency_weight, config_.ar_weight, gradients);
+    transformer_.loss_and_backward(
+        store_,
+        {config_.consistency_weight, config_.ar_weight, results_.part(kLossSums * pass, kLossSums)},
+        gradients);
+    first_samples_.push_back(first_sample);
     if (empty) {
       continue;
     }
-    if (!std::isfinite(losses.consistency) || !std::isfinite(losses.autoregressive)) {
-      throw NumericalError(
-          fmt::format("loss is not finite at step {} (consistency {}, autoregressive {}; first "
-                      "sample of the micro-batch: {}); "
-                      "nothing was changed",
-                      step, losses.consistency, losses.autoregressive, first_sample));
-    }
-    work.losses.consistency += losses.consistency;
-    work.losses.autoregressive += losses.autoregressive;
     work.tokens += static_cast<double>(batch_.tokens.size());
     work.flops += training_flops(context_.model, batch_);
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
@@ -282,9 +284,31 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       hooks.clock->progress(step);
     }
   }
+  read_results(step, measured_share, work);
   work.communication_seconds = collectives_->waited_seconds() - waited;
   work.work_seconds = seconds_since(start) - measuring_seconds;
   return work;
+}
+
+void DistillationTrainer::read_results(std::int64_t step, double measured_share, LocalWork& work) {
+  const std::span<const double> results = results_.read();
+  for (std::size_t pass = 0; pass < first_samples_.size(); ++pass) {
+    const double consistency = results[kLossSums * pass];
+    const double autoregressive = results[kLossSums * pass + 1];
+    if (!std::isfinite(consistency) || !std::isfinite(autoregressive)) {
+      throw NumericalError(
+          fmt::format("loss is not finite at step {} (consistency {}, autoregressive {}; first "
+                      "sample of the micro-batch: {}); "
+                      "nothing was changed",
+                      step, consistency, autoregressive, first_samples_[pass]));
+    }
+    work.losses.consistency += consistency;
+    work.losses.autoregressive += autoregressive;
+  }
+  if (measured_share > 0 && context_.comm.rank() == 0) {
+    const std::span<const double> squares = results.subspan(kLossSums * first_samples_.size());
+    work.norms = {std::sqrt(squares[0]) / measured_share, std::sqrt(squares[1]) / measured_share};
+  }
 }
 
 void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
@@ -327,24 +351,24 @@ bool DistillationTrainer::norms_due(std::int64_t step) const {
   return every > 0 && (step - 1) % every == 0;
 }
 
-DistillationTrainer::TermNorms DistillationTrainer::measure_term_norms(double samples_share) {
+bool DistillationTrainer::measure_terms(const Passes& passes) {
   const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
                     config_.consistency_weight > 0 && config_.ar_weight > 0;
   // With sharded weights every rank takes part, whatever its batch holds.
   if (!both && !store_.sharding().shards_weights()) {
-    return {};
+    return false;
   }
+  const std::int64_t squares = kLossSums * passes.count;
+  const TensorView unused = results_.part(squares + kMeasuredPasses, kLossSums);
   // Activations stay as they are.
-  const auto norm = [&](float consistency_weight, float ar_weight) {
-    double squares = 0;
-    store_.measure_next_backward(squares);
-    static_cast<void>(
-        transformer_.loss_and_backward(batch_, store_, consistency_weight, ar_weight, store_));
-    return std::sqrt(squares) / samples_share;
+  const auto measure = [&](std::int64_t term, float consistency_weight, float ar_weight) {
+    store_.measure_next_backward(results_.part(squares + term, 1));
+    transformer_.loss_and_backward(store_, {consistency_weight, ar_weight, unused}, store_);
   };
-  const TermNorms norms = {norm(config_.consistency_weight, 0), norm(0, config_.ar_weight)};
+  measure(0, config_.consistency_weight, 0);
+  measure(1, 0, config_.ar_weight);
   static_assert(kMeasuredPasses == 2);
-  return both && context_.comm.rank() == 0 ? norms : TermNorms{};
+  return both;
 }
 
 void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,

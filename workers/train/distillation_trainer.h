@@ -13,6 +13,7 @@
 
 #include "data/batches/packed_sample.h"
 #include "model/kernels/kernel_set.h"
+#include "model/kernels/result_sums.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
@@ -149,8 +150,13 @@ class DistillationTrainer {
   [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
                                       const Passes& passes, const TrainHooks& hooks);
-  /// Of batch_, whose forward is done; absent where it trains one term only.
-  [[nodiscard]] TermNorms measure_term_norms(double samples_share);
+  /// Leaves the squared gradient norms of both terms of batch_, whose forward is done, behind the
+  /// losses of all passes in results_; false where the batch trains one term only.
+  [[nodiscard]] bool measure_terms(const Passes& passes);
+  /// The only reading of the device within the passes of a step, at their end. Throws
+  /// NumericalError when a loss is not finite. `measured_share`: of the batch's samples, 0 where
+  /// nothing was measured.
+  void read_results(std::int64_t step, double measured_share, LocalWork& work);
   /// In this step, on any rank.
   [[nodiscard]] bool norms_due(std::int64_t step) const;
   /// Adds to batch_.
@@ -173,6 +179,7 @@ class DistillationTrainer {
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
   SpikeGuard spike_guard_;
+  ResultSums results_;  ///< Of a step: two losses for each pass, two squared norms, two unused.
   std::exception_ptr hook_failure_;
 
   // Kept from step to step: a warm step allocates nothing but what the source's samples hold.
@@ -183,6 +190,7 @@ class DistillationTrainer {
   std::vector<PackedSample> distilled_;
   std::vector<CausalSample> causal_;
   PackedBatch batch_;
+  std::vector<std::int64_t> first_samples_;  ///< Of each pass, for messages.
   std::vector<double> gathered_;
   std::vector<double> gathered_losses_;
 };

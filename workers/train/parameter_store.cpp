@@ -31,7 +31,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
       uses_(table),
       owned_(owned_groups(table, sharding, collectives.rank())),
       shard_(shard_groups(table, collectives.rank())),
-      resident_(table) {
+      resident_(table),
+      tensor_squares_(kernels, account) {
   sharding_.validate();
   expect(table.shard_count() == collectives.size(),
          "the parameter table's shard count differs from the number of ranks");
@@ -211,7 +212,7 @@ void ParameterStore::begin_step(const StepShape& shape) {
   expect(cursor_ == script_.size(), "a step begins before the one before has ended");
   write_script(shape);
   cursor_ = 0;
-  bad_gradient_.reset();
+  tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
   watching_ = shape.watch_replicas && sharding_.shards_weights();
   if (watching_) {
     std::ranges::fill(watched_hashes_, 0);
@@ -301,56 +302,65 @@ TensorView ParameterStore::open(std::int32_t group) {
 }
 
 void ParameterStore::ready(std::int32_t group) {
-  if (measured_ != nullptr) {
-    *measured_ += measure(compute_gradient(group));
-    if (group == 0) {
-      measured_ = nullptr;  // The embedding is the last.
-    }
+  if (!measured_.empty()) {
+    measure(group);
     return;
   }
   expect_next(GroupUse::Kind::ready, group);
   if (script_[cursor_].reduces) {
     fault_point("train.reduce");
+    sum_squares_of_tensors(group);
     if (on_device()) {
       kernels_.queue().copy(compute_gradient(group), host_gradient(group));
-      kernels_.queue().synchronize();
     }
-    note_bad_gradient(group, host_gradient(group));
     reduce(group);
   }
   ++cursor_;
 }
 
-double ParameterStore::measure(const TensorView& gradient) {
-  const double squares = kernels_.sum_of_squares(gradient);
+void ParameterStore::measure(std::int32_t group) {
+  const TensorView gradient = compute_gradient(group);
+  kernels_.sum_of_squares(gradient, measured_);
   if (!sharding_.shards_gradients()) {
     kernels_.queue().zero(gradient);
   }
-  return squares;
+  if (group == 0) {
+    measured_ = {};  // The embedding is the last.
+  }
 }
 
-void ParameterStore::note_bad_gradient(std::int32_t group, const ConstTensorView& gradient) {
-  if (std::isfinite(kernels_.host().sum_of_squares(gradient)) ||
-      (bad_gradient_ && bad_gradient_->group <= group)) {
-    return;
-  }
+/// Of a gradient that is about to be reduced: a sum that is not finite names the tensor. The last
+/// tensor's includes the padding behind it.
+void ParameterStore::sum_squares_of_tensors(std::int32_t group) {
+  const TensorView gradient = compute_gradient(group);
   const std::int64_t offset = group_of(group).offset;
-  for (const ParameterEntry& entry : table_.entries()) {
-    if (entry.group != group) {
-      continue;
-    }
-    const std::span<const float> values = tensor_in_group(gradient, offset, entry).span<float>();
-    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
-      bad_gradient_ = {group, entry.name};
-      return;
+  const std::span<const ParameterEntry> entries = table_.entries();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].group == group) {
+      const bool last = i + 1 == entries.size() || entries[i + 1].group != group;
+      const std::int64_t end = last ? gradient.elements() : entries[i + 1].offset - offset;
+      kernels_.sum_of_squares(gradient.rows(entries[i].offset - offset, end),
+                              tensor_squares_.part(static_cast<std::int64_t>(i), 1));
     }
   }
-  bad_gradient_ = {group, fmt::format("the padding of group {}", group_of(group).name)};
+}
+
+void ParameterStore::expect_finite_gradients(std::int64_t update) {
+  const std::span<const double> squares = tensor_squares_.read();
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    if (!std::isfinite(squares[i])) {
+      throw NumericalError(fmt::format(
+          "gradient of {} is not finite before update {}; nothing was changed; resume "
+          "from the last checkpoint, with a lower train.learning_rate if it happens again",
+          table_.entries()[i].name, update));
+    }
+  }
 }
 
 void ParameterStore::reduce(std::int32_t group) {
   const TensorView whole = host_gradient(group);
   const TensorView own = block_of(whole, collectives_.rank());
+  collectives_.queue().wait(kernels_.queue().record());
   if (!sharding_.shards_gradients()) {
     gradients_work_[static_cast<std::size_t>(group)] =
         sharding_.shards_state() ? collectives_.reduce_scatter_sum(whole, own)
@@ -381,7 +391,7 @@ void ParameterStore::fold(std::size_t slot) {
 }
 
 void ParameterStore::abandon() {
-  measured_ = nullptr;
+  measured_ = {};
   for (; cursor_ < script_.size(); ++cursor_) {
     const auto& [use, reduces] = script_[cursor_];
     if (use.kind == GroupUse::Kind::acquire) {
@@ -405,12 +415,7 @@ void ParameterStore::finish_reductions(std::int64_t update) {
   for (const Work& work : gradients_work_) {
     work.before(kernels_.host().queue());
   }
-  if (bad_gradient_) {
-    throw NumericalError(fmt::format(
-        "gradient of {} is not finite before update {}; nothing was changed; resume "
-        "from the last checkpoint, with a lower train.learning_rate if it happens again",
-        bad_gradient_->tensor, update));
-  }
+  expect_finite_gradients(update);
 }
 
 void ParameterStore::publish() {

@@ -8,12 +8,11 @@
 /// - below, updated weights are gathered while the next step begins.
 
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
+#include "model/kernels/result_sums.h"
 #include "model/transformer/parameter_source.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/tensor_collectives.h"
@@ -58,8 +57,9 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   [[nodiscard]] TensorView open(std::int32_t group) override;
   /// Fault place: train.reduce, before each reduction.
   void ready(std::int32_t group) override;
-  /// The next backward pass's gradients are measured and dropped: their Σ x² is added to `squares`.
-  void measure_next_backward(double& squares) { measured_ = &squares; }
+  /// The next backward pass's gradients are measured and dropped: their Σ x² is added to `squares`,
+  /// float64 [1] on the kernels' device.
+  void measure_next_backward(const TensorView& squares) { measured_ = squares; }
   /// After an exception: asks for everything that this rank had still to ask for in the step, so
   /// that no other rank waits for it. Does not wait itself.
   void abandon();
@@ -106,11 +106,6 @@ class ParameterStore final : public ParameterSource, public GradientSink {
     GroupUse use;
     bool reduces;  ///< This ready() starts a reduction.
   };
-  struct BadGradient {
-    std::int32_t group;
-    std::string tensor;
-  };
-
   [[nodiscard]] const ParameterGroup& group_of(std::int32_t group) const {
     return table_.groups()[static_cast<std::size_t>(group)];
   }
@@ -121,8 +116,9 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void watch(std::int32_t group, const ConstTensorView& whole);
   void reduce(std::int32_t group);
   void fold(std::size_t slot);
-  void note_bad_gradient(std::int32_t group, const ConstTensorView& gradient);
-  [[nodiscard]] double measure(const TensorView& gradient);
+  void measure(std::int32_t group);
+  void sum_squares_of_tensors(std::int32_t group);
+  void expect_finite_gradients(std::int64_t update);
   /// On the host, in the compute type: the whole group (stages 0 to 2), this rank's block of it.
   [[nodiscard]] TensorView host_whole(std::int32_t group) const;
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
@@ -153,16 +149,16 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::vector<std::int64_t> slot_begins_;
 
   std::vector<ScriptedUse> script_;
-  std::size_t cursor_ = 0;  ///< Next use of the script.
-  double* measured_ = nullptr;
+  std::size_t cursor_ = 0;          ///< Next use of the script.
+  TensorView measured_;             ///< Empty while gradients are kept.
   GroupSlots resident_;             ///< Weights in slots.
   std::vector<Work> weights_work_;  ///< By group (stages 0 to 2) or slot: until they may be read.
   std::vector<bool> on_device_stale_;
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
   std::vector<std::int32_t>
-      folds_;                 ///< By slot: group whose reduced block waits there, −1 for none.
-  std::vector<bool> folded_;  ///< By group: owned_gradients_ holds an earlier micro-batch.
-  std::optional<BadGradient> bad_gradient_;    ///< The first in the table's order.
+      folds_;                  ///< By slot: group whose reduced block waits there, −1 for none.
+  std::vector<bool> folded_;   ///< By group: owned_gradients_ holds an earlier micro-batch.
+  ResultSums tensor_squares_;  ///< Of this rank's own gradient, by entry of the table.
   std::vector<std::uint64_t> watched_hashes_;  ///< By owner, at stage 3.
   std::vector<bool> watched_;                  ///< By group.
   bool watching_ = false;

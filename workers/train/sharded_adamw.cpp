@@ -117,7 +117,8 @@ double ShardedAdamW::gradient_squares() {
     const std::int64_t length = whole ? range.size / comm_.size() : range.size;
     for (std::size_t rank = 0; rank < (whole ? ranks : 1); ++rank) {
       const auto begin = static_cast<std::int64_t>(rank) * length;
-      squares_[rank] += kernels_.sum_of_squares(gradient.rows(begin, begin + length));
+      kernels_.sum_of_squares(gradient.rows(begin, begin + length),
+                              TensorView(&squares_[rank], Shape{1}));
     }
   }
   if (!whole) {

@@ -14,7 +14,8 @@ constexpr std::int64_t kBlock = 1 << 14;
 constexpr std::size_t kHashBlock = 1 << 18;
 }  // namespace
 
-double CpuKernelSet::sum_of_squares(ConstTensorView x) {
+void CpuKernelSet::sum_of_squares(ConstTensorView x, TensorView sum) {
+  expect_sums(sum, 1, "sum_of_squares sum");
   const std::int64_t count = x.elements();
   const std::int64_t blocks = (count + kBlock - 1) / kBlock;
   const float* data = x.data<float>();
@@ -24,7 +25,7 @@ double CpuKernelSet::sum_of_squares(ConstTensorView x) {
     partial_sums_[static_cast<std::size_t>(block)] =
         vector_.sum_of_squares(data + begin, std::min(kBlock, count - begin));
   });
-  return std::accumulate(partial_sums_.begin(), partial_sums_.end(), 0.0);
+  *sum.data<double>() += std::accumulate(partial_sums_.begin(), partial_sums_.end(), 0.0);
 }
 
 std::uint64_t CpuKernelSet::content_hash(ConstTensorView x, std::uint64_t seed) {

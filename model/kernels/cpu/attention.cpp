@@ -255,17 +255,10 @@ AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads)
   return shape;
 }
 
-void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                                    const PackedLayout& layout, TensorView output,
-                                    TensorView log_sum_exp) {
-  expect(k.shape().rank() == 3, "attention: k must be [T, Hkv, D]");
+void CpuKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
+                                    ConstTensorView v, TensorView output, TensorView log_sum_exp) {
+  check_packed_attention(plan, q, k, v, output, log_sum_exp);
   const AttentionShape shape = check_attention(q, k.dim(1));
-  const std::int64_t rows = q.dim(0);
-  expect_shape(k, Shape{rows, shape.key_heads, shape.dim}, "attention k");
-  expect_shape(v, k.shape(), "attention v");
-  expect_shape(output, q.shape(), "attention output");
-  expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
-  check_layout(layout, rows);
   expect_floating(q, "attention q");
   expect_floating(k, "attention k");
   expect_floating(v, "attention v");
@@ -276,7 +269,7 @@ void CpuKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstT
   blocks_.clear();
   double work = 0;
   const std::int64_t step = block_rows(shape.group());
-  for (const AttentionSegment& segment : layout.segments) {
+  for (const AttentionSegment& segment : plan.batch().layout.segments) {
     for (std::int64_t row = segment.row_begin; row < segment.row_end; row += step) {
       const std::int64_t end = std::min(row + step, segment.row_end);
       const std::int64_t prefix = segment.prefix_end - segment.prefix_begin;

@@ -210,23 +210,20 @@ void separate_groups(const PackedLayout& layout,
 
 }  // namespace
 
-void CpuKernelSet::packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
+void CpuKernelSet::packed_attention_backward(const PackedPlan& plan,
+                                             ConstTensorView output_gradient, ConstTensorView q,
                                              ConstTensorView k, ConstTensorView v,
                                              ConstTensorView output, ConstTensorView log_sum_exp,
-                                             const PackedLayout& layout, TensorView q_gradient,
-                                             TensorView k_gradient, TensorView v_gradient) {
-  expect(k.shape().rank() == 3, "attention: k must be [T, Hkv, D]");
-  const AttentionShape shape = check_attention(q, k.dim(1));
-  const std::int64_t rows = q.dim(0);
-  expect_shape(k, Shape{rows, shape.key_heads, shape.dim}, "attention k");
-  expect_shape(v, k.shape(), "attention v");
-  expect_shape(output, q.shape(), "attention output");
+                                             TensorView q_gradient, TensorView k_gradient,
+                                             TensorView v_gradient) {
+  check_packed_attention(plan, q, k, v, output, log_sum_exp);
   expect_shape(output_gradient, q.shape(), "attention output_gradient");
-  expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
   expect_shape(q_gradient, q.shape(), "attention q_gradient");
   expect_shape(k_gradient, k.shape(), "attention k_gradient");
   expect_shape(v_gradient, k.shape(), "attention v_gradient");
-  check_layout(layout, rows);
+  const AttentionShape shape = check_attention(q, k.dim(1));
+  const PackedLayout& layout = plan.batch().layout;
+  const std::int64_t rows = layout.num_rows;
   expect_floating(q, "attention q");
   expect_floating(k, "attention k");
   expect_floating(v, "attention v");

@@ -40,6 +40,29 @@ float* CpuKernelSet::thread_floats(std::int64_t floats) {
   return thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())].at_least(floats);
 }
 
+namespace {
+
+/// The host reads the batch where it is.
+class HostPlan final : public PackedPlan {
+ public:
+  using PackedPlan::PackedPlan;
+
+ private:
+  void place(const PackedBatch& /*batch*/, PlannedRows& /*rows*/) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<PackedPlan> CpuKernelSet::make_plan(const AttentionHeads& heads,
+                                                    MemoryAccount& /*account*/) {
+  return std::make_unique<HostPlan>(heads);
+}
+
+PlannedRows CpuKernelSet::plan_rows(std::span<const TokenId> tokens,
+                                    std::span<const std::int32_t> positions) {
+  return rows_on_host(tokens, positions);
+}
+
 bool instruction_set_available(InstructionSet set) noexcept {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   if (set == InstructionSet::avx2) {

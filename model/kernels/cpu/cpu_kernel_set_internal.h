@@ -160,18 +160,21 @@ class CpuKernelSet final : public KernelSet {
   [[nodiscard]] KernelSet& host() override { return *this; }
   [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
 
-  void embedding(std::span<const TokenId> tokens, ConstTensorView table,
-                 TensorView output) override;
-  void embedding_backward(std::span<const TokenId> tokens, ConstTensorView output_gradient,
+  [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
+                                                      MemoryAccount& account) override;
+  [[nodiscard]] PlannedRows plan_rows(std::span<const TokenId> tokens,
+                                      std::span<const std::int32_t> positions) override;
+
+  void embedding(const PlannedRows& rows, ConstTensorView table, TensorView output) override;
+  void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                           TensorView table_gradient) override;
   void rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
                 TensorView inverse_rms) override;
   void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
                          ConstTensorView inverse_rms, TensorView x_gradient,
                          TensorView weight_gradient) override;
-  void rotary(TensorView x, std::span<const std::int32_t> positions, double theta) override;
-  void rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
-                       double theta) override;
+  void rotary(TensorView x, const PlannedRows& rows, double theta) override;
+  void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) override;
   void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
                        TensorView gate_gradient, TensorView up_gradient) override;
@@ -185,19 +188,17 @@ class CpuKernelSet final : public KernelSet {
                              TensorView x_gradient, bool accumulate) override;
   void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                               TensorView weight_gradient, TensorView bias_gradient) override;
-  void packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                        const PackedLayout& layout, TensorView output,
-                        TensorView log_sum_exp) override;
-  void packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
-                                 ConstTensorView k, ConstTensorView v, ConstTensorView output,
-                                 ConstTensorView log_sum_exp, const PackedLayout& layout,
+  void packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
+                        ConstTensorView v, TensorView output, TensorView log_sum_exp) override;
+  void packed_attention_backward(const PackedPlan& plan, ConstTensorView output_gradient,
+                                 ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                 ConstTensorView output, ConstTensorView log_sum_exp,
                                  TensorView q_gradient, TensorView k_gradient,
                                  TensorView v_gradient) override;
-  VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                     std::span<const LossItem> items, float consistency_scale,
-                                     float ar_scale, TensorView hidden_gradient,
-                                     TensorView head_gradient, const LossTeacher& teacher) override;
-  double sum_of_squares(ConstTensorView x) override;
+  void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
+                       const LossTerms& terms, TensorView hidden_gradient,
+                       TensorView head_gradient) override;
+  void sum_of_squares(ConstTensorView x, TensorView sum) override;
   std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
@@ -221,10 +222,8 @@ class CpuKernelSet final : public KernelSet {
     std::vector<VocabularyLossSums> terms;
   };
 
-  const RotaryTable& rotary_table(double theta, std::int64_t half,
-                                  std::span<const std::int32_t> positions);
-  void rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
-                   bool backward);
+  const RotaryTable& rotary_table(double theta, std::int64_t half, std::int64_t positions);
+  void rotate_rows(TensorView x, const PlannedRows& rows, double theta, bool backward);
   void attend_all(const AttentionShape& shape, const ConstTensorView& q, const TensorView& output,
                   std::span<const QueryBlock> blocks, double work);
   /// All of a tensor as float32: where it lies, or widened into `scratch`.

@@ -58,12 +58,12 @@ void CpuKernelSet::round_all(const float* values, const TensorView& view) const 
   });
 }
 
-void CpuKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView table,
-                             TensorView output) {
+void CpuKernelSet::embedding(const PlannedRows& planned, ConstTensorView table, TensorView output) {
+  const std::span<const TokenId> tokens = planned.tokens.span<TokenId>();
   const std::int64_t rows = length(tokens.size());
   const std::int64_t columns = table.dim(1);
   expect_shape(output, Shape{rows, columns}, "embedding output");
-  expect_tokens(tokens, table.dim(0));
+  expect_tokens(planned, table.dim(0));
   expect_floating(table, "embedding table");
   expect(output.dtype() == table.dtype() || output.dtype() == DType::float32,
          "embedding: the output must have the table's type or float32");
@@ -77,13 +77,14 @@ void CpuKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView ta
   }
 }
 
-void CpuKernelSet::embedding_backward(std::span<const TokenId> tokens,
-                                      ConstTensorView output_gradient, TensorView table_gradient) {
+void CpuKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
+                                      TensorView table_gradient) {
+  const std::span<const TokenId> tokens = plan.rows().tokens.span<TokenId>();
   const std::int64_t rows = length(tokens.size());
   const std::int64_t columns = table_gradient.dim(1);
   expect_shape(output_gradient, Shape{rows, columns}, "embedding output_gradient");
   expect_floating(output_gradient, "embedding output_gradient");
-  expect_tokens(tokens, table_gradient.dim(0));
+  expect_tokens(plan.rows(), table_gradient.dim(0));
   float* target = table_gradient.data<float>();
   const std::int64_t blocks = (columns + kColumnBlock - 1) / kColumnBlock;
   parallel_for(rows * columns > kParallelElements, blocks, [&](std::int64_t block) {
@@ -173,8 +174,7 @@ void CpuKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView
 }
 
 const RotaryTable& CpuKernelSet::rotary_table(double theta, std::int64_t half,
-                                              std::span<const std::int32_t> positions) {
-  const std::int64_t needed = positions_needed(positions);
+                                              std::int64_t positions) {
   auto found = std::find_if(
       rotary_tables_.begin(), rotary_tables_.end(),
       [&](const RotaryTable& table) { return table.theta == theta && table.half == half; });
@@ -183,20 +183,20 @@ const RotaryTable& CpuKernelSet::rotary_table(double theta, std::int64_t half,
         {.theta = theta, .half = half, .positions = 0, .cosines = {}, .sines = {}});
     found = rotary_tables_.end() - 1;
   }
-  found->grow(needed);
+  found->grow(positions);
   return *found;
 }
 
-void CpuKernelSet::rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
+void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned, double theta,
                                bool backward) {
-  expect(x.shape().rank() == 3 && x.dim(2) % 2 == 0, "rotary: x must be [T, heads, D] with even D");
-  expect(x.dim(0) == length(positions.size()), "rotary: one position per row is needed");
+  check_rotary(x, planned);
+  const std::span<const std::int32_t> positions = planned.positions.span<std::int32_t>();
   expect_floating(x, "rotary x");
   const std::int64_t rows = x.dim(0);
   const std::int64_t heads = x.dim(1);
   const std::int64_t dim = x.dim(2);
   const std::int64_t half = dim / 2;
-  const RotaryTable& table = rotary_table(theta, half, positions);
+  const RotaryTable& table = rotary_table(theta, half, planned.position_limit);
   const auto rotate = backward ? vector_.rotate_back : vector_.rotate;
   reserve_threads(dim);
   parallel_for(x.elements() > kParallelElements, rows, [&](std::int64_t t) {
@@ -210,13 +210,12 @@ void CpuKernelSet::rotate_rows(TensorView x, std::span<const std::int32_t> posit
   });
 }
 
-void CpuKernelSet::rotary(TensorView x, std::span<const std::int32_t> positions, double theta) {
-  rotate_rows(x, positions, theta, false);
+void CpuKernelSet::rotary(TensorView x, const PlannedRows& rows, double theta) {
+  rotate_rows(x, rows, theta, false);
 }
 
-void CpuKernelSet::rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
-                                   double theta) {
-  rotate_rows(x_gradient, positions, theta, true);
+void CpuKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) {
+  rotate_rows(x_gradient, rows, theta, true);
 }
 
 void CpuKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {

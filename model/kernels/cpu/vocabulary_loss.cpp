@@ -29,7 +29,7 @@ struct CpuKernelSet::LossChunk {
   LossTeacher teacher;
   TensorView hidden_gradient;
   float* head_gradient = nullptr;
-  VocabularyLossSums sums;
+  VocabularyLossSums sums{};
 };
 
 /// Loss terms of every item; logits of rows with gradient become the gradients of the logits, in
@@ -148,28 +148,24 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
                      .accumulate = true});
 }
 
-VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                                 std::span<const LossItem> items,
-                                                 float consistency_scale, float ar_scale,
-                                                 TensorView hidden_gradient,
-                                                 TensorView head_gradient,
-                                                 const LossTeacher& teacher) {
-  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient, teacher);
+void CpuKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden,
+                                   ConstTensorView head, const LossTerms& terms,
+                                   TensorView hidden_gradient, TensorView head_gradient) {
+  check_vocabulary_loss(plan, hidden, head, terms, hidden_gradient, head_gradient);
+  const std::span<const LossItem> items = plan.batch().loss_items;
   const std::int64_t v = head.dim(0);
-  LossChunk chunk{
-      .items = {},
-      .placed = loss_rows_,
-      .use = {.students = consistency_scale != 0.0F, .separate_teacher = !teacher.hidden.empty()},
-      .consistency_scale = consistency_scale,
-      .ar_scale = ar_scale,
-      .hidden_size = hidden.dim(1),
-      .vocabulary = v,
-      .hidden = hidden,
-      .head = head,
-      .teacher = teacher,
-      .hidden_gradient = hidden_gradient,
-      .head_gradient = head_gradient.data<float>(),
-      .sums = {}};
+  LossChunk chunk{.items = {},
+                  .placed = loss_rows_,
+                  .use = loss_use(terms),
+                  .consistency_scale = terms.consistency_scale,
+                  .ar_scale = terms.ar_scale,
+                  .hidden_size = hidden.dim(1),
+                  .vocabulary = v,
+                  .hidden = hidden,
+                  .head = head,
+                  .teacher = terms.teacher,
+                  .hidden_gradient = hidden_gradient,
+                  .head_gradient = head_gradient.data<float>()};
   zero_tensor(hidden_gradient);
   const std::int64_t most_rows = loss_chunk_rows(v, head.dtype());
   std::size_t begin = 0;
@@ -183,7 +179,9 @@ VocabularyLossSums CpuKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTe
     }
     begin = end;
   }
-  return chunk.sums;
+  auto* const sums = terms.sums.data<double>();
+  sums[0] += chunk.sums.consistency;
+  sums[1] += chunk.sums.autoregressive;
 }
 
 }  // namespace jforge

@@ -169,54 +169,27 @@ HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads) {
   return shape;
 }
 
-void plan_packed_blocks(const PackedLayout& layout, std::int64_t most_rows,
-                        std::vector<QueryTile>& blocks, std::vector<std::int32_t>& visible) {
-  blocks.clear();
-  visible.assign(static_cast<std::size_t>(layout.num_rows), 0);
-  for (const AttentionSegment& segment : layout.segments) {
-    const std::int64_t prefix = segment.prefix_end - segment.prefix_begin;
-    for (std::int64_t row = segment.row_begin; row < segment.row_end; ++row) {
-      visible[static_cast<std::size_t>(row)] =
-          static_cast<std::int32_t>(prefix + row - segment.causal_begin + 1);
-    }
-    for (std::int64_t row = segment.row_begin; row < segment.row_end; row += most_rows) {
-      const std::int64_t end = std::min(row + most_rows, segment.row_end);
-      blocks.push_back({row, end - row, segment.prefix_begin, prefix, segment.causal_begin,
-                        prefix + end - segment.causal_begin});
-    }
-  }
-}
-
-/// Runs blocks_ with visible_.
-void CudaKernelSet::attend(const HeadShape& shape, const float* q, const float* k, const float* v,
-                           float* output, float* log_sum_exp) {
-  const auto blocks = static_cast<std::int64_t>(blocks_.size()) * shape.key_heads;
+void CudaKernelSet::attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
+                           const float* q, const float* k, const float* v, float* output,
+                           float* log_sum_exp) {
   const AttentionForward body{shape,
-                              staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
-                              staged_positions_.upload(std::span<const std::int32_t>(visible_)),
+                              queries.tiles,
+                              queries.visible,
                               q,
                               k,
                               v,
                               output,
                               log_sum_exp,
                               1.0F / std::sqrt(static_cast<float>(shape.dim)),
-                              rows_per_block(shape, kMostQueries) * shape.group()};
-  queue_.launch(blocks, kAttentionLanes, body, "attention");
+                              rows_per_block(shape.group()) * shape.group()};
+  queue_.launch(queries.num_tiles * shape.key_heads, kAttentionLanes, body, "attention");
 }
 
-void CudaKernelSet::packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                                     const PackedLayout& layout, TensorView output,
-                                     TensorView log_sum_exp) {
-  expect(k.shape().rank() == 3, "attention: k must be [T, Hkv, D]");
-  const HeadShape shape = check_heads(q, k.dim(1));
-  const std::int64_t rows = q.dim(0);
-  expect_shape(k, Shape{rows, shape.key_heads, shape.dim}, "attention k");
-  expect_shape(v, k.shape(), "attention v");
-  expect_shape(output, q.shape(), "attention output");
-  expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
-  check_layout(layout, rows);
-  plan_packed_blocks(layout, rows_per_block(shape, kMostQueries), blocks_, visible_);
-  attend(shape, floats(q), floats(k), floats(v), floats(output), floats(log_sum_exp));
+void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
+                                     ConstTensorView v, TensorView output, TensorView log_sum_exp) {
+  check_packed_attention(plan, q, k, v, output, log_sum_exp);
+  attend(check_heads(q, k.dim(1)), on_device(plan).queries(), floats(q), floats(k), floats(v),
+         floats(output), floats(log_sum_exp));
 }
 
 void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k,
@@ -247,7 +220,7 @@ void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensor
   expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
   expect_shape(cache.values, dims, "cache values");
   expect_shape(output, q.shape(), "cached_attention output");
-  const std::int64_t most_rows = rows_per_block(shape, kMostQueries);
+  const std::int64_t most_rows = rows_per_block(shape.group());
   blocks_.clear();
   visible_.clear();
   for (std::int64_t row = 0; row < count; ++row) {
@@ -265,7 +238,12 @@ void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensor
     ++block.rows;
     block.keys = std::max(block.keys, seen);
   }
-  attend(shape, floats(q), floats(cache.keys), floats(cache.values), floats(output), nullptr);
+  const CudaPackedPlan::Queries queries{
+      staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
+      static_cast<std::int64_t>(blocks_.size()),
+      staged_visible_.upload(std::span<const std::int32_t>(visible_))};
+  attend(shape, queries, floats(q), floats(cache.keys), floats(cache.values), floats(output),
+         nullptr);
 }
 
 }  // namespace jforge

@@ -134,18 +134,6 @@ struct QueryGradient {
   }
 };
 
-/// Rows that see keys of a tile, with their segment's intervals.
-struct SeeingRows {
-  std::int64_t row_begin;
-  std::int64_t row_end;
-  AttentionSegment segment;
-
-  [[nodiscard]] JFORGE_DEVICE bool sees(std::int64_t row, std::int64_t key) const {
-    return (segment.prefix_begin <= key && key < segment.prefix_end) ||
-           (segment.causal_begin <= key && key <= row);
-  }
-};
-
 /// Gradients of one tile of keys and values for one key head; block index = tile · key heads + key
 /// head.
 struct KeyGradient {
@@ -257,44 +245,23 @@ struct KeyGradient {
   }
 };
 
-/// For every tile of keys the rows that may see one of them, in ascending order.
-void plan_key_tiles(const PackedLayout& layout, std::int64_t tile_keys,
-                    std::vector<SeeingRows>& ranges, std::vector<std::int64_t>& begins) {
-  for (std::int64_t first = 0; first < layout.num_rows; first += tile_keys) {
-    const std::int64_t last = std::min(first + tile_keys, layout.num_rows);
-    begins.push_back(static_cast<std::int64_t>(ranges.size()));
-    for (const AttentionSegment& segment : layout.segments) {
-      const bool in_prefix = first < segment.prefix_end && segment.prefix_begin < last;
-      const bool in_run = first < segment.row_end && segment.causal_begin < last;
-      if (in_prefix) {
-        ranges.push_back({segment.row_begin, segment.row_end, segment});
-      } else if (in_run) {
-        ranges.push_back({std::max(segment.row_begin, first), segment.row_end, segment});
-      }
-    }
-  }
-  begins.push_back(static_cast<std::int64_t>(ranges.size()));
-}
-
 }  // namespace
 
-void CudaKernelSet::packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
+void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
+                                              ConstTensorView output_gradient, ConstTensorView q,
                                               ConstTensorView k, ConstTensorView v,
                                               ConstTensorView output, ConstTensorView log_sum_exp,
-                                              const PackedLayout& layout, TensorView q_gradient,
-                                              TensorView k_gradient, TensorView v_gradient) {
-  expect(k.shape().rank() == 3, "attention: k must be [T, Hkv, D]");
-  const HeadShape shape = check_heads(q, k.dim(1));
-  const std::int64_t rows = q.dim(0);
-  expect_shape(k, Shape{rows, shape.key_heads, shape.dim}, "attention k");
-  expect_shape(v, k.shape(), "attention v");
-  expect_shape(output, q.shape(), "attention output");
+                                              TensorView q_gradient, TensorView k_gradient,
+                                              TensorView v_gradient) {
+  check_packed_attention(plan, q, k, v, output, log_sum_exp);
   expect_shape(output_gradient, q.shape(), "attention output_gradient");
-  expect_shape(log_sum_exp, Shape{rows, shape.heads}, "attention log_sum_exp");
   expect_shape(q_gradient, q.shape(), "attention q_gradient");
   expect_shape(k_gradient, k.shape(), "attention k_gradient");
   expect_shape(v_gradient, k.shape(), "attention v_gradient");
-  check_layout(layout, rows);
+  const HeadShape shape = check_heads(q, k.dim(1));
+  const std::int64_t rows = plan.num_rows();
+  const auto& [tiles, num_tiles, visible] = on_device(plan).queries();
+  const auto& [ranges, range_begins, tile_keys] = on_device(plan).keys();
 
   auto* const deltas = partials_.at_least<float>(rows * shape.heads);
   launch_elements(queue_, rows * shape.heads,
@@ -303,26 +270,15 @@ void CudaKernelSet::packed_attention_backward(ConstTensorView output_gradient, C
   const BackwardTensors tensors{floats(output_gradient), floats(q), floats(k), floats(v),
                                 floats(log_sum_exp),     deltas};
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
-  // Large heads get smaller tiles: an A100 has 163 KiB of shared memory for a block.
-  const std::int64_t tile_keys = shape.dim <= 128 ? kTileKeys : kTileKeys / 4;
-
-  plan_packed_blocks(layout, rows_per_block(shape, kMostQueries), blocks_, visible_);
-  const std::int64_t queries = rows_per_block(shape, kMostQueries) * shape.group();
-  queue_.launch(static_cast<std::int64_t>(blocks_.size()) * shape.key_heads, kAttentionLanes,
-                QueryGradient{shape, staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
-                              staged_positions_.upload(std::span<const std::int32_t>(visible_)),
-                              tensors, floats(q_gradient), scale, queries, tile_keys},
-                "attention_backward queries");
-
-  std::vector<SeeingRows> ranges;
-  std::vector<std::int64_t> begins;
-  plan_key_tiles(layout, tile_keys, ranges, begins);
+  const std::int64_t queries = rows_per_block(shape.group()) * shape.group();
   queue_.launch(
-      divide_up(rows, tile_keys) * shape.key_heads, kAttentionLanes,
-      KeyGradient{shape, staged_ranges_.upload(std::span<const SeeingRows>(ranges)),
-                  staged_rows_.upload(std::span<const std::int64_t>(begins)), tensors,
-                  floats(k_gradient), floats(v_gradient), scale, rows, queries, tile_keys},
-      "attention_backward keys");
+      num_tiles * shape.key_heads, kAttentionLanes,
+      QueryGradient{shape, tiles, visible, tensors, floats(q_gradient), scale, queries, tile_keys},
+      "attention_backward queries");
+  queue_.launch(divide_up(rows, tile_keys) * shape.key_heads, kAttentionLanes,
+                KeyGradient{shape, ranges, range_begins, tensors, floats(k_gradient),
+                            floats(v_gradient), scale, rows, queries, tile_keys},
+                "attention_backward keys");
 }
 
 }  // namespace jforge

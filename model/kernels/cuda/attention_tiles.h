@@ -7,18 +7,7 @@
 
 namespace jforge {
 
-/// Queries (rows × heads of one group) of a block, at most; a group may not be larger.
-inline constexpr std::int64_t kMostQueries = 32;
-/// Keys of a tile. Tiles begin at multiples of it in logical order.
-inline constexpr std::int64_t kTileKeys = 32;
 inline constexpr std::int64_t kAttentionLanes = 128;
-
-/// Rows of a block of queries.
-[[nodiscard]] inline std::int64_t rows_per_block(const HeadShape& shape,
-                                                 std::int64_t most_queries) {
-  const std::int64_t rows = most_queries / shape.group();
-  return rows < 1 ? 1 : rows;
-}
 
 /// Row of the key tensor where logical key `key` of a block lies.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t key_row(const QueryTile& block, std::int64_t key) {

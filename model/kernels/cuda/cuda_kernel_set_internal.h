@@ -1,13 +1,14 @@
 #pragma once
 
 /// The CUDA KernelSet: one class over several files (row_wise, product, attention,
-/// attention_backward, vocabulary_loss, optimizer). Float32 throughout. Tensors lie on the device;
-/// tokens, positions, rows and layouts are host values that are copied through StagedArray. One
+/// attention_backward, vocabulary_loss, optimizer, packed_plan). Float32 throughout. Tensors and
+/// plans lie on the device; what decoding gives as host values is copied through StagedArray. One
 /// user at a time.
 
 #include <memory>
 #include <vector>
 
+#include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
@@ -28,18 +29,6 @@ class DeviceWeight final : public PackedWeight {
   Buffer storage_;
 };
 
-/// Queries of adjacent rows that share keys: what one block of lanes works on for one key head.
-/// Key j of the logical order (ascending position) lies at row first_key + j while j < first_count,
-/// then at second_key + j − first_count.
-struct QueryTile {
-  std::int64_t row_begin = 0;
-  std::int64_t rows = 0;
-  std::int64_t first_key = 0;
-  std::int64_t first_count = 0;
-  std::int64_t second_key = 0;
-  std::int64_t keys = 0;  ///< What the row that sees most sees.
-};
-
 struct HeadShape {
   std::int64_t heads = 0;
   std::int64_t key_heads = 0;
@@ -53,9 +42,17 @@ struct HeadShape {
 /// Checks q [T, H, D] against the number of key heads. Throws InternalError.
 [[nodiscard]] HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads);
 
-/// The packed batch's blocks of at most `most_rows` rows, and how many keys each row sees.
-void plan_packed_blocks(const PackedLayout& layout, std::int64_t most_rows,
-                        std::vector<QueryTile>& blocks, std::vector<std::int32_t>& visible);
+/// Planned tokens or positions. Throws InternalError for those elsewhere.
+[[nodiscard]] inline const std::int32_t* indices(const ConstTensorView& view) {
+  expect(view.device() == DeviceQueue::kDevice, "index data are not on the device");
+  return view.data<std::int32_t>();
+}
+
+/// Pointer to float64 sums of the device.
+[[nodiscard]] inline double* sums_of(const TensorView& view) {
+  expect(view.device() == DeviceQueue::kDevice, "sums are not on the device");
+  return view.data<double>();
+}
 
 /// Pointer to a dense float32 tensor of the device. Throws InternalError for one elsewhere or of
 /// another type.
@@ -78,18 +75,21 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] KernelSet& host() override { return *host_; }
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
 
-  void embedding(std::span<const TokenId> tokens, ConstTensorView table,
-                 TensorView output) override;
-  void embedding_backward(std::span<const TokenId> tokens, ConstTensorView output_gradient,
+  [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
+                                                      MemoryAccount& account) override;
+  [[nodiscard]] PlannedRows plan_rows(std::span<const TokenId> tokens,
+                                      std::span<const std::int32_t> positions) override;
+
+  void embedding(const PlannedRows& rows, ConstTensorView table, TensorView output) override;
+  void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                           TensorView table_gradient) override;
   void rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
                 TensorView inverse_rms) override;
   void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
                          ConstTensorView inverse_rms, TensorView x_gradient,
                          TensorView weight_gradient) override;
-  void rotary(TensorView x, std::span<const std::int32_t> positions, double theta) override;
-  void rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
-                       double theta) override;
+  void rotary(TensorView x, const PlannedRows& rows, double theta) override;
+  void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) override;
   void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
                        TensorView gate_gradient, TensorView up_gradient) override;
@@ -103,19 +103,17 @@ class CudaKernelSet final : public KernelSet {
                              TensorView x_gradient, bool accumulate) override;
   void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                               TensorView weight_gradient, TensorView bias_gradient) override;
-  void packed_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                        const PackedLayout& layout, TensorView output,
-                        TensorView log_sum_exp) override;
-  void packed_attention_backward(ConstTensorView output_gradient, ConstTensorView q,
-                                 ConstTensorView k, ConstTensorView v, ConstTensorView output,
-                                 ConstTensorView log_sum_exp, const PackedLayout& layout,
+  void packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
+                        ConstTensorView v, TensorView output, TensorView log_sum_exp) override;
+  void packed_attention_backward(const PackedPlan& plan, ConstTensorView output_gradient,
+                                 ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                 ConstTensorView output, ConstTensorView log_sum_exp,
                                  TensorView q_gradient, TensorView k_gradient,
                                  TensorView v_gradient) override;
-  VocabularyLossSums vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                     std::span<const LossItem> items, float consistency_scale,
-                                     float ar_scale, TensorView hidden_gradient,
-                                     TensorView head_gradient, const LossTeacher& teacher) override;
-  double sum_of_squares(ConstTensorView x) override;
+  void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
+                       const LossTerms& terms, TensorView hidden_gradient,
+                       TensorView head_gradient) override;
+  void sum_of_squares(ConstTensorView x, TensorView sum) override;
   std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              TensorView parameter, TensorView first_moment, TensorView second_moment) override;
@@ -141,13 +139,12 @@ class CudaKernelSet final : public KernelSet {
   struct LossCall;
 
   const DeviceRotary& rotary_table(double theta, std::int64_t half, std::int64_t positions);
-  void rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
-                   bool backward);
+  void rotate_rows(TensorView x, const PlannedRows& rows, double theta, bool backward);
   void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
                const float* a, const float* b, bool accumulate, float* c);
-  void attend(const HeadShape& shape, const float* q, const float* k, const float* v, float* output,
-              float* log_sum_exp);
-  void loss_chunk(LossCall& call, std::span<const LossItem> items);
+  void attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries, const float* q,
+              const float* k, const float* v, float* output, float* log_sum_exp);
+  void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 
   MemoryAccount account_{"CUDA kernels"};
   std::unique_ptr<KernelSet> host_ = make_cpu_kernel_set();
@@ -157,11 +154,10 @@ class CudaKernelSet final : public KernelSet {
   StagedArray staged_positions_{queue_, account_};
   StagedArray staged_rows_{queue_, account_};
   StagedArray staged_blocks_{queue_, account_};
-  StagedArray staged_ranges_{queue_, account_};
+  StagedArray staged_visible_{queue_, account_};
   std::vector<DeviceRotary> rotary_tables_;
   std::vector<QueryTile> blocks_;
   std::vector<std::int32_t> visible_;
-  LossPlacement placement_;
   DeviceScratch partials_{account_};
   DeviceScratch loss_hidden_{account_};
   DeviceScratch loss_logits_{account_};

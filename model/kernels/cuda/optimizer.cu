@@ -1,5 +1,3 @@
-#include <numeric>
-
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 
 namespace jforge {
@@ -36,6 +34,30 @@ struct SquaresOfBlock {
   }
 };
 
+/// total += Σ of the blocks' sums, by one block of lanes.
+struct AddBlockSums {
+  const double* sums;
+  std::int64_t count;
+  double* total;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
+    const double added = group.template sum<double>([&](std::int64_t lane) {
+      double sum = 0;
+      for (std::int64_t i = lane; i < count; i += group.lanes()) {
+        sum += sums[i];
+      }
+      return sum;
+    });
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        *total += added;
+      }
+    });
+  }
+};
+
 /// The CPU's arithmetic, operation for operation.
 struct AdamWElement {
   AdamWStep step;
@@ -56,17 +78,16 @@ struct AdamWElement {
 
 }  // namespace
 
-double CudaKernelSet::sum_of_squares(ConstTensorView x) {
+void CudaKernelSet::sum_of_squares(ConstTensorView x, TensorView sum) {
+  expect_sums(sum, 1, "sum_of_squares sum");
   const std::int64_t count = x.elements();
   const std::int64_t blocks = divide_up(count, kSumBlock);
   if (blocks == 0) {
-    return 0;
+    return;
   }
   auto* const sums = partials_.at_least<double>(blocks);
   queue_.launch(blocks, kSumLanes, SquaresOfBlock{floats(x), count, sums}, "sum_of_squares");
-  std::vector<double> partial(static_cast<std::size_t>(blocks));
-  queue_.download(partial.data(), sums, partial.size() * sizeof(double));
-  return std::accumulate(partial.begin(), partial.end(), 0.0);
+  queue_.launch(1, kSumLanes, AddBlockSums{sums, blocks, sums_of(sum)}, "sum_of_squares total");
 }
 
 std::uint64_t CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "model/kernels/cuda/column_sums.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
@@ -201,41 +200,23 @@ struct KeepRows {
 
 }  // namespace
 
-void CudaKernelSet::embedding(std::span<const TokenId> tokens, ConstTensorView table,
-                              TensorView output) {
-  const std::int64_t rows = length(tokens.size());
+void CudaKernelSet::embedding(const PlannedRows& rows, ConstTensorView table, TensorView output) {
   const std::int64_t columns = table.dim(1);
-  expect_shape(output, Shape{rows, columns}, "embedding output");
-  expect_tokens(tokens, table.dim(0));
-  launch_elements(
-      queue_, rows * columns,
-      CopyTableRow{staged_tokens_.upload(tokens), floats(table), floats(output), columns},
-      "embedding");
+  expect_shape(output, Shape{rows.tokens.elements(), columns}, "embedding output");
+  expect_tokens(rows, table.dim(0));
+  launch_elements(queue_, output.elements(),
+                  CopyTableRow{indices(rows.tokens), floats(table), floats(output), columns},
+                  "embedding");
 }
 
-void CudaKernelSet::embedding_backward(std::span<const TokenId> tokens,
-                                       ConstTensorView output_gradient, TensorView table_gradient) {
-  const std::int64_t rows = length(tokens.size());
+void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
+                                       TensorView table_gradient) {
   const std::int64_t columns = table_gradient.dim(1);
-  expect_shape(output_gradient, Shape{rows, columns}, "embedding output_gradient");
-  expect_tokens(tokens, table_gradient.dim(0));
-  std::vector<std::int64_t> order(tokens.size());
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  const auto token_of = [&](std::int64_t row) { return tokens[static_cast<std::size_t>(row)]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return token_of(a) < token_of(b); });
-  std::vector<std::int64_t> begins;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i == 0 || token_of(order[i]) != token_of(order[i - 1])) {
-      begins.push_back(length(i));
-    }
-  }
-  const std::int64_t distinct = length(begins.size());
-  begins.push_back(rows);
+  expect_shape(output_gradient, Shape{plan.num_rows(), columns}, "embedding output_gradient");
+  expect_tokens(plan.rows(), table_gradient.dim(0));
+  const auto& [order, begins, distinct] = on_device(plan).token_rows();
   queue_.launch(distinct, kRowLanes,
-                AddTokenRows{staged_rows_.upload(std::span<const std::int64_t>(order)),
-                             staged_ranges_.upload(std::span<const std::int64_t>(begins)),
-                             staged_tokens_.upload(tokens), floats(output_gradient),
+                AddTokenRows{order, begins, indices(plan.rows().tokens), floats(output_gradient),
                              floats(table_gradient), columns},
                 "embedding_backward");
 }
@@ -299,27 +280,25 @@ const CudaKernelSet::DeviceRotary& CudaKernelSet::rotary_table(double theta, std
   return *found;
 }
 
-void CudaKernelSet::rotate_rows(TensorView x, std::span<const std::int32_t> positions, double theta,
+void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows, double theta,
                                 bool backward) {
-  expect(x.shape().rank() == 3 && x.dim(2) % 2 == 0, "rotary: x must be [T, heads, D] with even D");
-  expect(x.dim(0) == length(positions.size()), "rotary: one position per row is needed");
+  check_rotary(x, rows);
   const std::int64_t half = x.dim(2) / 2;
-  const DeviceRotary& rotary = rotary_table(theta, half, positions_needed(positions));
+  const DeviceRotary& rotary = rotary_table(theta, half, rows.position_limit);
   launch_elements(queue_, x.elements() / 2,
-                  RotatePair{floats(x), staged_positions_.upload(positions),
+                  RotatePair{floats(x), indices(rows.positions),
                              reinterpret_cast<const float*>(rotary.cosines.data()),
                              reinterpret_cast<const float*>(rotary.sines.data()), x.dim(1), half,
                              backward ? -1.0F : 1.0F},
                   "rotary");
 }
 
-void CudaKernelSet::rotary(TensorView x, std::span<const std::int32_t> positions, double theta) {
-  rotate_rows(x, positions, theta, false);
+void CudaKernelSet::rotary(TensorView x, const PlannedRows& rows, double theta) {
+  rotate_rows(x, rows, theta, false);
 }
 
-void CudaKernelSet::rotary_backward(TensorView x_gradient, std::span<const std::int32_t> positions,
-                                    double theta) {
-  rotate_rows(x_gradient, positions, theta, true);
+void CudaKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) {
+  rotate_rows(x_gradient, rows, theta, true);
 }
 
 void CudaKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {

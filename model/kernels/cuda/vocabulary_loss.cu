@@ -11,16 +11,6 @@ namespace {
 
 constexpr std::int64_t kLossLanes = 256;
 
-/// One item of a chunk as its kernel reads it.
-struct ItemRows {
-  std::int64_t student;  ///< Row of the logits, −1: none.
-  std::int64_t teacher;  ///< Row of the logits; read where there is a student.
-  std::int64_t clean;    ///< Row of the logits; read where there is a target.
-  std::int64_t target;   ///< −1: none.
-  float student_weight;  ///< Scaled, for the gradient.
-  float target_weight;   ///< Scaled, for the gradient.
-};
-
 /// Unweighted terms of an item.
 struct ItemTerms {
   double divergence;
@@ -52,8 +42,10 @@ struct ScatterAddRows {
 };
 
 /// Terms of one item; its logits become the gradients of the logits.
-struct LossTerms {
-  const ItemRows* items;
+struct ItemLoss {
+  const LossItemRows* items;
+  float consistency_scale;
+  float ar_scale;
   float* logits;
   ItemTerms* terms;
   std::int64_t vocabulary;
@@ -82,7 +74,7 @@ struct LossTerms {
 
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
-    const ItemRows item = items[index];
+    const LossItemRows item = items[index];
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
         terms[index] = {0.0, 0.0};
@@ -104,10 +96,11 @@ struct LossTerms {
               static_cast<double>(clean_sum) - static_cast<double>(clean[item.target]);
         }
       });
+      const float weight = ar_scale * item.ar_weight;
       group.each([&](std::int64_t lane) {
         for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-          const float probability = item.target_weight * expf(clean[i] - clean_sum);
-          clean[i] = i == item.target ? probability - item.target_weight : probability;
+          const float probability = weight * expf(clean[i] - clean_sum);
+          clean[i] = i == item.target ? probability - weight : probability;
         }
       });
     }
@@ -115,17 +108,18 @@ struct LossTerms {
 
   /// Σ p_t (log p_t − log p_s); the student's logits become weight · (p_s − p_t).
   template <class Group>
-  JFORGE_DEVICE void student_terms(Group& group, const ItemRows& item, const float* teacher,
+  JFORGE_DEVICE void student_terms(Group& group, const LossItemRows& item, const float* teacher,
                                    float teacher_sum, std::int64_t index) const {
     float* const student = logits + item.student * vocabulary;
     const float student_sum = log_sum(group, student);
+    const float weight = consistency_scale * item.consistency_weight;
     const double divergence = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
         const float log_t = teacher[i] - teacher_sum;
         const float log_s = student[i] - student_sum;
         const float p_t = expf(log_t);
-        student[i] = item.student_weight * (expf(log_s) - p_t);
+        student[i] = weight * (expf(log_s) - p_t);
         sum += static_cast<double>(p_t * (log_t - log_s));
       }
       return sum;
@@ -138,11 +132,43 @@ struct LossTerms {
   }
 };
 
+/// Adds the weighted terms of a chunk to the two sums, by one block of lanes.
+struct AddTerms {
+  const LossItemRows* items;
+  const ItemTerms* terms;
+  std::int64_t count;
+  double* sums;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
+    const double consistency = group.template sum<double>([&](std::int64_t lane) {
+      double sum = 0;
+      for (std::int64_t i = lane; i < count; i += group.lanes()) {
+        sum += static_cast<double>(items[i].consistency_weight) * terms[i].divergence;
+      }
+      return sum;
+    });
+    const double autoregressive = group.template sum<double>([&](std::int64_t lane) {
+      double sum = 0;
+      for (std::int64_t i = lane; i < count; i += group.lanes()) {
+        sum += static_cast<double>(items[i].ar_weight) * terms[i].cross_entropy;
+      }
+      return sum;
+    });
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        sums[0] += consistency;
+        sums[1] += autoregressive;
+      }
+    });
+  }
+};
+
 }  // namespace
 
 struct CudaKernelSet::LossCall {
-  float consistency_scale;
-  float ar_scale;
+  const LossTerms& terms;
   std::int64_t hidden_size;
   std::int64_t vocabulary;
   const float* hidden;
@@ -151,90 +177,61 @@ struct CudaKernelSet::LossCall {
   const float* teacher_head;
   float* hidden_gradient;
   float* head_gradient;
-  VocabularyLossSums sums;
-
-  [[nodiscard]] LossUse use() const {
-    return {.students = consistency_scale != 0.0F, .separate_teacher = teacher_hidden != nullptr};
-  }
 };
 
-void CudaKernelSet::loss_chunk(LossCall& call, std::span<const LossItem> items) {
-  placement_.place(items, call.use());
-  const auto rows = static_cast<std::int64_t>(placement_.sources.size());
-  if (rows == 0) {
+void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk) {
+  if (chunk.rows == 0) {
     return;
   }
+  const auto& [items, num_items, sources, rows, own, with_gradient] = chunk;
   const std::int64_t c = call.hidden_size;
   const std::int64_t v = call.vocabulary;
-  std::vector<ItemRows> placed;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    placed.push_back({placement_.student[i], placement_.teacher[i], placement_.clean[i],
-                      items[i].target, call.consistency_scale * items[i].consistency_weight,
-                      call.ar_scale * items[i].ar_weight});
-  }
-  const std::int64_t* const sources =
-      staged_rows_.upload(std::span<const std::int64_t>(placement_.sources));
   auto* const gathered = loss_hidden_.at_least<float>(rows * c);
   auto* const logits = loss_logits_.at_least<float>(rows * v);
-  auto* const terms = partials_.at_least<ItemTerms>(static_cast<std::int64_t>(placed.size()));
+  auto* const terms = partials_.at_least<ItemTerms>(num_items);
   const auto project = [&](const float* states, const float* head, std::int64_t begin,
                            std::int64_t end) {
     float* const part = gathered + begin * c;
-    launch_elements(queue_, (end - begin) * c, GatherRows{states, sources + begin, part, c},
+    launch_elements(queue_, (end - begin) * c, GatherRows{states, chunk.sources + begin, part, c},
                     "loss rows");
     product(false, true, end - begin, v, c, part, head, false, logits + begin * v);
   };
-  project(call.hidden, call.head, 0, placement_.own);
-  if (rows > placement_.own) {
-    project(call.teacher_hidden, call.teacher_head, placement_.own, rows);
+  project(call.hidden, call.head, 0, own);
+  if (rows > own) {
+    project(call.teacher_hidden, call.teacher_head, own, rows);
   }
   queue_.launch(
-      static_cast<std::int64_t>(placed.size()), kLossLanes,
-      LossTerms{staged_ranges_.upload(std::span<const ItemRows>(placed)), logits, terms, v},
+      num_items, kLossLanes,
+      ItemLoss{items, call.terms.consistency_scale, call.terms.ar_scale, logits, terms, v},
       "loss terms");
-  const std::int64_t with_gradient = placement_.with_gradient;
+  queue_.launch(1, kLossLanes, AddTerms{items, terms, num_items, sums_of(call.terms.sums)},
+                "loss sums");
   auto* const gradient = loss_gradient_.at_least<float>(with_gradient * c);
   product(false, false, with_gradient, c, v, logits, call.head, false, gradient);
   launch_elements(queue_, with_gradient == 0 ? 0 : c,
                   ScatterAddRows{gradient, sources, with_gradient, call.hidden_gradient, c},
                   "loss hidden gradient");
   product(true, false, v, c, with_gradient, logits, gathered, true, call.head_gradient);
-
-  std::vector<ItemTerms> found(placed.size());
-  queue_.download(found.data(), terms, found.size() * sizeof(ItemTerms));
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    call.sums.consistency += static_cast<double>(items[i].consistency_weight) * found[i].divergence;
-    call.sums.autoregressive += static_cast<double>(items[i].ar_weight) * found[i].cross_entropy;
-  }
 }
 
-VocabularyLossSums CudaKernelSet::vocabulary_loss(ConstTensorView hidden, ConstTensorView head,
-                                                  std::span<const LossItem> items,
-                                                  float consistency_scale, float ar_scale,
-                                                  TensorView hidden_gradient,
-                                                  TensorView head_gradient,
-                                                  const LossTeacher& teacher) {
-  check_vocabulary_loss(hidden, head, items, hidden_gradient, head_gradient, teacher);
-  LossCall call{consistency_scale,
-                ar_scale,
-                hidden.dim(1),
-                head.dim(0),
-                floats(hidden),
-                floats(head),
-                floats(teacher.hidden),
-                floats(teacher.head),
-                floats(hidden_gradient),
-                floats(head_gradient),
-                {}};
-  zero_tensor(hidden_gradient);
-  const std::int64_t most_rows = loss_chunk_rows(call.vocabulary, DType::float32);
-  std::size_t begin = 0;
-  while (begin < items.size()) {
-    const std::size_t end = loss_chunk_end(items, begin, call.use(), most_rows);
-    loss_chunk(call, items.subspan(begin, end - begin));
-    begin = end;
+void CudaKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden,
+                                    ConstTensorView head, const LossTerms& terms,
+                                    TensorView hidden_gradient, TensorView head_gradient) {
+  check_vocabulary_loss(plan, hidden, head, terms, hidden_gradient, head_gradient);
+  const LossCall call{terms,
+                      hidden.dim(1),
+                      head.dim(0),
+                      floats(hidden),
+                      floats(head),
+                      floats(terms.teacher.hidden),
+                      floats(terms.teacher.head),
+                      floats(hidden_gradient),
+                      floats(head_gradient)};
+  queue_.zero(hidden_gradient);
+  for (const CudaPackedPlan::LossChunk& chunk :
+       on_device(plan).loss(call.vocabulary, loss_use(terms))) {
+    loss_chunk(call, chunk);
   }
-  return call.sums;
 }
 
 }  // namespace jforge

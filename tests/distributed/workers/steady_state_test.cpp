@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/decoding/batch_decoder.h"
+#include "model/kernels/result_sums.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/tensor_collectives.h"
@@ -121,6 +122,7 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
                          account_, view());
     ShardedAdamW optimizer(table_, *kernels_, comm_, account_, store, {.zero_stage = stage});
     PackedBatch batch;
+    ResultSums losses(*kernels_, account_);
     expect_no_allocation("packing", [&] {
       batch.clear();
       append_samples(batch, samples, packing, 0.25F);
@@ -128,7 +130,9 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
     expect_no_allocation("forward, backward and update", [&] {
       store.begin_step({.watch_replicas = optimizer.watches_replicas()});
       (void)transformer.forward(batch, store);
-      (void)transformer.loss_and_backward(batch, store, 1, 1, store);
+      losses.reset(2);
+      transformer.loss_and_backward(store, {1, 1, losses.part(0, 2)}, store);
+      (void)losses.read();
       (void)optimizer.step(1e-4);
     });
   }

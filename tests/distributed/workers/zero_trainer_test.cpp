@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/distributed/workers/zero_fixture.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tested_kernel_set.h"
@@ -110,8 +111,8 @@ Reference train_alone(const TrainConfig& config, std::int64_t steps, SyntheticSo
       FlatGradients sink(model.table, TensorView(gradients.data(), {model.table.flat_size()}),
                          kernels, account);
       transformer.forward(batch, parameters);
-      const auto sums = transformer.loss_and_backward(batch, parameters, config.consistency_weight,
-                                                      config.ar_weight, sink);
+      const auto sums = loss_and_backward(kernels, transformer, parameters,
+                                          config.consistency_weight, config.ar_weight, sink);
       loss += static_cast<double>(config.consistency_weight) * sums.consistency +
               static_cast<double>(config.ar_weight) * sums.autoregressive;
     }

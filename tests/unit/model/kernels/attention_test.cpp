@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
 namespace jforge::test {
@@ -105,17 +106,17 @@ struct Problem {
   [[nodiscard]] Shape query_shape() const { return {layout.num_rows, heads.query, heads.dim}; }
   [[nodiscard]] Shape key_shape() const { return {layout.num_rows, heads.key, heads.dim}; }
   void forward(KernelSet& kernels) {
-    kernels.packed_attention(view(q, query_shape()), view(k, key_shape()), view(v, key_shape()),
-                             layout, view(output, query_shape()),
-                             view(log_sum_exp, Shape{layout.num_rows, heads.query}));
+    packed_attention(kernels, view(q, query_shape()), view(k, key_shape()), view(v, key_shape()),
+                     layout, view(output, query_shape()),
+                     view(log_sum_exp, Shape{layout.num_rows, heads.query}));
   }
   struct Gradients {
     Floats q, k, v;
   };
   Gradients backward(KernelSet& kernels, const Floats& output_gradient) {
     Gradients g{Floats(q.size(), 7.0F), Floats(k.size(), 7.0F), Floats(v.size(), 7.0F)};
-    kernels.packed_attention_backward(
-        view(output_gradient, query_shape()), view(q, query_shape()), view(k, key_shape()),
+    packed_attention_backward(
+        kernels, view(output_gradient, query_shape()), view(q, query_shape()), view(k, key_shape()),
         view(v, key_shape()), view(output, query_shape()),
         view(log_sum_exp, Shape{layout.num_rows, heads.query}), layout, view(g.q, query_shape()),
         view(g.k, key_shape()), view(g.v, key_shape()));

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
 namespace jforge::test {
@@ -319,15 +320,15 @@ TEST_P(Bfloat16, Rotary) {
     }
     const BFloat16s x = random_rounded(shape.elements(), 7);
     Floats y = widened(x);
-    kernels_->rotary(view(y, shape), positions, 1e4);
+    rotary(*kernels_, view(y, shape), positions, 1e4);
     Floats back = widened(rounded(y));
-    kernels_->rotary_backward(view(back, shape), positions, 1e4);
+    rotary_backward(*kernels_, view(back, shape), positions, 1e4);
     for (const int threads : {1, 3}) {
       const ThreadCount scope(threads);
       BFloat16s short_x = x;
-      kernels_->rotary(view(short_x, shape), positions, 1e4);
+      rotary(*kernels_, view(short_x, shape), positions, 1e4);
       EXPECT_TRUE(same(short_x, rounded(y)));
-      kernels_->rotary_backward(view(short_x, shape), positions, 1e4);
+      rotary_backward(*kernels_, view(short_x, shape), positions, 1e4);
       EXPECT_TRUE(same(short_x, rounded(back)));
     }
   }
@@ -340,19 +341,19 @@ TEST_P(Bfloat16, EmbeddingAndItsGradient) {
   const BFloat16s table = random_rounded(table_shape.elements(), 8);
   const BFloat16s dy = random_rounded(output_shape.elements(), 9);
   BFloat16s output(dy.size());
-  kernels_->embedding(tokens, view(table, table_shape), view(output, output_shape));
+  embedding(*kernels_, tokens, view(table, table_shape), view(output, output_shape));
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     EXPECT_TRUE(std::equal(table.begin() + tokens[t] * 37, table.begin() + tokens[t] * 37 + 37,
                            output.begin() + static_cast<std::ptrdiff_t>(t) * 37));
   }
   Floats long_output(dy.size());
-  kernels_->embedding(tokens, view(table, table_shape), view(long_output, output_shape));
+  embedding(*kernels_, tokens, view(table, table_shape), view(long_output, output_shape));
   EXPECT_TRUE(same_bits(long_output, widened(output)));
   Floats gradient(table.size(), 1.0F);
   Floats expected(table.size(), 1.0F);
   const Floats long_dy = widened(dy);
-  kernels_->embedding_backward(tokens, view(dy, output_shape), view(gradient, table_shape));
-  kernels_->embedding_backward(tokens, view(long_dy, output_shape), view(expected, table_shape));
+  embedding_backward(*kernels_, tokens, view(dy, output_shape), view(gradient, table_shape));
+  embedding_backward(*kernels_, tokens, view(long_dy, output_shape), view(expected, table_shape));
   EXPECT_TRUE(same_bits(gradient, expected));
 }
 
@@ -376,32 +377,32 @@ TEST_P(Bfloat16, Attention) {
     const Floats long_gradient = widened(output_gradient);
     Floats output(q.size());
     Floats log_sums(at(sums.elements()));
-    kernels_->packed_attention(view(long_q, query), view(long_k, key), view(long_v, key), layout,
-                               view(output, query), view(log_sums, sums));
+    packed_attention(*kernels_, view(long_q, query), view(long_k, key), view(long_v, key), layout,
+                     view(output, query), view(log_sums, sums));
     const BFloat16s kept = rounded(output);
     const Floats long_kept = widened(kept);
     Floats dq(q.size());
     Floats dk(k.size());
     Floats dv(k.size());
-    kernels_->packed_attention_backward(view(long_gradient, query), view(long_q, query),
-                                        view(long_k, key), view(long_v, key),
-                                        view(long_kept, query), view(log_sums, sums), layout,
-                                        view(dq, query), view(dk, key), view(dv, key));
+    packed_attention_backward(*kernels_, view(long_gradient, query), view(long_q, query),
+                              view(long_k, key), view(long_v, key), view(long_kept, query),
+                              view(log_sums, sums), layout, view(dq, query), view(dk, key),
+                              view(dv, key));
     for (const int threads : {1, 3}) {
       const ThreadCount scope(threads);
       BFloat16s short_output(q.size());
       Floats short_sums(log_sums.size());
-      kernels_->packed_attention(view(q, query), view(k, key), view(v, key), layout,
-                                 view(short_output, query), view(short_sums, sums));
+      packed_attention(*kernels_, view(q, query), view(k, key), view(v, key), layout,
+                       view(short_output, query), view(short_sums, sums));
       EXPECT_TRUE(same(short_output, kept));
       EXPECT_TRUE(same_bits(short_sums, log_sums));
       BFloat16s short_dq(q.size());
       BFloat16s short_dk(k.size());
       BFloat16s short_dv(k.size());
-      kernels_->packed_attention_backward(view(output_gradient, query), view(q, query),
-                                          view(k, key), view(v, key), view(kept, query),
-                                          view(log_sums, sums), layout, view(short_dq, query),
-                                          view(short_dk, key), view(short_dv, key));
+      packed_attention_backward(*kernels_, view(output_gradient, query), view(q, query),
+                                view(k, key), view(v, key), view(kept, query), view(log_sums, sums),
+                                layout, view(short_dq, query), view(short_dk, key),
+                                view(short_dv, key));
       EXPECT_TRUE(same(short_dq, rounded(dq)));
       EXPECT_TRUE(same(short_dk, rounded(dk)));
       EXPECT_TRUE(same(short_dv, rounded(dv)));
@@ -430,8 +431,8 @@ TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
   const Floats long_head = widened(head);
   Floats expected_hidden(hidden.size());
   Floats expected_head(head.size(), 0.25F);
-  const VocabularyLossSums expected = kernels_->vocabulary_loss(
-      view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
+  const VocabularyLossSums expected = vocabulary_loss(
+      *kernels_, view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
       view(expected_hidden, hidden_shape), view(expected_head, head_shape));
   BFloat16s first_hidden;
   Floats first_head;
@@ -439,9 +440,9 @@ TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
     const ThreadCount scope(threads);
     BFloat16s hidden_gradient(hidden.size(), {0x7FC0});
     Floats head_gradient(head.size(), 0.25F);
-    const VocabularyLossSums sums = kernels_->vocabulary_loss(
-        view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
-        view(hidden_gradient, hidden_shape), view(head_gradient, head_shape));
+    const VocabularyLossSums sums =
+        vocabulary_loss(*kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F,
+                        0.7F, view(hidden_gradient, hidden_shape), view(head_gradient, head_shape));
     // Logits are float32 sums of the same numbers in another order.
     EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
     EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
@@ -481,14 +482,14 @@ TEST_P(Bfloat16, ASeparateTeachersLossFollowsFloat32OnTheSameNumbers) {
   const Floats long_teacher_head = widened(teacher_head);
   Floats expected_hidden(hidden.size());
   Floats expected_head(head.size());
-  const VocabularyLossSums expected = kernels_->vocabulary_loss(
-      view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
+  const VocabularyLossSums expected = vocabulary_loss(
+      *kernels_, view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
       view(expected_hidden, hidden_shape), view(expected_head, head_shape),
       {.hidden = view(long_teacher, teacher_shape), .head = view(long_teacher_head, head_shape)});
   BFloat16s hidden_gradient(hidden.size(), {0x7FC0});
   Floats head_gradient(head.size());
-  const VocabularyLossSums sums = kernels_->vocabulary_loss(
-      view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
+  const VocabularyLossSums sums = vocabulary_loss(
+      *kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
       view(hidden_gradient, hidden_shape), view(head_gradient, head_shape),
       {.hidden = view(teacher, teacher_shape), .head = view(teacher_head, head_shape)});
   EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
@@ -517,14 +518,15 @@ TEST_P(Bfloat16, TypesThatDoNotFitAreRefused) {
   EXPECT_THROW(kernels_->add(ConstTensorView(integers.data(), shape), view(a, shape)),
                InternalError);
   const std::vector<TokenId> tokens = {0, 1, 2, 3};
-  EXPECT_THROW(kernels_->embedding(tokens, view(c, shape), view(a, shape)), InternalError);
+  EXPECT_THROW(embedding(*kernels_, tokens, view(c, shape), view(a, shape)), InternalError);
   EXPECT_THROW(kernels_->convert(view(a, shape), view(c, Shape{16})), InternalError);
-  EXPECT_THROW(kernels_->embedding_backward(tokens, view(a, shape), view(b, shape)), InternalError);
-  EXPECT_THROW(kernels_->vocabulary_loss(view(a, shape), view(c, shape), {}, 1, 1, view(b, shape),
-                                         view(c, shape)),
+  EXPECT_THROW(embedding_backward(*kernels_, tokens, view(a, shape), view(b, shape)),
                InternalError);
-  EXPECT_THROW(kernels_->vocabulary_loss(view(a, shape), view(b, shape), {}, 1, 1, view(b, shape),
-                                         view(a, shape)),
+  EXPECT_THROW(vocabulary_loss(*kernels_, view(a, shape), view(c, shape), {}, 1, 1, view(b, shape),
+                               view(c, shape)),
+               InternalError);
+  EXPECT_THROW(vocabulary_loss(*kernels_, view(a, shape), view(b, shape), {}, 1, 1, view(b, shape),
+                               view(a, shape)),
                InternalError);
 }
 

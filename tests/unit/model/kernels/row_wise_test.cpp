@@ -1,3 +1,4 @@
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
 namespace jforge::test {
@@ -107,7 +108,7 @@ TEST_P(RowWise, RotaryFollowsHuggingFaceAndBackwardInvertsIt) {
     const Shape shape{4, heads, dim};
     const Floats x = random_floats(shape.elements(), 7);
     Floats y = x;
-    kernels_->rotary(view(y, shape), positions, 10000.0);
+    rotary(*kernels_, view(y, shape), positions, 10000.0);
     Doubles expected(x.size());
     for (std::int64_t t = 0; t < 4; ++t) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -125,7 +126,7 @@ TEST_P(RowWise, RotaryFollowsHuggingFaceAndBackwardInvertsIt) {
     }
     EXPECT_LT(relative_error(y, expected), kTolerance);
     EXPECT_TRUE(same_bits(y.data(), x.data(), heads * dim)) << "position 0 must not change";
-    kernels_->rotary_backward(view(y, shape), positions, 10000.0);
+    rotary_backward(*kernels_, view(y, shape), positions, 10000.0);
     EXPECT_LT(relative_error(y, to_double(x)), kTolerance);
   }
 }
@@ -135,11 +136,11 @@ TEST_P(RowWise, RotaryKeepsTablesOfDifferentThetaApart) {
   const Shape shape{1, 1, 8};
   const Floats x = random_floats(8, 7);
   Floats first = x;
-  kernels_->rotary(view(first, shape), positions, 10000.0);
+  rotary(*kernels_, view(first, shape), positions, 10000.0);
   Floats second = x;
-  kernels_->rotary(view(second, shape), positions, 1e6);
+  rotary(*kernels_, view(second, shape), positions, 1e6);
   Floats again = x;
-  kernels_->rotary(view(again, shape), positions, 10000.0);
+  rotary(*kernels_, view(again, shape), positions, 10000.0);
   EXPECT_FALSE(same_bits(first, second));
   EXPECT_TRUE(same_bits(first, again));
 }
@@ -148,11 +149,11 @@ TEST_P(RowWise, EmbeddingAndItsGradient) {
   const std::vector<TokenId> tokens = {4, 0, 4, 2};
   const Floats table = random_floats(5 * kColumns, 8);
   Floats output(at(4 * kColumns));
-  kernels_->embedding(tokens, view(table, Shape{5, kColumns}), view(output, Shape{4, kColumns}));
+  embedding(*kernels_, tokens, view(table, Shape{5, kColumns}), view(output, Shape{4, kColumns}));
   const Floats dy = random_floats(4 * kColumns, 9);
   Floats gradient(table.size(), 1.0F);
-  kernels_->embedding_backward(tokens, view(dy, Shape{4, kColumns}),
-                               view(gradient, Shape{5, kColumns}));
+  embedding_backward(*kernels_, tokens, view(dy, Shape{4, kColumns}),
+                     view(gradient, Shape{5, kColumns}));
   Doubles expected(table.size(), 1.0);
   for (std::int64_t t = 0; t < 4; ++t) {
     EXPECT_TRUE(
@@ -164,9 +165,9 @@ TEST_P(RowWise, EmbeddingAndItsGradient) {
   EXPECT_LT(relative_error(gradient, expected), 1e-6);
   for (const TokenId wrong : {-1, 5}) {
     const std::vector<TokenId> bad = {0, 1, 2, wrong};
-    EXPECT_THROW(
-        kernels_->embedding(bad, view(table, Shape{5, kColumns}), view(output, Shape{4, kColumns})),
-        InternalError);
+    EXPECT_THROW(embedding(*kernels_, bad, view(table, Shape{5, kColumns}),
+                           view(output, Shape{4, kColumns})),
+                 InternalError);
   }
 }
 
@@ -214,8 +215,8 @@ TEST_P(RowWise, BothInstructionSetsGiveEqualBits) {
   const Shape heads{3, 1, 36};
   Floats a(x.begin(), x.begin() + 108);
   Floats b = a;
-  kernels_->rotary(view(a, heads), positions, 1e6);
-  other->rotary(view(b, heads), positions, 1e6);
+  rotary(*kernels_, view(a, heads), positions, 1e6);
+  rotary(*other, view(b, heads), positions, 1e6);
   EXPECT_TRUE(same_bits(a, b));
 }
 
@@ -285,7 +286,7 @@ TEST_P(RowWise, SumOfSquaresIsExactAndIndependentOfThreads) {
   double sums[2];
   for (const int threads : {1, 2}) {
     const ThreadCount scope(threads);
-    sums[threads - 1] = kernels_->sum_of_squares(view(x, Shape{100003}));
+    sums[threads - 1] = sum_of_squares(*kernels_, view(x, Shape{100003}));
   }
   EXPECT_EQ(sums[0], sums[1]);
   EXPECT_NEAR(sums[0] / expected, 1.0, 1e-13);
@@ -366,9 +367,10 @@ TEST_P(RowWise, WrongShapesAreRefused) {
                                 view(small, Shape{kColumns})),
                InternalError);
   const std::vector<std::int32_t> positions = {0, 1};
-  EXPECT_THROW(kernels_->rotary(view(x, Shape{kRows, 1, kColumns}), positions, 1e4), InternalError);
+  EXPECT_THROW(rotary(*kernels_, view(x, Shape{kRows, 1, kColumns}), positions, 1e4),
+               InternalError);
   Floats even(at(2 * 4));
-  EXPECT_THROW(kernels_->rotary(view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1}, 1e4),
+  EXPECT_THROW(rotary(*kernels_, view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1}, 1e4),
                InternalError);
 }
 

@@ -1,3 +1,4 @@
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
 namespace jforge::test {
@@ -62,10 +63,10 @@ struct Result {
 Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats& head,
            float before = 0.0F) {
   Result r{{}, Floats(hidden.size(), 99.0F), Floats(head.size(), before)};
-  r.sums = kernels.vocabulary_loss(
-      view(hidden, Shape{l.rows, l.hidden}), view(head, Shape{l.vocabulary, l.hidden}), l.items,
-      l.consistency_scale, l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
-      view(r.head_gradient, Shape{l.vocabulary, l.hidden}));
+  r.sums = vocabulary_loss(kernels, view(hidden, Shape{l.rows, l.hidden}),
+                           view(head, Shape{l.vocabulary, l.hidden}), l.items, l.consistency_scale,
+                           l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
+                           view(r.head_gradient, Shape{l.vocabulary, l.hidden}));
   return r;
 }
 
@@ -78,12 +79,12 @@ struct Teacher {
 Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats& head,
            const Teacher& teacher) {
   Result r{{}, Floats(hidden.size(), 99.0F), Floats(head.size())};
-  r.sums = kernels.vocabulary_loss(
-      view(hidden, Shape{l.rows, l.hidden}), view(head, Shape{l.vocabulary, l.hidden}), l.items,
-      l.consistency_scale, l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
-      view(r.head_gradient, Shape{l.vocabulary, l.hidden}),
-      {.hidden = view(teacher.hidden, Shape{teacher.rows, l.hidden}),
-       .head = view(teacher.head, Shape{l.vocabulary, l.hidden})});
+  r.sums = vocabulary_loss(kernels, view(hidden, Shape{l.rows, l.hidden}),
+                           view(head, Shape{l.vocabulary, l.hidden}), l.items, l.consistency_scale,
+                           l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
+                           view(r.head_gradient, Shape{l.vocabulary, l.hidden}),
+                           {.hidden = view(teacher.hidden, Shape{teacher.rows, l.hidden}),
+                            .head = view(teacher.head, Shape{l.vocabulary, l.hidden})});
   return r;
 }
 
@@ -298,14 +299,14 @@ TEST_P(VocabularyLoss, BadItemsAndShapesAreRefused) {
   Floats small(6);
   Floats gradient(head.size());
   Floats states_gradient(hidden.size());
-  EXPECT_THROW(kernels_->vocabulary_loss(
-                   view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), {}, 1, 1,
-                   view(states_gradient, Shape{9, 6}), view(gradient, Shape{21, 6}),
-                   {.hidden = view(hidden, Shape{9, 6}), .head = view(small, Shape{1, 6})}),
-               InternalError);
   EXPECT_THROW(
-      kernels_->vocabulary_loss(view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), kItems, 1, 1,
-                                view(small, Shape{1, 6}), view(gradient, Shape{21, 6})),
+      vocabulary_loss(*kernels_, view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), {}, 1, 1,
+                      view(states_gradient, Shape{9, 6}), view(gradient, Shape{21, 6}),
+                      {.hidden = view(hidden, Shape{9, 6}), .head = view(small, Shape{1, 6})}),
+      InternalError);
+  EXPECT_THROW(
+      vocabulary_loss(*kernels_, view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), kItems, 1, 1,
+                      view(small, Shape{1, 6}), view(gradient, Shape{21, 6})),
       InternalError);
 }
 

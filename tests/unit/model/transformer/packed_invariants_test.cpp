@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "model/transformer/training_transformer.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -59,8 +60,8 @@ class PackedInvariants : public ::testing::Test {
   void accumulate(const PackedBatch& batch, float consistency_weight, float ar_weight, Loss& loss) {
     transformer_.forward(batch, model_.parameters);
     FlatGradients sink = model_.sink(loss.gradients);
-    const VocabularyLossSums sums = transformer_.loss_and_backward(
-        batch, model_.parameters, consistency_weight, ar_weight, sink);
+    const VocabularyLossSums sums = test::loss_and_backward(
+        *model_.kernels, transformer_, model_.parameters, consistency_weight, ar_weight, sink);
     loss.sums.consistency += sums.consistency;
     loss.sums.autoregressive += sums.autoregressive;
   }
@@ -190,9 +191,9 @@ TEST_F(PackedInvariants, I14LogitGradientsAreTheDifferenceOfTheDistributions) {
   std::vector<float> gradient(logits.size(), 7.0F);
   std::vector<float> head_gradient(head.size(), 0.0F);
   const LossItem item{.clean_row = 0, .student_row = 1, .consistency_weight = 0.25F};
-  const VocabularyLossSums sums = model_.kernels->vocabulary_loss(
-      {logits.data(), {2, kWidth}}, {head.data(), {kWidth, kWidth}}, {&item, 1}, 3.0F, 1.0F,
-      {gradient.data(), {2, kWidth}}, {head_gradient.data(), {kWidth, kWidth}});
+  const VocabularyLossSums sums = test::vocabulary_loss(
+      *model_.kernels, {logits.data(), {2, kWidth}}, {head.data(), {kWidth, kWidth}}, {&item, 1},
+      3.0F, 1.0F, {gradient.data(), {2, kWidth}}, {head_gradient.data(), {kWidth, kWidth}});
 
   const auto softmax = [&](std::size_t row) {
     std::vector<double> values;

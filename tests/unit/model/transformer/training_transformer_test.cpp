@@ -8,6 +8,7 @@
 #include <map>
 
 #include "runtime/phase_clock.h"
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -94,8 +95,8 @@ std::vector<float> gradients_of(TinyModel& model, TrainingTransformer& transform
   std::vector<float> gradients(model.values.size(), 0.0F);
   transformer.forward(batch, model.parameters);
   FlatGradients sink = model.sink(gradients);
-  const VocabularyLossSums found =
-      transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
+  const VocabularyLossSums found = test::loss_and_backward(
+      *model.kernels, transformer, model.parameters, kConsistencyWeight, kArWeight, sink);
   if (sums != nullptr) {
     *sums = found;
   }
@@ -247,7 +248,8 @@ TEST(TrainingTransformer, GroupsAreReadyFromHeadToEmbeddingWithFinalGradients) {
                 0)
           << ready.name;
     });
-    transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
+    test::loss_and_backward(*model.kernels, transformer, model.parameters, kConsistencyWeight,
+                            kArWeight, sink);
     EXPECT_EQ(order, (std::vector<std::int32_t>{4, 3, 2, 1, 0}));
   }
 }
@@ -260,7 +262,8 @@ TEST(TrainingTransformer, GradientsAreAddedAndPaddingStaysZero) {
   std::vector<float> twice = once;
   transformer.forward(batch, model.parameters);
   FlatGradients sink = model.sink(twice);
-  transformer.loss_and_backward(batch, model.parameters, kConsistencyWeight, kArWeight, sink);
+  test::loss_and_backward(*model.kernels, transformer, model.parameters, kConsistencyWeight,
+                          kArWeight, sink);
   for (std::size_t i = 0; i < once.size(); ++i) {
     ASSERT_NEAR(twice[i], 2 * once[i], 1e-5F + 1e-5F * std::abs(once[i]));
   }
@@ -280,7 +283,7 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   FlatGradients sink = model.sink(gradients, [&](std::int32_t) { ++groups; });
   EXPECT_TRUE(transformer.forward(empty, model.parameters).empty());
   const VocabularyLossSums sums =
-      transformer.loss_and_backward(empty, model.parameters, 1.0F, 1.0F, sink);
+      test::loss_and_backward(*model.kernels, transformer, model.parameters, 1.0F, 1.0F, sink);
   EXPECT_EQ(sums.consistency, 0.0);
   EXPECT_EQ(sums.autoregressive, 0.0);
   EXPECT_EQ(groups, model.table.groups().size());
@@ -321,7 +324,7 @@ TEST(TrainingTransformer, BorrowsGroupsInTheOrderOfPassUses) {
       transformer.forward(batch, recorder);
       EXPECT_EQ(recorder.uses, expected.forward);
       recorder.uses.clear();
-      transformer.loss_and_backward(batch, recorder, 1, 1, recorder);
+      test::loss_and_backward(*model.kernels, transformer, recorder, 1, 1, recorder);
       EXPECT_EQ(recorder.uses, expected.backward);
       EXPECT_TRUE(recorder.all_returned());
     }
@@ -340,7 +343,7 @@ TEST(TrainingTransformer, EveryLayerIsASignOfProgress) {
   clock.follow_this_thread();
   transformer.forward(batch, model.parameters);
   EXPECT_EQ(clock.read().progress, layers);
-  transformer.loss_and_backward(batch, model.parameters, 1, 1, sink);
+  test::loss_and_backward(*model.kernels, transformer, model.parameters, 1, 1, sink);
   EXPECT_EQ(clock.read().progress, layers + (layers + 2)) << "head, each layer, embedding";
 }
 
@@ -350,11 +353,13 @@ TEST(TrainingTransformer, RefusesForeignTokensAndBatches) {
   PackedBatch batch = make_batch(MaskKind::noise);
   std::vector<float> gradients(model.values.size(), 0.0F);
   FlatGradients sink = model.sink(gradients);
-  EXPECT_THROW(transformer.loss_and_backward(batch, model.parameters, 1, 1, sink), InternalError);
+  EXPECT_THROW(test::loss_and_backward(*model.kernels, transformer, model.parameters, 1, 1, sink),
+               InternalError);
   batch.tokens[4] = 37;
   EXPECT_THROW(transformer.forward(batch, model.parameters), DataError);
   batch.tokens[4] = -1;
   EXPECT_THROW(transformer.forward(batch, model.parameters), DataError);
+  batch.tokens[4] = 0;
   batch.tokens.pop_back();
   EXPECT_THROW(transformer.forward(batch, model.parameters), InternalError);
 }
@@ -425,8 +430,8 @@ TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
       gradients.emplace_back(model.values.size(), 0.0F);
       transformer.forward(batch, parameters);
       FlatGradients sink = model.sink(gradients.back());
-      sums.push_back(
-          transformer.loss_and_backward(batch, parameters, kConsistencyWeight, kArWeight, sink));
+      sums.push_back(test::loss_and_backward(*model.kernels, transformer, parameters,
+                                             kConsistencyWeight, kArWeight, sink));
     }
     EXPECT_NEAR(sums[1].consistency, sums[0].consistency, 0.01 * sums[0].consistency);
     EXPECT_NEAR(sums[1].autoregressive, sums[0].autoregressive, 0.01 * sums[0].autoregressive);
@@ -464,7 +469,8 @@ TEST(TrainingTransformerBfloat16, CheckpointingChangesNoBit) {
     gradients.emplace_back(model.values.size(), 0.0F);
     transformer.forward(batch, parameters);
     FlatGradients sink = model.sink(gradients.back());
-    transformer.loss_and_backward(batch, parameters, kConsistencyWeight, kArWeight, sink);
+    test::loss_and_backward(*model.kernels, transformer, parameters, kConsistencyWeight, kArWeight,
+                            sink);
   }
   EXPECT_EQ(gradients[0], gradients[1]);
 }

@@ -1,0 +1,153 @@
+#pragma once
+
+/// What the CUDA kernels read of a packed batch: copied to the device once, in the queue's order.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/kernel_arguments.h"
+#include "model/kernels/packed_plan.h"
+
+namespace jforge {
+
+/// Queries of adjacent rows that share keys: what one block of lanes works on for one key head.
+/// Key j of the logical order (ascending position) lies at row first_key + j while j < first_count,
+/// then at second_key + j − first_count.
+struct QueryTile {
+  std::int64_t row_begin = 0;
+  std::int64_t rows = 0;
+  std::int64_t first_key = 0;
+  std::int64_t first_count = 0;
+  std::int64_t second_key = 0;
+  std::int64_t keys = 0;  ///< What the row that sees most sees.
+};
+
+/// Rows that see keys of a tile, with their segment's intervals.
+struct SeeingRows {
+  std::int64_t row_begin;
+  std::int64_t row_end;
+  AttentionSegment segment;
+
+  [[nodiscard]] JFORGE_DEVICE bool sees(std::int64_t row, std::int64_t key) const {
+    return (segment.prefix_begin <= key && key < segment.prefix_end) ||
+           (segment.causal_begin <= key && key <= row);
+  }
+};
+
+/// One item of a chunk of the vocabulary loss as its kernel reads it.
+struct LossItemRows {
+  std::int64_t student;      ///< Row of the chunk's logits, −1: none.
+  std::int64_t teacher;      ///< Row of the chunk's logits; read where there is a student.
+  std::int64_t clean;        ///< Row of the chunk's logits; read where there is a target.
+  std::int64_t target;       ///< −1: none.
+  float consistency_weight;  ///< Not scaled.
+  float ar_weight;           ///< Not scaled.
+};
+
+/// Queries (rows × heads of one group) of a block, at most; a group may not be larger.
+inline constexpr std::int64_t kMostQueries = 32;
+/// Keys of a tile. Tiles begin at multiples of it in logical order.
+inline constexpr std::int64_t kTileKeys = 32;
+
+/// Rows of a block of queries.
+[[nodiscard]] inline std::int64_t rows_per_block(std::int64_t group) {
+  const std::int64_t rows = kMostQueries / group;
+  return rows < 1 ? 1 : rows;
+}
+
+class CudaPackedPlan final : public PackedPlan {
+ public:
+  /// Throws InternalError for more query heads to a key head than the kernels take.
+  CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue, MemoryAccount& account);
+
+  /// Blocks of at most rows_per_block() rows, and how many keys each row sees.
+  struct Queries {
+    const QueryTile* tiles = nullptr;
+    std::int64_t num_tiles = 0;
+    const std::int32_t* visible = nullptr;  ///< [T]
+  };
+  [[nodiscard]] const Queries& queries() const noexcept { return queries_; }
+
+  /// For every tile of keys the rows that may see one of them, in ascending order.
+  struct Keys {
+    const SeeingRows* ranges = nullptr;
+    const std::int64_t* begins = nullptr;  ///< [tiles + 1] where each tile's ranges begin.
+    std::int64_t tile_keys = 0;
+  };
+  [[nodiscard]] const Keys& keys() const noexcept { return keys_; }
+
+  /// Rows by token.
+  struct TokenRows {
+    const std::int64_t* order = nullptr;   ///< Rows sorted by token, then by row.
+    const std::int64_t* begins = nullptr;  ///< [distinct + 1] where each token's rows begin.
+    std::int64_t distinct = 0;
+  };
+  [[nodiscard]] const TokenRows& token_rows() const noexcept { return token_rows_; }
+
+  /// Loss items whose logits are held at once.
+  struct LossChunk {
+    const LossItemRows* items;
+    std::int64_t num_items;
+    const std::int64_t* sources;  ///< [rows] hidden row of each row of logits (LossPlacement).
+    std::int64_t rows;
+    std::int64_t own;            ///< Rows of the student's hidden states, before the teacher's.
+    std::int64_t with_gradient;  ///< Rows with gradient; they come first.
+  };
+  /// Made at the first call for a batch.
+  [[nodiscard]] std::span<const LossChunk> loss(std::int64_t vocabulary, LossUse use) const;
+
+ private:
+  /// Chunks of the present batch.
+  struct Loss {
+    Loss(DeviceQueue& queue, MemoryAccount& account)
+        : staged_items(queue, account), staged_sources(queue, account) {}
+    void place(std::span<const LossItem> loss_items, std::int64_t most_rows);
+
+    std::int64_t vocabulary = -1;  ///< That it was made for; −1: not yet of this batch.
+    LossUse use;
+    LossPlacement placement;
+    std::vector<LossItemRows> items;
+    std::vector<std::int64_t> sources;
+    std::vector<LossChunk> chunks;
+    StagedArray staged_items;
+    StagedArray staged_sources;
+  };
+
+  void place(const PackedBatch& batch, PlannedRows& rows) override;
+  void place_queries(const PackedLayout& layout);
+  void place_keys(const PackedLayout& layout);
+  void place_token_rows(std::span<const TokenId> tokens);
+
+  Queries queries_;
+  Keys keys_;
+  TokenRows token_rows_;
+  mutable std::array<Loss, 2> loss_;  ///< Without and with students.
+
+  // On the host, reused.
+  std::vector<QueryTile> tiles_;
+  std::vector<std::int32_t> visible_;
+  std::vector<SeeingRows> ranges_;
+  std::vector<std::int64_t> range_begins_;
+  std::vector<std::int64_t> order_;
+  std::vector<std::int64_t> order_begins_;
+
+  StagedArray staged_tokens_;
+  StagedArray staged_positions_;
+  StagedArray staged_tiles_;
+  StagedArray staged_visible_;
+  StagedArray staged_ranges_;
+  StagedArray staged_range_begins_;
+  StagedArray staged_order_;
+  StagedArray staged_order_begins_;
+};
+
+/// Throws InternalError for a plan that another kind of set made.
+[[nodiscard]] const CudaPackedPlan& on_device(const PackedPlan& plan);
+
+/// `rows`, whose views are of host memory, as views of the copies that two arrays make.
+void stage_rows(PlannedRows& rows, StagedArray& tokens, StagedArray& positions);
+
+}  // namespace jforge

@@ -1,0 +1,178 @@
+/// Index data of packed batches and of rows on their way to the device.
+
+#include <algorithm>
+
+#include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/cuda_packed_plan_internal.h"
+
+namespace jforge {
+
+namespace {
+
+std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
+
+template <class T>
+const T* upload(StagedArray& staged, const std::vector<T>& values) {
+  return staged.upload(std::span<const T>(values));
+}
+
+ConstTensorView staged_view(StagedArray& staged, const ConstTensorView& host) {
+  return {staged.upload(host.span<std::int32_t>()), DType::int32, host.shape(),
+          DeviceQueue::kDevice};
+}
+
+}  // namespace
+
+void stage_rows(PlannedRows& rows, StagedArray& tokens, StagedArray& positions) {
+  rows.tokens = staged_view(tokens, rows.tokens);
+  rows.positions = staged_view(positions, rows.positions);
+}
+
+const CudaPackedPlan& on_device(const PackedPlan& plan) {
+  const auto* const own = dynamic_cast<const CudaPackedPlan*>(&plan);
+  expect(own != nullptr, "a plan of another kernel set");
+  return *own;
+}
+
+CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
+                               MemoryAccount& account)
+    : PackedPlan(heads),
+      loss_{Loss(queue, account), Loss(queue, account)},
+      staged_tokens_(queue, account),
+      staged_positions_(queue, account),
+      staged_tiles_(queue, account),
+      staged_visible_(queue, account),
+      staged_ranges_(queue, account),
+      staged_range_begins_(queue, account),
+      staged_order_(queue, account),
+      staged_order_begins_(queue, account) {
+  expect(heads.group() <= kMostQueries,
+         "attention: the CUDA kernels take at most 32 query heads for each key head");
+}
+
+void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
+  stage_rows(rows, staged_tokens_, staged_positions_);
+  place_queries(batch.layout);
+  place_keys(batch.layout);
+  place_token_rows(batch.tokens);
+  for (Loss& loss : loss_) {
+    loss.vocabulary = -1;
+  }
+}
+
+void CudaPackedPlan::place_queries(const PackedLayout& layout) {
+  const std::int64_t most_rows = rows_per_block(heads().group());
+  tiles_.clear();
+  visible_.assign(static_cast<std::size_t>(layout.num_rows), 0);
+  for (const AttentionSegment& segment : layout.segments) {
+    const std::int64_t prefix = segment.prefix_end - segment.prefix_begin;
+    for (std::int64_t row = segment.row_begin; row < segment.row_end; ++row) {
+      visible_[static_cast<std::size_t>(row)] =
+          static_cast<std::int32_t>(prefix + row - segment.causal_begin + 1);
+    }
+    for (std::int64_t row = segment.row_begin; row < segment.row_end; row += most_rows) {
+      const std::int64_t end = std::min(row + most_rows, segment.row_end);
+      tiles_.push_back({row, end - row, segment.prefix_begin, prefix, segment.causal_begin,
+                        prefix + end - segment.causal_begin});
+    }
+  }
+  queries_ = {upload(staged_tiles_, tiles_), length(tiles_.size()),
+              upload(staged_visible_, visible_)};
+}
+
+void CudaPackedPlan::place_keys(const PackedLayout& layout) {
+  // Large heads get smaller tiles: an A100 has 163 KiB of shared memory for a block.
+  const std::int64_t tile_keys = heads().size <= 128 ? kTileKeys : kTileKeys / 4;
+  ranges_.clear();
+  range_begins_.clear();
+  for (std::int64_t first = 0; first < layout.num_rows; first += tile_keys) {
+    const std::int64_t last = std::min(first + tile_keys, layout.num_rows);
+    range_begins_.push_back(length(ranges_.size()));
+    for (const AttentionSegment& segment : layout.segments) {
+      const bool in_prefix = first < segment.prefix_end && segment.prefix_begin < last;
+      const bool in_run = first < segment.row_end && segment.causal_begin < last;
+      if (in_prefix) {
+        ranges_.push_back({segment.row_begin, segment.row_end, segment});
+      } else if (in_run) {
+        ranges_.push_back({std::max(segment.row_begin, first), segment.row_end, segment});
+      }
+    }
+  }
+  range_begins_.push_back(length(ranges_.size()));
+  keys_ = {upload(staged_ranges_, ranges_), upload(staged_range_begins_, range_begins_), tile_keys};
+}
+
+void CudaPackedPlan::place_token_rows(std::span<const TokenId> tokens) {
+  order_.resize(tokens.size());
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    order_[row] = length(row);
+  }
+  const auto token_of = [&](std::int64_t row) { return tokens[static_cast<std::size_t>(row)]; };
+  // Not stable_sort, which allocates.
+  std::sort(order_.begin(), order_.end(), [&](std::int64_t a, std::int64_t b) {
+    return token_of(a) != token_of(b) ? token_of(a) < token_of(b) : a < b;
+  });
+  order_begins_.clear();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (i == 0 || token_of(order_[i]) != token_of(order_[i - 1])) {
+      order_begins_.push_back(length(i));
+    }
+  }
+  const std::int64_t distinct = length(order_begins_.size());
+  order_begins_.push_back(length(order_.size()));
+  token_rows_ = {upload(staged_order_, order_), upload(staged_order_begins_, order_begins_),
+                 distinct};
+}
+
+std::span<const CudaPackedPlan::LossChunk> CudaPackedPlan::loss(std::int64_t vocabulary,
+                                                                LossUse use) const {
+  Loss& loss = loss_[use.students ? 1 : 0];
+  if (loss.vocabulary != vocabulary || loss.use != use) {
+    loss.vocabulary = vocabulary;
+    loss.use = use;
+    loss.place(batch().loss_items, loss_chunk_rows(vocabulary, DType::float32));
+  }
+  return loss.chunks;
+}
+
+void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items, std::int64_t most_rows) {
+  items.clear();
+  sources.clear();
+  chunks.clear();
+  std::size_t begin = 0;
+  while (begin < loss_items.size()) {
+    const std::size_t end = loss_chunk_end(loss_items, begin, use, most_rows);
+    const std::span<const LossItem> chunk = loss_items.subspan(begin, end - begin);
+    placement.place(chunk, use);
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      items.push_back({placement.student[i], placement.teacher[i], placement.clean[i],
+                       chunk[i].target, chunk[i].consistency_weight, chunk[i].ar_weight});
+    }
+    sources.insert(sources.end(), placement.sources.begin(), placement.sources.end());
+    chunks.push_back({nullptr, length(chunk.size()), nullptr, length(placement.sources.size()),
+                      placement.own, placement.with_gradient});
+    begin = end;
+  }
+  const LossItemRows* next_item = upload(staged_items, items);
+  const std::int64_t* next_source = upload(staged_sources, sources);
+  for (LossChunk& chunk : chunks) {
+    chunk.items = next_item;
+    chunk.sources = next_source;
+    next_item += chunk.num_items;
+    next_source += chunk.rows;
+  }
+}
+
+std::unique_ptr<PackedPlan> CudaKernelSet::make_plan(const AttentionHeads& heads,
+                                                     MemoryAccount& account) {
+  return std::make_unique<CudaPackedPlan>(heads, queue_, account);
+}
+
+PlannedRows CudaKernelSet::plan_rows(std::span<const TokenId> tokens,
+                                     std::span<const std::int32_t> positions) {
+  PlannedRows rows = rows_on_host(tokens, positions);
+  stage_rows(rows, staged_tokens_, staged_positions_);
+  return rows;
+}
+
+}  // namespace jforge

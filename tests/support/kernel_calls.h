@@ -1,0 +1,137 @@
+#pragma once
+
+/// Kernels that take plans and leave sums on the device, for tests that have one call to make: each
+/// plans for itself and reads its sums.
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "model/kernels/result_sums.h"
+#include "model/transformer/training_transformer.h"
+#include "runtime/tensor/buffer.h"
+
+namespace jforge::test {
+
+/// A batch and its plan.
+class TestPlan {
+ public:
+  TestPlan(KernelSet& kernels, const AttentionHeads& heads, PackedBatch batch)
+      : batch_(std::move(batch)), plan_(kernels.make_plan(heads, account_)) {
+    plan_->assign(batch_);
+  }
+  [[nodiscard]] const PackedPlan& operator*() const { return *plan_; }
+
+ private:
+  MemoryAccount account_{"test plan"};
+  PackedBatch batch_;
+  std::unique_ptr<PackedPlan> plan_;
+};
+
+inline constexpr AttentionHeads kOneHead{.heads = 1, .key_heads = 1, .size = 2};
+
+/// Rows of token 0 at position 0.
+inline PackedBatch batch_of(PackedLayout layout, std::span<const LossItem> items = {}) {
+  PackedBatch batch;
+  batch.tokens.assign(static_cast<std::size_t>(layout.num_rows), 0);
+  batch.positions.assign(static_cast<std::size_t>(layout.num_rows), 0);
+  batch.layout = std::move(layout);
+  batch.loss_items.assign(items.begin(), items.end());
+  return batch;
+}
+
+inline PackedLayout causal_layout(std::int64_t rows) {
+  PackedLayout layout{.num_rows = rows, .segments = {}};
+  if (rows > 0) {
+    layout.segments.push_back({0, rows, 0, 0, 0});
+  }
+  return layout;
+}
+
+inline AttentionHeads heads_of(const ConstTensorView& q, const ConstTensorView& k) {
+  return {.heads = q.dim(1), .key_heads = k.dim(1), .size = q.dim(2)};
+}
+
+inline void embedding(KernelSet& kernels, std::span<const TokenId> tokens, ConstTensorView table,
+                      TensorView output) {
+  kernels.embedding(kernels.plan_rows(tokens, {}), table, output);
+}
+
+inline void embedding_backward(KernelSet& kernels, std::span<const TokenId> tokens,
+                               ConstTensorView output_gradient, TensorView table_gradient) {
+  PackedBatch batch = batch_of(causal_layout(static_cast<std::int64_t>(tokens.size())));
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  const TestPlan plan(kernels, kOneHead, std::move(batch));
+  kernels.embedding_backward(*plan, output_gradient, table_gradient);
+}
+
+inline void rotary(KernelSet& kernels, TensorView x, std::span<const std::int32_t> positions,
+                   double theta) {
+  kernels.rotary(x, kernels.plan_rows({}, positions), theta);
+}
+
+inline void rotary_backward(KernelSet& kernels, TensorView x_gradient,
+                            std::span<const std::int32_t> positions, double theta) {
+  kernels.rotary_backward(x_gradient, kernels.plan_rows({}, positions), theta);
+}
+
+inline void packed_attention(KernelSet& kernels, ConstTensorView q, ConstTensorView k,
+                             ConstTensorView v, const PackedLayout& layout, TensorView output,
+                             TensorView log_sum_exp) {
+  const TestPlan plan(kernels, heads_of(q, k), batch_of(layout));
+  kernels.packed_attention(*plan, q, k, v, output, log_sum_exp);
+}
+
+inline void packed_attention_backward(KernelSet& kernels, ConstTensorView output_gradient,
+                                      ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                      ConstTensorView output, ConstTensorView log_sum_exp,
+                                      const PackedLayout& layout, TensorView q_gradient,
+                                      TensorView k_gradient, TensorView v_gradient) {
+  const TestPlan plan(kernels, heads_of(q, k), batch_of(layout));
+  kernels.packed_attention_backward(*plan, output_gradient, q, k, v, output, log_sum_exp,
+                                    q_gradient, k_gradient, v_gradient);
+}
+
+/// Calls `run(sums)` and reads what it leaves there.
+template <class Run>
+VocabularyLossSums losses_of(KernelSet& kernels, const Run& run) {
+  MemoryAccount account("test sums");
+  ResultSums sums(kernels, account);
+  sums.reset(2);
+  run(sums.part(0, 2));
+  const std::span<const double> found = sums.read();
+  return {.consistency = found[0], .autoregressive = found[1]};
+}
+
+inline VocabularyLossSums vocabulary_loss(KernelSet& kernels, ConstTensorView hidden,
+                                          ConstTensorView head, std::span<const LossItem> items,
+                                          float consistency_scale, float ar_scale,
+                                          TensorView hidden_gradient, TensorView head_gradient,
+                                          const LossTeacher& teacher = {}) {
+  const TestPlan plan(kernels, kOneHead, batch_of(causal_layout(hidden.dim(0)), items));
+  return losses_of(kernels, [&](const TensorView& sums) {
+    kernels.vocabulary_loss(*plan, hidden, head, {consistency_scale, ar_scale, sums, teacher},
+                            hidden_gradient, head_gradient);
+  });
+}
+
+inline double sum_of_squares(KernelSet& kernels, ConstTensorView x) {
+  MemoryAccount account("test sums");
+  ResultSums sums(kernels, account);
+  sums.reset(1);
+  kernels.sum_of_squares(x, sums.part(0, 1));
+  return sums.read()[0];
+}
+
+/// Of the batch given to the last forward(). `kernels` are the transformer's.
+inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
+                                            ParameterSource& parameters, float consistency_scale,
+                                            float ar_scale, GradientSink& gradients) {
+  return losses_of(kernels, [&](const TensorView& sums) {
+    transformer.loss_and_backward(parameters, {consistency_scale, ar_scale, sums}, gradients);
+  });
+}
+
+}  // namespace jforge::test
