@@ -149,12 +149,14 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
   return outcome;
 }
 
-void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan& plan) const {
+void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan& plan) {
   if (plan.total_steps < 1 || plan.steps_done < 0 || plan.steps_done > plan.total_steps) {
     throw ConfigError(fmt::format(
         "cannot run training steps {} to {}: the order of samples and the checkpoint disagree",
         plan.steps_done + 1, plan.total_steps));
   }
+  first_planned_ = batch_range(plan.steps_done + 1, config_.batch_samples, source.size()).first;
+  planned_lengths_.clear();
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
     const BatchRange batch = batch_range(step, config_.batch_samples, source.size());
     if (batch.size() < 1) {
@@ -180,6 +182,7 @@ void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan
                         "generate.max_new_tokens or prompts.max_prompt_tokens",
                         index, length, config_.tokens_per_rank));
       }
+      planned_lengths_.push_back(length);
     }
   }
 }
@@ -188,10 +191,8 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
                                                                std::int64_t step,
                                                                const TrainHooks& hooks) {
   const BatchRange batch = batch_range(step, config_.batch_samples, source.size());
-  lengths_.resize(static_cast<std::size_t>(batch.size()));
-  for (std::size_t i = 0; i < lengths_.size(); ++i) {
-    lengths_[i] = source.length(batch.first + static_cast<std::int64_t>(i));
-  }
+  const auto begin = planned_lengths_.begin() + (batch.first - first_planned_);
+  lengths_.assign(begin, begin + batch.size());
   const bool all_measure = norms_due(step) && store_.sharding().shards_weights();
   const Passes passes = divide_batch();
   store_.begin_step({.micro_batches = passes.count,

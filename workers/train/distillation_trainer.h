@@ -48,7 +48,7 @@ class SampleSource {
   /// Samples in the order (epochs counted out).
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// Rows the sample takes when packed, at most; > 0, cheap, equal on every rank. It decides who
-  /// trains what.
+  /// trains what. Asked before the first step alone, where a rank that throws stops all.
   [[nodiscard]] virtual std::int64_t length(std::int64_t index) const = 0;
   /// The sample. Called only on the rank that trains it; may throw DataError.
   [[nodiscard]] virtual TrainingSample sample(std::int64_t index) = 0;
@@ -137,7 +137,8 @@ class DistillationTrainer {
     TermNorms norms;
   };
 
-  void check_plan(const SampleSource& source, const TrainPlan& plan) const;
+  /// Fills planned_lengths_.
+  void check_plan(const SampleSource& source, const TrainPlan& plan);
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
   /// Forwards and backwards of a step, equal on every rank. A rank with fewer micro-batches begins
@@ -183,7 +184,11 @@ class DistillationTrainer {
   std::exception_ptr hook_failure_;
 
   // Kept from step to step: a warm step allocates nothing but what the source's samples hold.
-  std::vector<std::int64_t> lengths_;
+  /// Of all samples of run()'s plan, from sample first_planned_ on: a source that cannot tell one
+  /// stops all ranks before the first step.
+  std::vector<std::int64_t> planned_lengths_;
+  std::int64_t first_planned_ = 0;
+  std::vector<std::int64_t> lengths_;  ///< Of the step's.
   BatchDivision over_ranks_;
   BatchDivision micro_batches_;
   BatchDivision other_micro_batches_;

@@ -403,8 +403,65 @@ TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
   }
 }
 
-/// Masters after steps, a failed step, a load while weights are still gathered, and more steps;
-/// then what a second vector gathers.
+/// Cannot tell a length when it is asked for the `fails_at`-th time (0: always can).
+class ForgetfulSource final : public SampleSource {
+ public:
+  ForgetfulSource(std::int64_t size, int fails_at) : samples_(size), left_(fails_at) {}
+  [[nodiscard]] std::int64_t size() const override { return samples_.size(); }
+  [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+    if (left_ > 0 && --left_ == 0) {
+      throw DataError("no such length");
+    }
+    return samples_.length(index);
+  }
+  [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+    return samples_.sample(index);
+  }
+
+ private:
+  SyntheticSource samples_;
+  mutable int left_;
+};
+
+TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
+  constexpr int kRanks = 3;
+  constexpr std::int64_t kSteps = 2;
+  const auto run = [&](const Communicator& comm, int fails_at) {
+    TrainConfig config = config_for(3, DType::float32, 1 << 16);
+    config.batch_samples = 6;
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(kRanks);
+    ForgetfulSource source(config.batch_samples * kSteps, comm.rank() == 1 ? fails_at : 0);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
+                                config);
+    std::int64_t steps = 0;
+    TrainHooks hooks;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = [&](const StepMetrics&) { ++steps; };
+    TrainPlan plan;
+    plan.total_steps = kSteps;
+    const std::string message = message_of(ExitCode::input_data, [&] {
+      EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+    });
+    return std::pair{message, steps};
+  };
+  VirtualWorld(kRanks).run([&](const Communicator& comm) {
+    const auto [message, steps] = run(comm, 12);  // The last of the plan.
+    EXPECT_THAT(message, HasSubstr("rank 1 ("));
+    EXPECT_THAT(message, HasSubstr("no such length"));
+    EXPECT_EQ(steps, 0);
+  });
+  VirtualWorld(kRanks).run([&](const Communicator& comm) {
+    const auto [message, steps] = run(comm, 13);  // Nobody asks within the steps.
+    EXPECT_EQ(message, "nothing was thrown");
+    EXPECT_EQ(steps, kSteps);
+  });
+}
+
+/// Masters after two steps, a failed one, a third, a load while weights are still gathered, and a
+/// step; and those after one more, gathered into another vector.
 std::vector<float> trained_through_everything(int stage, DType compute, bool late) {
   constexpr int kRanks = 3;
   std::vector<float> result;
