@@ -227,14 +227,7 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
 }
 
 void CheckpointWriter::snapshot(const TrainingStateView& view) {
-  const auto shard_size = static_cast<std::size_t>(shard_vector_size(view.table));
-  const bool sharded = view.weights.elements() != view.table.flat_size();
-  expect_shape(view.weights, {sharded ? shard_vector_size(view.table) : view.table.flat_size()},
-               "weights");
   has_moments_ = !view.first_moment.empty() || !view.second_moment.empty();
-  expect(!has_moments_ ||
-             (view.first_moment.size() == shard_size && view.second_moment.size() == shard_size),
-         "moments of another size than this rank's shard");
   tensors_ = checkpoint_tensors(view.table);
   slices_ = shard_slices(view.table, comm_.rank());
   slice_elements_ = 0;
@@ -257,8 +250,11 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   auto* const copy = static_cast<float*>(start);
 
   std::vector<CopyPart> parts;
-  const auto add = [&](std::span<const float> source, float* target, const char* what,
-                       std::int64_t ShardSlice::*begin) {
+  const auto add = [&](const ConstTensorView& state, float* target, const char* what) {
+    const bool whole = state.elements() == view.table.flat_size();
+    expect_shape(state, {whole ? view.table.flat_size() : shard_vector_size(view.table)}, what);
+    const std::span<const float> source = state.span<float>();
+    const auto begin = whole ? &ShardSlice::flat_begin : &ShardSlice::shard_begin;
     constexpr std::size_t kPart = std::size_t{1} << 18;
     for (const ShardSlice& slice : slices_) {
       const auto size = static_cast<std::size_t>(slice.size());
@@ -271,12 +267,11 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
       }
     }
   };
-  add(view.weights.span<float>(), copy, "weight",
-      sharded ? &ShardSlice::shard_begin : &ShardSlice::flat_begin);
+  add(view.weights, copy, "weight");
   values_ = {{copy, slice_elements_}, {}, {}};
   if (has_moments_) {
-    add(view.first_moment, copy + stride, "first moment", &ShardSlice::shard_begin);
-    add(view.second_moment, copy + 2 * stride, "second moment", &ShardSlice::shard_begin);
+    add(view.first_moment, copy + stride, "first moment");
+    add(view.second_moment, copy + 2 * stride, "second moment");
     values_.first_moment = {copy + stride, slice_elements_};
     values_.second_moment = {copy + 2 * stride, slice_elements_};
   }

@@ -47,11 +47,10 @@ struct CheckpointConfig {
 /// The state to save, as views that need to stay unchanged only during save().
 struct TrainingStateView {
   const ParameterTable& table;  ///< shard_count = number of ranks.
-  /// float32: flat [table.flat_size()], or this rank's shard vector (shard_slices.h).
+  /// float32 each: flat [table.flat_size()], or this rank's shard vector (shard_slices.h).
   ConstTensorView weights;
-  std::span<const float>
-      first_moment;  ///< This rank's shard vectors; both empty saves weights only.
-  std::span<const float> second_moment;
+  ConstTensorView first_moment;  ///< Both empty saves weights only.
+  ConstTensorView second_moment;
 };
 
 /// One object per rank and phase, all ranks together. Not thread-safe.

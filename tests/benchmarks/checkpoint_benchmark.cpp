@@ -85,7 +85,8 @@ class Loop {
         state.step = ++saved_;
         state.phase = "benchmark";
         writer_.save(state, {table_, ConstTensorView(weights_.data(), Shape{table_.flat_size()}),
-                             first_, second_});
+                             ConstTensorView(first_.data(), Shape{shard_vector_size(table_)}),
+                             ConstTensorView(second_.data(), Shape{shard_vector_size(table_)})});
         if (saving == Saving::waited_for) {
           writer_.finish();
         }

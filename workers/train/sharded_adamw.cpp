@@ -152,21 +152,6 @@ void ShardedAdamW::apply(double learning_rate, float clip_scale) {
   }
 }
 
-std::span<const float> ShardedAdamW::shard_vector(const TensorView& state,
-                                                  std::vector<float>& memory) const {
-  const std::span<const float> values = state.span<float>();
-  if (store_.sharding().shards_state()) {
-    return values;
-  }
-  memory.clear();
-  for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
-    const auto part = values.subspan(static_cast<std::size_t>(range.flat_begin),
-                                     static_cast<std::size_t>(range.size));
-    memory.insert(memory.end(), part.begin(), part.end());
-  }
-  return memory;
-}
-
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
   store_.load(shard);

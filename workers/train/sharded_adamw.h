@@ -62,10 +62,6 @@ class ShardedAdamW {
   /// float32 [owned_size].
   [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
   [[nodiscard]] TensorView second_moment() const { return second_moment_.floats({size_}); }
-  /// This rank's shard vector of a state vector [owned_size] (checkpoints/shard_slices.h): the
-  /// vector itself, or from stage 0's whole one a copy in `memory`.
-  [[nodiscard]] std::span<const float> shard_vector(const TensorView& state,
-                                                    std::vector<float>& memory) const;
 
   /// Collective. Takes over a checkpoint's first_moment() or second_moment(): `shard` is this
   /// rank's shard vector, which may be the state itself. Throws InternalError on a wrong size,

@@ -3,7 +3,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "runtime/comm/failure_agreement.h"
 
@@ -12,11 +11,8 @@ namespace jforge {
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
                    const ShardedAdamW& optimizer) {
   state.optimizer_updates = optimizer.updates();
-  std::vector<float> first;
-  std::vector<float> second;
-  writer.save(state, {table, optimizer.store().masters(),
-                      optimizer.shard_vector(optimizer.first_moment(), first),
-                      optimizer.shard_vector(optimizer.second_moment(), second)});
+  writer.save(state, {table, optimizer.store().masters(), optimizer.first_moment(),
+                      optimizer.second_moment()});
 }
 
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,

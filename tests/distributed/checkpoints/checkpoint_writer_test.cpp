@@ -41,10 +41,13 @@ class CheckpointWriterTest : public ::testing::Test {
  protected:
   void TearDown() override { arm_faults("", comm_.rank()); }
 
+  static ConstTensorView shard_view(const std::vector<float>& shard) {
+    return {shard.data(), Shape{static_cast<std::int64_t>(shard.size())}};
+  }
   TrainingStateView view(const SimulatedState& state) const {
     const auto rank = static_cast<std::size_t>(comm_.rank());
     return {state.table, ConstTensorView(state.weights.data(), Shape{state.table.flat_size()}),
-            state.first[rank], state.second[rank]};
+            shard_view(state.first[rank]), shard_view(state.second[rank])};
   }
   void save(CheckpointWriter& writer, std::int64_t step, int seed) const {
     writer.save(training_state(1, step), view(SimulatedState(comm_.size(), seed)));
