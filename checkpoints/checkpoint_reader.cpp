@@ -275,6 +275,24 @@ void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& tabl
   }
 }
 
+CheckpointTensors::CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
+                                     MemoryAccount& account)
+    : reader_(checkpoint, table) {
+  std::int64_t largest = 0;
+  for (const ParameterEntry& entry : table.entries()) {
+    largest = std::max(largest, entry.shape.elements());
+  }
+  memory_ = Buffer(static_cast<std::size_t>(largest) * sizeof(float), account, MemoryUse::staging);
+}
+
+std::span<const float> CheckpointTensors::operator()(const ParameterEntry& entry) {
+  const std::int64_t elements = entry.shape.elements();
+  const ParameterTable::Range range{entry.offset, entry.offset + elements};
+  const std::span<float> values = memory_.floats({elements}).span<float>();
+  reader_.read(ShardVector::parameter, {&range, 1}, values);
+  return values;
+}
+
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat) {
   expect_shape(flat, {table.flat_size()}, "weights");
   const ParameterTable::Range all{0, table.flat_size()};

@@ -15,6 +15,7 @@
 #include "checkpoints/checkpoint_shard.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
@@ -96,6 +97,21 @@ class SliceReader {
   std::list<std::pair<std::size_t, ShardFile>> open_;
   std::int64_t elements_read_ = 0;
   std::int64_t files_opened_ = 0;
+};
+
+/// A checkpoint's weights one tensor at a time (TensorValues of hf_model.h): memory of the largest,
+/// charged to `account`.
+class CheckpointTensors {
+ public:
+  /// All three outlive it. Throws as SliceReader.
+  CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
+                    MemoryAccount& account);
+  /// Valid until the next call. Throws DataError as SliceReader::read.
+  [[nodiscard]] std::span<const float> operator()(const ParameterEntry& entry);
+
+ private:
+  SliceReader reader_;
+  Buffer memory_;
 };
 
 /// SliceReader::read for one vector and one set of ranges.

@@ -95,22 +95,24 @@ std::string config_text(OrderedJson root, DType stored) {
   return root.dump(2) + "\n";
 }
 
+std::uint64_t bytes_of(const ParameterEntry& entry, DType stored) {
+  return static_cast<std::uint64_t>(entry.shape.elements()) * dtype_bytes(stored);
+}
+
 /// Cuts the table's tensors, in order, into shards of at most `max_shard_bytes` (a larger tensor
 /// has its own).
 std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& table,
-                                                        ConstTensorView flat, DType stored,
+                                                        const TensorValues& values, DType stored,
                                                         std::uint64_t max_shard_bytes) {
   std::vector<std::vector<SafetensorsTensor>> shards(1);
   std::uint64_t shard_bytes = 0;
-  const std::span<const float> values = flat.span<float>();
   for (const ParameterEntry& entry : table.entries()) {
     SafetensorsTensor tensor{.name = entry.name, .shape = {}, .values = {}, .stored = stored};
     for (int dim = 0; dim < entry.shape.rank(); ++dim) {
       tensor.shape.push_back(entry.shape[dim]);
     }
-    tensor.values = values.subspan(static_cast<std::size_t>(entry.offset),
-                                   static_cast<std::size_t>(entry.shape.elements()));
-    const std::uint64_t bytes = tensor.values.size() * dtype_bytes(stored);
+    tensor.read = [&values, &entry] { return values(entry); };
+    const std::uint64_t bytes = bytes_of(entry, stored);
     if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
@@ -121,7 +123,7 @@ std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& ta
   return shards;
 }
 
-void write_weights(const fs::path& directory,
+void write_weights(const fs::path& directory, const ParameterTable& table,
                    const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored) {
   const std::map<std::string, std::string> metadata{
       {"format", "pt"}};  // `transformers` asks for it.
@@ -137,7 +139,7 @@ void write_weights(const fs::path& directory,
     write_safetensors(directory / name, shards[index], metadata);
     for (const SafetensorsTensor& tensor : shards[index]) {
       weight_map[tensor.name] = name;
-      total_bytes += tensor.values.size() * dtype_bytes(stored);
+      total_bytes += bytes_of(table.entry(tensor.name), stored);
     }
   }
   const OrderedJson root{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
@@ -231,6 +233,7 @@ class TemporaryDirectory {
 /// Writes the directory beside its place and moves it there; `describe` writes what is not copied
 /// from the source and not weights.
 void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
+                           const ParameterTable& table,
                            const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
                            const std::function<void(const fs::path&)>& describe) {
   const fs::path output = fs::absolute(output_directory).lexically_normal();
@@ -244,7 +247,7 @@ void write_model_directory(const fs::path& source_directory, const fs::path& out
   const std::string name = target.filename().string();
   const TemporaryDirectory fresh(target.parent_path() / fmt::format(".tmp-{}", name));
   copy_other_files(source_directory, fresh.path());
-  write_weights(fresh.path(), shards, stored);
+  write_weights(fresh.path(), table, shards, stored);
   describe(fresh.path());
   write_checksums(fresh.path());
   sync_directory(fresh.path());
@@ -268,14 +271,19 @@ void export_to(const fs::path& directory, const std::function<void()>& write) {
 
 }  // namespace
 
+TensorValues values_in(ConstTensorView flat) {
+  return [flat](const ParameterEntry& entry) {
+    return flat.rows(entry.offset, entry.offset + entry.shape.elements()).span<float>();
+  };
+}
+
 void export_hf_model(const fs::path& source_directory, const fs::path& output_directory,
                      const TransformerConfig& config, const ParameterTable& table,
-                     ConstTensorView flat, DType stored, std::uint64_t max_shard_bytes) {
-  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+                     const TensorValues& values, DType stored, std::uint64_t max_shard_bytes) {
   export_to(output_directory, [&] {
     write_model_directory(
-        source_directory, output_directory, plan_shards(table, flat, stored, max_shard_bytes),
-        stored, [&](const fs::path& fresh) {
+        source_directory, output_directory, table,
+        plan_shards(table, values, stored, max_shard_bytes), stored, [&](const fs::path& fresh) {
           OrderedJson root = source_config(source_directory, config);
           publish_file(fresh / "config.json",
                        config_text(root.is_null() ? new_config(config) : std::move(root), stored));
@@ -285,12 +293,11 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
 
 void export_new_hf_model(const fs::path& tokenizer_directory, const fs::path& output_directory,
                          const TransformerConfig& config, const ParameterTable& table,
-                         ConstTensorView flat, DType stored) {
-  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
+                         const TensorValues& values, DType stored) {
   export_to(output_directory, [&] {
     write_model_directory(
-        tokenizer_directory, output_directory, plan_shards(table, flat, stored, kMaxHfShardBytes),
-        stored, [&](const fs::path& fresh) {
+        tokenizer_directory, output_directory, table,
+        plan_shards(table, values, stored, kMaxHfShardBytes), stored, [&](const fs::path& fresh) {
           publish_file(fresh / "config.json", config_text(new_config(config), stored));
           const OrderedJson generation = {{"do_sample", false}, {"eos_token_id", eos_json(config)}};
           publish_file(fresh / kHfGenerationFile, generation.dump(2) + "\n");

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "model/transformer/parameter_table.h"
@@ -40,6 +42,12 @@ void load_hf_weights(const Communicator& comm, const std::filesystem::path& mode
 /// generation_config.json (where there is one) and the weight files, hex.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
 
+/// float32 values of a tensor of a table. Asked for each once, in the table's order; valid until
+/// the next.
+using TensorValues = std::function<std::span<const float>(const ParameterEntry&)>;
+/// Of the flat float32 vector of the table, on the host.
+[[nodiscard]] TensorValues values_in(ConstTensorView flat);
+
 /// Bound above which exported weights are sharded.
 inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 
@@ -53,7 +61,7 @@ inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 /// ConfigError.
 void export_hf_model(const std::filesystem::path& source_directory,
                      const std::filesystem::path& output_directory, const TransformerConfig& config,
-                     const ParameterTable& table, ConstTensorView flat, DType stored,
+                     const ParameterTable& table, const TensorValues& values, DType stored,
                      std::uint64_t max_shard_bytes = kMaxHfShardBytes);
 
 /// As export_hf_model for a model that has no directory yet (pre-training): config.json and
@@ -62,6 +70,6 @@ void export_hf_model(const std::filesystem::path& source_directory,
 void export_new_hf_model(const std::filesystem::path& tokenizer_directory,
                          const std::filesystem::path& output_directory,
                          const TransformerConfig& config, const ParameterTable& table,
-                         ConstTensorView flat, DType stored);
+                         const TensorValues& values, DType stored);
 
 }  // namespace jforge

@@ -221,12 +221,18 @@ std::string_view bytes_of(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
+bool fits(const SafetensorsTensor& tensor, std::span<const float> values) {
+  return tensor_bytes(tensor.shape, tensor.stored) == values.size() * dtype_bytes(tensor.stored);
+}
+
 void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
   // In chunks, of which the log makes a copy each.
   constexpr std::size_t kChunk = std::size_t{1} << 18;
   std::vector<BFloat16> halves;
-  for (std::size_t begin = 0; begin < tensor.values.size(); begin += kChunk) {
-    const auto chunk = tensor.values.subspan(begin, std::min(kChunk, tensor.values.size() - begin));
+  const std::span<const float> values = tensor.read ? tensor.read() : tensor.values;
+  expect(fits(tensor, values), "tensor's shape does not fit its values: " + tensor.name);
+  for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
+    const auto chunk = values.subspan(begin, std::min(kChunk, values.size() - begin));
     if (tensor.stored == DType::float32) {
       file.append(bytes_of(chunk));
       continue;
@@ -250,7 +256,7 @@ std::string make_header(std::span<const SafetensorsTensor> tensors,
     expect(tensor.name != "__metadata__" && !header.contains(tensor.name),
            "tensor name occurs twice: " + tensor.name);
     const auto bytes = tensor_bytes(tensor.shape, tensor.stored);
-    expect(bytes && *bytes == tensor.values.size() * dtype_bytes(tensor.stored),
+    expect(bytes && (tensor.read || fits(tensor, tensor.values)),
            "tensor's shape does not fit its values: " + tensor.name);
     header[tensor.name] = {{"dtype", tensor.stored == DType::float32 ? "F32" : "BF16"},
                            {"shape", tensor.shape},

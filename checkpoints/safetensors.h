@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -51,6 +52,9 @@ struct SafetensorsTensor {
   std::vector<std::int64_t> shape;
   std::span<const float> values;
   DType stored = DType::float32;
+  /// Instead of `values`: asked for them when the tensor is written, so that one lies in memory at
+  /// a time.
+  std::function<std::span<const float>()> read{};
 };
 
 /// Publishes a file durably (runtime/durable_file.h). Tensors are laid out in the order given.

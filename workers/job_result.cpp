@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_model.h"
 #include "runtime/bounded_json.h"
@@ -72,11 +75,25 @@ bool JobWorker::is_exported() const {
 
 bool JobWorker::export_final() {
   services_.clock.enter("export");
-  const ModelState& model = weights_after(rounds_trained_);
+  // What no rank holds as a whole is not made whole for this: rank 0 reads tensor by tensor.
+  std::optional<Checkpoint> checkpoint;
+  if (rounds_trained_ > 0 && model_rounds_ != rounds_trained_) {
+    checkpoint = final_checkpoint(rounds_trained_);
+  } else {
+    static_cast<void>(weights_after(rounds_trained_));
+  }
+  MemoryAccount account("export");
   const bool stop = agree(services_.comm, stop_requested(), [&] {
     if (services_.comm.rank() == 0) {
+      const TransformerConfig config = read_hf_config(config_.model.source);
+      const ParameterTable table(config, services_.comm.size());
+      std::optional<CheckpointTensors> tensors;
+      if (checkpoint) {
+        tensors.emplace(*checkpoint, table, account);
+      }
       export_hf_model(
-          config_.model.source, layout_.model(), model.config(), model.table(), model.weights(),
+          config_.model.source, layout_.model(), config, table,
+          tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
           config_.model.export_as == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32);
       Json record = export_settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));

@@ -123,15 +123,21 @@ bool JobWorker::train(std::int32_t round) {
     };
     outcome = trainer.run(samples, plan, hooks);
     on_disk([&] { writer.finish(); });
-    if (trainer.keeps_own_weights()) {
+    const bool finished = outcome == TrainOutcome::finished;
+    // After the last round the weights are exported from the checkpoint.
+    const bool needed = finished && static_cast<std::size_t>(round) < config_.rounds.size();
+    if (trainer.keeps_own_weights() && needed) {
       together(services_.comm, [&] { model.take_weights(weights_account_); });
       trainer.store().gather_masters(model.weights());
     }
-    if (outcome == TrainOutcome::finished) {
+    if (finished) {
       rounds_trained_ = round;
-      model_rounds_ = round;
+      model_rounds_ = trainer.keeps_own_weights() && !needed ? -1 : round;
       resume_point_.reset();
     }
+  }
+  if (model_rounds_ < 0) {
+    model_.reset();
   }
   round_steps_ = 0;
   expect_returned(account);

@@ -116,7 +116,7 @@ bool pretrain(const PretrainConfig& config, const PretrainServices& services,
   together(comm, [&] {
     if (comm.rank() == 0) {
       export_new_hf_model(config.pretrain.tokenizer, config.pretrain.output, model.config(),
-                          model.table(), model.weights(), DType::bfloat16);
+                          model.table(), values_in(model.weights()), DType::bfloat16);
     }
   });
   return true;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/checkpoint_reader.h"
@@ -12,7 +13,6 @@
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/bounded_json.h"
 #include "workers/evaluate/evaluation_summary.h"
-#include "workers/model_state.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -163,11 +163,12 @@ ExitCode export_command(const ExportOptions& options) {
     source = cursors["model_source"].get<std::string>();
   }
   MemoryAccount account("export");
-  ModelState model(source, 1, account);
-  model.load_checkpoint(checkpoint);
-  export_hf_model(source, options.out, model.config(), model.table(), model.weights(),
+  const TransformerConfig config = read_hf_config(source);
+  const ParameterTable table(config, 1);
+  CheckpointTensors tensors(checkpoint, table, account);
+  export_hf_model(source, options.out, config, table, std::ref(tensors),
                   options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32);
-  fmt::print("{}: {} parameters in {}\n", options.out.string(), model.table().parameter_count(),
+  fmt::print("{}: {} parameters in {}\n", options.out.string(), table.parameter_count(),
              options.dtype);
   return ExitCode::ok;
 }

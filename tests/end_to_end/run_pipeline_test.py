@@ -43,6 +43,16 @@ class RunPipeline(EndToEndTest):
             with self.subTest(ranks=ranks):
                 self.assert_close_models(self.uninterrupted(1), self.uninterrupted(ranks))
 
+    def test_weights_that_no_rank_holds_whole_are_exported_too(self):
+        config, run = self.config("sharded")
+        self.jforge("run", config, "--set", "train.zero_stage=3", "--set", "evaluate.tasks=[]", ranks=2)
+        self.assert_close_models(self.uninterrupted(2), run)
+        exported = run / "model" / "model.safetensors"
+        weights = exported.read_bytes()
+        exported.unlink()
+        self.jforge("run", config, "--set", "train.zero_stage=3", "--set", "evaluate.tasks=[]", ranks=2)
+        self.assertEqual(weights, exported.read_bytes())
+
     def test_a_second_start_has_nothing_to_do(self):
         run = self.uninterrupted(2)
         before = self.bytes_of(run)

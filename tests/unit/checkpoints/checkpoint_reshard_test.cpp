@@ -37,6 +37,16 @@ void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
   std::vector<float> flat(expected.weights.size(), -1.0F);
   read_weights(checkpoint, expected.table, TensorView(flat.data(), {expected.table.flat_size()}));
   EXPECT_EQ(flat, expected.weights);
+  MemoryAccount account("tensors");
+  CheckpointTensors tensors(checkpoint, expected.table, account);
+  for (const ParameterEntry& entry : expected.table.entries()) {
+    const std::span<const float> values = tensors(entry);
+    EXPECT_TRUE(
+        std::ranges::equal(values, std::span(expected.weights)
+                                       .subspan(static_cast<std::size_t>(entry.offset),
+                                                static_cast<std::size_t>(entry.shape.elements()))))
+        << entry.name;
+  }
 }
 
 TEST(CheckpointReshard, AnyWorldSizeReadsAnyOther) {

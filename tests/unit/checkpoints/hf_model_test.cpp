@@ -197,7 +197,8 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   write(source_ / "pytorch_model.bin", "old weights");
   fs::create_directory(source_ / "checkpoints");
   const fs::path output = root_ / "made" / "model";
-  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32);
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  DType::float32);
 
   EXPECT_EQ(read_file(output / "tokenizer.json"), "{\"kept\":  \"verbatim\"}\n");
   EXPECT_TRUE(fs::exists(output / "chat_template.jinja"));
@@ -214,10 +215,34 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   }
 }
 
+TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
+  Model model = make_model(/*shard_count=*/3);
+  const fs::path whole = root_ / "whole";
+  const fs::path single = root_ / "single";
+  export_hf_model(source_, whole, model.config, model.table, values_in(model.flat()),
+                  DType::float32);
+  std::vector<float> memory;
+  std::size_t asked = 0;
+  const auto values = [&](const ParameterEntry& entry) -> std::span<const float> {
+    EXPECT_EQ(entry.name, model.table.entries()[asked++].name);
+    const auto begin = model.values.begin() + entry.offset;
+    memory.assign(begin, begin + entry.shape.elements());
+    return memory;
+  };
+  export_hf_model(source_, single, model.config, model.table, values, DType::float32);
+  EXPECT_EQ(asked, model.table.entries().size());
+  EXPECT_EQ(read_file(single / "model.safetensors"), read_file(whole / "model.safetensors"));
+  const auto too_few = [&](const ParameterEntry& entry) { return values(entry).subspan(1); };
+  asked = 0;
+  EXPECT_THROW(export_hf_model(source_, single, model.config, model.table, too_few, DType::float32),
+               InternalError);
+}
+
 TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
   Model model = make_model();
   const fs::path output = root_ / "bf16";
-  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::bfloat16);
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  DType::bfloat16);
   ordered_json expected = ordered_json::parse(kConfig);
   expected["torch_dtype"] = "bfloat16";
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json")).dump(), expected.dump());
@@ -236,7 +261,8 @@ TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
 TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   Model model = make_model();
   const fs::path output = root_ / "sharded";
-  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32, 4000);
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  DType::float32, 4000);
   EXPECT_FALSE(fs::exists(output / "model.safetensors"));
   const ordered_json index =
       ordered_json::parse(read_file(output / "model.safetensors.index.json"));
@@ -346,7 +372,8 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   write(source_ / "checksums.json", "another directory's");
   Model model = make_model();
   const fs::path output = root_ / "output";
-  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::float32, 4000);
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  DType::float32, 4000);
   EXPECT_TRUE(check_checksums(output));
   std::size_t files = 0;
   for (const auto& item : fs::directory_iterator(output)) {
@@ -396,7 +423,8 @@ TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
   Model model = make_model();
   const fs::path output = root_ / "output";
   const auto run = [&](const fs::path& target) {
-    export_hf_model(source_, target, model.config, model.table, model.flat(), DType::float32);
+    export_hf_model(source_, target, model.config, model.table, values_in(model.flat()),
+                    DType::float32);
   };
   run(output);
   write(output / "stale.txt", "of the model before");
@@ -426,13 +454,14 @@ TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {
   fs::remove(source_ / "config.json");
   write(source_ / "tokenizer.json", "{}");
   const fs::path output = root_ / "fresh";
-  export_hf_model(source_, output, model.config, model.table, model.flat(), DType::bfloat16);
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  DType::bfloat16);
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json"))["torch_dtype"], "bfloat16");
 
   model.config.rope_theta = 123.0;
-  EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table, model.flat(),
-                               DType::bfloat16),
+  EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table,
+                               values_in(model.flat()), DType::bfloat16),
                DataError);
   EXPECT_FALSE(fs::exists(root_ / "other"));
 }
