@@ -43,6 +43,35 @@ void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView&
   }
 }
 
+namespace {
+
+/// The cache's shape, of values as of keys.
+const Shape& cache_shape(const LayerCache& cache) {
+  expect(cache.keys.shape().rank() == 4, "the cache must be [slots, capacity, Hkv, D]");
+  expect_shape(cache.values, cache.keys.shape(), "cache values");
+  return cache.keys.shape();
+}
+
+}  // namespace
+
+void expect_in_cache(std::span<const CacheRow> rows, const LayerCache& cache) {
+  const Shape& shape = cache_shape(cache);
+  for (const CacheRow& row : rows) {
+    expect(row.slot >= 0 && row.slot < shape[0] && row.fork >= 0 && row.fork <= row.fork_row &&
+               row.fork <= row.position && row.row() < shape[1],
+           "decoding row outside the cache");
+  }
+}
+
+void expect_in_cache(std::span<const CacheCopy> rows, const LayerCache& cache) {
+  const Shape& shape = cache_shape(cache);
+  const auto inside = [&](std::int32_t row) { return row >= 0 && row < shape[1]; };
+  for (const CacheCopy& row : rows) {
+    expect(row.slot >= 0 && row.slot < shape[0] && inside(row.from) && inside(row.to),
+           "copied row outside the cache");
+  }
+}
+
 LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,
                          const ConstTensorView& y) {
   expect(x.shape().rank() == 2 && weight.shape().rank() == 2,

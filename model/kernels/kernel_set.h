@@ -79,10 +79,32 @@ class PackedWeight {
   DType dtype_;
 };
 
-/// Place of a decoding row in the key/value cache.
+/// Place of a decoding row in the key/value cache. A sequence's own rows lie where their positions
+/// say. Rows of an alternative draft lie elsewhere in the slot, one behind the other: that of
+/// position `fork`, the first they do not share with the sequence, at `fork_row`. A row sees
+/// positions 0 … fork − 1 of the sequence, then those of its alternative up to its own.
 struct CacheRow {
   std::int32_t slot = 0;      ///< Sequence's slot.
-  std::int32_t position = 0;  ///< Absolute position; the row sees keys 0 … position of its slot.
+  std::int32_t position = 0;  ///< Absolute.
+  std::int32_t fork = 0;      ///< ≤ position; 0 with fork_row 0: a row of the sequence itself.
+  std::int32_t fork_row = 0;  ///< ≥ fork
+
+  /// Where in the slot its key and value lie.
+  [[nodiscard]] std::int64_t row() const noexcept {
+    return std::int64_t{fork_row} + position - fork;
+  }
+  /// Whether both are rows of one sequence or of one alternative: they see the same keys up to the
+  /// position of the one that comes first.
+  [[nodiscard]] bool follows(const CacheRow& other) const noexcept {
+    return slot == other.slot && fork == other.fork && fork_row == other.fork_row;
+  }
+};
+
+/// A cache row that is copied to another place of its slot.
+struct CacheCopy {
+  std::int32_t slot = 0;
+  std::int32_t from = 0;
+  std::int32_t to = 0;
 };
 
 /// One layer's keys and values: [slots, capacity, Hkv, D] each.
@@ -233,10 +255,13 @@ class KernelSet {
   /// by FMA.
   virtual void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                                 TensorView y) = 0;
-  /// Writes k and v [M, Hkv, D] of each row to its place in the cache.
+  /// Writes k and v [M, Hkv, D] of each row to its place in the cache; no two to the same one.
   virtual void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;
-  /// output [M, H, D]: each row attends to keys 0 … position of its slot, in position order.
+  /// Copies keys and values within their slots; no row is both read and written, or written twice.
+  virtual void cache_copy(std::span<const CacheCopy> rows, LayerCache cache) = 0;
+  /// output [M, H, D]: each row attends to the keys that CacheRow says, in position order. Its bits
+  /// do not depend on where they lie.
   virtual void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
                                 TensorView output) = 0;
   /// tokens[i] = argmax over V of hidden row i · headᵀ; ties go to the smallest id. The logits are

@@ -195,6 +195,9 @@ TEST_F(KernelAgreement, CachedAttention) {
   problem.rows.push_back({2, 89});
   problem.rows.push_back({0, 31});
   problem.rows.push_back({0, 32});
+  for (std::int32_t i = 0; i < 10; ++i) {
+    problem.rows.push_back({1, 70 + i, 70, 80});
+  }
   expect_close([&](Tensors& t) -> std::vector<TensorView> {
     const LayerCache cache{t(random_floats(problem.cache().elements(), 90), problem.cache()),
                            t(random_floats(problem.cache().elements(), 91), problem.cache())};
@@ -206,6 +209,8 @@ TEST_F(KernelAgreement, CachedAttention) {
     t.kernels.cached_attention(
         problem.rows, t(random_floats(problem.queries().elements(), 94), problem.queries()), cache,
         output);
+    const std::vector<CacheCopy> copies{{1, 80, 70}, {1, 81, 71}, {0, 0, 5}};
+    t.kernels.cache_copy(copies, cache);
     return {output, cache.keys, cache.values};
   });
 }

@@ -295,11 +295,9 @@ void CpuKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, C
 
 void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
                                LayerCache cache) {
-  expect(cache.keys.shape().rank() == 4,
-         "cache_write: the cache must be [slots, capacity, Hkv, D]");
+  expect_in_cache(rows, cache);
   const Shape& shape = cache.keys.shape();
   const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
-  expect_shape(cache.values, shape, "cache values");
   expect_shape(k, expected, "cache_write k");
   expect_shape(v, expected, "cache_write v");
   const std::int64_t width = shape[2] * shape[3];
@@ -308,25 +306,33 @@ void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k
   float* keys = cache.keys.data<float>();
   float* values = cache.values.data<float>();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    expect(rows[i].slot >= 0 && rows[i].slot < shape[0] && rows[i].position >= 0 &&
-               rows[i].position < shape[1],
-           "cache_write: row outside the cache");
-    const std::int64_t at = (rows[i].slot * shape[1] + rows[i].position) * width;
+    const std::int64_t at = (rows[i].slot * shape[1] + rows[i].row()) * width;
     const std::int64_t from = static_cast<std::int64_t>(i) * width;
     std::copy_n(new_keys + from, width, keys + at);
     std::copy_n(new_values + from, width, values + at);
   }
 }
 
+void CpuKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
+  expect_in_cache(rows, cache);
+  const Shape& shape = cache.keys.shape();
+  const std::int64_t width = shape[2] * shape[3];
+  float* keys = cache.keys.data<float>();
+  float* values = cache.values.data<float>();
+  for (const CacheCopy& row : rows) {
+    const std::int64_t slot = row.slot * shape[1];
+    std::copy_n(keys + (slot + row.from) * width, width, keys + (slot + row.to) * width);
+    std::copy_n(values + (slot + row.from) * width, width, values + (slot + row.to) * width);
+  }
+}
+
 void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorView q,
                                     LayerCache cache, TensorView output) {
-  expect(cache.keys.shape().rank() == 4,
-         "cached_attention: the cache must be [slots, capacity, Hkv, D]");
+  expect_in_cache(rows, cache);
   const Shape& dims = cache.keys.shape();
   const AttentionShape shape = check_attention(q, dims[2]);
   const auto count = static_cast<std::int64_t>(rows.size());
   expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
-  expect_shape(cache.values, dims, "cache values");
   expect_shape(output, q.shape(), "cached_attention output");
   expect_float32(q, "cached_attention q");
   expect_float32(output, "cached_attention output");
@@ -339,23 +345,21 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
     const CacheRow* place = rows.data() + row;
     std::int64_t size = 0;
     std::int64_t longest = 0;
-    for (; row + size < count && size < step && place[size].slot == place->slot; ++size) {
-      expect(place[size].slot >= 0 && place[size].slot < dims[0] && place[size].position >= 0 &&
-                 place[size].position < dims[1],
-             "cached_attention: row outside the cache");
+    for (; row + size < count && size < step && place[size].follows(*place); ++size) {
       longest = std::max(longest, std::int64_t{place[size].position} + 1);
     }
     for (std::int64_t head = 0; head < shape.key_heads; ++head) {
       const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
       const std::int64_t first = place->slot * dims[1] * shape.key_stride() + head * shape.dim;
+      const std::int64_t second = first + place->fork_row * shape.key_stride();
       blocks_.push_back({.first = at,
                          .log_sum_exp = nullptr,
                          .rows = size,
                          .first_visible = 0,
                          .places = place,
-                         .runs = {.keys = {keys + first, nullptr},
-                                  .values = {values + first, nullptr},
-                                  .counts = {longest, 0}}});
+                         .runs = {.keys = {keys + first, keys + second},
+                                  .values = {values + first, values + second},
+                                  .counts = {place->fork, longest - place->fork}}});
     }
     work += static_cast<double>(std::max<std::int64_t>(size * shape.group(), 8) * longest *
                                 shape.key_stride());

@@ -145,17 +145,28 @@ struct WriteCache {
   std::int64_t width;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     const CacheRow place = rows[i / width];
-    const std::int64_t at =
-        (std::int64_t{place.slot} * capacity + place.position) * width + i % width;
+    const std::int64_t row = std::int64_t{place.fork_row} + place.position - place.fork;
+    const std::int64_t at = (std::int64_t{place.slot} * capacity + row) * width + i % width;
     keys[at] = source_keys[i];
     values[at] = source_values[i];
   }
 };
 
-void expect_in_cache(const CacheRow& row, const Shape& cache) {
-  expect(row.slot >= 0 && row.slot < cache[0] && row.position >= 0 && row.position < cache[1],
-         "decoding row outside the cache");
-}
+struct CopyCache {
+  const CacheCopy* rows;
+  float* keys;
+  float* values;
+  std::int64_t capacity;
+  std::int64_t width;
+  JFORGE_DEVICE void operator()(std::int64_t i) const {
+    const CacheCopy row = rows[i / width];
+    const std::int64_t slot = std::int64_t{row.slot} * capacity;
+    const std::int64_t from = (slot + row.from) * width + i % width;
+    const std::int64_t to = (slot + row.to) * width + i % width;
+    keys[to] = keys[from];
+    values[to] = values[from];
+  }
+};
 
 }  // namespace
 
@@ -194,45 +205,47 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
 
 void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k,
                                 ConstTensorView v, LayerCache cache) {
-  expect(cache.keys.shape().rank() == 4,
-         "cache_write: the cache must be [slots, capacity, Hkv, D]");
+  expect_in_cache(rows, cache);
   const Shape& shape = cache.keys.shape();
   const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
-  expect_shape(cache.values, shape, "cache values");
   expect_shape(k, expected, "cache_write k");
   expect_shape(v, expected, "cache_write v");
-  for (const CacheRow& row : rows) {
-    expect_in_cache(row, shape);
-  }
   launch_elements(queue_, k.elements(),
                   WriteCache{staged_rows_.upload(rows), floats(k), floats(v), floats(cache.keys),
                              floats(cache.values), shape[1], shape[2] * shape[3]},
                   "cache_write");
 }
 
+void CudaKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
+  expect_in_cache(rows, cache);
+  const Shape& shape = cache.keys.shape();
+  const std::int64_t width = shape[2] * shape[3];
+  launch_elements(queue_, static_cast<std::int64_t>(rows.size()) * width,
+                  CopyCache{staged_rows_.upload(rows), floats(cache.keys), floats(cache.values),
+                            shape[1], width},
+                  "cache_copy");
+}
+
 void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorView q,
                                      LayerCache cache, TensorView output) {
-  expect(cache.keys.shape().rank() == 4,
-         "cached_attention: the cache must be [slots, capacity, Hkv, D]");
+  expect_in_cache(rows, cache);
   const Shape& dims = cache.keys.shape();
   const HeadShape shape = check_heads(q, dims[2]);
   const auto count = static_cast<std::int64_t>(rows.size());
   expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
-  expect_shape(cache.values, dims, "cache values");
   expect_shape(output, q.shape(), "cached_attention output");
   const std::int64_t most_rows = rows_per_block(shape.group());
   blocks_.clear();
   visible_.clear();
   for (std::int64_t row = 0; row < count; ++row) {
     const CacheRow& place = rows[static_cast<std::size_t>(row)];
-    expect_in_cache(place, dims);
     const std::int64_t seen = std::int64_t{place.position} + 1;
     visible_.push_back(static_cast<std::int32_t>(seen));
-    const std::int64_t first_key = place.slot * dims[1];
-    // Adjacent rows of one slot share a block.
-    if (blocks_.empty() || blocks_.back().first_key != first_key ||
+    // Adjacent rows of one sequence or alternative share a block.
+    if (blocks_.empty() || !place.follows(rows[static_cast<std::size_t>(row) - 1]) ||
         blocks_.back().rows == most_rows) {
-      blocks_.push_back({row, 0, first_key, dims[1], 0, 0});
+      const std::int64_t first_key = place.slot * dims[1];
+      blocks_.push_back({row, 0, first_key, place.fork, first_key + place.fork_row, 0});
     }
     QueryTile& block = blocks_.back();
     ++block.rows;

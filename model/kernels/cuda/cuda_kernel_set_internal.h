@@ -124,6 +124,7 @@ class CudaKernelSet final : public KernelSet {
                         TensorView y) override;
   void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
+  void cache_copy(std::span<const CacheCopy> rows, LayerCache cache) override;
   void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
                         TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,

@@ -229,6 +229,71 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   }
 }
 
+/// A sequence and alternatives that fork off at several positions, whose rows lie behind it, in one
+/// call: each row has the bits of the same keys in a sequence of its own, and copied in place an
+/// alternative is the sequence.
+TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
+  for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}}) {
+    constexpr std::int32_t length = 150;
+    const std::int64_t capacity = length + 80;
+    const std::int64_t width = heads.key * heads.dim;
+    const Shape shape{2, capacity, heads.key, heads.dim};
+    const Problem main(heads, causal(length), 71);
+    Floats keys(at(shape.elements()), std::numeric_limits<float>::quiet_NaN());
+    Floats values(keys);
+    const LayerCache cache{view(keys, shape), view(values, shape)};
+    std::vector<CacheRow> rows;
+    for (std::int32_t row = 0; row < length; ++row) rows.push_back({1, row});
+    kernels_->cache_write(rows, view(main.k, main.key_shape()), view(main.v, main.key_shape()),
+                          cache);
+    rows.clear();
+    std::vector<Problem> alone;  // what each alternative is on its own
+    std::int32_t next = 150;
+    for (const std::int32_t fork : {64, 100, 149, 150}) {
+      Problem p(heads, causal(fork + 20), 80 + static_cast<unsigned>(fork));
+      std::copy_n(main.k.begin(), fork * width, p.k.begin());
+      std::copy_n(main.v.begin(), fork * width, p.v.begin());
+      p.forward(*kernels_);
+      for (std::int32_t i = 0; i < 20; ++i) rows.push_back({1, fork + i, fork, next});
+      next += 20;
+      alone.push_back(std::move(p));
+    }
+    const auto count = static_cast<std::int64_t>(rows.size());
+    Floats q, k, v;
+    for (const Problem& p : alone) {
+      const auto own = [&](const Floats& all, std::int64_t heads_of) {
+        return all.end() - 20 * heads_of * heads.dim;
+      };
+      q.insert(q.end(), own(p.q, heads.query), p.q.end());
+      k.insert(k.end(), own(p.k, heads.key), p.k.end());
+      v.insert(v.end(), own(p.v, heads.key), p.v.end());
+    }
+    kernels_->cache_write(rows, view(k, Shape{count, heads.key, heads.dim}),
+                          view(v, Shape{count, heads.key, heads.dim}), cache);
+    for (const int threads : {1, 2}) {
+      const ThreadCount scope(threads);
+      Floats output(q.size());
+      kernels_->cached_attention(rows, view(q, Shape{count, heads.query, heads.dim}), cache,
+                                 view(output, Shape{count, heads.query, heads.dim}));
+      const std::int64_t each = 20 * heads.query * heads.dim;
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(same_bits(&output[i * at(each)], &*(alone[i].output.end() - each), each)) << i;
+      }
+    }
+    std::vector<CacheCopy> moves;
+    for (std::int32_t i = 0; i < 20; ++i) moves.push_back({1, 170 + i, 100 + i});
+    kernels_->cache_copy(moves, cache);
+    std::vector<CacheRow> plain;
+    for (std::int32_t i = 0; i < 20; ++i) plain.push_back({1, 100 + i});
+    Floats output(at(20 * heads.query * heads.dim));
+    const Problem& moved = alone[1];
+    kernels_->cached_attention(plain, view(moved.q, moved.query_shape()).rows(100, 120), cache,
+                               view(output, Shape{20, heads.query, heads.dim}));
+    EXPECT_TRUE(same_bits(output.data(), &moved.output[at(100 * heads.query * heads.dim)],
+                          20 * heads.query * heads.dim));
+  }
+}
+
 TEST_P(Attention, TwoIntervalsEqualTheSameKeysContiguous) {
   // A noisy row's keys, gathered in logical order into a plain causal sequence, give the same bits.
   for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}}) {
@@ -389,7 +454,11 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
   const LayerCache cache{view(keys, shape), view(keys, shape)};
   Floats output(at(64));
   const Floats q(at(64));
-  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 8}, CacheRow{0, -1}}) {
+  for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 8, 1}, CacheCopy{0, 1, -1}}) {
+    EXPECT_THROW(kernels_->cache_copy(std::span(&copy, 1), cache), InternalError);
+  }
+  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 8}, CacheRow{0, -1},
+                             CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 7}, CacheRow{0, 5, 4, 3}}) {
     const std::vector<CacheRow> rows = {row};
     EXPECT_THROW(kernels_->cached_attention(rows, view(q, Shape{1, 4, 16}), cache,
                                             view(output, Shape{1, 4, 16})),
