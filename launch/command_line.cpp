@@ -70,6 +70,13 @@ void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<E
       ->default_str("auto");
 }
 
+void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
+  sub.add_option("--setting", settings,
+                 "Setting of the method, as [evaluate] of the configuration names it (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
 void add_device(CLI::App& sub, DeviceChoice& device) {
   add_choice(sub, "--device", device, kDeviceNames, "What computes");
 }
@@ -140,7 +147,7 @@ void add_evaluate(CLI::App& app, CommandLine& line) {
       ->type_name("PATH");
   sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
-  sub->add_option("--block-size", options->block_size, "Of the Jacobi method");
+  sub->add_option("--block-size", options->block_size, "Of the methods that draft");
   sub->add_option("--max-new-tokens", options->max_new_tokens, "Instead of the tasks' own");
   sub->add_option("--batch-prompts", options->batch_prompts,
                   "Problems decoded at once per rank; does not change results");
@@ -223,9 +230,10 @@ void add_probe(CLI::App& app, CommandLine& line) {
       add("decode", "Tokens, forwards and states of decoding", probe_decode_command);
   decode->add_option("--tokens", decode_options->tokens, "IDS.json")->type_name("FILE")->required();
   one_of(decode->add_option("--method", decode_options->method, "Decoding method"),
-         {"ar", "jacobi"})
+         decoding_method_names())
       ->required();
-  one_of(decode->add_option("--window", decode_options->window, "Form of the draft"),
+  add_settings(*decode, decode_options->settings);
+  one_of(decode->add_option("--window", decode_options->window, "Form of jacobi's draft"),
          {"shrinking", "running"})
       ->capture_default_str();
   decode->add_option("--block-size", decode_options->block_size, "Tokens of a draft")
@@ -279,8 +287,9 @@ void add_text(CLI::App& app, CommandLine& line) {
     add_model(*sub, options->model, true);
     sub->add_option("--prompt", options->prompt, "User message")->required();
     sub->add_option("--system", options->system, "System message (default: the template's own)");
-    one_of(sub->add_option("--method", options->method, "Decoding method"), {"ar", "jacobi"})
+    one_of(sub->add_option("--method", options->method, "Decoding method"), decoding_method_names())
         ->capture_default_str();
+    add_settings(*sub, options->settings);
     sub->add_option("--block-size", options->block_size, "Tokens of a draft")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
@@ -290,7 +299,7 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_option("--seed", options->seed, "Of the drafts")->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
-    sub->add_flag("--trace", options->trace, "Show the trajectory of every block");
+    sub->add_flag("--trace", options->trace, "Show the trajectory of every block of jacobi");
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }
 }

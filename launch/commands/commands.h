@@ -84,6 +84,7 @@ struct ProbeOptions {
   std::string kept = "from_first_difference";
   double ar_weight = 1;
   std::string method = "ar";
+  std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
   std::string window = "shrinking";
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 64;
@@ -121,6 +122,7 @@ struct DecodeOptions {
   WeightStorage decode_weights = WeightStorage::automatic;
   std::string prompt;
   std::string method = "jacobi";
+  std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
   std::optional<std::string> system;
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 256;

@@ -14,7 +14,8 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, DeviceChoice de
 
 std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
                                                              std::int64_t capacity,
-                                                             WeightStorage storage) {
+                                                             WeightStorage storage,
+                                                             std::int64_t branch_rows) {
   if (capacity > config.max_position_embeddings) {
     throw DataError(fmt::format(
         "{} positions are needed but the model has max_position_embeddings = {}; use a shorter "
@@ -24,6 +25,7 @@ std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
   InferenceTransformer::Options options;
   options.num_slots = slots;
   options.slot_capacity = static_cast<std::int32_t>(capacity);
+  options.branch_rows = static_cast<std::int32_t>(branch_rows);
   options.weights = storage;
   return std::make_unique<InferenceTransformer>(config, table, weights.floats({table.flat_size()}),
                                                 *kernels, account, options);

@@ -19,9 +19,11 @@ struct LoadedModel {
   /// is not there.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
 
-  /// A decoding forward with `slots` sequences of at most `capacity` positions.
+  /// A decoding forward with `slots` sequences of at most `capacity` positions, and as many
+  /// `branch_rows` for the alternative drafts of each.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
-      std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic);
+      std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
+      std::int64_t branch_rows = 0);
 
   MemoryAccount account{"model"};
   TransformerConfig config;

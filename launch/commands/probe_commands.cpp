@@ -6,7 +6,7 @@
 #include "checkpoints/safetensors.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/flat_parameters.h"
@@ -14,6 +14,7 @@
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/read_file.h"
+#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 
@@ -218,37 +219,38 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
 
 ExitCode probe_decode_command(const ProbeOptions& options) {
   const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
-  const bool greedy = choice<bool>(options.method, {{"ar", true}, {"jacobi", false}});
+  DecodingSettings settings{{"block_size", std::int64_t{options.block_size}}};
+  for (const std::string& setting : options.settings) {
+    assign_decoding_setting(settings, setting);
+  }
+  const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
+  // The shrinking window is the trajectories' decoding: whole blocks, every state.
+  const bool trajectories = options.method == "jacobi" && shrinking;
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
+  const JacobiOptions trajectory_options{
+      .block_size = static_cast<std::int32_t>(std::get<std::int64_t>(settings.at("block_size"))),
+      .seed = options.seed,
+      .complete_blocks = true,
+      .record_states = true};
   std::vector<std::unique_ptr<SequenceDecoder>> decoders;
   std::int64_t capacity = 1;
+  std::int64_t branch_rows = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     DecodeRequest request{static_cast<PromptId>(i), sequences[i], options.max_new_tokens,
                           options.ignore_eos ? std::vector<TokenId>{} : model.config.eos_ids};
-    JacobiOptions jacobi;
-    jacobi.block_size = options.block_size;
-    jacobi.window = shrinking ? DraftWindow::shrinking : DraftWindow::running;
-    jacobi.seed = options.seed;
-    // The shrinking window is the trajectories' decoding: whole blocks, every state.
-    jacobi.complete_blocks = shrinking;
-    jacobi.record_states = shrinking;
-    decoders.push_back(greedy ? make_greedy_decoder(std::move(request))
-                              : make_jacobi_decoder(std::move(request), jacobi));
+    decoders.push_back(trajectories ? make_jacobi_decoder(std::move(request), trajectory_options)
+                                    : method.make(std::move(request)));
     capacity = std::max(capacity, decoders.back()->max_positions());
+    branch_rows = std::max(branch_rows, decoders.back()->max_branch_rows());
   }
-  const auto inference = model.inference(1, capacity, options.decode_weights);
-  BatchDecoder driver(*inference, 1);
+  const auto inference = model.inference(1, capacity, options.decode_weights, branch_rows);
+  DecodeEngine engine(*inference, 1);
   Json results = Json::array();
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    results.push_back(nullptr);
+  for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {
+    // One slot keeps their order.
+    results.push_back(result_json(result, trajectory_options.block_size));
   }
-  std::size_t next = 0;
-  driver.run([&]() { return next < decoders.size() ? std::move(decoders[next++]) : nullptr; },
-             [&](const DecodeResult& result) {
-               results[static_cast<std::size_t>(result.id)] =
-                   result_json(result, options.block_size);
-             });
   publish_file(options.out, results.dump() + "\n");
   return ExitCode::ok;
 }

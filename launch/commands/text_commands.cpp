@@ -12,8 +12,9 @@
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
+#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 
@@ -74,6 +75,14 @@ void print_trace(const BytePairTokenizer& tokenizer, const TrajectoryBlock& bloc
   }
 }
 
+// Trajectories as generation makes them.
+JacobiOptions trace_options(const DecodeOptions& options) {
+  return {.block_size = options.block_size,
+          .seed = options.seed,
+          .complete_blocks = true,
+          .record_states = true};
+}
+
 }  // namespace
 
 ExitCode tokenize_command(const TokenizeOptions& options) {
@@ -94,6 +103,14 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 }
 
 ExitCode decode_command(const DecodeOptions& options) {
+  DecodingSettings settings{{"block_size", std::int64_t{options.block_size}}};
+  for (const std::string& setting : options.settings) {
+    assign_decoding_setting(settings, setting);
+  }
+  const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
+  if (options.trace && (options.method != "jacobi" || !options.settings.empty())) {
+    throw ConfigError("--trace shows jacobi's trajectories; give --block-size and no other method");
+  }
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;
   if (options.system) {
@@ -104,35 +121,26 @@ ExitCode decode_command(const DecodeOptions& options) {
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
   DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids};
-  JacobiOptions jacobi;
-  jacobi.block_size = options.block_size;
-  jacobi.seed = options.seed;
-  jacobi.window = options.trace ? DraftWindow::shrinking : DraftWindow::running;
-  jacobi.complete_blocks = options.trace;
-  jacobi.record_states = options.trace;
-  auto decoder = options.method == "ar" ? make_greedy_decoder(std::move(request))
-                                        : make_jacobi_decoder(std::move(request), jacobi);
-  const auto inference = model.inference(1, decoder->max_positions(), options.decode_weights);
-  BatchDecoder driver(*inference, 1);
-  driver.run([&] { return std::move(decoder); },
-             [&](const DecodeResult& result) {
-               for (std::size_t i = 0; i < result.blocks.size(); ++i) {
-                 print_trace(tokenizer, result.blocks[i], i, options.block_size);
-               }
-               fmt::print("{}\n", tokenizer.decode(result.tokens, true));
-               // A trace's forwards are for whole blocks.
-               const DecodingCost cost{
-                   .sequences = 1,
-                   .tokens = options.trace ? std::ssize(result.blocks) * options.block_size
-                                           : std::ssize(result.tokens),
-                   .forwards = result.forwards};
-               fmt::print(stderr,
-                          "{} tokens{}, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",
-                          cost.tokens, options.trace ? " in whole blocks" : "", cost.forwards,
-                          cost.tokens_per_forward().value_or(0),
-                          static_cast<double>(cost.tokens - 1) /
-                              std::max(1e-9, driver.statistics().decode_seconds));
-             });
+  std::vector<std::unique_ptr<SequenceDecoder>> decoder;
+  decoder.push_back(options.trace ? make_jacobi_decoder(std::move(request), trace_options(options))
+                                  : method.make(std::move(request)));
+  const auto inference = model.inference(1, decoder[0]->max_positions(), options.decode_weights,
+                                         decoder[0]->max_branch_rows());
+  DecodeEngine engine(*inference, 1);
+  const DecodeResult result = decode_all(engine, std::move(decoder)).at(0);
+  for (std::size_t i = 0; i < result.blocks.size(); ++i) {
+    print_trace(tokenizer, result.blocks[i], i, options.block_size);
+  }
+  fmt::print("{}\n", tokenizer.decode(result.tokens, true));
+  // A trace's forwards are for whole blocks.
+  const DecodingCost cost{.sequences = 1,
+                          .tokens = options.trace ? std::ssize(result.blocks) * options.block_size
+                                                  : std::ssize(result.tokens),
+                          .forwards = result.forwards};
+  fmt::print(
+      stderr, "{} tokens{}, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n", cost.tokens,
+      options.trace ? " in whole blocks" : "", cost.forwards, cost.tokens_per_forward().value_or(0),
+      static_cast<double>(cost.tokens - 1) / std::max(1e-9, engine.statistics().decode_seconds));
   return ExitCode::ok;
 }
 

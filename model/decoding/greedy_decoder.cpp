@@ -18,32 +18,30 @@ class GreedyDecoder final : public SequenceDecoder {
         static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, 4096));
     result_.tokens.reserve(usual);
     result_.accepted.reserve(usual);
+    branch_ = {.tokens = request_.prompt, .first_output = request_.prompt.size() - 1};
   }
 
-  [[nodiscard]] std::span<const TokenId> pending() const override {
-    return prefilling_ ? std::span<const TokenId>(request_.prompt) : std::span(&last_, 1);
-  }
-  [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
-  [[nodiscard]] std::size_t first_output() const override {
-    return prefilling_ ? request_.prompt.size() - 1 : 0;
-  }
+  [[nodiscard]] std::span<const DraftBranch> pending() const override { return {&branch_, 1}; }
+  [[nodiscard]] std::int64_t kv_length() const override { return branch_.first_position; }
   [[nodiscard]] bool finished() const override { return finished_; }
   [[nodiscard]] PromptId id() const override { return request_.id; }
   [[nodiscard]] std::int64_t max_positions() const override {
     return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
   }
 
-  void advance(std::span<const TokenId> predictions) override {
+  Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "greedy decoder advanced after its end");
-    expect(predictions.size() == 1, "greedy decoding wants one prediction");
-    kv_length_ += static_cast<std::int64_t>(pending().size());
+    expect(outcomes.size() == 1 && outcomes[0].predictions.size() == 1,
+           "greedy decoding wants one prediction");
+    const auto rows = static_cast<std::int64_t>(branch_.tokens.size());
     if (std::exchange(prefilling_, false)) {
       result_.prefill_forwards = 1;
     } else {
       ++result_.forwards;
       result_.accepted.push_back(1);
     }
-    last_ = predictions[0];
+    last_ = outcomes[0].predictions[0];
+    branch_ = {.first_position = branch_.first_position + rows, .tokens = {&last_, 1}};
     result_.tokens.push_back(last_);
     if (request_.is_eos(last_)) {
       result_.stop = StopReason::eos;
@@ -51,6 +49,7 @@ class GreedyDecoder final : public SequenceDecoder {
     } else {
       finished_ = std::cmp_equal(result_.tokens.size(), request_.max_new_tokens);
     }
+    return {.rows = rows};
   }
 
   [[nodiscard]] DecodeResult take_result() override {
@@ -61,10 +60,10 @@ class GreedyDecoder final : public SequenceDecoder {
  private:
   DecodeRequest request_;
   DecodeResult result_;
+  DraftBranch branch_;
   TokenId last_ = 0;
   bool prefilling_ = true;
   bool finished_ = false;
-  std::int64_t kv_length_ = 0;
 };
 
 }  // namespace

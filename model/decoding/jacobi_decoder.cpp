@@ -1,67 +1,50 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/decoding/sequence_decoder.h"
-#include "runtime/error.h"
-#include "runtime/random.h"
+#include "model/decoding/draft_decoder_internal.h"
 
 namespace jforge {
 
 namespace {
 
-/// a = 1 + leading j with draft[j + 1] == predictions[j]: how many draft tokens are known correct.
-std::size_t count_accepted(std::span<const TokenId> draft, std::span<const TokenId> predictions) {
-  std::size_t accepted = 1;
-  while (accepted < draft.size() && draft[accepted] == predictions[accepted - 1]) {
-    ++accepted;
-  }
-  return accepted;
-}
-
-class JacobiDecoder final : public SequenceDecoder {
+class JacobiDecoder final : public DraftDecoder {
  public:
   JacobiDecoder(DecodeRequest request, const JacobiOptions& options)
-      : request_(std::move(request)), options_(options), stream_(draft_stream(0)) {
-    request_.validate();
+      : DraftDecoder(std::move(request)), options_(options), stream_(stream_of(0)) {
     options_.validate();
     num_blocks_ = (request_.max_new_tokens + options_.block_size - 1) / options_.block_size;
-    // No more than a usual answer: an absurd T must fail at the slot capacity, not here.
-    const auto usual =
-        static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, 4096));
-    context_.reserve(request_.prompt.size() + usual + std::min<std::size_t>(block_size(), 4096));
-    context_.assign(request_.prompt.begin(), request_.prompt.end());
-    draft_.reserve(std::min<std::size_t>(block_size(), 4096));
-    result_.id = request_.id;
+    draft_.reserve(std::min<std::size_t>(block_size(), kUsualTokens));
+    branch_ = prompt_branch();
   }
 
-  [[nodiscard]] std::span<const TokenId> pending() const override {
-    return prefilling_ ? std::span(context_) : std::span(draft_);
-  }
-  [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
-  [[nodiscard]] std::size_t first_output() const override {
-    return prefilling_ ? context_.size() - 1 : 0;
-  }
-  [[nodiscard]] bool finished() const override { return finished_; }
-  [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] std::span<const DraftBranch> pending() const override { return {&branch_, 1}; }
   [[nodiscard]] std::int64_t max_positions() const override {
-    return static_cast<std::int64_t>(request_.prompt.size()) +
-           (options_.complete_blocks ? num_blocks_ * options_.block_size
-                                     : request_.max_new_tokens - 1);
+    return options_.complete_blocks ? static_cast<std::int64_t>(request_.prompt.size()) +
+                                          num_blocks_ * options_.block_size
+                                    : DraftDecoder::max_positions();
   }
 
-  void advance(std::span<const TokenId> predictions) override {
+  Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "Jacobi decoder advanced after its end");
+    expect(outcomes.size() == 1, "Jacobi decoding has one branch");
+    const std::int64_t known = kv_length_;
     if (prefilling_) {
-      expect(predictions.size() == 1, "Jacobi prefill wants one prediction");
-      finish_prefill(predictions[0]);
-      return;
+      start_answer(finish_prefill(outcomes));
+    } else {
+      advance_draft(outcomes[0].predictions);
     }
+    branch_ = {.first_position = kv_length_, .tokens = draft_};
+    return {.rows = kv_length_ - known};
+  }
+
+ private:
+  void advance_draft(std::span<const TokenId> predictions) {
     expect(predictions.size() == draft_.size(), "Jacobi decoding wants a prediction for every row");
     const std::size_t accepted = count_accepted(draft_, predictions);
     ++result_.forwards;
     if (options_.complete_blocks) {
       advance_block(accepted, predictions);
-    } else if (!commit_and_test_end(accepted, predictions[accepted - 1])) {
+    } else if (!commit_and_test_end(draft_, accepted, predictions[accepted - 1])) {
       if (options_.window == DraftWindow::running) {
         keep_predictions(accepted, predictions);
         fill_draft();
@@ -71,36 +54,18 @@ class JacobiDecoder final : public SequenceDecoder {
     }
   }
 
-  [[nodiscard]] DecodeResult take_result() override {
-    expect(finished_, "Jacobi result taken before the end");
-    return std::move(result_);
-  }
-
- private:
   [[nodiscard]] std::size_t block_size() const {
     return static_cast<std::size_t>(options_.block_size);
   }
-  [[nodiscard]] RandomStream draft_stream(std::int64_t block) const {
-    return RandomStream(options_.seed, RandomPurpose::jacobi_draft, options_.round,
-                        static_cast<std::uint64_t>(request_.id), static_cast<std::uint64_t>(block));
-  }
-  /// Committed tokens of the answer: all that are known but the newest, which is draft_[0].
-  [[nodiscard]] std::size_t answer_length() const {
-    return context_.size() - request_.prompt.size();
+  [[nodiscard]] RandomStream stream_of(std::int64_t block) const {
+    return draft_stream(options_.seed, options_.round, block);
   }
   /// Length of a new draft: n, or, where blocks need not be complete, what a forward can still add.
   [[nodiscard]] std::size_t draft_length() const {
-    if (options_.complete_blocks) {
-      return block_size();
-    }
-    const std::size_t known = answer_length() + 1;
-    return std::min(block_size(), static_cast<std::size_t>(request_.max_new_tokens) - known);
+    return options_.complete_blocks ? block_size() : std::min(block_size(), tokens_left());
   }
 
-  void finish_prefill(TokenId first) {
-    prefilling_ = false;
-    kv_length_ = static_cast<std::int64_t>(context_.size());
-    result_.prefill_forwards = 1;
+  void start_answer(TokenId first) {
     if (options_.complete_blocks) {
       start_draft(first);
       finish_if_known();
@@ -113,7 +78,7 @@ class JacobiDecoder final : public SequenceDecoder {
   void start_draft(TokenId first) {
     draft_.assign(1, first);
     if (options_.window == DraftWindow::shrinking) {
-      stream_ = draft_stream(block_);
+      stream_ = stream_of(block_);
       block_begin_ = context_.size();
     }
     fill_draft();
@@ -123,11 +88,7 @@ class JacobiDecoder final : public SequenceDecoder {
     }
   }
 
-  void fill_draft() {
-    for (const std::size_t length = draft_length(); draft_.size() < length;) {
-      draft_.push_back(context_[static_cast<std::size_t>(stream_.below(context_.size()))]);
-    }
-  }
+  void fill_draft() { fill(draft_, draft_length(), stream_); }
 
   void record_state() {
     TrajectoryBlock& block = result_.blocks.back();
@@ -138,43 +99,14 @@ class JacobiDecoder final : public SequenceDecoder {
     ++block.states_seen;
   }
 
-  void commit(std::size_t count) {
-    context_.insert(context_.end(), draft_.begin(),
-                    draft_.begin() + static_cast<std::ptrdiff_t>(count));
-    kv_length_ += static_cast<std::int64_t>(count);
-    result_.accepted.push_back(static_cast<std::int32_t>(count));
-  }
-
-  /// A forward has made known: draft_1 … draft_{a−1} and the correction. Commits and, where the
-  /// answer ends, finishes: at the first eos among them, or at T, which no draft reaches beyond.
-  bool commit_and_test_end(std::size_t accepted, TokenId correction) {
-    const auto accepted_end = draft_.begin() + static_cast<std::ptrdiff_t>(accepted);
-    const auto eos = std::find_if(draft_.begin() + 1, accepted_end,
-                                  [this](TokenId token) { return request_.is_eos(token); });
-    const TokenId newest = eos == accepted_end ? correction : *eos;
-    commit(static_cast<std::size_t>(eos - draft_.begin()));
-    return test_end(newest);
-  }
-
-  /// Whether `newest`, the token behind the committed ones, ends the answer: then it is finished.
-  bool test_end(TokenId newest) {
-    const bool eos = request_.is_eos(newest);
-    if (!eos && std::cmp_less(answer_length() + 1, request_.max_new_tokens)) {
-      return false;
-    }
-    context_.push_back(newest);
-    finish(eos ? StopReason::eos : StopReason::length);
-    return true;
-  }
-
   /// Trajectory mode.
   void advance_block(std::size_t accepted, std::span<const TokenId> predictions) {
     if (accepted == draft_.size() && known_block_is_last()) {
       // The prediction behind the last block belongs to no answer.
-      commit(accepted - 1);
+      commit(std::span(draft_).first(accepted - 1));
       draft_.erase(draft_.begin(), draft_.end() - 1);
     } else {
-      commit(accepted);
+      commit(std::span(draft_).first(accepted));
       shrink(accepted, predictions);
     }
     finish_if_known();
@@ -235,25 +167,13 @@ class JacobiDecoder final : public SequenceDecoder {
     finish(ended ? StopReason::eos : StopReason::length);
   }
 
-  void finish(StopReason stop) {
-    result_.stop = stop;
-    result_.tokens.assign(context_.begin() + static_cast<std::ptrdiff_t>(request_.prompt.size()),
-                          context_.end());
-    finished_ = true;
-  }
-
-  DecodeRequest request_;
   JacobiOptions options_;
   RandomStream stream_;
-  DecodeResult result_;
-  std::vector<TokenId> context_;  ///< Prompt and committed tokens: what drafts are drawn from.
   std::vector<TokenId> draft_;
+  DraftBranch branch_;
   std::size_t block_begin_ = 0;  ///< Index in context_ of the current block's first token.
   std::int64_t block_ = 0;
   std::int64_t num_blocks_ = 0;
-  std::int64_t kv_length_ = 0;
-  bool prefilling_ = true;
-  bool finished_ = false;
 };
 
 }  // namespace

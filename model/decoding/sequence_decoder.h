@@ -1,7 +1,7 @@
 #pragma once
 
 /// Decoding methods as state machines over one sequence: pure logic, no arithmetic, so that each is
-/// tested with a fake model and any mix of them shares one batch (batch_decoder.h).
+/// tested with a fake model and any mix of them shares one batch (decode_engine.h).
 ///
 /// How forwards and tokens are counted, in every method (METHOD.md, invariant I24):
 ///  - the prefill forwards the whole prompt and gives the first token;
@@ -64,27 +64,54 @@ struct DecodeResult {
   std::vector<TrajectoryBlock> blocks;  ///< Recorded states (shrinking window with recording only).
 };
 
-/// One sequence being decoded. The driver forwards pending() at positions kv_length() …, hands back
-/// the predictions of the rows that want output, and repeats until finished().
+/// A run of tokens to forward at first_position, first_position + 1, … .
+struct DraftBranch {
+  std::int64_t first_position = 0;
+  std::span<const TokenId> tokens;  ///< At least one.
+  /// Index in `tokens` of the first row whose prediction is wanted (all later ones are too);
+  /// tokens.size() when none is.
+  std::size_t first_output = 0;
+  /// Whether it is another way to go on than the sequence's own branches. It sees what they have
+  /// before its first position, then its own rows.
+  bool alternative = false;
+};
+
+/// What a forward gave for one branch: the argmax after each wanted row, in order.
+struct BranchOutcome {
+  std::span<const TokenId> predictions;
+};
+
+/// The branch whose first `rows` rows are the sequence's from now on, those of the sequence before
+/// them as they are. Of a branch that is no alternative nothing has to be moved.
+struct Commit {
+  std::size_t branch = 0;
+  std::int64_t rows = 0;
+};
+
+/// One sequence being decoded. The driver forwards pending() behind the sequence's first
+/// kv_length() positions, hands back the predictions of the rows that want output, keeps what
+/// advance() commits, and repeats until finished().
 class SequenceDecoder {
  public:
   virtual ~SequenceDecoder() = default;
-  /// Tokens to forward next, placed at kv_length(), kv_length() + 1, …; never empty before
-  /// finished(). The span holds until the next advance().
-  [[nodiscard]] virtual std::span<const TokenId> pending() const = 0;
+  /// What to forward next, never empty before finished(): first the sequence's own branches, one
+  /// behind the other without a gap from kv_length() on, then alternatives, which begin between
+  /// kv_length() and the end of the former. The first call gives the prompt, as one branch. The
+  /// spans hold until the next advance().
+  [[nodiscard]] virtual std::span<const DraftBranch> pending() const = 0;
   /// Cache entries that are valid; what lies behind is overwritten. After the prefill: the prompt
   /// and every known token but the newest.
   [[nodiscard]] virtual std::int64_t kv_length() const = 0;
-  /// Index in pending() of the first row whose prediction is wanted (all later ones are too);
-  /// pending().size() when none is.
-  [[nodiscard]] virtual std::size_t first_output() const = 0;
-  /// `predictions`: argmax after each wanted row. Throws InternalError for another number of them.
-  virtual void advance(std::span<const TokenId> predictions) = 0;
+  /// `outcomes`: of every pending branch. Throws InternalError for another number of outcomes or
+  /// predictions.
+  virtual Commit advance(std::span<const BranchOutcome> outcomes) = 0;
   [[nodiscard]] virtual bool finished() const = 0;
   /// Valid once finished(), and once.
   [[nodiscard]] virtual DecodeResult take_result() = 0;
   /// Positions the cache slot must hold for this request at most.
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
+  /// Rows that its alternatives take at most, all together.
+  [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
   /// The request's id, for messages.
   [[nodiscard]] virtual PromptId id() const = 0;
 };
@@ -115,6 +142,35 @@ struct JacobiOptions {
   void validate() const;
 };
 
+/// What a new pseudo block of multi-block decoding begins as.
+enum class SpawnMode : std::uint8_t {
+  continuation,  ///< What was predicted behind the newest block, then its continuation in the pool.
+  clone,         ///< A copy of the real-active draft, as in the paper.
+};
+
+struct MultiBlockOptions {
+  std::int32_t block_size = 64;  ///< n ≥ 1
+  std::int32_t blocks = 2;       ///< K ≥ 1, the real-active one included.
+  double spawn_ratio = 0.85;     ///< r in (0, 1]
+  std::int32_t verification_size =
+      4;                         ///< Drafts verified per forward, the plain one included; ≥ 1.
+  std::int32_t ngram_pool = 16;  ///< Sequences kept of what was rejected; ≥ 0.
+  SpawnMode spawn = SpawnMode::continuation;
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;
+
+  /// Throws ConfigError.
+  void validate() const;
+};
+
+struct PromptLookupOptions {
+  std::int32_t block_size = 16;   ///< n ≥ 1: tokens of a draft at most.
+  std::int32_t match_length = 3;  ///< Last tokens that are looked for, at most; ≥ 1.
+
+  /// Throws ConfigError.
+  void validate() const;
+};
+
 /// One token per forward.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
 /// Jacobi fixed-point iteration (METHOD.md §1, §6.1, §6.2). Drafts are drawn with
@@ -127,5 +183,16 @@ struct JacobiOptions {
 /// most n, whatever the arithmetic, and the last one n − 1.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
                                                                    const JacobiOptions& options);
+/// Multi-block decoding with rejection recycling (METHOD.md §6.3; the paper's algorithm 1). Only
+/// the real-active block's verification makes tokens known, so that the tokens are greedy's
+/// whatever pseudo blocks and candidates hold. With one block and verification_size 1 it is the
+/// shrinking window, draw by draw.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_multi_block_decoder(
+    DecodeRequest request, const MultiBlockOptions& options);
+/// Prompt lookup, a baseline that needs no training and no seed (METHOD.md §6.3): the draft is the
+/// newest token and what followed the last tokens where they stood before, in prompt or answer;
+/// only the newest token where they never did.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(
+    DecodeRequest request, const PromptLookupOptions& options);
 
 }  // namespace jforge

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "model/transformer/layer_parameters_internal.h"
 #include "runtime/tensor/buffer.h"
@@ -69,8 +70,8 @@ struct Workspace {
   std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
 };
 
-std::size_t cache_elements(const TransformerConfig& config, std::int32_t slot_capacity) {
-  return static_cast<std::size_t>(slot_capacity) * static_cast<std::size_t>(config.num_kv_heads) *
+std::size_t cache_elements(const TransformerConfig& config, std::int32_t rows) {
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(config.num_kv_heads) *
          static_cast<std::size_t>(config.head_size());
 }
 
@@ -81,6 +82,7 @@ struct InferenceTransformer::State {
         ConstTensorView parameters, KernelSet& set, MemoryAccount& account, Options chosen);
 
   void check_rows(std::span<const DecodeRow> rows);
+  void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   std::int64_t forward_chunk(std::span<const DecodeRow> rows);
   void write_keys_and_values(const LayerWeights& layer, std::size_t index, std::int64_t rows);
   std::int64_t keep_wanted(std::span<const DecodeRow> rows);
@@ -129,6 +131,7 @@ namespace {
 InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
   expect(options.num_slots >= 1, "num_slots must be at least 1");
   expect(options.slot_capacity >= 1, "slot_capacity must be at least 1");
+  expect(options.branch_rows >= 0, "branch_rows must not be negative");
   expect(options.max_rows >= 0, "max_rows must not be negative");
   if (options.max_rows == 0) {
     options.max_rows = kDefaultMaxRows;
@@ -166,8 +169,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
-  const Shape cache_shape{options.num_slots, options.slot_capacity, config.num_kv_heads,
-                          config.head_size()};
+  const Shape cache_shape{options.num_slots,
+                          std::int64_t{options.slot_capacity} + options.branch_rows,
+                          config.num_kv_heads, config.head_size()};
   const std::size_t bytes = static_cast<std::size_t>(cache_shape.elements()) * sizeof(float);
   for (const LayerParameters& layer : model.layers) {
     layers.push_back({.input_norm = view(layer.input_norm),
@@ -191,6 +195,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
 
 void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
   std::ranges::fill(checked, -1);
+  const DecodeRow* previous = nullptr;
   for (const DecodeRow& row : rows) {
     expect(row.token >= 0 && row.token < config.vocabulary_size,
            "decoding row's token is outside the vocabulary");
@@ -198,6 +203,11 @@ void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
            "decoding row's slot does not exist");
     expect(row.place.position >= 0 && row.place.position < options.slot_capacity,
            "decoding row's position is outside the slot");
+    if (row.place.fork_row != 0) {
+      check_branch_row(row, std::exchange(previous, &row));
+      continue;
+    }
+    previous = &row;
     const auto slot = static_cast<std::size_t>(row.place.slot);
     expect(row.place.position > checked[slot], "rows of a slot are not in ascending position");
     expect(row.place.position <= filled[slot], "decoding row leaves a gap in its slot");
@@ -205,6 +215,19 @@ void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
     // Position 0 begins a new sequence: what the slot held before may no longer be attended to.
     filled[slot] = row.place.position == 0 ? 1 : std::max(filled[slot], row.place.position + 1);
   }
+}
+
+void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
+                                                   const DecodeRow* previous) const {
+  const CacheRow& place = row.place;
+  expect(place.fork_row >= options.slot_capacity &&
+             place.row() < std::int64_t{options.slot_capacity} + options.branch_rows,
+         "decoding row of an alternative is outside the slot's branch rows");
+  expect(place.fork >= 0 && place.fork <= filled[static_cast<std::size_t>(place.slot)],
+         "an alternative leaves a gap in its slot");
+  const bool continues = previous != nullptr && place.follows(previous->place) &&
+                         place.position == previous->place.position + 1;
+  expect(place.position == place.fork || continues, "rows of an alternative are not adjacent");
 }
 
 void InferenceTransformer::State::write_keys_and_values(const LayerWeights& layer,
@@ -308,6 +331,23 @@ std::int32_t InferenceTransformer::num_slots() const { return state_->options.nu
 
 std::int32_t InferenceTransformer::slot_capacity() const { return state_->options.slot_capacity; }
 
+std::int32_t InferenceTransformer::branch_rows() const { return state_->options.branch_rows; }
+
+void InferenceTransformer::keep_branches(std::span<const CacheCopy> rows) {
+  State& state = *state_;
+  const std::int32_t capacity = state.options.slot_capacity;
+  for (const CacheCopy& row : rows) {
+    expect(row.slot >= 0 && row.slot < state.options.num_slots, "kept row's slot does not exist");
+    std::int32_t& filled = state.filled[static_cast<std::size_t>(row.slot)];
+    expect(row.from >= capacity && row.to >= 0 && row.to < capacity && row.to <= filled,
+           "kept row is no alternative's or leaves a gap in its slot");
+    filled = std::max(filled, row.to + 1);
+  }
+  for (const LayerCache& layer : state.cache) {
+    state.kernels.cache_copy(rows, layer);
+  }
+}
+
 void InferenceTransformer::predict(std::span<const DecodeRow> rows,
                                    std::span<TokenId> predictions) {
   const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
@@ -361,13 +401,13 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   return static_cast<std::size_t>(packed) * (halved ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.num_slots) *
-             cache_bytes_per_slot(config, chosen.slot_capacity);
+             cache_bytes_per_slot(config, chosen.slot_capacity + chosen.branch_rows);
 }
 
 std::size_t InferenceTransformer::cache_bytes_per_slot(const TransformerConfig& config,
-                                                       std::int32_t slot_capacity) {
+                                                       std::int32_t rows) {
   return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *
-         cache_elements(config, slot_capacity);
+         cache_elements(config, rows);
 }
 
 }  // namespace jforge

@@ -27,11 +27,19 @@ class DecodeModel {
   [[nodiscard]] virtual std::int32_t num_slots() const = 0;
   /// Positions a slot holds.
   [[nodiscard]] virtual std::int32_t slot_capacity() const = 0;
+  /// Rows a slot has besides, from slot_capacity() on, for alternative drafts (CacheRow).
+  [[nodiscard]] virtual std::int32_t branch_rows() const = 0;
   /// Writes the rows' keys and values into the cache, then predicts: predictions[i] belongs to the
-  /// i-th row that wants output. Rows of one slot must be in ascending position and each row sees
+  /// i-th row that wants output. A sequence's own rows must be in ascending position and each sees
   /// all positions ≤ its own in its slot, so everything before the first of them must have been
-  /// forwarded earlier. Overwriting a position is how a rejected draft is dropped.
+  /// forwarded earlier. Overwriting a position is how a rejected draft is dropped. Rows of an
+  /// alternative come whole, in ascending position from their fork, behind the sequence's own rows
+  /// of the call up to there.
   virtual void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) = 0;
+  /// Makes rows of alternatives the sequence's own, each at the position that the row had: how an
+  /// alternative is accepted. `from` lies at or behind slot_capacity(), `to` before it, without a
+  /// gap in the sequence.
+  virtual void keep_branches(std::span<const CacheCopy> rows) = 0;
 };
 
 /// Holds packed weights and the cache; one object per rank and phase; not thread-safe. `parameters`
@@ -43,6 +51,7 @@ class InferenceTransformer final : public DecodeModel {
   struct Options {
     std::int32_t num_slots = 1;
     std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0.
+    std::int32_t branch_rows = 0;    ///< Rows per slot for alternative drafts.
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
     WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32.
@@ -54,6 +63,8 @@ class InferenceTransformer final : public DecodeModel {
 
   [[nodiscard]] std::int32_t num_slots() const override;
   [[nodiscard]] std::int32_t slot_capacity() const override;
+  [[nodiscard]] std::int32_t branch_rows() const override;
+  void keep_branches(std::span<const CacheCopy> rows) override;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
   /// As predict(), but the logits [rows that want output, V] are written out, to any device: for
   /// probes and tests.
@@ -62,9 +73,8 @@ class InferenceTransformer final : public DecodeModel {
   /// padding of packed weights: a packed copy of every matrix, cache, work space. With
   /// WeightStorage::automatic matrices count as float32, the most they can take.
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
-  /// Bytes the cache takes for one slot.
-  static std::size_t cache_bytes_per_slot(const TransformerConfig& config,
-                                          std::int32_t slot_capacity);
+  /// Bytes the cache takes for one slot of so many rows (capacity and branch rows).
+  static std::size_t cache_bytes_per_slot(const TransformerConfig& config, std::int32_t rows);
 
  private:
   struct State;

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/packed_layout.h"
@@ -128,6 +128,8 @@ class ObservedModel final : public DecodeModel {
   }
   [[nodiscard]] std::int32_t num_slots() const override { return model_.num_slots(); }
   [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
+  [[nodiscard]] std::int32_t branch_rows() const override { return model_.branch_rows(); }
+  void keep_branches(std::span<const CacheCopy> rows) override { model_.keep_branches(rows); }
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     model_.predict(rows, predictions);
     expect(marks_.size() < marks_.capacity(), "more forwards than expected");
@@ -161,14 +163,13 @@ DecodingFigures measure_decoding(const BenchmarkOptions& options, const Paramete
   inference.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens);
   InferenceTransformer transformer(options.model, table, weights, kernels, account, inference);
   ObservedModel model(transformer, static_cast<std::size_t>(new_tokens) + 2);
-  BatchDecoder decoder(model, 1);
-  std::unique_ptr<SequenceDecoder> sequence =
+  DecodeEngine engine(model, 1);
+  std::vector<std::unique_ptr<SequenceDecoder>> sequence;
+  sequence.push_back(
       make_greedy_decoder({.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
-                           .max_new_tokens = new_tokens});
-  std::size_t decoded = 0;
-  decoder.run([&] { return std::move(sequence); },
-              [&](const DecodeResult& result) { decoded = result.tokens.size(); });
-  expect(std::cmp_equal(decoded, new_tokens), "decoding ended early");
+                           .max_new_tokens = new_tokens}));
+  const auto results = decode_all(engine, std::move(sequence));
+  expect(std::cmp_equal(results.at(0).tokens.size(), new_tokens), "decoding ended early");
   const auto& marks = model.marks();
   const ObservedModel::Mark& last = marks.back();
   const ObservedModel::Mark& first =

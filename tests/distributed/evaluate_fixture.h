@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/content_hash.h"
@@ -150,11 +150,10 @@ class EvaluateTest : public ::testing::Test {
                                      account, {.num_slots = 1, .slot_capacity = 200});
     std::vector<SampleRecord> records;
     for (const Problem& problem : set.problems) {
-      BatchDecoder decoder(transformer, 1);
-      auto pending = method.make(set.request(problem.index, model_.config().eos_ids));
-      DecodeResult result;
-      decoder.run([&] { return std::move(pending); },
-                  [&](DecodeResult decoded) { result = std::move(decoded); });
+      DecodeEngine engine(transformer, 1);
+      std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+      decoders.push_back(method.make(set.request(problem.index, model_.config().eos_ids)));
+      const DecodeResult result = decode_all(engine, std::move(decoders)).at(0);
       SampleRecord record;
       record.index = problem.index;
       record.id = problem.record.id;

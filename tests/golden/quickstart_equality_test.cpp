@@ -1,5 +1,6 @@
-/// Jacobi decoding equals greedy decoding token for token on the quickstart's model, over held-out
-/// problems (METHOD.md I1, I2): a trained model, real batches, every block size and window.
+/// Jacobi and multi-block decoding equal greedy decoding token for token on the quickstart's model,
+/// over held-out problems (METHOD.md I1, I2, I18): a trained model, real batches, every block size
+/// and window.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@
 #include "data/tasks/task.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
 #include "tests/support/tested_kernel_set.h"
 
@@ -28,6 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kProblems = 200;
+constexpr std::size_t kMultiBlockProblems = 50;
+constexpr std::int32_t kMostAlternatives = 3;
 constexpr std::int64_t kMaxNewTokens = 64;
 constexpr std::int32_t kLargestBlock = 64;
 constexpr std::int32_t kSlots = 48;
@@ -54,30 +57,25 @@ class Quickstart {
     InferenceTransformer::Options options;
     options.num_slots = kSlots;
     options.slot_capacity = longest_prompt() + kMaxNewTokens + kLargestBlock;
+    options.branch_rows = kMostAlternatives * kLargestBlock;
     transformer_ =
         std::make_unique<InferenceTransformer>(config_, table_, flat, *kernels_, account_, options);
-    greedy_ = decode(make_greedy_decoder, kSlots);
+    greedy_ = decode(make_greedy_decoder, kSlots, kProblems);
   }
 
-  /// Results in the problems' order. `batch` sequences share a forward.
-  [[nodiscard]] std::vector<DecodeResult> decode(const DecoderMaker& make, std::int32_t batch) {
-    std::vector<DecodeResult> results(prompts_.size());
-    std::size_t next = 0;
-    BatchDecoder decoder(*transformer_, batch);
-    decoder.run(
-        [&]() -> std::unique_ptr<SequenceDecoder> {
-          if (next == prompts_.size()) {
-            return nullptr;
-          }
-          const auto id = static_cast<PromptId>(next);
-          return make({.id = id,
-                       .prompt = prompts_[next++],
-                       .max_new_tokens = kMaxNewTokens,
-                       .eos_ids = config_.eos_ids});
-        },
-        [&](DecodeResult result) {
-          results[static_cast<std::size_t>(result.id)] = std::move(result);
-        });
+  /// Results of the first `count` problems in their order. `batch` sequences share a forward.
+  [[nodiscard]] std::vector<DecodeResult> decode(const DecoderMaker& make, std::int32_t batch,
+                                                 std::size_t count) {
+    std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+    for (const std::vector<TokenId>& prompt : std::span(prompts_).first(count)) {
+      decoders.push_back(make({.id = std::ssize(decoders),
+                               .prompt = prompt,
+                               .max_new_tokens = kMaxNewTokens,
+                               .eos_ids = config_.eos_ids}));
+    }
+    DecodeEngine engine(*transformer_, batch);
+    std::vector<DecodeResult> results = decode_all(engine, std::move(decoders));
+    std::ranges::sort(results, {}, &DecodeResult::id);
     return results;
   }
 
@@ -163,7 +161,7 @@ TEST_P(QuickstartEquality, JacobiEqualsGreedy) {
   // Another batch than greedy's: equality must not hang on which rows share a forward.
   const auto jacobi = quickstart_->decode(
       [&](DecodeRequest request) { return make_jacobi_decoder(std::move(request), options); },
-      kSlots - 17);
+      kSlots - 17, kProblems);
   const std::vector<DecodeResult>& greedy = quickstart_->greedy();
   ASSERT_EQ(jacobi.size(), kProblems);
   for (std::size_t i = 0; i < jacobi.size(); ++i) {
@@ -194,6 +192,47 @@ INSTANTIATE_TEST_SUITE_P(Quickstart, QuickstartEquality,
                          testing::Combine(testing::Values<std::size_t>(0, 1, 2),
                                           testing::Values(1, 4, 16, kLargestBlock)),
                          case_name);
+
+struct MultiBlockSetting {
+  const char* name;
+  MultiBlockOptions options;
+};
+constexpr MultiBlockSetting kMultiBlockSettings[] = {
+    {"large_blocks", {.verification_size = 2, .ngram_pool = 4}},
+    {"small_blocks",
+     {.block_size = 8, .blocks = 4, .spawn_ratio = 0.5, .verification_size = 2, .ngram_pool = 8}},
+    {"recycling_alone", {.block_size = 16, .blocks = 1, .ngram_pool = 4}},
+    {"blocks_alone", {.block_size = 16, .blocks = 3, .spawn_ratio = 0.25, .verification_size = 1}},
+    {"clones", {.block_size = 8, .spawn_ratio = 0.5, .spawn = SpawnMode::clone}}};
+
+class QuickstartMultiBlock : public QuickstartEquality {};
+
+TEST_F(QuickstartMultiBlock, EqualsGreedy) {
+  for (const MultiBlockSetting& setting : kMultiBlockSettings) {
+    SCOPED_TRACE(setting.name);
+    MultiBlockOptions options = setting.options;
+    options.seed = 11;
+    const auto found = quickstart_->decode(
+        [&](DecodeRequest request) {
+          return make_multi_block_decoder(std::move(request), options);
+        },
+        kSlots - 17, kMultiBlockProblems);
+    ASSERT_EQ(found.size(), kMultiBlockProblems);
+    std::int64_t greedy_forwards = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const DecodeResult& greedy = quickstart_->greedy()[i];
+      ASSERT_EQ(found[i].tokens, greedy.tokens) << "problem " << i;
+      EXPECT_EQ(found[i].stop, greedy.stop);
+      EXPECT_LE(found[i].forwards, greedy.forwards);
+      greedy_forwards += greedy.forwards;
+    }
+    EXPECT_LT(total_forwards(found), greedy_forwards);
+    std::string tokens_per_forward =
+        fmt::format("{:.3f}", static_cast<double>(greedy_forwards) /
+                                  static_cast<double>(total_forwards(found)));
+    RecordProperty(setting.name, tokens_per_forward);
+  }
+}
 
 using QuickstartAnswers = QuickstartEquality;
 

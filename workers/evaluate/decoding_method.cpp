@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "runtime/error.h"
@@ -21,6 +23,10 @@ struct MethodEntry {
   std::vector<std::string> keys;  // sorted
   DecodingMethod (*make)(const DecodingSettings&, std::uint64_t seed);
 };
+
+double real_number(const DecodingSettings& settings, std::string_view key) {
+  return std::get<double>(settings.find(key)->second);
+}
 
 std::int32_t whole_number(const DecodingSettings& settings, std::string_view key) {
   return static_cast<std::int32_t>(std::get<std::int64_t>(settings.find(key)->second));
@@ -48,6 +54,50 @@ DecodingMethod make_jacobi(const DecodingSettings& settings, std::uint64_t seed)
   return method;
 }
 
+template <SpawnMode spawn>
+DecodingMethod make_multi_block(const DecodingSettings& settings, std::uint64_t seed) {
+  const MultiBlockOptions options{.block_size = whole_number(settings, "block_size"),
+                                  .blocks = whole_number(settings, "blocks"),
+                                  .spawn_ratio = real_number(settings, "spawn_ratio"),
+                                  .verification_size = whole_number(settings, "verification_size"),
+                                  .ngram_pool = whole_number(settings, "ngram_pool"),
+                                  .spawn = spawn,
+                                  .seed = seed};
+  options.validate();
+  DecodingMethod method;
+  method.settings = Json{{"block_size", options.block_size},
+                         {"window", "multi_block"},
+                         {"blocks", options.blocks},
+                         {"spawn_ratio", options.spawn_ratio},
+                         {"verification_size", options.verification_size},
+                         {"ngram_pool", options.ngram_pool},
+                         {"seed", seed}};
+  method.make = [options](DecodeRequest request) {
+    return make_multi_block_decoder(std::move(request), options);
+  };
+  return method;
+}
+
+DecodingMethod make_prompt_lookup(const DecodingSettings& settings, std::uint64_t /*seed*/) {
+  const PromptLookupOptions options{.block_size = whole_number(settings, "block_size"),
+                                    .match_length = whole_number(settings, "match_length")};
+  options.validate();
+  DecodingMethod method;
+  method.settings = Json{{"block_size", options.block_size},
+                         {"window", "none"},
+                         {"match_length", options.match_length}};
+  method.make = [options](DecodeRequest request) {
+    return make_prompt_lookup_decoder(std::move(request), options);
+  };
+  return method;
+}
+
+const std::vector<std::string>& multi_block_keys() {
+  static const std::vector<std::string> keys{"block_size", "blocks", "ngram_pool", "spawn_ratio",
+                                             "verification_size"};
+  return keys;
+}
+
 /// Every method of the program: a new one is one line here, and one in decoding_keys() for each key
 /// that no other method has yet.
 const std::map<std::string, MethodEntry, std::less<>>& registry() {
@@ -55,6 +105,9 @@ const std::map<std::string, MethodEntry, std::less<>>& registry() {
       {std::string(kBaselineMethod), {{}, make_greedy}},
       {"jacobi", {{"block_size"}, make_jacobi<DraftWindow::running>}},
       {"jacobi_shrinking", {{"block_size"}, make_jacobi<DraftWindow::shrinking>}},
+      {"mr", {multi_block_keys(), make_multi_block<SpawnMode::continuation>}},
+      {"mr_paper", {multi_block_keys(), make_multi_block<SpawnMode::clone>}},
+      {"prompt_lookup", {{"block_size", "match_length"}, make_prompt_lookup}},
   };
   return methods;
 }
@@ -75,7 +128,28 @@ const std::vector<DecodingKey>& decoding_keys() {
       {.name = "block_size",
        .fallback = std::int64_t{64},
        .minimum = 1,
-       .meaning = "Tokens drafted at once by the Jacobi methods"},
+       .meaning = "Tokens drafted at once; of a block of `mr`"},
+      {.name = "blocks",
+       .fallback = std::int64_t{MultiBlockOptions{}.blocks},
+       .minimum = 1,
+       .meaning = "Blocks that `mr` refines at once, the one it verifies included"},
+      {.name = "match_length",
+       .fallback = std::int64_t{PromptLookupOptions{}.match_length},
+       .minimum = 1,
+       .meaning = "Last tokens that `prompt_lookup` looks for in prompt and answer, at most"},
+      {.name = "ngram_pool",
+       .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
+       .minimum = 0,
+       .meaning = "Rejected sequences that `mr` keeps for each request; 0: it recycles nothing"},
+      {.name = "spawn_ratio",
+       .fallback = MultiBlockOptions{}.spawn_ratio,
+       .minimum = 0,
+       .meaning = "Accepted share of its newest block from which `mr` begins the next; above 0, at "
+                  "most 1"},
+      {.name = "verification_size",
+       .fallback = std::int64_t{MultiBlockOptions{}.verification_size},
+       .minimum = 1,
+       .meaning = "Drafts that `mr` verifies in one forward, the plain one included"},
   };
   return keys;
 }
@@ -94,6 +168,30 @@ DecodingSettings default_decoding_settings() {
     settings.emplace(key.name, key.fallback);
   }
   return settings;
+}
+
+void assign_decoding_setting(DecodingSettings& settings, std::string_view assignment) {
+  const std::size_t equals = assignment.find('=');
+  const std::string_view name = assignment.substr(0, equals);
+  const auto key = std::ranges::find(decoding_keys(), name, &DecodingKey::name);
+  if (equals == std::string_view::npos || key == decoding_keys().end()) {
+    throw ConfigError(fmt::format(
+        "\"{}\" is no setting of a decoding method; write KEY=VALUE with one of {}", assignment,
+        fmt::join(decoding_keys() | std::views::transform(&DecodingKey::name), ", ")));
+  }
+  const std::string_view text = assignment.substr(equals + 1);
+  DecodingValue value = key->fallback;
+  const bool read = std::visit(
+      [&](auto& number) {
+        const auto [end, error] = std::from_chars(text.begin(), text.end(), number);
+        return error == std::errc() && end == text.end();
+      },
+      value);
+  if (!read) {
+    throw ConfigError(fmt::format("{} must be a {} number, not \"{}\"", name,
+                                  value.index() == 0 ? "whole" : "real", text));
+  }
+  settings.insert_or_assign(std::string(name), value);
 }
 
 std::string to_string(const DecodingValue& value) {

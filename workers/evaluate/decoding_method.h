@@ -36,7 +36,10 @@ struct DecodingMethod {
 ///  - "jacobi": Jacobi iteration in the running-window form, which is the one for plain generation
 ///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
-///    complete.
+///    complete;
+///  - "mr": multi-block decoding with rejection recycling (§6.3);
+///  - "mr_paper": the same with pseudo blocks that begin as copies of the real-active draft;
+///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
 /// Keys that the method has are taken from `settings`, or their defaults; others are ignored.
 /// `seed` is that of the drafts' random streams. Throws ConfigError listing the known names, or for
 /// a value that the method refuses.

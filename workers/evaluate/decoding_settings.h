@@ -30,6 +30,9 @@ struct DecodingKey {
 [[nodiscard]] const DecodingKey& decoding_key(std::string_view name);
 /// All keys with their defaults.
 [[nodiscard]] DecodingSettings default_decoding_settings();
+/// Sets what "KEY=VALUE" says. Throws ConfigError for a key that no method has and for a value of
+/// another type than the key's.
+void assign_decoding_setting(DecodingSettings& settings, std::string_view assignment);
 /// "8", "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);
 /// Refuses unknown keys, values of another type, values below the key's minimum and whole numbers

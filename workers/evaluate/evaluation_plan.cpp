@@ -97,8 +97,8 @@ EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<Decodin
 void EvaluationPlan::check_capacity(const ProblemSet& set) {
   for (const DecodingMethod& method : methods_) {
     for (const Problem& problem : set.problems) {
-      const std::int64_t positions =
-          method.make(set.request(problem.index, model_.config.eos_ids))->max_positions();
+      const auto decoder = method.make(set.request(problem.index, model_.config.eos_ids));
+      const std::int64_t positions = decoder->max_positions();
       if (positions > model_.config.max_position_embeddings) {
         throw DataError(fmt::format(
             "problem {}: a prompt of {} tokens and {} new ones need {} positions, the model has "
@@ -107,6 +107,7 @@ void EvaluationPlan::check_capacity(const ProblemSet& set) {
             model_.config.max_position_embeddings));
       }
       capacity_ = std::max(capacity_, positions);
+      branch_rows_ = std::max(branch_rows_, decoder->max_branch_rows());
     }
   }
 }
@@ -183,6 +184,7 @@ std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet
       model_.config, model_.table, model_.weights, kernels, account,
       InferenceTransformer::Options{.num_slots = slots,
                                     .slot_capacity = static_cast<std::int32_t>(capacity_),
+                                    .branch_rows = static_cast<std::int32_t>(branch_rows_),
                                     .weights = model_.decode_weights});
 }
 

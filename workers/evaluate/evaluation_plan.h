@@ -65,6 +65,7 @@ class EvaluationPlan {
   std::vector<ProblemSet> sets_;
   std::string weights_hash_;
   std::int64_t capacity_ = 0;
+  std::int64_t branch_rows_ = 0;
   std::vector<MethodRun> runs_;
 };
 

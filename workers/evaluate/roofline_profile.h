@@ -1,7 +1,7 @@
 #pragma once
 
 /// How long a forward pass takes against how many tokens it decodes in parallel, on this machine:
-/// the plateau says how large a draft may be before it costs (METHOD.md §6.4).
+/// the plateau says how large a draft may be before it costs (METHOD.md §6.5).
 
 #include <cstdint>
 #include <functional>

@@ -152,45 +152,55 @@ std::int32_t SampleDecoding::even_share(std::size_t run) const {
 }
 
 /// What this rank can lease of one task and method.
-void SampleDecoding::decode_run(std::size_t run_index, WorkQueue& queue) {
-  const MethodRun& run = plan_.runs()[run_index];
-  BatchDecoder decoder(*transformer_, even_share(run_index));
-  std::int64_t decoding = 0;
-  const auto source = [&]() -> std::unique_ptr<SequenceDecoder> {
-    // An empty batch has nothing better to do than to wait for the next lease.
-    const auto next = queue.peek(/*wait=*/decoding == 0);
-    if (!next || items_[static_cast<std::size_t>(*next)].run != run_index) {
-      return nullptr;
-    }
-    queue.pop();
-    decoding += 1;
-    const PromptId id = items_[static_cast<std::size_t>(*next)].id;
-    return run.method.make(run.set.request(id, plan_.model().config.eos_ids));
-  };
-  const auto sink = [&](const DecodeResult& result) {
-    decoding -= 1;
-    while (grader_->full() && !queue.stopped()) {
-      std::this_thread::sleep_for(kGradingPoll);
-      attend_grading(queue);
-    }
-    if (queue.stopped()) {
+void SampleDecoding::decode_run(std::size_t run, WorkQueue& queue) {
+  DecodeEngine engine(*transformer_, even_share(run));
+  do {
+    admit_leased(engine, run, queue);
+    if (engine.running() == 0) {
       return;
     }
-    grader_->add(*run.set.task, run.set.problem(result.id).record,
-                 decoded_sample(run_index, result, decoder.statistics()));
-    commit_graded(queue);
-  };
-  const auto stopped = [&] { return queue.stopped(); };
-  const auto step_done = [&] {
+    engine.step();
+    while (const auto result = engine.take_finished()) {
+      hand_to_grader(run, *result, engine.statistics(), queue);
+    }
     context_.clock.progress(samples_here_);
     attend_grading(queue);
-  };
-  decoder.run(source, sink, stopped, step_done);
+  } while (!queue.stopped());
+}
+
+/// Fills free slots as far as leases of this task and method go.
+void SampleDecoding::admit_leased(DecodeEngine& engine, std::size_t run_index, WorkQueue& queue) {
+  const MethodRun& run = plan_.runs()[run_index];
+  while (engine.free_slots() > 0) {
+    // An empty batch has nothing better to do than to wait for the next lease.
+    const auto next = queue.peek(/*wait=*/engine.running() == 0);
+    if (!next || items_[static_cast<std::size_t>(*next)].run != run_index) {
+      return;
+    }
+    queue.pop();
+    const PromptId id = items_[static_cast<std::size_t>(*next)].id;
+    engine.admit(run.method.make(run.set.request(id, plan_.model().config.eos_ids)));
+  }
+}
+
+void SampleDecoding::hand_to_grader(std::size_t run_index, const DecodeResult& result,
+                                    const DecodeStatistics& statistics, WorkQueue& queue) {
+  while (grader_->full() && !queue.stopped()) {
+    std::this_thread::sleep_for(kGradingPoll);
+    attend_grading(queue);
+  }
+  if (queue.stopped()) {
+    return;
+  }
+  const MethodRun& run = plan_.runs()[run_index];
+  grader_->add(*run.set.task, run.set.problem(result.id).record,
+               decoded_sample(run_index, result, statistics));
+  commit_graded(queue);
 }
 
 /// All of a sample's record that decoding knows.
 GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
-                                            const BatchDecoderStatistics& statistics) const {
+                                            const DecodeStatistics& statistics) const {
   const Problem& problem = plan_.runs()[run].set.problem(result.id);
   GradedSample graded{.run = run, .sample = {}};
   SampleRecord& record = graded.sample.record;

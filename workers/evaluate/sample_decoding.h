@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "data/tasks/task.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/append_log.h"
 #include "runtime/tensor/buffer.h"
@@ -60,9 +60,12 @@ class SampleDecoding {
   void warm_up();
   void decode_leases(WorkQueue& queue);
   void decode_run(std::size_t run, WorkQueue& queue);
+  void admit_leased(DecodeEngine& engine, std::size_t run, WorkQueue& queue);
+  void hand_to_grader(std::size_t run, const DecodeResult& result,
+                      const DecodeStatistics& statistics, WorkQueue& queue);
   [[nodiscard]] std::int32_t even_share(std::size_t run) const;
   [[nodiscard]] GradedSample decoded_sample(std::size_t run, const DecodeResult& result,
-                                            const BatchDecoderStatistics& statistics) const;
+                                            const DecodeStatistics& statistics) const;
   void attend_grading(WorkQueue& queue);
   void commit_graded(WorkQueue& queue);
   void commit(const GradedSample& graded, WorkQueue& queue);

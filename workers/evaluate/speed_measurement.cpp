@@ -214,27 +214,26 @@ bool SpeedMeasurement::decode(const MethodRun& run, const SpeedBatch& batch, Spe
                                    run.task(), run.method.label, batch.batch_prompts),
                        deadline_seconds_);
   const bool stop = agree(context_.comm, stop_requested(), [&] {
-    BatchDecoder decoder(*transformer_, batch.batch_prompts);
+    DecodeEngine engine(*transformer_, batch.batch_prompts);
     std::int32_t next = 0;
-    decoder.run(
-        [&]() -> std::unique_ptr<SequenceDecoder> {
-          if (next == batch.problems) {
-            return nullptr;
-          }
-          const Problem& problem = run.set.problems[static_cast<std::size_t>(next++)];
-          return run.method.make(
-              run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids));
-        },
-        [&](const DecodeResult& result) {
-          pass.sequences += 1;
-          pass.tokens += std::ssize(result.tokens);
-        },
-        [&] {
-          context_.clock.progress(++steps_);
-          return stop_requested();
-        });
-    pass.decode_seconds = decoder.statistics().decode_seconds;
-    pass.prefill_seconds = decoder.statistics().prefill_seconds;
+    do {
+      while (engine.free_slots() > 0 && next < batch.problems) {
+        const Problem& problem = run.set.problems[static_cast<std::size_t>(next++)];
+        engine.admit(run.method.make(
+            run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids)));
+      }
+      if (engine.running() == 0) {
+        break;
+      }
+      engine.step();
+      while (const auto result = engine.take_finished()) {
+        pass.sequences += 1;
+        pass.tokens += std::ssize(result->tokens);
+      }
+      context_.clock.progress(++steps_);
+    } while (!stop_requested());
+    pass.decode_seconds = engine.statistics().decode_seconds;
+    pass.prefill_seconds = engine.statistics().prefill_seconds;
   });
   return !stop && !agree(context_.comm, stop_requested(), {});
 }

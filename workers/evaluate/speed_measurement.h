@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/evaluate/evaluate_config.h"

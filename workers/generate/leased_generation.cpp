@@ -21,15 +21,32 @@ LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks ho
     : generator_(generator), hooks_(std::move(hooks)), retry_(kFirstRetry) {}
 
 bool LeasedGeneration::run() {
-  generator_.run([this] { return next(); },
-                 [this](Trajectory trajectory) { collect(std::move(trajectory)); },
-                 [this] { return over(); },
-                 [this] {
-                   forwards_ += 1;
-                   hooks_.on_forward();
-                 });
+  generator_.clear();
+  do {
+    admit_leased();
+    if (generator_.running() == 0) {
+      break;
+    }
+    generator_.step();
+    while (auto trajectory = generator_.take_finished()) {
+      collect(std::move(*trajectory));
+    }
+    forwards_ += 1;
+    hooks_.on_forward();
+  } while (!over());
   leave();
   return drained_;
+}
+
+/// Fills free places as far as leases go.
+void LeasedGeneration::admit_leased() {
+  while (generator_.free_places() > 0) {
+    std::optional<GeneratePrompt> prompt = next();
+    if (!prompt) {
+      return;
+    }
+    generator_.admit(std::move(*prompt));
+  }
 }
 
 /// The next prompt to start; nothing when there is none at present, and with an empty batch only

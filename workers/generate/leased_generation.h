@@ -1,7 +1,7 @@
 #pragma once
 
-/// Generation over leases: one run of the batch decoder for all leases of a round, so that a place
-/// in the batch is refilled at once, over the end of a lease too.
+/// Generation over leases: one loop over the decode engine for all leases of a round, so that a
+/// place in the batch is refilled at once, over the end of a lease too.
 
 #include <chrono>
 #include <cstdint>
@@ -59,6 +59,7 @@ class LeasedGeneration {
     std::vector<Trajectory> done;
   };
 
+  void admit_leased();
   [[nodiscard]] std::optional<GeneratePrompt> next();
   void ask(bool stop_requested, bool idle);
   void take();

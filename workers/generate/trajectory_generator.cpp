@@ -74,28 +74,9 @@ std::int64_t GenerateOptions::required_positions(std::int64_t prompt_tokens) con
 }
 
 TrajectoryGenerator::TrajectoryGenerator(DecodeModel& model, GenerateOptions options)
-    : options_((options.validate(), std::move(options))), decoder_(model, options_.batch_prompts) {}
+    : options_((options.validate(), std::move(options))), engine_(model, options_.batch_prompts) {}
 
-void TrajectoryGenerator::run(const Source& source, const Sink& sink,
-                              const BatchDecoder::StopRequested& stop_requested,
-                              const BatchDecoder::StepDone& step_done) {
-  running_.clear();
-  decoder_.run(
-      [&]() -> std::unique_ptr<SequenceDecoder> {
-        std::optional<GeneratePrompt> prompt = source();
-        return prompt ? start(std::move(*prompt)) : nullptr;
-      },
-      [&](DecodeResult result) { sink(finish(std::move(result))); }, stop_requested,
-      [&] {
-        counts_.decoder = decoder_.statistics();
-        if (step_done) {
-          step_done();
-        }
-      });
-  counts_.decoder = decoder_.statistics();
-}
-
-std::unique_ptr<SequenceDecoder> TrajectoryGenerator::start(GeneratePrompt prompt) {
+void TrajectoryGenerator::admit(GeneratePrompt prompt) {
   auto decoder = make_jacobi_decoder({.id = prompt.id,
                                       .prompt = prompt.tokens,
                                       .max_new_tokens = options_.max_new_tokens,
@@ -104,7 +85,25 @@ std::unique_ptr<SequenceDecoder> TrajectoryGenerator::start(GeneratePrompt promp
   if (!running_.emplace(prompt.id, std::move(prompt.tokens)).second) {
     throw DataError(fmt::format("generation: prompt {} is given twice", prompt.id));
   }
-  return decoder;
+  engine_.admit(std::move(decoder));
+}
+
+void TrajectoryGenerator::step() {
+  engine_.step();
+  counts_.decoder = engine_.statistics();
+}
+
+std::optional<Trajectory> TrajectoryGenerator::take_finished() {
+  std::optional<DecodeResult> result = engine_.take_finished();
+  if (!result) {
+    return std::nullopt;
+  }
+  return finish(std::move(*result));
+}
+
+void TrajectoryGenerator::clear() {
+  engine_.clear();
+  running_.clear();
 }
 
 Trajectory TrajectoryGenerator::finish(DecodeResult result) {
@@ -112,7 +111,6 @@ Trajectory TrajectoryGenerator::finish(DecodeResult result) {
   auto prompt = running_.extract(result.id);
   Trajectory trajectory = make_trajectory(std::move(prompt.mapped()), std::move(result));
   count(trajectory, answer_tokens);
-  counts_.decoder = decoder_.statistics();
   return trajectory;
 }
 

@@ -3,7 +3,6 @@
 /// Generating phase of one rank: prompts in, Jacobi trajectories out (METHOD.md §1).
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -11,7 +10,7 @@
 
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/ids.h"
 
@@ -56,7 +55,7 @@ struct GenerationCounts {
   std::int64_t states_seen = 0;
   std::int64_t flipped_blocks = 0;
   /// Batched forwards, rows and seconds, dropped sequences included.
-  BatchDecoderStatistics decoder;
+  DecodeStatistics decoder;
 
   /// Of whole blocks, the text behind an answer's end included: what `forwards` were made for. Its
   /// tokens per forward are reported as block TPF, since an evaluation's end with the answer.
@@ -80,34 +79,30 @@ class TrajectoryGenerator {
   /// `model` must outlive the generator. Throws ConfigError for bad options.
   TrajectoryGenerator(DecodeModel& model, GenerateOptions options);
 
-  /// Gives the next prompt to start, or nothing when there is none at present; asked whenever a
-  /// place in the batch is free.
-  using Source = std::function<std::optional<GeneratePrompt>()>;
-  /// Takes each trajectory as soon as it is finished.
-  using Sink = std::function<void(Trajectory)>;
-
-  /// Generates until the source gives nothing and every prompt is finished, or `stop_requested`
-  /// (asked once per batched forward, after `step_done`) says so: unfinished prompts are dropped
-  /// then. Throws
-  /// DataError for an empty prompt, a prompt id that is running already, or a prompt that does not
-  /// fit a cache slot. After any exception it may be run again.
-  void run(const Source& source, const Sink& sink,
-           const BatchDecoder::StopRequested& stop_requested = {},
-           const BatchDecoder::StepDone& step_done = {});
-
-  /// Prompts in the batch now, from within run().
+  /// Prompts that may be admitted now.
+  [[nodiscard]] std::size_t free_places() const noexcept { return engine_.free_slots(); }
+  /// Prompts in the batch: admitted, and their trajectories not taken.
   [[nodiscard]] std::size_t running() const noexcept { return running_.size(); }
-  /// Sums over all runs.
+  /// Throws DataError for an empty prompt, a prompt id that is running already, or a prompt that
+  /// does not fit a cache slot.
+  void admit(GeneratePrompt prompt);
+  /// One batched forward, for which a prompt must be running.
+  void step();
+  /// A trajectory that a step has finished, each once; nothing when there is none.
+  [[nodiscard]] std::optional<Trajectory> take_finished();
+  /// Drops what is unfinished, and must come first after any exception.
+  void clear();
+
+  /// Sums since construction.
   [[nodiscard]] const GenerationCounts& counts() const noexcept { return counts_; }
 
  private:
-  [[nodiscard]] std::unique_ptr<SequenceDecoder> start(GeneratePrompt prompt);
   [[nodiscard]] Trajectory finish(DecodeResult result);
   [[nodiscard]] Trajectory make_trajectory(std::vector<TokenId> prompt, DecodeResult result) const;
   void count(const Trajectory& trajectory, std::int64_t answer_tokens);
 
   GenerateOptions options_;
-  BatchDecoder decoder_;
+  DecodeEngine engine_;
   GenerationCounts counts_;
   std::unordered_map<PromptId, std::vector<TokenId>> running_;
 };

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
@@ -209,6 +209,8 @@ class ObservedModel final : public DecodeModel {
   explicit ObservedModel(DecodeModel& model) : model_(model) { counts.reserve(1000); }
   [[nodiscard]] std::int32_t num_slots() const override { return model_.num_slots(); }
   [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
+  [[nodiscard]] std::int32_t branch_rows() const override { return model_.branch_rows(); }
+  void keep_branches(std::span<const CacheCopy> rows) override { model_.keep_branches(rows); }
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     model_.predict(rows, predictions);
     counts.push_back(watched_allocation_count().calls);
@@ -225,21 +227,16 @@ TEST_F(SteadyStateTest, DecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   options.slot_capacity = 200;
   InferenceTransformer transformer(config_, table_, view(), *kernels_, account_, options);
   ObservedModel model(transformer);
-  BatchDecoder decoder(model, 3);
+  DecodeEngine engine(model, 3);
   const auto samples = wide_samples();
-  std::int64_t started = 0;
-  std::size_t first_answer = 0;
-  decoder.run(
-      [&]() -> std::unique_ptr<SequenceDecoder> {
-        return started == 3 ? nullptr
-                            : make_greedy_decoder(
-                                  {.id = started,
-                                   .prompt = samples[static_cast<std::size_t>(started++)].prompt,
-                                   .max_new_tokens = 30});
-      },
-      [&](const DecodeResult&) {
-        first_answer = first_answer == 0 ? model.counts.size() : first_answer;
-      });
+  for (std::int64_t id = 0; id < 3; ++id) {
+    engine.admit(make_greedy_decoder(
+        {.id = id, .prompt = samples[static_cast<std::size_t>(id)].prompt, .max_new_tokens = 30}));
+  }
+  while (!engine.take_finished()) {
+    engine.step();
+  }
+  const std::size_t first_answer = model.counts.size();
   ASSERT_GT(first_answer, 25U);
   EXPECT_EQ(model.counts[first_answer - 2] - model.counts[10], 0);
 }

@@ -22,6 +22,7 @@ class FakeDecodeModel final : public DecodeModel {
   struct Options {
     std::int32_t num_slots = 8;
     std::int32_t slot_capacity = 512;
+    std::int32_t branch_rows = 0;
     std::int32_t vocabulary = 17;
     /// Of 8 tokens, how many have a successor that depends on them alone: what Jacobi can guess.
     std::uint64_t local = 5;
@@ -32,11 +33,12 @@ class FakeDecodeModel final : public DecodeModel {
   explicit FakeDecodeModel(const Options& options)
       : options_(options),
         cells_(static_cast<std::size_t>(options.num_slots) *
-               static_cast<std::size_t>(options.slot_capacity)),
+               static_cast<std::size_t>(options.slot_capacity + options.branch_rows)),
         flips_(1, RandomPurpose::test) {}
 
   [[nodiscard]] std::int32_t num_slots() const override { return options_.num_slots; }
   [[nodiscard]] std::int32_t slot_capacity() const override { return options_.slot_capacity; }
+  [[nodiscard]] std::int32_t branch_rows() const override { return options_.branch_rows; }
 
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     expect(!rows.empty(), "predict() without rows");
@@ -46,8 +48,13 @@ class FakeDecodeModel final : public DecodeModel {
     std::size_t output = 0;
     for (const DecodeRow& row : rows) {
       auto& last_position = last.at(static_cast<std::size_t>(row.place.slot));
-      expect(row.place.position > last_position, "rows of a slot must ascend");
-      last_position = row.place.position;
+      if (row.place.fork_row == 0) {
+        expect(row.place.position > last_position, "rows of a slot must ascend");
+        expect(row.place.position < options_.slot_capacity, "row outside the slot");
+        last_position = row.place.position;
+      } else {
+        expect(row.place.fork_row >= options_.slot_capacity, "an alternative in the sequence");
+      }
       write(row);
       if (row.wants_output) {
         expect(output < predictions.size(), "too few predictions");
@@ -55,6 +62,14 @@ class FakeDecodeModel final : public DecodeModel {
       }
     }
     expect(output == predictions.size(), "too many predictions");
+  }
+
+  void keep_branches(std::span<const CacheCopy> rows) override {
+    for (const CacheCopy& row : rows) {
+      expect(row.from >= options_.slot_capacity && row.to < options_.slot_capacity,
+             "only rows of alternatives are kept");
+      at(row.slot, row.to) = at(row.slot, row.from);
+    }
   }
 
   /// What a fresh forward over `prefix` predicts.
@@ -103,19 +118,20 @@ class FakeDecodeModel final : public DecodeModel {
     return static_cast<TokenId>(source % static_cast<std::uint64_t>(options_.vocabulary));
   }
 
-  Cell& at(std::int32_t slot, std::int32_t position) {
-    expect(slot >= 0 && slot < options_.num_slots && position >= 0 &&
-               position < options_.slot_capacity,
+  Cell& at(std::int32_t slot, std::int64_t row) {
+    const std::int64_t rows = std::int64_t{options_.slot_capacity} + options_.branch_rows;
+    expect(slot >= 0 && slot < options_.num_slots && row >= 0 && row < rows,
            "row outside the cache");
-    return cells_[static_cast<std::size_t>(slot) *
-                      static_cast<std::size_t>(options_.slot_capacity) +
-                  static_cast<std::size_t>(position)];
+    return cells_[static_cast<std::size_t>(slot * rows + row)];
   }
 
-  std::uint64_t folded_to(std::int32_t slot, std::int32_t end) {
+  /// Over what the row at `place` sees of positions 0 … end − 1.
+  std::uint64_t folded_to(const CacheRow& place, std::int32_t end) {
     std::uint64_t folded = 0;
     for (std::int32_t position = 0; position < end; ++position) {
-      const Cell& seen = at(slot, position);
+      const std::int64_t row =
+          position < place.fork ? position : place.row() - (place.position - position);
+      const Cell& seen = at(place.slot, row);
       expect(seen.token >= 0, "a row sees a position that was never written");
       folded = fold(folded, seen.hash);
     }
@@ -124,16 +140,16 @@ class FakeDecodeModel final : public DecodeModel {
 
   void write(const DecodeRow& row) {
     expect(row.token >= 0 && row.token < options_.vocabulary, "token outside the vocabulary");
-    const std::uint64_t prefix = folded_to(row.place.slot, row.place.position);
-    at(row.place.slot, row.place.position) = {.hash = cell(prefix, row.token), .token = row.token};
+    const std::uint64_t prefix = folded_to(row.place, row.place.position);
+    at(row.place.slot, row.place.row()) = {.hash = cell(prefix, row.token), .token = row.token};
   }
 
   TokenId prediction(const CacheRow& place) {
-    const std::uint64_t folded = folded_to(place.slot, place.position + 1);
+    const std::uint64_t folded = folded_to(place, place.position + 1);
     if (options_.flip_rate > 0 && flips_.uniform() < options_.flip_rate) {
       return static_cast<TokenId>(flips_.below(static_cast<std::uint64_t>(options_.vocabulary)));
     }
-    return choose(folded, at(place.slot, place.position).token);
+    return choose(folded, at(place.slot, place.row()).token);
   }
 
   Options options_;
@@ -154,23 +170,56 @@ inline std::vector<TokenId> random_prompt(PromptId id, std::size_t length,
   return prompt;
 }
 
-/// Drives one decoder alone in slot 0, without the batch decoder. `after_step` sees the decoder
-/// after every advance().
+/// What a decoder's next forward gave: may be changed before the decoder sees it.
+using Predictions = std::vector<std::vector<TokenId>>;
+
+/// Forwards what a decoder wants forwarded in slot 0, without the engine, and advances it.
+template <typename Tamper>
+void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamper) {
+  std::vector<DecodeRow> rows;
+  Predictions predictions;
+  std::vector<CacheRow> first_rows;
+  std::int32_t next_branch_row = model.slot_capacity();
+  std::size_t wanted = 0;
+  for (const DraftBranch& branch : decoder.pending()) {
+    CacheRow place{.position = static_cast<std::int32_t>(branch.first_position)};
+    if (branch.alternative) {
+      place.fork = place.position;
+      place.fork_row = next_branch_row;
+      next_branch_row += static_cast<std::int32_t>(branch.tokens.size());
+    }
+    first_rows.push_back(place);
+    for (std::size_t i = 0; i < branch.tokens.size(); ++i) {
+      rows.push_back({branch.tokens[i], place, i >= branch.first_output});
+      ++place.position;
+    }
+    predictions.emplace_back(branch.tokens.size() - branch.first_output);
+    wanted += predictions.back().size();
+  }
+  std::vector<TokenId> all(wanted);
+  model.predict(rows, all);
+  std::vector<BranchOutcome> outcomes;
+  auto from = all.begin();
+  for (std::vector<TokenId>& own : predictions) {
+    std::copy_n(from, own.size(), own.begin());
+    from += static_cast<std::ptrdiff_t>(own.size());
+    outcomes.push_back({own});
+  }
+  tamper(predictions);
+  const Commit commit = decoder.advance(outcomes);
+  const CacheRow& first = first_rows.at(commit.branch);
+  std::vector<CacheCopy> kept;
+  for (std::int32_t i = 0; first.fork_row != 0 && i < commit.rows; ++i) {
+    kept.push_back({0, first.fork_row + i, first.position + i});
+  }
+  model.keep_branches(kept);
+}
+
+/// Drives one decoder alone. `after_step` sees it after every advance().
 template <typename AfterStep>
 DecodeResult drive(SequenceDecoder& decoder, DecodeModel& model, const AfterStep& after_step) {
   while (!decoder.finished()) {
-    std::vector<DecodeRow> rows;
-    const auto pending = decoder.pending();
-    for (std::size_t i = 0; i < pending.size(); ++i) {
-      rows.push_back({.token = pending[i],
-                      .place = {.slot = 0,
-                                .position = static_cast<std::int32_t>(decoder.kv_length()) +
-                                            static_cast<std::int32_t>(i)},
-                      .wants_output = i >= decoder.first_output()});
-    }
-    std::vector<TokenId> predictions(pending.size() - decoder.first_output());
-    model.predict(rows, predictions);
-    decoder.advance(predictions);
+    drive_step(decoder, model, [](const Predictions&) {});
     after_step(decoder);
   }
   return decoder.take_result();

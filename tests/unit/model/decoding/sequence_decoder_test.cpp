@@ -16,7 +16,15 @@ constexpr std::uint64_t kVocabulary = 4096;
 std::vector<TokenId> ids(std::span<const TokenId> tokens) { return {tokens.begin(), tokens.end()}; }
 
 void advance(SequenceDecoder& decoder, std::vector<TokenId> predictions) {
-  decoder.advance(predictions);
+  const BranchOutcome outcome{predictions};
+  decoder.advance({&outcome, 1});
+}
+
+/// Tokens of a decoder that has one branch.
+std::span<const TokenId> draft_of(const SequenceDecoder& decoder) {
+  EXPECT_EQ(decoder.pending().size(), 1U);
+  EXPECT_EQ(decoder.pending().front().first_position, decoder.kv_length());
+  return decoder.pending().front().tokens;
 }
 
 bool drawn_from(std::span<const TokenId> drawn, const std::vector<TokenId>& population) {
@@ -28,12 +36,12 @@ bool drawn_from(std::span<const TokenId> drawn, const std::vector<TokenId>& popu
 TEST(GreedyDecoder, PrefillGivesTheFirstTokenAndEachForwardOneMore) {
   const auto decoder = make_greedy_decoder({.id = 1, .prompt = {5, 6, 7}, .max_new_tokens = 2});
   EXPECT_EQ(decoder->max_positions(), 4);
-  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{5, 6, 7}));
-  EXPECT_EQ(decoder->first_output(), 2U);
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{5, 6, 7}));
+  EXPECT_EQ(decoder->pending().front().first_output, 2U);
   advance(*decoder, {8});
   EXPECT_EQ(decoder->kv_length(), 3);
-  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{8});
-  EXPECT_EQ(decoder->first_output(), 0U);
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{8});
+  EXPECT_EQ(decoder->pending().front().first_output, 0U);
   EXPECT_FALSE(decoder->finished());
   EXPECT_THROW((void)decoder->take_result(), InternalError);
   advance(*decoder, {9});
@@ -52,8 +60,8 @@ TEST(GreedyDecoder, OneTokenNeedsNoForward) {
   for (const bool by_eos : {true, false}) {
     const auto decoder = make_greedy_decoder(
         {.prompt = {5}, .max_new_tokens = by_eos ? 9 : 1, .eos_ids = {3, by_eos ? 8 : 4}});
-    EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{5});
-    EXPECT_EQ(decoder->first_output(), 0U);
+    EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{5});
+    EXPECT_EQ(decoder->pending().front().first_output, 0U);
     advance(*decoder, {8});
     ASSERT_TRUE(decoder->finished());
     const auto result = decoder->take_result();
@@ -83,22 +91,22 @@ std::unique_ptr<SequenceDecoder> started(DraftWindow window, std::int64_t max_ne
                                       .max_new_tokens = max_new_tokens,
                                       .eos_ids = std::move(eos_ids)},
                                      {.block_size = 4, .window = window, .seed = 5});
-  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{100, 101, 102}));
-  EXPECT_EQ(decoder->first_output(), 2U);
-  decoder->advance(std::vector<TokenId>{10});
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{100, 101, 102}));
+  EXPECT_EQ(decoder->pending().front().first_output, 2U);
+  advance(*decoder, {10});
   return decoder;
 }
 
 TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
   const auto decoder = started(DraftWindow::running, 100);
-  const auto draft = ids(decoder->pending());
+  const auto draft = ids(draft_of(*decoder));
   ASSERT_EQ(draft.size(), 4U);
   EXPECT_EQ(draft[0], 10);
   EXPECT_TRUE(drawn_from(std::span(draft).subspan(1), {100, 101, 102}));
   // Only draft[1] is right: a = 2, the next draft is [g_1, g_2 | two fillers]; g_3 is not used.
   advance(*decoder, {draft[1], 50, 51, 52});
   EXPECT_EQ(decoder->kv_length(), 5);
-  const auto next = ids(decoder->pending());
+  const auto next = ids(draft_of(*decoder));
   ASSERT_EQ(next.size(), 4U);
   EXPECT_EQ(next[0], 50);
   EXPECT_EQ(next[1], 51);
@@ -107,10 +115,10 @@ TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
 
 TEST(RunningWindow, FullAcceptanceStartsFromTheLastPrediction) {
   const auto decoder = started(DraftWindow::running, 100);
-  const auto draft = ids(decoder->pending());
+  const auto draft = ids(draft_of(*decoder));
   advance(*decoder, {draft[1], draft[2], draft[3], 60});
   EXPECT_EQ(decoder->kv_length(), 7);
-  const auto next = ids(decoder->pending());
+  const auto next = ids(draft_of(*decoder));
   ASSERT_EQ(next.size(), 4U);
   EXPECT_EQ(next[0], 60);
   EXPECT_TRUE(
@@ -121,13 +129,13 @@ TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
   const auto decoder = started(DraftWindow::running, 100);
   RandomStream stream(5, RandomPurpose::jacobi_draft, 0, 3, 0);
   std::vector<TokenId> context{100, 101, 102};
-  auto draft = ids(decoder->pending());
+  auto draft = ids(draft_of(*decoder));
   for (std::size_t j = 1; j < 4; ++j) {
     EXPECT_EQ(draft[j], context[static_cast<std::size_t>(stream.below(context.size()))]);
   }
   advance(*decoder, {70, 71, 72, 73});
   context.push_back(10);
-  draft = ids(decoder->pending());
+  draft = ids(draft_of(*decoder));
   EXPECT_EQ(std::vector<TokenId>(draft.begin(), draft.begin() + 3),
             (std::vector<TokenId>{70, 71, 72}));
   EXPECT_EQ(draft[3], context[static_cast<std::size_t>(stream.below(context.size()))]);
@@ -135,10 +143,10 @@ TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
 
 TEST(RunningWindow, DraftIsCutToWhatRemains) {
   const auto decoder = started(DraftWindow::running, 4);
-  EXPECT_EQ(decoder->pending().size(), 3U) << "a forward over k rows adds k tokens at most";
+  EXPECT_EQ(draft_of(*decoder).size(), 3U) << "a forward over k rows adds k tokens at most";
   EXPECT_EQ(decoder->max_positions(), 6);
   advance(*decoder, {50, 51, 52});
-  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{50, 51}));
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{50, 51}));
   advance(*decoder, {51, 53});
   ASSERT_TRUE(decoder->finished());
   const auto result = decoder->take_result();
@@ -148,14 +156,14 @@ TEST(RunningWindow, DraftIsCutToWhatRemains) {
 
 TEST(ShrinkingWindow, DraftShrinksUntilTheBlockIsDone) {
   const auto decoder = started(DraftWindow::shrinking, 7);
-  const auto draft = ids(decoder->pending());
+  const auto draft = ids(draft_of(*decoder));
   ASSERT_EQ(draft.size(), 4U);
   advance(*decoder, {draft[1], 50, 51, 52});
-  EXPECT_EQ(ids(decoder->pending()), (std::vector<TokenId>{50, 51}));
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{50, 51}));
   advance(*decoder, {53, 54});
-  EXPECT_EQ(ids(decoder->pending()), std::vector<TokenId>{53});
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{53});
   advance(*decoder, {55});
-  const auto next = ids(decoder->pending());
+  const auto next = ids(draft_of(*decoder));
   ASSERT_EQ(next.size(), 2U) << "the last block is cut to T";
   EXPECT_EQ(next[0], 55);
   EXPECT_EQ(decoder->kv_length(), 7);
@@ -182,7 +190,7 @@ TEST(EndOfSequence, PredictedByPrefillEndsWithoutAForward) {
 TEST(EndOfSequence, AsCorrectionItIsAppendedWithoutAnotherForward) {
   for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
     const auto decoder = started(window, 100, {2});
-    const auto draft = ids(decoder->pending());
+    const auto draft = ids(draft_of(*decoder));
     advance(*decoder, {draft[1], 2, 51, 52});
     ASSERT_TRUE(decoder->finished());
     const auto result = decoder->take_result();
@@ -196,7 +204,7 @@ TEST(EndOfSequence, InsideTheAcceptedRunCutsWhatFollows) {
   for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
     const auto decoder = started(window, 100, {2});
     advance(*decoder, {20, 2, 21, 22});
-    const auto draft = ids(decoder->pending());
+    const auto draft = ids(draft_of(*decoder));
     EXPECT_EQ(draft[1], 2);
     EXPECT_EQ(draft[2], 21);
     advance(*decoder, window == DraftWindow::running ? std::vector<TokenId>{2, 21, 30, 31}
@@ -214,7 +222,7 @@ TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotAskedFor) {
     ASSERT_TRUE(one->finished()) << "prefill has given all that is wanted";
     EXPECT_EQ(one->take_result().tokens, std::vector<TokenId>{10});
     const auto two = started(window, 2, {2});
-    EXPECT_EQ(two->pending().size(), 1U);
+    EXPECT_EQ(draft_of(*two).size(), 1U);
     advance(*two, {20});
     ASSERT_TRUE(two->finished());
     const auto result = two->take_result();
@@ -289,6 +297,48 @@ TEST(CompleteBlocks, CutTheAnswerAtTAndNotTheBlocks) {
   EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), 0), 12 - 1);
 }
 
+TEST(PromptLookup, DraftsWhatFollowedTheLastTokensBefore) {
+  const auto decoder =
+      make_prompt_lookup_decoder({.prompt = {7, 8, 9, 4, 8, 9, 5, 6}, .max_new_tokens = 20},
+                                 {.block_size = 4, .match_length = 2});
+  EXPECT_EQ(decoder->pending().front().first_output, 7U);
+  advance(*decoder, {1});
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{1}) << "1 never stood there";
+  advance(*decoder, {8});
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{8, 9, 5, 6})) << "the newest 8";
+  advance(*decoder, {9, 4, 30, 31});  // 8 and 9 are right, then comes 4
+  EXPECT_EQ(decoder->kv_length(), 11);
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{4, 8, 9, 5})) << "9, 4 before 4 alone";
+}
+
+TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24
+  std::int64_t gains = 0;
+  for (PromptId id = 0; id < 30; ++id) {
+    FakeDecodeModel fake({.vocabulary = 11, .local = static_cast<std::uint64_t>(id) % 9});
+    for (const std::int32_t n : {1, 3, 16}) {
+      for (const std::int64_t limit : {1, 2, 50}) {
+        const DecodeRequest request{
+            .id = id,
+            .prompt = random_prompt(id, 1 + static_cast<std::size_t>(id), 11),
+            .max_new_tokens = limit,
+            .eos_ids = {3}};
+        const auto greedy = drive(*make_greedy_decoder(request), fake);
+        const auto result = drive(
+            *make_prompt_lookup_decoder(request, {.block_size = n, .match_length = 1 + n % 3}),
+            fake);
+        EXPECT_EQ(result.tokens, greedy.tokens);
+        EXPECT_EQ(result.stop, greedy.stop);
+        EXPECT_LE(result.forwards, greedy.forwards);
+        EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), std::int64_t{0}),
+                  std::ssize(result.tokens) - 1);
+        EXPECT_TRUE(n > 1 || result.forwards == greedy.forwards);
+        gains += result.forwards < greedy.forwards ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(gains, 0);
+}
+
 TEST(Requests, BadOnesAreRefused) {
   const DecodeRequest good{.id = 1, .prompt = {1}, .max_new_tokens = 4};
   auto empty = good;
@@ -309,6 +359,8 @@ TEST(Requests, BadOnesAreRefused) {
   EXPECT_THROW((void)make_jacobi_decoder(absurd, {}), ConfigError);
   EXPECT_THROW((void)make_jacobi_decoder(good, {.block_size = 0}), ConfigError);
   EXPECT_THROW((void)make_jacobi_decoder(good, {.record_states = true}), ConfigError);
+  EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.block_size = 0}), ConfigError);
+  EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.match_length = 0}), ConfigError);
   EXPECT_THROW(
       (void)make_jacobi_decoder(good, {.window = DraftWindow::running, .complete_blocks = true}),
       ConfigError);

@@ -86,7 +86,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking"));
+  EXPECT_THAT(decoding_method_names(),
+              ElementsAre("ar", "jacobi", "jacobi_shrinking", "mr", "mr_paper", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
@@ -103,19 +104,42 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
   EXPECT_EQ(jacobi.settings.at("window"), "running");
   EXPECT_NE(jacobi.settings, make_decoding_method("jacobi", config, 4).settings);
   EXPECT_EQ(make_decoding_method("jacobi_shrinking", config, 3).settings.at("window"), "shrinking");
+
+  const DecodingMethod mr = make_decoding_method("mr", {{"spawn_ratio", 0.5}}, 3);
+  EXPECT_EQ(mr.settings.at("window"), "multi_block");
+  for (const std::string& key : decoding_method_keys("mr")) {
+    EXPECT_TRUE(mr.settings.contains(key)) << key;
+  }
+  EXPECT_EQ(mr.settings.at("spawn_ratio"), 0.5);
+  EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 1.5}}, 3), ConfigError);
+  EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 0.0}}, 3), ConfigError);
+}
+
+TEST(DecodingMethod, SettingsAreReadFromText) {
+  DecodingSettings settings;
+  assign_decoding_setting(settings, "blocks=3");
+  assign_decoding_setting(settings, "spawn_ratio=0.25");
+  assign_decoding_setting(settings, "blocks=4");
+  EXPECT_EQ(settings, (DecodingSettings{{"blocks", std::int64_t{4}}, {"spawn_ratio", 0.25}}));
+  for (const char* bad :
+       {"blocks", "blocks=", "blocks=2x", "blocks=2.5", "magic=1", "=1", "spawn_ratio=half"}) {
+    EXPECT_THROW(assign_decoding_setting(settings, bad), ConfigError) << bad;
+  }
 }
 
 TEST(DecodingMethod, MakesTheDecoderItNames) {
   const DecodingSettings config{{"block_size", std::int64_t{7}}};
   const DecodeRequest request{.id = 11, .prompt = {1, 2, 3}, .max_new_tokens = 20};
-  // Both prefill the whole prompt; then greedy forwards one token, Jacobi a draft of n.
+  // All prefill the whole prompt; then greedy forwards one token, the others a draft of n.
   const TokenId first = 9;
-  for (const auto& [name, rows] : {std::pair("ar", 1U), std::pair("jacobi", 7U)}) {
+  const BranchOutcome outcome{{&first, 1}};
+  for (const auto& [name, rows] : {std::pair("ar", 1U), std::pair("jacobi", 7U),
+                                   std::pair("mr", 7U), std::pair("mr_paper", 7U)}) {
     const auto decoder = make_decoding_method(name, config, 0).make(request);
-    EXPECT_EQ(decoder->pending().size(), 3U);
-    decoder->advance(std::span(&first, 1));
-    EXPECT_EQ(decoder->pending().size(), rows) << name;
-    EXPECT_EQ(decoder->pending().front(), first);
+    EXPECT_EQ(decoder->pending().front().tokens.size(), 3U);
+    decoder->advance({&outcome, 1});
+    EXPECT_EQ(decoder->pending().front().tokens.size(), rows) << name;
+    EXPECT_EQ(decoder->pending().front().tokens.front(), first);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -50,13 +51,22 @@ inline std::vector<GeneratePrompt> prompts(std::size_t count) {
 /// One trajectory per prompt, sorted by prompt id; nothing when a stop came before the last.
 inline std::optional<std::vector<Trajectory>> generate(
     TrajectoryGenerator& generator, std::span<const GeneratePrompt> prompts,
-    const BatchDecoder::StopRequested& stop_requested = {}) {
+    const std::function<bool()>& stop_requested = [] { return false; }) {
   std::vector<Trajectory> trajectories;
   std::size_t next = 0;
-  generator.run(
-      [&] { return next < prompts.size() ? std::optional(prompts[next++]) : std::nullopt; },
-      [&](Trajectory trajectory) { trajectories.push_back(std::move(trajectory)); },
-      stop_requested);
+  generator.clear();
+  do {
+    while (generator.free_places() > 0 && next < prompts.size()) {
+      generator.admit(prompts[next++]);
+    }
+    if (generator.running() == 0) {
+      break;
+    }
+    generator.step();
+    while (auto trajectory = generator.take_finished()) {
+      trajectories.push_back(std::move(*trajectory));
+    }
+  } while (!stop_requested());
   if (trajectories.size() < prompts.size()) {
     return std::nullopt;
   }

@@ -132,11 +132,16 @@ TEST(TrajectoryGenerator, CountsAddUp) {
   std::vector<std::int64_t> reported;
   std::vector<Trajectory> generated;
   std::size_t next = 0;
-  generator.run([&] { return next < given.size() ? std::optional(given[next++]) : std::nullopt; },
-                [&](Trajectory trajectory) {
-                  reported.push_back(generator.counts().prompts);
-                  generated.push_back(std::move(trajectory));
-                });
+  while (generated.size() < given.size()) {
+    while (generator.free_places() > 0 && next < given.size()) {
+      generator.admit(given[next++]);
+    }
+    generator.step();
+    while (auto trajectory = generator.take_finished()) {
+      reported.push_back(generator.counts().prompts);
+      generated.push_back(std::move(*trajectory));
+    }
+  }
   EXPECT_EQ(generator.running(), 0U);
   std::vector<std::int64_t> expected(given.size());
   std::iota(expected.begin(), expected.end(), 1);

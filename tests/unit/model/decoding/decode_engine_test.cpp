@@ -1,7 +1,7 @@
 /// Continuous batching: results do not depend on company, prompts are cut, slots are refilled and
 /// reused.
 
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 
 #include <gtest/gtest.h>
 
@@ -19,6 +19,7 @@ constexpr std::int64_t kRequests = 40;
 FakeDecodeModel fake_model(std::int32_t num_slots, std::int32_t slot_capacity = 256) {
   return FakeDecodeModel({.num_slots = num_slots,
                           .slot_capacity = slot_capacity,
+                          .branch_rows = 3 * 8,
                           .vocabulary = static_cast<std::int32_t>(kVocabulary)});
 }
 
@@ -31,7 +32,7 @@ DecodeRequest request(PromptId id) {
 
 /// A mix of all methods, fixed by the request's id.
 std::unique_ptr<SequenceDecoder> decoder_for(PromptId id) {
-  switch (id % 4) {
+  switch (id % 5) {
     case 0:
       return make_greedy_decoder(request(id));
     case 1:
@@ -39,6 +40,8 @@ std::unique_ptr<SequenceDecoder> decoder_for(PromptId id) {
                                  {.block_size = 5, .window = DraftWindow::running, .seed = 4});
     case 2:
       return make_jacobi_decoder(request(id), {.block_size = 8, .seed = 4});
+    case 3:
+      return make_multi_block_decoder(request(id), {.block_size = 8, .blocks = 3, .seed = 4});
     default:
       return make_jacobi_decoder(
           request(id),
@@ -46,23 +49,29 @@ std::unique_ptr<SequenceDecoder> decoder_for(PromptId id) {
   }
 }
 
-BatchDecoder::Source source_of(std::int64_t count, std::int64_t& next) {
-  return [count, &next]() -> std::unique_ptr<SequenceDecoder> {
-    return next == count ? nullptr : decoder_for(next++);
-  };
-}
-
+using Decoders = std::vector<std::unique_ptr<SequenceDecoder>>;
 using Results = std::map<PromptId, DecodeResult>;
 
-Results run_all(DecodeModel& model, std::int32_t batch_prompts) {
-  BatchDecoder decoder(model, batch_prompts);
+Decoders all_decoders() {
+  Decoders decoders;
+  for (PromptId id = 0; id < kRequests; ++id) {
+    decoders.push_back(decoder_for(id));
+  }
+  return decoders;
+}
+
+Results by_id(std::vector<DecodeResult> all) {
   Results results;
-  std::int64_t next = 0;
-  decoder.run(source_of(kRequests, next), [&](DecodeResult result) {
+  for (DecodeResult& result : all) {
     const PromptId id = result.id;
     EXPECT_TRUE(results.emplace(id, std::move(result)).second) << "given back twice";
-  });
+  }
   return results;
+}
+
+Results run_all(DecodeModel& model, std::int32_t batch_prompts) {
+  DecodeEngine engine(model, batch_prompts);
+  return by_id(decode_all(engine, all_decoders()));
 }
 
 void expect_equal(const DecodeResult& left, const DecodeResult& right) {
@@ -78,7 +87,7 @@ void expect_equal(const DecodeResult& left, const DecodeResult& right) {
   }
 }
 
-TEST(BatchDecoder, ResultsDoNotDependOnTheBatch) {
+TEST(DecodeEngine, ResultsDoNotDependOnTheBatch) {
   auto alone = fake_model(1);
   const Results expected = run_all(alone, 1);
   ASSERT_EQ(expected.size(), static_cast<std::size_t>(kRequests));
@@ -96,28 +105,28 @@ TEST(BatchDecoder, ResultsDoNotDependOnTheBatch) {
   }
 }
 
-TEST(BatchDecoder, UsesNoMoreSequencesThanSlotsOrAsked) {
+TEST(DecodeEngine, UsesNoMoreSequencesThanSlotsOrAsked) {
   auto model = fake_model(2);
   EXPECT_EQ(run_all(model, 99).size(), static_cast<std::size_t>(kRequests));
   auto wide = fake_model(8);
-  BatchDecoder decoder(wide, 3);
-  std::int64_t next = 0;
-  std::int64_t finished = 0;
-  std::int64_t most = 0;
-  const auto inner = source_of(kRequests, next);
-  decoder.run(
-      [&] {
-        auto given = inner();
-        most = std::max(most, next - finished);
-        return given;
-      },
-      [&](const DecodeResult&) { ++finished; });
-  EXPECT_EQ(most, 3);
-  EXPECT_EQ(finished, kRequests);
-  EXPECT_THROW(BatchDecoder(wide, 0), ConfigError);
+  DecodeEngine engine(wide, 3);
+  for (std::size_t admitted = 0; admitted < 3; ++admitted) {
+    EXPECT_EQ(engine.free_slots(), 3 - admitted);
+    EXPECT_EQ(engine.running(), admitted);
+    engine.admit(decoder_for(static_cast<PromptId>(admitted)));
+  }
+  EXPECT_EQ(engine.free_slots(), 0U);
+  EXPECT_THROW(engine.admit(decoder_for(3)), InternalError);
+  while (engine.running() == 3) {
+    EXPECT_FALSE(engine.take_finished().has_value());
+    engine.step();
+  }
+  EXPECT_GT(engine.free_slots(), 0U);
+  EXPECT_TRUE(engine.take_finished().has_value());
+  EXPECT_THROW(DecodeEngine(wide, 0), ConfigError);
 }
 
-TEST(BatchDecoder, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
+TEST(DecodeEngine, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
   constexpr std::int32_t kCapacity = 3000;
   const auto ask = [](PromptId id) {
     return DecodeRequest{.id = id,
@@ -125,45 +134,36 @@ TEST(BatchDecoder, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
                          .max_new_tokens = 6};
   };
   auto model = fake_model(4, kCapacity);
-  BatchDecoder decoder(model, 4);
-  PromptId next = 0;
-  std::vector<PromptId> order;
-  decoder.run(
-      [&]() -> std::unique_ptr<SequenceDecoder> {
-        if (next == 4) {
-          return nullptr;
-        }
-        const PromptId id = next++;
-        return id < 2 ? make_greedy_decoder(ask(id))
-                      : make_jacobi_decoder(ask(id), {.block_size = 4, .seed = 1});
-      },
-      [&](const DecodeResult& result) {
-        order.push_back(result.id);
-        EXPECT_EQ(result.prefill_forwards, 1);
-        EXPECT_EQ(result.tokens, model.greedy(ask(result.id).prompt, 6));
-      });
-  ASSERT_EQ(order.size(), 4U);
-  EXPECT_LE(model.largest_call(), BatchDecoder::kStepRows);
-  EXPECT_EQ(decoder.statistics().prefill_rows, 2 * (2600 + 4));
-  EXPECT_EQ(decoder.statistics().steps, model.calls());
+  DecodeEngine engine(model, 4);
+  Decoders decoders;
+  for (PromptId id = 0; id < 4; ++id) {
+    decoders.push_back(id < 2 ? make_greedy_decoder(ask(id))
+                              : make_jacobi_decoder(ask(id), {.block_size = 4, .seed = 1}));
+  }
+  const auto results = decode_all(engine, std::move(decoders));
+  ASSERT_EQ(results.size(), 4U);
+  for (const DecodeResult& result : results) {
+    EXPECT_EQ(result.prefill_forwards, 1);
+    EXPECT_EQ(result.tokens, model.greedy(ask(result.id).prompt, 6));
+  }
+  EXPECT_LE(model.largest_call(), DecodeEngine::kStepRows);
+  EXPECT_EQ(engine.statistics().prefill_rows, 2 * (2600 + 4));
+  EXPECT_EQ(engine.statistics().steps, model.calls());
 }
 
-TEST(BatchDecoder, StatisticsCountRowsAndShareTime) {
+TEST(DecodeEngine, StatisticsCountRowsAndShareTime) {
   auto model = fake_model(4);
-  BatchDecoder decoder(model, 4);
-  int given = 0;
+  DecodeEngine engine(model, 4);
+  Decoders decoders;
+  for (PromptId id = 1; id <= 5; ++id) {
+    decoders.push_back(make_greedy_decoder(
+        {.id = id, .prompt = random_prompt(id, 11, kVocabulary), .max_new_tokens = 20}));
+  }
   std::int64_t forwards = 0;
-  decoder.run(
-      [&]() -> std::unique_ptr<SequenceDecoder> {
-        if (given == 5) {
-          return nullptr;
-        }
-        ++given;
-        return make_greedy_decoder(
-            {.id = given, .prompt = random_prompt(given, 11, kVocabulary), .max_new_tokens = 20});
-      },
-      [&](const DecodeResult& result) { forwards += result.forwards; });
-  const BatchDecoderStatistics& statistics = decoder.statistics();
+  for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {
+    forwards += result.forwards;
+  }
+  const DecodeStatistics& statistics = engine.statistics();
   EXPECT_EQ(forwards, 5 * 19);
   EXPECT_EQ(statistics.prefill_rows, 5 * 11);
   EXPECT_EQ(statistics.rows, 5 * 11 + forwards);
@@ -172,50 +172,38 @@ TEST(BatchDecoder, StatisticsCountRowsAndShareTime) {
   EXPECT_GT(statistics.decode_seconds, 0);
 }
 
-TEST(BatchDecoder, AStopEndsTheRunAfterThatStep) {
+TEST(DecodeEngine, WhatIsDroppedLeavesNothingBehind) {
   auto model = fake_model(4);
-  BatchDecoder decoder(model, 4);
-  std::int64_t next = 0;
-  std::int64_t steps = 0;
-  std::size_t finished = 0;
-  decoder.run(
-      source_of(kRequests, next), [&](const DecodeResult&) { ++finished; },
-      [&] { return steps == 7; }, [&] { ++steps; });
+  DecodeEngine engine(model, 4);
+  for (PromptId id = 0; id < 4; ++id) {
+    engine.admit(decoder_for(id));
+  }
+  for (int step = 0; step < 7; ++step) {
+    engine.step();
+  }
   EXPECT_EQ(model.calls(), 7);
-  EXPECT_LT(finished, static_cast<std::size_t>(kRequests));
-  // What was dropped leaves nothing behind: the same decoder serves the next run.
-  Results results;
-  next = 0;
-  decoder.run(source_of(kRequests, next), [&](DecodeResult result) {
-    const PromptId id = result.id;
-    results.emplace(id, std::move(result));
-  });
+  engine.clear();
+  EXPECT_EQ(engine.running(), 0U);
+  EXPECT_FALSE(engine.take_finished().has_value());
+  EXPECT_THROW(engine.step(), InternalError);
+  const Results results = by_id(decode_all(engine, all_decoders()));
   auto alone = fake_model(1);
   for (const auto& [id, result] : run_all(alone, 1)) {
     expect_equal(results.at(id), result);
   }
 }
 
-TEST(BatchDecoder, ASequenceThatDoesNotFitASlotIsRefusedByName) {
+TEST(DecodeEngine, ASequenceThatDoesNotFitASlotIsRefusedByName) {
   const auto run_with = [](std::int64_t max_new_tokens, bool greedy) {
     auto model = fake_model(2, 32);
-    BatchDecoder decoder(model, 2);
-    bool given = false;
-    std::size_t tokens = 0;
-    decoder.run(
-        [&]() -> std::unique_ptr<SequenceDecoder> {
-          if (std::exchange(given, true)) {
-            return nullptr;
-          }
-          DecodeRequest asked{.id = 77,
-                              .prompt = random_prompt(1, 12, kVocabulary),
-                              .max_new_tokens = max_new_tokens};
-          return greedy ? make_greedy_decoder(std::move(asked))
-                        : make_jacobi_decoder(std::move(asked),
-                                              {.block_size = 8, .complete_blocks = true});
-        },
-        [&](const DecodeResult& result) { tokens = result.tokens.size(); });
-    return tokens;
+    DecodeEngine engine(model, 2);
+    DecodeRequest asked{
+        .id = 77, .prompt = random_prompt(1, 12, kVocabulary), .max_new_tokens = max_new_tokens};
+    Decoders decoders;
+    decoders.push_back(
+        greedy ? make_greedy_decoder(std::move(asked))
+               : make_jacobi_decoder(std::move(asked), {.block_size = 8, .complete_blocks = true}));
+    return decode_all(engine, std::move(decoders)).at(0).tokens.size();
   };
   EXPECT_EQ(run_with(21, true), 21U) << "the last token needs no position";
   EXPECT_EQ(run_with(16, false), 16U);
@@ -227,6 +215,10 @@ TEST(BatchDecoder, ASequenceThatDoesNotFitASlotIsRefusedByName) {
     EXPECT_NE(std::string(error.what()).find("prompt 77 needs 36 positions"), std::string::npos)
         << error.what();
   }
+  auto model = fake_model(2);
+  DecodeEngine engine(model, 2);
+  engine.admit(make_multi_block_decoder(request(9), {.block_size = 9}));
+  EXPECT_THROW(engine.admit(make_multi_block_decoder(request(9), {.block_size = 10})), DataError);
 }
 
 }  // namespace

@@ -1,0 +1,238 @@
+#include "model/decoding/decode_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/phase_clock.h"
+
+namespace jforge {
+
+DecodeEngine::DecodeEngine(DecodeModel& model, std::int32_t batch_prompts) : model_(model) {
+  const std::int32_t count = std::min(batch_prompts, model.num_slots());
+  if (count < 1) {
+    throw ConfigError(fmt::format(
+        "batch decoding: {} sequences at once over {} cache slots; both must be at least 1",
+        batch_prompts, model.num_slots()));
+  }
+  slots_.resize(static_cast<std::size_t>(count));
+}
+
+void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
+  const auto slot =
+      std::ranges::find_if(slots_, [](const Slot& each) { return each.decoder == nullptr; });
+  expect(slot != slots_.end(), "a sequence is admitted without a free slot");
+  if (decoder->max_positions() > model_.slot_capacity()) {
+    throw DataError(
+        fmt::format("prompt {} needs {} positions (prompt and new tokens), a cache slot holds "
+                    "{}; shorten the "
+                    "prompt, lower max_new_tokens or raise the slot capacity",
+                    decoder->id(), decoder->max_positions(), model_.slot_capacity()));
+  }
+  if (decoder->max_branch_rows() > model_.branch_rows()) {
+    throw DataError(fmt::format(
+        "prompt {} needs {} cache rows for alternative drafts, a slot has {}; lower block_size or "
+        "verification_size",
+        decoder->id(), decoder->max_branch_rows(), model_.branch_rows()));
+  }
+  slot->decoder = std::move(decoder);
+  slot->forwarded = 0;
+  slot->prefilling = true;
+  slot->predictions.clear();
+  ++running_;
+}
+
+void DecodeEngine::step() {
+  expect(running_ > 0, "a step without sequences");
+  assemble_rows();
+  forward_rows();
+  hand_back();
+  note_progress();
+}
+
+std::optional<DecodeResult> DecodeEngine::take_finished() {
+  if (finished_.empty()) {
+    return std::nullopt;
+  }
+  DecodeResult result = std::move(finished_.front());
+  finished_.pop_front();
+  return result;
+}
+
+void DecodeEngine::clear() {
+  for (Slot& slot : slots_) {
+    slot.decoder.reset();
+  }
+  running_ = 0;
+  finished_.clear();
+}
+
+void DecodeEngine::assemble_rows() {
+  rows_.clear();
+  outputs_ = 0;
+  prefill_rows_ = 0;
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    slots_[index].rows = 0;
+    if (slots_[index].decoder && !slots_[index].prefilling) {
+      append_branches(index);
+    }
+  }
+  const std::size_t room = kStepRows - std::min(kStepRows, rows_.size());
+  std::size_t budget = std::max(room, kMinimumPrefillRows);
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].decoder && slots_[index].prefilling) {
+      append_prompt(index, budget);
+      budget -= slots_[index].rows;
+      prefill_rows_ += slots_[index].rows;
+    }
+  }
+}
+
+void DecodeEngine::append_prompt(std::size_t slot_index, std::size_t limit) {
+  Slot& slot = slots_[slot_index];
+  const auto pending = slot.decoder->pending();
+  expect(pending.size() == 1, "a prompt is one branch");
+  const DraftBranch& prompt = pending.front();
+  slot.rows = std::min(prompt.tokens.size() - slot.forwarded, limit);
+  slot.branches.assign(1, {.outputs = prompt.tokens.size() - prompt.first_output});
+  append_rows(prompt, {.slot = static_cast<std::int32_t>(slot_index)}, slot.forwarded,
+              slot.forwarded + slot.rows);
+}
+
+void DecodeEngine::append_branches(std::size_t slot_index) {
+  Slot& slot = slots_[slot_index];
+  const auto pending = slot.decoder->pending();
+  expect(!pending.empty() && !pending.front().alternative,
+         "an unfinished decoder has nothing to forward");
+  const std::int64_t begin = slot.decoder->kv_length();
+  std::int64_t end = begin;
+  std::int64_t branch_rows = 0;
+  slot.branches.clear();
+  for (const DraftBranch& branch : pending) {
+    const auto size = static_cast<std::int64_t>(branch.tokens.size());
+    PlacedBranch placed{.first_position = branch.first_position,
+                        .outputs = branch.tokens.size() - branch.first_output};
+    CacheRow place{.slot = static_cast<std::int32_t>(slot_index)};
+    if (branch.alternative) {
+      expect(branch.first_position >= begin && branch.first_position <= end,
+             "an alternative begins outside the sequence's draft");
+      placed.fork_row = model_.slot_capacity() + branch_rows;
+      place.fork = static_cast<std::int32_t>(branch.first_position);
+      place.fork_row = static_cast<std::int32_t>(placed.fork_row);
+      branch_rows += size;
+    } else {
+      expect(branch.first_position == end && branch_rows == 0, "a draft leaves a gap");
+      end += size;
+    }
+    expect(branch.first_position + size <= model_.slot_capacity() &&
+               branch_rows <= model_.branch_rows(),
+           "a decoder ran past its own max_positions() or max_branch_rows()");
+    slot.branches.push_back(placed);
+    append_rows(branch, place, 0, branch.tokens.size());
+    slot.rows += branch.tokens.size();
+  }
+}
+
+/// Tokens [begin, end) of a branch; `place` is that of its first token but for the position.
+void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin,
+                               std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) {
+    const bool wants_output = i >= branch.first_output;
+    place.position =
+        static_cast<std::int32_t>(branch.first_position + static_cast<std::int64_t>(i));
+    rows_.push_back({.token = branch.tokens[i], .place = place, .wants_output = wants_output});
+    outputs_ += wants_output ? 1 : 0;
+  }
+}
+
+void DecodeEngine::forward_rows() {
+  predictions_.resize(outputs_);
+  const auto begin = std::chrono::steady_clock::now();
+  model_.predict(rows_, predictions_);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  const double prefill_share =
+      static_cast<double>(prefill_rows_) / static_cast<double>(rows_.size());
+  statistics_.steps += 1;
+  statistics_.rows += static_cast<std::int64_t>(rows_.size());
+  statistics_.prefill_rows += static_cast<std::int64_t>(prefill_rows_);
+  statistics_.prefill_seconds += elapsed.count() * prefill_share;
+  statistics_.decode_seconds += elapsed.count() * (1.0 - prefill_share);
+}
+
+void DecodeEngine::hand_back() {
+  std::size_t output = 0;
+  for (const DecodeRow& row : rows_) {
+    if (row.wants_output) {
+      slots_[static_cast<std::size_t>(row.place.slot)].predictions.push_back(
+          predictions_[output++]);
+    }
+  }
+  kept_.clear();
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].decoder) {
+      advance(index);
+    }
+  }
+  if (!kept_.empty()) {
+    model_.keep_branches(kept_);
+  }
+}
+
+void DecodeEngine::advance(std::size_t slot_index) {
+  Slot& slot = slots_[slot_index];
+  if (slot.prefilling) {
+    slot.forwarded += slot.rows;
+    if (slot.forwarded < slot.decoder->pending().front().tokens.size()) {
+      return;
+    }
+  }
+  outcomes_.clear();
+  std::span<const TokenId> left = slot.predictions;
+  for (const PlacedBranch& branch : slot.branches) {
+    outcomes_.push_back({left.first(branch.outputs)});
+    left = left.subspan(branch.outputs);
+  }
+  const std::int64_t known = slot.decoder->kv_length();
+  const Commit commit = slot.decoder->advance(outcomes_);
+  if (!slot.prefilling) {
+    statistics_.tokens += slot.decoder->kv_length() - known;
+    statistics_.forwards += 1;
+  }
+  slot.prefilling = false;
+  slot.predictions.clear();
+  if (slot.decoder->finished()) {
+    const auto finished = std::move(slot.decoder);
+    --running_;
+    finished_.push_back(finished->take_result());
+    return;
+  }
+  const PlacedBranch& chosen = slot.branches.at(commit.branch);
+  for (std::int64_t i = 0; chosen.fork_row != 0 && i < commit.rows; ++i) {
+    kept_.push_back({.slot = static_cast<std::int32_t>(slot_index),
+                     .from = static_cast<std::int32_t>(chosen.fork_row + i),
+                     .to = static_cast<std::int32_t>(chosen.first_position + i)});
+  }
+}
+
+std::vector<DecodeResult> decode_all(DecodeEngine& engine,
+                                     std::vector<std::unique_ptr<SequenceDecoder>> decoders) {
+  std::vector<DecodeResult> results;
+  std::size_t next = 0;
+  while (true) {
+    while (engine.free_slots() > 0 && next < decoders.size()) {
+      engine.admit(std::move(decoders[next++]));
+    }
+    if (engine.running() == 0) {
+      return results;
+    }
+    engine.step();
+    while (auto result = engine.take_finished()) {
+      results.push_back(std::move(*result));
+    }
+  }
+}
+
+}  // namespace jforge

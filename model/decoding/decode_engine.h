@@ -1,0 +1,109 @@
+#pragma once
+
+/// Continuous batching: many sequences share each forward; a finished one's slot is free for the
+/// next at once. The loop above it is its user's:
+///
+///     while (true) {
+///       while (engine.free_slots() > 0 && …another decoder…) engine.admit(…);
+///       if (engine.running() == 0) break;
+///       engine.step();
+///       while (std::optional<DecodeResult> result = engine.take_finished()) …
+///     }
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/decoding/sequence_decoder.h"
+#include "model/transformer/inference_transformer.h"
+
+namespace jforge {
+
+struct DecodeStatistics {
+  std::int64_t steps = 0;         ///< Batched forwards.
+  std::int64_t rows = 0;          ///< Rows forwarded, prefill included.
+  std::int64_t prefill_rows = 0;  ///< Rows of the sequences' first passes (their prompts).
+  double prefill_seconds = 0;     ///< Time in steps, shared out by rows: prefill part.
+  double decode_seconds = 0;      ///< The rest.
+  std::int64_t tokens =
+      0;  ///< Made by unfinished sequences too, as their caches show: for displays.
+  std::int64_t forwards = 0;  ///< Sequences' forwards after their first passes.
+};
+
+/// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
+/// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
+/// near kStepRows rows. Not thread-safe; the model must outlive it.
+class DecodeEngine {
+ public:
+  /// Rows per step that prompts may fill up to; drafts alone may exceed it.
+  static constexpr std::size_t kStepRows = 1024;
+  /// Rows that prompts get in every step, however many rows the drafts take: so they always move
+  /// on.
+  static constexpr std::size_t kMinimumPrefillRows = 128;
+
+  /// `batch_prompts` sequences at most at once (and never more than the model has slots). Throws
+  /// ConfigError when that is less than 1.
+  DecodeEngine(DecodeModel& model, std::int32_t batch_prompts);
+
+  /// Sequences that may be admitted now.
+  [[nodiscard]] std::size_t free_slots() const noexcept { return slots_.size() - running_; }
+  /// Sequences that are neither finished nor dropped.
+  [[nodiscard]] std::size_t running() const noexcept { return running_; }
+  /// Takes the first free slot, of which there must be one. Throws DataError when the sequence
+  /// needs more positions than a slot holds, or more rows for alternatives.
+  void admit(std::unique_ptr<SequenceDecoder> decoder);
+  /// One batched forward; at least one sequence must be running. After an exception only clear()
+  /// may follow.
+  void step();
+  /// The result of a sequence that a step has finished, each once; nothing when there is none.
+  [[nodiscard]] std::optional<DecodeResult> take_finished();
+  /// Drops all sequences; slots carry nothing to what is admitted next.
+  void clear();
+
+  [[nodiscard]] const DecodeStatistics& statistics() const noexcept { return statistics_; }
+
+ private:
+  /// Where a pending branch lies in this step.
+  struct PlacedBranch {
+    std::int64_t first_position = 0;
+    std::int64_t fork_row = 0;  ///< 0: the sequence's own.
+    std::size_t outputs = 0;
+  };
+  /// One slot's sequence and how much of its prompt has been forwarded.
+  struct Slot {
+    std::unique_ptr<SequenceDecoder> decoder;
+    std::size_t forwarded = 0;
+    std::size_t rows = 0;  ///< Of this step.
+    bool prefilling = true;
+    std::vector<PlacedBranch> branches;
+    std::vector<TokenId> predictions;  ///< Of what has been forwarded, branch after branch.
+  };
+
+  void assemble_rows();
+  void append_prompt(std::size_t slot_index, std::size_t limit);
+  void append_branches(std::size_t slot_index);
+  void append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin, std::size_t end);
+  void forward_rows();
+  void hand_back();
+  void advance(std::size_t slot_index);
+
+  DecodeModel& model_;
+  DecodeStatistics statistics_;
+  std::vector<Slot> slots_;
+  std::size_t running_ = 0;
+  std::deque<DecodeResult> finished_;
+  std::vector<DecodeRow> rows_;
+  std::vector<TokenId> predictions_;
+  std::vector<BranchOutcome> outcomes_;
+  std::vector<CacheCopy> kept_;
+  std::size_t outputs_ = 0;
+  std::size_t prefill_rows_ = 0;
+};
+
+/// Decodes all of them and gives their results in the order in which they finish.
+[[nodiscard]] std::vector<DecodeResult> decode_all(
+    DecodeEngine& engine, std::vector<std::unique_ptr<SequenceDecoder>> decoders);
+
+}  // namespace jforge

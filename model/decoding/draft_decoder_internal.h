@@ -1,0 +1,132 @@
+#pragma once
+
+/// What the methods that verify drafts have in common: the known part of an answer, what a forward
+/// adds to it, and where it ends. For this folder only.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/decoding/sequence_decoder.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace jforge {
+
+/// Answers and drafts that memory is reserved for at once. No more than usual ones: an absurd T or
+/// n must fail at the slot capacity, not here.
+inline constexpr std::int64_t kUsualTokens = 4096;
+
+/// a = 1 + leading j with draft[j + 1] == predictions[j]: how many tokens of a draft whose first is
+/// right are.
+[[nodiscard]] inline std::size_t count_accepted(std::span<const TokenId> draft,
+                                                std::span<const TokenId> predictions) {
+  std::size_t accepted = 1;
+  while (accepted < draft.size() && draft[accepted] == predictions[accepted - 1]) {
+    ++accepted;
+  }
+  return accepted;
+}
+
+class DraftDecoder : public SequenceDecoder {
+ public:
+  [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
+  [[nodiscard]] bool finished() const override { return finished_; }
+  [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] std::int64_t max_positions() const override {
+    return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
+  }
+  [[nodiscard]] DecodeResult take_result() override {
+    expect(finished_, "a result is taken before the end");
+    return std::move(result_);
+  }
+
+ protected:
+  explicit DraftDecoder(DecodeRequest request) : request_(std::move(request)) {
+    request_.validate();
+    const auto usual = std::min(request_.max_new_tokens, kUsualTokens);
+    context_.reserve(request_.prompt.size() + static_cast<std::size_t>(usual + kUsualTokens));
+    context_.assign(request_.prompt.begin(), request_.prompt.end());
+    result_.accepted.reserve(static_cast<std::size_t>(usual));
+    result_.id = request_.id;
+  }
+
+  /// The prompt, as the first branch to forward.
+  [[nodiscard]] DraftBranch prompt_branch() const {
+    return {.tokens = context_, .first_output = context_.size() - 1};
+  }
+  /// The first token of the answer; the cache holds the prompt.
+  [[nodiscard]] TokenId finish_prefill(std::span<const BranchOutcome> outcomes) {
+    expect(outcomes.size() == 1 && outcomes[0].predictions.size() == 1,
+           "a prefill wants one prediction");
+    prefilling_ = false;
+    kv_length_ = static_cast<std::int64_t>(context_.size());
+    result_.prefill_forwards = 1;
+    return outcomes[0].predictions[0];
+  }
+  /// Committed tokens of the answer: all that are known but the newest, which begins the draft.
+  [[nodiscard]] std::size_t answer_length() const {
+    return context_.size() - request_.prompt.size();
+  }
+  /// Rows of a draft whose predictions can still be of use: what a forward can add before T.
+  [[nodiscard]] std::size_t tokens_left() const {
+    return static_cast<std::size_t>(request_.max_new_tokens) - (answer_length() + 1);
+  }
+
+  void commit(std::span<const TokenId> tokens) {
+    context_.insert(context_.end(), tokens.begin(), tokens.end());
+    kv_length_ += static_cast<std::int64_t>(tokens.size());
+    result_.accepted.push_back(static_cast<std::int32_t>(tokens.size()));
+  }
+  /// A forward has made known: draft_1 … draft_{a−1} and the correction. Commits and, where the
+  /// answer ends, finishes: at the first eos among them, or at T, which no draft reaches beyond.
+  bool commit_and_test_end(std::span<const TokenId> draft, std::size_t accepted,
+                           TokenId correction) {
+    const auto known = draft.first(accepted);
+    const auto eos = std::find_if(known.begin() + 1, known.end(),
+                                  [this](TokenId token) { return request_.is_eos(token); });
+    const TokenId newest = eos == known.end() ? correction : *eos;
+    commit(known.first(static_cast<std::size_t>(eos - known.begin())));
+    return test_end(newest);
+  }
+  /// Whether `newest`, the token behind the committed ones, ends the answer: then it is finished.
+  bool test_end(TokenId newest) {
+    const bool eos = request_.is_eos(newest);
+    if (!eos && std::cmp_less(answer_length() + 1, request_.max_new_tokens)) {
+      return false;
+    }
+    context_.push_back(newest);
+    finish(eos ? StopReason::eos : StopReason::length);
+    return true;
+  }
+  void finish(StopReason stop) {
+    result_.stop = stop;
+    result_.tokens.assign(context_.begin() + static_cast<std::ptrdiff_t>(request_.prompt.size()),
+                          context_.end());
+    finished_ = true;
+  }
+
+  /// The random stream of a block's fillers.
+  [[nodiscard]] RandomStream draft_stream(std::uint64_t seed, std::uint64_t round,
+                                          std::int64_t block) const {
+    return RandomStream(seed, RandomPurpose::jacobi_draft, round,
+                        static_cast<std::uint64_t>(request_.id), static_cast<std::uint64_t>(block));
+  }
+  /// Lengthens a draft to `length` tokens, drawn with replacement from all ids so far.
+  void fill(std::vector<TokenId>& draft, std::size_t length, RandomStream& stream) const {
+    while (draft.size() < length) {
+      draft.push_back(context_[static_cast<std::size_t>(stream.below(context_.size()))]);
+    }
+  }
+
+  DecodeRequest request_;
+  DecodeResult result_;
+  std::vector<TokenId> context_;  ///< Prompt and committed tokens: what drafts are drawn from.
+  std::int64_t kv_length_ = 0;
+  bool prefilling_ = true;
+  bool finished_ = false;
+};
+
+}  // namespace jforge

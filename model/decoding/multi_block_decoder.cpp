@@ -1,0 +1,357 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/ngram_pool.h"
+
+namespace jforge {
+
+void MultiBlockOptions::validate() const {
+  if (block_size < 1 || blocks < 1 || verification_size < 1 || ngram_pool < 0) {
+    throw ConfigError(fmt::format(
+        "multi-block decoding: block_size {}, blocks {} and verification_size {} must be at least "
+        "1, ngram_pool {} at least 0",
+        block_size, blocks, verification_size, ngram_pool));
+  }
+  // Written so that NaN is refused too.
+  if (!(spawn_ratio > 0 && spawn_ratio <= 1)) {
+    throw ConfigError(fmt::format(
+        "multi-block decoding: spawn_ratio is {}; it must be above 0 and at most 1", spawn_ratio));
+  }
+}
+
+namespace {
+
+class MultiBlockDecoder final : public DraftDecoder {
+ public:
+  MultiBlockDecoder(DecodeRequest request, const MultiBlockOptions& options)
+      : DraftDecoder(std::move(request)),
+        options_(options),
+        pool_((options.validate(), static_cast<std::size_t>(options.ngram_pool))),
+        pseudo_blocks_(static_cast<std::size_t>(options.blocks) - 1),
+        candidates_(static_cast<std::size_t>(options.verification_size) - 1) {
+    // A hair less, so that a product like 0.35 · 20 is not rounded up to 8.
+    const double wanted = options.spawn_ratio * static_cast<double>(options.block_size) - 1e-9;
+    threshold_ = static_cast<std::size_t>(std::max(1.0, std::ceil(wanted)));
+    const auto usual = static_cast<std::size_t>(
+        std::min<std::int64_t>({options.block_size, request_.max_new_tokens, kUsualTokens}));
+    for (std::vector<TokenId>* draft : {&draft_, &predictions_}) {
+      draft->reserve(usual);
+    }
+    for (PseudoBlock& block : pseudo_blocks_) {
+      block.tokens.reserve(usual);
+    }
+    for (Candidate& candidate : candidates_) {
+      candidate.tokens.reserve(usual);
+    }
+    text_.reserve(usual * static_cast<std::size_t>(options.blocks));
+    pool_.reserve(text_.capacity());
+    branches_.reserve(pseudo_blocks_.size() + candidates_.size() + 1);
+    branches_.push_back(prompt_branch());
+  }
+
+  [[nodiscard]] std::span<const DraftBranch> pending() const override { return branches_; }
+  /// A candidate shares its first token with the plain draft at least.
+  [[nodiscard]] std::int64_t max_branch_rows() const override {
+    const std::int64_t draft = std::min<std::int64_t>(options_.block_size, request_.max_new_tokens);
+    return std::max<std::int64_t>(draft - 1, 0) * (options_.verification_size - 1);
+  }
+
+  Commit advance(std::span<const BranchOutcome> outcomes) override {
+    expect(!finished_, "multi-block decoder advanced after its end");
+    expect(outcomes.size() == branches_.size(), "an outcome for every branch is wanted");
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      expect(
+          outcomes[i].predictions.size() == branches_[i].tokens.size() - branches_[i].first_output,
+          "a prediction for every wanted row is wanted");
+    }
+    Commit commit;
+    if (!prefilling_) {
+      commit = advance_blocks(outcomes);
+    } else if (const TokenId first = finish_prefill(outcomes); !test_end(first)) {
+      start_block(first);
+    }
+    if (!finished_) {
+      find_candidates();
+      assemble();
+    }
+    return commit;
+  }
+
+ private:
+  /// A block behind the real-active one. It is forwarded as part of the draft; what it accepts is
+  /// provisional and neither committed nor looked at for an end of sequence.
+  struct PseudoBlock {
+    std::vector<TokenId> tokens;
+    std::size_t accepted = 0;   ///< Leading tokens that a forward has confirmed after those before.
+    TokenId continuation = -1;  ///< Predicted behind the block; −1 before its first forward.
+  };
+  /// Another draft for the real-active block: the plain one before `fork`, then `tokens`.
+  struct Candidate {
+    std::size_t fork = 0;
+    std::vector<TokenId> tokens;
+  };
+  /// The branch that is right for longest; the plain draft is branch 0.
+  struct Winner {
+    std::size_t branch = 0;
+    std::size_t accepted = 0;
+  };
+
+  [[nodiscard]] bool recycles() const {
+    return options_.ngram_pool > 0 && (options_.verification_size > 1 || options_.blocks > 1);
+  }
+  [[nodiscard]] std::size_t block_size() const {
+    return static_cast<std::size_t>(options_.block_size);
+  }
+  /// Rows of a block: n, or what is left of T; 0 behind the last one.
+  [[nodiscard]] std::size_t block_length(std::int64_t block) const {
+    const std::int64_t rows_left = request_.max_new_tokens - 1 - block * options_.block_size;
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(rows_left, 0, options_.block_size));
+  }
+  [[nodiscard]] RandomStream stream_of(std::int64_t block) const {
+    return draft_stream(options_.seed, options_.round, block);
+  }
+
+  Commit advance_blocks(std::span<const BranchOutcome> outcomes) {
+    const Winner winner = find_winner(outcomes);
+    const std::size_t length = draft_.size();
+    if (recycles() && winner.accepted < length) {
+      remember_forwarded();
+    }
+    const std::size_t kept_from = adopt(winner, outcomes);
+    if (recycles() && winner.accepted < length) {
+      pool_.push(std::span(predictions_).subspan(winner.accepted));
+    }
+    ++result_.forwards;
+    const std::int64_t known = kv_length_;
+    const bool ended =
+        commit_and_test_end(draft_, winner.accepted, predictions_[winner.accepted - 1]);
+    const Commit commit{
+        winner.branch,
+        std::max<std::int64_t>(kv_length_ - known - static_cast<std::int64_t>(kept_from), 0)};
+    if (ended) {
+      return commit;
+    }
+    continuation_ = predictions_.back();
+    refine_pseudo_blocks(outcomes.subspan(1, num_forwarded_pseudo_));
+    if (winner.accepted < length) {
+      draft_.assign(predictions_.begin() + static_cast<std::ptrdiff_t>(winner.accepted) - 1,
+                    predictions_.end() - 1);
+    } else {
+      promote(predictions_.back());
+    }
+    spawn();
+    return commit;
+  }
+
+  /// A candidate goes on where the plain draft fails, so only one that forks there can be longer.
+  [[nodiscard]] Winner find_winner(std::span<const BranchOutcome> outcomes) const {
+    const std::span<const TokenId> plain = outcomes[0].predictions;
+    const std::size_t accepted = count_accepted(draft_, plain);
+    Winner winner{.accepted = accepted};
+    for (std::size_t i = 0; i < num_candidates_; ++i) {
+      const Candidate& candidate = candidates_[i];
+      if (candidate.fork != accepted || candidate.tokens[0] != plain[accepted - 1]) {
+        continue;
+      }
+      const std::size_t branch = 1 + num_forwarded_pseudo_ + i;
+      const std::size_t longer =
+          accepted + count_accepted(candidate.tokens, outcomes[branch].predictions);
+      if (longer > winner.accepted) {
+        winner = {branch, longer};
+      }
+    }
+    return winner;
+  }
+
+  /// Makes the winner's draft and predictions those of the real-active block; returns how many of
+  /// its rows are the plain draft's.
+  std::size_t adopt(const Winner& winner, std::span<const BranchOutcome> outcomes) {
+    const std::span<const TokenId> plain = outcomes[0].predictions;
+    if (winner.branch == 0) {
+      predictions_.assign(plain.begin(), plain.end());
+      return 0;
+    }
+    const Candidate& candidate = candidates_[winner.branch - 1 - num_forwarded_pseudo_];
+    const std::span<const TokenId> own = outcomes[winner.branch].predictions;
+    draft_.resize(candidate.fork);
+    draft_.insert(draft_.end(), candidate.tokens.begin(), candidate.tokens.end());
+    predictions_.assign(plain.begin(), plain.begin() + static_cast<std::ptrdiff_t>(candidate.fork));
+    predictions_.insert(predictions_.end(), own.begin(), own.end());
+    return candidate.fork;
+  }
+
+  /// What all blocks held in this forward: text of which a rejection throws a part away.
+  void remember_forwarded() {
+    text_.assign(context_.begin() + static_cast<std::ptrdiff_t>(block_begin_), context_.end());
+    text_.insert(text_.end(), draft_.begin(), draft_.end());
+    for (std::size_t i = 0; i < num_pseudo_; ++i) {
+      const std::vector<TokenId>& tokens = pseudo_blocks_[i].tokens;
+      text_.insert(text_.end(), tokens.begin(), tokens.end());
+    }
+    pool_.push(text_);
+  }
+
+  void refine_pseudo_blocks(std::span<const BranchOutcome> outcomes) {
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      PseudoBlock& block = pseudo_blocks_[i];
+      const std::span<const TokenId> predictions = outcomes[i].predictions;
+      if (predictions.empty()) {
+        continue;  // converged; forwarded for those behind it
+      }
+      const std::size_t more =
+          count_accepted(std::span(block.tokens).subspan(block.accepted), predictions);
+      block.accepted += more;
+      std::copy(predictions.begin() + static_cast<std::ptrdiff_t>(more) - 1, predictions.end() - 1,
+                block.tokens.begin() + static_cast<std::ptrdiff_t>(block.accepted));
+      block.continuation = predictions.back();
+    }
+  }
+
+  /// The real-active block is complete and `first` known behind it: the next pseudo block becomes
+  /// real-active, verified anew from its first token on, or a fresh one begins.
+  void promote(TokenId first) {
+    ++block_;
+    if (num_pseudo_ == 0) {
+      start_block(first);
+      return;
+    }
+    block_begin_ = context_.size();
+    draft_.swap(pseudo_blocks_[0].tokens);
+    draft_[0] = first;
+    std::rotate(pseudo_blocks_.begin(), pseudo_blocks_.begin() + 1,
+                pseudo_blocks_.begin() + static_cast<std::ptrdiff_t>(num_pseudo_));
+    --num_pseudo_;
+  }
+
+  /// As the shrinking window does (jacobi_decoder.cpp), from the same random stream.
+  void start_block(TokenId first) {
+    block_begin_ = context_.size();
+    draft_.assign(1, first);
+    RandomStream stream = stream_of(block_);
+    fill(draft_, block_length(block_), stream);
+  }
+
+  /// One more pseudo block when the newest has come far enough.
+  void spawn() {
+    if (num_pseudo_ == pseudo_blocks_.size()) {
+      return;
+    }
+    const bool behind_pseudo = num_pseudo_ > 0;
+    const std::size_t accepted =
+        behind_pseudo ? pseudo_blocks_[num_pseudo_ - 1].accepted : context_.size() - block_begin_;
+    const std::int64_t block = block_ + 1 + static_cast<std::int64_t>(num_pseudo_);
+    const std::size_t length = block_length(block);
+    if (accepted < threshold_ || length == 0) {
+      return;
+    }
+    const TokenId first =
+        behind_pseudo ? pseudo_blocks_[num_pseudo_ - 1].continuation : continuation_;
+    PseudoBlock& spawned = pseudo_blocks_[num_pseudo_++];
+    spawned.accepted = 0;
+    spawned.continuation = -1;
+    spawned.tokens.clear();
+    if (options_.spawn == SpawnMode::clone) {
+      spawned.tokens.assign(draft_.begin(), draft_.begin() + static_cast<std::ptrdiff_t>(
+                                                                 std::min(length, draft_.size())));
+    } else {
+      spawned.tokens.push_back(first);
+      recycle_into(spawned.tokens, length);
+    }
+    RandomStream stream = stream_of(block);
+    fill(spawned.tokens, length, stream);
+  }
+
+  /// Continues a draft of one token with the newest sequence that holds it.
+  void recycle_into(std::vector<TokenId>& draft, std::size_t length) const {
+    for (std::size_t i = 0; i < pool_.size(); ++i) {
+      const std::span<const TokenId> found = pool_.from(i, draft[0]);
+      if (found.size() > 1) {
+        const auto more = found.subspan(1, std::min(found.size(), length) - 1);
+        draft.insert(draft.end(), more.begin(), more.end());
+        return;
+      }
+    }
+  }
+
+  /// Up to verification_size − 1 different drafts that begin as the plain one does: a sequence of
+  /// the pool from its first such token on, newest first, cut to the draft's length or completed
+  /// with the draft's own end.
+  void find_candidates() {
+    num_candidates_ = 0;
+    for (std::size_t i = 0; i < pool_.size() && num_candidates_ < candidates_.size(); ++i) {
+      const std::span<const TokenId> all = pool_.from(i, draft_[0]);
+      const std::span<const TokenId> found = all.first(std::min(all.size(), draft_.size()));
+      const auto fork =
+          static_cast<std::size_t>(std::ranges::mismatch(found, draft_).in1 - found.begin());
+      if (fork == found.size()) {
+        continue;  // the plain draft itself
+      }
+      Candidate& candidate = candidates_[num_candidates_];
+      candidate.fork = fork;
+      candidate.tokens.assign(found.begin() + static_cast<std::ptrdiff_t>(fork), found.end());
+      candidate.tokens.insert(candidate.tokens.end(),
+                              draft_.begin() + static_cast<std::ptrdiff_t>(found.size()),
+                              draft_.end());
+      const auto same = [&](const Candidate& other) {
+        return other.fork == fork && other.tokens == candidate.tokens;
+      };
+      const auto taken = std::span(candidates_).first(num_candidates_);
+      num_candidates_ += std::ranges::none_of(taken, same) ? 1 : 0;
+    }
+  }
+
+  void assemble() {
+    branches_.clear();
+    std::int64_t position = kv_length_;
+    const auto append = [&](std::span<const TokenId> tokens, std::size_t first_output) {
+      branches_.push_back(
+          {.first_position = position, .tokens = tokens, .first_output = first_output});
+      position += static_cast<std::int64_t>(tokens.size());
+    };
+    append(draft_, 0);
+    num_forwarded_pseudo_ = num_pseudo_;
+    const auto converged = [](const PseudoBlock& block) {
+      return block.accepted == block.tokens.size();
+    };
+    // Nobody needs what lies behind the last block that is still refined.
+    while (num_forwarded_pseudo_ > 0 && converged(pseudo_blocks_[num_forwarded_pseudo_ - 1])) {
+      --num_forwarded_pseudo_;
+    }
+    for (std::size_t i = 0; i < num_forwarded_pseudo_; ++i) {
+      append(pseudo_blocks_[i].tokens, pseudo_blocks_[i].accepted);
+    }
+    for (std::size_t i = 0; i < num_candidates_; ++i) {
+      branches_.push_back(
+          {.first_position = kv_length_ + static_cast<std::int64_t>(candidates_[i].fork),
+           .tokens = candidates_[i].tokens,
+           .alternative = true});
+    }
+  }
+
+  MultiBlockOptions options_;
+  std::size_t threshold_ = 1;  ///< Accepted tokens of the newest block that spawn the next.
+  NgramPool pool_;
+  std::vector<TokenId> draft_;              ///< Of the real-active block: what is not committed.
+  std::vector<TokenId> predictions_;        ///< After each of its tokens.
+  TokenId continuation_ = 0;                ///< The last of them.
+  std::vector<PseudoBlock> pseudo_blocks_;  ///< The first num_pseudo_ are in use, in order.
+  std::size_t num_pseudo_ = 0;
+  std::size_t num_forwarded_pseudo_ = 0;
+  std::vector<Candidate> candidates_;  ///< The first num_candidates_ are in use.
+  std::size_t num_candidates_ = 0;
+  std::vector<DraftBranch> branches_;
+  std::vector<TokenId> text_;
+  std::size_t block_begin_ = 0;  ///< Index in context_ of the real-active block's first token.
+  std::int64_t block_ = 0;       ///< The real-active one.
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceDecoder> make_multi_block_decoder(DecodeRequest request,
+                                                          const MultiBlockOptions& options) {
+  return std::make_unique<MultiBlockDecoder>(std::move(request), options);
+}
+
+}  // namespace jforge

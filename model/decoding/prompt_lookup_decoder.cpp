@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+
+#include "model/decoding/draft_decoder_internal.h"
+
+namespace jforge {
+
+void PromptLookupOptions::validate() const {
+  if (block_size < 1 || match_length < 1) {
+    throw ConfigError(
+        fmt::format("prompt lookup: block_size {} and match_length {} must be at least 1",
+                    block_size, match_length));
+  }
+}
+
+namespace {
+
+class PromptLookupDecoder final : public DraftDecoder {
+ public:
+  PromptLookupDecoder(DecodeRequest request, const PromptLookupOptions& options)
+      : DraftDecoder(std::move(request)), options_((options.validate(), options)) {
+    draft_.reserve(
+        static_cast<std::size_t>(std::min<std::int64_t>(options_.block_size, kUsualTokens)));
+    branch_ = prompt_branch();
+  }
+
+  [[nodiscard]] std::span<const DraftBranch> pending() const override { return {&branch_, 1}; }
+
+  Commit advance(std::span<const BranchOutcome> outcomes) override {
+    expect(!finished_, "prompt-lookup decoder advanced after its end");
+    expect(outcomes.size() == 1, "prompt lookup has one branch");
+    const std::int64_t known = kv_length_;
+    TokenId newest = 0;
+    if (prefilling_) {
+      newest = finish_prefill(outcomes);
+      (void)test_end(newest);
+    } else {
+      const std::span<const TokenId> predictions = outcomes[0].predictions;
+      expect(predictions.size() == draft_.size(), "prompt lookup wants a prediction for every row");
+      const std::size_t accepted = count_accepted(draft_, predictions);
+      newest = predictions[accepted - 1];
+      ++result_.forwards;
+      (void)commit_and_test_end(draft_, accepted, newest);
+    }
+    if (!finished_) {
+      look_up(newest);
+    }
+    branch_ = {.first_position = kv_length_, .tokens = draft_};
+    return {.rows = kv_length_ - known};
+  }
+
+ private:
+  /// Drafts what followed the newest earlier occurrence of the last tokens, of as many as occur.
+  void look_up(TokenId newest) {
+    context_.push_back(newest);
+    const std::size_t wanted =
+        std::min(static_cast<std::size_t>(options_.block_size), tokens_left() + 1);
+    draft_.assign(1, newest);
+    const std::span<const TokenId> all = context_;
+    const std::size_t longest =
+        std::min(static_cast<std::size_t>(options_.match_length), all.size() - 1);
+    for (std::size_t length = longest; length > 0 && draft_.size() == 1; --length) {
+      const auto before = all.first(all.size() - 1);
+      const auto found = std::ranges::find_end(before, all.last(length));
+      const std::span<const TokenId> after(found.end(), all.end());
+      if (!found.empty()) {
+        const auto more = after.first(std::min(after.size(), wanted - 1));
+        draft_.insert(draft_.end(), more.begin(), more.end());
+      }
+    }
+    context_.pop_back();
+  }
+
+  PromptLookupOptions options_;
+  std::vector<TokenId> draft_;
+  DraftBranch branch_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(DecodeRequest request,
+                                                            const PromptLookupOptions& options) {
+  return std::make_unique<PromptLookupDecoder>(std::move(request), options);
+}
+
+}  // namespace jforge
