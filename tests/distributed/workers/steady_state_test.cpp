@@ -241,5 +241,38 @@ TEST_F(SteadyStateTest, DecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   EXPECT_EQ(model.counts[first_answer - 2] - model.counts[10], 0);
 }
 
+/// The engine's and the kernels' memory has grown in a first pass over the same prompts.
+TEST_F(SteadyStateTest, MultiBlockDecodingBetweenTheFirstTokensAndTheFirstAnswer) {
+  InferenceTransformer::Options options;
+  options.num_slots = 3;
+  options.slot_capacity = 200;
+  options.branch_rows = 3 * 8;
+  InferenceTransformer transformer(config_, table_, view(), *kernels_, account_, options);
+  ObservedModel model(transformer);
+  DecodeEngine engine(model, 3);
+  const auto samples = wide_samples();
+  const auto admit_all = [&] {
+    for (std::int64_t id = 0; id < 3; ++id) {
+      engine.admit(make_multi_block_decoder(
+          {.id = id, .prompt = samples[static_cast<std::size_t>(id)].prompt, .max_new_tokens = 60},
+          {.block_size = 8, .blocks = 3, .spawn_ratio = 0.25}));
+    }
+  };
+  admit_all();
+  while (engine.running() > 0) {
+    engine.step();
+  }
+  while (engine.take_finished()) {
+  }
+  model.counts.clear();
+  admit_all();
+  while (!engine.take_finished()) {
+    engine.step();
+  }
+  const std::size_t first_answer = model.counts.size();
+  ASSERT_GT(first_answer, 5U);
+  EXPECT_EQ(model.counts[first_answer - 2] - model.counts[0], 0);
+}
+
 }  // namespace
 }  // namespace jforge

@@ -35,6 +35,8 @@ std::vector<float> row_of(const std::vector<float>& logits, std::int64_t row) {
   return {logits.begin() + row * kVocabulary, logits.begin() + (row + 1) * kVocabulary};
 }
 
+constexpr std::int32_t kBranchRows = 12;
+
 InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3,
                           WeightStorage weights = WeightStorage::automatic) {
   return {model.config,
@@ -42,7 +44,11 @@ InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t 
           model.flat(),
           *model.kernels,
           model.account,
-          {.num_slots = slots, .slot_capacity = 40, .max_rows = max_rows, .weights = weights}};
+          {.num_slots = slots,
+           .slot_capacity = 40,
+           .branch_rows = kBranchRows,
+           .max_rows = max_rows,
+           .weights = weights}};
 }
 
 void round_matrices(TinyModel& model) {
@@ -217,7 +223,68 @@ TEST_P(InferenceTransformerTest, RefusesMisuse) {
   EXPECT_THROW(predict({{1, {0, 0}}, {1, {0, 1}}}), InternalError) << "too few predictions";
   EXPECT_THROW(predict({{1, {0, 1}, false}, {1, {0, 0}}}), InternalError) << "not ascending";
   EXPECT_NO_THROW(inference.predict({}, {}));
+  constexpr std::int32_t kFirst = 40;  // of the slot's rows for alternatives
+  EXPECT_NO_THROW(predict({{1, {0, 1, 1, kFirst}}}));
+  EXPECT_THROW(predict({{1, {0, 3, 3, kFirst}}}), InternalError) << "forks behind a gap";
+  EXPECT_THROW(predict({{1, {0, 2, 1, kFirst}}}), InternalError) << "does not begin at its fork";
+  EXPECT_THROW(predict({{1, {0, 1, 1, kFirst - 1}}}), InternalError) << "in the sequence";
+  EXPECT_THROW(predict({{1, {0, 1, 1, kFirst + kBranchRows}}}), InternalError) << "past the slot";
+  EXPECT_THROW(predict({{1, {0, 1, 1, kFirst}, false}, {1, {0, 3, 1, kFirst}}}), InternalError);
+  const auto keep = [&](CacheCopy copy) { inference.keep_branches({&copy, 1}); };
+  EXPECT_NO_THROW(keep({0, kFirst, 1}));
+  EXPECT_THROW(keep({0, kFirst, 3}), InternalError) << "a gap";
+  EXPECT_THROW(keep({0, 0, 1}), InternalError) << "no alternative's row";
+  EXPECT_THROW(keep({3, kFirst, 0}), InternalError) << "no such slot";
   EXPECT_THROW(make(model_, 0, 0), InternalError);
+}
+
+/// A draft and two alternatives to it in one call, whatever the chunks: each has the bits of a
+/// forward of its own, and so has what follows the one that is kept.
+TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
+  const std::vector<TokenId> prompt = random_tokens(stream_, 20);
+  const auto with = [&](const std::vector<TokenId>& draft) {
+    std::vector<TokenId> all = prompt;
+    all.insert(all.end(), draft.begin(), draft.end());
+    return all;
+  };
+  const std::vector<TokenId> plain = random_tokens(stream_, 6);
+  std::vector<TokenId> early = random_tokens(stream_, 6);
+  early[0] = plain[0];  // forks at position 21
+  std::vector<TokenId> late = plain;
+  late[4] = plain[4] == 3 ? 4 : 3;  // forks at position 24
+  for (const std::int32_t max_rows : {0, 1, 4}) {
+    InferenceTransformer inference = make(model_, max_rows);
+    (void)logits_of(inference, sequence_rows(prompt, 1));
+    std::vector<DecodeRow> rows;
+    const auto append = [&](const std::vector<TokenId>& draft, std::int32_t fork,
+                            std::int32_t fork_row) {
+      for (std::int32_t i = fork == 0 ? 0 : fork - 20; i < 6; ++i) {
+        rows.push_back({draft[static_cast<std::size_t>(i)], {1, 20 + i, fork, fork_row}});
+      }
+    };
+    append(plain, 0, 0);
+    append(early, 21, 40);
+    append(late, 24, 45);
+    const std::vector<float> logits = logits_of(inference, rows);
+    const auto expect_rows = [&](const std::vector<TokenId>& draft, std::int64_t first,
+                                 std::int64_t from) {
+      InferenceTransformer alone = make(model_, 0);
+      const std::vector<float> expected = logits_of(alone, sequence_rows(with(draft), 0));
+      for (std::int64_t i = from; i < 6; ++i) {
+        EXPECT_EQ(row_of(logits, first + i - from), row_of(expected, 20 + i)) << i;
+      }
+    };
+    expect_rows(plain, 0, 0);
+    expect_rows(early, 6, 1);
+    expect_rows(late, 11, 4);
+    const std::vector<CacheCopy> kept{{1, 40, 21}, {1, 41, 22}, {1, 42, 23}};
+    inference.keep_branches(kept);
+    const std::vector<DecodeRow> next{{7, {1, 24}}};
+    const std::vector<TokenId> known = with({early[0], early[1], early[2], early[3], 7});
+    InferenceTransformer alone = make(model_, 0);
+    EXPECT_EQ(logits_of(inference, next),
+              row_of(logits_of(alone, sequence_rows(known, 0)), std::ssize(known) - 1));
+  }
 }
 
 TEST_P(InferenceTransformerTest, NamesNotANumber) {
@@ -249,7 +316,8 @@ TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
     const ParameterTable table(config, 1);
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("inference bytes");
-    InferenceTransformer::Options options{.num_slots = 3, .slot_capacity = 21, .max_rows = 7};
+    InferenceTransformer::Options options{
+        .num_slots = 3, .slot_capacity = 21, .branch_rows = 4, .max_rows = 7};
     const auto allocated = [&](float value) {
       std::vector<float> weights(static_cast<std::size_t>(table.flat_size()), value);
       const InferenceTransformer transformer(config, table,
