@@ -57,7 +57,10 @@ bool JobWorker::train(std::int32_t round) {
   TrainOutcome outcome = TrainOutcome::interrupted;
   {
     const bool mid_round = resumes_within(round);
-    if (mid_round) {
+    const TrainConfig train_config = config_.train_config(round);
+    if (mid_round && train_config.teacher == TeacherKind::frozen) {
+      load_teacher(round);
+    } else if (mid_round) {
       make_model();
     } else {
       weights_after(round - 1);
@@ -76,7 +79,7 @@ bool JobWorker::train(std::int32_t round) {
     services_.clock.enter(phase);
     const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
                                account};
-    DistillationTrainer trainer(context, model.weights(), config_.train_config(round));
+    DistillationTrainer trainer(context, model.weights(), train_config);
     if (trainer.keeps_own_weights()) {
       model.drop_weights();
     }

@@ -38,18 +38,33 @@ bool JobWorker::resumes_within(std::int32_t round) const {
          rounds_trained_ == round - 1;
 }
 
+std::string JobWorker::present_origin(std::int32_t rounds_done) const {
+  return rounds_done == 0
+             ? identity_.at("model.hash")
+             : hash_hex(hash_file(final_checkpoint_directory(rounds_done) / kManifestName));
+}
+
 std::string JobWorker::weights_origin(std::int32_t rounds_done) const {
-  if (rounds_done == 0) {
-    return identity_.at("model.hash");
-  }
-  if (resumes_within(rounds_done + 1)) {
+  if (rounds_done > 0 && resumes_within(rounds_done + 1)) {
     // The checkpoint itself may be gone by now: only the trajectories made from it are needed.
     const Json cursors = try_bounded_json<Json>(resume_point_->manifest.state.cursors);
     if (cursors.is_object() && cursors.contains(kGeneratedFrom)) {
       return cursors[kGeneratedFrom].get<std::string>();
     }
   }
-  return hash_hex(hash_file(final_checkpoint_directory(rounds_done) / kManifestName));
+  return present_origin(rounds_done);
+}
+
+void JobWorker::load_teacher(std::int32_t round) {
+  static_cast<void>(agree(services_.comm, false, [&] {
+    if (services_.comm.rank() == 0 && present_origin(round - 1) != trajectory_origin_) {
+      throw DataError(fmt::format(
+          "round {} began with other weights than those that are there now, and train.teacher = "
+          "\"frozen\" needs them; bring back the final checkpoint of round {} in {}",
+          round, round - 1, layout_.checkpoints().string()));
+    }
+  }));
+  weights_after(round - 1);
 }
 
 void JobWorker::make_model() {

@@ -121,6 +121,11 @@ class JobWorker {
   /// Hash of what the weights after `rounds_done` rounds come from: the model, or the checkpoint
   /// that ended the last of those rounds.
   [[nodiscard]] std::string weights_origin(std::int32_t rounds_done) const;
+  /// The same, of what is there now. Throws DataError when the checkpoint is gone.
+  [[nodiscard]] std::string present_origin(std::int32_t rounds_done) const;
+  /// Collective, in a round that is resumed. The weights that it began with, which a frozen teacher
+  /// needs, in memory. Throws DataError when they are gone or others.
+  void load_teacher(std::int32_t round);
   /// The identity of round `round`'s trajectories (trajectory_identity.h) while execute() generates
   /// or trains it.
   [[nodiscard]] std::string trajectory_identity(std::int32_t round) const;

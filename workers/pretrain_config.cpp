@@ -68,6 +68,8 @@ void PretrainConfig::validate() const {
   expect_device("pretrain.device", pretrain.device);
   validate_model(pretrain);
   train.validate();
+  require(train.teacher == TeacherKind::detached,
+          "train.teacher = \"frozen\" has nothing to teach in pre-training; set \"detached\"");
   checkpoint.validate();
 }
 

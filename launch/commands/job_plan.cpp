@@ -77,10 +77,11 @@ std::string describe_memory(const MemoryPlan& plan) {
       megabytes(plan.decoding), megabytes(plan.cache), megabytes(plan.generation()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
   text += fmt::format(
-      "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, communication {}, "
+      "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, {}communication {}, "
       "activations of {} rows {}, copy for checkpoints {}; {} per rank in all{}\n",
       plan.sharding.stage, dtype_name(plan.sharding.compute), megabytes(plan.state.weights),
       megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
+      plan.sharding.teacher ? fmt::format("teacher {}, ", megabytes(plan.state.teacher)) : "",
       megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
       megabytes(plan.snapshot), megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
@@ -156,6 +157,11 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
       TrainingTransformer::bytes(model, plan.rows,
                                  {.activation_checkpointing = config.train.activation_checkpointing,
                                   .compute = plan.sharding.compute}));
+  if (plan.sharding.teacher) {
+    plan.activations += static_cast<double>(
+        TrainingTransformer::bytes(model, std::min(plan.rows, samples * (prompts.longest + answer)),
+                                   {.compute = plan.sharding.compute, .forward_only = true}));
+  }
   plan.copies = device == Device::cpu ? 0 : device_copies(table, plan.sharding);
   plan.payload = step_payload(table, plan.sharding, plan.micro_batches);
   return plan;

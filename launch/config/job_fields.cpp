@@ -66,6 +66,8 @@ constexpr EnumName<LossReduction> kReductions[] = {{LossReduction::token_mean, "
                                                    {LossReduction::repo, "repo"}};
 constexpr EnumName<KeptOffsets> kKept[] = {
     {KeptOffsets::from_first_difference, "from_first_difference"}, {KeptOffsets::all, "all"}};
+constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached"},
+                                               {TeacherKind::frozen, "frozen"}};
 constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
     {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
 constexpr EnumName<OptimizerStart> kOptimizerStarts[] = {{OptimizerStart::fresh, "fresh"},
@@ -217,6 +219,11 @@ void add_train(FieldList& fields, TrainConfig& train) {
                   "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
   fields.add_enum("kept", train.kept, kIdentity, kKept,
                   "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
+  fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
+                  "Whose predictions at the clean tokens the consistency loss aims at: "
+                  "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
+                  "that the round began with and that made its trajectories (one more copy of the "
+                  "weights, and a forward pass over prompt and clean tokens)");
   fields.add("train_prompt", train.train_prompt, kIdentity,
              "Whether the autoregressive loss covers the prompt as well");
   fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,
@@ -351,7 +358,8 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
   fields.add_enum(
       "compat", config.compat, kIdentity, kCompat,
       "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, and the rounds' "
+      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, `teacher`, and the "
+      "rounds' "
       "`endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial draft, "
       "as in the authors' data. Those keys then have these values in `resolved_config.toml` too; "
       "giving one another value is refused");

@@ -268,6 +268,35 @@ void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
   batch.ar_targets += targets;
 }
 
+void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher) {
+  teacher.clear();
+  auto item = batch.loss_items.begin();
+  for (const AttentionSegment& segment : batch.layout.segments) {
+    if (segment.prefix_begin != segment.prefix_end) {
+      continue;  // Noisy rows; clean ones see no prefix.
+    }
+    const std::int64_t base = teacher.layout.num_rows;
+    std::int64_t end = segment.row_begin;  // One past the last row that teaches.
+    for (; item != batch.loss_items.end() && item->clean_row < segment.row_end; ++item) {
+      if (item->student_row >= 0) {
+        end = item->clean_row + 1;
+        item->teacher_row = static_cast<std::int32_t>(base + item->clean_row - segment.row_begin);
+      }
+    }
+    if (end == segment.row_begin) {
+      continue;
+    }
+    const auto append = [&](const auto& from, auto& to) {
+      to.insert(to.end(), from.begin() + segment.row_begin, from.begin() + end);
+    };
+    append(batch.tokens, teacher.tokens);
+    append(batch.positions, teacher.positions);
+    teacher.layout.num_rows = static_cast<std::int64_t>(teacher.tokens.size());
+    teacher.layout.segments.push_back({base, teacher.layout.num_rows, base, base, base});
+    teacher.num_samples += 1;
+  }
+}
+
 bool visible(const PackedLayout& layout, std::int64_t query, std::int64_t key) {
   expect(query >= 0 && query < layout.num_rows, "query row outside the packed batch");
   expect(key >= 0 && key < layout.num_rows, "key row outside the packed batch");

@@ -41,7 +41,7 @@ struct LossItem {
       -1;  ///< Noisy row at the same position; −1 when that offset is not kept.
   float consistency_weight =
       0;  ///< Weight of KL(teacher ‖ student) in the batch's consistency loss.
-  /// Row of a separate teacher's batch at the same position (append_teacher_rows); −1: none.
+  /// Row of a separate teacher's batch at the same position (take_teacher_rows); −1: none.
   std::int32_t teacher_row = -1;
 };
 
@@ -93,6 +93,11 @@ void append_samples(PackedBatch& batch, std::span<const PackedSample> samples,
 /// sample_weight / number of targets: pre-training and plain fine-tuning.
 void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
                             std::int64_t first_target, float sample_weight);
+
+/// What a separate teacher forwards for `batch`: of each sample with consistency targets the prompt
+/// and clean rows up to the last that teaches, as plain causal sequences. Fills `teacher` anew,
+/// without loss items, and the items' teacher_row.
+void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher);
 
 /// Whether the row at packed index `query` sees `key`: the slow reading of a layout, for tests and
 /// probes.

@@ -14,6 +14,7 @@ PassUses::PassUses(const ParameterTable& table) {
   for (std::int32_t group = 0; group < groups; ++group) {
     forward.push_back({acquire, group});
   }
+  teacher_head.push_back({acquire, tied ? kEmbedding : head});
   backward.push_back({acquire, head});
   if (tied) {
     backward.push_back({acquire, kEmbedding});

@@ -50,6 +50,8 @@ struct PassUses {
   explicit PassUses(const ParameterTable& table);
   std::vector<GroupUse> forward;
   std::vector<GroupUse> backward;
+  /// What loss_and_backward() asks of a separate teacher, first.
+  std::vector<GroupUse> teacher_head;
 };
 
 /// A loan that ends with its scope.

@@ -93,9 +93,13 @@ class OpenGradient {
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
       : compute(options.compute),
+        forward_only(options.forward_only),
         residual(static_cast<std::size_t>(config.num_layers) + 1),
-        activations(
-            options.activation_checkpointing ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+        activations(keeps_one_layer(options) ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+
+  static bool keeps_one_layer(const TrainingTransformer::Options& options) {
+    return options.activation_checkpointing || options.forward_only;
+  }
 
   void carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows);
   [[nodiscard]] std::size_t bytes(const TransformerConfig& config, std::int64_t num_rows) {
@@ -105,8 +109,9 @@ struct Activations {
   }
 
   DType compute;
-  std::vector<TensorView>
-      residual;  ///< [L + 1] of [T, C]: every layer's input, then the last output.
+  bool forward_only;
+  /// [L + 1] of [T, C]: every layer's input, then the last output. Forward only, two take turns.
+  std::vector<TensorView> residual;
   std::vector<LayerActivations> activations;
   TensorView final_inverse_rms;  ///< [T]
   TensorView hidden;             ///< [T, C]
@@ -133,7 +138,7 @@ struct TrainingTransformer::State : Activations {
   void reserve(std::int64_t rows);
   void check(const PackedBatch& batch) const;
   LayerActivations& layer_activations(std::size_t layer) {
-    return activations[options.activation_checkpointing ? 0 : layer];
+    return activations[keeps_one_layer(options) ? 0 : layer];
   }
   [[nodiscard]] TensorView rounded_residual_gradient();
   void forward_attention(const BorrowedGroup& borrowed, std::size_t layer);
@@ -164,8 +169,8 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
   const Shape wide{num_rows, feed_forward};
   const auto take = [&](Shape shape) { return carver.take(compute, shape); };
   const auto take_sums = [&](Shape shape) { return carver.take(DType::float32, shape); };
-  for (TensorView& view : residual) {
-    view = take_sums(stream);
+  for (std::size_t i = 0; i < residual.size(); ++i) {
+    residual[i] = forward_only && i >= 2 ? residual[i - 2] : take_sums(stream);
   }
   for (LayerActivations& layer : activations) {
     layer = {.attention_input = take(stream),
@@ -184,6 +189,9 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
   }
   final_inverse_rms = take_sums({num_rows});
   hidden = take(stream);
+  if (forward_only) {
+    return;
+  }
   gradient = {.residual = take_sums(stream),
               .rounded_residual = compute == DType::float32 ? TensorView() : take(stream),
               .normed = take(stream),
@@ -361,8 +369,10 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
 }
 
 void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const LossTerms& terms,
-                                            GradientSink& gradients) {
+                                            GradientSink& gradients,
+                                            const TeacherForward& teacher) {
   State& state = *state_;
+  expect(!state.options.forward_only, "loss_and_backward of a transformer made for forward alone");
   expect(state.rows >= 0, "loss_and_backward comes after forward()");
   const ModelParameters& model = state.parameters;
   Gradients& gradient = state.gradient;
@@ -371,6 +381,10 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
 
   std::optional<OpenGradient> embedding;  // With a tied head it is open from first to last.
   {
+    std::optional<BorrowedGroup> teacher_head;
+    if (teacher.parameters != nullptr) {
+      teacher_head.emplace(*teacher.parameters, state.table, model.head->group);
+    }
     const BorrowedGroup borrowed(parameters, state.table, model.final_norm->group);
     std::optional<BorrowedGroup> tied_head;
     if (tied) {
@@ -379,8 +393,12 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
     }
     const OpenGradient head(gradients, state.table, model.final_norm->group);
     if (work) {
+      LossTerms with_teacher = terms;
+      if (teacher_head && !teacher.hidden.empty()) {
+        with_teacher.teacher = {teacher.hidden, (*teacher_head)(model.head)};
+      }
       state.kernels.vocabulary_loss(*state.plan, state.hidden,
-                                    (tied ? *tied_head : borrowed)(model.head), terms,
+                                    (tied ? *tied_head : borrowed)(model.head), with_teacher,
                                     gradient.normed, (tied ? *embedding : head)(model.head));
       state.kernels.queue().zero(gradient.residual);
       state.kernels.rms_norm_backward(gradient.normed, state.residual.back(),
@@ -415,7 +433,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
   note_progress();
 }
 
-double training_flops(const TransformerConfig& config, const PackedBatch& batch) {
+double forward_flops(const TransformerConfig& config, const PackedBatch& batch) {
   const auto query = static_cast<double>(config.num_heads * config.head_size());
   const auto key_value = static_cast<double>(config.num_kv_heads * config.head_size());
   const auto hidden = static_cast<double>(config.hidden_size);
@@ -428,18 +446,25 @@ double training_flops(const TransformerConfig& config, const PackedBatch& batch)
     const auto before = static_cast<double>(segment.row_begin - segment.causal_begin);
     visible_keys += rows * (prefix + before) + rows * (rows + 1) / 2;
   }
+  const auto rows = static_cast<double>(batch.layout.num_rows);
+  return 2 * static_cast<double>(config.num_layers) *
+         (rows * projections + 2 * visible_keys * query);
+}
+
+double training_flops(const TransformerConfig& config, const PackedBatch& batch) {
   // Backward of a product is two products of its size.
   constexpr double kForwardAndBackward = 3;
-  const auto rows = static_cast<double>(batch.layout.num_rows);
-  double multiply_adds = kForwardAndBackward * static_cast<double>(config.num_layers) *
-                         (rows * projections + 2 * visible_keys * query);
   double head_products = 0;
   for (const LossItem& item : batch.loss_items) {
-    head_products += item.target >= 0 ? kForwardAndBackward : 1;  // A mere teacher has no backward.
-    head_products += item.student_row >= 0 ? kForwardAndBackward : 0;
+    head_products += item.target >= 0 ? kForwardAndBackward : 0;
+    if (item.student_row >= 0) {
+      // A mere teacher has no backward; one that has a target is counted already.
+      head_products += kForwardAndBackward + (item.target < 0 || item.teacher_row >= 0 ? 1 : 0);
+    }
   }
-  multiply_adds += head_products * hidden * static_cast<double>(config.vocabulary_size);
-  return 2 * multiply_adds;
+  return kForwardAndBackward * forward_flops(config, batch) +
+         2 * head_products * static_cast<double>(config.hidden_size) *
+             static_cast<double>(config.vocabulary_size);
 }
 
 }  // namespace jforge

@@ -14,6 +14,13 @@
 
 namespace jforge {
 
+/// A model of its own that teaches: what its forward() of take_teacher_rows() returned, and what
+/// lends its head. Empty: the student's clean rows teach.
+struct TeacherForward {
+  ConstTensorView hidden;
+  ParameterSource* parameters = nullptr;
+};
+
 /// Holds the activations of one packed batch; memory grows to the largest batch seen and is reused
 /// (no allocation per step once warm). One object per rank and phase; not thread-safe.
 ///
@@ -27,6 +34,7 @@ class TrainingTransformer {
     /// Of weights on loan, activations and their gradients: float32 or bfloat16. With bfloat16 the
     /// residual stream, its gradient and the gradients of parameters stay float32.
     DType compute = DType::float32;
+    bool forward_only = false;  ///< Keeps nothing for loss_and_backward(), which is not called.
   };
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
                       KernelSet& kernels, MemoryAccount& account, Options options);
@@ -40,10 +48,11 @@ class TrainingTransformer {
   ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters);
 
   /// Loss and backward of the batch and the parameters given to the last forward(), also several
-  /// times after one. Loss = consistency_scale · L_pc + ar_scale · L_AR. Gradients are added to
-  /// what the sink opens; groups become ready from the head to the embedding.
+  /// times after one. Loss = consistency_scale · L_pc + ar_scale · L_AR. A separate teacher gets no
+  /// gradient; it is given by `teacher`, not by the terms. Gradients are added to what the sink
+  /// opens; groups become ready from the head to the embedding.
   void loss_and_backward(ParameterSource& parameters, const LossTerms& terms,
-                         GradientSink& gradients);
+                         GradientSink& gradients, const TeacherForward& teacher = {});
 
   /// Bytes of activations that a batch of `rows` rows takes: what forward() allocates. The
   /// vocabulary loss takes about 64 MiB of its own on top, 128 MiB with bfloat16, the attention
@@ -55,8 +64,10 @@ class TrainingTransformer {
   std::unique_ptr<State> state_;
 };
 
-/// Multiply-adds × 2 of one forward+backward over `batch` (attention counted by visible keys): the
-/// numerator of MFU.
+/// Multiply-adds × 2 of one forward+backward over `batch` (attention counted by visible keys), with
+/// the logits of a separate teacher where its items have any: the numerator of MFU.
 [[nodiscard]] double training_flops(const TransformerConfig& config, const PackedBatch& batch);
+/// The same of a forward up to the final norm.
+[[nodiscard]] double forward_flops(const TransformerConfig& config, const PackedBatch& batch);
 
 }  // namespace jforge

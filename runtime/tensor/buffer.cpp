@@ -74,6 +74,8 @@ const char* memory_use_name(MemoryUse use) noexcept {
       return "communication";
     case MemoryUse::staging:
       return "staging";
+    case MemoryUse::teacher:
+      return "teacher";
     case MemoryUse::other:
       break;
   }

@@ -22,9 +22,10 @@ enum class MemoryUse : std::uint8_t {
   key_value,
   communication,
   staging,
+  teacher,
   other
 };
-inline constexpr std::size_t kMemoryUses = 8;
+inline constexpr std::size_t kMemoryUses = 9;
 /// "weights", "key/value", …
 [[nodiscard]] const char* memory_use_name(MemoryUse use) noexcept;
 

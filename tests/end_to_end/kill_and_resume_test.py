@@ -7,6 +7,7 @@
 
 import json
 import random
+import shutil
 import sys
 import unittest
 
@@ -115,6 +116,46 @@ class ShardedTraining(KilledRun):
         self.jforge("run", config, *self.words(3), ranks=3)
         self.assertEqual("finished", self.status(run))
         self.assert_close_models(self.uninterrupted(RANKS, *self.words(2)), run)
+
+
+class FrozenTeacher(KilledRun):
+    """train.teacher = "frozen": a resumed run teaches with the weights that its round began with."""
+
+    FROZEN = ("--set", "train.teacher=frozen")
+
+    # Rank 1's 7th micro-batch is round 2's first: in the last step the checkpoint of the second is there.
+    LATE = "kill@train.accumulate:1:11"
+
+    def test_killed_in_either_round_and_resumed_at_another_stage(self):
+        whole = self.uninterrupted(RANKS, *self.FROZEN)
+        for number, (fault, stage) in enumerate([("kill@train:0:5", 3), (self.LATE, 0)]):
+            config, run = self.config(f"frozen-{number}")
+            self.jforge_with_fault(config, run, fault, *self.FROZEN, ranks=RANKS)
+            result = self.jforge("run", config, *self.FROZEN, "--set", f"train.zero_stage={stage}", ranks=RANKS)
+            self.assertRegex(result.err, f"continuing from round-{number + 1}-step-0000000[24]")
+            self.assertEqual(self.bytes_of(whole), self.bytes_of(run), fault)
+            self.assertEqual(self.losses(whole), self.losses(run), fault)
+
+    def test_what_the_round_began_with_is_needed_and_nothing_else_is_taken(self):
+        config, run = self.config("frozen-lost")
+        self.jforge_with_fault(config, run, self.LATE, *self.FROZEN, ranks=RANKS)
+        beginning = run / "checkpoints" / "round-1-step-00000006"
+        manifest = (beginning / "manifest.json").read_bytes()
+        shutil.move(beginning, run / "elsewhere")
+        result = self.jforge("run", config, *self.FROZEN, expect=3)
+        self.assertIn("the final checkpoint of round 1 is gone", result.lines()[0])
+        other, _ = self.config("frozen-lost-other")
+        self.jforge("run", other, *self.FROZEN, "--set", "run.seed=8", ranks=RANKS)
+        shutil.copytree(self.root / "frozen-lost-other" / "checkpoints" / beginning.name, beginning)
+        self.assertNotEqual(manifest, (beginning / "manifest.json").read_bytes())
+        result = self.jforge("run", config, *self.FROZEN, expect=3)
+        self.assertIn("round 2 began with other weights", result.lines()[0])
+
+    def test_a_plan_counts_its_memory(self):
+        config, _ = self.config("frozen-plan")
+        plan = self.jforge("run", config, "--dry-run", *self.FROZEN).out
+        self.assertRegex(plan, r"optimizer [0-9.]+ MB, teacher [0-9.]+ MB, communication")
+        self.assertNotIn("teacher", self.jforge("run", config, "--dry-run").out)
 
 
 class CarriedOptimizerState(EndToEndTest):

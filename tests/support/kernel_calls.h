@@ -128,9 +128,11 @@ inline double sum_of_squares(KernelSet& kernels, ConstTensorView x) {
 /// Of the batch given to the last forward(). `kernels` are the transformer's.
 inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
                                             ParameterSource& parameters, float consistency_scale,
-                                            float ar_scale, GradientSink& gradients) {
+                                            float ar_scale, GradientSink& gradients,
+                                            const TeacherForward& teacher = {}) {
   return losses_of(kernels, [&](const TensorView& sums) {
-    transformer.loss_and_backward(parameters, {consistency_scale, ar_scale, sums}, gradients);
+    transformer.loss_and_backward(parameters, {consistency_scale, ar_scale, sums}, gradients,
+                                  teacher);
   });
 }
 

@@ -83,6 +83,10 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       spike_guard_(config.spike_guard),
       results_(context.kernels, context.account) {
   config_.validate();
+  if (store_.sharding().teacher) {
+    teacher_.emplace(context.model, context.table, context.kernels, context.account,
+                     TrainingTransformer::Options{.compute = config.compute, .forward_only = true});
+  }
   if (config_.compute != DType::float32 && context_.kernels.device() != Device::cpu) {
     throw ConfigError(
         "model.compute = \"bfloat16\" is there on the CPU only; set \"float32\" for a device");
@@ -240,9 +244,10 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   LocalWork work;
   double measuring_seconds = 0;
   double measured_share = 0;  // Of the batch's samples; 0: nothing was measured.
+  TeacherForward teacher;
   const auto measure = [&](std::size_t members) {
     const Clock::time_point measuring = Clock::now();
-    if (measure_terms(passes)) {
+    if (measure_terms(passes, teacher)) {
       measured_share = static_cast<double>(members) / batch_size;
     }
     measuring_seconds = seconds_since(measuring);
@@ -263,6 +268,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       members = list.size();
       first_sample += static_cast<std::int64_t>(list.front());
     }
+    teacher = teach();
     transformer_.forward(batch_, store_);
     if (pass == passes.first_of_rank_0 && norms_due(step) &&
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
@@ -271,13 +277,14 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
     transformer_.loss_and_backward(
         store_,
         {config_.consistency_weight, config_.ar_weight, results_.part(kLossSums * pass, kLossSums)},
-        gradients);
+        gradients, teacher);
     first_samples_.push_back(first_sample);
     if (empty) {
       continue;
     }
     work.tokens += static_cast<double>(batch_.tokens.size());
-    work.flops += training_flops(context_.model, batch_);
+    work.flops +=
+        training_flops(context_.model, batch_) + forward_flops(context_.model, teacher_batch_);
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;
@@ -352,7 +359,16 @@ bool DistillationTrainer::norms_due(std::int64_t step) const {
   return every > 0 && (step - 1) % every == 0;
 }
 
-bool DistillationTrainer::measure_terms(const Passes& passes) {
+TeacherForward DistillationTrainer::teach() {
+  if (!teacher_) {
+    return {};
+  }
+  take_teacher_rows(batch_, teacher_batch_);
+  return {.hidden = teacher_->forward(teacher_batch_, store_.teacher()),
+          .parameters = &store_.teacher()};
+}
+
+bool DistillationTrainer::measure_terms(const Passes& passes, const TeacherForward& teacher) {
   const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
                     config_.consistency_weight > 0 && config_.ar_weight > 0;
   // With sharded weights every rank takes part, whatever its batch holds.
@@ -364,7 +380,8 @@ bool DistillationTrainer::measure_terms(const Passes& passes) {
   // Activations stay as they are.
   const auto measure = [&](std::int64_t term, float consistency_weight, float ar_weight) {
     store_.measure_next_backward(results_.part(squares + term, 1));
-    transformer_.loss_and_backward(store_, {consistency_weight, ar_weight, unused}, store_);
+    transformer_.loss_and_backward(store_, {consistency_weight, ar_weight, unused}, store_,
+                                   teacher);
   };
   measure(0, config_.consistency_weight, 0);
   measure(1, 0, config_.ar_weight);

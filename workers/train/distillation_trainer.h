@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -96,8 +97,10 @@ struct TrainContext {
 /// One object per rank and round; all ranks construct and run it together.
 class DistillationTrainer {
  public:
-  /// Collective. `weights`: flat float32 [flat_size] on the host, the model to train. Unless
-  /// keeps_own_weights() it is updated in place and must outlive the trainer. Throws ConfigError.
+  /// Collective. `weights`: flat float32 [flat_size] on the host, the model to train, and what a
+  /// frozen teacher is copied from: those of the round's beginning, also where a checkpoint is
+  /// resumed afterwards. Unless keeps_own_weights() it is updated in place and must outlive the
+  /// trainer. Throws ConfigError.
   DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
 
   [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
@@ -153,7 +156,7 @@ class DistillationTrainer {
                                       const Passes& passes, const TrainHooks& hooks);
   /// Leaves the squared gradient norms of both terms of batch_, whose forward is done, behind the
   /// losses of all passes in results_; false where the batch trains one term only.
-  [[nodiscard]] bool measure_terms(const Passes& passes);
+  [[nodiscard]] bool measure_terms(const Passes& passes, const TeacherForward& teacher);
   /// The only reading of the device within the passes of a step, at their end. Throws
   /// NumericalError when a loss is not finite. `measured_share`: of the batch's samples, 0 where
   /// nothing was measured.
@@ -163,6 +166,8 @@ class DistillationTrainer {
   /// Adds to batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
+  /// The frozen teacher's forward for batch_; empty where the teacher is detached.
+  [[nodiscard]] TeacherForward teach();
   /// Collective, between a step's passes and its update: makes the update, or leaves it out where
   /// the guard finds a spike.
   void update(LocalWork& work, StepMetrics& metrics);
@@ -179,6 +184,7 @@ class DistillationTrainer {
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
+  std::optional<TrainingTransformer> teacher_;  ///< Frozen.
   SpikeGuard spike_guard_;
   ResultSums results_;  ///< Of a step: two losses for each pass, two squared norms, two unused.
   std::exception_ptr hook_failure_;
@@ -195,6 +201,7 @@ class DistillationTrainer {
   std::vector<PackedSample> distilled_;
   std::vector<CausalSample> causal_;
   PackedBatch batch_;
+  PackedBatch teacher_batch_;
   std::vector<std::int64_t> first_samples_;  ///< Of each pass, for messages.
   std::vector<double> gathered_;
   std::vector<double> gathered_losses_;

@@ -31,6 +31,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
       uses_(table),
       owned_(owned_groups(table, sharding, collectives.rank())),
       shard_(shard_groups(table, collectives.rank())),
+      slot_begins_(GroupSlots(table).begins()),
       resident_(table),
       tensor_squares_(kernels, account) {
   sharding_.validate();
@@ -40,12 +41,6 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const bool counts_only = account.backing() == MemoryAccount::Backing::count_only;
   const std::int64_t owned_elements = owned_size(table, sharding_);
   const std::int64_t slot_elements = resident_.total_size();
-  std::int64_t begin = 0;
-  for (std::size_t slot = 0; slot < resident_.count(); ++slot) {
-    slot_begins_.push_back(begin);
-    begin += resident_.size(slot);
-  }
-
   const bool masters_are_weights = sharding_.compute == DType::float32;
   if (sharding_.separate_masters()) {
     masters_ = Buffer(bytes_for(owned_elements, DType::float32), account,
@@ -78,6 +73,10 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
                              MemoryUse::weights);
     device_gradients_ = Buffer(bytes_for(open_gradients, DType::float32), account, kernels.device(),
                                MemoryUse::gradients);
+  }
+
+  if (sharding_.teacher) {
+    frozen_.emplace(table, sharding_, kernels, collectives, account, weights);
   }
 
   const std::size_t groups = table.groups().size();
@@ -195,15 +194,25 @@ void ParameterStore::write_script(const StepShape& shape) {
     for (const GroupUse& use : pass) {
       const bool is_ready = use.kind == GroupUse::Kind::ready;
       if (is_ready ? keeps_gradients : gathers) {
-        script_.push_back({use, is_ready && (last || sharding_.shards_gradients())});
+        script_.push_back({use, is_ready && (last || sharding_.shards_gradients()), false});
+      }
+    }
+  };
+  const auto append_of_teacher = [&](const std::vector<GroupUse>& pass) {
+    if (gathers && sharding_.teacher) {
+      for (const GroupUse& use : pass) {
+        script_.push_back({use, false, true});
       }
     }
   };
   for (std::int64_t done = 0; done < shape.micro_batches; ++done) {
+    append_of_teacher(uses_.forward);
     append(uses_.forward, true, false);
     for (int pass = 0; done == shape.measured_micro_batch && pass < shape.measured_passes; ++pass) {
+      append_of_teacher(uses_.teacher_head);
       append(uses_.backward, false, false);
     }
+    append_of_teacher(uses_.teacher_head);
     append(uses_.backward, true, done + 1 == shape.micro_batches);
   }
 }
@@ -221,8 +230,9 @@ void ParameterStore::begin_step(const StepShape& shape) {
   }
 }
 
-void ParameterStore::expect_next(GroupUse::Kind kind, std::int32_t group) {
-  expect(cursor_ < script_.size() && script_[cursor_].use == GroupUse{kind, group},
+void ParameterStore::expect_next(GroupUse::Kind kind, std::int32_t group, bool of_teacher) {
+  expect(cursor_ < script_.size() && script_[cursor_].use == GroupUse{kind, group} &&
+             script_[cursor_].of_teacher == of_teacher,
          "a group is asked for out of turn: other ranks would wait for another");
 }
 
@@ -230,9 +240,8 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
   std::size_t place = static_cast<std::size_t>(group);
   if (sharding_.shards_weights()) {
     expect_next(GroupUse::Kind::acquire, group);
-    gather_into_slot(group);
+    gather(script_[cursor_]);
     ++cursor_;
-    gather_ahead();
     place = resident_.slot_of(group);
   }
   weights_work_[place].before(kernels_.queue());
@@ -253,6 +262,16 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
   return device;
 }
 
+ConstTensorView ParameterStore::acquire_of_teacher(std::int32_t group) {
+  expect(frozen_.has_value(), "no frozen teacher is kept");
+  if (sharding_.shards_weights()) {
+    expect_next(GroupUse::Kind::acquire, group, true);
+    gather(script_[cursor_]);
+    ++cursor_;
+  }
+  return frozen_->lend(group);
+}
+
 void ParameterStore::release(std::int32_t /*group*/) {
   // A layer's slot is filled anew by the acquire() of the next layer, whose loan begins after this
   // one's end; the slots of embedding and head hold nothing else.
@@ -269,12 +288,20 @@ void ParameterStore::gather_into_slot(std::int32_t group) {
   weights_work_[slot] = collectives_.all_gather(own_block(group), weight_slot(group));
 }
 
-void ParameterStore::gather_ahead() {
-  const auto next = std::find_if(
-      script_.begin() + static_cast<std::ptrdiff_t>(cursor_), script_.end(),
-      [](const ScriptedUse& scripted) { return scripted.use.kind == GroupUse::Kind::acquire; });
-  if (next != script_.end()) {
-    gather_into_slot(next->use.group);
+void ParameterStore::gather(const ScriptedUse& scripted) {
+  const auto one = [&](const ScriptedUse& asked) {
+    if (asked.of_teacher) {
+      frozen_->gather(asked.use.group);
+    } else {
+      gather_into_slot(asked.use.group);
+    }
+  };
+  one(scripted);
+  const auto ahead = std::find_if(
+      script_.begin() + static_cast<std::ptrdiff_t>(cursor_) + 1, script_.end(),
+      [](const ScriptedUse& later) { return later.use.kind == GroupUse::Kind::acquire; });
+  if (ahead != script_.end()) {
+    one(*ahead);
   }
 }
 
@@ -393,12 +420,9 @@ void ParameterStore::fold(std::size_t slot) {
 void ParameterStore::abandon() {
   measured_ = {};
   for (; cursor_ < script_.size(); ++cursor_) {
-    const auto& [use, reduces] = script_[cursor_];
+    const auto& [use, reduces, of_teacher] = script_[cursor_];
     if (use.kind == GroupUse::Kind::acquire) {
-      gather_into_slot(use.group);
-      ++cursor_;
-      gather_ahead();
-      --cursor_;
+      gather(script_[cursor_]);
     } else if (reduces) {
       reduce(use.group);
     }

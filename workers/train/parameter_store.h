@@ -17,6 +17,7 @@
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/tensor/buffer.h"
+#include "workers/train/frozen_weights.h"
 #include "workers/train/sharding.h"
 
 namespace jforge {
@@ -40,6 +41,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
+  /// Lends the frozen teacher (Sharding::teacher): `weights` of the constructor, for ever. In each
+  /// micro-batch a forward pass of it comes before the model's own, and PassUses::teacher_head
+  /// before each backward pass.
+  [[nodiscard]] ParameterSource& teacher() { return teacher_; }
 
   // ---- a step
   // ------------------------------------------------------------------------------------
@@ -104,15 +109,29 @@ class ParameterStore final : public ParameterSource, public GradientSink {
  private:
   struct ScriptedUse {
     GroupUse use;
-    bool reduces;  ///< This ready() starts a reduction.
+    bool reduces;     ///< This ready() starts a reduction.
+    bool of_teacher;  ///< This acquire() is of teacher().
+  };
+  class Teacher final : public ParameterSource {
+   public:
+    explicit Teacher(ParameterStore& store) : store_(store) {}
+    [[nodiscard]] ConstTensorView acquire(std::int32_t group) override {
+      return store_.acquire_of_teacher(group);
+    }
+    void release(std::int32_t /*group*/) override {}
+
+   private:
+    ParameterStore& store_;
   };
   [[nodiscard]] const ParameterGroup& group_of(std::int32_t group) const {
     return table_.groups()[static_cast<std::size_t>(group)];
   }
-  void expect_next(GroupUse::Kind kind, std::int32_t group);
+  void expect_next(GroupUse::Kind kind, std::int32_t group, bool of_teacher = false);
+  [[nodiscard]] ConstTensorView acquire_of_teacher(std::int32_t group);
   void write_script(const StepShape& shape);
   void gather_into_slot(std::int32_t group);
-  void gather_ahead();
+  /// The group of a scripted acquire(), then the next that the script has.
+  void gather(const ScriptedUse& scripted);
   void watch(std::int32_t group, const ConstTensorView& whole);
   void reduce(std::int32_t group);
   void fold(std::size_t slot);
@@ -147,6 +166,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   Buffer device_gradients_;
   Buffer owned_gradients_;  ///< [owned_size], where gradients are sharded.
   std::vector<std::int64_t> slot_begins_;
+  std::optional<FrozenWeights> frozen_;
+  Teacher teacher_{*this};
 
   std::vector<ScriptedUse> script_;
   std::size_t cursor_ = 0;          ///< Next use of the script.

@@ -58,6 +58,12 @@ std::int64_t GroupSlots::total_size() const {
   return std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
 }
 
+std::vector<std::int64_t> GroupSlots::begins() const {
+  std::vector<std::int64_t> begins(sizes_.size());
+  std::exclusive_scan(sizes_.begin(), sizes_.end(), begins.begin(), std::int64_t{0});
+  return begins;
+}
+
 std::size_t GroupSlots::slot_of(std::int32_t group) const {
   if (group == 0) {
     return kEmbeddingSlot;
@@ -93,13 +99,17 @@ TrainingMemory training_memory(const ParameterTable& table, const Sharding& shar
   memory.optimizer = kFloatBytes * state * (masters_are_weights ? 2 : 3);
   memory.communication = (sharding.shards_gradients() ? kFloatBytes * slots : 0) +
                          (sharding.shards_weights() ? weight_bytes * slots : 0);
+  if (sharding.teacher) {
+    memory.teacher = memory.weights;
+    memory.communication += sharding.shards_weights() ? weight_bytes * slots : 0;
+  }
   return memory;
 }
 
 double device_copies(const ParameterTable& table, const Sharding& sharding) {
   const auto whole = static_cast<double>(table.flat_size());
   const auto slots = static_cast<double>(GroupSlots(table).total_size());
-  return static_cast<double>(dtype_bytes(sharding.compute)) *
+  return (sharding.teacher ? 2 : 1) * static_cast<double>(dtype_bytes(sharding.compute)) *
              (sharding.shards_weights() ? slots : whole) +
          static_cast<double>(sizeof(float)) * (sharding.shards_gradients() ? slots : whole);
 }
@@ -122,18 +132,22 @@ StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
   if (sharding.shards_weights()) {
     gathered = 0;
     const PassUses uses(table);
-    GroupSlots slots(table);
-    const auto pass = [&](const std::vector<GroupUse>& asked) {
+    const auto pass = [&](GroupSlots& slots, const std::vector<GroupUse>& asked) {
+      double elements = 0;
       for (const GroupUse& use : asked) {
         if (use.kind == GroupUse::Kind::acquire && slots.place(use.group)) {
-          gathered +=
+          elements +=
               static_cast<double>(table.groups()[static_cast<std::size_t>(use.group)].padded_size);
         }
       }
+      return elements;
     };
+    GroupSlots slots(table);
+    GroupSlots of_teacher(table);
+    static_cast<void>(pass(of_teacher, uses.forward));  // The step before left it so.
     for (std::int64_t done = 0; done < micro_batches; ++done) {
-      pass(uses.forward);
-      pass(uses.backward);
+      gathered += sharding.teacher ? pass(of_teacher, uses.forward) : 0;
+      gathered += pass(slots, uses.forward) + pass(slots, uses.backward);
     }
   }
   payload.all_gather = sent * weight_bytes * gathered;

@@ -13,7 +13,8 @@
 /// | 3     | 1/N             | 1/N       | 1/N                 |
 ///
 /// What is sharded passes through buffers of whole groups: one each for embedding and head, two for
-/// the layers. float32 compute weights are their own masters.
+/// the layers. float32 compute weights are their own masters. A frozen teacher's weights lie as the
+/// compute weights do, at stage 3 with buffers of their own.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +30,7 @@ namespace jforge {
 struct Sharding {
   int stage = 1;  ///< 0 … 3
   DType compute = DType::float32;
+  bool teacher = false;  ///< Beside them a frozen copy of the weights (frozen_weights.h).
 
   [[nodiscard]] bool shards_state() const noexcept { return stage >= 1; }
   [[nodiscard]] bool shards_gradients() const noexcept { return stage >= 2; }
@@ -57,6 +59,8 @@ class GroupSlots {
   /// Elements of a slot: its largest group.
   [[nodiscard]] std::int64_t size(std::size_t slot) const { return sizes_[slot]; }
   [[nodiscard]] std::int64_t total_size() const;
+  /// Where each slot begins when they lie one after another.
+  [[nodiscard]] std::vector<std::int64_t> begins() const;
   [[nodiscard]] std::size_t slot_of(std::int32_t group) const;
   /// Puts the group into its slot. True when another, or none, was there: the slot must be filled.
   bool place(std::int32_t group);
@@ -75,7 +79,10 @@ struct TrainingMemory {
   double gradients = 0;      ///< float32, whole or a shard.
   double optimizer = 0;      ///< Separate masters and both moments.
   double communication = 0;  ///< Buffers of whole groups.
-  [[nodiscard]] double total() const { return weights + gradients + optimizer + communication; }
+  double teacher = 0;        ///< A frozen teacher's weights: whole, or a shard.
+  [[nodiscard]] double total() const {
+    return weights + gradients + optimizer + communication + teacher;
+  }
 };
 /// `table.shard_count()` is the number of ranks.
 [[nodiscard]] TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding);
@@ -93,7 +100,8 @@ struct StepPayload {
 };
 /// With f = (N−1)/N, P parameters, g = 4 bytes of a gradient, w of a weight, A micro-batches on the
 /// rank that has most: stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P less what is still
-/// in its buffer when it is asked for again (embedding and head once a step, two layers a pass).
+/// in its buffer when it is asked for again (embedding and head once a step, two layers a pass). A
+/// frozen teacher adds f·A·wP at stage 3, less its embedding and head, which stay in their buffers.
 [[nodiscard]] StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
                                        std::int64_t micro_batches);
 

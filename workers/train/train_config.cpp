@@ -39,12 +39,14 @@ void TrainConfig::apply(Compat compat) {
       kept = KeptOffsets::from_first_difference;
       ar_weight = 10;
       train_prompt = true;
+      teacher = TeacherKind::detached;
       return;
     case Compat::paper:
       reduction = LossReduction::paper;
       kept = KeptOffsets::all;
       ar_weight = 1;
       train_prompt = false;
+      teacher = TeacherKind::detached;
       return;
   }
 }
@@ -59,6 +61,11 @@ void TrainConfig::validate() const {
     throw ConfigError(
         "train.ar_weight and train.consistency_weight are both 0: there is nothing to learn; set "
         "one");
+  }
+  if (teacher == TeacherKind::frozen && consistency_weight == 0) {
+    throw ConfigError(
+        "train.teacher = \"frozen\" has nothing to teach with train.consistency_weight = 0; set "
+        "\"detached\"");
   }
   expect_not_negative("gradient_norms_every", static_cast<double>(gradient_norms_every));
   expect_ratio("warmup_ratio", warmup_ratio);

@@ -17,6 +17,12 @@ namespace jforge {
 /// Whose formulas to follow where the paper and its authors' code disagree (METHOD.md §4).
 enum class Compat : std::uint8_t { none, repo, paper };
 
+/// Whose logits at the clean rows teach (METHOD.md §4).
+enum class TeacherKind : std::uint8_t {
+  detached,  ///< The student's own of the same forward, without gradient.
+  frozen,    ///< Those of the weights that the round began with: the trajectories' model.
+};
+
 struct TrainConfig {
   double learning_rate = 4e-6;    ///< Peak.
   double minimum_rate_ratio = 0;  ///< The cosine ends at learning_rate · this.
@@ -29,6 +35,7 @@ struct TrainConfig {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
+  TeacherKind teacher = TeacherKind::detached;
   bool train_prompt = false;
   bool activation_checkpointing = false;
   /// Of compute weights and activations: float32 or bfloat16. Masters, moments, gradients of
@@ -43,7 +50,7 @@ struct TrainConfig {
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
   /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
-  /// ar_weight 1, prompt not trained.
+  /// ar_weight 1, prompt not trained; both: teacher detached.
   void apply(Compat compat);
   /// Throws ConfigError naming the key and the way out.
   void validate() const;
@@ -55,7 +62,9 @@ struct TrainConfig {
            static_cast<double>(ar_weight) * losses.autoregressive;
   }
   [[nodiscard]] Sharding sharding() const {
-    return {.stage = optimizer.zero_stage, .compute = compute};
+    return {.stage = optimizer.zero_stage,
+            .compute = compute,
+            .teacher = teacher == TeacherKind::frozen};
   }
 };
 

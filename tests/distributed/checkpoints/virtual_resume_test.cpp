@@ -36,6 +36,7 @@ struct Setting {
   int stage = 1;
   DType compute = DType::float32;
   SpikeGuardConfig spike_guard{};
+  TeacherKind teacher = TeacherKind::detached;
 };
 
 /// Masters, first and second moments without padding, as all ranks together keep them.
@@ -159,6 +160,7 @@ class TrainingRank {
     config.optimizer.zero_stage = setting.stage;
     config.compute = setting.compute;
     config.spike_guard = setting.spike_guard;
+    config.teacher = setting.teacher;
     config.gradient_norms_every = 0;
     return config;
   }
@@ -276,6 +278,21 @@ TEST(VirtualResumeGuard, AResumedGuardLeavesOutTheUpdateThatTheRunBeforeDid) {
   Setting other = setting;
   other.stage = 3;
   EXPECT_EQ(load_and_train(other, checkpoint_under(root.path())), run.end);
+}
+
+TEST(VirtualResumeTeacher, AFrozenTeacherIsTheRoundsBeginningAgain) {
+  for (const int ranks : {1, 2, 4}) {
+    const TemporaryDirectory root;
+    Setting setting{.ranks = ranks, .stage = 1, .teacher = TeacherKind::frozen};
+    const SavedRun run = train_and_save(setting, root.path());
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(stage);
+      setting.stage = stage;
+      EXPECT_EQ(load_and_train(setting, checkpoint_under(root.path())), run.end);
+    }
+    setting.teacher = TeacherKind::detached;
+    EXPECT_NE(load_and_train(setting, checkpoint_under(root.path())), run.end);
+  }
 }
 
 TEST(VirtualResumeFailure, ARankThatCannotReadIsEverybodysErrorAndNoWeightChanges) {

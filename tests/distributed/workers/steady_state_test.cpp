@@ -176,31 +176,34 @@ class CountedSamples final : public SampleSource {
 };
 
 TEST_F(SteadyStateTest, TheStepLoopAllocatesSamplesAlone) {
-  TrainConfig config;
-  config.batch_samples = 8;
-  config.tokens_per_rank = 400;
-  config.spike_guard = {.ratio = 10, .window = 2};
-  DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_}, view(), config);
-  CountedSamples source;
-  std::optional<std::int64_t> before;
-  std::int64_t allocated = -1;
-  PhaseClock clock;
-  TrainHooks hooks;
-  hooks.clock = &clock;
-  hooks.stop_requested = [] { return false; };
-  hooks.on_step = [&](const StepMetrics& metrics) {
-    const std::int64_t others = watched_allocation_count().calls - source.calls;
-    if (metrics.step == 3) {
-      before = others;
-    } else if (metrics.step == 8) {
-      allocated = others - before.value_or(0);
-    }
-  };
-  TrainPlan plan;
-  plan.total_steps = 8;
-  EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
-  EXPECT_GT(source.calls, 0);
-  EXPECT_EQ(allocated, 0);
+  for (const TeacherKind teacher : {TeacherKind::detached, TeacherKind::frozen}) {
+    TrainConfig config;
+    config.teacher = teacher;
+    config.batch_samples = 8;
+    config.tokens_per_rank = 400;
+    config.spike_guard = {.ratio = 10, .window = 2};
+    DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_}, view(), config);
+    CountedSamples source;
+    std::optional<std::int64_t> before;
+    std::int64_t allocated = -1;
+    PhaseClock clock;
+    TrainHooks hooks;
+    hooks.clock = &clock;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      const std::int64_t others = watched_allocation_count().calls - source.calls;
+      if (metrics.step == 3) {
+        before = others;
+      } else if (metrics.step == 8) {
+        allocated = others - before.value_or(0);
+      }
+    };
+    TrainPlan plan;
+    plan.total_steps = 8;
+    EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+    EXPECT_GT(source.calls, 0);
+    EXPECT_EQ(allocated, 0);
+  }
 }
 
 /// Notes the allocations so far after each forward.

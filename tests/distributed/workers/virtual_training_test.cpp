@@ -104,6 +104,32 @@ TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
   }
 }
 
+TEST_P(VirtualTraining, EveryStageHasTheSameFrozenTeacher) {
+  if (GetParam() > 8) {
+    return;  // More ranks gather no other bytes.
+  }
+  constexpr std::int64_t kSteps = 4;
+  const auto config = [](int stage, DType compute, std::int64_t tokens) {
+    TrainConfig result = config_for(stage, compute, tokens);
+    result.teacher = TeacherKind::frozen;
+    return result;
+  };
+  const Trained alone = train(1, config(1, DType::float32, 1 << 16), kSteps);
+  EXPECT_NE(alone.losses, train(1, config_for(1, DType::float32, 1 << 16), kSteps).losses);
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    const Trained first = train(GetParam(), config(1, compute, 1 << 16), kSteps);
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(dtype_name(compute) + " " + std::to_string(stage));
+      const Trained whole = train(GetParam(), config(stage, compute, 1 << 16), kSteps);
+      EXPECT_EQ(whole.weights, first.weights);
+      EXPECT_EQ(whole.losses, first.losses);
+      const Trained cut = train(GetParam(), config(stage, compute, 64), kSteps);
+      EXPECT_LT(largest_difference(cut.losses, alone.losses),
+                compute == DType::float32 ? 1e-5 : 5e-3);
+    }
+  }
+}
+
 TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
   if (GetParam() > 8) {
     return;  // Said of float32 above.
@@ -121,6 +147,36 @@ TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
   EXPECT_LT(largest_difference(first.losses, reference.losses), 5e-3);
   EXPECT_GT(largest_difference(first.losses, reference.losses), 0);
   EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
+}
+
+TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
+  constexpr int kRanks = 3;
+  VirtualWorld(kRanks).run([&](const Communicator& comm) {
+    TrainConfig config = config_for(3, DType::bfloat16, 100);
+    config.teacher = TeacherKind::frozen;
+    config.gradient_norms_every = 0;
+    config.optimizer.guard = {.check_replicas_every = 0, .check_state_every = 0};
+    const TransformerConfig shape = tiny_config();
+    const auto kernels = make_cpu_kernel_set();
+    MemoryAccount account("virtual");
+    Model model(kRanks);
+    SyntheticSource source(config.batch_samples * 3);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
+                                config);
+    TrainHooks hooks;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      EXPECT_GT(metrics.micro_batches, 1);
+      if (metrics.step > 1) {  // The first also gathers the teacher's embedding and head.
+        EXPECT_EQ(
+            static_cast<double>(metrics.payload_bytes),
+            kRanks * step_payload(model.table, config.sharding(), metrics.micro_batches).total());
+      }
+    };
+    TrainPlan plan;
+    plan.total_steps = 3;
+    EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+  });
 }
 
 /// One sample of 30 rows, which is rank 0's, then others of 20.
@@ -299,6 +355,7 @@ TEST(VirtualSpikes, AnUpdateIsLeftOutOnAllRanksAtEveryStage) {
 class FailingLoans final : public ParameterSource, public GradientSink {
  public:
   FailingLoans(ParameterStore& store, std::size_t fails_at) : store_(store), left_(fails_at) {}
+  [[nodiscard]] ParameterSource& teacher() { return teacher_; }
   ConstTensorView acquire(std::int32_t group) override {
     count();
     return store_.acquire(group);
@@ -320,8 +377,18 @@ class FailingLoans final : public ParameterSource, public GradientSink {
       throw std::runtime_error("fails here");
     }
   }
+  struct Teacher final : ParameterSource {
+    explicit Teacher(FailingLoans& owner) : loans(owner) {}
+    ConstTensorView acquire(std::int32_t group) override {
+      loans.count();
+      return loans.store_.teacher().acquire(group);
+    }
+    void release(std::int32_t group) override { loans.store_.teacher().release(group); }
+    FailingLoans& loans;
+  };
   ParameterStore& store_;
   std::size_t left_;
+  Teacher teacher_{*this};
 };
 
 /// Two micro-batches of one step on each rank; rank `bad` fails at use `fails_at` of them (0:
@@ -331,7 +398,8 @@ struct StepOutcome {
   bool reached = false;  ///< There was such a use.
 };
 
-StepOutcome step_with_failure(int ranks, int stage, Rank bad, std::size_t fails_at) {
+StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std::size_t fails_at) {
+  const int stage = sharding.stage;
   StepOutcome outcome;
   VirtualWorld(ranks).run([&](const Communicator& comm) {
     const TransformerConfig shape = tiny_config();
@@ -339,10 +407,10 @@ StepOutcome step_with_failure(int ranks, int stage, Rank bad, std::size_t fails_
     MemoryAccount account("virtual");
     Model model(ranks);
     const auto collectives = make_host_collectives(comm);
-    ParameterStore store(model.table, {.stage = stage}, *kernels, *collectives, account,
-                         model.view());
+    ParameterStore store(model.table, sharding, *kernels, *collectives, account, model.view());
     ShardedAdamW optimizer(model.table, *kernels, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {});
+    TrainingTransformer teacher(shape, model.table, *kernels, account, {.forward_only = true});
     SyntheticSource source(64);
     bool reached = false;
     const auto passes = [&](std::size_t failing_use) {
@@ -353,8 +421,14 @@ StepOutcome step_with_failure(int ranks, int stage, Rank bad, std::size_t fails_
           PackedBatch batch;
           const auto sample = std::get<PackedSample>(source.sample(3 * (2 * comm.rank() + pass)));
           append_samples(batch, std::span(&sample, 1), {}, 1.0F);
+          TeacherForward apart;
+          if (sharding.teacher) {
+            PackedBatch rows;
+            take_teacher_rows(batch, rows);
+            apart = {teacher.forward(rows, loans.teacher()), &loans.teacher()};
+          }
           transformer.forward(batch, loans);
-          loss_and_backward(*kernels, transformer, loans, 1, 1, loans);
+          loss_and_backward(*kernels, transformer, loans, 1, 1, loans, apart);
         }
       } catch (...) {
         reached = loans.failed();
@@ -387,19 +461,22 @@ StepOutcome step_with_failure(int ranks, int stage, Rank bad, std::size_t fails_
 
 TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
   constexpr int kRanks = 3;
-  for (const int stage : {0, 1, 2, 3}) {
-    SCOPED_TRACE(stage);
-    const std::vector<float> expected = step_with_failure(kRanks, stage, 0, 0).weights;
+  for (const Sharding& sharding :
+       {Sharding{.stage = 0}, Sharding{.stage = 1}, Sharding{.stage = 2}, Sharding{.stage = 3},
+        Sharding{.stage = 2, .teacher = true}, Sharding{.stage = 3, .teacher = true}}) {
+    SCOPED_TRACE(std::to_string(sharding.stage) + (sharding.teacher ? " with a teacher" : ""));
+    const std::vector<float> expected = step_with_failure(kRanks, sharding, 0, 0).weights;
     std::size_t use = 1;
     for (bool reached = true; reached; ++use) {
       SCOPED_TRACE(use);
       const StepOutcome outcome =
-          step_with_failure(kRanks, stage, static_cast<Rank>(use % kRanks), use);
+          step_with_failure(kRanks, sharding, static_cast<Rank>(use % kRanks), use);
       reached = outcome.reached;
       EXPECT_EQ(outcome.weights, expected);
     }
-    // Two passes over five groups: acquire in both halves, open and ready in the second.
-    EXPECT_GE(use, 2U * (5 + 4 + 5 + 5));
+    // Two passes over five groups: acquire in both halves, open and ready in the second; the
+    // teacher's forward and head.
+    EXPECT_GE(use, 2U * (5 + 4 + 5 + 5 + (sharding.teacher ? 5 + 1 : 0)));
   }
 }
 
@@ -543,9 +620,10 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
                                 .eos_ids = {}};
   constexpr int kRanks = 8;
   for (const DType compute : {DType::float32, DType::bfloat16}) {
-    for (const int stage : {0, 1, 2, 3}) {
-      const Sharding sharding{.stage = stage, .compute = compute};
-      SCOPED_TRACE(dtype_name(compute) + " " + std::to_string(stage));
+    for (const int number : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const int stage = number % 4;
+      const Sharding sharding{.stage = stage, .compute = compute, .teacher = number >= 4};
+      SCOPED_TRACE(dtype_name(compute) + " " + std::to_string(number));
       VirtualWorld(kRanks).run([&](const Communicator& comm) {
         const auto kernels = make_cpu_kernel_set();
         const ParameterTable table(model, kRanks);
@@ -567,6 +645,8 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::optimizer)), memory.optimizer);
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::communication)),
                   memory.communication);
+        EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::teacher)), memory.teacher);
+        EXPECT_EQ(memory.teacher, sharding.teacher ? memory.weights : 0);
         // The published formulas, which leave out buffers: 2P + 4P + 12P/N and so on.
         const double whole = static_cast<double>(table.parameter_count());
         const double shard = whole / kRanks;
@@ -575,9 +655,9 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
         const std::array<double, 4> published = {
             (w + 4 + masters + 8) * whole, (w + 4) * whole + (masters + 8) * shard,
             w * whole + (4 + masters + 8) * shard, (w + 4 + masters + 8) * shard};
-        EXPECT_NEAR(
-            (memory.total() - memory.communication) / published[static_cast<std::size_t>(stage)], 1,
-            1e-3);
+        EXPECT_NEAR((memory.total() - memory.communication - memory.teacher) /
+                        published[static_cast<std::size_t>(stage)],
+                    1, 1e-3);
       });
     }
   }

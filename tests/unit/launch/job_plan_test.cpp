@@ -77,6 +77,25 @@ TEST(MemoryPlan, FollowsStageAndType) {
   EXPECT_EQ(plan.payload.total(), step_payload(table, sharding, 1).total());
 }
 
+TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
+  JobConfig config = job();
+  const auto plan_for = [&](Device device) {
+    return plan_memory(config, plan_model(), 2, device, {std::nullopt, 30}, false);
+  };
+  const MemoryPlan detached = plan_for(Device::cpu);
+  const MemoryPlan detached_on_device = plan_for(Device::cuda);
+  config.train.teacher = TeacherKind::frozen;
+  const MemoryPlan frozen = plan_for(Device::cpu);
+  const auto forward = static_cast<double>(
+      TrainingTransformer::bytes(plan_model(), 3 * (30 + 96), {.forward_only = true}));
+  EXPECT_EQ(frozen.state.teacher, frozen.weights);
+  EXPECT_EQ(frozen.training() - detached.training(), frozen.weights + forward);
+  EXPECT_EQ(frozen.payload.total(), detached.payload.total())
+      << "nothing is gathered below stage 3";
+  EXPECT_EQ(plan_for(Device::cuda).training_on_device() - detached_on_device.training_on_device(),
+            frozen.weights + forward);
+}
+
 TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
   const auto decoding = [](const JobConfig& config, Device device, bool source_is_bfloat16) {
     return plan_memory(config, plan_model(), 1, device, {std::nullopt, 30}, source_is_bfloat16)

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -287,6 +288,52 @@ TEST(PackedLayout, WeightsOfSeveralSamplesAddUpToTheMean) {
   EXPECT_EQ(batch.num_samples, 3);
   EXPECT_NEAR(ar_sum, 1.0, 1e-6);
   EXPECT_NEAR(consistency_sum, 1.0, 1e-6);
+}
+
+TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
+  PackedSample converged = hand_sample();
+  converged.noisy = converged.clean;
+  const PackedSample hand = hand_sample();
+  PackedSample endless = random_sample(1, 3, 4, 5, 2);
+  std::ranges::replace(endless.clean, 9, 10);
+  const std::vector<PackedSample> samples{hand, converged, endless};
+  for (const MaskKind mask : {MaskKind::noise, MaskKind::window, MaskKind::clean}) {
+    PackedBatch batch;
+    append_causal_sequence(batch, std::vector<TokenId>{5, 6, 7}, 1, 0.25F);
+    append_samples(batch, samples, {.mask = mask, .kept = KeptOffsets::all, .eos_ids = {9}}, 0.25F);
+    PackedBatch teacher;
+    teacher.tokens = {1};  // What was there before goes.
+    take_teacher_rows(batch, teacher);
+    // The end of sequence is row 3 + 10 of the first two: rows up to the one before it teach.
+    ASSERT_EQ(teacher.layout.segments.size(), 3U);
+    EXPECT_EQ(teacher.layout.num_rows, 2 * (3 + 10) + (3 + 4 * 5));
+    EXPECT_EQ(teacher.tokens.size(), static_cast<std::size_t>(teacher.layout.num_rows));
+    EXPECT_TRUE(teacher.loss_items.empty());
+    std::int64_t taught = 0;
+    for (const LossItem& item : batch.loss_items) {
+      EXPECT_EQ(item.teacher_row >= 0, item.student_row >= 0);
+      if (item.teacher_row < 0) {
+        continue;
+      }
+      ++taught;
+      const auto clean = static_cast<std::size_t>(item.clean_row);
+      const auto row = static_cast<std::size_t>(item.teacher_row);
+      EXPECT_EQ(teacher.tokens[row], batch.tokens[clean]);
+      EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
+      // It sees as many keys as the clean row, and of its own sequence.
+      for (std::int64_t key = 0; key < teacher.layout.num_rows; ++key) {
+        const std::int64_t back = item.teacher_row - key;
+        EXPECT_EQ(visible(teacher.layout, item.teacher_row, key),
+                  back >= 0 && back <= teacher.positions[row]);
+      }
+    }
+    EXPECT_EQ(taught, batch.kept_offsets);
+  }
+  PackedBatch causal;
+  append_causal_sequence(causal, std::vector<TokenId>{5, 6, 7}, 1, 1.0F);
+  PackedBatch teacher;
+  take_teacher_rows(causal, teacher);
+  EXPECT_EQ(teacher.layout.num_rows, 0);
 }
 
 TEST(PackedLayout, CausalSequencesFollowOneAnother) {

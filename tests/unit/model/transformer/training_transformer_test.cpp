@@ -391,6 +391,40 @@ TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
           (rows * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * static_cast<double>(seen) * 24));
 }
 
+TEST(TrainingFlops, ASeparateTeachersLogitsCountOnce) {
+  const TransformerConfig config = test::tiny_config(false);
+  const PackedSample sample = random_sample(1, 3, 4, 5, 2);
+  PackedBatch batch = pack_samples({&sample, 1}, {.kept = KeptOffsets::all}, 1.0F);
+  const double detached = training_flops(config, batch);
+  PackedBatch teacher;
+  take_teacher_rows(batch, teacher);
+  // Of 20 kept offsets all but the last have a target of their own besides.
+  EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 19 * 24 * 37);
+  PackedBatch forwarded = teacher;
+  EXPECT_DOUBLE_EQ(3 * forward_flops(config, forwarded), training_flops(config, forwarded));
+}
+
+TEST(TrainingTransformer, ForwardAloneHasTheSameBitsAndLessMemory) {
+  TinyModel model;
+  const PackedBatch batch = pack_samples(std::vector{random_sample(5, 9, 4, 5, 2)}, {}, 1.0F);
+  const TrainingTransformer::Options alone{.forward_only = true};
+  TrainingTransformer whole(model.config, model.table, *model.kernels, model.account, {});
+  TrainingTransformer forward(model.config, model.table, *model.kernels, model.account, alone);
+  const std::size_t before = model.account.live_bytes(MemoryUse::activations);
+  const auto hidden = whole.forward(batch, model.parameters).reshaped({batch.layout.num_rows * 24});
+  const std::vector<float> expected(hidden.span<float>().begin(), hidden.span<float>().end());
+  const std::size_t middle = model.account.live_bytes(MemoryUse::activations);
+  const ConstTensorView found = forward.forward(batch, model.parameters);
+  EXPECT_TRUE(std::ranges::equal(found.span<float>(), expected));
+  const std::size_t taken = model.account.live_bytes(MemoryUse::activations) - middle;
+  EXPECT_EQ(taken, TrainingTransformer::bytes(model.config, batch.layout.num_rows, alone));
+  EXPECT_LT(2 * taken, middle - before);
+  std::vector<float> gradients(model.values.size(), 0.0F);
+  FlatGradients sink = model.sink(gradients);
+  EXPECT_THROW(test::loss_and_backward(*model.kernels, forward, model.parameters, 1, 1, sink),
+               InternalError);
+}
+
 TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
   TinyModel model(true);
   const RoundedModel rounded(model);

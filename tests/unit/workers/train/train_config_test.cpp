@@ -34,6 +34,13 @@ TEST(TrainConfig, RefusalsNameTheKey) {
   EXPECT_THAT(refusal([](auto& c) { c.ar_weight = -1; }), HasSubstr("train.ar_weight"));
   EXPECT_THAT(refusal([](auto& c) { c.ar_weight = c.consistency_weight = 0; }),
               HasSubstr("nothing to learn"));
+  EXPECT_THAT(refusal([](auto& c) {
+                c.teacher = TeacherKind::frozen;
+                c.consistency_weight = 0;
+              }),
+              HasSubstr("train.teacher"));
+  EXPECT_THAT(refusal([](auto& c) { c.spike_guard.ratio = 0.5; }),
+              HasSubstr("train.spike_guard_ratio"));
   EXPECT_THAT(refusal([](auto& c) { c.warmup_ratio = 1.5; }), HasSubstr("train.warmup_ratio"));
   EXPECT_THAT(refusal([](auto& c) { c.optimizer.beta2 = 1; }), HasSubstr("train.beta2"));
   EXPECT_THAT(refusal([](auto& c) { c.optimizer.clip_norm = -1; }), HasSubstr("train.clip_norm"));
