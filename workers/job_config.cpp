@@ -2,9 +2,33 @@
 
 #include <fmt/format.h>
 
+#include "data/tasks/task.h"
 #include "runtime/error.h"
 
 namespace jforge {
+
+namespace {
+
+void validate_early_stop(const JobConfig& config) {
+  const EarlyStopConfig& early_stop = config.train.early_stop;
+  if (early_stop.every == 0) {
+    return;
+  }
+  const TaskChoice choice = config.evaluate.choice(early_stop.task);
+  const auto task = make_task(choice.name, {.prompt_style = choice.prompt_style});
+  if (early_stop.data.empty() && config.evaluate.data.empty()) {
+    throw ConfigError(
+        "train.early_stop_data is missing: name the held-out problems (or evaluate.data)");
+  }
+  if (task->runs_code() && early_stop.measure != EarlyStopMeasure::tpf) {
+    throw ConfigError(fmt::format(
+        "train.early_stop_task = \"{}\" is graded by running programs, which training does not; "
+        "set train.early_stop_measure = \"tpf\" or name another task",
+        early_stop.task));
+  }
+}
+
+}  // namespace
 
 NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
   const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
@@ -81,6 +105,7 @@ void JobConfig::validate(int ranks) const {
     noise_schedule(number).validate();
     train_config(number).validate();
   }
+  validate_early_stop(*this);
   if (train.batch_samples < ranks && !train.allow_idle_ranks) {
     throw ConfigError(
         fmt::format("train.batch_samples = {} is fewer than the {} ranks; raise it or set "

@@ -11,6 +11,7 @@
 #include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
 #include "workers/train/trajectory_samples.h"
+#include "workers/training_probe.h"
 
 namespace jforge {
 
@@ -68,7 +69,8 @@ bool JobWorker::train(std::int32_t round) {
     model_rounds_ =
         -1;  // until the round is through, the weights in memory belong to no round's end
     ModelState& model = *model_;
-    const std::int64_t num_prompts = PromptStore::open(layout_.prompts()).size();
+    const PromptStore prompts = PromptStore::open(layout_.prompts());
+    const std::int64_t num_prompts = prompts.size();
     const std::int64_t steps = total_steps(round, num_prompts);
     round_steps_ = steps;
     services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
@@ -83,6 +85,14 @@ bool JobWorker::train(std::int32_t round) {
     if (trainer.keeps_own_weights()) {
       model.drop_weights();
     }
+    std::optional<TrainingProbe> probe;
+    if (TrainingProbe::wanted(train_config)) {
+      together(services_.comm, [&] {
+        probe.emplace(
+            ProbeContext{services_.comm, services_.kernels, account, model.config(), model.table()},
+            config_, round, prompts);
+      });
+    }
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = config_.checkpoint.every_steps;
@@ -95,6 +105,9 @@ bool JobWorker::train(std::int32_t round) {
       });
       plan.steps_done = resume_point_->manifest.state.step;
       plan.state = trainer_state_of(resume_point_->manifest.state.cursors);
+      if (probe) {
+        probe->restore(plan.state.early_stop);
+      }
     } else if (config_.rounds[static_cast<std::size_t>(round - 1)].optimizer ==
                OptimizerStart::carry) {
       // From the file also when the state was in memory a phase ago: a restart between the rounds
@@ -112,16 +125,37 @@ bool JobWorker::train(std::int32_t round) {
         services_.on_step(round, metrics);
       }
     };
-    hooks.at_boundary = [&] { on_disk([&] { writer.poll(); }); };
+    std::int64_t last_step = steps;
+    if (probe) {
+      hooks.probe = [&](StepMetrics& metrics) {
+        services_.clock.enter("probe of " + phase);
+        const TensorView whole = trainer.keeps_own_weights() ? TensorView() : model.weights();
+        const bool ends = probe->check(trainer.store(), whole, metrics);
+        services_.clock.enter(phase);
+        last_step = ends ? metrics.step : steps;
+        return ends;
+      };
+    }
+    hooks.at_boundary = [&] {
+      if (probe) {
+        probe->expect_no_collapse();
+      }
+      on_disk([&] { writer.poll(); });
+    };
     hooks.save = [&](std::int64_t step) {
-      const Json cursors = {{"total_steps", steps},
+      TrainerState state = trainer.state();
+      if (probe) {
+        state.early_stop = probe->state();
+      }
+      // A round that a probe has ended has no more steps than these.
+      const Json cursors = {{"total_steps", last_step},
                             {"model_source", config_.model.source.string()},
                             {kGeneratedFrom, trajectory_origin_}};
       on_disk([&] {
-        save_training(writer,
-                      {round, step, kRoundPhase, 0, identity_,
-                       with_trainer_state(cursors.dump(), trainer.state())},
-                      model.table(), trainer.optimizer());
+        save_training(
+            writer,
+            {round, step, kRoundPhase, 0, identity_, with_trainer_state(cursors.dump(), state)},
+            model.table(), trainer.optimizer());
       });
     };
     outcome = trainer.run(samples, plan, hooks);

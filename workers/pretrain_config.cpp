@@ -70,6 +70,9 @@ void PretrainConfig::validate() const {
   train.validate();
   require(train.teacher == TeacherKind::detached,
           "train.teacher = \"frozen\" has nothing to teach in pre-training; set \"detached\"");
+  require(train.collapse.check_every == 0 && train.early_stop.every == 0,
+          "train.collapse_check_every and train.early_stop_every are not there in pre-training; "
+          "set 0");
   checkpoint.validate();
 }
 

@@ -71,6 +71,7 @@ std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& mode
 
 std::string describe_memory(const MemoryPlan& plan) {
   const bool host = plan.device == Device::cpu;
+  const double probed = plan.probe.gathered + plan.probe.decoding;
   std::string text = fmt::format("weights in memory: {} per rank\n", megabytes(plan.weights));
   text += fmt::format(
       "generation: packed weights and work space {}, key/value cache {}; {} per rank in all{}\n",
@@ -78,12 +79,13 @@ std::string describe_memory(const MemoryPlan& plan) {
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
   text += fmt::format(
       "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, {}communication {}, "
-      "activations of {} rows {}, copy for checkpoints {}; {} per rank in all{}\n",
+      "activations of {} rows {}, {}copy for checkpoints {}; {} per rank in all{}\n",
       plan.sharding.stage, dtype_name(plan.sharding.compute), megabytes(plan.state.weights),
       megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
       plan.sharding.teacher ? fmt::format("teacher {}, ", megabytes(plan.state.teacher)) : "",
       megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
-      megabytes(plan.snapshot), megabytes(plan.training()),
+      probed > 0 ? fmt::format("checks {}, ", megabytes(probed)) : "", megabytes(plan.snapshot),
+      megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
   text += fmt::format(
       "a step of {} micro-batch{} sends from each rank {}: gradients {}, weights {}\n",
@@ -100,7 +102,8 @@ double MemoryPlan::generation() const {
 }
 
 double MemoryPlan::training() const {
-  return state.total() + snapshot + (device == Device::cpu ? activations : 0);
+  return state.total() + snapshot + probe.gathered +
+         (device == Device::cpu ? activations + probe.decoding : 0);
 }
 
 double MemoryPlan::generation_on_device() const {
@@ -108,7 +111,7 @@ double MemoryPlan::generation_on_device() const {
 }
 
 double MemoryPlan::training_on_device() const {
-  return device == Device::cpu ? 0 : copies + activations;
+  return device == Device::cpu ? 0 : copies + activations + probe.decoding;
 }
 
 DType decoding_type(const JobConfig& config, Device device, std::size_t round,
@@ -162,6 +165,7 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
         TrainingTransformer::bytes(model, std::min(plan.rows, samples * (prompts.longest + answer)),
                                    {.compute = plan.sharding.compute, .forward_only = true}));
   }
+  plan.probe = probe_memory(config, model, table, device, prompts.longest);
   plan.copies = device == Device::cpu ? 0 : device_copies(table, plan.sharding);
   plan.payload = step_payload(table, plan.sharding, plan.micro_batches);
   return plan;

@@ -12,6 +12,7 @@
 #include "runtime/tensor/tensor_view.h"
 #include "workers/job_config.h"
 #include "workers/train/sharding.h"
+#include "workers/training_probe.h"
 
 namespace jforge {
 
@@ -28,6 +29,7 @@ struct MemoryPlan {
   double snapshot = 0;             ///< … the copy from which a checkpoint is written …
   double activations = 0;          ///< … and those of `rows` packed rows.
   std::int64_t rows = 0;           ///< The largest micro-batch.
+  ProbeMemory probe;               ///< Decoding in the middle of training.
   double copies = 0;               ///< Training on a device: its copies of weights and gradients.
   std::int64_t micro_batches = 0;  ///< In a step, on the rank that has most.
   StepPayload payload;             ///< Of one rank in a step.

@@ -200,6 +200,9 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
     now.detail += fmt::format(", {} update{} left out", metrics.skipped_steps,
                               metrics.skipped_steps == 1 ? "" : "s");
   }
+  if (metrics.held_out_tpf) {
+    now.detail += fmt::format(", held-out TPF {:.2f}", *metrics.held_out_tpf);
+  }
   if (metrics.mfu) {
     now.detail += fmt::format(", MFU {:.1f} %", 100 * *metrics.mfu);
   }

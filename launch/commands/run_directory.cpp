@@ -284,6 +284,10 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
   add("consistency_gradient_norm", metrics.consistency_gradient_norm);
   add("ar_gradient_norm", metrics.ar_gradient_norm);
   add("mfu", metrics.mfu);
+  add("repetition", metrics.repetition);
+  add("distinct", metrics.distinct);
+  add("held_out_tpf", metrics.held_out_tpf);
+  add("held_out_accuracy", metrics.held_out_accuracy);
   add("spike_reference", metrics.spike_reference);
   if (metrics.spike_reference) {
     line["skipped"] = metrics.skipped;
@@ -294,7 +298,8 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
   std::vector<Scalar> scalars;
   for (const char* key :
        {"loss", "consistency", "autoregressive", "gradient_norm", "consistency_gradient_norm",
-        "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu", "skipped_steps"}) {
+        "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu", "skipped_steps",
+        "repetition", "distinct", "held_out_tpf", "held_out_accuracy"}) {
     if (const auto value = line.find(key); value != line.end()) {
       scalars.emplace_back(prefix + key, value->is_null() ? std::nan("") : value->get<double>());
     }

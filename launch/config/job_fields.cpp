@@ -70,6 +70,12 @@ constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached
                                                {TeacherKind::frozen, "frozen"}};
 constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
     {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
+constexpr EnumName<CollapseAction> kCollapseActions[] = {{CollapseAction::warn, "warn"},
+                                                         {CollapseAction::stop, "stop"}};
+constexpr EnumName<EarlyStopMeasure> kEarlyStopMeasures[] = {
+    {EarlyStopMeasure::either, "either"},
+    {EarlyStopMeasure::tpf, "tpf"},
+    {EarlyStopMeasure::accuracy, "accuracy"}};
 constexpr EnumName<OptimizerStart> kOptimizerStarts[] = {{OptimizerStart::fresh, "fresh"},
                                                          {OptimizerStart::carry, "carry"}};
 constexpr EnumName<Compat> kCompat[] = {
@@ -253,6 +259,41 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Steps of that median; the guard waits until there are so many");
   fields.add("spike_guard_patience", train.spike_guard.patience, kIdentity,
              "More updates left out in a row than this end the run (exit 5)");
+  fields.add(
+      "collapse_check_every", train.collapse.check_every, kOperational,
+      "Steps between checks of a few greedy answers for repetition: metrics lines then have "
+      "`repetition` (seq-rep-4: share of repeated 4-grams) and `distinct` (distinct-1: share "
+      "of distinct tokens), means over answers; 0 = never");
+  fields.add("collapse_prompts", train.collapse.prompts, kOperational,
+             "Prompts answered in such a check: always the same, evenly spaced over the run's");
+  fields.add("collapse_max_new_tokens", train.collapse.max_new_tokens, kOperational,
+             "Of each of those answers");
+  fields.add("collapse_threshold", train.collapse.threshold, kOperational,
+             "Mean seq-rep-4 above which the model counts as collapsed");
+  fields.add_enum("collapse_action", train.collapse.action, kOperational, kCollapseActions,
+                  "What follows then: `\"warn\"` a line in the log, `\"stop\"` the end of the run "
+                  "(exit 5), that step not saved");
+  fields.add("early_stop_every", train.early_stop.every, kIdentity,
+             "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
+             "metrics lines); a round ends early, with its last checkpoint, when they bring no "
+             "more gain; 0 = never");
+  fields.add("early_stop_task", train.early_stop.task, kIdentity,
+             "The problems' benchmark, as in `evaluate.tasks`");
+  fields.add("early_stop_data", train.early_stop.data, kOperational,
+             "Its held-out file, or the directory of benchmarks; not what the evaluation is to "
+             "measure. Default: `evaluate.data`");
+  fields.add("early_stop_problems", train.early_stop.problems, kIdentity,
+             "The first so many problems");
+  fields.add("early_stop_max_new_tokens", train.early_stop.max_new_tokens, kIdentity,
+             "Default: the task's own");
+  fields.add_enum("early_stop_measure", train.early_stop.measure, kIdentity, kEarlyStopMeasures,
+                  "What must gain: `\"tpf\"` (tokens per forward of Jacobi decoding with the "
+                  "round's block size), `\"accuracy\"` (not of tasks whose grading runs programs), "
+                  "or `\"either\"` of them");
+  fields.add("early_stop_patience", train.early_stop.patience, kIdentity,
+             "Checks in a row without a gain that end the round");
+  fields.add("early_stop_min_gain", train.early_stop.min_gain, kIdentity,
+             "Over the best so far: of tokens per forward a share, of accuracy as it is");
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");

@@ -123,6 +123,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     if (hooks.clock != nullptr) {
       hooks.clock->progress(step);
     }
+    const bool ends_here = hooks.probe && hooks.probe(metrics);
     if (hooks.on_step) {
       try {
         hooks.on_step(metrics);
@@ -134,13 +135,15 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     if (hooks.at_boundary) {
       hooks.at_boundary();
     }
-    const bool last = step == plan.total_steps;
+    const bool last = step == plan.total_steps || ends_here;
     const bool due = plan.checkpoint_every > 0 && step % plan.checkpoint_every == 0;
     if (hooks.save && (stop || last || due)) {
       hooks.save(step);
     }
     if (stop && !last) {
       outcome = TrainOutcome::interrupted;
+    }
+    if (stop || last) {
       break;
     }
   }

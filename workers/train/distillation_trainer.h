@@ -71,11 +71,15 @@ struct TrainHooks {
   /// Every rank, after every step; not collective. An exception stops all ranks at the next
   /// agreement.
   std::function<void(const StepMetrics&)> on_step;
+  /// Collective, after the update of every step and before on_step: may add to its metrics. True
+  /// when the round is to end with this step, which is then its last.
+  std::function<bool(StepMetrics&)> probe;
   /// Collective, after every step: commit a checkpoint whose writing has ended
   /// (CheckpointWriter::poll).
   std::function<void()> at_boundary;
   /// Collective: save the state after `step` steps. Called every checkpoint_every steps, after the
-  /// last step and on a stop; never twice for one step. The caller finishes the writer after run().
+  /// last step (also one that probe made the last) and on a stop; never twice for one step. The
+  /// caller finishes the writer after run().
   std::function<void(std::int64_t step)> save;
   /// Whether this rank was asked to stop. Default: jforge::stop_requested.
   std::function<bool()> stop_requested;
@@ -117,8 +121,10 @@ class DistillationTrainer {
   /// is too short; NumericalError when too many updates in a row were left out (spike_guard.h).
   [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
                                  const TrainHooks& hooks);
-  /// What a checkpoint of this step holds beside weights and moments.
-  [[nodiscard]] TrainerState state() const { return {.spike_guard = spike_guard_.state()}; }
+  /// What a checkpoint of this step holds beside weights and moments, and what the probe adds.
+  [[nodiscard]] TrainerState state() const {
+    return {.spike_guard = spike_guard_.state(), .early_stop = {}};
+  }
 
  private:
   /// Gradient norms of the two loss terms; negative where not measured.

@@ -72,6 +72,8 @@ void TrainConfig::validate() const {
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);
   optimizer.validate();
   spike_guard.validate();
+  collapse.validate();
+  early_stop.validate();
 }
 
 PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {

@@ -8,6 +8,8 @@
 
 #include "model/transformer/packed_layout.h"
 #include "runtime/ids.h"
+#include "workers/train/collapse.h"
+#include "workers/train/early_stop.h"
 #include "workers/train/learning_rate_schedule.h"
 #include "workers/train/sharded_adamw.h"
 #include "workers/train/spike_guard.h"
@@ -47,6 +49,8 @@ struct TrainConfig {
   std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
   SpikeGuardConfig spike_guard;
+  CollapseConfig collapse;     ///< What the caller's probe does (workers/training_probe.h).
+  EarlyStopConfig early_stop;  ///< Likewise.
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
   /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
@@ -86,6 +90,12 @@ struct StepMetrics {
   /// What the guard compared loss or gradient norm with; absent where it does not.
   std::optional<double> spike_reference;
   double learning_rate = 0;
+  /// Of greedy answers with the weights after this step, where it was checked: mean seq-rep-4 and
+  /// distinct-1 (collapse.h), tokens per forward and share of right answers on held-out problems.
+  std::optional<double> repetition;
+  std::optional<double> distinct;
+  std::optional<double> held_out_tpf;
+  std::optional<double> held_out_accuracy;
   std::int64_t samples = 0;        ///< In the global batch.
   std::int64_t tokens = 0;         ///< Packed rows forwarded, all ranks.
   std::int64_t kept_offsets = 0;   ///< Consistency targets, all ranks.

@@ -1,6 +1,7 @@
 #include "workers/train/trainer_state.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/bounded_json.h"
 #include "runtime/error.h"
@@ -20,6 +21,13 @@ std::string with_trainer_state(const std::string& cursors, const TrainerState& s
   const SpikeGuardState& guard = state.spike_guard;
   json[kTrainer]["spike_guard"] = {
       {"recent", guard.recent}, {"skipped", guard.skipped}, {"in_a_row", guard.in_a_row}};
+  const EarlyStopState& stop = state.early_stop;
+  const auto or_null = [](const std::optional<double>& value) {
+    return value ? Json(*value) : Json(nullptr);
+  };
+  json[kTrainer]["early_stop"] = {{"best_tpf", or_null(stop.best_tpf)},
+                                  {"best_accuracy", or_null(stop.best_accuracy)},
+                                  {"without_gain", stop.without_gain}};
   return json.dump();
 }
 
@@ -34,6 +42,13 @@ TrainerState trainer_state_of(const std::string& cursors) {
     state.spike_guard = {.recent = guard.at("recent").get<std::vector<double>>(),
                          .skipped = json_integer<std::int64_t>(guard.at("skipped")),
                          .in_a_row = json_integer<std::int64_t>(guard.at("in_a_row"))};
+    const Json& stop = json.at(kTrainer).at("early_stop");
+    const auto number = [&](const char* key) {
+      return stop.at(key).is_null() ? std::nullopt : std::optional(stop.at(key).get<double>());
+    };
+    state.early_stop = {.best_tpf = number("best_tpf"),
+                        .best_accuracy = number("best_accuracy"),
+                        .without_gain = json_integer<std::int64_t>(stop.at("without_gain"))};
   } catch (const Json::exception& error) {
     throw DataError(std::string("the trainer's state in the checkpoint's cursors is garbled: ") +
                     error.what());

@@ -1,16 +1,18 @@
 #pragma once
 
-/// What a trainer decides by beside weights and moments, as a checkpoint's cursors hold it: equal
+/// What training decides by beside weights and moments, as a checkpoint's cursors hold it: equal
 /// on every rank.
 
 #include <string>
 
+#include "workers/train/early_stop.h"
 #include "workers/train/spike_guard.h"
 
 namespace jforge {
 
 struct TrainerState {
   SpikeGuardState spike_guard;
+  EarlyStopState early_stop;
 
   bool operator==(const TrainerState&) const = default;
 };

@@ -326,6 +326,20 @@ TEST_F(ZeroTrainerTest, AStopOnOneRankStopsAllAfterTheRunningStepAndASave) {
   EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 3}));
 }
 
+TEST_F(ZeroTrainerTest, AProbeThatEndsTheRoundMakesItsStepTheLast) {
+  SyntheticSource source(80);
+  TrainHooks hooks;
+  hooks.probe = [](StepMetrics& metrics) {
+    metrics.held_out_tpf = 1.5 * static_cast<double>(metrics.step);
+    return metrics.step == 3;
+  };
+  const Run run = train(config_for_tests(), source, 10, hooks);
+  EXPECT_EQ(run.outcome, TrainOutcome::finished);
+  EXPECT_EQ(run.metrics.size(), 3U);
+  EXPECT_EQ(run.metrics.back().held_out_tpf, 4.5) << "on_step hears what the probe found";
+  EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 3}));
+}
+
 TEST_F(ZeroTrainerTest, InjectedNaNStopsAllNamesTheRankAndIsNeverSaved) {
   const Rank bad = ranks_ - 1;
   arm_faults("nan@train:" + std::to_string(bad) + ":2", comm_.rank());

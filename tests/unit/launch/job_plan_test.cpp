@@ -96,6 +96,32 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
             frozen.weights + forward);
 }
 
+TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
+  JobConfig config = job();
+  config.train.collapse = {.check_every = 5, .prompts = 6, .max_new_tokens = 40};
+  const auto plan_for = [&](Device device) {
+    return plan_memory(config, plan_model(), 2, device, {std::nullopt, 30}, false);
+  };
+  const auto decoding = static_cast<double>(InferenceTransformer::bytes(
+      plan_model(), {.num_slots = 3, .slot_capacity = 30 + 40}, Device::cpu));
+  const MemoryPlan plan = plan_for(Device::cpu);
+  EXPECT_EQ(plan.probe.decoding, decoding);
+  EXPECT_EQ(plan.probe.gathered, 0) << "the weights are trained in place";
+  EXPECT_GT(plan_for(Device::cuda).probe.decoding, decoding);
+  config.train.optimizer.zero_stage = 3;
+  EXPECT_EQ(plan_for(Device::cpu).probe.gathered, plan.weights);
+  JobConfig without = config;
+  without.train.collapse.check_every = 0;
+  const MemoryPlan detached =
+      plan_memory(without, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
+  EXPECT_EQ(plan_for(Device::cpu).training() - detached.training(), decoding + plan.weights);
+  // The longer answers of held-out problems.
+  config.train.early_stop = {.every = 5, .task = "gsm8k", .problems = 2};
+  EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
+            static_cast<double>(InferenceTransformer::bytes(
+                plan_model(), {.num_slots = 3, .slot_capacity = 30 + 512}, Device::cpu)));
+}
+
 TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
   const auto decoding = [](const JobConfig& config, Device device, bool source_is_bfloat16) {
     return plan_memory(config, plan_model(), 1, device, {std::nullopt, 30}, source_is_bfloat16)

@@ -1,9 +1,14 @@
 #include "workers/job_config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "runtime/error.h"
 
 namespace jforge {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A round whose settings are those of the other mode: compat must win.
 JobConfig job(Compat compat, const RoundSettings& round) {
@@ -36,6 +41,32 @@ TEST(JobConfigSchedule, ThePaperAndNoModeKeepTheInitialState) {
   const NoiseScheduleOptions none = job(Compat::none, round).noise_schedule(1);
   EXPECT_EQ(none.endpoint, ScheduleEndpoint::exclusive);
   EXPECT_FALSE(none.drop_initial_state);
+}
+
+TEST(JobConfigEarlyStop, NeedsProblemsThatTrainingCanGrade) {
+  JobConfig config = job(Compat::none, {});
+  config.rounds[0].steps = 5;
+  config.run.directory = "run";
+  config.model.source = "model";
+  config.prompts.files = {"prompts.jsonl"};
+  config.train.early_stop = {.every = 10, .task = "gsm8k"};
+  const auto refusal = [&]() -> std::string {
+    try {
+      config.validate(1);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refusal(), HasSubstr("train.early_stop_data is missing"));
+  config.train.early_stop.data = "held-out.jsonl";
+  EXPECT_EQ(refusal(), "accepted");
+  config.train.early_stop.task = "humaneval";
+  EXPECT_THAT(refusal(), HasSubstr("train.early_stop_measure = \"tpf\""));
+  config.train.early_stop.measure = EarlyStopMeasure::tpf;
+  EXPECT_EQ(refusal(), "accepted");
+  config.train.early_stop.task = "no-such-task";
+  EXPECT_THAT(refusal(), HasSubstr("no-such-task"));
 }
 
 }  // namespace

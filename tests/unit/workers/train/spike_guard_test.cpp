@@ -67,7 +67,7 @@ TEST(SpikeGuard, ARestoredGuardDecidesAsTheOneBefore) {
   for (const double value : {std::numbers::pi, std::numbers::e, 1e-300, 1.0 / 3, 9.0}) {
     static_cast<void>(whole.is_spike(value));
   }
-  const TrainerState saved{.spike_guard = whole.state()};
+  const TrainerState saved{.spike_guard = whole.state(), .early_stop = {}};
   const std::string cursors = with_trainer_state(R"({"total_steps": 7})", saved);
   EXPECT_THAT(cursors, HasSubstr("total_steps"));
   EXPECT_EQ(trainer_state_of(cursors), saved);

@@ -1,0 +1,44 @@
+#pragma once
+
+/// Collapse of a model's text into repetition, seen on a few greedy answers.
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+enum class CollapseAction : std::uint8_t {
+  warn,  ///< Say so and go on.
+  stop,  ///< End the run on all ranks (exit 5); that step is not saved.
+};
+
+struct CollapseConfig {
+  std::int64_t check_every = 0;       ///< Steps between checks; 0 = never.
+  std::int64_t prompts = 8;           ///< Of the run's own, evenly spaced; the same in every check.
+  std::int64_t max_new_tokens = 128;  ///< Of an answer.
+  double threshold = 0.5;             ///< Mean seq-rep-4 of the answers above which they count as
+                                      ///< collapsed.
+  CollapseAction action = CollapseAction::warn;
+
+  /// Throws ConfigError naming the key ("train.collapse_check_every …").
+  void validate() const;
+  [[nodiscard]] bool due(std::int64_t step) const {
+    return check_every > 0 && step % check_every == 0;
+  }
+};
+
+/// Tokens of the n-grams that repetition counts.
+inline constexpr std::size_t kRepetitionLength = 4;
+
+/// seq-rep-n (Welleck et al., "Neural Text Generation With Unlikelihood Training", ICLR 2020):
+/// 1 − distinct n-grams / n-grams. 0 where there are fewer than n + 1 tokens; near 1 in a loop.
+[[nodiscard]] double sequence_repetition(std::span<const TokenId> tokens,
+                                         std::size_t n = kRepetitionLength);
+
+/// distinct-1 (Li et al., "A Diversity-Promoting Objective Function for Neural Conversation
+/// Models", NAACL 2016): distinct tokens / tokens; 1 for no token.
+[[nodiscard]] double distinct_share(std::span<const TokenId> tokens);
+
+}  // namespace jforge

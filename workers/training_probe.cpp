@@ -1,0 +1,281 @@
+#include "workers/training_probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "data/tasks/code/code_tasks.h"
+#include "data/tokenizer/chat_template.h"
+#include "model/decoding/batch_decoder.h"
+#include "model/transformer/inference_transformer.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/error.h"
+#include "runtime/log.h"
+
+namespace jforge {
+
+namespace {
+
+EvaluateConfig held_out(const EarlyStopConfig& early_stop, const EvaluateConfig& evaluate) {
+  EvaluateConfig config = evaluate;
+  config.data = early_stop.data.empty() ? evaluate.data : early_stop.data;
+  config.limit = early_stop.problems;
+  config.max_new_tokens = early_stop.max_new_tokens;
+  return config;
+}
+
+/// Answers that a check asks for at most, and their tokens.
+struct ProbeSize {
+  std::int64_t requests = 0;
+  std::int64_t new_tokens = 0;
+};
+
+ProbeSize probe_size(const JobConfig& config) {
+  ProbeSize size;
+  const CollapseConfig& collapse = config.train.collapse;
+  if (collapse.check_every > 0) {
+    size = {collapse.prompts, collapse.max_new_tokens};
+  }
+  const EarlyStopConfig& early_stop = config.train.early_stop;
+  if (early_stop.every > 0) {
+    const auto task = make_task(config.evaluate.choice(early_stop.task).name);
+    size.requests = std::max(size.requests, early_stop.problems);
+    size.new_tokens = std::max(size.new_tokens,
+                               early_stop.max_new_tokens.value_or(task->default_max_new_tokens()));
+  }
+  return size;
+}
+
+std::int32_t slots_for(std::int64_t requests, int ranks, std::int32_t batch_prompts) {
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>((requests + ranks - 1) / ranks, 1, batch_prompts));
+}
+
+}  // namespace
+
+ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model,
+                         const ParameterTable& table, Device device, std::int64_t longest) {
+  if (!TrainingProbe::wanted(config.train)) {
+    return {};
+  }
+  const ProbeSize size = probe_size(config);
+  ProbeMemory memory;
+  memory.gathered =
+      config.sharding().separate_masters()
+          ? static_cast<double>(sizeof(float)) * static_cast<double>(table.flat_size())
+          : 0;
+  memory.decoding = static_cast<double>(InferenceTransformer::bytes(
+      model,
+      {.num_slots = slots_for(size.requests, table.shard_count(), config.generate.batch_prompts),
+       .slot_capacity = static_cast<std::int32_t>(longest + size.new_tokens)},
+      device));
+  return memory;
+}
+
+bool TrainingProbe::wanted(const TrainConfig& config) {
+  return config.collapse.check_every > 0 || config.early_stop.every > 0;
+}
+
+TrainingProbe::TrainingProbe(const ProbeContext& context, const JobConfig& config,
+                             std::int32_t round, const PromptStore& prompts)
+    : context_(context),
+      config_(config.train),
+      drafts_{.block_size = config.rounds.at(static_cast<std::size_t>(round - 1)).block_size,
+              .window = DraftWindow::running,
+              .seed = config.run.seed,
+              .round = static_cast<std::uint64_t>(round)},
+      batch_prompts_(config.generate.batch_prompts),
+      decode_weights_(config.model.decode_weights),
+      tokenizer_(BytePairTokenizer::load(config.model.source)),
+      early_stop_(config.train.early_stop) {
+  if (config_.collapse.check_every > 0) {
+    read_prompts(prompts);
+    check_positions(prompts_, "train.collapse_max_new_tokens");
+  }
+  if (config_.early_stop.every > 0) {
+    read_problems(config);
+    check_positions(problems_, "train.early_stop_max_new_tokens");
+  }
+}
+
+void TrainingProbe::read_prompts(const PromptStore& prompts) {
+  const std::int64_t count = std::min(config_.collapse.prompts, prompts.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const PromptId id = i * prompts.size() / count;
+    prompts_.requests.push_back({.id = id,
+                                 .prompt = prompts.tokens(id),
+                                 .max_new_tokens = config_.collapse.max_new_tokens,
+                                 .eos_ids = context_.model.eos_ids});
+  }
+}
+
+void TrainingProbe::read_problems(const JobConfig& config) {
+  problems_.problems = load_problem_set(
+      config_.early_stop.task, held_out(config_.early_stop, config.evaluate), tokenizer_,
+      ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"),
+      context_.model.vocabulary_size);
+  for (const Problem& problem : problems_.problems->problems) {
+    problems_.requests.push_back(
+        problems_.problems->request(problem.index, context_.model.eos_ids));
+  }
+}
+
+void TrainingProbe::check_positions(const Set& set, const std::string& key) const {
+  for (const DecodeRequest& request : set.requests) {
+    const std::int64_t positions = decoder(request)->max_positions();
+    if (positions > context_.model.max_position_embeddings) {
+      throw ConfigError(fmt::format(
+          "a prompt of {} tokens and {} new ones need {} positions, the model has {}; lower {}",
+          request.prompt.size(), request.max_new_tokens, positions,
+          context_.model.max_position_embeddings, key));
+    }
+  }
+}
+
+std::unique_ptr<SequenceDecoder> TrainingProbe::decoder(const DecodeRequest& request) const {
+  return make_jacobi_decoder(request, drafts_);
+}
+
+bool TrainingProbe::check(ParameterStore& store, TensorView whole, StepMetrics& metrics) {
+  collapse_.clear();
+  const bool collapse_due = config_.collapse.due(metrics.step);
+  const bool early_stop_due = config_.early_stop.due(metrics.step);
+  if (!collapse_due && !early_stop_due) {
+    return false;
+  }
+  Buffer gathered;
+  if (whole.empty()) {
+    together(context_.comm, [&] {
+      gathered = Buffer(static_cast<std::size_t>(context_.table.flat_size()) * sizeof(float),
+                        context_.account, MemoryUse::staging);
+    });
+    whole = gathered.floats({context_.table.flat_size()});
+  }
+  store.gather_masters(whole);
+  if (collapse_due) {
+    note_collapse(decode(prompts_, whole), metrics);
+  }
+  return early_stop_due && note_gain(decode(problems_, whole), metrics);
+}
+
+std::vector<TrainingProbe::Answer> TrainingProbe::decode(const Set& set,
+                                                         const ConstTensorView& weights) {
+  // A rank decodes every size-th request; of all others' answers it has zeros, so that the sum over
+  // ranks is exact.
+  std::vector<Answer> answers(set.requests.size());
+  together(context_.comm, [&] {
+    const auto first = static_cast<std::size_t>(context_.comm.rank());
+    const auto stride = static_cast<std::size_t>(context_.comm.size());
+    if (first >= set.requests.size()) {
+      return;
+    }
+    std::int64_t capacity = 0;
+    for (const DecodeRequest& request : set.requests) {
+      capacity = std::max(capacity, decoder(request)->max_positions());
+    }
+    const std::int32_t slots =
+        slots_for(std::ssize(set.requests), context_.comm.size(), batch_prompts_);
+    InferenceTransformer transformer(context_.model, context_.table, weights, context_.kernels,
+                                     context_.account,
+                                     {.num_slots = slots,
+                                      .slot_capacity = static_cast<std::int32_t>(capacity),
+                                      .weights = decode_weights_});
+    BatchDecoder batch(transformer, slots);
+    std::size_t next = first;
+    batch.run(
+        [&]() -> std::unique_ptr<SequenceDecoder> {
+          if (next >= set.requests.size()) {
+            return nullptr;
+          }
+          return decoder(set.requests[std::exchange(next, next + stride)]);
+        },
+        [&](const DecodeResult& result) {
+          const auto request = std::ranges::find(set.requests, result.id, &DecodeRequest::id);
+          const auto index = static_cast<std::size_t>(request - set.requests.begin());
+          answers[index] = judge(set, index, result);
+        });
+  });
+  static_assert(sizeof(Answer) == 5 * sizeof(double));
+  all_reduce_sum<double>(context_.comm,
+                         std::span(reinterpret_cast<double*>(answers.data()), 5 * answers.size()));
+  return answers;
+}
+
+TrainingProbe::Answer TrainingProbe::judge(const Set& set, std::size_t index,
+                                           const DecodeResult& result) const {
+  Answer answer;
+  answer.tokens = static_cast<double>(result.tokens.size());
+  answer.forwards = static_cast<double>(result.forwards);
+  answer.repetition = sequence_repetition(result.tokens);
+  answer.distinct = distinct_share(result.tokens);
+  if (set.problems && !set.problems->task->runs_code()) {
+    const Task& task = *set.problems->task;
+    const TaskRecord& record = set.problems->problems[index].record;
+    const std::string text = tokenizer_.decode(result.tokens, /*skip_special=*/true);
+    const auto given = task.extract(cut_at(text, task.stop_texts()), record);
+    answer.right = task.grade(given, record, nullptr).status == VerdictStatus::pass ? 1 : 0;
+  }
+  return answer;
+}
+
+void TrainingProbe::note_collapse(const std::vector<Answer>& answers, StepMetrics& metrics) {
+  Answer sum;
+  for (const Answer& answer : answers) {
+    sum.repetition += answer.repetition;
+    sum.distinct += answer.distinct;
+  }
+  const auto count = static_cast<double>(answers.size());
+  metrics.repetition = sum.repetition / count;
+  metrics.distinct = sum.distinct / count;
+  if (!(*metrics.repetition > config_.collapse.threshold)) {
+    return;
+  }
+  const std::string found = fmt::format(
+      "step {}: the answers to {} prompts repeat themselves: mean seq-rep-{} {:.3f}, above "
+      "train.collapse_threshold = {}, distinct-1 {:.3f}",
+      metrics.step, answers.size(), kRepetitionLength, *metrics.repetition,
+      config_.collapse.threshold, *metrics.distinct);
+  if (config_.collapse.action == CollapseAction::stop) {
+    collapse_ = found;
+  } else if (context_.comm.rank() == 0) {
+    spdlog::warn("{}", found);
+  }
+}
+
+void TrainingProbe::expect_no_collapse() const {
+  if (collapse_.empty()) {
+    return;
+  }
+  NumericalError error(collapse_ +
+                       "; the step is not saved: resume from an earlier checkpoint with a lower "
+                       "train.learning_rate or a larger train.ar_weight");
+  // Every rank has the same figures.
+  error.set_on_all_ranks();
+  throw error;
+}
+
+bool TrainingProbe::note_gain(const std::vector<Answer>& answers, StepMetrics& metrics) {
+  DecodingCost cost;
+  double right = 0;
+  for (const Answer& answer : answers) {
+    cost += {.sequences = 1,
+             .tokens = static_cast<std::int64_t>(answer.tokens),
+             .forwards = static_cast<std::int64_t>(answer.forwards)};
+    right += answer.right;
+  }
+  metrics.held_out_tpf = cost.tokens_per_forward();
+  if (!problems_.problems->task->runs_code()) {
+    metrics.held_out_accuracy = right / static_cast<double>(answers.size());
+  }
+  const bool ends = early_stop_.add(metrics.held_out_tpf, metrics.held_out_accuracy);
+  if (ends && context_.comm.rank() == 0) {
+    spdlog::info("the round ends after step {}: {} checks in a row without a gain on held-out {}",
+                 metrics.step, early_stop_.state().without_gain, config_.early_stop.task);
+  }
+  return ends;
+}
+
+}  // namespace jforge
