@@ -8,7 +8,7 @@
 
 #include "data/tasks/code/code_tasks.h"
 #include "data/tokenizer/chat_template.h"
-#include "model/decoding/batch_decoder.h"
+#include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -183,20 +183,16 @@ std::vector<TrainingProbe::Answer> TrainingProbe::decode(const Set& set,
                                      {.num_slots = slots,
                                       .slot_capacity = static_cast<std::int32_t>(capacity),
                                       .weights = decode_weights_});
-    BatchDecoder batch(transformer, slots);
-    std::size_t next = first;
-    batch.run(
-        [&]() -> std::unique_ptr<SequenceDecoder> {
-          if (next >= set.requests.size()) {
-            return nullptr;
-          }
-          return decoder(set.requests[std::exchange(next, next + stride)]);
-        },
-        [&](const DecodeResult& result) {
-          const auto request = std::ranges::find(set.requests, result.id, &DecodeRequest::id);
-          const auto index = static_cast<std::size_t>(request - set.requests.begin());
-          answers[index] = judge(set, index, result);
-        });
+    std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+    for (std::size_t index = first; index < set.requests.size(); index += stride) {
+      decoders.push_back(decoder(set.requests[index]));
+    }
+    DecodeEngine engine(transformer, slots);
+    for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {
+      const auto request = std::ranges::find(set.requests, result.id, &DecodeRequest::id);
+      const auto index = static_cast<std::size_t>(request - set.requests.begin());
+      answers[index] = judge(set, index, result);
+    }
   });
   static_assert(sizeof(Answer) == 5 * sizeof(double));
   all_reduce_sum<double>(context_.comm,
