@@ -16,8 +16,11 @@ namespace jforge {
 namespace {
 
 /// Steps of K after which partial sums go back to y (exactly: storing a float changes nothing): a
-/// group of panels of this depth stays in the second-level cache while all rows pass over it.
-constexpr std::int64_t kDepthBlock = 512;
+/// group of panels of this depth and the next one, which is fetched meanwhile, stay in the
+/// second-level cache while all rows pass over it …
+constexpr std::int64_t kDepthBlock = 1024;
+/// … but for so few rows, which pass over it together.
+constexpr std::int64_t kRowsAtOnce = 8;
 static_assert(kDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
 /// Rows for which a streamed weight is used before the next one is fetched in the argmax.
 constexpr std::int64_t kArgmaxRows = 96;
@@ -85,9 +88,11 @@ struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
 };
 
-/// y points at the first row's element of the first panel's first column.
+/// y points at the first row's element of the first panel's first column. `more_panels`: those
+/// behind the range are read next.
 void product_range(const VectorKernels& vector, const float* x, const PanelWeight& weight,
-                   const float* bias, float* y, std::int64_t y_row, const ProductRange& range) {
+                   const float* bias, float* y, std::int64_t y_row, const ProductRange& range,
+                   bool more_panels = false) {
   const std::int64_t k = weight.columns();
   const std::int64_t column = range.panel_begin * kLanes;
   const std::int64_t columns = std::min(range.panel_end * kLanes, weight.rows()) - column;
@@ -96,7 +101,14 @@ void product_range(const VectorKernels& vector, const float* x, const PanelWeigh
     return;
   }
   const bool pairs = weight.dtype() == DType::bfloat16;
-  const std::int64_t depth_block = rows <= 16 ? k : kDepthBlock;
+  const auto panels_at = [&](std::int64_t panel, std::int64_t depth) -> const void* {
+    return pairs ? static_cast<const void*>(weight.pairs(panel) + depth / 2 * kLanes)
+                 : weight.floats(panel) + depth * kLanes;
+  };
+  const void* const behind = more_panels && range.panel_end < weight.num_panels()
+                                 ? panels_at(range.panel_end, 0)
+                                 : nullptr;
+  const std::int64_t depth_block = rows <= kRowsAtOnce ? k : kDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
     vector.tile_product(
@@ -113,7 +125,9 @@ void product_range(const VectorKernels& vector, const float* x, const PanelWeigh
          .columns = columns,
          .depth = depth,
          .accumulate = begin > 0,
-         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
+         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr,
+         .streamed = true,
+         .b_next = begin + depth == k ? behind : panels_at(range.panel_begin, begin + depth)});
   }
 }
 
@@ -195,7 +209,7 @@ void CpuKernelSet::argmax_part(const float* hidden, const PanelWeight& panels, s
     for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
       const std::int64_t count = std::min(kArgmaxRows, rows - row);
       product_range(vector_, hidden + row * panels.columns(), panels, nullptr, logits, row_stride,
-                    {0, count, panel, last});
+                    {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
       for (std::int64_t i = 0; i < count; ++i) {
         float value = 0;
         const std::int64_t index = vector_.first_maximum(logits + i * row_stride, columns, &value);

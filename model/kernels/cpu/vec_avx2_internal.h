@@ -155,5 +155,8 @@ inline __m256 high_half(Vec a) { return a.high; }
 /// Rows of the product tile and column panels per group that fill 16 registers, two to a panel.
 constexpr int kTileRows = 6;
 constexpr int tile_panels(int rows) { return rows >= 4 ? 1 : (rows == 1 ? 4 : 2); }
+/// A tile of a few more rows and fewer panels; 0: there is none.
+constexpr int kWideTileRows = 8;
+constexpr int wide_tile_panels() { return 0; }
 
 }  // namespace

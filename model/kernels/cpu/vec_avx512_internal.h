@@ -120,5 +120,8 @@ inline __m256 high_half(Vec a) { return _mm512_extractf32x8_ps(a.value, 1); }
 /// Rows of the product tile and column panels per group that fill 32 registers.
 constexpr int kTileRows = 6;
 constexpr int tile_panels(int rows) { return rows >= 4 ? 4 : 8; }
+/// A tile of a few more rows and fewer panels; 0: there is none.
+constexpr int kWideTileRows = 8;
+constexpr int wide_tile_panels() { return 2; }
 
 }  // namespace

@@ -36,6 +36,12 @@ struct TileProduct {
   std::int64_t depth = 0;
   bool accumulate = false;      ///< Begin from c instead of 0.
   const float* bias = nullptr;  ///< [columns] or null.
+  /// b comes from memory and is read once, so it is fetched ahead; a_depth must be 1. b_pairs
+  /// always are.
+  bool streamed = false;
+  /// Panels laid out alike that are streamed after these (their first), to be fetched meanwhile;
+  /// null: unknown.
+  const void* b_next = nullptr;
 };
 
 /// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n] of bfloat16 in float32, then + bias[n], then rounded

@@ -11,8 +11,10 @@ namespace {
 using jforge::kLanes;
 using jforge::TileProduct;
 
-/// How the operands of a product lie: a_row is 1, or a_depth is 1, or that with b in pairs.
-enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, pairs };
+/// How the operands of a product lie: a_row is 1, or a_depth is 1, or that with b streamed, or
+/// streamed in pairs.
+enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, streamed, pairs };
+constexpr bool streams(Operands operands) { return operands >= Operands::streamed; }
 
 /// sums += a[r] · weights, one step in k.
 template <int R, int P>
@@ -28,19 +30,52 @@ inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights
   }
 }
 
+/// Words ahead of their use that the lines of P panels are fetched, for a step of `step` words:
+/// some KiB; near the panels' ends the beginnings of the next group's, which the processor would
+/// not guess. A decoded token waits for nothing but these panels.
+template <int P>
+inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
+                                   std::int64_t b_panel) {
+  constexpr std::int64_t kAhead = P == 1 ? 128 : 192 / P;
+  return kAhead * step + (kAhead < steps_left ? 0 : (P - 1) * b_panel);
+}
+
+/// Two panels of the group that comes next, which a tile of rows fetches while it computes, a line
+/// of each for every line that it reads itself. All tiles together fetch the whole group, so that
+/// the memory works all the time.
+struct NextPanels {
+  const void* lines[2];
+
+  template <class Weight>
+  inline void fetch(std::int64_t offset) const {
+    _mm_prefetch(static_cast<const Weight*>(lines[0]) + offset, _MM_HINT_T1);
+    _mm_prefetch(static_cast<const Weight*>(lines[1]) + offset, _MM_HINT_T1);
+  }
+};
+
 /// All steps in k. `b` is the first panel.
 template <int R, int P, Operands kOperands>
-inline void product_depth(const TileProduct& t, const float* a, const float* b, Vec (&sums)[R][P]) {
+inline void product_depth(const TileProduct& t, const float* a, const float* b,
+                          const NextPanels& next, Vec (&sums)[R][P]) {
   constexpr bool kRowsAdjacent = kOperands == Operands::rows_adjacent;
   const std::int64_t a_row = kRowsAdjacent ? 1 : t.a_row;
   const std::int64_t a_depth = kRowsAdjacent ? t.a_depth : 1;
   const std::int64_t b_panel = t.b_panel;
   const std::int64_t b_depth = t.b_depth;
+  // One to three rows take more panels at once than it pays to ask for: the processor guesses them.
+  constexpr bool kFetch = streams(kOperands) && (P == 4 || P == 2);
   for (std::int64_t k = 0; k < t.depth; ++k) {
     Vec weights[P];
+    const std::int64_t ahead = kFetch ? distance_ahead<P>(t.depth - k, b_depth, b_panel) : 0;
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
+      if constexpr (kFetch) {
+        _mm_prefetch(b + p * b_panel + ahead, _MM_HINT_T0);
+      }
       weights[p] = load(b + p * b_panel);
+    }
+    if constexpr (streams(kOperands)) {
+      next.fetch<float>(k * b_depth);
     }
     product_step(a, a_row, weights, sums);
     a += a_depth;
@@ -50,22 +85,19 @@ inline void product_depth(const TileProduct& t, const float* a, const float* b, 
 
 template <int R, int P, Operands>
 inline void product_depth(const TileProduct& t, const float* a, const std::uint32_t* b,
-                          Vec (&sums)[R][P]) {
+                          const NextPanels& next, Vec (&sums)[R][P]) {
   const std::int64_t a_row = t.a_row;
   const std::int64_t b_panel = t.b_panel;
   const std::int64_t b_depth = t.b_depth;
-  // A decoded token waits for nothing but these panels. They are fetched some KiB before their use,
-  // near their ends the beginnings of the next group's, which the processor would not guess.
-  constexpr std::int64_t kAhead = P == 1 ? 128 : 192 / P;
   Vec weights[P];
   for (std::int64_t k = 0; k + 1 < t.depth; k += 2) {
-    const std::int64_t ahead =
-        kAhead * b_depth + (k + 2 * kAhead < t.depth ? 0 : (P - 1) * b_panel);
+    const std::int64_t ahead = distance_ahead<P>((t.depth - k) / 2, b_depth, b_panel);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       _mm_prefetch(b + p * b_panel + ahead, _MM_HINT_T0);
       weights[p] = load_first_of_pairs(b + p * b_panel);
     }
+    next.fetch<std::uint32_t>(k / 2 * b_depth);
     product_step(a, a_row, weights, sums);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
@@ -87,7 +119,7 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
 /// R rows by P panels in registers over the whole depth.
 template <int R, int P, Operands kOperands, class Weight>
 inline void product_block(const TileProduct& t, const float* a, const Weight* b, float* c,
-                          const float* bias, std::int64_t last_columns) {
+                          const float* bias, std::int64_t last_columns, const NextPanels& next) {
   Vec sums[R][P];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -105,7 +137,7 @@ inline void product_block(const TileProduct& t, const float* a, const Weight* b,
       _mm_prefetch(c + (R + r) * t.c_row + p * kLanes, _MM_HINT_T0);
     }
   }
-  product_depth<R, P, kOperands>(t, a, b, sums);
+  product_depth<R, P, kOperands>(t, a, b, next, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -135,7 +167,7 @@ inline const auto* panels_of(const TileProduct& t) {
 /// All rows against P panels that begin at column `column`.
 template <int P, Operands kOperands>
 inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t rows,
-                         std::int64_t column) {
+                         std::int64_t column, const NextPanels& next) {
   const float* a = t.a + row * t.a_row;
   const auto* b = panels_of<kOperands>(t) + (column / kLanes) * t.b_panel;
   float* c = t.c + row * t.c_row + column;
@@ -144,39 +176,62 @@ inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t ro
   const std::int64_t last = left < kLanes ? left : kLanes;
   switch (rows) {
     case 1:
-      return product_block<1, P, kOperands>(t, a, b, c, bias, last);
+      return product_block<1, P, kOperands>(t, a, b, c, bias, last, next);
     case 2:
-      return product_block<2, P, kOperands>(t, a, b, c, bias, last);
+      return product_block<2, P, kOperands>(t, a, b, c, bias, last, next);
     case 3:
-      return product_block<3, P, kOperands>(t, a, b, c, bias, last);
+      return product_block<3, P, kOperands>(t, a, b, c, bias, last, next);
     default:
       break;
+  }
+  if constexpr (streams(kOperands) && P <= wide_tile_panels()) {
+    switch (rows) {
+      case 7:
+        return product_block<7, P, kOperands>(t, a, b, c, bias, last, next);
+      case 8:
+        return product_block<8, P, kOperands>(t, a, b, c, bias, last, next);
+      default:
+        break;
+    }
   }
   if constexpr (P <= tile_panels(4)) {
     switch (rows) {
       case 4:
-        return product_block<4, P, kOperands>(t, a, b, c, bias, last);
+        return product_block<4, P, kOperands>(t, a, b, c, bias, last, next);
       case 5:
-        return product_block<5, P, kOperands>(t, a, b, c, bias, last);
+        return product_block<5, P, kOperands>(t, a, b, c, bias, last, next);
       default:
-        return product_block<6, P, kOperands>(t, a, b, c, bias, last);
+        return product_block<6, P, kOperands>(t, a, b, c, bias, last, next);
     }
   }
 }
 
 /// Columns from `column` on in groups of P panels as long as they last; returns where it stopped.
+/// At most kRows rows make a tile.
 /// Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
 /// it, in tiles of nearly equal size. A rest of its own would read the panels a second time.
-template <int P, Operands kOperands>
+template <int P, Operands kOperands, int kRows = kTileRows>
 inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
-  const std::int64_t tiles = (t.rows + kTileRows - 1) / kTileRows;
+  const std::int64_t tiles = (t.rows + kRows - 1) / kRows;
   const std::int64_t least = tiles == 0 ? 0 : t.rows / tiles;
   const std::int64_t larger = t.rows - least * tiles;  // So many have one row more.
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
+    const auto* const group = panels_of<kOperands>(t) + column / kLanes * t.b_panel;
+    const bool more = t.columns - column > P * kLanes;
+    const auto* const next_group =
+        more ? group + P * t.b_panel : static_cast<decltype(group)>(t.b_next);
     std::int64_t row = 0;
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t rows = least + (tile < larger ? 1 : 0);
-      product_rows<P, kOperands>(t, row, rows, column);
+      // A single tile is bound by the memory and asks for what it needs itself; what is near
+      // already costs nothing to ask for.
+      NextPanels next{{group, group}};
+      const std::int64_t first = P * tile / tiles;
+      const std::int64_t last = P * (tile + 1) / tiles - 1;
+      if (tiles > 1 && next_group != nullptr && first <= last) {
+        next = {{next_group + first * t.b_panel, next_group + last * t.b_panel}};
+      }
+      product_rows<P, kOperands>(t, row, rows, column, next);
       row += rows;
     }
   }
@@ -191,6 +246,14 @@ inline void product(const TileProduct& t) {
   } else if (t.rows < 4) {
     column = product_groups<tile_panels(2), kOperands>(t, column);
   }
+  if constexpr (streams(kOperands) && wide_tile_panels() > 0) {
+    // One pass over the panels instead of two: for so few rows the memory decides.
+    if (kTileRows < t.rows && t.rows <= kWideTileRows) {
+      column = product_groups<wide_tile_panels(), kOperands, kWideTileRows>(t, column);
+      product_groups<1, kOperands, kWideTileRows>(t, column);
+      return;
+    }
+  }
   if constexpr (tile_panels(4) > 1) {
     column = product_groups<tile_panels(4), kOperands>(t, column);
     column = product_groups<2, kOperands>(t, column);
@@ -201,6 +264,8 @@ inline void product(const TileProduct& t) {
 void tile_product(const TileProduct& t) {
   if (t.b_pairs != nullptr) {
     product<Operands::pairs>(t);
+  } else if (t.streamed) {
+    product<Operands::streamed>(t);
   } else if (t.a_depth == 1) {
     product<Operands::depth_adjacent>(t);
   } else {
