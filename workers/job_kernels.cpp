@@ -70,10 +70,13 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
 }
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {
-  if (decode_weights == WeightStorage::bfloat16 && comm.rank() == 0) {
+  if (rounds(decode_weights) && comm.rank() == 0) {
     spdlog::warn(
-        "model.decode_weights = \"bfloat16\": decoding rounds every matrix that holds more to "
-        "bfloat16; where two tokens are nearly equal the other one may be chosen");
+        "model.decode_weights = \"{}\": decoding rounds every matrix that holds more to "
+        "bfloat16{}; "
+        "where two tokens are nearly equal the other one may be chosen",
+        decode_weights == WeightStorage::bfloat16 ? "bfloat16" : "bfloat16_arithmetic",
+        decode_weights == WeightStorage::bfloat16 ? "" : ", and what they are multiplied with");
   }
 }
 

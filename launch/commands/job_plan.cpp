@@ -117,8 +117,8 @@ double MemoryPlan::training_on_device() const {
 DType decoding_type(const JobConfig& config, Device device, std::size_t round,
                     bool source_is_bfloat16) {
   const WeightStorage storage = config.model.decode_weights;
-  const bool halved = storage == WeightStorage::bfloat16 ||
-                      (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
+  const bool halved =
+      rounds(storage) || (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
   return device == Device::cpu && halved ? DType::bfloat16 : DType::float32;
 }
 

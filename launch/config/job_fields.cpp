@@ -110,10 +110,14 @@ void add_model(FieldList& fields, ModelSettings& model) {
   fields.add_enum(
       "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
       "How generation and evaluation hold the matrices, of which every decoded token reads every "
-      "byte; arithmetic is float32 in any case. `\"auto\"`: bfloat16 where that loses nothing (a "
+      "byte; arithmetic is float32 but for the last. `\"auto\"`: bfloat16 where that loses nothing "
+      "(a "
       "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
       "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
-      "(after training), which changes some tokens. On CUDA float32 always, of the same values");
+      "(after training), which changes some tokens. On CUDA float32 always, of the same values. "
+      "`\"bfloat16_arithmetic\"`: products of bfloat16, for which activations are rounded too (CPU "
+      "only): faster where many sequences share a pass; methods still agree with greedy decoding "
+      "token for token");
   fields.same_results({"auto", "float32"});
   fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");

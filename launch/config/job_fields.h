@@ -21,7 +21,8 @@ inline constexpr EnumName<DeviceChoice> kDeviceNames[] = {
 inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
     {WeightStorage::automatic, "auto"},
     {WeightStorage::float32, "float32"},
-    {WeightStorage::bfloat16, "bfloat16"}};
+    {WeightStorage::bfloat16, "bfloat16"},
+    {WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"}};
 
 /// Every key of a job's configuration file, bound to `config`; [[rounds]] once for each of
 /// config.rounds.

@@ -51,14 +51,22 @@
 
 namespace jforge {
 
-/// How decoding weights are stored. Arithmetic is float32 whatever it is: a bfloat16 is widened
-/// exactly in a register, so that products have the bits of float32 weights of the same values, and
-/// a forward pass reads half the bytes.
+/// How decoding weights are stored. But for the last, arithmetic is float32 whatever it is: a
+/// bfloat16 is widened exactly in a register, so that products have the bits of float32 weights of
+/// the same values, and a forward pass reads half the bytes.
 enum class WeightStorage : std::uint8_t {
   automatic,  ///< bfloat16 where every element of the matrix is one, else float32: loses nothing.
   float32,
   bfloat16,  ///< Every element is rounded to the nearest (to_bfloat16).
+  /// The same, and so is every row that the matrix is multiplied with: products of bfloat16, added
+  /// up in float32 (see above), for batches that arithmetic and not the memory holds up. A row's
+  /// bits still depend only on itself and the weight.
+  bfloat16_arithmetic,
 };
+/// Whether elements are rounded that are no bfloat16.
+[[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
+  return storage == WeightStorage::bfloat16 || storage == WeightStorage::bfloat16_arithmetic;
+}
 
 /// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
 /// Made by pack_weight.
@@ -248,11 +256,12 @@ class KernelSet {
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------
   /// `weight` [N, K] is float32 and may also lie in host memory. CUDA stores float32 in every case,
-  /// with WeightStorage::bfloat16 of the rounded values.
+  /// with WeightStorage::bfloat16 of the rounded values, and refuses bfloat16_arithmetic
+  /// (ConfigError).
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                                     MemoryAccount& account) = 0;
   /// y [M, N] = x [M, K] · weightᵀ (+ bias). Each element is accumulated over K in ascending order
-  /// by FMA.
+  /// by FMA; with WeightStorage::bfloat16_arithmetic as products of bfloat16 are.
   virtual void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                                 TensorView y) = 0;
   /// Writes k and v [M, Hkv, D] of each row to its place in the cache; no two to the same one.

@@ -391,7 +391,7 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
       hidden * (2 * query + 2 * key_value) + 3 * hidden * config.intermediate_size;
   const std::int64_t packed = config.num_layers * layer + embedding;
   // A device keeps float32 whatever is asked for.
-  const bool halved = device == Device::cpu && chosen.weights == WeightStorage::bfloat16;
+  const bool halved = device == Device::cpu && rounds(chosen.weights);
   std::int64_t floats = 0;
   if (device != Device::cpu) {
     floats += embedding + hidden + config.num_layers * (2 * hidden + query + 2 * key_value);

@@ -214,8 +214,12 @@ TEST_F(EvaluateTest, RoundedWeightsAreOtherSettingsAndStorageAloneIsNot) {
   EXPECT_GT(samples_of_all_ranks(), 0);
   EXPECT_EQ(settings_with(WeightStorage::float32), exact);
   EXPECT_EQ(samples_of_all_ranks(), 0) << "nothing was left to decode";
-  EXPECT_NE(settings_with(WeightStorage::bfloat16), exact);
+  const std::string rounded = settings_with(WeightStorage::bfloat16);
+  EXPECT_NE(rounded, exact);
   EXPECT_GT(samples_of_all_ranks(), 0);
+  const std::string arithmetic = settings_with(WeightStorage::bfloat16_arithmetic);
+  EXPECT_NE(arithmetic, exact);
+  EXPECT_NE(arithmetic, rounded);
 }
 
 TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {

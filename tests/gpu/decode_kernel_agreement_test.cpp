@@ -39,6 +39,14 @@ TEST_F(KernelAgreement, InvariantLinearHasTheCpusBits) {
   }
 }
 
+TEST_F(KernelAgreement, Bfloat16ArithmeticIsRefusedByName) {
+  const Floats weight = random_floats(6, 84);
+  MemoryAccount account("test");
+  EXPECT_THROW(static_cast<void>(tested_->pack_weight({weight.data(), {2, 3}},
+                                                      WeightStorage::bfloat16_arithmetic, account)),
+               ConfigError);
+}
+
 TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
   const Floats weight = random_floats(30 * 20, 83);
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {

@@ -138,8 +138,11 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"method", method.name},
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
-  if (model_.decode_weights == WeightStorage::bfloat16) {
+  if (rounds(model_.decode_weights)) {
     settings["rounded_weights"] = true;
+  }
+  if (model_.decode_weights == WeightStorage::bfloat16_arithmetic) {
+    settings["rounded_input"] = true;
   }
   return hash_hex(hash64(settings.dump()));
 }

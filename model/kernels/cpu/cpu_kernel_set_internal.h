@@ -36,7 +36,10 @@ class Scratch {
 /// half) and a missing last one is zero.
 class PanelWeight final : public PackedWeight {
  public:
-  PanelWeight(std::int64_t rows, std::int64_t columns, DType dtype, MemoryAccount& account);
+  PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage, DType dtype,
+              MemoryAccount& account);
+  /// Whether what it is multiplied with is rounded to bfloat16.
+  [[nodiscard]] bool rounds_input() const noexcept { return rounds_input_; }
   [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
   /// Words of 32 bits from one panel to the next: a float or a pair each.
   [[nodiscard]] std::int64_t panel_words() const {
@@ -52,6 +55,7 @@ class PanelWeight final : public PackedWeight {
   }
 
   Buffer storage_;
+  bool rounds_input_;
 };
 
 /// Up to two runs of keys, together in logical order (ascending position): what one block of
@@ -238,10 +242,12 @@ class CpuKernelSet final : public KernelSet {
   template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
+  /// x rounded, where `panels` want it so; else null. Valid until the next call.
+  [[nodiscard]] const BFloat16* rounded_input(const ConstTensorView& x, const PanelWeight& panels);
   /// Best value and index of every row over one thread's panels, into best_values_ and
   /// best_indices_.
-  void argmax_part(const float* hidden, const PanelWeight& panels, std::int64_t rows,
-                   std::int64_t threads, std::int64_t thread);
+  void argmax_part(const float* hidden, const BFloat16* rounded, const PanelWeight& panels,
+                   std::int64_t rows, std::int64_t threads, std::int64_t thread);
   /// One scratch area of at least `floats` for each thread a parallel region may start.
   void reserve_threads(std::int64_t floats);
   /// The calling thread's area, in or outside a parallel region; `floats` must be reserved.
@@ -259,6 +265,7 @@ class CpuKernelSet final : public KernelSet {
   std::vector<std::int64_t> best_indices_;
   LossRows loss_rows_;
   Scratch product_sums_;
+  Scratch rounded_input_;   ///< Of a decoding product.
   Scratch widened_;         ///< A bias or a norm's weight.
   Scratch attention_keys_;  ///< Of bfloat16 tensors, here and in the next three.
   Scratch attention_values_;

@@ -21,7 +21,9 @@ namespace {
 constexpr std::int64_t kDepthBlock = 1024;
 /// … but for so few rows, which pass over it together.
 constexpr std::int64_t kRowsAtOnce = 8;
-static_assert(kDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
+/// The same for products of bfloat16, which have half the bytes.
+constexpr std::int64_t kPairDepthBlock = 2048;
+static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
 /// Rows for which a streamed weight is used before the next one is fetched in the argmax.
 constexpr std::int64_t kArgmaxRows = 96;
 
@@ -88,6 +90,34 @@ struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
 };
 
+/// As product_range() with x rounded.
+void rounded_product_range(const VectorKernels& vector, const BFloat16* x,
+                           const PanelWeight& weight, const float* bias, float* y,
+                           std::int64_t y_row, const ProductRange& range) {
+  const std::int64_t k = weight.columns();
+  const std::int64_t column = range.panel_begin * kLanes;
+  const std::int64_t columns = std::min(range.panel_end * kLanes, weight.rows()) - column;
+  const std::int64_t rows = range.row_end - range.row_begin;
+  if (rows <= 0 || columns <= 0) {
+    return;
+  }
+  for (std::int64_t begin = 0; begin < k; begin += kPairDepthBlock) {
+    const std::int64_t depth = std::min(kPairDepthBlock, k - begin);
+    const std::uint32_t* const panels = weight.pairs(range.panel_begin) + begin / 2 * kLanes;
+    vector.pair_product({.a = x + range.row_begin * k + begin,
+                         .a_row = k,
+                         .b = reinterpret_cast<const BFloat16*>(panels),
+                         .b_panel = 2 * weight.panel_words(),
+                         .c = y,
+                         .c_row = y_row,
+                         .rows = rows,
+                         .columns = columns,
+                         .depth = depth,
+                         .accumulate = begin > 0,
+                         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
+  }
+}
+
 /// y points at the first row's element of the first panel's first column. `more_panels`: those
 /// behind the range are read next.
 void product_range(const VectorKernels& vector, const float* x, const PanelWeight& weight,
@@ -133,11 +163,25 @@ void product_range(const VectorKernels& vector, const float* x, const PanelWeigh
 
 }  // namespace
 
-PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, DType dtype,
-                         MemoryAccount& account)
+PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage,
+                         DType dtype, MemoryAccount& account)
     : PackedWeight(rows, columns, dtype),
       storage_(static_cast<std::size_t>(num_panels() * panel_words()) * sizeof(std::uint32_t),
-               account) {}
+               account),
+      rounds_input_(storage == WeightStorage::bfloat16_arithmetic) {}
+
+const BFloat16* CpuKernelSet::rounded_input(const ConstTensorView& x, const PanelWeight& panels) {
+  if (!panels.rounds_input()) {
+    return nullptr;
+  }
+  const std::int64_t m = x.dim(0);
+  const std::int64_t k = x.dim(1);
+  const float* const source = x.data<float>();
+  auto* const target = reinterpret_cast<BFloat16*>(rounded_input_.at_least((m * k + 1) / 2));
+  parallel_for(m * k > (1 << 16), m,
+               [&](std::int64_t row) { vector_.round(source + row * k, target + row * k, k); });
+  return target;
+}
 
 std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
                                                         WeightStorage storage,
@@ -148,10 +192,10 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
   const std::int64_t k = weight.dim(1);
   const float* source = weight.data<float>();
   const bool parallel = n * k > (1 << 18);
-  const bool pairs = storage == WeightStorage::bfloat16 ||
+  const bool pairs = rounds(storage) ||
                      (storage == WeightStorage::automatic && all_bfloat16(parallel, source, n, k));
-  auto packed =
-      std::make_unique<PanelWeight>(n, k, pairs ? DType::bfloat16 : DType::float32, account);
+  auto packed = std::make_unique<PanelWeight>(n, k, storage,
+                                              pairs ? DType::bfloat16 : DType::float32, account);
   parallel_for(parallel, packed->num_panels(), [&](std::int64_t panel) {
     const float* const begin = source + panel * kLanes * k;
     const std::int64_t count = std::min(kLanes, n - panel * kLanes);
@@ -178,6 +222,7 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
   const float* source = x.data<float>();
   const float* offsets = bias.empty() ? nullptr : bias.data<float>();
   float* target = y.data<float>();
+  const BFloat16* const rounded = rounded_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = product_work(m, n, k) < kParallelWork ? 1 : omp_get_max_threads();
   // A thread's part is a run of panels, or of rows where there are few panels.
@@ -189,12 +234,17 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
                                    : ProductRange{0, m, part_begin(count, threads, thread, 4),
                                                   part_begin(count, threads, thread + 1, 4)};
     float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
-    product_range(vector_, source, panels, offsets, y_begin, n, range);
+    if (rounded != nullptr) {
+      rounded_product_range(vector_, rounded, panels, offsets, y_begin, n, range);
+    } else {
+      product_range(vector_, source, panels, offsets, y_begin, n, range);
+    }
   });
 }
 
-void CpuKernelSet::argmax_part(const float* hidden, const PanelWeight& panels, std::int64_t rows,
-                               std::int64_t threads, std::int64_t thread) {
+void CpuKernelSet::argmax_part(const float* hidden, const BFloat16* rounded,
+                               const PanelWeight& panels, std::int64_t rows, std::int64_t threads,
+                               std::int64_t thread) {
   const std::int64_t chunk = argmax_panels(panels.columns());
   const std::int64_t row_stride = chunk * kLanes;
   const std::int64_t end = part_begin(panels.num_panels(), threads, thread + 1, 4);
@@ -208,8 +258,13 @@ void CpuKernelSet::argmax_part(const float* hidden, const PanelWeight& panels, s
     const std::int64_t columns = std::min(last * kLanes, panels.rows()) - panel * kLanes;
     for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
       const std::int64_t count = std::min(kArgmaxRows, rows - row);
-      product_range(vector_, hidden + row * panels.columns(), panels, nullptr, logits, row_stride,
-                    {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
+      if (rounded != nullptr) {
+        rounded_product_range(vector_, rounded + row * panels.columns(), panels, nullptr, logits,
+                              row_stride, {0, count, panel, last});
+      } else {
+        product_range(vector_, hidden + row * panels.columns(), panels, nullptr, logits, row_stride,
+                      {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
+      }
       for (std::int64_t i = 0; i < count; ++i) {
         float value = 0;
         const std::int64_t index = vector_.first_maximum(logits + i * row_stride, columns, &value);
@@ -232,13 +287,14 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   const std::int64_t k = head.columns();
   expect_shape(hidden, Shape{m, k}, "invariant_argmax hidden");
   const float* source = hidden.data<float>();
+  const BFloat16* const rounded = rounded_input(hidden, panels);
   const std::int64_t limit =
       product_work(m, head.rows(), k) < kParallelWork ? 1 : omp_get_max_threads();
   reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
   best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
   best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
-    argmax_part(source, panels, m, threads, thread);
+    argmax_part(source, rounded, panels, m, threads, thread);
   });
 
   for (std::int64_t row = 0; row < m; ++row) {

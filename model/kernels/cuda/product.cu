@@ -275,6 +275,11 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   const std::int64_t k = weight.dim(1);
   auto packed = std::make_unique<DeviceWeight>(n, k, account);
   Buffer rounded;
+  if (storage == WeightStorage::bfloat16_arithmetic) {
+    throw ConfigError(
+        "model.decode_weights = \"bfloat16_arithmetic\" is there on the CPU only; set \"bfloat16\" "
+        "for a device");
+  }
   if (storage == WeightStorage::bfloat16) {
     // The values that the CPU's kernels compute with, though stored as float32 here.
     rounded = Buffer(weight.bytes(), account);

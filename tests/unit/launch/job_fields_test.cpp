@@ -132,6 +132,7 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   EXPECT_EQ(identity("auto"), usual);
   EXPECT_EQ(identity("float32"), usual);
   EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));
+  EXPECT_NE(identity("bfloat16_arithmetic"), identity("bfloat16"));
   EXPECT_THROW(static_cast<void>(identity("int8")), ConfigError);
 }
 

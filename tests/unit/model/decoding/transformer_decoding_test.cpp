@@ -31,12 +31,14 @@ struct Model {
 
   [[nodiscard]] TensorView flat() const { return memory.floats({table.flat_size()}); }
   [[nodiscard]] InferenceTransformer transformer(std::int32_t num_slots, std::int32_t slot_capacity,
-                                                 std::int32_t max_rows = 0) {
+                                                 std::int32_t max_rows = 0,
+                                                 WeightStorage weights = WeightStorage::automatic) {
     return InferenceTransformer(config, table, flat(), *kernels, account,
                                 {.num_slots = num_slots,
                                  .slot_capacity = slot_capacity,
                                  .branch_rows = 3 * 64,
-                                 .max_rows = max_rows});
+                                 .max_rows = max_rows,
+                                 .weights = weights});
   }
 
   TransformerConfig config;
@@ -99,6 +101,27 @@ std::map<PromptId, DecodeResult> decode(
     results.emplace(id, std::move(result));
   }
   return results;
+}
+
+TEST(TransformerDecoding, MethodsAgreeInBfloat16ArithmeticToo) {
+  constexpr PromptId kPrompts = 10;
+  RandomModel model;
+  auto transformer = model.transformer(8, 160, 50, WeightStorage::bfloat16_arithmetic);
+  const auto greedy = decode(transformer, 1, kPrompts,
+                             [](PromptId id) { return make_greedy_decoder(request(id, 60)); });
+  for (const std::int32_t batch : {3, 8}) {
+    const auto jacobi = decode(transformer, batch, kPrompts, [](PromptId id) {
+      return make_jacobi_decoder(request(id, 60),
+                                 {.block_size = 16, .window = DraftWindow::running, .seed = 3});
+    });
+    const auto blocks = decode(transformer, batch, kPrompts, [](PromptId id) {
+      return make_multi_block_decoder(request(id, 60), {.block_size = 16, .seed = 3});
+    });
+    for (const auto& [id, result] : greedy) {
+      EXPECT_EQ(jacobi.at(id).tokens, result.tokens) << id;
+      EXPECT_EQ(blocks.at(id).tokens, result.tokens) << id;
+    }
+  }
 }
 
 TEST(TransformerDecoding, JacobiEqualsGreedyForEveryBlockSizeWindowAndBatch) {  // I1

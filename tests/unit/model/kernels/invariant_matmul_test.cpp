@@ -48,7 +48,7 @@ TEST_P(InvariantMatmul, EveryElementIsTheOrderedSum) {
 }
 
 TEST_P(InvariantMatmul, RowsKeepTheirBitsForAnyNumberOfRowsAndThreads) {
-  const std::int64_t k = 560;  // Deeper than one block of the cache blocking.
+  const std::int64_t k = 1100;  // Deeper than one block of the cache blocking.
   const std::int64_t n = 200;
   const Floats x = random_floats(257 * k, 11);
   const Floats w = random_floats(n * k, 12);
@@ -256,6 +256,66 @@ TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
     EXPECT_THROW(kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens), NumericalError)
         << place;
   }
+}
+
+/// Products of bfloat16: pairs ascending, the odd step first, then the bias.
+float paired_element(const float* x, const float* w, std::int64_t k, float bias) {
+  const auto rounded = [&](const float* values, std::int64_t i) {
+    return i < k ? to_float(to_bfloat16(values[i])) : 0.0F;
+  };
+  float sum = 0;
+  for (std::int64_t i = 0; i < k; i += 2) {
+    sum = std::fma(rounded(x, i + 1), rounded(w, i + 1), sum);
+    sum = std::fma(rounded(x, i), rounded(w, i), sum);
+  }
+  return sum + bias;
+}
+
+TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsPairsInOrderForAnyNumberOfRowsAndThreads) {
+  const std::int64_t shapes[][3] = {{1, 16, 8},   {3, 17, 5},     {7, 100, 33},  {13, 250, 70},
+                                    {65, 33, 97}, {30, 40, 2101}, {200, 16, 513}};
+  unsigned seed = 50;
+  for (const auto& [m, n, k] : shapes) {
+    const Floats x = random_floats(m * k, ++seed);
+    const Floats w = random_floats(n * k, ++seed);
+    const Floats bias = random_floats(n, ++seed);
+    const auto packed =
+        kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::bfloat16_arithmetic, account_);
+    ASSERT_EQ(packed->dtype(), DType::bfloat16);
+    for (const int threads : {1, 2}) {
+      const ThreadCount scope(threads);
+      const Floats y = product(x, m, *packed, bias);
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < n; ++j) {
+          ASSERT_EQ(y[at(i * n + j)], paired_element(&x[at(i * k)], &w[at(j * k)], k, bias[at(j)]))
+              << m << "x" << n << "x" << k << " at " << i << "," << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(InvariantMatmul, Bfloat16ArithmeticChoosesTheLargestOfItsOwnLogits) {
+  const std::int64_t k = 65;
+  const std::int64_t v = 3001;
+  const Floats w = random_floats(v * k, 71);
+  const auto packed =
+      kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::bfloat16_arithmetic, account_);
+  for (const std::int64_t m : {1, 6, 120}) {
+    const Floats x = random_floats(m * k, static_cast<unsigned>(80 + m));
+    const Floats logits = product(x, m, *packed, {});
+    std::vector<TokenId> tokens(at(m), -1);
+    kernels_->invariant_argmax(view(x, Shape{m, k}), *packed, tokens);
+    for (std::int64_t row = 0; row < m; ++row) {
+      const auto begin = logits.begin() + row * v;
+      EXPECT_EQ(tokens[at(row)], std::max_element(begin, begin + v) - begin);
+    }
+  }
+  Floats broken = random_floats(k, 90);
+  broken[3] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<TokenId> token(1);
+  EXPECT_THROW(kernels_->invariant_argmax(view(broken, Shape{1, k}), *packed, token),
+               NumericalError);
 }
 
 TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
