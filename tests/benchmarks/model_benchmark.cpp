@@ -181,10 +181,16 @@ DecodingFigures measure_decoding(const BenchmarkOptions& options, const Paramete
           .tokens = options.tokens};
 }
 
-/// One forward pass of some rows over weights of one storage.
+/// How matrices are held: the base, then what is compared with it.
+constexpr std::array kStorages{
+    std::pair{WeightStorage::float32, "float32"}, std::pair{WeightStorage::bfloat16, "bfloat16"},
+    std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16 arithmetic"}};
+
+/// One forward pass of some rows over weights of each storage.
 struct StorageFigures {
   std::int64_t rows = 0;
-  std::array<std::vector<double>, 2> seconds;  ///< Of every pass: float32, bfloat16.
+  std::array<std::vector<double>, kStorages.size()> seconds;  ///< Of every pass.
+  std::int64_t differ = 0;  ///< Rows for which bfloat16 arithmetic predicts another token.
 };
 
 /// Every matrix rounded to what bfloat16 holds, so that both storages compute the same.
@@ -194,12 +200,12 @@ void round_to_bfloat16(TensorView weights) {
   }
 }
 
-/// Passes of 1, 4, 16, 32 rows of one sequence behind the prompt, float32 and bfloat16 turn by
+/// Passes of 1, 4, 16, 32 and 128 rows of one sequence behind the prompt, the storages turn by
 /// turn.
 std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
                                             const ParameterTable& table, TensorView weights,
                                             KernelSet& kernels) {
-  constexpr std::array<std::int64_t, 4> kRows{1, 4, 16, 32};
+  constexpr std::array<std::int64_t, 5> kRows{1, 4, 16, 32, 128};
   round_to_bfloat16(weights);
   MemoryAccount account("decoding");
   const auto make = [&](WeightStorage storage) {
@@ -209,7 +215,9 @@ std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
             .slot_capacity = static_cast<std::int32_t>(options.prompt + kRows.back()),
             .weights = storage});
   };
-  const std::array models{make(WeightStorage::float32), make(WeightStorage::bfloat16)};
+  std::array<std::unique_ptr<InferenceTransformer>, kStorages.size()> models;
+  std::ranges::transform(kStorages, models.begin(),
+                         [&](const auto& storage) { return make(storage.first); });
   const auto tokens = random_tokens(options.prompt + kRows.back(), options.model.vocabulary_size);
   const auto rows_from = [&](std::int64_t begin, std::int64_t count) {
     std::vector<DecodeRow> rows;
@@ -231,9 +239,10 @@ std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
   }
   std::vector<StorageFigures> figures;
   for (const std::int64_t rows : kRows) {
-    StorageFigures& one = figures.emplace_back(StorageFigures{.rows = rows, .seconds = {}});
+    StorageFigures& one =
+        figures.emplace_back(StorageFigures{.rows = rows, .seconds = {}, .differ = 0});
     for (std::int64_t repeat = -options.warmup; repeat < options.tokens; ++repeat) {
-      std::array<std::vector<TokenId>, 2> predicted;
+      std::array<std::vector<TokenId>, kStorages.size()> predicted;
       for (std::size_t i = 0; i < models.size(); ++i) {
         auto [seconds, predictions] = pass(*models[i], options.prompt, rows);
         predicted[i] = std::move(predictions);
@@ -242,6 +251,10 @@ std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
         }
       }
       expect(predicted[0] == predicted[1], "float32 and bfloat16 predict different tokens");
+      one.differ = 0;
+      for (std::size_t row = 0; row < predicted[0].size(); ++row) {
+        one.differ += predicted[2][row] == predicted[0][row] ? 0 : 1;
+      }
     }
   }
   return figures;
@@ -484,24 +497,29 @@ double median(std::vector<double> values) {
 void print_storage(const std::vector<StorageFigures>& figures, double float32_bytes,
                    const MachinePeaks& peaks) {
   for (const StorageFigures& one : figures) {
-    const std::array seconds{median(one.seconds[0]), median(one.seconds[1])};
-    std::vector<double> speedups;
-    for (std::size_t i = 0; i < one.seconds[0].size(); ++i) {
-      speedups.push_back(one.seconds[0][i] / one.seconds[1][i]);
-    }
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      const double read = float32_bytes / (i == 0 ? 1 : 2) / seconds[i];
-      row(fmt::format("{} row{}, {} weights: passes/s", one.rows, one.rows == 1 ? "" : "s",
-                      i == 0 ? "float32" : "bfloat16"),
-          fmt::format("{:.2f} ({:.1f} rows/s)", 1 / seconds[i],
-                      static_cast<double>(one.rows) / seconds[i]),
+    const std::string of = fmt::format("{} row{}", one.rows, one.rows == 1 ? "" : "s");
+    for (std::size_t i = 0; i < kStorages.size(); ++i) {
+      const std::vector<double>& own = one.seconds[i];
+      const double read = float32_bytes / (i == 0 ? 1 : 2) / median(own);
+      row(fmt::format("{}, {}: passes/s", of, kStorages[i].second),
+          fmt::format("{:.2f} ({:.1f} rows/s)", 1 / median(own),
+                      static_cast<double>(one.rows) / median(own)),
           fmt::format("{:.2f} GB/s, {} of read bandwidth", read / 1e9,
                       share(read, peaks.read_bandwidth)));
+      if (i == 0) {
+        continue;
+      }
+      std::vector<double> speedups;
+      for (std::size_t pass = 0; pass < own.size(); ++pass) {
+        speedups.push_back(one.seconds[0][pass] / own[pass]);
+      }
+      row(fmt::format("{}: {} against float32", of, kStorages[i].second),
+          fmt::format("{:.2f}", median(one.seconds[0]) / median(own)),
+          fmt::format("median of pairs {:.2f}, fastest passes {:.2f}", median(speedups),
+                      std::ranges::min(one.seconds[0]) / std::ranges::min(own)));
     }
-    row(fmt::format("{} row{}: bfloat16 against float32", one.rows, one.rows == 1 ? "" : "s"),
-        fmt::format("{:.2f}", seconds[0] / seconds[1]),
-        fmt::format("median of pairs {:.2f}, fastest passes {:.2f}", median(speedups),
-                    std::ranges::min(one.seconds[0]) / std::ranges::min(one.seconds[1])));
+    row(fmt::format("{}: other tokens in bfloat16 arithmetic", of),
+        fmt::format("{} of {}", one.differ, one.rows));
   }
 }
 
