@@ -96,7 +96,7 @@ std::string config_text(OrderedJson root, DType stored) {
 }
 
 std::uint64_t bytes_of(const ParameterEntry& entry, DType stored) {
-  return static_cast<std::uint64_t>(entry.shape.elements()) * dtype_bytes(stored);
+  return storage_bytes(entry.shape.elements(), stored);
 }
 
 /// Cuts the table's tensors, in order, into shards of at most `max_shard_bytes` (a larger tensor

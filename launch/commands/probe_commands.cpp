@@ -219,10 +219,7 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
 
 ExitCode probe_decode_command(const ProbeOptions& options) {
   const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
-  DecodingSettings settings{{"block_size", std::int64_t{options.block_size}}};
-  for (const std::string& setting : options.settings) {
-    assign_decoding_setting(settings, setting);
-  }
+  const DecodingSettings settings = command_settings(options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   // The shrinking window is the trajectories' decoding: whole blocks, every state.
   const bool trajectories = options.method == "jacobi" && shrinking;

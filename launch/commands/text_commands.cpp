@@ -103,10 +103,7 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 }
 
 ExitCode decode_command(const DecodeOptions& options) {
-  DecodingSettings settings{{"block_size", std::int64_t{options.block_size}}};
-  for (const std::string& setting : options.settings) {
-    assign_decoding_setting(settings, setting);
-  }
+  const DecodingSettings settings = command_settings(options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   if (options.trace && (options.method != "jacobi" || !options.settings.empty())) {
     throw ConfigError("--trace shows jacobi's trajectories; give --block-size and no other method");

@@ -356,8 +356,10 @@ void add_sweep(FieldList& fields, SweepConfig& sweep) {
   fields.add("include_ar", sweep.include_ar, kOperational,
              "Measure greedy decoding in the same run, to compare with");
   for (auto& [key, axis] : sweep.axes) {
+    const bool whole = std::holds_alternative<std::int64_t>(decoding_key(key).fallback);
     fields.add(key.c_str(), axis, kOperational,
-               fmt::format("Values of `evaluate.{}` to try, for example `[4, 8, 16]`", key));
+               fmt::format("Values of `evaluate.{}` to try, for example `{}`", key,
+                           whole ? "[4, 8, 16]" : "[0.25, 0.5, 0.85]"));
   }
 }
 

@@ -51,6 +51,10 @@ enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
 }
 
 /// "float32", "bfloat16", …
+/// Bytes that so many elements take.
+[[nodiscard]] constexpr std::size_t storage_bytes(std::int64_t elements, DType dtype) noexcept {
+  return static_cast<std::size_t>(elements) * dtype_bytes(dtype);
+}
 [[nodiscard]] std::string dtype_name(DType dtype);
 
 /// Up to four dimensions, row-major and dense.
@@ -142,9 +146,7 @@ class BasicTensorView {
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::int64_t dim(int index) const noexcept { return shape_[index]; }
   [[nodiscard]] std::int64_t elements() const noexcept { return shape_.elements(); }
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return static_cast<std::size_t>(elements()) * dtype_bytes(dtype_);
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return storage_bytes(elements(), dtype_); }
   /// Typed pointer to the first element. Throws InternalError when T is not the element type.
   template <class T>
   [[nodiscard]] Element<T>* data(

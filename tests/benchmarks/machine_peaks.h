@@ -2,6 +2,8 @@
 
 /// What the machine can do at most, measured in the same process as what is compared with it.
 
+#include <optional>
+
 namespace jforge {
 
 struct MachinePeaks {
@@ -20,5 +22,11 @@ struct MachinePeaks {
 /// The better of two measurements, each figure for itself: neighbours on the machine only ever make
 /// it look slower.
 [[nodiscard]] MachinePeaks best_of(const MachinePeaks& a, const MachinePeaks& b);
+
+/// `rate` / `peak`; nothing where the peak is 0 (unknown) or below the rate: a peak that is
+/// exceeded was measured on a busy machine and is none.
+[[nodiscard]] inline std::optional<double> share_of_peak(double rate, double peak) {
+  return peak > 0 && rate <= peak ? std::optional(rate / peak) : std::nullopt;
+}
 
 }  // namespace jforge

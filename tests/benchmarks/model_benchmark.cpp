@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -33,9 +32,9 @@
 #include "runtime/comm/mpi_session.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/machine_load.h"
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/benchmarks/machine_peaks.h"
-#include "workers/train/peak_flops.h"
 #include "workers/train/sharded_adamw.h"
 
 namespace jforge {
@@ -454,16 +453,6 @@ std::string per_unit(const AllocationCount& count, std::int64_t units) {
                      static_cast<double>(count.bytes) / static_cast<double>(units));
 }
 
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) {
-      return line.substr(std::min(line.size(), line.find(':') + 2));
-    }
-  }
-  return "unknown";
-}
-
 /// The commit the sources are at, "-dirty" where they differ from it.
 std::string source_commit() {
   std::FILE* const git =
@@ -599,7 +588,7 @@ BenchmarkOptions parse(int argc, char** argv) {
 void print_head(const BenchmarkOptions& options, const ParameterTable& table,
                 const std::string& command, int ranks) {
   const TransformerConfig& model = options.model;
-  fmt::print("- command: `{}`\n- CPU: {}, {} threads\n- commit: {}\n", command, cpu_model(),
+  fmt::print("- command: `{}`\n- CPU: {}, {} threads\n- commit: {}\n", command, processor_name(),
              omp_get_max_threads(), source_commit());
   if (ranks > 1) {
     fmt::print("- ranks: {}; threads and figures are those of one while all work\n", ranks);

@@ -194,6 +194,15 @@ void assign_decoding_setting(DecodingSettings& settings, std::string_view assign
   settings.insert_or_assign(std::string(name), value);
 }
 
+DecodingSettings command_settings(std::int32_t block_size,
+                                  std::span<const std::string> assignments) {
+  DecodingSettings settings{{"block_size", std::int64_t{block_size}}};
+  for (const std::string& assignment : assignments) {
+    assign_decoding_setting(settings, assignment);
+  }
+  return settings;
+}
+
 std::string to_string(const DecodingValue& value) {
   return std::visit([](auto number) { return fmt::format("{}", number); }, value);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -33,6 +34,9 @@ struct DecodingKey {
 /// Sets what "KEY=VALUE" says. Throws ConfigError for a key that no method has and for a value of
 /// another type than the key's.
 void assign_decoding_setting(DecodingSettings& settings, std::string_view assignment);
+/// Of a command: the block size, then what each "KEY=VALUE" says. Throws as above.
+[[nodiscard]] DecodingSettings command_settings(std::int32_t block_size,
+                                                std::span<const std::string> assignments);
 /// "8", "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);
 /// Refuses unknown keys, values of another type, values below the key's minimum and whole numbers

@@ -2,14 +2,6 @@
 
 namespace jforge {
 
-namespace {
-
-std::size_t bytes_for(std::int64_t elements, DType dtype) {
-  return static_cast<std::size_t>(elements) * dtype_bytes(dtype);
-}
-
-}  // namespace
-
 FrozenWeights::FrozenWeights(const ParameterTable& table, const Sharding& sharding,
                              KernelSet& kernels, Collectives& collectives, MemoryAccount& account,
                              ConstTensorView weights)
@@ -23,13 +15,13 @@ FrozenWeights::FrozenWeights(const ParameterTable& table, const Sharding& shardi
   const bool shards = sharding_.shards_weights();
   const std::int64_t kept = shards ? shard_vector_size(table) : table.flat_size();
   const std::int64_t lent = shards ? resident_.total_size() : table.flat_size();
-  weights_ = Buffer(bytes_for(kept, sharding_.compute), account, MemoryUse::teacher);
+  weights_ = Buffer(storage_bytes(kept, sharding_.compute), account, MemoryUse::teacher);
   if (shards) {
-    slots_ = Buffer(bytes_for(lent, sharding_.compute), account, MemoryUse::communication);
+    slots_ = Buffer(storage_bytes(lent, sharding_.compute), account, MemoryUse::communication);
   }
   if (kernels.device() != Device::cpu) {
-    device_ =
-        Buffer(bytes_for(lent, sharding_.compute), account, kernels.device(), MemoryUse::teacher);
+    device_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(),
+                     MemoryUse::teacher);
   }
   gathering_.resize(resident_.count());
   on_device_stale_.assign(shards ? resident_.count() : table.groups().size(), true);
@@ -92,8 +84,8 @@ ConstTensorView FrozenWeights::lend(std::int32_t group) {
     return host;
   }
   const std::int64_t begin = shards ? slot_begins_[place] : table_.groups()[place].offset;
-  const TensorView device(device_.data() + bytes_for(begin, sharding_.compute), sharding_.compute,
-                          host.shape(), kernels_.device());
+  const TensorView device(device_.data() + storage_bytes(begin, sharding_.compute),
+                          sharding_.compute, host.shape(), kernels_.device());
   if (on_device_stale_[place]) {
     kernels_.queue().copy(host, device);
     on_device_stale_[place] = false;

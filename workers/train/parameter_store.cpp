@@ -15,10 +15,6 @@ namespace {
 
 constexpr std::int32_t kNone = -1;
 
-std::size_t bytes_for(std::int64_t elements, DType dtype) {
-  return static_cast<std::size_t>(elements) * dtype_bytes(dtype);
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& sharding,
@@ -43,13 +39,13 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const std::int64_t slot_elements = resident_.total_size();
   const bool masters_are_weights = sharding_.compute == DType::float32;
   if (sharding_.separate_masters()) {
-    masters_ = Buffer(bytes_for(owned_elements, DType::float32), account,
+    masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
                       masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
     if (!masters_are_weights) {
       const std::int64_t elements =
           sharding_.shards_weights() ? shard_vector_size(table) : table.flat_size();
       compute_weights_ =
-          Buffer(bytes_for(elements, sharding_.compute), account, MemoryUse::weights);
+          Buffer(storage_bytes(elements, sharding_.compute), account, MemoryUse::weights);
     }
   } else {
     flat_ = weights;
@@ -57,22 +53,22 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const std::int64_t lent_weights = sharding_.shards_weights() ? slot_elements : table.flat_size();
   if (sharding_.shards_weights()) {
     weight_slots_ =
-        Buffer(bytes_for(slot_elements, sharding_.compute), account, MemoryUse::communication);
+        Buffer(storage_bytes(slot_elements, sharding_.compute), account, MemoryUse::communication);
   }
   const std::int64_t open_gradients =
       sharding_.shards_gradients() ? slot_elements : table.flat_size();
   gradients_ =
-      Buffer(bytes_for(open_gradients, DType::float32), account,
+      Buffer(storage_bytes(open_gradients, DType::float32), account,
              sharding_.shards_gradients() ? MemoryUse::communication : MemoryUse::gradients);
   if (sharding_.shards_gradients()) {
     owned_gradients_ =
-        Buffer(bytes_for(owned_elements, DType::float32), account, MemoryUse::gradients);
+        Buffer(storage_bytes(owned_elements, DType::float32), account, MemoryUse::gradients);
   }
   if (on_device()) {
-    device_weights_ = Buffer(bytes_for(lent_weights, sharding_.compute), account, kernels.device(),
-                             MemoryUse::weights);
-    device_gradients_ = Buffer(bytes_for(open_gradients, DType::float32), account, kernels.device(),
-                               MemoryUse::gradients);
+    device_weights_ = Buffer(storage_bytes(lent_weights, sharding_.compute), account,
+                             kernels.device(), MemoryUse::weights);
+    device_gradients_ = Buffer(storage_bytes(open_gradients, DType::float32), account,
+                               kernels.device(), MemoryUse::gradients);
   }
 
   if (sharding_.teacher) {
@@ -253,7 +249,7 @@ ConstTensorView ParameterStore::acquire(std::int32_t group) {
     return host;
   }
   const auto offset = sharding_.shards_weights() ? slot_begins_[place] : group_of(group).offset;
-  const TensorView device(device_weights_.data() + bytes_for(offset, sharding_.compute),
+  const TensorView device(device_weights_.data() + storage_bytes(offset, sharding_.compute),
                           sharding_.compute, host.shape(), kernels_.device());
   if (on_device_stale_[place]) {
     kernels_.queue().copy(host, device);

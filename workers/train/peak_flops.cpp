@@ -33,10 +33,9 @@ struct BestCall {
 
 BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands,
                       std::int64_t size) {
-  const auto elements = static_cast<std::size_t>(size * size);
-  const Buffer x(elements * dtype_bytes(operands), account, kernels.device());
-  const Buffer weight(elements * dtype_bytes(operands), account, kernels.device());
-  const Buffer y(elements * sizeof(float), account, kernels.device());
+  const Buffer x(storage_bytes(size * size, operands), account, kernels.device());
+  const Buffer weight(storage_bytes(size * size, operands), account, kernels.device());
+  const Buffer y(storage_bytes(size * size, DType::float32), account, kernels.device());
   const Shape shape{size, size};
   float first = 0;
   constexpr int kMostCalls = 100;
@@ -180,10 +179,6 @@ std::optional<double> PeakFlops::share_of(double rate) {
     }
   }
   return rate / total_;
-}
-
-std::optional<double> share_of_peak(double rate, double peak) {
-  return peak > 0 && rate <= peak ? std::optional(rate / peak) : std::nullopt;
 }
 
 }  // namespace jforge

@@ -50,8 +50,4 @@ class PeakFlops {
   RankPeaks in_use_;            ///< Rank 0: of the kinds that this job's ranks are.
 };
 
-/// `rate` / `peak`; nothing where the peak is 0 (unknown) or below the rate: a peak that is
-/// exceeded was measured on a busy machine and is none. For figures of one measurement.
-[[nodiscard]] std::optional<double> share_of_peak(double rate, double peak);
-
 }  // namespace jforge

@@ -58,6 +58,17 @@ class PanelWeight final : public PackedWeight {
   bool rounds_input_;
 };
 
+/// Rows that are multiplied with a weight, [M, K]: as they are, or rounded where it wants them so.
+struct ProductInput {
+  const float* floats = nullptr;
+  const BFloat16* rounded = nullptr;  ///< Instead, when not null.
+
+  [[nodiscard]] ProductInput from(std::int64_t element) const {
+    return rounded != nullptr ? ProductInput{nullptr, rounded + element}
+                              : ProductInput{floats + element, nullptr};
+  }
+};
+
 /// Up to two runs of keys, together in logical order (ascending position): what one block of
 /// queries sees.
 struct KeyRuns {
@@ -242,12 +253,12 @@ class CpuKernelSet final : public KernelSet {
   template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
-  /// x rounded, where `panels` want it so; else null. Valid until the next call.
-  [[nodiscard]] const BFloat16* rounded_input(const ConstTensorView& x, const PanelWeight& panels);
+  /// x as `panels` want it; what is rounded is valid until the next call.
+  [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
   /// Best value and index of every row over one thread's panels, into best_values_ and
   /// best_indices_.
-  void argmax_part(const float* hidden, const BFloat16* rounded, const PanelWeight& panels,
-                   std::int64_t rows, std::int64_t threads, std::int64_t thread);
+  void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,
+                   std::int64_t threads, std::int64_t thread);
   /// One scratch area of at least `floats` for each thread a parallel region may start.
   void reserve_threads(std::int64_t floats);
   /// The calling thread's area, in or outside a parallel region; `floats` must be reserved.

@@ -90,37 +90,9 @@ struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
 };
 
-/// As product_range() with x rounded.
-void rounded_product_range(const VectorKernels& vector, const BFloat16* x,
-                           const PanelWeight& weight, const float* bias, float* y,
-                           std::int64_t y_row, const ProductRange& range) {
-  const std::int64_t k = weight.columns();
-  const std::int64_t column = range.panel_begin * kLanes;
-  const std::int64_t columns = std::min(range.panel_end * kLanes, weight.rows()) - column;
-  const std::int64_t rows = range.row_end - range.row_begin;
-  if (rows <= 0 || columns <= 0) {
-    return;
-  }
-  for (std::int64_t begin = 0; begin < k; begin += kPairDepthBlock) {
-    const std::int64_t depth = std::min(kPairDepthBlock, k - begin);
-    const std::uint32_t* const panels = weight.pairs(range.panel_begin) + begin / 2 * kLanes;
-    vector.pair_product({.a = x + range.row_begin * k + begin,
-                         .a_row = k,
-                         .b = reinterpret_cast<const BFloat16*>(panels),
-                         .b_panel = 2 * weight.panel_words(),
-                         .c = y,
-                         .c_row = y_row,
-                         .rows = rows,
-                         .columns = columns,
-                         .depth = depth,
-                         .accumulate = begin > 0,
-                         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr});
-  }
-}
-
 /// y points at the first row's element of the first panel's first column. `more_panels`: those
 /// behind the range are read next.
-void product_range(const VectorKernels& vector, const float* x, const PanelWeight& weight,
+void product_range(const VectorKernels& vector, const ProductInput& x, const PanelWeight& weight,
                    const float* bias, float* y, std::int64_t y_row, const ProductRange& range,
                    bool more_panels = false) {
   const std::int64_t k = weight.columns();
@@ -131,33 +103,51 @@ void product_range(const VectorKernels& vector, const float* x, const PanelWeigh
     return;
   }
   const bool pairs = weight.dtype() == DType::bfloat16;
-  const auto panels_at = [&](std::int64_t panel, std::int64_t depth) -> const void* {
-    return pairs ? static_cast<const void*>(weight.pairs(panel) + depth / 2 * kLanes)
-                 : weight.floats(panel) + depth * kLanes;
+  const auto words_at = [&](std::int64_t panel, std::int64_t depth) {
+    // A word is a float or a pair.
+    return weight.pairs(panel) + (pairs ? depth / 2 : depth) * kLanes;
   };
-  const void* const behind = more_panels && range.panel_end < weight.num_panels()
-                                 ? panels_at(range.panel_end, 0)
-                                 : nullptr;
-  const std::int64_t depth_block = rows <= kRowsAtOnce ? k : kDepthBlock;
+  const void* const behind =
+      more_panels && range.panel_end < weight.num_panels() ? words_at(range.panel_end, 0) : nullptr;
+  const std::int64_t depth_block = x.rounded != nullptr  ? kPairDepthBlock
+                                   : rows <= kRowsAtOnce ? k
+                                                         : kDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
-    vector.tile_product(
-        {.a = x + range.row_begin * k + begin,
-         .a_row = k,
-         .a_depth = 1,
-         .b = pairs ? nullptr : weight.floats(range.panel_begin) + begin * kLanes,
-         .b_pairs = pairs ? weight.pairs(range.panel_begin) + begin / 2 * kLanes : nullptr,
-         .b_panel = weight.panel_words(),
-         .b_depth = kLanes,
-         .c = y,
-         .c_row = y_row,
-         .rows = rows,
-         .columns = columns,
-         .depth = depth,
-         .accumulate = begin > 0,
-         .bias = begin + depth == k && bias != nullptr ? bias + column : nullptr,
-         .streamed = true,
-         .b_next = begin + depth == k ? behind : panels_at(range.panel_begin, begin + depth)});
+    const bool last = begin + depth == k;
+    const ProductInput a = x.from(range.row_begin * k + begin);
+    const std::uint32_t* const b = words_at(range.panel_begin, begin);
+    const float* const offsets = last && bias != nullptr ? bias + column : nullptr;
+    if (a.rounded != nullptr) {
+      vector.pair_product({.a = a.rounded,
+                           .a_row = k,
+                           .b = reinterpret_cast<const BFloat16*>(b),
+                           .b_panel = 2 * weight.panel_words(),
+                           .c = y,
+                           .c_row = y_row,
+                           .rows = rows,
+                           .columns = columns,
+                           .depth = depth,
+                           .accumulate = begin > 0,
+                           .bias = offsets});
+    } else {
+      vector.tile_product({.a = a.floats,
+                           .a_row = k,
+                           .a_depth = 1,
+                           .b = pairs ? nullptr : reinterpret_cast<const float*>(b),
+                           .b_pairs = pairs ? b : nullptr,
+                           .b_panel = weight.panel_words(),
+                           .b_depth = kLanes,
+                           .c = y,
+                           .c_row = y_row,
+                           .rows = rows,
+                           .columns = columns,
+                           .depth = depth,
+                           .accumulate = begin > 0,
+                           .bias = offsets,
+                           .streamed = true,
+                           .b_next = last ? behind : words_at(range.panel_begin, begin + depth)});
+    }
   }
 }
 
@@ -170,9 +160,9 @@ PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage 
                account),
       rounds_input_(storage == WeightStorage::bfloat16_arithmetic) {}
 
-const BFloat16* CpuKernelSet::rounded_input(const ConstTensorView& x, const PanelWeight& panels) {
+ProductInput CpuKernelSet::product_input(const ConstTensorView& x, const PanelWeight& panels) {
   if (!panels.rounds_input()) {
-    return nullptr;
+    return {.floats = x.data<float>()};
   }
   const std::int64_t m = x.dim(0);
   const std::int64_t k = x.dim(1);
@@ -180,7 +170,7 @@ const BFloat16* CpuKernelSet::rounded_input(const ConstTensorView& x, const Pane
   auto* const target = reinterpret_cast<BFloat16*>(rounded_input_.at_least((m * k + 1) / 2));
   parallel_for(m * k > (1 << 16), m,
                [&](std::int64_t row) { vector_.round(source + row * k, target + row * k, k); });
-  return target;
+  return {.rounded = target};
 }
 
 std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
@@ -219,10 +209,9 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
   if (!bias.empty()) {
     expect_shape(bias, Shape{n}, "invariant_linear bias");
   }
-  const float* source = x.data<float>();
   const float* offsets = bias.empty() ? nullptr : bias.data<float>();
   float* target = y.data<float>();
-  const BFloat16* const rounded = rounded_input(x, panels);
+  const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = product_work(m, n, k) < kParallelWork ? 1 : omp_get_max_threads();
   // A thread's part is a run of panels, or of rows where there are few panels.
@@ -234,17 +223,12 @@ void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weigh
                                    : ProductRange{0, m, part_begin(count, threads, thread, 4),
                                                   part_begin(count, threads, thread + 1, 4)};
     float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
-    if (rounded != nullptr) {
-      rounded_product_range(vector_, rounded, panels, offsets, y_begin, n, range);
-    } else {
-      product_range(vector_, source, panels, offsets, y_begin, n, range);
-    }
+    product_range(vector_, input, panels, offsets, y_begin, n, range);
   });
 }
 
-void CpuKernelSet::argmax_part(const float* hidden, const BFloat16* rounded,
-                               const PanelWeight& panels, std::int64_t rows, std::int64_t threads,
-                               std::int64_t thread) {
+void CpuKernelSet::argmax_part(const ProductInput& hidden, const PanelWeight& panels,
+                               std::int64_t rows, std::int64_t threads, std::int64_t thread) {
   const std::int64_t chunk = argmax_panels(panels.columns());
   const std::int64_t row_stride = chunk * kLanes;
   const std::int64_t end = part_begin(panels.num_panels(), threads, thread + 1, 4);
@@ -258,13 +242,8 @@ void CpuKernelSet::argmax_part(const float* hidden, const BFloat16* rounded,
     const std::int64_t columns = std::min(last * kLanes, panels.rows()) - panel * kLanes;
     for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
       const std::int64_t count = std::min(kArgmaxRows, rows - row);
-      if (rounded != nullptr) {
-        rounded_product_range(vector_, rounded + row * panels.columns(), panels, nullptr, logits,
-                              row_stride, {0, count, panel, last});
-      } else {
-        product_range(vector_, hidden + row * panels.columns(), panels, nullptr, logits, row_stride,
-                      {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
-      }
+      product_range(vector_, hidden.from(row * panels.columns()), panels, nullptr, logits,
+                    row_stride, {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
       for (std::int64_t i = 0; i < count; ++i) {
         float value = 0;
         const std::int64_t index = vector_.first_maximum(logits + i * row_stride, columns, &value);
@@ -286,15 +265,14 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   const auto m = static_cast<std::int64_t>(tokens.size());
   const std::int64_t k = head.columns();
   expect_shape(hidden, Shape{m, k}, "invariant_argmax hidden");
-  const float* source = hidden.data<float>();
-  const BFloat16* const rounded = rounded_input(hidden, panels);
+  const ProductInput input = product_input(hidden, panels);
   const std::int64_t limit =
       product_work(m, head.rows(), k) < kParallelWork ? 1 : omp_get_max_threads();
   reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
   best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
   best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
-    argmax_part(source, rounded, panels, m, threads, thread);
+    argmax_part(input, panels, m, threads, thread);
   });
 
   for (std::int64_t row = 0; row < m; ++row) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/text_seal.h"
+#include "tests/benchmarks/machine_peaks.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
