@@ -296,8 +296,17 @@ class PyTorch:
     def __init__(self, shape, batch):
         self.shape, self.batch = shape, batch
         self.masters = random_weights(shape)
+        self.initial = {name: value.detach().clone() for name, value in self.masters.items()}
         self.optimizer = torch.optim.AdamW(self.masters.values(), lr=1e-6, betas=(0.9, 0.95), eps=1e-8, weight_decay=0,
                                            fused=True)
+
+    def first_step(self, function, dtype):
+        """From the initial weights, so that every variant's first losses are of the same model."""
+        with torch.no_grad():
+            for name, value in self.masters.items():
+                value.copy_(self.initial[name])
+        self.optimizer.state.clear()
+        return self.step(function, dtype)
 
     def step(self, function, dtype):
         self.optimizer.zero_grad(set_to_none=True)
@@ -409,7 +418,7 @@ def measure(options):
         first_losses, compile_seconds = {}, {}
         for name, variant in variants.items():
             begin = time.perf_counter()
-            first_losses[name] = theirs.step(*variant)
+            first_losses[name] = theirs.first_step(*variant)
             compile_seconds[name] = time.perf_counter() - begin
         check_first_losses(first, first_losses)
 

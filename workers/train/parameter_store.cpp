@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -14,6 +15,11 @@ namespace jforge {
 namespace {
 
 constexpr std::int32_t kNone = -1;
+
+/// Differs when one of the two does, and when both do, but for chance.
+std::uint64_t with_teacher(std::uint64_t weights, std::uint64_t teacher) {
+  return weights ^ std::rotl(teacher, 1);
+}
 
 }  // namespace
 
@@ -27,8 +33,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
       uses_(table),
       owned_(owned_groups(table, sharding, collectives.rank())),
       shard_(shard_groups(table, collectives.rank())),
-      slot_begins_(GroupSlots(table).begins()),
-      resident_(table),
+      slots_(table),
+      slot_begins_(slots_.begins()),
       tensor_squares_(kernels, account) {
   sharding_.validate();
   expect(table.shard_count() == collectives.size(),
@@ -36,24 +42,27 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   expect_shape(weights, {table.flat_size()}, "weights");
   const bool counts_only = account.backing() == MemoryAccount::Backing::count_only;
   const std::int64_t owned_elements = owned_size(table, sharding_);
-  const std::int64_t slot_elements = resident_.total_size();
+  const std::int64_t slot_elements = slots_.total_size();
+  const std::int64_t kept = kept_size(table, sharding_);
+  const std::int64_t kept_bytes = storage_bytes(kept, sharding_.compute);
   const bool masters_are_weights = sharding_.compute == DType::float32;
   if (sharding_.separate_masters()) {
     masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
                       masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
     if (!masters_are_weights) {
-      const std::int64_t elements =
-          sharding_.shards_weights() ? shard_vector_size(table) : table.flat_size();
-      compute_weights_ =
-          Buffer(storage_bytes(elements, sharding_.compute), account, MemoryUse::weights);
+      compute_weights_ = Buffer(kept_bytes, account, MemoryUse::weights);
     }
   } else {
     flat_ = weights;
   }
-  const std::int64_t lent_weights = sharding_.shards_weights() ? slot_elements : table.flat_size();
-  if (sharding_.shards_weights()) {
-    weight_slots_ =
-        Buffer(storage_bytes(slot_elements, sharding_.compute), account, MemoryUse::communication);
+  const TensorView lent = !sharding_.separate_masters() ? flat_
+                          : masters_are_weights         ? masters_.floats({kept})
+                                                : compute_weights_.view(sharding_.compute, {kept});
+  weights_.emplace(table, sharding_, kernels, collectives, account, lent, MemoryUse::weights);
+  if (sharding_.teacher) {
+    teacher_weights_ = Buffer(kept_bytes, account, MemoryUse::teacher);
+    frozen_.emplace(table, sharding_, kernels, collectives, account,
+                    teacher_weights_.view(sharding_.compute, {kept}), MemoryUse::teacher);
   }
   const std::int64_t open_gradients =
       sharding_.shards_gradients() ? slot_elements : table.flat_size();
@@ -65,47 +74,48 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
         Buffer(storage_bytes(owned_elements, DType::float32), account, MemoryUse::gradients);
   }
   if (on_device()) {
-    device_weights_ = Buffer(storage_bytes(lent_weights, sharding_.compute), account,
-                             kernels.device(), MemoryUse::weights);
     device_gradients_ = Buffer(storage_bytes(open_gradients, DType::float32), account,
                                kernels.device(), MemoryUse::gradients);
   }
 
-  if (sharding_.teacher) {
-    frozen_.emplace(table, sharding_, kernels, collectives, account, weights);
-  }
-
   const std::size_t groups = table.groups().size();
-  const std::size_t slots = resident_.count();
-  weights_work_.resize(sharding_.shards_weights() ? slots : groups);
-  on_device_stale_.assign(weights_work_.size(), true);
-  gradients_work_.resize(sharding_.shards_gradients() ? slots : groups);
-  folds_.assign(slots, kNone);
+  gradients_work_.resize(sharding_.shards_gradients() ? slots_.count() : groups);
+  folds_.assign(slots_.count(), kNone);
   folded_.assign(groups, false);
-  watched_hashes_.resize(static_cast<std::size_t>(collectives.size()));
-  watched_.assign(groups, false);
-  if (sharding_.separate_masters() && !counts_only) {
+  if (counts_only) {
+    return;
+  }
+  if (sharding_.separate_masters()) {
     for (const ShardGroup& range : owned_) {
       copy_tensor(weights.rows(range.flat_begin, range.flat_begin + range.size), master(range));
     }
-    if (!masters_are_weights && !sharding_.shards_weights()) {
-      // Every rank has the whole model at hand: nothing need be gathered.
-      kernels_.host().convert(weights,
-                              compute_weights_.view(sharding_.compute, {table.flat_size()}));
-    } else if (!masters_are_weights) {
-      for (const ShardGroup& range : owned_) {
-        kernels_.host().convert(master(range), own_block(range.group));
-      }
+    if (!masters_are_weights) {
+      fill(*weights_, weights);
+    }
+  }
+  if (frozen_) {
+    fill(*frozen_, weights);
+  }
+}
+
+void ParameterStore::fill(LentWeights& lent, const ConstTensorView& weights) {
+  // Every rank has the whole model at hand: nothing need be gathered.
+  for (const ShardGroup& shard : shard_) {
+    const ParameterGroup& group = group_of(shard.group);
+    if (sharding_.shards_weights()) {
+      kernels_.host().convert(weights.rows(shard.flat_begin, shard.flat_begin + shard.size),
+                              lent.own_block(shard.group));
+    } else {
+      kernels_.host().convert(weights.rows(group.offset, group.offset + group.padded_size),
+                              lent.whole(shard.group));
     }
   }
 }
 
 ParameterStore::~ParameterStore() {
   try {
-    for (const std::vector<Work>* works : {&weights_work_, &gradients_work_}) {
-      for (const Work& work : *works) {
-        work.wait();
-      }
+    for (const Work& work : gradients_work_) {
+      work.wait();
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the result has heard of it
   }
@@ -113,40 +123,16 @@ ParameterStore::~ParameterStore() {
 
 // ---- views -------------------------------------------------------------------------------------
 
-TensorView ParameterStore::host_whole(std::int32_t group) const {
-  const ParameterGroup& range = group_of(group);
-  const TensorView flat = sharding_.separate_masters()
-                              ? compute_weights_.view(sharding_.compute, {table_.flat_size()})
-                              : flat_;
-  return flat.rows(range.offset, range.offset + range.padded_size);
-}
-
 TensorView ParameterStore::block_of(const TensorView& whole, int rank) const {
   const std::int64_t length = whole.elements() / collectives_.size();
   return whole.rows(rank * length, (rank + 1) * length);
 }
 
-TensorView ParameterStore::own_block(std::int32_t group) const {
-  if (!sharding_.shards_weights()) {
-    return block_of(host_whole(group), collectives_.rank());
-  }
-  const ShardGroup& range = shard_[static_cast<std::size_t>(group)];
-  const TensorView shard = (sharding_.compute == DType::float32 ? masters_ : compute_weights_)
-                               .view(sharding_.compute, {shard_vector_size(table_)});
-  return shard.rows(range.shard_begin, range.shard_begin + range.size);
-}
-
-TensorView ParameterStore::weight_slot(std::int32_t group) const {
-  const std::int64_t begin = slot_begins_[resident_.slot_of(group)];
-  return weight_slots_.view(sharding_.compute, {resident_.total_size()})
-      .rows(begin, begin + group_of(group).padded_size);
-}
-
 TensorView ParameterStore::host_gradient(std::int32_t group) const {
-  const std::int64_t begin = sharding_.shards_gradients() ? slot_begins_[resident_.slot_of(group)]
-                                                          : group_of(group).offset;
+  const std::int64_t begin =
+      sharding_.shards_gradients() ? slot_begins_[slots_.slot_of(group)] : group_of(group).offset;
   const std::int64_t elements =
-      sharding_.shards_gradients() ? resident_.total_size() : table_.flat_size();
+      sharding_.shards_gradients() ? slots_.total_size() : table_.flat_size();
   return gradients_.floats({elements}).rows(begin, begin + group_of(group).padded_size);
 }
 
@@ -218,11 +204,9 @@ void ParameterStore::begin_step(const StepShape& shape) {
   write_script(shape);
   cursor_ = 0;
   tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
-  watching_ = shape.watch_replicas && sharding_.shards_weights();
-  if (watching_) {
-    std::ranges::fill(watched_hashes_, 0);
-    std::fill(watched_.begin(), watched_.end(), false);
-    resident_.forget();  // So that every group is gathered anew and seen.
+  weights_->watch(shape.watch_replicas);
+  if (frozen_) {
+    frozen_->watch(shape.watch_replicas);
   }
 }
 
@@ -233,29 +217,12 @@ void ParameterStore::expect_next(GroupUse::Kind kind, std::int32_t group, bool o
 }
 
 ConstTensorView ParameterStore::acquire(std::int32_t group) {
-  std::size_t place = static_cast<std::size_t>(group);
   if (sharding_.shards_weights()) {
     expect_next(GroupUse::Kind::acquire, group);
     gather(script_[cursor_]);
     ++cursor_;
-    place = resident_.slot_of(group);
   }
-  weights_work_[place].before(kernels_.queue());
-  const TensorView host = sharding_.shards_weights() ? weight_slot(group) : host_whole(group);
-  if (watching_) {
-    watch(group, host);
-  }
-  if (!on_device()) {
-    return host;
-  }
-  const auto offset = sharding_.shards_weights() ? slot_begins_[place] : group_of(group).offset;
-  const TensorView device(device_weights_.data() + storage_bytes(offset, sharding_.compute),
-                          sharding_.compute, host.shape(), kernels_.device());
-  if (on_device_stale_[place]) {
-    kernels_.queue().copy(host, device);
-    on_device_stale_[place] = false;
-  }
-  return device;
+  return weights_->lend(group);
 }
 
 ConstTensorView ParameterStore::acquire_of_teacher(std::int32_t group) {
@@ -273,24 +240,9 @@ void ParameterStore::release(std::int32_t /*group*/) {
   // one's end; the slots of embedding and head hold nothing else.
 }
 
-void ParameterStore::gather_into_slot(std::int32_t group) {
-  if (!resident_.place(group)) {
-    return;
-  }
-  const std::size_t slot = resident_.slot_of(group);
-  on_device_stale_[slot] = true;
-  // The slot's last group may still be read.
-  collectives_.queue().wait(kernels_.queue().record());
-  weights_work_[slot] = collectives_.all_gather(own_block(group), weight_slot(group));
-}
-
 void ParameterStore::gather(const ScriptedUse& scripted) {
   const auto one = [&](const ScriptedUse& asked) {
-    if (asked.of_teacher) {
-      frozen_->gather(asked.use.group);
-    } else {
-      gather_into_slot(asked.use.group);
-    }
+    (asked.of_teacher ? *frozen_ : *weights_).gather(asked.use.group);
   };
   one(scripted);
   const auto ahead = std::find_if(
@@ -301,24 +253,10 @@ void ParameterStore::gather(const ScriptedUse& scripted) {
   }
 }
 
-void ParameterStore::watch(std::int32_t group, const ConstTensorView& whole) {
-  const auto index = static_cast<std::size_t>(group);
-  if (watched_[index]) {
-    return;
-  }
-  watched_[index] = true;
-  const std::int64_t length = whole.elements() / collectives_.size();
-  for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
-    const auto begin = static_cast<std::int64_t>(owner) * length;
-    watched_hashes_[owner] =
-        kernels_.host().content_hash(whole.rows(begin, begin + length), watched_hashes_[owner]);
-  }
-}
-
 TensorView ParameterStore::open(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   if (sharding_.shards_gradients()) {
-    fold(resident_.slot_of(group));
+    fold(slots_.slot_of(group));
     kernels_.queue().zero(gradient);
   }
   return gradient;
@@ -390,7 +328,7 @@ void ParameterStore::reduce(std::int32_t group) {
                                  : collectives_.all_reduce_sum(whole);
     return;
   }
-  const std::size_t slot = resident_.slot_of(group);
+  const std::size_t slot = slots_.slot_of(group);
   folds_[slot] = group;
   gradients_work_[slot] = collectives_.reduce_scatter_sum(whole, own);
 }
@@ -441,16 +379,15 @@ void ParameterStore::finish_reductions(std::int64_t update) {
 void ParameterStore::publish() {
   for (const ShardGroup& range : owned_) {
     if (sharding_.compute != DType::float32) {
-      kernels_.host().convert(master(range), sharding_.shards_state() ? own_block(range.group)
-                                                                      : host_whole(range.group));
+      kernels_.host().convert(master(range), sharding_.shards_state()
+                                                 ? weights_->own_block(range.group)
+                                                 : weights_->whole(range.group));
     }
     if (sharding_.shards_state() && !sharding_.shards_weights()) {
-      weights_work_[static_cast<std::size_t>(range.group)] =
-          collectives_.all_gather(own_block(range.group), host_whole(range.group));
+      weights_->share(range.group);
     }
   }
-  resident_.forget();
-  std::fill(on_device_stale_.begin(), on_device_stale_.end(), true);
+  weights_->changed();
 }
 
 void ParameterStore::clear_gradients() {
@@ -505,31 +442,18 @@ void ParameterStore::gather_masters(TensorView flat) {
   }
 }
 
-void ParameterStore::wait_for_weights() {
-  for (const Work& work : weights_work_) {
-    work.wait();
-  }
-}
+void ParameterStore::wait_for_weights() { weights_->wait(); }
 
 // ---- integrity ---------------------------------------------------------------------------------
 
 std::uint64_t ParameterStore::replica_hash(int owner) const {
-  if (sharding_.shards_weights()) {
-    return watched_hashes_[static_cast<std::size_t>(owner)];
-  }
-  std::uint64_t hash = 0;
-  for (const ShardGroup& range : shard_) {
-    hash = kernels_.host().content_hash(block_of(host_whole(range.group), owner), hash);
-  }
-  return hash;
+  return with_teacher(weights_->replica_hash(owner), frozen_ ? frozen_->replica_hash(owner) : 0);
 }
 
 std::uint64_t ParameterStore::own_hash() const {
-  std::uint64_t hash = 0;
-  for (const ShardGroup& range : shard_) {
-    hash = kernels_.host().content_hash(own_block(range.group), hash);
-  }
-  return hash;
+  return with_teacher(weights_->own_hash(), teacher_hash());
 }
+
+std::uint64_t ParameterStore::teacher_hash() const { return frozen_ ? frozen_->own_hash() : 0; }
 
 }  // namespace jforge

@@ -17,7 +17,7 @@
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/tensor/buffer.h"
-#include "workers/train/frozen_weights.h"
+#include "workers/train/lent_weights.h"
 #include "workers/train/sharding.h"
 
 namespace jforge {
@@ -100,11 +100,13 @@ class ParameterStore final : public ParameterSource, public GradientSink {
 
   // ---- integrity
   // ---------------------------------------------------------------------------------
-  /// Hash of what this rank holds of the compute weights that `owner` keeps, groups chained. At
-  /// stage 3 of what was gathered in a watched step.
+  /// Hash of what this rank holds of the weights that `owner` keeps, the frozen teacher's included.
+  /// At stage 3 of what was gathered in a watched step.
   [[nodiscard]] std::uint64_t replica_hash(int owner) const;
   /// Hash of the same as this rank itself keeps it.
   [[nodiscard]] std::uint64_t own_hash() const;
+  /// Of the frozen teacher's alone; 0 where there is none.
+  [[nodiscard]] std::uint64_t teacher_hash() const;
 
  private:
   struct ScriptedUse {
@@ -129,19 +131,15 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void expect_next(GroupUse::Kind kind, std::int32_t group, bool of_teacher = false);
   [[nodiscard]] ConstTensorView acquire_of_teacher(std::int32_t group);
   void write_script(const StepShape& shape);
-  void gather_into_slot(std::int32_t group);
+  /// `weights`, float32 [flat_size], as they are kept to be lent.
+  void fill(LentWeights& lent, const ConstTensorView& weights);
   /// The group of a scripted acquire(), then the next that the script has.
   void gather(const ScriptedUse& scripted);
-  void watch(std::int32_t group, const ConstTensorView& whole);
   void reduce(std::int32_t group);
   void fold(std::size_t slot);
   void measure(std::int32_t group);
   void sum_squares_of_tensors(std::int32_t group);
   void expect_finite_gradients(std::int64_t update);
-  /// On the host, in the compute type: the whole group (stages 0 to 2), this rank's block of it.
-  [[nodiscard]] TensorView host_whole(std::int32_t group) const;
-  [[nodiscard]] TensorView own_block(std::int32_t group) const;
-  [[nodiscard]] TensorView weight_slot(std::int32_t group) const;
   /// Where a group's gradient adds up, on the kernels' device, and where it is reduced, on the
   /// host.
   [[nodiscard]] TensorView compute_gradient(std::int32_t group) const;
@@ -160,29 +158,24 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   TensorView flat_;         ///< The caller's weights, where they are used in place.
   Buffer compute_weights_;  ///< Whole or shard, where they are not the caller's or the masters.
   Buffer masters_;          ///< [owned_size], where separate.
-  Buffer weight_slots_;
-  Buffer device_weights_;  ///< Whole, or slots, of the kernels' device.
-  Buffer gradients_;       ///< Whole, or slots.
+  std::optional<LentWeights> weights_;
+  Buffer teacher_weights_;  ///< As the compute weights are kept.
+  std::optional<LentWeights> frozen_;
+  Teacher teacher_{*this};
+  Buffer gradients_;  ///< Whole, or slots.
   Buffer device_gradients_;
   Buffer owned_gradients_;  ///< [owned_size], where gradients are sharded.
+  GroupSlots slots_;        ///< Of gradients.
   std::vector<std::int64_t> slot_begins_;
-  std::optional<FrozenWeights> frozen_;
-  Teacher teacher_{*this};
 
   std::vector<ScriptedUse> script_;
-  std::size_t cursor_ = 0;          ///< Next use of the script.
-  TensorView measured_;             ///< Empty while gradients are kept.
-  GroupSlots resident_;             ///< Weights in slots.
-  std::vector<Work> weights_work_;  ///< By group (stages 0 to 2) or slot: until they may be read.
-  std::vector<bool> on_device_stale_;
+  std::size_t cursor_ = 0;            ///< Next use of the script.
+  TensorView measured_;               ///< Empty while gradients are kept.
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
   std::vector<std::int32_t>
       folds_;                  ///< By slot: group whose reduced block waits there, −1 for none.
   std::vector<bool> folded_;   ///< By group: owned_gradients_ holds an earlier micro-batch.
   ResultSums tensor_squares_;  ///< Of this rank's own gradient, by entry of the table.
-  std::vector<std::uint64_t> watched_hashes_;  ///< By owner, at stage 3.
-  std::vector<bool> watched_;                  ///< By group.
-  bool watching_ = false;
 };
 
 }  // namespace jforge

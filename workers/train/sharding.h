@@ -30,7 +30,7 @@ namespace jforge {
 struct Sharding {
   int stage = 1;  ///< 0 … 3
   DType compute = DType::float32;
-  bool teacher = false;  ///< Beside them a frozen copy of the weights (frozen_weights.h).
+  bool teacher = false;  ///< Beside them a frozen copy of the weights (lent_weights.h).
 
   [[nodiscard]] bool shards_state() const noexcept { return stage >= 1; }
   [[nodiscard]] bool shards_gradients() const noexcept { return stage >= 2; }

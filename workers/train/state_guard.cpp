@@ -77,6 +77,7 @@ void StateGuard::verify_state(const ParameterStore& store, ConstTensorView first
     return;
   }
   const char* what = now.weights != seal_->weights                   ? "weights"
+                     : now.teacher != seal_->teacher                 ? "frozen teacher"
                      : now.compute_weights != seal_->compute_weights ? "compute weights"
                      : now.first_moment != seal_->first_moment       ? "first moment"
                                                                      : "second moment";
@@ -93,7 +94,8 @@ StateGuard::Seal StateGuard::seal_of(const ParameterStore& store, ConstTensorVie
     weights = kernels_.content_hash(store.master(range), weights);
   }
   const bool masters_are_weights = store.sharding().compute == DType::float32;
-  return {weights, masters_are_weights ? 0 : store.own_hash(),
+  const std::uint64_t teacher = store.teacher_hash();
+  return {weights, masters_are_weights ? 0 : store.own_hash(), teacher,
           kernels_.content_hash(first_moment, 0), kernels_.content_hash(second_moment, 0)};
 }
 

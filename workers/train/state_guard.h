@@ -48,6 +48,7 @@ class StateGuard {
   struct Seal {
     std::uint64_t weights;
     std::uint64_t compute_weights;  ///< 0 where they are the masters.
+    std::uint64_t teacher;          ///< 0 where none is kept.
     std::uint64_t first_moment;
     std::uint64_t second_moment;
     bool operator==(const Seal&) const = default;

@@ -59,11 +59,11 @@ void pass(ParameterStore& store, const ParameterTable& table, std::vector<float>
 class Sharded {
  public:
   Sharded(const Communicator& comm, KernelSet& kernels, OptimizerConfig config,
-          DType compute = DType::float32)
+          DType compute = DType::float32, bool teacher = false)
       : model(comm.size()),
         collectives(make_host_collectives(comm)),
-        store(model.table, {.stage = config.zero_stage, .compute = compute}, kernels, *collectives,
-              account, model.view()),
+        store(model.table, {.stage = config.zero_stage, .compute = compute, .teacher = teacher},
+              kernels, *collectives, account, model.view()),
         optimizer(model.table, kernels, comm, account, store, config) {}
 
   ShardedAdamW::StepReport step(const std::vector<float>& gradient, double rate = 1e-2) {
@@ -95,9 +95,10 @@ class Sharded {
 
 class ShardedAdamWTest : public ::testing::TestWithParam<int> {
  protected:
-  [[nodiscard]] Sharded make(OptimizerConfig config, DType compute = DType::float32) {
+  [[nodiscard]] Sharded make(OptimizerConfig config, DType compute = DType::float32,
+                             bool teacher = false) {
     config.zero_stage = GetParam();
-    return {comm_, *kernels_, config, compute};
+    return {comm_, *kernels_, config, compute, teacher};
   }
   [[nodiscard]] std::vector<float> gradient(const Sharded& sharded, int step, double scale = 1) {
     return gradient_of(sharded.model.table, comm_.rank(), step, scale);
@@ -305,6 +306,31 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
       ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
   EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
   EXPECT_THAT(message, HasSubstr("compute weights of shard " + std::to_string(bad)));
+}
+
+TEST_P(ShardedAdamWTest, AFlippedBitInTheFrozenTeacherIsFound) {
+  if (GetParam() == 3) {
+    return;  // What the store lends is gathered, not what it keeps.
+  }
+  const Rank bad = ranks_ - 1;
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    for (const Rank owner : std::set<Rank>{0, bad}) {
+      Sharded sharded = make({}, compute, true);
+      static_cast<void>(sharded.step(gradient(sharded, 1)));
+      if (comm_.rank() == bad) {
+        const ConstTensorView whole = sharded.store.teacher().acquire(1);
+        const std::int64_t begin = whole.elements() / ranks_ * owner;
+        static_cast<std::uint16_t*>(
+            const_cast<void*>(whole.raw()))[(compute == DType::float32 ? 2 : 1) * begin + 4] ^= 1U;
+      }
+      const std::string message = message_of(
+          ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
+      EXPECT_THAT(message,
+                  HasSubstr(owner == bad ? "frozen teacher of shard " + std::to_string(bad)
+                                         : "its replica of the weights owned by rank 0 differs"));
+    }
+  }
 }
 
 TEST_P(ShardedAdamWTest, StateIsCheckedWhereThatIsDue) {

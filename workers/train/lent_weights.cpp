@@ -1,0 +1,155 @@
+#include "workers/train/lent_weights.h"
+
+#include <algorithm>
+
+namespace jforge {
+
+std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding) {
+  return sharding.shards_weights() ? shard_vector_size(table) : table.flat_size();
+}
+
+LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
+                         Collectives& collectives, MemoryAccount& account, const TensorView& kept,
+                         MemoryUse use)
+    : table_(table),
+      sharding_(sharding),
+      kernels_(kernels),
+      collectives_(collectives),
+      shard_(shard_groups(table, collectives.rank())),
+      kept_(kept),
+      resident_(table),
+      slot_begins_(resident_.begins()) {
+  const bool shards = sharding_.shards_weights();
+  const std::int64_t lent = shards ? resident_.total_size() : table.flat_size();
+  if (shards) {
+    slots_ = Buffer(storage_bytes(lent, sharding_.compute), account, MemoryUse::communication);
+  }
+  if (kernels.device() != Device::cpu) {
+    device_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);
+  }
+  work_.resize(shards ? resident_.count() : table.groups().size());
+  device_stale_.assign(work_.size(), true);
+  watched_.assign(table.groups().size(), false);
+  watched_hashes_.resize(static_cast<std::size_t>(collectives.size()));
+}
+
+LentWeights::~LentWeights() {
+  try {
+    wait();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the result has heard of it
+  }
+}
+
+std::size_t LentWeights::place_of(std::int32_t group) const {
+  return sharding_.shards_weights() ? resident_.slot_of(group) : static_cast<std::size_t>(group);
+}
+
+TensorView LentWeights::whole(std::int32_t group) const {
+  const ParameterGroup& range = table_.groups()[static_cast<std::size_t>(group)];
+  if (!sharding_.shards_weights()) {
+    return kept_.rows(range.offset, range.offset + range.padded_size);
+  }
+  const std::int64_t begin = slot_begins_[resident_.slot_of(group)];
+  return slots_.view(sharding_.compute, {resident_.total_size()})
+      .rows(begin, begin + range.padded_size);
+}
+
+TensorView LentWeights::own_block(std::int32_t group) const {
+  const ShardGroup& range = shard_[static_cast<std::size_t>(group)];
+  const std::int64_t begin = sharding_.shards_weights() ? range.shard_begin : range.flat_begin;
+  return kept_.rows(begin, begin + range.size);
+}
+
+void LentWeights::gather(std::int32_t group) {
+  if (!sharding_.shards_weights() || !resident_.place(group)) {
+    return;
+  }
+  const std::size_t slot = resident_.slot_of(group);
+  device_stale_[slot] = true;
+  // The slot's last group may still be read.
+  collectives_.queue().wait(kernels_.queue().record());
+  work_[slot] = collectives_.all_gather(own_block(group), whole(group));
+}
+
+ConstTensorView LentWeights::lend(std::int32_t group) {
+  const std::size_t place = place_of(group);
+  work_[place].before(kernels_.queue());
+  const TensorView host = whole(group);
+  if (watching_) {
+    hash_lent(group);
+  }
+  if (kernels_.device() == Device::cpu) {
+    return host;
+  }
+  const std::int64_t begin =
+      sharding_.shards_weights() ? slot_begins_[place] : table_.groups()[place].offset;
+  const TensorView device(device_.data() + storage_bytes(begin, sharding_.compute),
+                          sharding_.compute, host.shape(), kernels_.device());
+  if (device_stale_[place]) {
+    kernels_.queue().copy(host, device);
+    device_stale_[place] = false;
+  }
+  return device;
+}
+
+void LentWeights::changed() {
+  resident_.forget();
+  std::fill(device_stale_.begin(), device_stale_.end(), true);
+}
+
+void LentWeights::share(std::int32_t group) {
+  work_[static_cast<std::size_t>(group)] = collectives_.all_gather(own_block(group), whole(group));
+}
+
+void LentWeights::wait() const {
+  for (const Work& work : work_) {
+    work.wait();
+  }
+}
+
+void LentWeights::watch(bool watching) {
+  watching_ = watching && sharding_.shards_weights();
+  if (watching_) {
+    std::ranges::fill(watched_hashes_, 0);
+    std::fill(watched_.begin(), watched_.end(), false);
+    resident_.forget();  // So that every group is gathered anew and seen.
+  }
+}
+
+void LentWeights::hash_lent(std::int32_t group) {
+  const auto index = static_cast<std::size_t>(group);
+  if (watched_[index]) {
+    return;
+  }
+  watched_[index] = true;
+  const ConstTensorView lent = whole(group);
+  const std::int64_t length = lent.elements() / collectives_.size();
+  for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
+    const auto begin = static_cast<std::int64_t>(owner) * length;
+    watched_hashes_[owner] =
+        kernels_.host().content_hash(lent.rows(begin, begin + length), watched_hashes_[owner]);
+  }
+}
+
+std::uint64_t LentWeights::replica_hash(int owner) const {
+  if (sharding_.shards_weights()) {
+    return watched_hashes_[static_cast<std::size_t>(owner)];
+  }
+  std::uint64_t hash = 0;
+  for (const ShardGroup& range : shard_) {
+    const TensorView group = whole(range.group);
+    const std::int64_t length = group.elements() / collectives_.size();
+    hash = kernels_.host().content_hash(group.rows(owner * length, (owner + 1) * length), hash);
+  }
+  return hash;
+}
+
+std::uint64_t LentWeights::own_hash() const {
+  std::uint64_t hash = 0;
+  for (const ShardGroup& range : shard_) {
+    hash = kernels_.host().content_hash(own_block(range.group), hash);
+  }
+  return hash;
+}
+
+}  // namespace jforge

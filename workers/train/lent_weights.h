@@ -1,0 +1,83 @@
+#pragma once
+
+/// Compute weights between the place where a rank keeps them and the kernels that borrow them, by
+/// group: kept whole, or at stage 3 as a shard whose groups are gathered into slots (sharding.h);
+/// with a copy on the kernels' device, where that is another.
+
+#include <cstdint>
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "model/transformer/parameter_table.h"
+#include "runtime/comm/tensor_collectives.h"
+#include "runtime/tensor/buffer.h"
+#include "workers/train/sharding.h"
+
+namespace jforge {
+
+/// Elements of what a rank keeps: the flat vector, or at stage 3 its shard vector.
+[[nodiscard]] std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding);
+
+/// One object per rank; all ranks gather in one order, which is the caller's affair
+/// (ParameterStore). Not thread-safe.
+class LentWeights {
+ public:
+  /// `kept`: compute type [kept_size], on the host; must outlive the object. `use`: of the copies
+  /// on a device.
+  LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
+              Collectives& collectives, MemoryAccount& account, const TensorView& kept,
+              MemoryUse use);
+  /// Waits for what is under way.
+  ~LentWeights();
+  LentWeights(const LentWeights&) = delete;
+  LentWeights& operator=(const LentWeights&) = delete;
+
+  /// Collective at stage 3: begins to gather the group, if it is not there.
+  void gather(std::int32_t group);
+  /// The group as ParameterSource lends it; at stage 3 after gather().
+  [[nodiscard]] ConstTensorView lend(std::int32_t group);
+
+  /// What is kept has changed, or is about to be read anew: slots and device copies are stale.
+  void changed();
+  /// Collective below stage 3, after own_block() was written on every rank: begins to give it to
+  /// the others.
+  void share(std::int32_t group);
+  /// Until the host may read and write what is kept.
+  void wait() const;
+
+  /// On the host: the whole group, kept or in its slot.
+  [[nodiscard]] TensorView whole(std::int32_t group) const;
+  /// This rank's block of it, as kept.
+  [[nodiscard]] TensorView own_block(std::int32_t group) const;
+
+  /// At stage 3 groups are hashed as they are lent from now on, each once, after being gathered
+  /// anew; or no longer.
+  void watch(bool watching);
+  /// Hash of what this rank holds of the weights that `owner` keeps, groups chained. At stage 3 of
+  /// what was lent since watch().
+  [[nodiscard]] std::uint64_t replica_hash(int owner) const;
+  /// Hash of the same as this rank itself keeps it.
+  [[nodiscard]] std::uint64_t own_hash() const;
+
+ private:
+  void hash_lent(std::int32_t group);
+  [[nodiscard]] std::size_t place_of(std::int32_t group) const;
+
+  const ParameterTable& table_;
+  const Sharding sharding_;
+  KernelSet& kernels_;
+  Collectives& collectives_;
+  std::vector<ShardGroup> shard_;
+  TensorView kept_;
+  Buffer slots_;   ///< At stage 3.
+  Buffer device_;  ///< Whole, or slots, of the kernels' device.
+  GroupSlots resident_;
+  std::vector<std::int64_t> slot_begins_;
+  std::vector<Work> work_;          ///< By group, at stage 3 by slot: until it may be read.
+  std::vector<bool> device_stale_;  ///< Likewise.
+  bool watching_ = false;
+  std::vector<bool> watched_;                  ///< By group.
+  std::vector<std::uint64_t> watched_hashes_;  ///< By owner.
+};
+
+}  // namespace jforge
