@@ -44,6 +44,9 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
     for (Candidate& candidate : candidates_) {
       candidate.tokens.reserve(usual);
+      if (options.pseudo_on_every_row) {
+        candidate.row.reserve(usual * static_cast<std::size_t>(options.blocks));
+      }
     }
     text_.reserve(usual * static_cast<std::size_t>(options.blocks));
     pool_.reserve(text_.capacity());
@@ -54,8 +57,10 @@ class MultiBlockDecoder final : public DraftDecoder {
   [[nodiscard]] std::span<const DraftBranch> pending() const override { return branches_; }
   /// A candidate shares its first token with the plain draft at least.
   [[nodiscard]] std::int64_t max_branch_rows() const override {
-    const std::int64_t draft = std::min<std::int64_t>(options_.block_size, request_.max_new_tokens);
-    return std::max<std::int64_t>(draft - 1, 0) * (options_.verification_size - 1);
+    const std::int64_t blocks = options_.pseudo_on_every_row ? options_.blocks : 1;
+    const std::int64_t row =
+        std::min<std::int64_t>(options_.block_size * blocks, request_.max_new_tokens);
+    return std::max<std::int64_t>(row - 1, 0) * (options_.verification_size - 1);
   }
 
   Commit advance(std::span<const BranchOutcome> outcomes) override {
@@ -91,6 +96,7 @@ class MultiBlockDecoder final : public DraftDecoder {
   struct Candidate {
     std::size_t fork = 0;
     std::vector<TokenId> tokens;
+    std::vector<TokenId> row;  ///< These and the pseudo blocks', where every row has them.
   };
   /// The branch that is right for longest; the plain draft is branch 0.
   struct Winner {
@@ -134,7 +140,7 @@ class MultiBlockDecoder final : public DraftDecoder {
       return commit;
     }
     continuation_ = predictions_.back();
-    refine_pseudo_blocks(outcomes.subspan(1, num_forwarded_pseudo_));
+    refine_pseudo_blocks(winner, outcomes);
     if (winner.accepted < length) {
       draft_.assign(predictions_.begin() + static_cast<std::ptrdiff_t>(winner.accepted) - 1,
                     predictions_.end() - 1);
@@ -178,7 +184,8 @@ class MultiBlockDecoder final : public DraftDecoder {
     draft_.resize(candidate.fork);
     draft_.insert(draft_.end(), candidate.tokens.begin(), candidate.tokens.end());
     predictions_.assign(plain.begin(), plain.begin() + static_cast<std::ptrdiff_t>(candidate.fork));
-    predictions_.insert(predictions_.end(), own.begin(), own.end());
+    const auto draft_end = own.begin() + static_cast<std::ptrdiff_t>(candidate.tokens.size());
+    predictions_.insert(predictions_.end(), own.begin(), draft_end);
     return candidate.fork;
   }
 
@@ -193,10 +200,21 @@ class MultiBlockDecoder final : public DraftDecoder {
     pool_.push(text_);
   }
 
-  void refine_pseudo_blocks(std::span<const BranchOutcome> outcomes) {
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+  /// By what the winner's row predicts, where it carries them, else by the plain row.
+  void refine_pseudo_blocks(const Winner& winner, std::span<const BranchOutcome> outcomes) {
+    const bool of_winner = options_.pseudo_on_every_row && winner.branch != 0;
+    std::span<const TokenId> rest;  // Of the winner's row: predictions of the blocks to come.
+    if (of_winner) {
+      const Candidate& candidate = candidates_[winner.branch - 1 - num_forwarded_pseudo_];
+      rest = outcomes[winner.branch].predictions.subspan(candidate.tokens.size());
+    }
+    for (std::size_t i = 0; i < num_forwarded_pseudo_; ++i) {
       PseudoBlock& block = pseudo_blocks_[i];
-      const std::span<const TokenId> predictions = outcomes[i].predictions;
+      std::span<const TokenId> predictions = outcomes[1 + i].predictions;
+      if (of_winner) {
+        predictions = rest.first(block.tokens.size()).subspan(block.accepted);
+        rest = rest.subspan(block.tokens.size());
+      }
       if (predictions.empty()) {
         continue;  // converged; forwarded for those behind it
       }
@@ -322,11 +340,18 @@ class MultiBlockDecoder final : public DraftDecoder {
     for (std::size_t i = 0; i < num_forwarded_pseudo_; ++i) {
       append(pseudo_blocks_[i].tokens, pseudo_blocks_[i].accepted);
     }
-    for (std::size_t i = 0; i < num_candidates_; ++i) {
-      branches_.push_back(
-          {.first_position = kv_length_ + static_cast<std::int64_t>(candidates_[i].fork),
-           .tokens = candidates_[i].tokens,
-           .alternative = true});
+    for (Candidate& candidate : std::span(candidates_).first(num_candidates_)) {
+      std::span<const TokenId> row = candidate.tokens;
+      if (options_.pseudo_on_every_row) {
+        candidate.row = candidate.tokens;
+        for (const PseudoBlock& block : std::span(pseudo_blocks_).first(num_forwarded_pseudo_)) {
+          candidate.row.insert(candidate.row.end(), block.tokens.begin(), block.tokens.end());
+        }
+        row = candidate.row;
+      }
+      branches_.push_back({.first_position = kv_length_ + static_cast<std::int64_t>(candidate.fork),
+                           .tokens = row,
+                           .alternative = true});
     }
   }
 

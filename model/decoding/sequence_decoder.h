@@ -156,6 +156,9 @@ struct MultiBlockOptions {
       4;                         ///< Drafts verified per forward, the plain one included; ≥ 1.
   std::int32_t ngram_pool = 16;  ///< Sequences kept of what was rejected; ≥ 0.
   SpawnMode spawn = SpawnMode::continuation;
+  /// Candidates carry the pseudo blocks, too, and the winner's refine them, as in the authors'
+  /// code: more rows a forward, and no draft that was made behind a row that lost.
+  bool pseudo_on_every_row = false;
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
 

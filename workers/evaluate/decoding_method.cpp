@@ -54,15 +54,16 @@ DecodingMethod make_jacobi(const DecodingSettings& settings, std::uint64_t seed)
   return method;
 }
 
-template <SpawnMode spawn>
-DecodingMethod make_multi_block(const DecodingSettings& settings, std::uint64_t seed) {
-  const MultiBlockOptions options{.block_size = whole_number(settings, "block_size"),
-                                  .blocks = whole_number(settings, "blocks"),
-                                  .spawn_ratio = real_number(settings, "spawn_ratio"),
-                                  .verification_size = whole_number(settings, "verification_size"),
-                                  .ngram_pool = whole_number(settings, "ngram_pool"),
-                                  .spawn = spawn,
-                                  .seed = seed};
+DecodingMethod make_multi_block(MultiBlockOptions options, const DecodingSettings& settings,
+                                std::uint64_t seed) {
+  options.block_size = whole_number(settings, "block_size");
+  options.blocks = whole_number(settings, "blocks");
+  options.spawn_ratio = real_number(settings, "spawn_ratio");
+  options.verification_size = whole_number(settings, "verification_size");
+  // The authors' pool counts the rows of a forward.
+  options.ngram_pool = options.pseudo_on_every_row ? options.verification_size
+                                                   : whole_number(settings, "ngram_pool");
+  options.seed = seed;
   options.validate();
   DecodingMethod method;
   method.settings = Json{{"block_size", options.block_size},
@@ -76,6 +77,16 @@ DecodingMethod make_multi_block(const DecodingSettings& settings, std::uint64_t 
     return make_multi_block_decoder(std::move(request), options);
   };
   return method;
+}
+
+DecodingMethod make_mr(const DecodingSettings& settings, std::uint64_t seed) {
+  return make_multi_block({.spawn = SpawnMode::continuation}, settings, seed);
+}
+DecodingMethod make_mr_paper(const DecodingSettings& settings, std::uint64_t seed) {
+  return make_multi_block({.spawn = SpawnMode::clone}, settings, seed);
+}
+DecodingMethod make_mr_repo(const DecodingSettings& settings, std::uint64_t seed) {
+  return make_multi_block({.spawn = SpawnMode::clone, .pseudo_on_every_row = true}, settings, seed);
 }
 
 DecodingMethod make_prompt_lookup(const DecodingSettings& settings, std::uint64_t /*seed*/) {
@@ -105,8 +116,9 @@ const std::map<std::string, MethodEntry, std::less<>>& registry() {
       {std::string(kBaselineMethod), {{}, make_greedy}},
       {"jacobi", {{"block_size"}, make_jacobi<DraftWindow::running>}},
       {"jacobi_shrinking", {{"block_size"}, make_jacobi<DraftWindow::shrinking>}},
-      {"mr", {multi_block_keys(), make_multi_block<SpawnMode::continuation>}},
-      {"mr_paper", {multi_block_keys(), make_multi_block<SpawnMode::clone>}},
+      {"mr", {multi_block_keys(), make_mr}},
+      {"mr_paper", {multi_block_keys(), make_mr_paper}},
+      {"mr_repo", {{"block_size", "blocks", "spawn_ratio", "verification_size"}, make_mr_repo}},
       {"prompt_lookup", {{"block_size", "match_length"}, make_prompt_lookup}},
   };
   return methods;

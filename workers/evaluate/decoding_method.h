@@ -39,6 +39,8 @@ struct DecodingMethod {
 ///    complete;
 ///  - "mr": multi-block decoding with rejection recycling (§6.3);
 ///  - "mr_paper": the same with pseudo blocks that begin as copies of the real-active draft;
+///  - "mr_repo": that, with the pseudo blocks on every row and a pool of verification_size
+///    sequences, as in the authors' code;
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
 /// Keys that the method has are taken from `settings`, or their defaults; others are ignored.
 /// `seed` is that of the drafts' random streams. Throws ConfigError listing the known names, or for

@@ -94,6 +94,7 @@ struct Grid {
                      .verification_size = v,
                      .ngram_pool = pool,
                      .spawn = seed % 2 == 0 ? SpawnMode::continuation : SpawnMode::clone,
+                     .pseudo_on_every_row = seed % 3 == 0,
                      .seed = seed});
             }
           }
@@ -241,6 +242,43 @@ TEST(MultiBlock, PseudoBlocksChangeNeitherCacheNorTextNorEnd) {  // I21
     EXPECT_EQ(decoder->kv_length(), std::ssize(asked.prompt) + std::ssize(result.tokens) - 1);
   }
   EXPECT_GT(pseudo_ends, 100);
+}
+
+TEST(MultiBlock, EveryRowCarriesThePseudoBlocksOfTheAuthors) {
+  std::int64_t rows_with_pseudo = 0;
+  for (PromptId id = 0; id < 20; ++id) {
+    auto fake = fake_model(7);
+    const auto decoder = make_multi_block_decoder(request(id, 100), {.block_size = 10,
+                                                                     .blocks = 3,
+                                                                     .spawn_ratio = 0.2,
+                                                                     .verification_size = 4,
+                                                                     .ngram_pool = 4,
+                                                                     .spawn = SpawnMode::clone,
+                                                                     .pseudo_on_every_row = true,
+                                                                     .seed = 2});
+    drive_step(*decoder, fake, [](const Predictions&) {});
+    while (!decoder->finished()) {
+      const auto pending = decoder->pending();
+      std::vector<TokenId> pseudo;
+      std::int64_t rows = 0;
+      for (const DraftBranch& branch : pending.subspan(1)) {
+        if (!branch.alternative) {
+          pseudo.insert(pseudo.end(), branch.tokens.begin(), branch.tokens.end());
+          continue;
+        }
+        const auto tail = branch.tokens.last(pseudo.size());
+        EXPECT_TRUE(std::ranges::equal(tail, pseudo));
+        const auto fork = branch.first_position - decoder->kv_length();
+        EXPECT_EQ(fork + std::ssize(branch.tokens),
+                  std::ssize(pending[0].tokens) + std::ssize(pseudo));
+        rows += std::ssize(branch.tokens);
+        rows_with_pseudo += pseudo.empty() ? 0 : 1;
+      }
+      EXPECT_LE(rows, decoder->max_branch_rows());
+      drive_step(*decoder, fake, [](const Predictions&) {});
+    }
+  }
+  EXPECT_GT(rows_with_pseudo, 50);
 }
 
 TEST(MultiBlock, CandidatesBeginAsThePlainDraftAndAreAsLong) {  // I22

@@ -86,8 +86,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(),
-              ElementsAre("ar", "jacobi", "jacobi_shrinking", "mr", "mr_paper", "prompt_lookup"));
+  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking", "mr",
+                                                   "mr_paper", "mr_repo", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
@@ -133,8 +133,9 @@ TEST(DecodingMethod, MakesTheDecoderItNames) {
   // All prefill the whole prompt; then greedy forwards one token, the others a draft of n.
   const TokenId first = 9;
   const BranchOutcome outcome{{&first, 1}};
-  for (const auto& [name, rows] : {std::pair("ar", 1U), std::pair("jacobi", 7U),
-                                   std::pair("mr", 7U), std::pair("mr_paper", 7U)}) {
+  for (const auto& [name, rows] :
+       {std::pair("ar", 1U), std::pair("jacobi", 7U), std::pair("mr", 7U),
+        std::pair("mr_paper", 7U), std::pair("mr_repo", 7U)}) {
     const auto decoder = make_decoding_method(name, config, 0).make(request);
     EXPECT_EQ(decoder->pending().front().tokens.size(), 3U);
     decoder->advance({&outcome, 1});
