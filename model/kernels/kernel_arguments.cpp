@@ -47,7 +47,8 @@ namespace {
 
 /// The cache's shape, of values as of keys.
 const Shape& cache_shape(const LayerCache& cache) {
-  expect(cache.keys.shape().rank() == 4, "the cache must be [slots, capacity, Hkv, D]");
+  expect(cache.keys.shape().rank() == 4 && cache.keys.dim(1) % kCacheRowUnit == 0,
+         "the cache must be [slots, capacity, Hkv, D], capacity a multiple of 16");
   expect_shape(cache.values, cache.keys.shape(), "cache values");
   return cache.keys.shape();
 }

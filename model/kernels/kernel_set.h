@@ -115,7 +115,12 @@ struct CacheCopy {
   std::int32_t to = 0;
 };
 
-/// One layer's keys and values: [slots, capacity, Hkv, D] each.
+/// The rows of a cache slot come in multiples of this.
+inline constexpr std::int64_t kCacheRowUnit = 16;
+
+/// One layer's keys and values: [slots, capacity, Hkv, D] each, capacity a multiple of
+/// kCacheRowUnit. The order of a slot's keys is the set's own: on the CPU they lie as attention
+/// multiplies with them, [slots, Hkv, capacity / 16, D, 16].
 struct LayerCache {
   TensorView keys;
   TensorView values;

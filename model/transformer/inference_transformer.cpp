@@ -70,9 +70,10 @@ struct Workspace {
   std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
 };
 
-std::size_t cache_elements(const TransformerConfig& config, std::int32_t rows) {
-  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(config.num_kv_heads) *
-         static_cast<std::size_t>(config.head_size());
+/// The keys or values of one slot that holds at least `rows` rows.
+Shape slot_shape(const TransformerConfig& config, std::int64_t rows) {
+  return {(rows + kCacheRowUnit - 1) / kCacheRowUnit * kCacheRowUnit, config.num_kv_heads,
+          config.head_size()};
 }
 
 }  // namespace
@@ -169,9 +170,8 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
-  const Shape cache_shape{options.num_slots,
-                          std::int64_t{options.slot_capacity} + options.branch_rows,
-                          config.num_kv_heads, config.head_size()};
+  const Shape slot = slot_shape(config, std::int64_t{options.slot_capacity} + options.branch_rows);
+  const Shape cache_shape{options.num_slots, slot[0], slot[1], slot[2]};
   const std::size_t bytes = static_cast<std::size_t>(cache_shape.elements()) * sizeof(float);
   for (const LayerParameters& layer : model.layers) {
     layers.push_back({.input_norm = view(layer.input_norm),
@@ -407,7 +407,7 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
 std::size_t InferenceTransformer::cache_bytes_per_slot(const TransformerConfig& config,
                                                        std::int32_t rows) {
   return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *
-         cache_elements(config, rows);
+         static_cast<std::size_t>(slot_shape(config, rows).elements());
 }
 
 }  // namespace jforge

@@ -73,7 +73,8 @@ class InferenceTransformer final : public DecodeModel {
   /// padding of packed weights: a packed copy of every matrix, cache, work space. With
   /// WeightStorage::automatic matrices count as float32, the most they can take.
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
-  /// Bytes the cache takes for one slot of so many rows (capacity and branch rows).
+  /// Bytes the cache takes for one slot of so many rows (capacity and branch rows), which it rounds
+  /// up to a multiple of kCacheRowUnit.
   static std::size_t cache_bytes_per_slot(const TransformerConfig& config, std::int32_t rows);
 
  private:

@@ -179,10 +179,10 @@ TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   }
 }
 
-/// Rows of three slots in a cache of 90 positions.
+/// Rows of three slots in a cache of 96 positions.
 struct CacheProblem {
   static constexpr std::int64_t kSlots = 3;
-  static constexpr std::int64_t kCapacity = 90;
+  static constexpr std::int64_t kCapacity = 96;
   std::int64_t heads = 6;
   std::int64_t key_heads = 2;
   std::int64_t dim = 16;
@@ -207,19 +207,30 @@ TEST_F(KernelAgreement, CachedAttention) {
     problem.rows.push_back({1, 70 + i, 70, 80});
   }
   expect_close([&](Tensors& t) -> std::vector<TensorView> {
-    const LayerCache cache{t(random_floats(problem.cache().elements(), 90), problem.cache()),
-                           t(random_floats(problem.cache().elements(), 91), problem.cache())};
-    const auto count = static_cast<std::int64_t>(problem.rows.size());
-    const Shape keys{count, problem.key_heads, problem.dim};
-    t.kernels.cache_write(problem.rows, t(random_floats(keys.elements(), 92), keys),
-                          t(random_floats(keys.elements(), 93), keys), cache);
+    const LayerCache cache{t.blank(problem.cache()), t.blank(problem.cache())};
+    const auto write = [&](std::span<const CacheRow> rows, unsigned seed) {
+      const Shape keys{static_cast<std::int64_t>(rows.size()), problem.key_heads, problem.dim};
+      t.kernels.cache_write(rows, t(random_floats(keys.elements(), seed), keys),
+                            t(random_floats(keys.elements(), seed + 1), keys), cache);
+    };
+    std::vector<CacheRow> all;
+    for (std::int32_t slot = 0; slot < CacheProblem::kSlots; ++slot) {
+      for (std::int32_t row = 0; row < CacheProblem::kCapacity; ++row) {
+        all.push_back({slot, row});
+      }
+    }
+    write(all, 90);
+    write(problem.rows, 92);
+    const TensorView queries =
+        t(random_floats(problem.queries().elements(), 94), problem.queries());
     const TensorView output = t.blank(problem.queries());
-    t.kernels.cached_attention(
-        problem.rows, t(random_floats(problem.queries().elements(), 94), problem.queries()), cache,
-        output);
+    t.kernels.cached_attention(problem.rows, queries, cache, output);
     const std::vector<CacheCopy> copies{{1, 80, 70}, {1, 81, 71}, {0, 0, 5}};
     t.kernels.cache_copy(copies, cache);
-    return {output, cache.keys, cache.values};
+    // How the keys lie is the set's own affair: what was copied shows in what is attended to.
+    const TensorView behind = t.blank(problem.queries());
+    t.kernels.cached_attention(problem.rows, queries, cache, behind);
+    return {output, behind, cache.values};
   });
 }
 

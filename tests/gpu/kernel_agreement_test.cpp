@@ -393,8 +393,8 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     EXPECT_THROW(
         packed_attention(kernels, heads, heads, heads, gap, t.blank({4, 3, 2}), t.blank({4, 3})),
         InternalError);
-    const LayerCache cache{t.blank({1, 3, 3, 2}), t.blank({1, 3, 3, 2})};
-    const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 3}};
+    const LayerCache cache{t.blank({1, 16, 3, 2}), t.blank({1, 16, 3, 2})};
+    const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 16}};
     EXPECT_THROW(kernels.cache_write(outside, heads, heads, cache), InternalError);
     EXPECT_THROW(kernels.cached_attention(outside, heads, cache, t.blank({4, 3, 2})),
                  InternalError);

@@ -39,7 +39,7 @@ struct AttentionScratch {
     return 2 * kKeyTile * shape.padded_dim() + 2 * count * shape.padded_dim() + count * kKeyTile +
            count * static_cast<std::int64_t>(sizeof(SoftmaxState) / sizeof(float));
   }
-  float* keys;     ///< [4][padded_dim][16]
+  float* keys;     ///< [4][dim][16], where the cache does not hold them so.
   float* values;   ///< [64][padded_dim], only when D is no multiple of 16.
   float* queries;  ///< [queries][padded_dim], scaled by 1/√D.
   float* sums;     ///< [queries][padded_dim]
@@ -49,26 +49,46 @@ struct AttentionScratch {
 
 /// The piece of a run that falls into one tile.
 struct TilePiece {
-  const float* keys;
-  const float* values;
+  int run;
+  std::int64_t begin;  ///< In the run.
   std::int64_t count;
 };
 
 /// Cuts keys [begin, end) of the logical order out of the runs; returns the number of pieces.
-int cut_tile(const KeyRuns& runs, std::int64_t stride, std::int64_t begin, std::int64_t end,
-             TilePiece* pieces) {
+int cut_tile(const KeyRuns& runs, std::int64_t begin, std::int64_t end, TilePiece* pieces) {
   int count = 0;
   std::int64_t offset = 0;
   for (int run = 0; run < 2; ++run) {
     const std::int64_t from = std::max(begin, offset);
     const std::int64_t to = std::min(end, offset + runs.counts[run]);
     if (from < to) {
-      pieces[count++] = {runs.keys[run] + (from - offset) * stride,
-                         runs.values[run] + (from - offset) * stride, to - from};
+      pieces[count++] = {run, from - offset, to - from};
     }
     offset += runs.counts[run];
   }
   return count;
+}
+
+/// Columns from `first` on of panels [·, depth, 16] become columns `to` … of other panels.
+void copy_columns(const float* panels, std::int64_t first, std::int64_t count, std::int64_t depth,
+                  float* target, std::int64_t to) {
+  const auto place = [depth](std::int64_t column) {
+    return column / kLanes * depth * kLanes + column % kLanes;
+  };
+  while (count > 0) {
+    const std::int64_t lanes = std::min({count, kLanes - first % kLanes, kLanes - to % kLanes});
+    for (std::int64_t d = 0; d < depth; ++d) {
+      std::copy_n(panels + place(first) + d * kLanes, lanes, target + place(to) + d * kLanes);
+    }
+    first += lanes;
+    to += lanes;
+    count -= lanes;
+  }
+}
+
+/// The keys of a slot and head in the cache: panels [capacity / 16, D, 16].
+float* cached_keys(const TensorView& keys, std::int64_t slot, std::int64_t head) {
+  return keys.data<float>() + (slot * keys.dim(2) + head) * keys.dim(1) * keys.dim(3);
 }
 
 /// One block of queries against all its keys, tile by tile.
@@ -138,31 +158,57 @@ class ForwardBlock {
   [[nodiscard]] bool copies_values() const { return shape_.dim != padded_; }
 
   void load_tile() {
-    num_pieces_ = cut_tile(block_.runs, stride_, begin_, begin_ + size_, pieces_);
+    num_pieces_ = cut_tile(block_.runs, begin_, begin_ + size_, pieces_);
+    keys_ = tile_keys();
     std::int64_t column = 0;
-    for (int i = 0; i < num_pieces_; ++i) {
-      vector_.transpose_keys(pieces_[i].keys, stride_, pieces_[i].count, shape_.dim, padded_,
-                             column, scratch_.keys);
-      for (std::int64_t key = 0; copies_values() && key < pieces_[i].count; ++key) {
-        float* value = scratch_.values + (column + key) * padded_;
-        std::copy_n(pieces_[i].values + key * stride_, shape_.dim, value);
+    for (int i = 0; i < num_pieces_ && copies_values(); ++i) {
+      for (std::int64_t key = 0; key < pieces_[i].count; ++key, ++column) {
+        float* value = scratch_.values + column * padded_;
+        std::copy_n(values(pieces_[i]) + key * stride_, shape_.dim, value);
         std::fill(value + shape_.dim, value + padded_, 0.0F);
       }
-      column += pieces_[i].count;
     }
+  }
+
+  [[nodiscard]] const float* values(const TilePiece& piece) const {
+    return block_.runs.values[piece.run] + piece.begin * stride_;
+  }
+
+  /// The tile's keys as panels [4][dim][16]: where the cache holds them, or put together.
+  const float* tile_keys() {
+    const KeyRuns& runs = block_.runs;
+    const auto cached_row = [&](const TilePiece& piece) {
+      return runs.cached_row[piece.run] + piece.begin;
+    };
+    if (runs.cached != nullptr && num_pieces_ == 1 && cached_row(pieces_[0]) % kLanes == 0) {
+      return runs.cached + cached_row(pieces_[0]) * shape_.dim;
+    }
+    std::int64_t column = 0;
+    for (int i = 0; i < num_pieces_; ++i) {
+      const TilePiece& piece = pieces_[i];
+      if (runs.cached != nullptr) {
+        copy_columns(runs.cached, cached_row(piece), piece.count, shape_.dim, scratch_.keys,
+                     column);
+      } else {
+        vector_.transpose_keys(runs.keys[piece.run] + piece.begin * stride_, stride_, piece.count,
+                               shape_.dim, shape_.dim, column, scratch_.keys);
+      }
+      column += piece.count;
+    }
+    return scratch_.keys;
   }
 
   void score_tile() {
     vector_.tile_product({.a = scratch_.queries,
                           .a_row = padded_,
-                          .b = scratch_.keys,
-                          .b_panel = padded_ * kLanes,
+                          .b = keys_,
+                          .b_panel = shape_.dim * kLanes,
                           .b_depth = kLanes,
                           .c = scratch_.scores,
                           .c_row = kKeyTile,
                           .rows = queries_,
                           .columns = (size_ + kLanes - 1) / kLanes * kLanes,
-                          .depth = padded_});
+                          .depth = shape_.dim});
     for (std::int64_t i = 0; i < queries_; ++i) {
       const std::int64_t keys = seen(i / group_);
       if (keys == 0) {
@@ -200,7 +246,7 @@ class ForwardBlock {
                               .a_row = kKeyTile,
                               .b = copies_values()
                                        ? scratch_.values + key * padded_
-                                       : pieces_[i].values + (key - piece_begin) * stride_,
+                                       : values(pieces_[i]) + (key - piece_begin) * stride_,
                               .b_panel = kLanes,
                               .b_depth = copies_values() ? padded_ : stride_,
                               .c = scratch_.sums + first * group_ * padded_,
@@ -225,6 +271,7 @@ class ForwardBlock {
   AttentionScratch scratch_;
   std::int64_t begin_ = 0;  ///< Of the current tile, in logical order.
   std::int64_t size_ = 0;
+  const float* keys_ = nullptr;
   TilePiece pieces_[2] = {};
   int num_pieces_ = 0;
 };
@@ -303,13 +350,24 @@ void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k
   const std::int64_t width = shape[2] * shape[3];
   const float* new_keys = k.data<float>();
   const float* new_values = v.data<float>();
-  float* keys = cache.keys.data<float>();
   float* values = cache.values.data<float>();
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t at = (rows[i].slot * shape[1] + rows[i].row()) * width;
+  for (std::size_t i = 0; i < rows.size();) {
+    // Rows that lie side by side are transposed together.
+    const std::int32_t slot = rows[i].slot;
+    const std::int64_t row = rows[i].row();
+    std::size_t size = 1;
+    while (i + size < rows.size() && rows[i + size].slot == slot &&
+           rows[i + size].row() == row + static_cast<std::int64_t>(size)) {
+      ++size;
+    }
+    const auto count = static_cast<std::int64_t>(size);
     const std::int64_t from = static_cast<std::int64_t>(i) * width;
-    std::copy_n(new_keys + from, width, keys + at);
-    std::copy_n(new_values + from, width, values + at);
+    for (std::int64_t head = 0; head < shape[2]; ++head) {
+      vector_.transpose_keys(new_keys + from + head * shape[3], width, count, shape[3], shape[3],
+                             row, cached_keys(cache.keys, slot, head));
+    }
+    std::copy_n(new_values + from, count * width, values + (slot * shape[1] + row) * width);
+    i += size;
   }
 }
 
@@ -317,11 +375,13 @@ void CpuKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache)
   expect_in_cache(rows, cache);
   const Shape& shape = cache.keys.shape();
   const std::int64_t width = shape[2] * shape[3];
-  float* keys = cache.keys.data<float>();
   float* values = cache.values.data<float>();
   for (const CacheCopy& row : rows) {
     const std::int64_t slot = row.slot * shape[1];
-    std::copy_n(keys + (slot + row.from) * width, width, keys + (slot + row.to) * width);
+    for (std::int64_t head = 0; head < shape[2]; ++head) {
+      float* const keys = cached_keys(cache.keys, row.slot, head);
+      copy_columns(keys, row.from, 1, shape[3], keys, row.to);
+    }
     std::copy_n(values + (slot + row.from) * width, width, values + (slot + row.to) * width);
   }
 }
@@ -336,7 +396,6 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
   expect_shape(output, q.shape(), "cached_attention output");
   expect_float32(q, "cached_attention q");
   expect_float32(output, "cached_attention output");
-  const auto* keys = static_cast<const float*>(cache.keys.data<float>());
   const auto* values = static_cast<const float*>(cache.values.data<float>());
   blocks_.clear();
   double work = 0;
@@ -357,7 +416,8 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
                          .rows = size,
                          .first_visible = 0,
                          .places = place,
-                         .runs = {.keys = {keys + first, keys + second},
+                         .runs = {.cached = cached_keys(cache.keys, place->slot, head),
+                                  .cached_row = {0, place->fork_row},
                                   .values = {values + first, values + second},
                                   .counts = {place->fork, longest - place->fork}}});
     }

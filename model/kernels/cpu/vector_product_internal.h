@@ -310,7 +310,7 @@ void transpose_keys(const float* source, std::int64_t stride, std::int64_t count
     const std::int64_t column = first + key;
     float* panel = panels + column / kLanes * padded_dim * kLanes + column % kLanes;
     const float* row = source + key * stride;
-    const bool block = column % 8 == 0 && count - key >= 8;
+    const bool block = column % kLanes <= kLanes - 8 && count - key >= 8;
     std::int64_t d = 0;
     if (block) {
       for (; d + 8 <= dim; d += 8) {

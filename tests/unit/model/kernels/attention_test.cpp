@@ -132,7 +132,7 @@ class Attention : public KernelTest {
   /// `slot`.
   Floats cached(KernelSet& kernels, const Problem& p, std::int32_t slot, std::int64_t chunk,
                 float garbage) {
-    const std::int64_t capacity = p.layout.num_rows + 3;
+    const std::int64_t capacity = (p.layout.num_rows / kCacheRowUnit + 1) * kCacheRowUnit;
     Floats keys(at(3 * capacity * p.heads.key * p.heads.dim), garbage);
     Floats values(keys.size(), garbage);
     const Shape shape{3, capacity, p.heads.key, p.heads.dim};
@@ -202,8 +202,7 @@ TEST_P(Attention, WhatLiesBeyondAPositionDoesNotMatter) {
 
 TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   const Heads heads{4, 2, 32};
-  const std::int64_t capacity = 130;
-  const Shape shape{4, capacity, heads.key, heads.dim};
+  const Shape shape{4, 144, heads.key, heads.dim};
   Floats keys = random_floats(shape.elements(), 31);
   Floats values = random_floats(shape.elements(), 32);
   const LayerCache cache{view(keys, shape), view(values, shape)};
@@ -235,9 +234,8 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
 TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
   for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}}) {
     constexpr std::int32_t length = 150;
-    const std::int64_t capacity = length + 80;
     const std::int64_t width = heads.key * heads.dim;
-    const Shape shape{2, capacity, heads.key, heads.dim};
+    const Shape shape{2, 240, heads.key, heads.dim};
     const Problem main(heads, causal(length), 71);
     Floats keys(at(shape.elements()), std::numeric_limits<float>::quiet_NaN());
     Floats values(keys);
@@ -449,16 +447,16 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
   Problem p(heads, causal(10), 1);
   Problem odd({3, 2, 16}, causal(10), 1);
   EXPECT_THROW(odd.forward(*kernels_), InternalError);
-  Floats keys(at(2 * 8 * 2 * 16));
-  const Shape shape{2, 8, 2, 16};
+  Floats keys(at(2 * 16 * 2 * 16));
+  const Shape shape{2, 16, 2, 16};
   const LayerCache cache{view(keys, shape), view(keys, shape)};
   Floats output(at(64));
   const Floats q(at(64));
-  for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 8, 1}, CacheCopy{0, 1, -1}}) {
+  for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 16, 1}, CacheCopy{0, 1, -1}}) {
     EXPECT_THROW(kernels_->cache_copy(std::span(&copy, 1), cache), InternalError);
   }
-  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 8}, CacheRow{0, -1},
-                             CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 7}, CacheRow{0, 5, 4, 3}}) {
+  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 16}, CacheRow{0, -1},
+                             CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 15}, CacheRow{0, 5, 4, 3}}) {
     const std::vector<CacheRow> rows = {row};
     EXPECT_THROW(kernels_->cached_attention(rows, view(q, Shape{1, 4, 16}), cache,
                                             view(output, Shape{1, 4, 16})),
@@ -468,6 +466,12 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
         kernels_->cache_write(rows, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache),
         InternalError);
   }
+  const Shape rest{4, 8, 2, 16};  // half a unit of rows
+  const std::vector<CacheRow> first = {CacheRow{0, 0}};
+  EXPECT_THROW(kernels_->cached_attention(first, view(q, Shape{1, 4, 16}),
+                                          {view(keys, rest), view(keys, rest)},
+                                          view(output, Shape{1, 4, 16})),
+               InternalError);
 }
 
 }  // namespace
