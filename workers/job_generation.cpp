@@ -31,6 +31,8 @@ constexpr const char* kWaitPhase = "wait for the other ranks";
 GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
                                  const TransformerConfig& model) {
   GenerateOptions options;
+  options.method = config.generate.method;
+  options.fixed_point = config.generate.fixed_point;
   options.block_size = config.rounds[static_cast<std::size_t>(round - 1)].block_size;
   options.max_new_tokens = config.generate.max_new_tokens;
   options.seed = config.run.seed;
@@ -201,6 +203,7 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     inference_options.num_slots = options.batch_prompts;
     inference_options.slot_capacity =
         static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
+    inference_options.branch_rows = static_cast<std::int32_t>(options.required_branch_rows());
     inference_options.weights = config_.model.decode_weights;
     InferenceTransformer inference(model.config(), model.table(), model.weights(),
                                    services_.kernels, account, inference_options);
@@ -300,10 +303,14 @@ void JobWorker::write_generation_report(std::int32_t round) const {
   const TrajectoryStore store =
       TrajectoryStore::open_complete(layout_.trajectories(round), prompts, SealCheck::size);
   const ShardTotals totals = store.totals();
-  const auto block_tpf = DecodingCost{.sequences = static_cast<std::int64_t>(store.size()),
-                                      .tokens = totals.block_tokens,
-                                      .forwards = totals.forwards}
-                             .tokens_per_forward();
+  // In parallel a forward serves many blocks and none to its end: its tokens say nothing of the
+  // model.
+  const auto block_tpf = config_.generate.method == GenerationMethod::parallel
+                             ? std::nullopt
+                             : DecodingCost{.sequences = static_cast<std::int64_t>(store.size()),
+                                            .tokens = totals.block_tokens,
+                                            .forwards = totals.forwards}
+                                   .tokens_per_forward();
   const nlohmann::json report = {
       {"round", round},
       {"block_size", config_.rounds[static_cast<std::size_t>(round - 1)].block_size},

@@ -76,32 +76,65 @@ std::int64_t schedule_distance(const NoiseScheduleOptions& options, std::int32_t
   return std::abs(unconverged * denominator - wanted);
 }
 
+StateChoice::StateChoice(const NoiseScheduleOptions& options, std::int32_t block_size,
+                         PromptId prompt_id, std::int64_t block)
+    : options_(options),
+      block_size_(block_size),
+      index_(schedule_index(options, prompt_id, block)),
+      // In the authors' list the fixed point stands first as well, so it wins ties.
+      best_distance_(options.drop_initial_state ? distance(0)
+                                                : std::numeric_limits<std::int64_t>::max()) {
+  expect(block_size >= 1, "block size is below 1");
+}
+
+std::int64_t StateChoice::distance(std::int32_t unconverged) const {
+  return schedule_distance(options_, unconverged, block_size_, index_);
+}
+
+bool StateChoice::consider(std::span<const TokenId> state, std::span<const TokenId> fixed_point) {
+  converged_ = converged_prefix(state, fixed_point);
+  const std::int32_t place = considered_++;
+  if (options_.drop_initial_state && place == 0) {
+    return false;
+  }
+  const std::int64_t own = distance(unconverged_tokens(state, fixed_point, options_.measure));
+  if (own >= best_distance_) {
+    return false;
+  }
+  selected_ = place;
+  best_distance_ = own;
+  return true;
+}
+
+std::optional<std::int32_t> StateChoice::selected() const {
+  if (selected_ < 0 || distance(0) < best_distance_) {
+    return std::nullopt;
+  }
+  return selected_;
+}
+
+bool StateChoice::settled() const {
+  const std::int64_t fixed_point = distance(0);
+  for (std::int32_t later = 1; later < block_size_ - converged_; ++later) {
+    const std::int64_t its = distance(later);
+    if (its < best_distance_ && its <= fixed_point) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::int32_t select_state(const NoiseScheduleOptions& options, std::span<const TokenId> states,
                           std::int32_t block_size, PromptId prompt_id, std::int64_t block) {
   expect(block_size >= 1, "block size is below 1");
   const auto width = static_cast<std::size_t>(block_size);
   expect(!states.empty() && states.size() % width == 0, "states are not whole blocks");
-  const std::int32_t index = schedule_index(options, prompt_id, block);
   const auto fixed_point = states.last(width);
-  std::size_t first = 0;
-  std::int32_t best = 0;
-  std::int64_t best_distance = std::numeric_limits<std::int64_t>::max();
-  if (options.drop_initial_state) {
-    // In the authors' list the fixed point stands first as well, so it wins ties.
-    first = 1;
-    best = static_cast<std::int32_t>(states.size() / width) - 1;
-    best_distance = schedule_distance(options, 0, block_size, index);
+  StateChoice choice(options, block_size, prompt_id, block);
+  for (std::size_t begin = 0; begin + width < states.size(); begin += width) {
+    choice.consider(states.subspan(begin, width), fixed_point);
   }
-  for (std::size_t s = first; s * width < states.size(); ++s) {
-    const auto state = states.subspan(s * width, width);
-    const std::int64_t distance = schedule_distance(
-        options, unconverged_tokens(state, fixed_point, options.measure), block_size, index);
-    if (distance < best_distance) {
-      best = static_cast<std::int32_t>(s);
-      best_distance = distance;
-    }
-  }
-  return best;
+  return choice.selected().value_or(static_cast<std::int32_t>(states.size() / width) - 1);
 }
 
 namespace {

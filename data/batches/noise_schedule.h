@@ -5,6 +5,7 @@
 /// in integers, so every machine selects the same state.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "data/batches/packed_sample.h"
@@ -75,6 +76,35 @@ struct NoiseScheduleOptions {
 [[nodiscard]] std::int64_t schedule_distance(const NoiseScheduleOptions& options,
                                              std::int32_t unconverged, std::int32_t block_size,
                                              std::int32_t index);
+
+/// Which state of a block the schedule selects, from the states in their order, one at a time: so
+/// that nothing has to be computed behind the one that is selected. Ties go to the earliest state;
+/// the fixed point, which comes last, is a legal answer.
+class StateChoice {
+ public:
+  /// For block `block` (0-based in the answer) of prompt `prompt_id`, n = `block_size` ≥ 1.
+  StateChoice(const NoiseScheduleOptions& options, std::int32_t block_size, PromptId prompt_id,
+              std::int64_t block);
+
+  /// The next state [n], which comes before the fixed point's; true when it is the nearest so far.
+  bool consider(std::span<const TokenId> state, std::span<const TokenId> fixed_point);
+  /// Index among the considered states of the nearest; nothing when the fixed point is nearer.
+  [[nodiscard]] std::optional<std::int32_t> selected() const;
+  /// Whether no later state can be selected but the fixed point: every iterate has more leading
+  /// right tokens than the one before it, the first at least one.
+  [[nodiscard]] bool settled() const;
+
+ private:
+  [[nodiscard]] std::int64_t distance(std::int32_t unconverged) const;
+
+  NoiseScheduleOptions options_;
+  std::int32_t block_size_;
+  std::int32_t index_;           ///< Of the schedule.
+  std::int32_t considered_ = 0;  ///< States.
+  std::int32_t converged_ = 0;   ///< Leading right tokens of the newest.
+  std::int32_t selected_ = -1;   ///< −1: the fixed point.
+  std::int64_t best_distance_;   ///< Of selected_.
+};
 
 /// Index of the state of `states` [S, n] (flattened, the fixed point last) that is nearest to the
 /// target of block `block`; ties go to the earliest state. The fixed point is a legal answer.

@@ -20,7 +20,8 @@ struct TrajectoryBlock {
   /// `selected`: exactly two states, the scheduled noisy one and the fixed point (equal when the
   /// schedule asks for no noise).
   std::vector<TokenId> states;
-  /// How many states decoding went through, the initial draft and the fixed point included.
+  /// How many states decoding went through, the initial draft and the fixed point included;
+  /// parallel generation leaves out what comes after the selected one.
   std::int32_t states_seen = 0;
   /// Index, among the states seen, of the one the noise schedule selected; −1 when all states are
   /// stored.

@@ -62,6 +62,20 @@ std::int64_t longest_answer(const JobConfig& config) {
   return longest;
 }
 
+/// Cache rows of a generated prompt beside its positions.
+std::int64_t generation_branch_rows(const JobConfig& config) {
+  std::int64_t rows = 0;
+  for (const RoundSettings& round : config.rounds) {
+    GenerateOptions options;
+    options.method = config.generate.method;
+    options.fixed_point = config.generate.fixed_point;
+    options.block_size = round.block_size;
+    options.max_new_tokens = config.generate.max_new_tokens;
+    rows = std::max(rows, options.required_branch_rows());
+  }
+  return rows;
+}
+
 /// What the settings allow when the prompts are not known.
 std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& model,
                           std::int64_t answer) {
@@ -146,7 +160,8 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
           device)) -
       static_cast<double>(InferenceTransformer::cache_bytes_per_slot(model, 1));
   plan.cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
-                   model, static_cast<std::int32_t>(prompts.longest + answer))) *
+                   model, static_cast<std::int32_t>(prompts.longest + answer +
+                                                    generation_branch_rows(config)))) *
                static_cast<double>(places);
   plan.sharding = config.sharding();
   plan.state = training_memory(table, plan.sharding);

@@ -50,6 +50,11 @@ constexpr EnumName<PromptSample> kSamples[] = {{PromptSample::first, "first"},
                                                {PromptSample::random, "random"}};
 constexpr EnumName<StoredStates> kStoredStates[] = {{StoredStates::all, "all"},
                                                     {StoredStates::selected, "selected"}};
+constexpr EnumName<GenerationMethod> kGenerationMethods[] = {
+    {GenerationMethod::sequential, "sequential"}, {GenerationMethod::parallel, "parallel"}};
+constexpr EnumName<FixedPointMethod> kFixedPointMethods[] = {{FixedPointMethod::ar, "ar"},
+                                                             {FixedPointMethod::jacobi, "jacobi"},
+                                                             {FixedPointMethod::mr, "mr"}};
 constexpr EnumName<ScheduleKind> kSchedules[] = {{ScheduleKind::linear, "linear"},
                                                  {ScheduleKind::random, "random"},
                                                  {ScheduleKind::reverse, "reverse"}};
@@ -156,6 +161,19 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
 
 void add_generate(FieldList& fields, GenerateConfig& generate) {
   fields.in("generate");
+  fields.add_enum(
+      "method", generate.method, kIdentity, kGenerationMethods,
+      "How the states are computed; they are the same. `\"sequential\"`: block after block. "
+      "`\"parallel\"`: the answer first, then all its blocks at once, each until the state that "
+      "the noise schedule asks for has passed: faster with larger blocks and "
+      "`store_states = \"selected\"`, slower with `\"all\"`");
+  fields.same_results({"sequential"});
+  fields.add_enum(
+      "fixed_point", generate.fixed_point, kIdentity, kFixedPointMethods,
+      "What decodes those answers: `\"ar\"` token by token (the fewest rows: where a batch keeps "
+      "the arithmetic busy), `\"jacobi\"` or `\"mr\"` (fewer forwards: few prompts at once and a "
+      "model that was distilled)");
+  fields.same_results({"ar"});
   fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
              "Of an answer; rounded up to whole blocks");
   fields.add("batch_prompts", generate.batch_prompts, kOperational,

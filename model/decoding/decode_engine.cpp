@@ -105,10 +105,8 @@ void DecodeEngine::append_prompt(std::size_t slot_index, std::size_t limit) {
 void DecodeEngine::append_branches(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   const auto pending = slot.decoder->pending();
-  expect(!pending.empty() && !pending.front().alternative,
-         "an unfinished decoder has nothing to forward");
-  const std::int64_t begin = slot.decoder->kv_length();
-  std::int64_t end = begin;
+  expect(!pending.empty(), "an unfinished decoder has nothing to forward");
+  std::int64_t end = slot.decoder->kv_length();
   std::int64_t branch_rows = 0;
   slot.branches.clear();
   for (const DraftBranch& branch : pending) {
@@ -117,8 +115,8 @@ void DecodeEngine::append_branches(std::size_t slot_index) {
                         .outputs = branch.tokens.size() - branch.first_output};
     CacheRow place{.slot = static_cast<std::int32_t>(slot_index)};
     if (branch.alternative) {
-      expect(branch.first_position >= begin && branch.first_position <= end,
-             "an alternative begins outside the sequence's draft");
+      expect(branch.first_position >= 0 && branch.first_position <= end,
+             "an alternative begins behind the sequence's draft");
       placed.fork_row = model_.slot_capacity() + branch_rows;
       place.fork = static_cast<std::int32_t>(branch.first_position);
       place.fork_row = static_cast<std::int32_t>(placed.fork_row);

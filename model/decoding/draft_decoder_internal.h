@@ -30,6 +30,21 @@ inline constexpr std::int64_t kUsualTokens = 4096;
   return accepted;
 }
 
+/// The random stream that a block's drafts are drawn from.
+[[nodiscard]] inline RandomStream draft_stream(std::uint64_t seed, std::uint64_t round, PromptId id,
+                                               std::int64_t block) {
+  return RandomStream(seed, RandomPurpose::jacobi_draft, round, static_cast<std::uint64_t>(id),
+                      static_cast<std::uint64_t>(block));
+}
+
+/// Lengthens a draft to `length` tokens, drawn with replacement from `context`.
+inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
+                       std::span<const TokenId> context, RandomStream& stream) {
+  while (draft.size() < length) {
+    draft.push_back(context[static_cast<std::size_t>(stream.below(context.size()))]);
+  }
+}
+
 class DraftDecoder : public SequenceDecoder {
  public:
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
@@ -111,14 +126,11 @@ class DraftDecoder : public SequenceDecoder {
   /// The random stream of a block's fillers.
   [[nodiscard]] RandomStream draft_stream(std::uint64_t seed, std::uint64_t round,
                                           std::int64_t block) const {
-    return RandomStream(seed, RandomPurpose::jacobi_draft, round,
-                        static_cast<std::uint64_t>(request_.id), static_cast<std::uint64_t>(block));
+    return jforge::draft_stream(seed, round, request_.id, block);
   }
   /// Lengthens a draft to `length` tokens, drawn with replacement from all ids so far.
   void fill(std::vector<TokenId>& draft, std::size_t length, RandomStream& stream) const {
-    while (draft.size() < length) {
-      draft.push_back(context_[static_cast<std::size_t>(stream.below(context_.size()))]);
-    }
+    fill_draft(draft, length, context_, stream);
   }
 
   DecodeRequest request_;

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
 #include "runtime/ids.h"
 
@@ -61,7 +62,8 @@ struct DecodeResult {
   std::int64_t prefill_forwards = 0;     ///< 1, however the driver cut it.
   std::int64_t forwards = 0;             ///< Prefill excluded.
   std::vector<std::int32_t> accepted;    ///< [forwards]: tokens each forward made known.
-  std::vector<TrajectoryBlock> blocks;  ///< Recorded states (shrinking window with recording only).
+  std::vector<TrajectoryBlock> blocks;   ///< Recorded states (trajectory mode only).
+  std::int64_t flipped_blocks = 0;       ///< Of parallel trajectories.
 };
 
 /// A run of tokens to forward at first_position, first_position + 1, … .
@@ -71,8 +73,8 @@ struct DraftBranch {
   /// Index in `tokens` of the first row whose prediction is wanted (all later ones are too);
   /// tokens.size() when none is.
   std::size_t first_output = 0;
-  /// Whether it is another way to go on than the sequence's own branches. It sees what they have
-  /// before its first position, then its own rows.
+  /// Whether it is another way to go on than the sequence's own rows. It sees what they have before
+  /// its first position, in the cache and in the own branches of this forward, then its own rows.
   bool alternative = false;
 };
 
@@ -95,9 +97,9 @@ class SequenceDecoder {
  public:
   virtual ~SequenceDecoder() = default;
   /// What to forward next, never empty before finished(): first the sequence's own branches, one
-  /// behind the other without a gap from kv_length() on, then alternatives, which begin between
-  /// kv_length() and the end of the former. The first call gives the prompt, as one branch. The
-  /// spans hold until the next advance().
+  /// behind the other without a gap from kv_length() on, then alternatives, which begin anywhere up
+  /// to the end of the former. The first call gives the prompt, as one branch. The spans hold until
+  /// the next advance().
   [[nodiscard]] virtual std::span<const DraftBranch> pending() const = 0;
   /// Cache entries that are valid; what lies behind is overwritten. After the prefill: the prompt
   /// and every known token but the newest.
@@ -174,6 +176,25 @@ struct PromptLookupOptions {
   void validate() const;
 };
 
+/// Who finds the fixed points of parallel trajectories: all give greedy decoding's tokens.
+enum class FixedPointMethod : std::uint8_t {
+  ar,      ///< Greedy: the fewest rows, one forward a token.
+  jacobi,  ///< The running window.
+  mr,      ///< Multi-block decoding with rejection recycling.
+};
+
+struct ParallelTrajectoryOptions {
+  std::int32_t block_size = 16;  ///< n ≥ 1
+  FixedPointMethod fixed_point = FixedPointMethod::ar;
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;
+  /// Which state is kept of each block, beside the fixed point; nothing: all are.
+  std::optional<NoiseScheduleOptions> schedule;
+
+  /// Throws ConfigError.
+  void validate() const;
+};
+
 /// One token per forward.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
 /// Jacobi fixed-point iteration (METHOD.md §1, §6.1, §6.2). Drafts are drawn with
@@ -197,5 +218,18 @@ struct PromptLookupOptions {
 /// only the newest token where they never did.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(
     DecodeRequest request, const PromptLookupOptions& options);
+/// Teacher-forced parallel trajectories (METHOD.md §1): the states that the recording Jacobi
+/// decoder goes through, for the same drafts, in another order of work. Another method decodes the
+/// text; every block that is complete in it is iterated apart from all others, as an alternative
+/// behind the clean text before it, and no longer than until the schedule's state of it is certain.
+/// The text is authoritative: each pass puts its next right token where the iterate fails, so n − 1
+/// passes suffice; where the iterate predicts another one there, which reproducible arithmetic
+/// excludes, the block counts as flipped.
+///
+/// `blocks` come as a trajectory stores them: the selected state and the fixed point
+/// (`selected_state` ≥ 0), or all states; `states_seen` counts those that were computed. `forwards`
+/// are the passes that the sequence took part in.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_parallel_trajectory_decoder(
+    DecodeRequest request, const ParallelTrajectoryOptions& options);
 
 }  // namespace jforge

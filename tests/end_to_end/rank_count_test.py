@@ -21,6 +21,19 @@ class RankCount(EndToEndTest):
                     self.assertEqual(self.digest(self.uninterrupted(2), 1), self.digest(copy, 1))
                     self.assert_close_models(self.uninterrupted(2), copy)
 
+    def test_parallel_generation_killed_and_resumed(self):
+        words = ("--set", "generate.method=parallel", "--set", "generate.fixed_point=jacobi")
+        whole = self.uninterrupted(2, *words)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(whole), "sequential and parallel")
+        config, run = self.config("parallel")
+        self.jforge_with_fault(config, run, "kill@generate:1:2", *words)
+        for ranks in (4, 1):
+            _, copy = self.config(f"{run.name}-{ranks}")
+            shutil.copytree(run, copy)
+            self.jforge("run", self.root / f"{copy.name}.toml", *words, ranks=ranks)
+            self.assertEqual([self.digest(whole, number) for number in (1, 2)],
+                             [self.digest(copy, number) for number in (1, 2)])
+
     def test_every_interruption_at_another_rank_count(self):
         config, run = self.config("wandering")
         for ranks, place in ((4, "generate:3:1"), (1, "train:0:2"), (2, "train:1:5"), (4, "train.accumulate:2:2")):

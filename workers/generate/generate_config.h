@@ -9,6 +9,8 @@
 namespace jforge {
 
 struct GenerateConfig {
+  GenerationMethod method = GenerationMethod::sequential;
+  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< Of GenerationMethod::parallel.
   std::int64_t max_new_tokens = 2048;
   std::int32_t batch_prompts = 128;  ///< Prompts decoded at once per rank; does not change results.
   StoredStates store_states = StoredStates::selected;

@@ -11,13 +11,25 @@ namespace jforge {
 
 namespace {
 
-JacobiOptions jacobi_options(const GenerateOptions& options) {
-  return {.block_size = options.block_size,
-          .window = DraftWindow::shrinking,
-          .seed = options.seed,
-          .round = options.round,
-          .complete_blocks = true,
-          .record_states = true};
+std::unique_ptr<SequenceDecoder> make_decoder(DecodeRequest request,
+                                              const GenerateOptions& options) {
+  if (options.method == GenerationMethod::parallel) {
+    ParallelTrajectoryOptions parallel;
+    parallel.block_size = options.block_size;
+    parallel.fixed_point = options.fixed_point;
+    parallel.seed = options.seed;
+    parallel.round = options.round;
+    if (options.stored_states == StoredStates::selected) {
+      parallel.schedule = options.schedule;
+    }
+    return make_parallel_trajectory_decoder(std::move(request), parallel);
+  }
+  return make_jacobi_decoder(std::move(request), {.block_size = options.block_size,
+                                                  .window = DraftWindow::shrinking,
+                                                  .seed = options.seed,
+                                                  .round = options.round,
+                                                  .complete_blocks = true,
+                                                  .record_states = true});
 }
 
 /// Keeps the scheduled state and the fixed point of a block that holds all of its states.
@@ -73,15 +85,19 @@ std::int64_t GenerateOptions::required_positions(std::int64_t prompt_tokens) con
   return prompt_tokens + (max_new_tokens + block_size - 1) / block_size * block_size;
 }
 
+std::int64_t GenerateOptions::required_branch_rows() const {
+  return make_decoder({.prompt = {0}, .max_new_tokens = max_new_tokens}, *this)->max_branch_rows();
+}
+
 TrajectoryGenerator::TrajectoryGenerator(DecodeModel& model, GenerateOptions options)
     : options_((options.validate(), std::move(options))), engine_(model, options_.batch_prompts) {}
 
 void TrajectoryGenerator::admit(GeneratePrompt prompt) {
-  auto decoder = make_jacobi_decoder({.id = prompt.id,
-                                      .prompt = prompt.tokens,
-                                      .max_new_tokens = options_.max_new_tokens,
-                                      .eos_ids = options_.eos_ids},
-                                     jacobi_options(options_));
+  auto decoder = make_decoder({.id = prompt.id,
+                               .prompt = prompt.tokens,
+                               .max_new_tokens = options_.max_new_tokens,
+                               .eos_ids = options_.eos_ids},
+                              options_);
   if (!running_.emplace(prompt.id, std::move(prompt.tokens)).second) {
     throw DataError(fmt::format("generation: prompt {} is given twice", prompt.id));
   }
@@ -120,10 +136,12 @@ Trajectory TrajectoryGenerator::make_trajectory(std::vector<TokenId> prompt,
   trajectory.prompt_id = result.id;
   trajectory.block_size = options_.block_size;
   trajectory.forwards = result.forwards;
+  trajectory.flipped_blocks = result.flipped_blocks;
   trajectory.prompt = std::move(prompt);
   trajectory.eos_position = find_eos(result.blocks, options_.block_size, options_.eos_ids);
   trajectory.stop = trajectory.eos_position < 0 ? StopReason::length : StopReason::eos;
-  if (options_.stored_states == StoredStates::selected) {
+  if (options_.stored_states == StoredStates::selected &&
+      options_.method == GenerationMethod::sequential) {
     for (std::size_t i = 0; i < result.blocks.size(); ++i) {
       keep_selected_state(result.blocks[i], options_.schedule, options_.block_size, result.id,
                           static_cast<std::int64_t>(i));

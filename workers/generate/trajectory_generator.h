@@ -22,9 +22,17 @@ enum class StoredStates : std::uint8_t {
   selected,  ///< The one the noise schedule selects and the fixed point.
 };
 
+/// In which order the states of a trajectory are computed. They are the same (on CPU fp32).
+enum class GenerationMethod : std::uint8_t {
+  sequential,  ///< Block after block.
+  parallel,    ///< The answer first, then all its blocks at once, each up to the state it needs.
+};
+
 /// How trajectories are generated.
 struct GenerateOptions {
-  std::int32_t block_size = 16;       ///< n ≥ 1
+  GenerationMethod method = GenerationMethod::sequential;
+  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< Used with GenerationMethod::parallel.
+  std::int32_t block_size = 16;                         ///< n ≥ 1
   std::int64_t max_new_tokens = 256;  ///< T ≥ 1; an answer has at most ceil(T / n) blocks.
   std::uint64_t seed = 0;
   std::uint64_t round = 0;          ///< Part of the drafts' random stream.
@@ -37,6 +45,8 @@ struct GenerateOptions {
   void validate() const;
   /// Cache positions a prompt of `prompt_tokens` needs: P + ceil(T / n) · n.
   [[nodiscard]] std::int64_t required_positions(std::int64_t prompt_tokens) const;
+  /// Cache rows a prompt needs beside them (DecodeModel::branch_rows).
+  [[nodiscard]] std::int64_t required_branch_rows() const;
 };
 
 /// One prompt to generate for.
@@ -71,9 +81,9 @@ struct GenerationCounts {
 /// A trajectory's eos_position and stop speak of whole blocks: an end of sequence that the last
 /// block holds behind T counts there, while answer_tokens ends at T.
 ///
-/// The blocks' fixed points are what the forwards committed, so they are reached within n forwards
-/// a block by construction and `flipped_blocks` stays 0; the count is for generators that take the
-/// fixed point from another decoder.
+/// `flipped_blocks` counts blocks whose iterates disagree with the fixed point that another decoder
+/// has found (GenerationMethod::parallel), which reproducible arithmetic excludes. Block after
+/// block the fixed points are what the forwards committed, and it stays 0.
 class TrajectoryGenerator {
  public:
   /// `model` must outlive the generator. Throws ConfigError for bad options.

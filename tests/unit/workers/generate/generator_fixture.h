@@ -23,6 +23,7 @@ inline constexpr std::int32_t kBlockSize = 8;
 inline FakeDecodeModel fake_model(std::int32_t num_slots) {
   return FakeDecodeModel({.num_slots = num_slots,
                           .slot_capacity = 128,
+                          .branch_rows = 1024,
                           .vocabulary = static_cast<std::int32_t>(kVocabulary)});
 }
 
@@ -72,6 +73,19 @@ inline std::optional<std::vector<Trajectory>> generate(
   }
   std::ranges::sort(trajectories, {}, &Trajectory::prompt_id);
   return trajectories;
+}
+
+/// All that a training sample is made of.
+inline void expect_same_states(const Trajectory& left, const Trajectory& right) {
+  EXPECT_EQ(left.prompt_id, right.prompt_id);
+  EXPECT_EQ(left.block_size, right.block_size);
+  EXPECT_EQ(left.stop, right.stop);
+  EXPECT_EQ(left.eos_position, right.eos_position);
+  EXPECT_EQ(left.prompt, right.prompt);
+  ASSERT_EQ(left.blocks.size(), right.blocks.size());
+  for (std::size_t i = 0; i < left.blocks.size(); ++i) {
+    ASSERT_EQ(left.blocks[i].states, right.blocks[i].states) << "block " << i;
+  }
 }
 
 inline void expect_equal(const Trajectory& left, const Trajectory& right) {

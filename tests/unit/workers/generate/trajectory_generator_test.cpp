@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -123,6 +125,174 @@ TEST(TrajectoryGenerator, ResultsDoNotDependOnBatchOrderOrCompany) {  // I25
     }
     EXPECT_EQ(generator.counts().forwards, single.counts().forwards);
   }
+}
+
+// ---- teacher-forced parallel trajectories
+// ---------------------------------------------------------
+
+std::vector<Trajectory> generated_by(GenerationMethod method, GenerateOptions chosen,
+                                     std::span<const GeneratePrompt> given) {
+  auto model = fake_model(chosen.batch_prompts);
+  chosen.method = method;
+  TrajectoryGenerator generator(model, chosen);
+  auto trajectories = generate(generator, given);
+  EXPECT_EQ(generator.counts().flipped_blocks, 0);
+  return std::move(*trajectories);
+}
+
+TEST(ParallelTrajectories, AreTheSequentialOnes) {  // I28
+  auto given = prompts(12);
+  constexpr std::array kMethods{FixedPointMethod::ar, FixedPointMethod::jacobi,
+                                FixedPointMethod::mr};
+  std::size_t setting = 0;
+  for (const std::int32_t n : {1, 4, 8, 16, 32}) {
+    for (const ScheduleKind kind :
+         {ScheduleKind::linear, ScheduleKind::reverse, ScheduleKind::random}) {
+      for (const StoredStates stored : {StoredStates::all, StoredStates::selected}) {
+        auto chosen = options(stored);
+        chosen.block_size = n;
+        chosen.schedule.kind = kind;
+        const auto expected = generated_by(GenerationMethod::sequential, chosen, given);
+        for (const std::int32_t batch : {1, 3, 8}) {
+          SCOPED_TRACE(testing::Message() << "n " << n << ", setting " << setting);
+          chosen.batch_prompts = batch;
+          std::ranges::reverse(given);
+          chosen.fixed_point = kMethods.at(setting++ % kMethods.size());
+          const auto parallel = generated_by(GenerationMethod::parallel, chosen, given);
+          ASSERT_EQ(parallel.size(), expected.size());
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            expect_same_states(parallel[i], expected[i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ParallelTrajectories, SelectAsEveryScheduleWould) {  // I7
+  const auto given = prompts(12);
+  for (const auto endpoint : {ScheduleEndpoint::inclusive, ScheduleEndpoint::exclusive}) {
+    for (const auto measure : {UnconvergedMeasure::prefix, UnconvergedMeasure::positionwise}) {
+      for (const auto target : {ScheduleTarget::ratio, ScheduleTarget::ceil_count}) {
+        for (const bool drop : {false, true}) {
+          for (const std::int32_t window : {1, 5, 16}) {
+            auto chosen = options(StoredStates::selected);
+            chosen.block_size = 6;
+            chosen.schedule = {.window = window,
+                               .endpoint = endpoint,
+                               .measure = measure,
+                               .target = target,
+                               .drop_initial_state = drop};
+            const auto expected = generated_by(GenerationMethod::sequential, chosen, given);
+            const auto parallel = generated_by(GenerationMethod::parallel, chosen, given);
+            for (std::size_t t = 0; t < expected.size(); ++t) {
+              expect_same_states(parallel[t], expected[t]);
+              for (std::size_t i = 0; i < expected[t].blocks.size(); ++i) {
+                const TrajectoryBlock& left = parallel[t].blocks[i];
+                const TrajectoryBlock& right = expected[t].blocks[i];
+                EXPECT_LE(left.states_seen, right.states_seen);
+                if (right.selected_state + 1 < right.states_seen) {
+                  EXPECT_EQ(left.selected_state, right.selected_state);
+                } else {
+                  EXPECT_EQ(left.selected_state + 1, left.states_seen) << "the fixed point";
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ParallelTrajectories, AllStatesAreSeenWhereAllAreStored) {
+  const auto given = prompts(12);
+  const auto chosen = options(StoredStates::all);
+  const auto expected = generated_by(GenerationMethod::sequential, chosen, given);
+  const auto parallel = generated_by(GenerationMethod::parallel, chosen, given);
+  for (std::size_t t = 0; t < expected.size(); ++t) {
+    for (std::size_t i = 0; i < expected[t].blocks.size(); ++i) {
+      EXPECT_EQ(parallel[t].blocks[i].states_seen, expected[t].blocks[i].states_seen);
+      EXPECT_EQ(parallel[t].blocks[i].selected_state, -1);
+    }
+  }
+}
+
+// Where each pass accepts one token, a block whose schedule wants u unconverged tokens takes passes
+// of n − 1, n − 2, … u + 1 rows: a third of n² on average. The text is one row a token.
+TEST(ParallelTrajectories, ForwardAThirdOfTheSquare) {
+  for (const std::int32_t n : {16, 32, 64}) {
+    constexpr std::int32_t kWindow = 16;
+    constexpr std::int32_t kPrompts = 4;
+    FakeDecodeModel model({.num_slots = kPrompts,
+                           .slot_capacity = 8 + kWindow * 64,
+                           .branch_rows = 1024,
+                           .vocabulary = 1'000'003,
+                           .local = 0});
+    GenerateOptions chosen;
+    chosen.method = GenerationMethod::parallel;
+    chosen.block_size = n;
+    chosen.max_new_tokens = std::int64_t{kWindow} * n;
+    chosen.batch_prompts = kPrompts;
+    chosen.schedule.window = kWindow;
+    TrajectoryGenerator generator(model, chosen);
+    std::vector<GeneratePrompt> given;
+    for (PromptId id = 0; id < kPrompts; ++id) {
+      given.push_back({.id = id, .tokens = random_prompt(id, 8, 1'000'003)});
+    }
+    ASSERT_TRUE(generate(generator, given).has_value());
+    std::int64_t expected = std::int64_t{kWindow} * n - 1;
+    for (std::int32_t j = 1; j < kWindow; ++j) {
+      // |u (w − 1) − j n| is least; above u the passes have n − 1 … u + 1 rows.
+      std::int32_t u = n - 1;
+      while (u > 0 &&
+             std::abs((u - 1) * (kWindow - 1) - j * n) < std::abs(u * (kWindow - 1) - j * n)) {
+        expected += u--;
+      }
+    }
+    const DecodeStatistics& statistics = generator.counts().decoder;
+    const std::int64_t rows = statistics.rows - statistics.prefill_rows;
+    EXPECT_EQ(rows, kPrompts * expected);
+    const double per_block = static_cast<double>(rows) / (kPrompts * kWindow);
+    RecordProperty("rows_per_block_" + std::to_string(n), std::to_string(per_block));
+    const double square = static_cast<double>(n) * n;
+    EXPECT_LE(per_block, 1.1 * (square / 3 + 2.0 * n));
+    EXPECT_LT(per_block, square / 2) << "block after block";
+  }
+}
+
+TEST(ParallelTrajectories, TheFixedPointIsAuthoritative) {
+  FakeDecodeModel model({.num_slots = 4,
+                         .slot_capacity = 128,
+                         .branch_rows = 1024,
+                         .vocabulary = static_cast<std::int32_t>(kVocabulary),
+                         .flip_rate = 0.02});
+  auto chosen = options(StoredStates::all);
+  chosen.method = GenerationMethod::parallel;
+  TrajectoryGenerator generator(model, chosen);
+  const auto generated = generate(generator, prompts(40));
+  ASSERT_TRUE(generated.has_value());
+  std::int64_t flipped = 0;
+  std::int64_t blocks = 0;
+  for (const Trajectory& trajectory : *generated) {
+    flipped += trajectory.flipped_blocks;
+    blocks += std::ssize(trajectory.blocks);
+    for (const TrajectoryBlock& block : trajectory.blocks) {
+      EXPECT_LE(block.states_seen, kBlockSize);
+      std::int32_t before = 0;
+      for (std::int32_t s = 0; s < block.states_seen; ++s) {
+        const auto state =
+            std::span(block.states).subspan(static_cast<std::size_t>(s) * kBlockSize, kBlockSize);
+        const auto converged = converged_prefix(state, std::span(block.states).last(kBlockSize));
+        EXPECT_GT(converged, before) << "I3";
+        before = converged;
+      }
+      EXPECT_EQ(before, kBlockSize);
+    }
+  }
+  EXPECT_EQ(generator.counts().flipped_blocks, flipped);
+  EXPECT_GT(flipped, blocks / 50);
+  EXPECT_LT(flipped, blocks / 2);
 }
 
 TEST(TrajectoryGenerator, CountsAddUp) {
