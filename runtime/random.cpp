@@ -54,6 +54,10 @@ std::uint64_t RandomStream::next_u64() noexcept {
   return (upper << 32) | next_u32();
 }
 
+std::array<std::uint32_t, 4> RandomStream::block_at(std::uint64_t block) const noexcept {
+  return philox4x32_10({low(block), high(block), counter_[2], counter_[3]}, key_);
+}
+
 std::uint64_t RandomStream::below(std::uint64_t bound) noexcept {
   // Values under 2^64 mod bound are rejected, so that every residue is equally likely.
   const std::uint64_t threshold = (0 - bound) % bound;

@@ -22,6 +22,7 @@ enum class RandomPurpose : std::uint32_t {
   weight_init = 5,
   bootstrap = 6,
   test = 7,
+  token_sampling = 8,
 };
 
 /// Sequential draws from the stream (seed, purpose, round, item, block). Cheap to construct;
@@ -37,6 +38,9 @@ class RandomStream {
   [[nodiscard]] std::uint32_t next_u32() noexcept;
   /// 64 uniformly distributed bits.
   [[nodiscard]] std::uint64_t next_u64() noexcept;
+  /// Draws 4·block … 4·block + 3 as next_u32() of a fresh stream gives them, wherever this one
+  /// stands: for noise that is looked up and not drawn in order.
+  [[nodiscard]] std::array<std::uint32_t, 4> block_at(std::uint64_t block) const noexcept;
   /// Uniform integer in [0, bound), without modulo bias. bound ≥ 1.
   [[nodiscard]] std::uint64_t below(std::uint64_t bound) noexcept;
   /// Uniform double in [0, 1), 53 bits.

@@ -41,6 +41,17 @@ TEST(RandomStream, ACopyContinuesFromTheSamePlace) {
   }
 }
 
+TEST(RandomStream, ABlockIsTheDrawsOfThatPlace) {
+  RandomStream drawn(3, RandomPurpose::test, 1, 2, 3);
+  RandomStream elsewhere = drawn;
+  (void)elsewhere.next_u64();
+  for (std::uint64_t block = 0; block < 5; ++block) {
+    for (const std::uint32_t expected : elsewhere.block_at(block)) {
+      EXPECT_EQ(drawn.next_u32(), expected);
+    }
+  }
+}
+
 TEST(RandomStream, EveryPartOfTheNameMatters) {
   std::set<std::uint64_t> first_draws;
   int streams = 0;
