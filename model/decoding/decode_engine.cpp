@@ -42,7 +42,13 @@ void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
   slot->forwarded = 0;
   slot->prefilling = true;
   slot->predictions.clear();
+  slot->text.clear();
   ++running_;
+  const SamplingOptions& sampling = slot->decoder->sampling();
+  sampling_ += sampling.greedy() ? 0 : 1;
+  if (sampling.penalises()) {
+    slot->text.reserve(static_cast<std::size_t>(slot->decoder->max_positions()));
+  }
 }
 
 void DecodeEngine::step() {
@@ -67,6 +73,7 @@ void DecodeEngine::clear() {
     slot.decoder.reset();
   }
   running_ = 0;
+  sampling_ = 0;
   finished_.clear();
 }
 
@@ -112,7 +119,8 @@ void DecodeEngine::append_branches(std::size_t slot_index) {
   for (const DraftBranch& branch : pending) {
     const auto size = static_cast<std::int64_t>(branch.tokens.size());
     PlacedBranch placed{.first_position = branch.first_position,
-                        .outputs = branch.tokens.size() - branch.first_output};
+                        .outputs = branch.tokens.size() - branch.first_output,
+                        .first_row = rows_.size()};
     CacheRow place{.slot = static_cast<std::int32_t>(slot_index)};
     if (branch.alternative) {
       expect(branch.first_position >= 0 && branch.first_position <= end,
@@ -137,6 +145,12 @@ void DecodeEngine::append_branches(std::size_t slot_index) {
 /// Tokens [begin, end) of a branch; `place` is that of its first token but for the position.
 void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin,
                                std::size_t end) {
+  Slot& slot = slots_[static_cast<std::size_t>(place.slot)];
+  if (place.fork_row == 0 && slot.decoder->sampling().penalises()) {
+    slot.text.resize(static_cast<std::size_t>(branch.first_position) + begin);
+    slot.text.insert(slot.text.end(), branch.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                     branch.tokens.begin() + static_cast<std::ptrdiff_t>(end));
+  }
   for (std::size_t i = begin; i < end; ++i) {
     const bool wants_output = i >= branch.first_output;
     place.position =
@@ -149,7 +163,19 @@ void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::s
 void DecodeEngine::forward_rows() {
   predictions_.resize(outputs_);
   const auto begin = std::chrono::steady_clock::now();
-  model_.predict(rows_, predictions_);
+  if (sampling_ == 0) {
+    model_.predict(rows_, predictions_);
+  } else {
+    output_rows_.clear();
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].wants_output) {
+        output_rows_.push_back(row);
+      }
+    }
+    model_.predict_logits(rows_, [this](std::int64_t first, const TensorView& logits) {
+      choose_tokens(first, logits);
+    });
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const double prefill_share =
       static_cast<double>(prefill_rows_) / static_cast<double>(rows_.size());
@@ -158,6 +184,36 @@ void DecodeEngine::forward_rows() {
   statistics_.prefill_rows += static_cast<std::int64_t>(prefill_rows_);
   statistics_.prefill_seconds += elapsed.count() * prefill_share;
   statistics_.decode_seconds += elapsed.count() * (1.0 - prefill_share);
+}
+
+void DecodeEngine::choose_tokens(std::int64_t first, const TensorView& logits) {
+  for (std::int64_t i = 0; i < logits.dim(0); ++i) {
+    const auto output = static_cast<std::size_t>(first + i);
+    const std::size_t row_index = output_rows_.at(output);
+    const CacheRow& place = rows_[row_index].place;
+    const Slot& slot = slots_[static_cast<std::size_t>(place.slot)];
+    const SamplingOptions& sampling = slot.decoder->sampling();
+    sampler_.start_row(logits.rows(i, i + 1).span<float>());
+    if (sampling.penalises()) {
+      penalise(slot, row_index);
+    }
+    predictions_[output] = sampler_.choose(sampling, slot.decoder->id(), place.position + 1);
+  }
+}
+
+/// What a row sees: its sequence up to itself, or up to its fork and then its alternative.
+void DecodeEngine::penalise(const Slot& slot, std::size_t row_index) {
+  const double penalty = slot.decoder->sampling().repetition_penalty;
+  const CacheRow& place = rows_[row_index].place;
+  const bool alternative = place.fork_row != 0;
+  const auto shared = static_cast<std::size_t>(alternative ? place.fork : place.position + 1);
+  for (const TokenId token : std::span(slot.text).first(shared)) {
+    sampler_.penalise(token, penalty);
+  }
+  const auto own = static_cast<std::size_t>(alternative ? place.position + 1 - place.fork : 0);
+  for (const DecodeRow& row : std::span(rows_).subspan(row_index + 1 - own, own)) {
+    sampler_.penalise(row.token, penalty);
+  }
 }
 
 void DecodeEngine::hand_back() {
@@ -204,6 +260,7 @@ void DecodeEngine::advance(std::size_t slot_index) {
   if (slot.decoder->finished()) {
     const auto finished = std::move(slot.decoder);
     --running_;
+    sampling_ -= finished->sampling().greedy() ? 0 : 1;
     finished_.push_back(finished->take_result());
     return;
   }
@@ -212,6 +269,12 @@ void DecodeEngine::advance(std::size_t slot_index) {
     kept_.push_back({.slot = static_cast<std::int32_t>(slot_index),
                      .from = static_cast<std::int32_t>(chosen.fork_row + i),
                      .to = static_cast<std::int32_t>(chosen.first_position + i)});
+  }
+  if (chosen.fork_row != 0 && !slot.text.empty()) {
+    slot.text.resize(static_cast<std::size_t>(chosen.first_position));
+    for (std::int64_t i = 0; i < commit.rows; ++i) {
+      slot.text.push_back(rows_[chosen.first_row + static_cast<std::size_t>(i)].token);
+    }
   }
 }
 

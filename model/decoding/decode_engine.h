@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "model/decoding/sequence_decoder.h"
+#include "model/decoding/token_sampler.h"
 #include "model/transformer/inference_transformer.h"
 
 namespace jforge {
@@ -34,7 +35,9 @@ struct DecodeStatistics {
 
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
-/// near kStepRows rows. Not thread-safe; the model must outlive it.
+/// near kStepRows rows. Where a sequence samples, tokens are chosen from logits on the host; while
+/// all are greedy the model gives argmaxes and no logits exist. Not thread-safe; the model must
+/// outlive it.
 class DecodeEngine {
  public:
   /// Rows per step that prompts may fill up to; drafts alone may exceed it.
@@ -70,6 +73,7 @@ class DecodeEngine {
     std::int64_t first_position = 0;
     std::int64_t fork_row = 0;  ///< 0: the sequence's own.
     std::size_t outputs = 0;
+    std::size_t first_row = 0;  ///< Of this step's.
   };
   /// One slot's sequence and how much of its prompt has been forwarded.
   struct Slot {
@@ -79,6 +83,9 @@ class DecodeEngine {
     bool prefilling = true;
     std::vector<PlacedBranch> branches;
     std::vector<TokenId> predictions;  ///< Of what has been forwarded, branch after branch.
+    /// Where tokens that stand before a new one are penalised: those whose keys the sequence's
+    /// positions hold.
+    std::vector<TokenId> text;
   };
 
   void assemble_rows();
@@ -86,6 +93,8 @@ class DecodeEngine {
   void append_branches(std::size_t slot_index);
   void append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin, std::size_t end);
   void forward_rows();
+  void choose_tokens(std::int64_t first, const TensorView& logits);
+  void penalise(const Slot& slot, std::size_t row_index);
   void hand_back();
   void advance(std::size_t slot_index);
 
@@ -93,9 +102,12 @@ class DecodeEngine {
   DecodeStatistics statistics_;
   std::vector<Slot> slots_;
   std::size_t running_ = 0;
+  std::size_t sampling_ = 0;  ///< Running sequences that need logits.
+  TokenSampler sampler_;
   std::deque<DecodeResult> finished_;
   std::vector<DecodeRow> rows_;
   std::vector<TokenId> predictions_;
+  std::vector<std::size_t> output_rows_;  ///< Where logits are needed: the row of each output.
   std::vector<BranchOutcome> outcomes_;
   std::vector<CacheCopy> kept_;
   std::size_t outputs_ = 0;

@@ -50,6 +50,7 @@ class DraftDecoder : public SequenceDecoder {
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
   [[nodiscard]] bool finished() const override { return finished_; }
   [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] const SamplingOptions& sampling() const override { return request_.sampling; }
   [[nodiscard]] std::int64_t max_positions() const override {
     return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
   }

@@ -25,6 +25,7 @@ class GreedyDecoder final : public SequenceDecoder {
   [[nodiscard]] std::int64_t kv_length() const override { return branch_.first_position; }
   [[nodiscard]] bool finished() const override { return finished_; }
   [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] const SamplingOptions& sampling() const override { return request_.sampling; }
   [[nodiscard]] std::int64_t max_positions() const override {
     return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
   }

@@ -21,6 +21,7 @@ void DecodeRequest::validate() const {
         "decoding: max_new_tokens is {} for prompt {}; it must be at least 1 and below 2^31",
         max_new_tokens, id));
   }
+  sampling.validate();
 }
 
 bool DecodeRequest::is_eos(TokenId token) const noexcept {

@@ -9,9 +9,9 @@
 ///    sum(accepted) = tokens − 1 and tokens per forward = (tokens − 1) / forwards (DecodingCost);
 ///  - no pass is made whose predictions nobody needs: the answer ends with the pass that makes its
 ///    last token known, by eos or by length, and that token is never forwarded.
-/// Greedy decoding makes one token known with each pass: T tokens take T − 1, exactly 1 token per
+/// One token at a time, each pass makes one token known: T tokens take T − 1, exactly 1 token per
 /// forward. A Jacobi pass over a draft whose first token is known makes 1 to n tokens known, the
-/// accepted rest of the draft and the correction behind it; with n = 1 the counts are greedy's.
+/// accepted rest of the draft and the correction behind it; with n = 1 the counts are those.
 ///
 /// With complete_blocks (trajectories) the same holds of all n · blocks tokens, of which `tokens`
 /// may be a part.
@@ -25,18 +25,22 @@
 
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
+#include "model/decoding/token_sampler.h"
 #include "runtime/ids.h"
 
 namespace jforge {
 
 /// What every method is told about one request.
 struct DecodeRequest {
-  PromptId id = 0;  ///< Names the random stream of the drafts, with seed and round.
+  /// Names the random stream of the drafts, with seed and round, and with a seed the sampler's.
+  PromptId id = 0;
   std::vector<TokenId> prompt = {};   ///< At least one token.
   std::int64_t max_new_tokens = 0;    ///< T ≥ 1
   std::vector<TokenId> eos_ids = {};  ///< Empty: never stop early.
+  SamplingOptions sampling = {};      ///< How its tokens are chosen; greedily by default.
 
-  /// Throws DataError for an empty prompt or a negative token, ConfigError for T outside [1, 2^31).
+  /// Throws DataError for an empty prompt or a negative token, ConfigError for T outside [1, 2^31)
+  /// and for what SamplingOptions refuses.
   void validate() const;
   [[nodiscard]] bool is_eos(TokenId token) const noexcept;
 };
@@ -78,7 +82,9 @@ struct DraftBranch {
   bool alternative = false;
 };
 
-/// What a forward gave for one branch: the argmax after each wanted row, in order.
+/// What a forward gave for one branch: the token chosen after each wanted row, in order. It is the
+/// argmax, or what sampling gives for the request, the position and all that the row sees
+/// (token_sampler.h); a decoder need not know which.
 struct BranchOutcome {
   std::span<const TokenId> predictions;
 };
@@ -114,8 +120,10 @@ class SequenceDecoder {
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
   /// Rows that its alternatives take at most, all together.
   [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
-  /// The request's id, for messages.
+  /// The request's id.
   [[nodiscard]] virtual PromptId id() const = 0;
+  /// How the request's tokens are chosen.
+  [[nodiscard]] virtual const SamplingOptions& sampling() const = 0;
 };
 
 /// Which draft follows an acceptance.

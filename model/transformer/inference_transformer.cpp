@@ -123,6 +123,8 @@ struct InferenceTransformer::State {
   std::vector<Buffer> cache_memory;  ///< Keys and values of each layer in turn.
   std::vector<LayerCache> cache;
   Workspace work;
+  Buffer logits;       ///< [kLogitsRows, V] of predict_logits(), from its first call on.
+  Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
   std::vector<std::int32_t> checked;  ///< Per slot: last position seen in this call, −1 for none.
 };
@@ -358,6 +360,40 @@ void InferenceTransformer::predict(std::span<const DecodeRow> rows,
     state.kernels.invariant_argmax(hidden, *state.head,
                                    predictions.subspan(static_cast<std::size_t>(first),
                                                        static_cast<std::size_t>(hidden.dim(0))));
+  });
+}
+
+void DecodeModel::predict_logits(std::span<const DecodeRow> /*rows*/,
+                                 const LogitsReader& /*reader*/) {
+  throw InternalError("tokens are sampled from a model without logits");
+}
+
+void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
+                                          const LogitsReader& reader) {
+  State& state = *state_;
+  const std::int64_t vocabulary = state.config.vocabulary_size;
+  const bool on_host = state.kernels.device() == Device::cpu;
+  const auto most_rows = std::min<std::int64_t>(kLogitsRows, state.options.max_rows);
+  if (state.logits.bytes() == 0) {
+    const std::size_t bytes = static_cast<std::size_t>(most_rows * vocabulary) * sizeof(float);
+    state.logits = Buffer(bytes, state.account, state.kernels.device());
+    if (!on_host) {
+      state.host_logits = Buffer(bytes, state.account);
+    }
+  }
+  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
+    for (std::int64_t begin = 0; begin < hidden.dim(0); begin += most_rows) {
+      const std::int64_t end = std::min(begin + most_rows, hidden.dim(0));
+      const Shape shape{end - begin, vocabulary};
+      const TensorView logits = state.logits.floats(shape);
+      state.kernels.invariant_linear(hidden.rows(begin, end), *state.head, {}, logits);
+      if (on_host) {
+        reader(first + begin, logits);
+      } else {
+        copy_tensor(logits, state.host_logits.floats(shape));
+        reader(first + begin, state.host_logits.floats(shape));
+      }
+    }
   });
 }
 

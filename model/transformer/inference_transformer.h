@@ -2,6 +2,7 @@
 
 /// Qwen2 forward for decoding: batch-invariant rows over a key/value cache (KernelSet, "decoding").
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,6 +21,10 @@ struct DecodeRow {
       true;  ///< Whether its next-token prediction is needed (prefill needs only the last row's).
 };
 
+/// Takes logits [m, V], on the host, of the rows first … first + m − 1 of those that want output.
+/// They are its own to overwrite until it returns.
+using LogitsReader = std::function<void(std::int64_t first, const TensorView& logits)>;
+
 /// What decoders need of a model; a fake implements it in decoder tests.
 class DecodeModel {
  public:
@@ -36,6 +41,10 @@ class DecodeModel {
   /// alternative come whole, in ascending position from their fork, behind the sequence's own rows
   /// of the call up to there.
   virtual void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) = 0;
+  /// As predict(), but `reader` gets the logits, in ascending order and never many rows at once,
+  /// and chooses. Their argmax, the smallest id among equals, is the prediction. Throws
+  /// InternalError by default: a model that only measures forwards has none.
+  virtual void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader);
   /// Makes rows of alternatives the sequence's own, each at the position that the row had: how an
   /// alternative is accepted. `from` lies at or behind slot_capacity(), `to` before it, without a
   /// gap in the sequence.
@@ -66,6 +75,10 @@ class InferenceTransformer final : public DecodeModel {
   [[nodiscard]] std::int32_t branch_rows() const override;
   void keep_branches(std::span<const CacheCopy> rows) override;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
+  /// The first call allocates logits of kLogitsRows rows, on a device twice.
+  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override;
+  /// Rows whose logits predict_logits() holds at once: the output head is read once for them all.
+  static constexpr std::int64_t kLogitsRows = 64;
   /// As predict(), but the logits [rows that want output, V] are written out, to any device: for
   /// probes and tests.
   void logits(std::span<const DecodeRow> rows, TensorView output);

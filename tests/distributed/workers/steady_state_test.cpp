@@ -218,6 +218,10 @@ class ObservedModel final : public DecodeModel {
     model_.predict(rows, predictions);
     counts.push_back(watched_allocation_count().calls);
   }
+  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override {
+    model_.predict_logits(rows, reader);
+    counts.push_back(watched_allocation_count().calls);
+  }
   std::vector<std::int64_t> counts;
 
  private:
@@ -254,27 +258,35 @@ TEST_F(SteadyStateTest, MultiBlockDecodingBetweenTheFirstTokensAndTheFirstAnswer
   ObservedModel model(transformer);
   DecodeEngine engine(model, 3);
   const auto samples = wide_samples();
-  const auto admit_all = [&] {
+  const auto run = [&](const SamplingOptions& sampling) {
     for (std::int64_t id = 0; id < 3; ++id) {
-      engine.admit(make_multi_block_decoder(
-          {.id = id, .prompt = samples[static_cast<std::size_t>(id)].prompt, .max_new_tokens = 60},
-          {.block_size = 8, .blocks = 3, .spawn_ratio = 0.25}));
+      engine.admit(make_multi_block_decoder({.id = id,
+                                             .prompt = samples[static_cast<std::size_t>(id)].prompt,
+                                             .max_new_tokens = 60,
+                                             .sampling = sampling},
+                                            {.block_size = 8, .blocks = 3, .spawn_ratio = 0.25}));
     }
+    while (!engine.take_finished()) {
+      engine.step();
+    }
+    const std::size_t first_answer = model.counts.size();
+    while (engine.running() > 0) {
+      engine.step();
+    }
+    while (engine.take_finished()) {
+    }
+    return first_answer;
   };
-  admit_all();
-  while (engine.running() > 0) {
-    engine.step();
+  const SamplingOptions sampled{
+      .temperature = 1, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.2};
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{}, SamplingOptions{.temperature = 1}, sampled}) {
+    (void)run(sampling);
+    model.counts.clear();
+    const std::size_t first_answer = run(sampling);
+    ASSERT_GT(first_answer, 5U);
+    EXPECT_EQ(model.counts[first_answer - 2] - model.counts[0], 0);
   }
-  while (engine.take_finished()) {
-  }
-  model.counts.clear();
-  admit_all();
-  while (!engine.take_finished()) {
-    engine.step();
-  }
-  const std::size_t first_answer = model.counts.size();
-  ASSERT_GT(first_answer, 5U);
-  EXPECT_EQ(model.counts[first_answer - 2] - model.counts[0], 0);
 }
 
 }  // namespace

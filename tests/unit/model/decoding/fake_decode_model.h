@@ -41,27 +41,34 @@ class FakeDecodeModel final : public DecodeModel {
   [[nodiscard]] std::int32_t branch_rows() const override { return options_.branch_rows; }
 
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
-    expect(!rows.empty(), "predict() without rows");
-    largest_call_ = std::max(largest_call_, rows.size());
-    ++calls_;
-    std::vector<std::int32_t> last(static_cast<std::size_t>(options_.num_slots), -1);
     std::size_t output = 0;
-    for (const DecodeRow& row : rows) {
-      auto& last_position = last.at(static_cast<std::size_t>(row.place.slot));
-      if (row.place.fork_row == 0) {
-        expect(row.place.position > last_position, "rows of a slot must ascend");
-        expect(row.place.position < options_.slot_capacity, "row outside the slot");
-        last_position = row.place.position;
-      } else {
-        expect(row.place.fork_row >= options_.slot_capacity, "an alternative in the sequence");
-      }
-      write(row);
-      if (row.wants_output) {
-        expect(output < predictions.size(), "too few predictions");
-        predictions[output++] = prediction(row.place);
+    forward(rows, [&](const CacheRow& place) {
+      expect(output < predictions.size(), "too few predictions");
+      predictions[output++] = prediction(place);
+    });
+    expect(output == predictions.size(), "too many predictions");
+  }
+
+  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override {
+    std::vector<float> values;
+    forward(rows, [&](const CacheRow& place) {
+      const auto row =
+          logits_of(folded_to(place, place.position + 1), at(place.slot, place.row()).token);
+      values.insert(values.end(), row.begin(), row.end());
+    });
+    // In two parts, as a model may give them.
+    const std::int64_t count = std::ssize(values) / options_.vocabulary;
+    const TensorView all(values.data(), {count, options_.vocabulary});
+    for (const auto& [begin, end] : {std::pair(std::int64_t{0}, count / 2), {count / 2, count}}) {
+      if (begin < end) {
+        reader(begin, all.rows(begin, end));
       }
     }
-    expect(output == predictions.size(), "too many predictions");
+  }
+
+  /// Logits of a fresh forward over `prefix`. Their argmax is next().
+  [[nodiscard]] std::vector<float> next_logits(std::span<const TokenId> prefix) const {
+    return logits_of(folded(prefix), prefix.back());
   }
 
   void keep_branches(std::span<const CacheCopy> rows) override {
@@ -74,11 +81,7 @@ class FakeDecodeModel final : public DecodeModel {
 
   /// What a fresh forward over `prefix` predicts.
   [[nodiscard]] TokenId next(std::span<const TokenId> prefix) const {
-    std::uint64_t folded = 0;
-    for (const TokenId token : prefix) {
-      folded = fold(folded, cell(folded, token));
-    }
-    return choose(folded, prefix.back());
+    return choose(folded(prefix), prefix.back());
   }
 
   /// Greedy continuation of `prompt` by fresh forwards.
@@ -100,6 +103,28 @@ class FakeDecodeModel final : public DecodeModel {
     TokenId token = -1;
   };
 
+  template <typename Emit>
+  void forward(std::span<const DecodeRow> rows, const Emit& emit) {
+    expect(!rows.empty(), "predict() without rows");
+    largest_call_ = std::max(largest_call_, rows.size());
+    ++calls_;
+    std::vector<std::int32_t> last(static_cast<std::size_t>(options_.num_slots), -1);
+    for (const DecodeRow& row : rows) {
+      auto& last_position = last.at(static_cast<std::size_t>(row.place.slot));
+      if (row.place.fork_row == 0) {
+        expect(row.place.position > last_position, "rows of a slot must ascend");
+        expect(row.place.position < options_.slot_capacity, "row outside the slot");
+        last_position = row.place.position;
+      } else {
+        expect(row.place.fork_row >= options_.slot_capacity, "an alternative in the sequence");
+      }
+      write(row);
+      if (row.wants_output) {
+        emit(row.place);
+      }
+    }
+  }
+
   static std::uint64_t mix(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
@@ -112,10 +137,31 @@ class FakeDecodeModel final : public DecodeModel {
     return mix(prefix ^ hash) + 1;
   }
 
-  [[nodiscard]] TokenId choose(std::uint64_t folded, TokenId last) const {
+  static std::uint64_t folded(std::span<const TokenId> prefix) {
+    std::uint64_t folded = 0;
+    for (const TokenId token : prefix) {
+      folded = fold(folded, cell(folded, token));
+    }
+    return folded;
+  }
+
+  [[nodiscard]] std::uint64_t source_of(std::uint64_t folded, TokenId last) const {
     const std::uint64_t own = mix(static_cast<std::uint64_t>(last) + 77);
-    const std::uint64_t source = own % 8 < options_.local ? own >> 8 : folded >> 8;
-    return static_cast<TokenId>(source % static_cast<std::uint64_t>(options_.vocabulary));
+    return own % 8 < options_.local ? own >> 8 : folded >> 8;
+  }
+  [[nodiscard]] TokenId choose(std::uint64_t folded, TokenId last) const {
+    return static_cast<TokenId>(source_of(folded, last) %
+                                static_cast<std::uint64_t>(options_.vocabulary));
+  }
+  /// The chosen token's is largest.
+  [[nodiscard]] std::vector<float> logits_of(std::uint64_t folded, TokenId last) const {
+    std::vector<float> logits(static_cast<std::size_t>(options_.vocabulary));
+    const std::uint64_t source = source_of(folded, last);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = static_cast<float>(mix(source + 97 * i) >> 40) * 0x1p-24F * 4 - 2;
+    }
+    logits[static_cast<std::size_t>(choose(folded, last))] = 2;
+    return logits;
   }
 
   Cell& at(std::int32_t slot, std::int64_t row) {

@@ -182,6 +182,63 @@ TEST(TransformerDecoding, JacobiEqualsGreedyForEveryBlockSizeWindowAndBatch) {  
   }
 }
 
+TEST(TransformerDecoding, EveryMethodSamplesTheSameTokensInEveryBatch) {  // I23
+  constexpr PromptId kPrompts = 10;
+  RandomModel model;
+  const SamplingOptions sampling{
+      .temperature = 0.8, .top_p = 0.95, .top_k = 20, .repetition_penalty = 1.1, .seed = 5};
+  const auto sampled = [&](PromptId id) {
+    DecodeRequest asked = request(id, 60);
+    asked.sampling = sampling;
+    return asked;
+  };
+  // Few rows at once: logits come in several parts.
+  auto transformer = model.transformer(8, 160, 50);
+  const auto ar = decode(transformer, 1, kPrompts,
+                         [&](PromptId id) { return make_greedy_decoder(sampled(id)); });
+  const auto greedy = decode(transformer, 1, kPrompts,
+                             [](PromptId id) { return make_greedy_decoder(request(id, 60)); });
+  EXPECT_NE(ar.at(1).tokens, greedy.at(1).tokens);
+  for (const std::int32_t batch : {1, 7}) {
+    for (const std::int32_t block_size : {4, 16}) {
+      const auto jacobi = decode(transformer, batch, kPrompts, [&](PromptId id) {
+        return make_jacobi_decoder(
+            sampled(id), {.block_size = block_size, .window = DraftWindow::running, .seed = 3});
+      });
+      const auto blocks = decode(transformer, batch, kPrompts, [&](PromptId id) {
+        return make_multi_block_decoder(sampled(id), {.block_size = block_size, .seed = 3});
+      });
+      const auto lookups = decode(transformer, batch, kPrompts, [&](PromptId id) {
+        return make_prompt_lookup_decoder(sampled(id), {.block_size = block_size});
+      });
+      for (const auto& [id, result] : ar) {
+        EXPECT_EQ(jacobi.at(id).tokens, result.tokens) << "prompt " << id << ", n " << block_size;
+        EXPECT_EQ(blocks.at(id).tokens, result.tokens) << "prompt " << id << ", n " << block_size;
+        EXPECT_EQ(lookups.at(id).tokens, result.tokens) << "prompt " << id << ", n " << block_size;
+      }
+    }
+  }
+}
+
+TEST(TransformerDecoding, TheColdestSamplingIsGreedyDecoding) {  // I23
+  constexpr PromptId kPrompts = 5;
+  RandomModel model;
+  auto transformer = model.transformer(5, 160);
+  const auto tokens_at = [&](double temperature) {
+    std::map<PromptId, std::vector<TokenId>> tokens;
+    for (const auto& [id, result] : decode(transformer, 5, kPrompts, [&](PromptId prompt) {
+           DecodeRequest asked = request(prompt, 60);
+           asked.sampling.temperature = temperature;
+           return make_greedy_decoder(asked);
+         })) {
+      tokens[id] = result.tokens;
+    }
+    return tokens;
+  };
+  EXPECT_EQ(tokens_at(1e-6), tokens_at(0));
+  EXPECT_NE(tokens_at(1), tokens_at(0));
+}
+
 TEST(TransformerDecoding, MultiBlockEqualsGreedyForEverySettingAndBatch) {  // I18
   constexpr PromptId kPrompts = 10;
   RandomModel model;

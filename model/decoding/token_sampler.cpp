@@ -1,0 +1,212 @@
+#include "model/decoding/token_sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace jforge {
+
+namespace {
+
+/// Above every noise(): −log(−log(1 − 2⁻³³)) is 22.88.
+constexpr double kMostNoise = 23;
+
+/// Gumbel's distribution from 32 uniform bits.
+double noise_of(std::uint32_t bits) {
+  return -std::log(-std::log((static_cast<double>(bits) + 0.5) * 0x1.0p-32));
+}
+
+/// No less than noise_of(bits), without its logarithms: −log(−log u) ≤ −log(1 − u), and 1 − u is
+/// above 2^−(z + 1), z being the leading ones of `bits`.
+double bound_of_noise(std::uint32_t bits) {
+  return (std::countl_one(bits) + 1) * std::numbers::ln2;
+}
+
+double noise_of_token(const RandomStream& noise, TokenId token) {
+  const auto index = static_cast<std::uint64_t>(token);
+  return noise_of(noise.block_at(index / 4)[index % 4]);
+}
+
+}  // namespace
+
+bool SamplingOptions::chooses_as(const SamplingOptions& other) const noexcept {
+  if (repetition_penalty != other.repetition_penalty || temperature != other.temperature) {
+    return false;
+  }
+  return !draws() || (top_p == other.top_p && top_k == other.top_k && seed == other.seed);
+}
+
+void SamplingOptions::validate() const {
+  // Written so that NaN is refused too.
+  if (!(temperature >= 0 && std::isfinite(temperature))) {
+    throw ConfigError(
+        fmt::format("temperature is {}; it must be a finite number of at least 0", temperature));
+  }
+  if (!(top_p > 0 && top_p <= 1)) {
+    throw ConfigError(fmt::format("top_p is {}; it must be above 0 and at most 1", top_p));
+  }
+  if (top_k < 0) {
+    throw ConfigError(fmt::format("top_k is {}; it must be at least 0, which keeps all", top_k));
+  }
+  // Logits are float32.
+  if (!(repetition_penalty > 0 && std::isnormal(static_cast<float>(repetition_penalty)))) {
+    throw ConfigError(fmt::format("repetition_penalty is {}; it must be a finite number above 0",
+                                  repetition_penalty));
+  }
+}
+
+void TokenSampler::start_row(std::span<float> logits) {
+  expect(!logits.empty(), "a token is chosen of none");
+  logits_ = logits;
+  // Another vocabulary, or the counter has come round: what was noted says nothing any more.
+  if (seen_in_.size() != logits.size() || ++row_ == 0) {
+    seen_in_.assign(logits.size(), 0);
+    row_ = 1;
+  }
+}
+
+void TokenSampler::penalise(TokenId token, double penalty) {
+  auto& seen_in = seen_in_.at(static_cast<std::size_t>(token));
+  if (std::exchange(seen_in, row_) != row_) {
+    float& logit = logits_[static_cast<std::size_t>(token)];
+    const auto factor = static_cast<float>(penalty);
+    logit = logit > 0 ? logit / factor : logit * factor;
+  }
+}
+
+TokenId TokenSampler::choose(const SamplingOptions& options, PromptId request,
+                             std::int64_t position) {
+  const TokenId largest = find_largest();
+  if (!options.draws()) {
+    return largest;
+  }
+  const RandomStream noise(options.seed, RandomPurpose::token_sampling, 0,
+                           static_cast<std::uint64_t>(request),
+                           static_cast<std::uint64_t>(position));
+  if (options.top_k == 0 && options.top_p == 1) {
+    return choose_of_all(options.temperature, largest, noise);
+  }
+  keep(options, largest);
+  return choose_of_kept(noise);
+}
+
+TokenId TokenSampler::find_largest() const {
+  std::size_t largest = 0;
+  bool not_a_number = false;
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    not_a_number |= logits_[i] != logits_[i];
+    largest = logits_[i] > logits_[largest] ? i : largest;
+  }
+  if (not_a_number) {
+    throw NumericalError(
+        "logits that a token is sampled from hold NaN: the model's weights are damaged or training "
+        "diverged");
+  }
+  return static_cast<TokenId>(largest);
+}
+
+TokenId TokenSampler::choose_of_all(double temperature, TokenId largest,
+                                    const RandomStream& noise) const {
+  const double top = logits_[static_cast<std::size_t>(largest)];
+  TokenId chosen = largest;
+  double best = noise_of_token(noise, largest);
+  for (std::size_t begin = 0; begin < logits_.size(); begin += 4) {
+    const auto four = logits_.subspan(begin, std::min<std::size_t>(4, logits_.size() - begin));
+    // Most tokens are too improbable for any noise, and theirs is not computed.
+    const double most = (double{*std::ranges::max_element(four)} - top) / temperature;
+    if (most + kMostNoise < best) {
+      continue;
+    }
+    const auto bits = noise.block_at(begin / 4);
+    for (std::size_t i = 0; i < four.size(); ++i) {
+      const double logit = (double{four[i]} - top) / temperature;
+      if (logit + bound_of_noise(bits[i]) < best) {
+        continue;
+      }
+      const double score = logit + noise_of(bits[i]);
+      const auto token = static_cast<TokenId>(begin + i);
+      if (score > best || (score == best && token < chosen)) {
+        best = score;
+        chosen = token;
+      }
+    }
+  }
+  return chosen;
+}
+
+TokenId TokenSampler::choose_of_kept(const RandomStream& noise) const {
+  const Candidate* chosen = nullptr;
+  double best = 0;
+  for (const Candidate& candidate : kept_) {
+    const double score = candidate.logit + noise_of_token(noise, candidate.token);
+    if (chosen == nullptr || score > best || (score == best && candidate.token < chosen->token)) {
+      best = score;
+      chosen = &candidate;
+    }
+  }
+  return chosen->token;
+}
+
+/// The tokens that top-k, then top-p leave.
+void TokenSampler::keep(const SamplingOptions& options, TokenId largest) {
+  kept_.reserve(logits_.size());
+  kept_.clear();
+  const double top = logits_[static_cast<std::size_t>(largest)];
+  const auto k = static_cast<std::size_t>(options.top_k);
+  const bool cuts = k > 0 && k < logits_.size();
+  const float least = cuts ? kth_largest(k) : 0.0F;
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    if (!cuts || logits_[i] >= least) {
+      const double logit = (double{logits_[i]} - top) / options.temperature;
+      kept_.push_back({logit, options.top_p < 1 ? std::exp(logit) : 0, static_cast<TokenId>(i)});
+    }
+  }
+  if (options.top_p < 1) {
+    keep_nucleus(options.top_p);
+  }
+}
+
+float TokenSampler::kth_largest(std::size_t k) {
+  largest_.reserve(k);
+  largest_.assign(logits_.begin(), logits_.begin() + static_cast<std::ptrdiff_t>(k));
+  std::ranges::make_heap(largest_, std::greater<>());
+  for (const float logit : logits_.subspan(k)) {
+    if (logit > largest_.front()) {
+      std::ranges::pop_heap(largest_, std::greater<>());
+      largest_.back() = logit;
+      std::ranges::push_heap(largest_, std::greater<>());
+    }
+  }
+  return largest_.front();
+}
+
+/// The most probable of the kept ones, as SamplingOptions::top_p says.
+void TokenSampler::keep_nucleus(double top_p) {
+  double sum = 0;
+  for (const Candidate& candidate : kept_) {
+    sum += candidate.weight;
+  }
+  // Tokens below this share have less than (1 − top_p) · sum / 2 all together: none of them is
+  // needed to reach top_p · sum, and few are left to be put in order.
+  const double least = 0.5 * (1 - top_p) * sum / static_cast<double>(kept_.size());
+  std::erase_if(kept_, [least](const Candidate& each) { return each.weight < least; });
+  const auto after = [](const Candidate& a, const Candidate& b) {
+    return a.logit < b.logit || (a.logit == b.logit && a.token > b.token);
+  };
+  std::ranges::make_heap(kept_, after);
+  std::size_t left = kept_.size();
+  for (double mass = 0; left > 0 && mass < top_p * sum;) {
+    std::ranges::pop_heap(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(left), after);
+    mass += kept_[--left].weight;
+  }
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(left));
+}
+
+}  // namespace jforge
