@@ -77,6 +77,21 @@ void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
       ->allow_extra_args(false);
 }
 
+// Each a setting of the method under a name of its own.
+void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
+  for (const auto& [option, key] :
+       {std::pair("--temperature", "temperature"), std::pair("--top-p", "top_p"),
+        std::pair("--top-k", "top_k"), std::pair("--repetition-penalty", "repetition_penalty")}) {
+    sub.add_option_function<std::string>(
+           option,
+           [&settings, key = std::string(key)](const std::string& value) {
+             settings.push_back(key + "=" + value);
+           },
+           decoding_key(key).meaning)
+        ->type_name(decoding_key(key).fallback.index() == 0 ? "INT" : "FLOAT");
+  }
+}
+
 void add_device(CLI::App& sub, DeviceChoice& device) {
   add_choice(sub, "--device", device, kDeviceNames, "What computes");
 }
@@ -233,6 +248,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
          decoding_method_names())
       ->required();
   add_settings(*decode, decode_options->settings);
+  add_sampling(*decode, decode_options->settings);
   one_of(decode->add_option("--window", decode_options->window, "Form of jacobi's draft"),
          {"shrinking", "running"})
       ->capture_default_str();
@@ -242,7 +258,8 @@ void add_probe(CLI::App& app, CommandLine& line) {
   decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "Length at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  decode->add_option("--seed", decode_options->seed, "Of the drafts")->capture_default_str();
+  decode->add_option("--seed", decode_options->seed, "Of drafts and sampling")
+      ->capture_default_str();
   add_decode_weights(*decode, decode_options->decode_weights);
   decode->add_flag("--ignore-eos", decode_options->ignore_eos, "Do not stop at end of sequence");
 }
@@ -290,13 +307,14 @@ void add_text(CLI::App& app, CommandLine& line) {
     one_of(sub->add_option("--method", options->method, "Decoding method"), decoding_method_names())
         ->capture_default_str();
     add_settings(*sub, options->settings);
+    add_sampling(*sub, options->settings);
     sub->add_option("--block-size", options->block_size, "Tokens of a draft")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    sub->add_option("--seed", options->seed, "Of the drafts")->capture_default_str();
+    sub->add_option("--seed", options->seed, "Of drafts and sampling")->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
     sub->add_flag("--trace", options->trace, "Show the trajectory of every block of jacobi");

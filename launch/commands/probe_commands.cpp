@@ -235,7 +235,8 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   std::int64_t branch_rows = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     DecodeRequest request{static_cast<PromptId>(i), sequences[i], options.max_new_tokens,
-                          options.ignore_eos ? std::vector<TokenId>{} : model.config.eos_ids};
+                          options.ignore_eos ? std::vector<TokenId>{} : model.config.eos_ids,
+                          method.sampling};
     decoders.push_back(trajectories ? make_jacobi_decoder(std::move(request), trajectory_options)
                                     : method.make(std::move(request)));
     capacity = std::max(capacity, decoders.back()->max_positions());

@@ -45,10 +45,14 @@ ExitCode sweep_command(const SweepOptions& options, const MpiSession& session) {
     throw ConfigError("no task given: use [sweep] tasks or [evaluate] tasks");
   }
   config.validate();
+  std::vector<DecodingMethod> methods =
+      sweep_methods(sweep, config.decoding, evaluation.config().run.seed);
+  for (DecodingMethod& method : methods) {
+    method.samples_per_problem = config.samples_per_problem;
+  }
   const bool finished =
-      evaluation.load_model() &&
-      evaluate_methods(config, sweep_methods(sweep, config.decoding, evaluation.config().run.seed),
-                       evaluation.model(), evaluation.context(), evaluation.directory());
+      evaluation.load_model() && evaluate_methods(config, std::move(methods), evaluation.model(),
+                                                  evaluation.context(), evaluation.directory());
   return evaluation.finish(finished, [&] {
     write_sweep(sweep, config.tasks, evaluation.model().name, evaluation.directory(),
                 roofline_machine(evaluation.context().kernels),

@@ -117,7 +117,8 @@ ExitCode decode_command(const DecodeOptions& options) {
   const std::string text = ChatTemplate::load(options.model).render(messages, true);
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
-  DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids};
+  DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids,
+                        method.sampling};
   std::vector<std::unique_ptr<SequenceDecoder>> decoder;
   decoder.push_back(options.trace ? make_jacobi_decoder(std::move(request), trace_options(options))
                                   : method.make(std::move(request)));

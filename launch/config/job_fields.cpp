@@ -354,6 +354,8 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   for (auto& [key, value] : evaluate.decoding) {
     fields.add(key.c_str(), value, kOperational, decoding_key(key).meaning);
   }
+  fields.add("samples_per_problem", evaluate.samples_per_problem, kOperational,
+             "Answers sampled for each problem, each counted; above 1 with `temperature` above 0");
   fields.add("max_new_tokens", evaluate.max_new_tokens, kOperational,
              "Default: the task's own (gsm8k 512)");
   fields.add("limit", evaluate.limit, kOperational, "The first so many problems only");

@@ -53,6 +53,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
   [[nodiscard]] bool finished() const override { return finished_; }
   [[nodiscard]] PromptId id() const override { return request_.id; }
+  [[nodiscard]] const SamplingOptions& sampling() const override { return request_.sampling; }
   [[nodiscard]] std::int64_t max_positions() const override { return max_positions_; }
   [[nodiscard]] std::int64_t max_branch_rows() const override {
     return max_branch_rows_ + iterate_rows_;

@@ -119,6 +119,38 @@ TEST_F(EvaluateTest, SeveralSamplesOfAProblemAreKeptApart) {
   EXPECT_EQ(figures("out", "sampled").at("n"), kProblems);
 }
 
+TEST_F(EvaluateTest, SampledAnswersAreThoseOfOneSequenceAlone) {  // I23
+  config_.decoding["temperature"] = 1.2;
+  config_.decoding["top_p"] = 0.95;
+  config_.methods = {"ar", "jacobi", "prompt_lookup"};
+  config_.samples_per_problem = 2;
+  const auto alone = reference("ar");
+  std::string first;
+  for (const std::int32_t batch : {1, 8}) {
+    config_.batch_prompts = batch;
+    const std::string output = "batch-" + std::to_string(batch);
+    ASSERT_TRUE(evaluate(output));
+    EXPECT_EQ(figures(output, "ar").at("samples_per_problem"), 2);
+    EXPECT_EQ(figures(output, "jacobi").at("disagreements_with_ar"), 0);
+    EXPECT_EQ(figures(output, "prompt_lookup").at("disagreements_with_ar"), 0);
+    const auto records = files(output, "jacobi").read_merged();
+    ASSERT_EQ(records.size(), 2U * kProblems);
+    std::int64_t second_differs = 0;
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_EQ(records[2 * i].token_hash, alone[i].token_hash);
+      second_differs += records[2 * i + 1].token_hash != alone[i].token_hash ? 1 : 0;
+    }
+    EXPECT_GT(second_differs, 0) << "every sample has noise of its own";
+    const std::string text = read_text(files(output, "jacobi").merged());
+    EXPECT_TRUE(first.empty() || text == first);
+    first = text;
+  }
+  config_.decoding["temperature"] = 0.0;
+  config_.samples_per_problem = 1;
+  ASSERT_TRUE(evaluate("greedy"));
+  EXPECT_NE(files("greedy", "ar").read_merged().front().token_hash, alone.front().token_hash);
+}
+
 TEST_F(EvaluateTest, AQuickRankTakesMore) {
   const std::int64_t even_share = 2 * kProblems / test_world().size();
   const bool quick = test_world().rank() == last_rank();

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 /// A method: the keys it has, and how it is made from them. The settings hold all of its keys.
 struct MethodEntry {
-  std::vector<std::string> keys;  // sorted
+  std::vector<std::string> keys;  // sorted; sampling_keys() besides
   DecodingMethod (*make)(const DecodingSettings&, std::uint64_t seed);
 };
 
@@ -103,6 +103,41 @@ DecodingMethod make_prompt_lookup(const DecodingSettings& settings, std::uint64_
   return method;
 }
 
+/// Keys of every method.
+const std::vector<std::string>& sampling_keys() {
+  static const std::vector<std::string> keys{"repetition_penalty", "temperature", "top_k", "top_p"};
+  return keys;
+}
+
+SamplingOptions sampling_options(const DecodingSettings& settings, std::uint64_t seed) {
+  SamplingOptions sampling{.temperature = real_number(settings, "temperature"),
+                           .top_p = real_number(settings, "top_p"),
+                           .top_k = whole_number(settings, "top_k"),
+                           .repetition_penalty = real_number(settings, "repetition_penalty"),
+                           .seed = seed};
+  sampling.validate();
+  return sampling;
+}
+
+/// Makes the method's requests choose their tokens as `sampling` says. What has no effect does not
+/// stand in the settings: greedy decoding is the same whatever top_p is.
+void apply_sampling(const SamplingOptions& sampling, DecodingMethod& method) {
+  method.sampling = sampling;
+  if (sampling.draws()) {
+    method.settings["temperature"] = sampling.temperature;
+    method.settings["top_p"] = sampling.top_p;
+    method.settings["top_k"] = sampling.top_k;
+    method.settings["seed"] = sampling.seed;
+  }
+  if (sampling.penalises()) {
+    method.settings["repetition_penalty"] = sampling.repetition_penalty;
+  }
+  method.make = [make = std::move(method.make), sampling](DecodeRequest request) {
+    request.sampling = sampling;
+    return make(std::move(request));
+  };
+}
+
 const std::vector<std::string>& multi_block_keys() {
   static const std::vector<std::string> keys{"block_size", "blocks", "ngram_pool", "spawn_ratio",
                                              "verification_size"};
@@ -153,11 +188,30 @@ const std::vector<DecodingKey>& decoding_keys() {
        .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
        .minimum = 0,
        .meaning = "Rejected sequences that `mr` keeps for each request; 0: it recycles nothing"},
+      {.name = "repetition_penalty",
+       .fallback = SamplingOptions{}.repetition_penalty,
+       .minimum = 0,
+       .meaning = "What logits of tokens of prompt and answer are divided by (negative ones "
+                  "multiplied with), above 0; 1: none"},
       {.name = "spawn_ratio",
        .fallback = MultiBlockOptions{}.spawn_ratio,
        .minimum = 0,
        .meaning = "Accepted share of its newest block from which `mr` begins the next; above 0, at "
                   "most 1"},
+      {.name = "temperature",
+       .fallback = SamplingOptions{}.temperature,
+       .minimum = 0,
+       .meaning = "Of sampling, with every method; 0: the most probable token (greedy)"},
+      {.name = "top_k",
+       .fallback = std::int64_t{SamplingOptions{}.top_k},
+       .minimum = 0,
+       .meaning = "Most probable tokens that are sampled from, before top-p; 0: all"},
+      {.name = "top_p",
+       .fallback = SamplingOptions{}.top_p,
+       .minimum = 0,
+       .maximum = 1,
+       .meaning = "Share of probability that the most probable tokens sampled from reach, the one "
+                  "that crosses it included; above 0"},
       {.name = "verification_size",
        .fallback = std::int64_t{MultiBlockOptions{}.verification_size},
        .minimum = 1,
@@ -235,6 +289,10 @@ void validate_decoding_settings(const DecodingSettings& settings, const std::str
       throw ConfigError(fmt::format("{}.{} is {}; it must be at least {}", section, name,
                                     to_string(value), key->minimum));
     }
+    if (number > key->maximum) {
+      throw ConfigError(fmt::format("{}.{} is {}; it must be at most {}", section, name,
+                                    to_string(value), key->maximum));
+    }
     if (value.index() == 0 && !std::in_range<std::int32_t>(std::get<std::int64_t>(value))) {
       throw ConfigError(fmt::format("{}.{} is {}; it must be at most {}", section, name,
                                     to_string(value), std::numeric_limits<std::int32_t>::max()));
@@ -253,6 +311,7 @@ DecodingMethod make_decoding_method(std::string_view name, const DecodingSetting
   DecodingMethod method = description.make(own, seed);
   method.name = registered;
   method.label = registered;
+  apply_sampling(sampling_options(own, seed), method);
   return method;
 }
 
@@ -265,7 +324,10 @@ std::vector<std::string> decoding_method_names() {
 }
 
 std::vector<std::string> decoding_method_keys(std::string_view name) {
-  return entry(name).second.keys;
+  std::vector<std::string> keys = entry(name).second.keys;
+  keys.insert(keys.end(), sampling_keys().begin(), sampling_keys().end());
+  std::ranges::sort(keys);
+  return keys;
 }
 
 std::string variant_label(std::string_view name, const DecodingSettings& settings) {

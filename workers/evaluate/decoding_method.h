@@ -25,14 +25,16 @@ struct DecodingMethod {
   /// Completions of each problem, decoded from requests of their own (problem_set.h, sample_id);
   /// the request's id names a sample's random stream.
   std::int32_t samples_per_problem = 1;
-  /// Whether its tokens must be the baseline's (CPU float32).
+  /// Whether its tokens must be the baseline's, where that samples as it does (CPU float32).
   bool equals_baseline = true;
+  /// How tokens are chosen; of the requests that `make` is given it takes the place.
+  SamplingOptions sampling = {};
   /// A decoder for one request.
   std::function<std::unique_ptr<SequenceDecoder>(DecodeRequest)> make;
 };
 
 /// The method `name`, label as its name:
-///  - "ar": greedy, one token per forward: the baseline;
+///  - "ar": one token per forward: the baseline;
 ///  - "jacobi": Jacobi iteration in the running-window form, which is the one for plain generation
 ///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
@@ -42,9 +44,10 @@ struct DecodingMethod {
 ///  - "mr_repo": that, with the pseudo blocks on every row and a pool of verification_size
 ///    sequences, as in the authors' code;
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
-/// Keys that the method has are taken from `settings`, or their defaults; others are ignored.
-/// `seed` is that of the drafts' random streams. Throws ConfigError listing the known names, or for
-/// a value that the method refuses.
+/// Keys that the method has are taken from `settings`, or their defaults; others are ignored. All
+/// have the keys of sampling (temperature, top_p, top_k, repetition_penalty; SamplingOptions).
+/// `seed` is that of the random streams of drafts and sampling. Throws ConfigError listing the
+/// known names, or for a value that the method refuses.
 [[nodiscard]] DecodingMethod make_decoding_method(std::string_view name,
                                                   const DecodingSettings& settings,
                                                   std::uint64_t seed);

@@ -4,6 +4,7 @@
 /// method apart, and are the axes of [sweep].
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -22,7 +23,8 @@ struct DecodingKey {
   std::string name;
   DecodingValue fallback;  ///< Value where the configuration names none; its type is the key's.
   double minimum = 1;      ///< Least value allowed.
-  std::string meaning;     ///< One line for the configuration's reference.
+  double maximum = std::numeric_limits<double>::max();
+  std::string meaning;  ///< One line for the configuration's reference.
 };
 
 /// Every key of every method, sorted by name.
@@ -39,8 +41,8 @@ void assign_decoding_setting(DecodingSettings& settings, std::string_view assign
                                                 std::span<const std::string> assignments);
 /// "8", "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);
-/// Refuses unknown keys, values of another type, values below the key's minimum and whole numbers
-/// of 2^31 and more. Throws ConfigError with `section` before the key.
+/// Refuses unknown keys, values of another type, values below the key's minimum or above its
+/// maximum and whole numbers of 2^31 and more. Throws ConfigError with `section` before the key.
 void validate_decoding_settings(const DecodingSettings& settings, const std::string& section);
 
 }  // namespace jforge

@@ -54,6 +54,16 @@ TaskChoice EvaluateConfig::choice(std::string_view entry) const {
 
 void EvaluateConfig::validate() const {
   validate_decoding_settings(decoding, "evaluate");
+  if (samples_per_problem < 1) {
+    throw ConfigError(fmt::format("evaluate.samples_per_problem is {}; it must be at least 1",
+                                  samples_per_problem));
+  }
+  if (samples_per_problem > 1 && std::get<double>(decoding.at("temperature")) == 0) {
+    throw ConfigError(
+        fmt::format("evaluate.samples_per_problem is {}: greedy answers to a problem are all the "
+                    "same; set evaluate.temperature above 0",
+                    samples_per_problem));
+  }
   if (max_new_tokens &&
       (*max_new_tokens < 1 || *max_new_tokens > std::numeric_limits<std::int32_t>::max())) {
     throw ConfigError(fmt::format("evaluate.max_new_tokens is {}; it must be from 1 to {}",

@@ -26,8 +26,9 @@ struct EvaluateConfig {
   std::filesystem::path data;  ///< Holds gsm8k/…, or is one task's JSONL file.
   std::string prompt_style;    ///< Of entries that name none; empty: the task's default.
   DecodingSettings decoding = default_decoding_settings();  ///< Of the methods.
-  std::optional<std::int64_t> max_new_tokens;               ///< Default: the task's own.
-  std::optional<std::int64_t> limit;                        ///< First so many problems only.
+  std::int32_t samples_per_problem = 1;        ///< Answers to each; more than one where sampled.
+  std::optional<std::int64_t> max_new_tokens;  ///< Default: the task's own.
+  std::optional<std::int64_t> limit;           ///< First so many problems only.
   std::int32_t batch_prompts = 32;  ///< Decoded at once per rank; does not change results.
   /// Problems of each task that speeds at batch 1 are measured on; 0: speeds are not measured.
   std::int32_t speed_problems = 8;

@@ -216,7 +216,11 @@ void EvaluationStore::compare(const std::vector<const MethodRun*>& runs) const {
   const std::vector<SampleRecord> expected = (*baseline)->files.read_merged();
   EvaluationSummary summary(directory_);
   for (const MethodRun* run : runs) {
-    if (run != *baseline && run->method.equals_baseline) {
+    const bool comparable =
+        run->method.equals_baseline &&
+        run->method.sampling.chooses_as((*baseline)->method.sampling) &&
+        run->method.samples_per_problem == (*baseline)->method.samples_per_problem;
+    if (run != *baseline && comparable) {
       summary.set_figure(model_, run->task(), run->method.label, "disagreements_with_ar",
                          count_disagreements(expected, run->files.read_merged()));
     }

@@ -108,6 +108,7 @@ bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
     config.validate();
     for (const std::string& name : config.methods) {
       methods.push_back(make_decoding_method(name, config.decoding, context.seed));
+      methods.back().samples_per_problem = config.samples_per_problem;
     }
   });
   return evaluate_methods(config, std::move(methods), model, context, evaluation_directory);

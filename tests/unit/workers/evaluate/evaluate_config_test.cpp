@@ -58,6 +58,14 @@ TEST(EvaluateConfig, EveryBadValueIsRefusedByItsKey) {
   expect_refused([](auto& c) { c.speed_problems = -1; }, "evaluate.speed_problems is -1");
   expect_refused([](auto& c) { c.speed_repeats = 1; }, "evaluate.speed_repeats is 1");
   expect_refused([](auto& c) { c.speed_repeats = 1001; }, "evaluate.speed_repeats is 1001");
+  expect_refused([](auto& c) { c.decoding["temperature"] = -0.5; }, "evaluate.temperature is -0.5");
+  expect_refused([](auto& c) { c.decoding["top_p"] = 1.5; }, "evaluate.top_p is 1.5");
+  expect_refused([](auto& c) { c.decoding["top_p"] = 0.0; }, "top_p is 0");
+  expect_refused([](auto& c) { c.decoding["top_k"] = std::int64_t{-1}; }, "evaluate.top_k is -1");
+  expect_refused([](auto& c) { c.decoding["repetition_penalty"] = 0.0; },
+                 "repetition_penalty is 0");
+  expect_refused([](auto& c) { c.samples_per_problem = 0; }, "evaluate.samples_per_problem is 0");
+  expect_refused([](auto& c) { c.samples_per_problem = 2; }, "set evaluate.temperature above 0");
   expect_refused([](auto& c) { c.tasks = {"gsm8k", "chess"}; }, "evaluate.tasks: unknown task");
   expect_refused([](auto& c) { c.tasks = {"gsm8k", "gsm8k"}; }, "named twice");
   expect_refused([](auto& c) { c.methods = {"ar", "magic"}; }, "evaluate.methods: unknown");
@@ -107,12 +115,41 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
 
   const DecodingMethod mr = make_decoding_method("mr", {{"spawn_ratio", 0.5}}, 3);
   EXPECT_EQ(mr.settings.at("window"), "multi_block");
+  const DecodingMethod sampled = make_decoding_method(
+      "mr", {{"spawn_ratio", 0.5}, {"temperature", 0.7}, {"repetition_penalty", 1.1}}, 3);
   for (const std::string& key : decoding_method_keys("mr")) {
-    EXPECT_TRUE(mr.settings.contains(key)) << key;
+    EXPECT_TRUE(sampled.settings.contains(key)) << key;
+    EXPECT_EQ(mr.settings.contains(key), !key.starts_with("t") && !key.starts_with("r")) << key;
   }
   EXPECT_EQ(mr.settings.at("spawn_ratio"), 0.5);
   EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 1.5}}, 3), ConfigError);
   EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 0.0}}, 3), ConfigError);
+}
+
+TEST(DecodingMethod, SamplingIsOfEveryMethodAndItsRequests) {
+  const DecodingSettings settings{{"temperature", 0.7},
+                                  {"top_p", 0.9},
+                                  {"top_k", std::int64_t{20}},
+                                  {"repetition_penalty", 1.1}};
+  const DecodeRequest request{.id = 1, .prompt = {1}, .max_new_tokens = 4};
+  for (const std::string& name : decoding_method_names()) {
+    const DecodingMethod greedy = make_decoding_method(name, {}, 3);
+    EXPECT_TRUE(greedy.sampling.greedy());
+    EXPECT_TRUE(greedy.make(request)->sampling().greedy());
+    // What has no effect without a temperature does not make results look different.
+    EXPECT_EQ(greedy.settings, make_decoding_method(name, {{"top_p", 0.5}}, 3).settings);
+    const DecodingMethod sampled = make_decoding_method(name, settings, 3);
+    const SamplingOptions& sampling = sampled.make(request)->sampling();
+    EXPECT_EQ(sampling.temperature, 0.7);
+    EXPECT_EQ(sampling.top_p, 0.9);
+    EXPECT_EQ(sampling.top_k, 20);
+    EXPECT_EQ(sampling.repetition_penalty, 1.1);
+    EXPECT_EQ(sampling.seed, 3U);
+    EXPECT_NE(sampled.settings, greedy.settings);
+    EXPECT_NE(sampled.settings, make_decoding_method(name, settings, 4).settings);
+  }
+  EXPECT_THROW((void)make_decoding_method("ar", {{"top_p", 0.0}}, 3), ConfigError);
+  EXPECT_THROW((void)make_decoding_method("ar", {{"repetition_penalty", 0.0}}, 3), ConfigError);
 }
 
 TEST(DecodingMethod, SettingsAreReadFromText) {
@@ -147,8 +184,10 @@ TEST(DecodingMethod, MakesTheDecoderItNames) {
 TEST(DecodingMethod, MissingSettingsAreTheDefaults) {
   EXPECT_EQ(make_decoding_method("jacobi", {}, 3).settings.at("block_size"), 64);
   EXPECT_EQ(std::get<std::int64_t>(EvaluateConfig{}.decoding.at("block_size")), 64);
-  EXPECT_THAT(decoding_method_keys("ar"), IsEmpty());
-  EXPECT_THAT(decoding_method_keys("jacobi"), ElementsAre("block_size"));
+  EXPECT_THAT(decoding_method_keys("ar"),
+              ElementsAre("repetition_penalty", "temperature", "top_k", "top_p"));
+  EXPECT_THAT(decoding_method_keys("jacobi"),
+              ElementsAre("block_size", "repetition_penalty", "temperature", "top_k", "top_p"));
   EXPECT_THROW((void)decoding_method_keys("magic"), ConfigError);
 }
 

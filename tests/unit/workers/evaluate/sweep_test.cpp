@@ -42,6 +42,7 @@ TEST(Sweep, EveryBadValueIsRefusedByItsKey) {
   EXPECT_NO_THROW(two_blocks().validate());
   expect_refused([](auto& sweep) { sweep.method = "magic"; }, "magic");
   expect_refused([](auto& sweep) { sweep.method = "ar"; }, "sweep.block_size");
+  expect_refused([](auto& sweep) { sweep.axes.at("top_p").values = {0.5, 1.5}; }, "sweep.top_p");
   expect_refused([](auto& sweep) { sweep.axes.at("block_size").values.clear(); },
                  "block_size = [4, 8]");
   expect_refused([](auto& sweep) { sweep.axes.at("block_size").values[1] = std::int64_t{0}; },
@@ -76,6 +77,18 @@ TEST(Sweep, MethodsAreTheBaselineAndThePoints) {
   EXPECT_EQ(methods[2].settings.at("block_size"), 16);
   sweep.include_ar = false;
   EXPECT_EQ(sweep_methods(sweep, {}, 42).size(), 2U);
+}
+
+TEST(Sweep, TemperaturesAreAnAxisOfEveryMethod) {
+  SweepConfig sweep;
+  sweep.method = "ar";
+  sweep.axes.at("temperature").values = {0.5, 1.0};
+  const auto methods = sweep_methods(sweep, {{"temperature", 1.0}}, 42);
+  ASSERT_EQ(methods.size(), 3U);
+  EXPECT_EQ(methods[1].label, "ar.temperature=0.5");
+  // Only the point that samples as the baseline does can be compared with it token by token.
+  EXPECT_FALSE(methods[1].sampling.chooses_as(methods[0].sampling));
+  EXPECT_TRUE(methods[2].sampling.chooses_as(methods[0].sampling));
 }
 
 TEST(Sweep, TheFileHoldsThePointsInOrder) {
