@@ -184,6 +184,18 @@ struct PromptLookupOptions {
   void validate() const;
 };
 
+/// The defaults are the authors' for models of 7 billion parameters.
+struct LookaheadOptions {
+  std::int32_t window = 15;   ///< W ≥ 1: columns of the window that n-grams are made in.
+  std::int32_t ngram = 5;     ///< N ≥ 2: tokens of an n-gram; N − 1 levels of the window.
+  std::int32_t guesses = 15;  ///< G ≥ 0: n-grams verified in one forward, and kept for each token.
+  std::uint64_t seed = 0;
+  std::uint64_t round = 0;
+
+  /// Throws ConfigError.
+  void validate() const;
+};
+
 /// Who finds the fixed points of parallel trajectories: all give greedy decoding's tokens.
 enum class FixedPointMethod : std::uint8_t {
   ar,      ///< Greedy: the fewest rows, one forward a token.
@@ -226,6 +238,15 @@ struct ParallelTrajectoryOptions {
 /// only the newest token where they never did.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(
     DecodeRequest request, const PromptLookupOptions& options);
+/// Lookahead decoding, a baseline that needs no training (METHOD.md §6.3; Fu et al. 2024). Beside
+/// the newest token a forward holds a window of N − 1 levels and W columns, the last N − 1 states
+/// of a Jacobi iteration, each of which continues the one before it: what level l holds in column j
+/// stands at offset j + l behind the newest token and sees the first level up to column j and its
+/// own column. The predictions behind the columns complete W n-grams, which are kept by their first
+/// token; those that begin with the newest one are verified. The window's mask is exact: its first
+/// level is a draft of the sequence, and each column an alternative that forks off there.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_lookahead_decoder(
+    DecodeRequest request, const LookaheadOptions& options);
 /// Teacher-forced parallel trajectories (METHOD.md §1): the states that the recording Jacobi
 /// decoder goes through, for the same drafts, in another order of work. Another method decodes the
 /// text; every block that is complete in it is iterated apart from all others, as an alternative

@@ -103,6 +103,22 @@ DecodingMethod make_prompt_lookup(const DecodingSettings& settings, std::uint64_
   return method;
 }
 
+DecodingMethod make_lookahead(const DecodingSettings& settings, std::uint64_t seed) {
+  const LookaheadOptions options{.window = whole_number(settings, "lookahead_window"),
+                                 .ngram = whole_number(settings, "lookahead_ngram"),
+                                 .guesses = whole_number(settings, "lookahead_guesses"),
+                                 .seed = seed};
+  options.validate();
+  DecodingMethod method;
+  method.settings = Json{{"block_size", options.ngram},          {"window", "lookahead"},
+                         {"lookahead_window", options.window},   {"lookahead_ngram", options.ngram},
+                         {"lookahead_guesses", options.guesses}, {"seed", seed}};
+  method.make = [options](DecodeRequest request) {
+    return make_lookahead_decoder(std::move(request), options);
+  };
+  return method;
+}
+
 /// Keys of every method.
 const std::vector<std::string>& sampling_keys() {
   static const std::vector<std::string> keys{"repetition_penalty", "temperature", "top_k", "top_p"};
@@ -151,6 +167,7 @@ const std::map<std::string, MethodEntry, std::less<>>& registry() {
       {std::string(kBaselineMethod), {{}, make_greedy}},
       {"jacobi", {{"block_size"}, make_jacobi<DraftWindow::running>}},
       {"jacobi_shrinking", {{"block_size"}, make_jacobi<DraftWindow::shrinking>}},
+      {"lookahead", {{"lookahead_guesses", "lookahead_ngram", "lookahead_window"}, make_lookahead}},
       {"mr", {multi_block_keys(), make_mr}},
       {"mr_paper", {multi_block_keys(), make_mr_paper}},
       {"mr_repo", {{"block_size", "blocks", "spawn_ratio", "verification_size"}, make_mr_repo}},
@@ -180,6 +197,18 @@ const std::vector<DecodingKey>& decoding_keys() {
        .fallback = std::int64_t{MultiBlockOptions{}.blocks},
        .minimum = 1,
        .meaning = "Blocks that `mr` refines at once, the one it verifies included"},
+      {.name = "lookahead_guesses",
+       .fallback = std::int64_t{LookaheadOptions{}.guesses},
+       .minimum = 0,
+       .meaning = "n-grams that `lookahead` verifies in one forward, and keeps for each token"},
+      {.name = "lookahead_ngram",
+       .fallback = std::int64_t{LookaheadOptions{}.ngram},
+       .minimum = 2,
+       .meaning = "Tokens of the n-grams of `lookahead`"},
+      {.name = "lookahead_window",
+       .fallback = std::int64_t{LookaheadOptions{}.window},
+       .minimum = 1,
+       .meaning = "Columns of the window in which `lookahead` makes n-grams"},
       {.name = "match_length",
        .fallback = std::int64_t{PromptLookupOptions{}.match_length},
        .minimum = 1,

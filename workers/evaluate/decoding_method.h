@@ -39,6 +39,7 @@ struct DecodingMethod {
 ///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
 ///    complete;
+///  - "lookahead": lookahead decoding (§6.3), a baseline;
 ///  - "mr": multi-block decoding with rejection recycling (§6.3);
 ///  - "mr_paper": the same with pseudo blocks that begin as copies of the real-active draft;
 ///  - "mr_repo": that, with the pseudo blocks on every row and a pool of verification_size

@@ -36,6 +36,11 @@ std::map<std::string, Maker> methods() {
               {.block_size = n, .blocks = 3, .spawn_ratio = 0.4, .spawn = spawn, .seed = seed});
         };
       }
+      makers["lookahead" + end] = [=](DecodeRequest request) {
+        return make_lookahead_decoder(
+            std::move(request),
+            {.window = n, .ngram = 1 + static_cast<std::int32_t>(2 * seed), .seed = seed});
+      };
       makers["prompt_lookup" + end] = [=](DecodeRequest request) {
         return make_prompt_lookup_decoder(
             std::move(request), {.block_size = n, .match_length = static_cast<std::int32_t>(seed)});
@@ -52,7 +57,7 @@ constexpr PromptId kRequests = 12;
 FakeDecodeModel fake_model(std::int32_t num_slots) {
   return FakeDecodeModel({.num_slots = num_slots,
                           .slot_capacity = 96,
-                          .branch_rows = 3 * 16,
+                          .branch_rows = 16 * 16,
                           .vocabulary = kVocabulary,
                           .local = 7});
 }
@@ -233,7 +238,7 @@ TEST(SampledDecoding, AnswersFollowTheLawOfSamplingOneByOne) {  // I23
   const std::vector<TokenId> prompt{2, 1, 2};
   const SamplingOptions sampling{
       .temperature = 0.8, .top_p = 0.95, .repetition_penalty = 1.2, .seed = 12};
-  FakeDecodeModel model({.num_slots = 16, .branch_rows = 3 * 16, .vocabulary = kFew, .local = 7});
+  FakeDecodeModel model({.num_slots = 16, .branch_rows = 16 * 16, .vocabulary = kFew, .local = 7});
   std::vector<double> law;
   const std::function<void(std::vector<TokenId>, double)> expand = [&](std::vector<TokenId> text,
                                                                        double p) {
