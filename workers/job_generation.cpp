@@ -8,6 +8,7 @@
 
 #include "checkpoints/tokenizer_fit.h"
 #include "data/prompts/prompt_store.h"
+#include "data/trajectories/shard_index.h"
 #include "data/trajectories/trajectory_reader.h"
 #include "data/trajectories/trajectory_store.h"
 #include "data/trajectories/trajectory_writer.h"
@@ -17,6 +18,7 @@
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "runtime/text_seal.h"
+#include "workers/generate/lease_writer.h"
 #include "workers/generate/leased_generation.h"
 #include "workers/generate/trajectory_generator.h"
 #include "workers/job_worker.h"
@@ -44,23 +46,21 @@ GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
 }
 
 /// Writes the shard of a finished lease and commits it, or drops it when another attempt was
-/// quicker.
+/// quicker. On a thread of its own.
 void commit_lease(ControlChannel& control, const std::filesystem::path& directory,
                   const ShardIdentity& identity, const Lease& lease,
-                  const std::vector<Trajectory>& trajectories) {
+                  const std::vector<Trajectory>& trajectories, ShardIndexLog& index) {
   TrajectoryWriter writer(directory, identity);
-  std::int64_t tokens = 0;
-  std::int64_t forwards = 0;
   for (const Trajectory& trajectory : trajectories) {
     writer.append(trajectory);
-    tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
-    forwards += trajectory.forwards;
   }
   writer.finish();
   fault_point("generate.commit");
   if (control.request_commit(lease)) {
     commit_shard(directory, lease.id, lease.attempt, identity.rank);
-    control.commit_done(lease, tokens, forwards);
+    const ShardInfo info = writer.info();
+    index.append(info);
+    control.commit_done(lease, info.totals.block_tokens, info.totals.forwards);
   } else {
     discard_shard(directory, lease.id, lease.attempt, identity.rank);
   }
@@ -83,19 +83,35 @@ std::string JobWorker::trajectory_identity(std::int32_t round) const {
 OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
   const std::string expected =
       jforge::trajectory_identity(identity_, round, weights_origin(round - 1));
+  const std::filesystem::path directory = layout_.trajectories(round);
+  const ShardIndex index = ShardIndex::read(directory);
   OpenPrompts open;
-  std::vector<std::filesystem::path> fit;
-  for (const auto& [lease, path] : list_committed_shards(layout_.trajectories(round))) {
+  open.directory = directory;
+  open.index_damage = index.damage();
+  std::vector<ShardInfo> fit;
+  for (const auto& [lease, path] : list_committed_shards(directory)) {
     open.next_lease = std::max(open.next_lease, lease + 1);
+    std::optional<ShardInfo> shard = index.find(path);
+    const bool remembered = shard.has_value();
     try {
-      const bool ours = TrajectoryReader(path).identity().identity == expected;
-      (ours ? fit : open.stale).push_back(path);
+      if (!remembered) {
+        shard = TrajectoryReader(path).info();
+      }
     } catch (const DataError& error) {
       open.damaged.push_back({path, error.what()});
+      continue;
     }
+    if (shard->identity.identity != expected) {
+      open.stale.push_back(path);
+      continue;
+    }
+    // A damaged index is written anew.
+    if (!remembered || !open.index_damage.empty()) {
+      open.not_remembered.push_back(*shard);
+    }
+    fit.push_back(std::move(*shard));
   }
-  const TrajectoryStore done = TrajectoryStore::open(fit, SealCheck::size);
-  open.damaged.insert(open.damaged.end(), done.damaged().begin(), done.damaged().end());
+  const TrajectoryStore done = TrajectoryStore::of(std::move(fit));
   const PromptStore prompts = PromptStore::open(layout_.prompts());
   for (const PromptId id : prompts_of_round(round, prompts.size())) {
     if (!done.contains(id)) {
@@ -106,6 +122,18 @@ OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
 }
 
 void JobWorker::set_aside(const OpenPrompts& open) const {
+  for (const std::string& damage : open.index_damage) {
+    spdlog::warn("{}; the shards that it told of are read again", damage);
+  }
+  if (!open.index_damage.empty()) {
+    ShardIndex::forget(open.directory);
+  }
+  if (!open.not_remembered.empty()) {
+    ShardIndexLog log(open.directory, 0);
+    for (const ShardInfo& shard : open.not_remembered) {
+      log.append(shard);
+    }
+  }
   for (const DamagedShard& shard : open.damaged) {
     spdlog::warn("{} does not hold and is set aside, its prompts are generated again: {}",
                  shard.path.string(), shard.reason);
@@ -228,6 +256,18 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
     services_.clock.progress(counts.prompts);
     show();
   };
+  const std::filesystem::path directory = layout_.trajectories(round);
+  ShardIndexLog index(directory, services_.comm.rank());
+  LeaseWriter writer([&](const Lease& lease, const std::vector<Trajectory>& trajectories) {
+    const ShardIdentity identity{lease.id,
+                                 lease.attempt,
+                                 services_.comm.rank(),
+                                 round,
+                                 config_.rounds[static_cast<std::size_t>(round - 1)].block_size,
+                                 lease.prompts,
+                                 trajectory_identity(round)};
+    commit_lease(services_.control, directory, identity, lease, trajectories, index);
+  });
   LeaseHooks hooks;
   hooks.request = [&](bool stop, bool idle) {
     services_.control.request_lease({round, stop, idle});
@@ -242,15 +282,8 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
     expect_ids_fit(fmt::format("{}: prompt {}", layout_.prompts().string(), id), tokens, model);
     return tokens;
   };
-  hooks.commit = [&](const Lease& lease, const std::vector<Trajectory>& trajectories) {
-    const ShardIdentity identity{lease.id,
-                                 lease.attempt,
-                                 services_.comm.rank(),
-                                 round,
-                                 config_.rounds[static_cast<std::size_t>(round - 1)].block_size,
-                                 lease.prompts,
-                                 trajectory_identity(round)};
-    commit_lease(services_.control, layout_.trajectories(round), identity, lease, trajectories);
+  hooks.commit = [&](Lease lease, std::vector<Trajectory> trajectories) {
+    writer.add(std::move(lease), std::move(trajectories));
     show_progress();
   };
   hooks.on_prompt = [&] {
@@ -258,8 +291,12 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
     fault_point("generate");
   };
   hooks.on_forward = show_progress;  // A long answer is progress before it is finished.
-  hooks.stop_requested = [] { return stop_requested(); };
+  hooks.stop_requested = [&] {
+    writer.rethrow_failure();
+    return stop_requested();
+  };
   const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
+  writer.finish();
   if (!drained) {
     request_stop();
   }
@@ -301,7 +338,7 @@ void JobWorker::write_generation_report(std::int32_t round) const {
   const std::vector<PromptId> prompts =
       prompts_of_round(round, PromptStore::open(layout_.prompts()).size());
   const TrajectoryStore store =
-      TrajectoryStore::open_complete(layout_.trajectories(round), prompts, SealCheck::size);
+      TrajectoryStore::open_complete(layout_.trajectories(round), prompts);
   const ShardTotals totals = store.totals();
   // In parallel a forward serves many blocks and none to its end: its tokens say nothing of the
   // model.

@@ -29,8 +29,8 @@ namespace jforge {
 
 class TrajectoryGenerator;
 
-/// Prompts that a round still has to generate, with their lengths, the first free lease number, and
-/// the shards that do not count.
+/// Prompts that a round still has to generate, with their lengths, the first free lease number, the
+/// shards that do not count, and what the index of shards lacks.
 struct OpenPrompts {
   struct Prompt {
     PromptId id = 0;
@@ -40,6 +40,9 @@ struct OpenPrompts {
   LeaseId next_lease = 0;
   std::vector<std::filesystem::path> stale;  ///< Another configuration or model generated them.
   std::vector<DamagedShard> damaged;
+  std::filesystem::path directory;        ///< Of the round's shards.
+  std::vector<ShardInfo> not_remembered;  ///< Shards that hold and had to be read.
+  std::vector<std::string> index_damage;  ///< Lines of their index that do not hold.
 };
 
 /// Durable facts that rank 0 reads off the run directory before each command.
@@ -84,10 +87,11 @@ class JobWorker {
   /// other settings; DataError when --resume PATH does not hold.
   void resume(const ResumeChoice& choice);
 
-  /// Rank 0: what is durable now. Reads only; every shard of the next round is verified.
+  /// Rank 0: what is durable now. Reads only; every shard of the next round that is not remembered
+  /// as it is now (shard_index.h) is verified.
   [[nodiscard]] DurableFacts facts() const;
   /// Rank 0, before a round generates or trains: renames the shards that do not count, to *.damaged
-  /// and *.stale, and says so.
+  /// and *.stale, and says so; completes the index of shards.
   void set_aside(const OpenPrompts& open) const;
 
   /// Collective. Carries a command out (all kinds but report and finish). Returns false when a stop

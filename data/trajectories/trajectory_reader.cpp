@@ -135,6 +135,19 @@ ShardTotals TrajectoryReader::totals() const {
           .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end())};
 }
 
+ShardInfo TrajectoryReader::info() const {
+  ShardInfo info{.path = path(),
+                 .identity = identity_,
+                 .prompt_ids = prompt_id_,
+                 .digests = digest_,
+                 .packed_lengths = {},
+                 .totals = totals()};
+  for (std::size_t i = 0; i < size(); ++i) {
+    info.packed_lengths.push_back(packed_length(i));
+  }
+  return info;
+}
+
 Trajectory TrajectoryReader::read(std::size_t index) const {
   expect(index < size(), "record number outside of its shard");
   Trajectory trajectory;

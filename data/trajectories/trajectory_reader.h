@@ -7,20 +7,10 @@
 #include <vector>
 
 #include "data/hdf5/hdf5_file.h"
+#include "data/trajectories/shard_info.h"
 #include "data/trajectories/trajectory.h"
-#include "data/trajectories/trajectory_writer.h"
 
 namespace jforge {
-
-/// Sums over records, from the index alone.
-struct ShardTotals {
-  std::int64_t block_tokens = 0;    ///< n · blocks
-  std::int64_t forwards = 0;        ///< Prefill excluded.
-  std::int64_t flipped_blocks = 0;  ///< Blocks that did not reach their fixed point.
-
-  bool operator==(const ShardTotals&) const = default;
-  ShardTotals& operator+=(const ShardTotals& other);
-};
 
 /// An open shard: its identity and index in memory, token arrays read record by record. Not
 /// thread-safe.
@@ -43,6 +33,8 @@ class TrajectoryReader {
   [[nodiscard]] std::int64_t packed_length(std::size_t index) const;
   /// Sums over the shard's records, from the index alone.
   [[nodiscard]] ShardTotals totals() const;
+  /// All of the above.
+  [[nodiscard]] ShardInfo info() const;
   /// Record `index`. DataError when its tokens cannot be read or break a rule of trajectories.
   [[nodiscard]] Trajectory read(std::size_t index) const;
 

@@ -113,28 +113,29 @@ std::vector<std::pair<LeaseId, std::filesystem::path>> list_committed_shards(
 
 TrajectoryStore TrajectoryStore::open(const std::filesystem::path& directory, SealCheck check) {
   TrajectoryStore store;
-  store.scan(directory, check);
+  store.scan(directory, check, {});
   return store;
 }
 
-TrajectoryStore TrajectoryStore::open(const std::vector<std::filesystem::path>& shards,
-                                      SealCheck check) {
+TrajectoryStore TrajectoryStore::of(std::vector<ShardInfo> shards) {
   TrajectoryStore store;
-  for (const auto& path : shards) {
-    store.add(path, check);
+  for (ShardInfo& shard : shards) {
+    store.known_.insert(shard.path.string());
+    store.next_lease_ = std::max(store.next_lease_, shard.identity.lease + 1);
+    store.add(std::move(shard), false);
   }
   return store;
 }
 
 TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& directory,
-                                               std::span<const PromptId> expected, SealCheck check,
+                                               std::span<const PromptId> expected,
                                                std::optional<double> wait_seconds) {
   using Clock = std::chrono::steady_clock;
   const double wait = wait_seconds.value_or(publication_wait_seconds(directory / "shard"));
   const auto started = Clock::now();
   TrajectoryStore store;
   for (;;) {
-    store.scan(directory, check);
+    store.scan(directory, SealCheck::content, ShardIndex::read(directory));
     const auto missing =
         std::ranges::find_if_not(expected, [&](PromptId id) { return store.contains(id); });
     if (missing == expected.end()) {
@@ -150,33 +151,34 @@ TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& dire
 }
 
 // Adds the shards that are not known yet.
-void TrajectoryStore::scan(const std::filesystem::path& directory, SealCheck check) {
+void TrajectoryStore::scan(const std::filesystem::path& directory, SealCheck check,
+                           const ShardIndex& index) {
   for (const auto& [lease, path] : list_committed_shards(directory)) {
     if (!known_.contains(path.string())) {
       next_lease_ = std::max(next_lease_, lease + 1);
-      add(path, check);
+      add(path, check, index);
     }
   }
 }
 
-void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check) {
+void TrajectoryStore::add(const std::filesystem::path& path, SealCheck check,
+                          const ShardIndex& index) {
   known_.insert(path.string());
-  ShardInfo info;
-  try {
+  std::optional<ShardInfo> info = index.find(path);
+  const bool remembered = info.has_value();
+  if (!remembered) {
     ++files_opened_;
-    const TrajectoryReader reader(path, check);
-    info = {path, reader.identity(), reader.prompt_ids(), reader.digests(), {}, reader.totals()};
-    for (std::size_t i = 0; i < reader.size(); ++i) {
-      info.packed_lengths.push_back(reader.packed_length(i));
+    try {
+      info = TrajectoryReader(path, check).info();
+    } catch (const DataError& error) {
+      damaged_.push_back({path, error.what()});
+      return;
     }
-  } catch (const DataError& error) {
-    damaged_.push_back({path, error.what()});
-    return;
   }
-  add(std::move(info));
+  add(std::move(*info), !remembered && check == SealCheck::content);
 }
 
-void TrajectoryStore::add(ShardInfo info) {
+void TrajectoryStore::add(ShardInfo info, bool checked) {
   const std::filesystem::path path = info.path;
   if (!shards_.empty()) {
     const ShardInfo& first = shards_.front();
@@ -200,6 +202,7 @@ void TrajectoryStore::add(ShardInfo info) {
     }
   }
   shards_.push_back(std::move(info));
+  checked_.push_back(checked);
 }
 
 std::vector<PromptId> TrajectoryStore::prompt_ids() const {
@@ -221,8 +224,14 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
   }
   fault_point("trajectories.open");
   ++files_opened_;
-  // The scan has checked as much as was asked for; a shard is not hashed again at every opening.
-  open_.emplace_front(shard, TrajectoryReader(shards_[shard].path, SealCheck::size));
+  // HDF5 must not see a damaged file; once is enough.
+  const ShardInfo& info = shards_[shard];
+  TrajectoryReader reader(info.path, checked_[shard] ? SealCheck::size : SealCheck::content);
+  if (reader.digests() != info.digests) {
+    throw DataError(info.path.string() + ": it is not the shard that was remembered");
+  }
+  checked_[shard] = true;
+  open_.emplace_front(shard, std::move(reader));
   if (open_.size() > kOpenShards) {
     open_.pop_back();
   }
@@ -244,7 +253,12 @@ std::size_t TrajectoryStore::shard_of(PromptId prompt_id) const {
 
 Trajectory TrajectoryStore::read(PromptId prompt_id) const {
   const auto [shard, record] = place_of(prompt_id);
-  return reader(shard).read(record);
+  try {
+    return reader(shard).read(record);
+  } catch (const DataError&) {
+    ShardIndex::forget(shards_[shard].path.parent_path());
+    throw;
+  }
 }
 
 std::string TrajectoryStore::index() const {
@@ -293,7 +307,7 @@ TrajectoryStore TrajectoryStore::from_index(const std::filesystem::path& directo
     shard.totals.forwards = reader.number<std::int64_t>();
     shard.totals.flipped_blocks = reader.number<std::int64_t>();
     store.known_.insert(shard.path.string());
-    store.add(std::move(shard));
+    store.add(std::move(shard), false);
   }
   reader.expect_end();
   return store;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// All committed trajectories of a round: a directory of shards. The index is derived from the
-/// shards every time a store is opened.
+/// All committed trajectories of a round: a directory of shards, and what was remembered of them
+/// (shard_index.h).
 
 #include <cstdint>
 #include <filesystem>
@@ -15,19 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "data/trajectories/shard_index.h"
 #include "data/trajectories/trajectory_reader.h"
 
 namespace jforge {
-
-/// A committed shard that holds.
-struct ShardInfo {
-  std::filesystem::path path;
-  ShardIdentity identity;
-  std::vector<PromptId> prompt_ids;          ///< In file order.
-  std::vector<std::uint64_t> digests;        ///< Of the records, in file order.
-  std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N of the records, in file order.
-  ShardTotals totals;                        ///< Over the records.
-};
 
 /// A file under a shard's name that does not hold: its prompts count as not done.
 struct DamagedShard {
@@ -43,23 +34,24 @@ struct DamagedShard {
 /// Not thread-safe (one store per thread is fine).
 class TrajectoryStore {
  public:
-  /// Scans `directory` for committed shards, in lease order. With SealCheck::content every byte is
-  /// read once, so damage of any kind is found here; SealCheck::size trusts that another process
-  /// has just done so (damage is then met on first use). Damaged shards are listed, not fatal.
-  /// DataError when two valid shards hold the same prompt, or differ in round, block size or
-  /// identity. A directory that does not exist is an empty store.
+  /// Scans `directory` for committed shards, in lease order, whatever is remembered of them. With
+  /// SealCheck::content every byte is read once, so damage of any kind is found here; with
+  /// SealCheck::size it is met on first use. Damaged shards are listed, not fatal. DataError when
+  /// two valid shards hold the same prompt, or differ in round, block size or identity. A directory
+  /// that does not exist is an empty store.
   static TrajectoryStore open(const std::filesystem::path& directory,
                               SealCheck check = SealCheck::content);
-  /// The same from exactly these files, in this order.
-  static TrajectoryStore open(const std::vector<std::filesystem::path>& shards, SealCheck check);
+  /// The same of exactly these shards, in this order, without touching a file.
+  static TrajectoryStore of(std::vector<ShardInfo> shards);
   /// The store that another process has opened and described with index(), its shards in
   /// `directory`: no file is touched until a record is read. InternalError when `index` is garbled.
   static TrajectoryStore from_index(const std::filesystem::path& directory, std::string_view index);
   /// Scans `directory` until all of `expected` are there: a network file system may list a shard
-  /// that another host has committed only after a while. DataError naming the first prompt missing
+  /// that another host has committed only after a while. Shards that are remembered and unchanged
+  /// are not opened, of the others every byte is read. DataError naming the first prompt missing
   /// after `wait_seconds` (default: publication_wait_seconds of the directory).
   static TrajectoryStore open_complete(const std::filesystem::path& directory,
-                                       std::span<const PromptId> expected, SealCheck check,
+                                       std::span<const PromptId> expected,
                                        std::optional<double> wait_seconds = std::nullopt);
 
   /// What the scan has found of the shards that hold, for from_index() in a process of this
@@ -80,9 +72,11 @@ class TrajectoryStore {
   /// One above the highest lease number used, damaged files included; 0 for an empty store.
   [[nodiscard]] LeaseId next_lease() const { return next_lease_; }
 
-  /// The record of `prompt_id`, read from its shard; the last few shards stay open. DataError when
-  /// the store has none or its shard is damaged. Fault place: trajectories.open, before a shard is
-  /// opened for it.
+  /// The record of `prompt_id`, read from its shard; the last few shards stay open. Every byte of a
+  /// shard is checked when it is first opened here, unless the scan has done so. DataError when the
+  /// store has none or its shard is damaged: what is remembered of the directory's shards is then
+  /// forgotten, so that the next start reads all of them. Fault place: trajectories.open, before a
+  /// shard is opened for it.
   [[nodiscard]] Trajectory read(PromptId prompt_id) const;
 
   /// Sums over all records, as found when the store was opened: no shard is read again.
@@ -96,9 +90,9 @@ class TrajectoryStore {
   void verify() const;
 
  private:
-  void scan(const std::filesystem::path& directory, SealCheck check);
-  void add(const std::filesystem::path& path, SealCheck check);
-  void add(ShardInfo info);
+  void scan(const std::filesystem::path& directory, SealCheck check, const ShardIndex& index);
+  void add(const std::filesystem::path& path, SealCheck check, const ShardIndex& index);
+  void add(ShardInfo info, bool checked);
   /// Shard and record in it. DataError when there is none.
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> place_of(PromptId prompt_id) const;
   [[nodiscard]] const TrajectoryReader& reader(std::size_t shard) const;
@@ -106,6 +100,7 @@ class TrajectoryStore {
   std::vector<ShardInfo> shards_;
   std::vector<DamagedShard> damaged_;
   std::unordered_set<std::string> known_;  ///< Paths of both.
+  mutable std::vector<bool> checked_;      ///< Of shards_: every byte was read by this store.
   std::unordered_map<PromptId, std::pair<std::uint32_t, std::uint32_t>> places_;
   LeaseId next_lease_ = 0;
   /// Open shards, the most recently used first.

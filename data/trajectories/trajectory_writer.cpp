@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "data/hdf5/hdf5_file.h"
@@ -103,6 +104,25 @@ std::filesystem::path TrajectoryWriter::finish() {
     throw;
   }
   return path;
+}
+
+ShardInfo TrajectoryWriter::info() const {
+  ShardInfo info{
+      .path = committed_shard_path(directory_, identity_.lease),
+      .identity = identity_,
+      .prompt_ids = prompt_id_,
+      .digests = digest_,
+      .packed_lengths = {},
+      .totals = {
+          .block_tokens = identity_.block_size * static_cast<std::int64_t>(num_states_.size()),
+          .forwards = std::reduce(forwards_.begin(), forwards_.end()),
+          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end())}};
+  for (std::size_t i = 0; i < size(); ++i) {
+    info.packed_lengths.push_back(prompt_offset_[i + 1] - prompt_offset_[i] +
+                                  2 * std::int64_t{identity_.block_size} *
+                                      (block_offset_[i + 1] - block_offset_[i]));
+  }
+  return info;
 }
 
 void commit_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,

@@ -6,21 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "data/trajectories/shard_info.h"
 #include "data/trajectories/trajectory.h"
 #include "runtime/ids.h"
 
 namespace jforge {
-
-/// Where a shard comes from; stored as its attributes.
-struct ShardIdentity {
-  LeaseId lease = 0;
-  std::int64_t attempt = 0;
-  Rank rank = 0;
-  std::int64_t round = 0;
-  std::int32_t block_size = 0;       ///< n
-  std::vector<PromptId> prompt_ids;  ///< The lease's prompts.
-  std::string identity;              ///< Hash of what generation depends on; may be empty.
-};
 
 /// `.tmp-LEASE-ATTEMPT-RANK` under `directory`.
 [[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
@@ -46,6 +36,9 @@ class TrajectoryWriter {
   /// of the lease is missing; EnvironmentError when the file cannot be written (none is left
   /// behind).
   std::filesystem::path finish();
+
+  /// What a reader would find in the shard once it is committed.
+  [[nodiscard]] ShardInfo info() const;
 
  private:
   std::filesystem::path directory_;

@@ -70,6 +70,9 @@ class Findings {
 void verify_trajectories(const fs::path& path) {
   const TrajectoryStore store = TrajectoryStore::open(path);
   store.verify();
+  for (const fs::path& index : ShardIndex::files(path)) {
+    verify_sealed_lines(index);
+  }
   fmt::print("{}: {} trajectories in {} shards hold, digest {}\n", path.string(), store.size(),
              store.shards().size(), store.store_digest());
 }

@@ -133,6 +133,44 @@ class IoFault(EndToEndTest):
                 self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
 
 
+class ShardIndex(IoFault):
+    def opened(self, config, run, *words):
+        """How often a start opens a shard of trajectories, and what it says."""
+        path = self.root / "opened"
+        path.unlink(missing_ok=True)
+        result = self.jforge(*words, config, "--round", "1",
+                             env={**self.environment(run), "JFORGE_IO_ROOT": f"{run}/round-1/trajectories/lease-",
+                                  "JFORGE_IO_COUNT": str(path)})
+        # The library writes nothing where it has counted nothing.
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ["open 0"]
+        return int(dict(line.split() for line in lines)["open"]), result
+
+    def test_a_start_opens_the_shards_that_it_does_not_remember(self):
+        config, run = self.config("remembered")
+        self.jforge("import", config)
+        # Killed between two commits: both shards before are remembered.
+        self.jforge("generate", config, "--round", "1", "--inject", "kill@generate.commit:0:3", expect=None)
+        index = run / "round-1" / "trajectories" / "index-0.jsonl"
+        self.assertEqual(2, len(index.read_text(encoding="utf-8").splitlines()))
+        self.jforge("generate", config, "--round", "1")
+        shards = len(list(index.parent.glob("lease-*.h5")))
+        self.assertGreater(shards, 5)
+        self.assertEqual(0, self.opened(config, run, "generate")[0])
+
+        whole = index.read_bytes()
+        index.unlink()
+        opened, _ = self.opened(config, run, "generate")
+        self.assertGreaterEqual(opened, shards)
+        # Nothing was to do, so that start has not written it; the next phase does.
+        self.assertFalse(index.exists())
+        index.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+        self.jforge("verify", run, expect=3)
+        trained = self.opened(config, run, "train")[1]
+        self.assertRegex(trained.err, r"index-0\.jsonl:1: .*read again")
+        self.jforge("verify", run)
+        self.assertEqual(0, self.opened(config, run, "generate")[0])
+
+
 if __name__ == "__main__":
     if len(sys.argv) >= 3 and sys.argv[1] == "--points":
         POINTS = int(sys.argv[2])

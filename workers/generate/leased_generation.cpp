@@ -137,11 +137,12 @@ void LeasedGeneration::collect(Trajectory trajectory) {
     return;
   }
   std::ranges::sort(open.done, {}, &Trajectory::prompt_id);
-  hooks_.commit(open.lease, open.done);
   for (const PromptId id : open.lease.prompts) {
     lease_of_.erase(id);
   }
+  OpenLease done = std::move(open);
   open_.erase(place);
+  hooks_.commit(std::move(done.lease), std::move(done.done));
 }
 
 bool LeasedGeneration::over() {

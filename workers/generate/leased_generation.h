@@ -28,8 +28,8 @@ struct LeaseHooks {
   /// The templated prompt: at least one token id.
   std::function<std::vector<TokenId>(PromptId)> prompt;
   /// All trajectories of a lease, sorted by prompt id: to be written and committed, or dropped when
-  /// the commit is refused.
-  std::function<void(const Lease&, const std::vector<Trajectory>&)> commit;
+  /// the commit is refused; beside the decoding, if it likes.
+  std::function<void(Lease, std::vector<Trajectory>)> commit;
   /// After every finished prompt.
   std::function<void()> on_prompt;
   /// After every batched forward.
@@ -41,8 +41,8 @@ struct LeaseHooks {
 /// Decodes leases until the round is drained. The next lease is asked for when the last prompt of
 /// the lease at hand starts, and its answer is taken when a place is free and at least one forward
 /// has passed: decoding does not wait for it, and ranks that start together share out the leases
-/// evenly. Several leases may be open at once; each is committed as soon as its last prompt is
-/// finished. Trajectories are those of TrajectoryGenerator, whatever the leases.
+/// evenly. Several leases may be open at once; each is handed over as soon as its last prompt
+/// is finished. Trajectories are those of TrajectoryGenerator, whatever the leases.
 class LeasedGeneration {
  public:
   /// `generator` must outlive it; all hooks must be set.

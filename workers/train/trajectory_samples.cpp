@@ -14,15 +14,15 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 opens every shard; the others learn from it what the shards hold: on a shared file system
-// an opening costs tens of milliseconds, and other ranks' listings may lag behind.
+// Rank 0 finds out what the shards hold and tells the others: on a shared file system an opening
+// costs tens of milliseconds, and other ranks' listings may lag behind.
 TrajectoryStore open_checked(const std::filesystem::path& directory,
                              std::span<const PromptId> expected, const Communicator& comm) {
   TrajectoryStore store;
   std::string index;
   together(comm, [&] {
     if (comm.rank() == 0) {
-      store = TrajectoryStore::open_complete(directory, expected, SealCheck::content);
+      store = TrajectoryStore::open_complete(directory, expected);
       index = store.index();
     }
   });

@@ -25,9 +25,9 @@ namespace jforge {
 /// others are read when they are asked for.
 class TrajectorySamples final : public SampleSource {
  public:
-  /// Collective: rank 0 checks every byte of the shards; the others get its index of them and open
-  /// none. `steps` steps of order.batch_samples samples. Throws DataError when a prompt of the
-  /// round has no trajectory.
+  /// Collective: rank 0 checks every byte of the shards that are not remembered (shard_index.h);
+  /// the others get its index of them and open none. `steps` steps of order.batch_samples samples.
+  /// Throws DataError when a prompt of the round has no trajectory.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm);

@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "data/trajectories/trajectory_digest.h"
+#include "data/trajectories/trajectory_writer.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
 #include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 namespace {
@@ -134,7 +136,7 @@ TEST_F(TrajectoryStoreTest, AShardThatIsListedLateIsWaitedFor) {
   const std::vector<PromptId> expected{1, 2, 3};
   write_shard(0, {2, 1});
   try {
-    (void)TrajectoryStore::open_complete(directory_, expected, SealCheck::content, 0.3);
+    (void)TrajectoryStore::open_complete(directory_, expected, 0.3);
     FAIL() << "prompt 3 is not there";
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), HasSubstr("prompt 3 has no trajectory in " + directory_.string()));
@@ -143,21 +145,134 @@ TEST_F(TrajectoryStoreTest, AShardThatIsListedLateIsWaitedFor) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     write_shard(1, {3, 4});
   });
-  const auto store = TrajectoryStore::open_complete(directory_, expected, SealCheck::content, 60);
+  const auto store = TrajectoryStore::open_complete(directory_, expected, 60);
   other_host.join();
   EXPECT_EQ(store.prompt_ids(), (std::vector<PromptId>{1, 2, 3, 4}));
   EXPECT_EQ(store.next_lease(), 2);
   EXPECT_EQ(store.shards().size(), 2U);
 }
 
-TEST_F(TrajectoryStoreTest, OpensExactlyTheShardsNamed) {
+TEST_F(TrajectoryStoreTest, HoldsExactlyTheShardsNamed) {
   const fs::path first = write_shard(0, {2, 1});
   const fs::path second = write_shard(1, {3});
   write_shard(2, {4});
   const auto store =
-      TrajectoryStore::open(std::vector<fs::path>{second, first}, SealCheck::content);
+      TrajectoryStore::of({TrajectoryReader(second).info(), TrajectoryReader(first).info()});
   EXPECT_EQ(store.prompt_ids(), (std::vector<PromptId>{1, 2, 3}));
   EXPECT_EQ(store.shards().front().path, second);
+  EXPECT_EQ(store.next_lease(), 2);
+  EXPECT_EQ(store.files_opened(), 0);
+}
+
+TEST_F(TrajectoryStoreTest, WhatIsRememberedIsNotOpened) {
+  const std::vector<PromptId> expected{1, 2, 3, 4, 5};
+  for (LeaseId lease = 0; lease < 2; ++lease) {
+    const ShardInfo found =
+        TrajectoryReader(write_shard(lease, {lease + 3, lease + 1}, lease == 1)).info();
+    ShardIndexLog(directory_, static_cast<Rank>(lease)).append(found);
+    EXPECT_EQ(ShardIndex::read(directory_).find(found.path), found);
+  }
+  write_shard(2, {5});  // Not remembered: a kill came between.
+  const auto store = TrajectoryStore::open_complete(directory_, expected);
+  EXPECT_EQ(store.files_opened(), 1);
+  EXPECT_EQ(store.store_digest(), TrajectoryStore::open(directory_).store_digest());
+  for (const PromptId id : expected) {
+    EXPECT_EQ(canonical_bytes(store.read(id)), canonical_bytes(make_trajectory(id, id % 2 == 0)));
+  }
+  EXPECT_EQ(store.files_opened(), 4);
+}
+
+TEST_F(TrajectoryStoreTest, AWriterTellsWhatAReaderFinds) {
+  TrajectoryWriter writer(directory_, {.lease = 4,
+                                       .attempt = 1,
+                                       .rank = 3,
+                                       .round = 1,
+                                       .block_size = kBlock,
+                                       .prompt_ids = {9, 6, 7},
+                                       .identity = "0123456789abcdef"});
+  for (const PromptId id : {6, 7, 9}) {
+    writer.append(make_trajectory(id));
+  }
+  static_cast<void>(writer.finish());
+  commit_shard(directory_, 4, 1, 3);
+  EXPECT_EQ(writer.info(), TrajectoryReader(committed_shard_path(directory_, 4)).info());
+}
+
+TEST_F(TrajectoryStoreTest, AShardThatHasChangedIsNotRemembered) {
+  const fs::path path = write_shard(0, {1, 2});
+  ShardIndexLog(directory_, 0).append(TrajectoryReader(path).info());
+  ASSERT_TRUE(ShardIndex::read(directory_).find(path));
+  // The same size and time of modification, as a restored backup has them: only the bytes differ.
+  std::string bytes = read_file(path);
+  const auto modified = fs::last_write_time(path);
+  bytes[bytes.size() / 2] ^= 1;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Clocks of file systems are coarse.
+  put(path, bytes);
+  fs::last_write_time(path, modified);
+  EXPECT_FALSE(ShardIndex::read(directory_).find(path));
+  EXPECT_THROW((void)TrajectoryStore::open_complete(directory_, std::vector<PromptId>{1}, 0),
+               DataError);
+  fs::remove(path);
+  EXPECT_FALSE(ShardIndex::read(directory_).find(path));
+}
+
+TEST_F(TrajectoryStoreTest, EveryByteIsCheckedBeforeARememberedShardIsRead) {
+  const fs::path path = write_shard(0, {1, 2});
+  const ShardInfo found = TrajectoryReader(path).info();
+  ShardIndexLog(directory_, 0).append(found);
+  const auto store = TrajectoryStore::of({found});
+  std::string bytes = read_file(path);
+  bytes[bytes.size() / 2] ^= 1;
+  put(path, bytes);
+  EXPECT_THROW((void)store.read(1), DataError);
+  // Nothing is believed any more: the next start reads all shards.
+  EXPECT_TRUE(ShardIndex::files(directory_).empty());
+  // Another shard under the name of the remembered one.
+  fs::remove(path);
+  write_shard(0, {1, 3});
+  EXPECT_THROW((void)TrajectoryStore::of({found}).read(1), DataError);
+}
+
+TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
+  const std::vector<PromptId> expected{1, 2, 3};
+  std::vector<fs::path> shards;
+  {
+    ShardIndexLog log(directory_, 0);
+    for (LeaseId lease = 0; lease < 3; ++lease) {
+      shards.push_back(write_shard(lease, {lease + 1}));
+      log.append(TrajectoryReader(shards.back()).info());
+    }
+  }
+  const fs::path path = directory_ / "index-0.jsonl";
+  ASSERT_EQ(ShardIndex::files(directory_), std::vector<fs::path>{path});
+  const std::string whole = read_file(path);
+  RandomStream stream(5, RandomPurpose::test);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::string bytes = whole;
+    const bool flips = trial % 2 == 0;
+    if (flips) {
+      // The last byte is the newline: without it the line is one that a kill has torn.
+      bytes[stream.below(whole.size() - 1)] ^= static_cast<char>(1 << stream.below(8));
+    } else {
+      bytes.resize(stream.below(whole.size()));
+    }
+    put(path, bytes);
+    const ShardIndex index = ShardIndex::read(directory_);
+    EXPECT_EQ(index.damage().empty(), !flips) << trial;
+    const auto store = TrajectoryStore::open_complete(directory_, expected);
+    EXPECT_EQ(store.prompt_ids(), expected);
+    EXPECT_GE(store.files_opened(), 1) << trial;
+  }
+  for (const char* foreign : {"\n", "{}\n", "null\n", "[1]\n", "\xff\xfe\n"}) {
+    put(path, foreign);
+    EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U) << foreign;
+    EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
+  }
+  // Sealed, and yet none of ours.
+  put(path, seal_json(R"({"shard":"lease-00000000.h5","bytes":"x"})") + "\n");
+  EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U);
+  fs::remove(path);
+  EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
 
 TEST_F(TrajectoryStoreTest, CanonicalBytesAreLittleEndianAndComplete) {

@@ -1,0 +1,49 @@
+#pragma once
+
+/// What a shard of trajectories is and holds, without its tokens.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/ids.h"
+
+namespace jforge {
+
+/// Where a shard comes from; stored as its attributes.
+struct ShardIdentity {
+  LeaseId lease = 0;
+  std::int64_t attempt = 0;
+  Rank rank = 0;
+  std::int64_t round = 0;
+  std::int32_t block_size = 0;       ///< n
+  std::vector<PromptId> prompt_ids;  ///< The lease's prompts.
+  std::string identity;              ///< Hash of what generation depends on; may be empty.
+
+  bool operator==(const ShardIdentity&) const = default;
+};
+
+/// Sums over a shard's records.
+struct ShardTotals {
+  std::int64_t block_tokens = 0;    ///< n · blocks
+  std::int64_t forwards = 0;        ///< Prefill excluded.
+  std::int64_t flipped_blocks = 0;  ///< Blocks that did not reach their fixed point.
+
+  bool operator==(const ShardTotals&) const = default;
+  ShardTotals& operator+=(const ShardTotals& other);
+};
+
+/// A committed shard that holds.
+struct ShardInfo {
+  std::filesystem::path path;
+  ShardIdentity identity;
+  std::vector<PromptId> prompt_ids;          ///< In file order.
+  std::vector<std::uint64_t> digests;        ///< Of the records, in file order.
+  std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N of the records, in file order.
+  ShardTotals totals;                        ///< Over the records.
+
+  bool operator==(const ShardInfo&) const = default;
+};
+
+}  // namespace jforge
