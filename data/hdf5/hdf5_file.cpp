@@ -17,6 +17,13 @@ namespace {
 constexpr std::int64_t kSliceBytes = 16 << 20;
 /// Small enough that reading one record touches little else, large enough for sequential speed.
 constexpr std::int64_t kChunkBytes = 64 << 10;
+/// A record's read inflates one or two of them.
+constexpr std::int64_t kCompressedChunkBytes = 32 << 10;
+/// Fast, and within a tenth of the smallest size for token ids.
+constexpr unsigned kDeflateLevel = 1;
+/// Half of the children of a node in the tree of a dataset's chunks. HDF5's 32 would take 2 KB for
+/// every dataset, which is more than most of a shard's datasets hold.
+constexpr unsigned kSmallTreeRank = 4;
 constexpr std::size_t kMaxAttributeBytes = 60000;
 
 // HDF5's type names are macros that clang-tidy takes for equal.
@@ -73,14 +80,21 @@ Hdf5Handle simple_space(std::int64_t count, const Hdf5Place& place) {
 
 template <Hdf5Element T>
 Hdf5Handle create_dataset(const Hdf5Handle& file, const std::string& name, std::int64_t count,
-                          const Hdf5Place& place) {
+                          Hdf5Storage storage, const Hdf5Place& place) {
   expect(count >= 0, "negative dataset size");
   const Hdf5Handle properties =
       take(Hdf5Kind::property_list, H5Pcreate(H5P_DATASET_CREATE), place, "create");
   if (count > 0) {
+    const bool compressed = storage == Hdf5Storage::compressed;
+    const std::int64_t bytes = compressed ? kCompressedChunkBytes : kChunkBytes;
     const auto chunk =
-        static_cast<hsize_t>(std::min(count, kChunkBytes / static_cast<std::int64_t>(sizeof(T))));
+        static_cast<hsize_t>(std::min(count, bytes / static_cast<std::int64_t>(sizeof(T))));
     hdf5_check(H5Pset_chunk(properties.id(), 1, &chunk), place, "create");
+    if (compressed) {
+      hdf5_check(H5Pset_shuffle(properties.id()), place, "create");
+      hdf5_check(H5Pset_deflate(properties.id(), kDeflateLevel), place, "create");
+    }
+    // Last: a reader compares the stored bytes before it inflates them.
     hdf5_check(H5Pset_fletcher32(properties.id()), place, "create");
     hdf5_check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), place, "create");
   }
@@ -144,6 +158,50 @@ hid_t opened(Open open) {
   return id;
 }
 
+/// In the order of writing.
+const std::vector<H5Z_filter_t> kPlainFilters{H5Z_FILTER_FLETCHER32};
+const std::vector<H5Z_filter_t> kCompressedFilters{H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE,
+                                                   H5Z_FILTER_FLETCHER32};
+
+std::vector<H5Z_filter_t> filters_of(const Hdf5Handle& properties, const Hdf5Place& place) {
+  const std::int64_t count =
+      hdf5_check(H5Pget_nfilters(properties.id()), place, "read the filters of");
+  std::vector<H5Z_filter_t> filters;
+  for (std::int64_t i = 0; i < count; ++i) {
+    unsigned flags = 0;
+    unsigned config = 0;
+    std::size_t values = 0;
+    filters.push_back(H5Pget_filter2(properties.id(), static_cast<unsigned>(i), &flags, &values,
+                                     nullptr, 0, nullptr, &config));
+  }
+  return filters;
+}
+
+/// Whether all elements of a dataset are stored: what it announces has bytes behind it, which
+/// guards the allocation for them.
+bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& place) {
+  const Hdf5Handle properties =
+      take(Hdf5Kind::property_list, H5Dget_create_plist(dataset.id()), place, "read the layout of");
+  const Hdf5Handle type =
+      take(Hdf5Kind::datatype, H5Dget_type(dataset.id()), place, "read the type of");
+  const hsize_t stored = H5Dget_storage_size(dataset.id());
+  const hsize_t bytes =
+      static_cast<hsize_t>(count) * std::max<std::size_t>(1, H5Tget_size(type.id()));
+  if (count == 0 || filters_of(properties, place) != kCompressedFilters) {
+    return bytes <= stored;
+  }
+  // Deflate makes no more than this of a byte.
+  constexpr hsize_t kMostInflation = 1032;
+  const Hdf5Handle space =
+      take(Hdf5Kind::dataspace, H5Dget_space(dataset.id()), place, "read the extent of");
+  hsize_t chunk = 0;
+  hdf5_check(H5Pget_chunk(properties.id(), 1, &chunk), place, "read the layout of");
+  hsize_t chunks = 0;
+  hdf5_check(H5Dget_num_chunks(dataset.id(), space.id(), &chunks), place, "count the chunks of");
+  return bytes / kMostInflation <= stored &&
+         chunks == (static_cast<hsize_t>(count) + chunk - 1) / chunk;
+}
+
 /// A file that is there but cannot be opened is the system's fault: it must not count as damaged.
 void await_present(const std::filesystem::path& path, double wait_seconds) {
   try {
@@ -159,13 +217,16 @@ void await_present(const std::filesystem::path& path, double wait_seconds) {
 
 }  // namespace
 
-Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
-    : path_(path), sealed_(sealed) {
+Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed, Hdf5Storage storage)
+    : path_(path), sealed_(sealed), storage_(storage) {
   const auto lock = hdf5_lock(Hdf5Turn::write);
   const Hdf5Handle creation =
       take(Hdf5Kind::property_list, H5Pcreate(H5P_FILE_CREATE), place(), "create");
   if (sealed_) {
     hdf5_check(H5Pset_userblock(creation.id(), kSealBytes), place(), "create");
+  }
+  if (storage_ == Hdf5Storage::compressed) {
+    hdf5_check(H5Pset_istore_k(creation.id(), kSmallTreeRank), place(), "create");
   }
   const Hdf5Handle access = file_access(place());
   if (!sealed_) {
@@ -181,8 +242,8 @@ Hdf5Writer::Hdf5Writer(const std::filesystem::path& path, bool sealed)
 template <Hdf5Element T>
 void Hdf5Writer::write(const std::string& dataset, std::span<const T> values) {
   const auto lock = hdf5_lock(Hdf5Turn::write);
-  Hdf5Handle target =
-      create_dataset<T>(file_, dataset, static_cast<std::int64_t>(values.size()), place(dataset));
+  Hdf5Handle target = create_dataset<T>(file_, dataset, static_cast<std::int64_t>(values.size()),
+                                        storage_, place(dataset));
   write_range<T>(target, 0, values, place(dataset));
   close_written(target, place(dataset));
 }
@@ -190,7 +251,7 @@ void Hdf5Writer::write(const std::string& dataset, std::span<const T> values) {
 template <Hdf5Element T>
 void Hdf5Writer::create(const std::string& dataset, std::int64_t count) {
   const auto lock = hdf5_lock(Hdf5Turn::write);
-  Hdf5Handle target = create_dataset<T>(file_, dataset, count, place(dataset));
+  Hdf5Handle target = create_dataset<T>(file_, dataset, count, storage_, place(dataset));
   close_written(target, place(dataset));
 }
 
@@ -332,13 +393,9 @@ void Hdf5Reader::check_storage(const Hdf5Handle& source, const std::string& data
       chunk > static_cast<hsize_t>(kSliceBytes)) {
     refuse(dataset, "its layout is not the plain chunked one");
   }
-  unsigned flags = 0;
-  unsigned config = 0;
-  std::size_t values = 0;
-  if (H5Pget_nfilters(properties.id()) != 1 ||
-      H5Pget_filter2(properties.id(), 0, &flags, &values, nullptr, 0, nullptr, &config) !=
-          H5Z_FILTER_FLETCHER32) {
-    refuse(dataset, "it has another filter than a checksum");
+  const std::vector<H5Z_filter_t> filters = filters_of(properties, place(dataset));
+  if (filters != kPlainFilters && filters != kCompressedFilters) {
+    refuse(dataset, "it has another filter than a checksum and our compression");
   }
 }
 
@@ -352,11 +409,7 @@ std::int64_t Hdf5Reader::size(const std::string& dataset) const {
   }
   const std::int64_t count =
       hdf5_check(H5Sget_simple_extent_npoints(space.id()), place(dataset), "read the extent of");
-  const Hdf5Handle type =
-      take(Hdf5Kind::datatype, H5Dget_type(source.id()), place(dataset), "read the type of");
-  // Guards the allocation that follows: a claimed extent must have bytes behind it.
-  if (static_cast<hsize_t>(count) >
-      H5Dget_storage_size(source.id()) / std::max<std::size_t>(1, H5Tget_size(type.id()))) {
+  if (!all_stored(source, count, place(dataset))) {
     throw DataError(
         fmt::format("{}, '{}': incomplete: {} elements are announced but not all are stored",
                     path_.string(), dataset, count));

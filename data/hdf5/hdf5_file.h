@@ -25,6 +25,14 @@ template <typename T>
 concept Hdf5Element = std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t> ||
     std::same_as<T, float> || std::same_as<T, std::uint8_t>;
 
+/// How a writer stores the elements of its datasets.
+enum class Hdf5Storage : std::uint8_t {
+  plain,
+  /// Bytes of equal weight together (shuffle), then deflate: for files of numbers much below their
+  /// type's range. Chunks are smaller, so that reading a few elements inflates little.
+  compressed,
+};
+
 /// Of datasets that are reserved: direct transfers to a disk need it.
 inline constexpr std::uint64_t kReservedAlignment = 4096;
 
@@ -35,7 +43,8 @@ class Hdf5Writer {
   /// Creates or replaces `path`. With `sealed`, close() seals the file (it is read back once);
   /// without, the caller keeps size and checksum elsewhere. EnvironmentError when it cannot be
   /// created.
-  explicit Hdf5Writer(const std::filesystem::path& path, bool sealed = true);
+  explicit Hdf5Writer(const std::filesystem::path& path, bool sealed = true,
+                      Hdf5Storage storage = Hdf5Storage::plain);
 
   /// Writes a whole dataset, in slices of at most 16 MiB. EnvironmentError naming file and dataset.
   template <Hdf5Element T>
@@ -72,13 +81,15 @@ class Hdf5Writer {
 
   std::filesystem::path path_;
   bool sealed_;
+  Hdf5Storage storage_;
   Hdf5Handle file_;
 };
 
 /// Reads one file. Every failure is a DataError naming file and dataset. Before anything of a
 /// dataset is read it is checked to be one that Hdf5Writer could have made: a seal proves a file
 /// whole, not well-meant, and HDF5 would follow soft, external and user-defined links, external and
-/// virtual storage and filters to other files and programs. Those are refused.
+/// virtual storage and filters to other files and programs. Those are refused; of filters the
+/// writer's alone are taken.
 class Hdf5Reader {
  public:
   /// Opens `path` after checking its seal as asked. A file that is not there yet is waited for:

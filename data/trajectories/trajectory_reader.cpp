@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "data/trajectories/trajectory_digest.h"
+#include "data/trajectories/trajectory_writer.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 
@@ -41,9 +42,10 @@ void TrajectoryReader::read_identity() {
   if (file_.text_attribute("format") != "jforge-trajectories") {
     throw DataError(fmt::format("{}: not a trajectory shard", path().string()));
   }
-  if (const auto version = file_.integer_attribute("format_version"); version != 1) {
-    throw DataError(fmt::format("{}: format version {}, this program reads version 1",
-                                path().string(), version));
+  if (const auto version = file_.integer_attribute("format_version");
+      version < 1 || version > kShardFormatVersion) {
+    throw DataError(fmt::format("{}: format version {}, this program reads versions 1 to {}",
+                                path().string(), version, kShardFormatVersion));
   }
   identity_.lease = file_.integer_attribute("lease");
   identity_.attempt = file_.integer_attribute("attempt");

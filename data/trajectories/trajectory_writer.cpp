@@ -71,9 +71,9 @@ std::filesystem::path TrajectoryWriter::finish() {
     signed_digests.push_back(std::bit_cast<std::int64_t>(digest));
   }
   try {
-    Hdf5Writer file(path);
+    Hdf5Writer file(path, true, Hdf5Storage::compressed);
     file.attribute("format", "jforge-trajectories");
-    file.attribute("format_version", std::int64_t{1});
+    file.attribute("format_version", kShardFormatVersion);
     file.attribute("lease", identity_.lease);
     file.attribute("attempt", identity_.attempt);
     file.attribute("rank", std::int64_t{identity_.rank});

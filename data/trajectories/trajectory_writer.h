@@ -2,6 +2,7 @@
 
 /// Writes one trajectory shard and takes it through its two-step commit (TRAJECTORY_FORMAT.md).
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "runtime/ids.h"
 
 namespace jforge {
+
+/// Of the shards that are written; readers take 1, too (TRAJECTORY_FORMAT.md "Compatibility").
+inline constexpr std::int64_t kShardFormatVersion = 2;
 
 /// `.tmp-LEASE-ATTEMPT-RANK` under `directory`.
 [[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,

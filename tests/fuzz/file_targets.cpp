@@ -16,6 +16,7 @@
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/trajectories/trajectory_digest.h"
 #include "data/trajectories/trajectory_reader.h"
+#include "data/trajectories/trajectory_writer.h"
 #include "runtime/content_hash.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/support/temporary_directory.h"
@@ -136,9 +137,9 @@ void read_prompt_store(Numbers numbers) {
 void read_trajectories(Numbers numbers) {
   const std::filesystem::path path = scratch().path() / "lease.h5";
   {
-    Hdf5Writer writer(path);
+    Hdf5Writer writer(path, true, Hdf5Storage::compressed);
     writer.attribute("format", "jforge-trajectories");
-    writer.attribute("format_version", std::int64_t{1});
+    writer.attribute("format_version", kShardFormatVersion);
     for (const char* name : {"lease", "attempt", "rank", "round", "block_size"}) {
       writer.attribute(name, numbers.number());
     }

@@ -71,6 +71,14 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
     H5Pset_fletcher32(properties);
     return properties;
   };
+  const auto compressed = [&] {
+    const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(properties, 1, &chunk);
+    H5Pset_shuffle(properties);
+    H5Pset_deflate(properties, 1);
+    H5Pset_fletcher32(properties);
+    return properties;
+  };
   const auto dataset = [&](hid_t file, hid_t type, hid_t properties) {
     H5Dclose(H5Dcreate2(file, "x", type, space(), H5P_DEFAULT, properties, H5P_DEFAULT));
   };
@@ -87,6 +95,17 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
          H5Dwrite(made, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
          H5Dclose(made);
        }},
+      {"accepted",
+       [&](hid_t file) {
+         const hid_t properties = compressed();
+         dataset(file, H5T_STD_I32LE, properties);
+         const std::vector<std::int32_t> values{1, 2, 3, 4};
+         const hid_t made = H5Dopen2(file, "x", H5P_DEFAULT);
+         H5Dwrite(made, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+         H5Dclose(made);
+       }},
+      // Announced and never written.
+      {"incomplete", [&](hid_t file) { dataset(file, H5T_STD_I32LE, compressed()); }},
       {"it is a link",
        [&](hid_t file) {
          H5Lcreate_external(other.c_str(), "tokens", file, "x", H5P_DEFAULT, H5P_DEFAULT);
@@ -176,6 +195,41 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
       EXPECT_THAT(said, HasSubstr(path.string() + ", 'x': "));
       EXPECT_THROW((void)Hdf5Reader(path).read<std::int32_t>("x"), DataError);
     }
+  }
+}
+
+TEST_F(Hdf5FileTest, CompressedDatasetsAreSmallAndReadInPlaces) {
+  std::vector<std::int32_t> tokens(100'000);
+  std::vector<std::int64_t> offsets(1000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(i * i % 1009 % 151'643);
+  }
+  std::iota(offsets.begin(), offsets.end(), std::int64_t{1} << 40);
+  const auto write = [&](const fs::path& path, Hdf5Storage storage) {
+    Hdf5Writer writer(path, true, storage);
+    writer.write("tokens", tokens);
+    writer.write("offsets", offsets);
+    writer.write("none", std::vector<std::int64_t>());
+    writer.create<float>("slices", 20'000);
+    for (std::int64_t begin = 0; begin < 20'000; begin += 5000) {
+      writer.write_slice<float>("slices", begin,
+                                std::vector<float>(5000, static_cast<float>(begin)));
+    }
+    writer.close();
+    return fs::file_size(path);
+  };
+  const fs::path path = directory_ / "compressed.h5";
+  EXPECT_LT(2 * write(path, Hdf5Storage::compressed),
+            write(directory_ / "plain.h5", Hdf5Storage::plain));
+  const Hdf5Reader reader(path);
+  EXPECT_EQ(reader.read<std::int32_t>("tokens"), tokens);
+  EXPECT_EQ(reader.read<std::int64_t>("offsets"), offsets);
+  EXPECT_TRUE(reader.read<std::int64_t>("none").empty());
+  EXPECT_EQ(reader.read<float>("slices").at(7000), 5000);
+  for (const std::int64_t begin : {0, 8190, 54'321, 99'900}) {
+    std::vector<std::int32_t> part(100);
+    reader.read_slice<std::int32_t>("tokens", begin, part);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), tokens.begin() + begin)) << begin;
   }
 }
 

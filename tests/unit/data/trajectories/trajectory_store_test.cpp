@@ -402,6 +402,46 @@ TEST_F(TrajectoryStoreTest, TruncatedAndFlippedShardsAreNamedAndNotDone) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+// Version 1 was not compressed.
+TEST_F(TrajectoryStoreTest, EarlierVersionsAreReadAndLaterOnesRefused) {
+  const fs::path source = write_shard(0, {1, 2, 3});
+  const fs::path path = committed_shard_path(directory_, 1);
+  for (const std::int64_t version : {0, 1, 2, 3}) {
+    const Hdf5Reader reader(source);
+    Hdf5Writer writer(path, true, version == 1 ? Hdf5Storage::plain : Hdf5Storage::compressed);
+    for (const char* name : {"lease", "attempt", "rank", "round", "block_size"}) {
+      writer.attribute(name, reader.integer_attribute(name));
+    }
+    writer.attribute("format_version", version);
+    for (const char* name : {"format", "identity", "content_digest"}) {
+      writer.attribute(name, reader.text_attribute(name));
+    }
+    for (const char* name : {"lease_prompt_ids", "record_prompt_id", "record_eos_position",
+                             "record_forwards", "record_flipped_blocks", "record_digest",
+                             "prompt_offset", "block_offset", "state_offset"}) {
+      writer.write(name, reader.read<std::int64_t>(name));
+    }
+    for (const char* name : {"prompt_tokens", "state_tokens", "block_num_states",
+                             "block_states_seen", "block_selected_state"}) {
+      writer.write(name, reader.read<std::int32_t>(name));
+    }
+    writer.write("record_stop", reader.read<std::uint8_t>("record_stop"));
+    writer.close();
+    if (version == 1 || version == 2) {
+      const TrajectoryReader read(path);
+      EXPECT_NO_THROW(read.verify());
+      EXPECT_EQ(read.digests(), TrajectoryReader(source).digests());
+      continue;
+    }
+    try {
+      const TrajectoryReader refused(path);
+      ADD_FAILURE() << version << " accepted";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("reads versions 1 to 2"));
+    }
+  }
+}
+
 // What a seal cannot catch: a file that was written wrongly and then sealed.
 TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
   const auto refused = [&](const std::string& dataset, const auto& values,
