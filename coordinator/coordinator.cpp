@@ -1,8 +1,11 @@
 #include "coordinator/coordinator.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <tuple>
 #include <variant>
 
@@ -54,13 +57,19 @@ void Coordinator::open_round(std::int32_t round, LeaseQueue queue) {
   const std::lock_guard lock(mutex_);
   GenerationProgress progress;
   progress.prompts_total = queue.prompts_total();
-  round_.emplace(Round{round, std::move(queue), progress});
+  round_.emplace(
+      Round{round, std::move(queue), progress, std::chrono::steady_clock::now(), busy_seconds()});
 }
 
 bool Coordinator::close_round() {
   const std::lock_guard lock(mutex_);
   expect(round_.has_value(), "no round is open");
   const bool drained = round_->queue.drained();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - round_->opened).count();
+  const double busy = busy_seconds() - round_->busy_seconds;
+  spdlog::info("coordinator: {:.2f} s of a core in {:.1f} s, {:.2f} %", busy, seconds,
+               100 * busy / std::max(seconds, 1e-9));
   round_.reset();
   return drained;
 }
@@ -73,6 +82,16 @@ GenerationProgress Coordinator::progress() const {
   GenerationProgress progress = round_->progress;
   std::tie(progress.tokens_made, progress.forwards_made) = membership_.made();
   return progress;
+}
+
+double Coordinator::busy_seconds() {
+  clockid_t clock{};
+  timespec time{};
+  if (::pthread_getcpuclockid(thread_.native_handle(), &clock) != 0 ||
+      ::clock_gettime(clock, &time) != 0) {
+    return 0;
+  }
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 void Coordinator::close() {

@@ -3,6 +3,7 @@
 /// The coordinator: a thread on rank 0 that answers lease traffic and watches heartbeats. It polls
 /// and never blocks.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -49,7 +50,8 @@ class Coordinator {
 
   /// Starts answering lease requests of `round` from `queue`.
   void open_round(std::int32_t round, LeaseQueue queue);
-  /// Ends the round; returns whether every prompt was committed.
+  /// Ends the round, and logs how much of a core this thread has taken; returns whether every
+  /// prompt was committed.
   bool close_round();
   [[nodiscard]] GenerationProgress progress() const;
   /// Ends the thread after the last message is handled.
@@ -60,6 +62,8 @@ class Coordinator {
     std::int32_t number = 0;
     LeaseQueue queue;
     GenerationProgress progress;
+    std::chrono::steady_clock::time_point opened;
+    double busy_seconds = 0;  ///< Of this thread, when the round was opened.
   };
   /// An idle rank's request that has no answer but to wait.
   struct HeldRequest {
@@ -75,6 +79,8 @@ class Coordinator {
   void answer_held_requests();
   void watch();
   [[nodiscard]] double now_seconds() { return awake_.seconds(); }
+  /// Seconds of a core that the thread has taken so far; 0 where the system does not say.
+  [[nodiscard]] double busy_seconds();
 
   const Communicator& requests_;
   const Communicator& replies_;
