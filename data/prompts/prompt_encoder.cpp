@@ -50,6 +50,7 @@ std::vector<EncodedPrompt> encode_all(const PromptEncoder& encoder,
         for (std::size_t i = begin; i < std::min(begin + kTake, prompts.size()); ++i) {
           try {
             results[i].tokens = encoder.encode(*prompts[i]);
+            results[i].tokens.shrink_to_fit();  // They are kept, and there are many.
           } catch (const DataError& error) {
             results[i].refusal = error.what();
           }

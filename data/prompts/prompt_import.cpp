@@ -88,6 +88,7 @@ class Selection {
         static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
     now.candidates = static_cast<std::int64_t>(std::min(limit, ranks.size()));
     std::vector<std::pair<std::size_t, StoredPrompt>> kept;
+    kept.reserve(std::min(limit, ranks.size()));
     std::int64_t over_long = 0;
     std::size_t done = 0;
     while (done < ranks.size() && kept.size() < limit) {
@@ -100,7 +101,8 @@ class Selection {
       auto encoded = encode_all(encoder, prompts, threads);
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t rank = ranks[done + i];
-        const PromptCandidate& from = candidates_[order_[rank]];
+        PromptCandidate& from = candidates_[order_[rank]];
+        const Conversation messages = std::move(from.messages);  // Its last use.
         if (encoded[i].refusal) {
           report_.unreadable.push_back(
               {report_.files[static_cast<std::size_t>(from.file)], from.line, *encoded[i].refusal});
@@ -113,7 +115,7 @@ class Selection {
         }
         report_.with_control_tokens +=
             encoder.holds_control_tokens &&
-                    std::ranges::any_of(from.messages,
+                    std::ranges::any_of(messages,
                                         [&](const ChatMessage& message) {
                                           return encoder.holds_control_tokens(message.content);
                                         })
@@ -353,6 +355,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   selection.drop_duplicates();
   PromptStoreContent content;
   content.prompts = selection.take(encoder, now, progress);
+  read.candidates = {};  // Of many prompts they take as much memory as the tokens.
   expect_few_bad(options, report.unreadable, report.records);
   report.kept = static_cast<std::int64_t>(content.prompts.size());
   for (const StoredPrompt& prompt : content.prompts) {
