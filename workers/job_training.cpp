@@ -1,10 +1,16 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/batches/sample_order.h"
 #include "data/prompts/prompt_store.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/durable_file.h"
+#include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "runtime/text_seal.h"
 #include "workers/job_worker.h"
 #include "workers/round_checkpoint_internal.h"
 #include "workers/train/distillation_trainer.h"
@@ -38,6 +44,28 @@ std::vector<PromptId> JobWorker::prompts_of_round(std::int32_t round,
   const SampleOrderOptions order{config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
                                  config_.train.batch_samples};
   return consumed_samples(order, total_steps(round, num_prompts));
+}
+
+void JobWorker::record_cleaning(std::int32_t round,
+                                const std::optional<FilterCounts>& counts) const {
+  if (services_.comm.rank() != 0) {
+    return;
+  }
+  const std::filesystem::path path = layout_.cleaning_report(round);
+  if (!counts) {
+    std::filesystem::remove(path);  // Of a start with other settings.
+    return;
+  }
+  Json dropped = Json::array();
+  std::string text;
+  for (std::size_t i = 1; i < counts->size(); ++i) {
+    const std::string_view rule = to_string(static_cast<FilterVerdict>(i));
+    dropped.push_back({{"rule", rule}, {"count", counts->at(i)}});
+    text += fmt::format(", {} {}", rule, counts->at(i));
+  }
+  spdlog::info("cleaning of round {}: {} trajectories kept{}", round, counts->front(), text);
+  const Json report = {{"round", round}, {"kept", counts->front()}, {"dropped", dropped}};
+  publish_file(path, seal_json(report.dump(2) + "\n"));
 }
 
 bool JobWorker::train(std::int32_t round) {
@@ -74,10 +102,17 @@ bool JobWorker::train(std::int32_t round) {
     const std::int64_t steps = total_steps(round, num_prompts);
     round_steps_ = steps;
     services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
+    std::optional<BytePairTokenizer> tokenizer;
+    if (train_config.filter.max_sentence_repeats > 0) {
+      together(services_.comm,
+               [&] { tokenizer.emplace(BytePairTokenizer::load(config_.model.source)); });
+    }
     TrajectorySamples samples(layout_.trajectories(round),
                               {config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
                                config_.train.batch_samples},
-                              steps, config_.noise_schedule(round), services_.comm);
+                              steps, config_.noise_schedule(round), services_.comm,
+                              {train_config.filter, tokenizer ? &*tokenizer : nullptr});
+    record_cleaning(round, samples.cleaned());
     services_.clock.enter(phase);
     const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,
                                account};
@@ -120,7 +155,10 @@ bool JobWorker::train(std::int32_t round) {
     CheckpointWriter writer(services_.comm, layout_.checkpoints(), config_.checkpoint, account);
     TrainHooks hooks;
     hooks.clock = &services_.clock;
-    hooks.on_step = [&](const StepMetrics& metrics) {
+    hooks.on_step = [&](StepMetrics metrics) {
+      if (const auto& counts = samples.cleaned()) {
+        metrics.filtered = std::accumulate(counts->begin() + 1, counts->end(), std::int64_t{0});
+      }
       if (services_.on_step) {
         services_.on_step(round, metrics);
       }

@@ -24,6 +24,7 @@
 #include "workers/protocol/control_channel.h"
 #include "workers/resume_choice.h"
 #include "workers/run_layout.h"
+#include "workers/train/sample_filter.h"
 
 namespace jforge {
 
@@ -153,6 +154,8 @@ class JobWorker {
                                    const PromptStore& prompts, const TransformerConfig& model);
   [[nodiscard]] std::int32_t generation_places(std::int32_t round, std::int64_t num_prompts) const;
   void write_generation_report(std::int32_t round) const;
+  /// Rank 0 (no effect on others): what cleaning keeps of round `round`, and its report.
+  void record_cleaning(std::int32_t round, const std::optional<FilterCounts>& counts) const;
   /// Collective. Makes model_ where there is none; its weights are not read.
   void make_model();
   /// Collective. Weights as they are after `rounds_done` rounds, in memory; rank 0 reads them where

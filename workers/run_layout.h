@@ -33,6 +33,9 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path generation_report(std::int32_t number) const {
     return round(number) / "generation.json";
   }
+  [[nodiscard]] std::filesystem::path cleaning_report(std::int32_t number) const {
+    return round(number) / "cleaning.json";
+  }
   [[nodiscard]] std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path model() const { return directory_ / "model"; }
   [[nodiscard]] std::filesystem::path export_record() const { return directory_ / "export.json"; }

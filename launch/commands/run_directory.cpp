@@ -293,6 +293,9 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
     line["skipped"] = metrics.skipped;
     line["skipped_steps"] = metrics.skipped_steps;
   }
+  if (metrics.filtered) {
+    line["filtered"] = *metrics.filtered;
+  }
   metrics_->append(seal_json(line.dump()));
   const std::string prefix = fmt::format("round-{}/", round);
   std::vector<Scalar> scalars;

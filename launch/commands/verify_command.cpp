@@ -187,6 +187,7 @@ void verify_run(const fs::path& path) {
   for (std::int32_t round = 1; fs::exists(layout.trajectories(round)); ++round) {
     findings.check([&] { verify_trajectories(layout.trajectories(round)); });
     findings.record(layout.generation_report(round));
+    findings.record(layout.cleaning_report(round));
   }
   // What a killed job left unfinished was never committed: it is named, and no damage to the run.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {

@@ -326,6 +326,23 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "the step before; 0 = never");
 }
 
+void add_filter(FieldList& fields, SampleFilterConfig& filter) {
+  fields.in("train");
+  fields.add("filter_repetition", filter.max_repetition, kIdentity,
+             "Answers whose seq-rep-4 (share of repeated 4-grams) is greater are not trained on, "
+             "for example 0.3; 1: no limit. Trajectories stay in the store, and `filter_*` keys "
+             "may change without generating anew; steps stay as they are, so what is kept is seen "
+             "more often. Counts are in `round-R/cleaning.json` and in the report");
+  fields.add("filter_sentence_repeats", filter.max_sentence_repeats, kIdentity,
+             "Nor are those in which one sentence or line of 16 bytes or more stands more often "
+             "than this; 0: no limit");
+  fields.add("filter_min_tokens", filter.min_tokens, kIdentity, "Nor those of fewer tokens …");
+  fields.add("filter_max_tokens", filter.max_tokens, kIdentity,
+             "… or of more, the end of sequence not counted. Default: no limit");
+  fields.add("filter_eos", filter.require_eos, kIdentity,
+             "Nor, where true, those that ended by `generate.max_new_tokens` alone");
+}
+
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
   fields.in("checkpoint");
   fields.add("every_steps", checkpoint.every_steps, kOperational,
@@ -430,6 +447,7 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
       "`endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial draft, "
       "as in the authors' data. Those keys then have these values in `resolved_config.toml` too; "
       "giving one another value is refused");
+  add_filter(fields, config.train.filter);
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);
   add_sweep(fields, config.sweep);

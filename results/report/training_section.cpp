@@ -49,6 +49,39 @@ void write_training_section(ReportWriter& report,
                 render_svg(autoregressive));
 }
 
+namespace {
+
+/// What cleaning left out in each round that it was asked for in.
+void write_cleaning(ReportWriter& report, const std::filesystem::path& run_directory) {
+  TableCells rows;
+  for (int round = 1;
+       std::filesystem::exists(run_directory / fmt::format("round-{}", round) / "generation.json");
+       ++round) {
+    const auto json =
+        read_json_object(run_directory / fmt::format("round-{}", round) / "cleaning.json");
+    if (!json) {
+      continue;
+    }
+    TableCells::value_type head = {"round", "kept"};
+    TableCells::value_type row = {std::to_string(round),
+                                  shown(json_number(*json, "kept"), "{:.0f}")};
+    for (const auto& rule : json->value("dropped", ReportJson::array())) {
+      head.push_back(json_text(rule, "rule"));
+      row.push_back(shown(json_number(rule, "count"), "{:.0f}"));
+    }
+    if (rows.empty()) {
+      rows.push_back(head);
+    }
+    rows.push_back(row);
+  }
+  if (!rows.empty()) {
+    report.text +=
+        "What was trained on, and what cleaning left out:\n\n" + markdown_table(rows) + "\n";
+  }
+}
+
+}  // namespace
+
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory) {
   TableCells rows = {
       {"round", "block size", "prompts", "tokens", "block TPF", "tokens/s", "flipped blocks"}};
@@ -70,6 +103,7 @@ void write_trajectories_section(ReportWriter& report, const std::filesystem::pat
     return;
   }
   report.text += "## Trajectories\n\n" + markdown_table(rows) + "\n";
+  write_cleaning(report, run_directory);
 }
 
 void write_prompts_section(ReportWriter& report, const ReportJson& import) {

@@ -73,6 +73,7 @@ void TrainConfig::validate() const {
   optimizer.validate();
   spike_guard.validate();
   collapse.validate();
+  filter.validate();
   early_stop.validate();
 }
 

@@ -11,6 +11,7 @@
 #include "workers/train/collapse.h"
 #include "workers/train/early_stop.h"
 #include "workers/train/learning_rate_schedule.h"
+#include "workers/train/sample_filter.h"
 #include "workers/train/sharded_adamw.h"
 #include "workers/train/spike_guard.h"
 
@@ -51,6 +52,7 @@ struct TrainConfig {
   SpikeGuardConfig spike_guard;
   CollapseConfig collapse;     ///< What the caller's probe does (workers/training_probe.h).
   EarlyStopConfig early_stop;  ///< Likewise.
+  SampleFilterConfig filter;   ///< What TrajectorySamples leaves out.
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
   /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
@@ -96,6 +98,8 @@ struct StepMetrics {
   std::optional<double> distinct;
   std::optional<double> held_out_tpf;
   std::optional<double> held_out_accuracy;
+  /// Trajectories of the round that cleaning leaves out; absent where nothing is to be.
+  std::optional<std::int64_t> filtered;
   std::int64_t samples = 0;        ///< In the global batch.
   std::int64_t tokens = 0;         ///< Packed rows forwarded, all ranks.
   std::int64_t kept_offsets = 0;   ///< Consistency targets, all ranks.

@@ -1,6 +1,9 @@
 #include "workers/train/trajectory_samples.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,7 +42,8 @@ TrajectoryStore open_checked(const std::filesystem::path& directory,
 
 TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
                                      const SampleOrderOptions& order, std::int64_t steps,
-                                     const NoiseScheduleOptions& schedule, const Communicator& comm)
+                                     const NoiseScheduleOptions& schedule, const Communicator& comm,
+                                     const Cleaning& cleaning)
     : order_(order),
       steps_(steps),
       schedule_(schedule),
@@ -54,10 +58,69 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
       }
     }
   }
+  if (cleaning.config.active()) {
+    clean(cleaning, comm);
+  }
+}
+
+/// Every rank has its part of the verdicts and zeros for the rest, so that sums over ranks are
+/// whole.
+void TrajectorySamples::clean(const Cleaning& cleaning, const Communicator& comm) {
+  std::vector<std::int32_t> verdicts(static_cast<std::size_t>(order_.options().num_samples), 0);
+  together(comm, [&] {
+    for (auto shard = static_cast<std::size_t>(rank_); shard < store_.shards().size();
+         shard += static_cast<std::size_t>(ranks_)) {
+      for (const PromptId id : store_.shards()[shard].prompt_ids) {
+        if (id < order_.options().num_samples) {
+          verdicts[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(
+              judge(cleaning.config, store_.read(id), cleaning.tokenizer));
+        }
+      }
+      note_progress();
+    }
+  });
+  all_reduce_sum<std::int32_t>(comm, verdicts);
+  const auto takes = [&](PromptId id) {
+    return lengths_[static_cast<std::size_t>(id)] > 0 &&
+           verdicts[static_cast<std::size_t>(id)] == 0;
+  };
+  FilterCounts& counts = cleaned_.emplace();
+  for (std::size_t id = 0; id < verdicts.size(); ++id) {
+    counts.at(static_cast<std::size_t>(verdicts[id])) += lengths_[id] > 0 ? 1 : 0;
+  }
+  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  if (counts[0] == 0) {
+    std::string reasons;
+    for (std::size_t i = 1; i < counts.size(); ++i) {
+      if (counts.at(i) > 0) {
+        reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ",
+                               to_string(static_cast<FilterVerdict>(i)), counts.at(i));
+      }
+    }
+    DataError error(
+        fmt::format("cleaning leaves none of the round's {} trajectories to train on ({}); loosen "
+                    "the train.filter_* keys",
+                    all, reasons));
+    error.set_on_all_ranks();  // They have the same verdicts.
+    throw error;
+  }
+  if (counts[0] == all) {
+    return;
+  }
+  kept_order_.reserve(static_cast<std::size_t>(size()));
+  for (std::int64_t place = 0; std::cmp_less(kept_order_.size(), size()); ++place) {
+    if (const PromptId id = order_.at(place); takes(id)) {
+      kept_order_.push_back(id);
+    }
+  }
+}
+
+PromptId TrajectorySamples::prompt_at(std::int64_t index) const {
+  return kept_order_.empty() ? order_.at(index) : kept_order_.at(static_cast<std::size_t>(index));
 }
 
 std::int64_t TrajectorySamples::length(std::int64_t index) const {
-  return lengths_[static_cast<std::size_t>(order_.at(index))];
+  return lengths_[static_cast<std::size_t>(prompt_at(index))];
 }
 
 TrajectorySamples::~TrajectorySamples() {
@@ -96,7 +159,7 @@ std::int64_t TrajectorySamples::files_opened() const {
 
 TrainingSample TrajectorySamples::make(std::int64_t index) const {
   const std::scoped_lock lock(store_turn_);
-  return make_packed_sample(store_.read(order_.at(index)), schedule_);
+  return make_packed_sample(store_.read(prompt_at(index)), schedule_);
 }
 
 // Slots are in the order of their shards: each shard is opened once a step, however few stay open.
@@ -113,7 +176,7 @@ void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
   for (const std::size_t member : division_.lists()[static_cast<std::size_t>(rank_)]) {
     Slot& slot = batch.slots.emplace_back();
     slot.index = first + static_cast<std::int64_t>(member);
-    slot.shard = store_.shard_of(order_.at(slot.index));
+    slot.shard = store_.shard_of(prompt_at(slot.index));
   }
   std::stable_sort(batch.slots.begin(), batch.slots.end(),
                    [](const Slot& a, const Slot& b) { return a.shard < b.shard; });

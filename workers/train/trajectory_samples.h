@@ -16,6 +16,7 @@
 #include "runtime/comm/mpi_session.h"
 #include "workers/train/batch_assignment.h"
 #include "workers/train/distillation_trainer.h"
+#include "workers/train/sample_filter.h"
 
 namespace jforge {
 
@@ -25,12 +26,28 @@ namespace jforge {
 /// others are read when they are asked for.
 class TrajectorySamples final : public SampleSource {
  public:
+  /// What cleaning needs; `tokenizer` only where sentences are looked at.
+  struct Cleaning {
+    SampleFilterConfig config;
+    const BytePairTokenizer* tokenizer = nullptr;
+  };
+
   /// Collective: rank 0 checks every byte of the shards that are not remembered (shard_index.h);
   /// the others get its index of them and open none. `steps` steps of order.batch_samples samples.
   /// Throws DataError when a prompt of the round has no trajectory.
+  ///
+  /// Where cleaning is active the ranks read all trajectories once, each its share of the shards.
+  /// What it leaves out is passed over in the order, which goes on with what follows, in later
+  /// epochs too: steps and batches stay as they are, and where nothing is left out so does the
+  /// order. Throws DataError when nothing is kept.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
-                    const Communicator& comm);
+                    const Communicator& comm, const Cleaning& cleaning);
+  /// Without cleaning.
+  TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
+                    std::int64_t steps, const NoiseScheduleOptions& schedule,
+                    const Communicator& comm)
+      : TrajectorySamples(directory, order, steps, schedule, comm, Cleaning{}) {}
   /// Waits for the shard that is being read.
   ~TrajectorySamples() override;
   TrajectorySamples(const TrajectorySamples&) = delete;
@@ -42,6 +59,8 @@ class TrajectorySamples final : public SampleSource {
   [[nodiscard]] std::int64_t length(std::int64_t index) const override;
   [[nodiscard]] TrainingSample sample(std::int64_t index) override;
 
+  /// Verdicts on all trajectories of the round, equal on every rank; nothing without cleaning.
+  [[nodiscard]] const std::optional<FilterCounts>& cleaned() const { return cleaned_; }
   /// Shard files that this rank has opened so far.
   [[nodiscard]] std::int64_t files_opened() const;
 
@@ -58,6 +77,8 @@ class TrajectorySamples final : public SampleSource {
     std::vector<Slot> slots;
   };
 
+  void clean(const Cleaning& cleaning, const Communicator& comm);
+  [[nodiscard]] PromptId prompt_at(std::int64_t index) const;
   void plan(Batch& batch, std::int64_t step);
   void advance_to(std::int64_t step);
   void read(Slot& slot);
@@ -74,6 +95,8 @@ class TrajectorySamples final : public SampleSource {
   Rank rank_;
   BatchDivision division_;
   std::vector<std::int64_t> batch_lengths_;
+  std::optional<FilterCounts> cleaned_;
+  std::vector<PromptId> kept_order_;  ///< By sample index; empty where nothing is left out.
 
   Batch current_;  ///< The trainer's.
   Batch next_;     ///< The thread's while reading_.

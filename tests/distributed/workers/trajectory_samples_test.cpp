@@ -137,6 +137,45 @@ TEST_F(TrajectorySamplesTest, TheSameSamplesInWhateverOrderTheyAreAskedFor) {
   }
 }
 
+TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
+  TrajectorySamples::Cleaning cleaning;
+  cleaning.config.min_tokens = 3 * kBlock;
+  const TrajectorySamples samples(root_.path(), order_, kSteps, schedule_, comm_, cleaning);
+  const auto keeps = [](PromptId id) { return make_trajectory(id).blocks.size() >= 3; };
+  std::int64_t kept = 0;
+  for (PromptId id = 0; id < kPrompts; ++id) {
+    kept += keeps(id) ? 1 : 0;
+  }
+  ASSERT_GT(kept, kPrompts / 4);
+  ASSERT_LT(kept, kPrompts);
+  ASSERT_TRUE(samples.cleaned().has_value());
+  EXPECT_EQ(samples.cleaned()->front(), kept);
+  EXPECT_EQ(samples.cleaned()->at(static_cast<std::size_t>(FilterVerdict::too_short)),
+            kPrompts - kept);
+  EXPECT_EQ(samples.size(), kSteps * kBatch);
+  const SampleOrder order(order_);
+  std::int64_t place = -1;
+  for (std::int64_t index = 0; index < samples.size(); ++index) {
+    do {
+      ++place;
+    } while (!keeps(order.at(place)));
+    EXPECT_EQ(samples.length(index), packed_length(make_trajectory(order.at(place))));
+  }
+  EXPECT_GT(place, kSteps * kBatch) << "nothing was passed over";
+  // Nothing left out changes nothing; nothing left is an error.
+  cleaning.config = {};
+  cleaning.config.max_tokens = 4 * kBlock;
+  TrajectorySamples whole(root_.path(), order_, kSteps, schedule_, comm_, cleaning);
+  EXPECT_EQ(whole.cleaned()->front(), kPrompts);
+  expect_sample(whole, 3 * kBatch + 1);
+  cleaning.config.max_tokens.reset();
+  cleaning.config.require_eos = true;
+  EXPECT_THAT(
+      [&] { TrajectorySamples(root_.path(), order_, kSteps, schedule_, comm_, cleaning); },
+      testing::ThrowsMessage<DataError>(testing::HasSubstr(
+          "leaves none of the round's 160 trajectories to train on (no end of sequence 160)")));
+}
+
 TEST_F(TrajectorySamplesTest, AStepOpensEachOfItsShardsOnceAtMost) {
   const auto samples = open();
   for (std::int64_t step = 0; step < kSteps; ++step) {

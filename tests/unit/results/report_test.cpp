@@ -393,6 +393,8 @@ TEST(Report, EveryPartThatIsThereIsShown) {
                                               {"tokens_per_second", 999},
                                               {"flipped_blocks", 0}}
                                              .dump());
+  write(run / "round-1/cleaning.json",
+        Json{{"kept", 300}, {"dropped", {{{"rule", "too short"}, {"count", 21}}}}}.dump());
   write(run / "prompts_import.json",
         Json{{"records", 500}, {"kept", 321}, {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
             .dump());
@@ -401,7 +403,8 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   const std::string report = read(run / "report.md");
   for (const char* part :
        {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "3000", "## Trajectories", "321",
-        "4567", "## Prompts", "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
+        "4567", "| round | kept | too short |", "| 1     | 300  | 21        |", "## Prompts",
+        "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
   // The status is of the moment of writing and would be wrong a moment later.

@@ -1,0 +1,127 @@
+/// Cleaning: each reason by a trajectory made for it.
+
+#include "workers/train/sample_filter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "runtime/error.h"
+
+namespace jforge {
+namespace {
+
+/// An answer in blocks of 4, the last filled up with zeros; `eos` is where it ends.
+Trajectory answering(std::vector<TokenId> answer, std::int64_t eos = -1) {
+  Trajectory trajectory;
+  trajectory.block_size = 4;
+  trajectory.eos_position = eos;
+  trajectory.stop = eos < 0 ? StopReason::length : StopReason::eos;
+  answer.resize((answer.size() + 3) / 4 * 4);
+  for (std::size_t begin = 0; begin < answer.size(); begin += 4) {
+    TrajectoryBlock& block = trajectory.blocks.emplace_back();
+    block.states.assign(4, 999);  // a noisy state, which no rule looks at
+    block.states.insert(block.states.end(), answer.begin() + static_cast<std::ptrdiff_t>(begin),
+                        answer.begin() + static_cast<std::ptrdiff_t>(begin) + 4);
+  }
+  return trajectory;
+}
+
+std::vector<TokenId> counting(TokenId count) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
+FilterVerdict judged(const SampleFilterConfig& config, const Trajectory& trajectory) {
+  return judge(config, trajectory, nullptr);
+}
+
+TEST(SampleFilter, KeepsEverythingUnlessTold) {
+  const SampleFilterConfig config;
+  EXPECT_FALSE(config.active());
+  EXPECT_EQ(judged(config, answering(std::vector<TokenId>(64, 7))), FilterVerdict::kept);
+  EXPECT_EQ(judged(config, answering({}, -1)), FilterVerdict::kept);
+}
+
+TEST(SampleFilter, EndOfSequence) {
+  SampleFilterConfig config;
+  config.require_eos = true;
+  EXPECT_TRUE(config.active());
+  EXPECT_EQ(judged(config, answering(counting(12))), FilterVerdict::unfinished);
+  EXPECT_EQ(judged(config, answering(counting(12), 11)), FilterVerdict::kept);
+}
+
+TEST(SampleFilter, LengthWithoutWhatStandsBehindTheEnd) {
+  SampleFilterConfig config;
+  config.min_tokens = 5;
+  config.max_tokens = 9;
+  EXPECT_EQ(judged(config, answering(counting(12), 4)), FilterVerdict::too_short);
+  EXPECT_EQ(judged(config, answering(counting(12), 5)), FilterVerdict::kept);
+  EXPECT_EQ(judged(config, answering(counting(12), 9)), FilterVerdict::kept);
+  EXPECT_EQ(judged(config, answering(counting(12), 10)), FilterVerdict::too_long);
+  EXPECT_EQ(judged(config, answering(counting(12))), FilterVerdict::too_long);
+}
+
+TEST(SampleFilter, RepeatedTokens) {
+  SampleFilterConfig config;
+  config.max_repetition = 0.3;
+  EXPECT_EQ(judged(config, answering(counting(32))), FilterVerdict::kept);
+  auto loop = counting(32);
+  for (std::size_t i = 8; i < loop.size(); ++i) {
+    loop[i] = loop[i % 8];
+  }
+  EXPECT_EQ(judged(config, answering(loop)), FilterVerdict::repetition) << "8 of 29 4-grams";
+  EXPECT_EQ(judged(config, answering(loop, 10)), FilterVerdict::kept) << "it ends before the loop";
+  config.require_eos = true;
+  EXPECT_EQ(judged(config, answering(loop)), FilterVerdict::unfinished) << "the first reason";
+}
+
+TEST(SampleFilter, RepeatedSentences) {
+  EXPECT_EQ(most_repeated_sentence(""), 0);
+  EXPECT_EQ(most_repeated_sentence("  }\n  }\n  }\n"), 0) << "short lines repeat in good text";
+  EXPECT_EQ(most_repeated_sentence("The sum of both is 12. The sum of both is 13."), 1);
+  EXPECT_EQ(most_repeated_sentence("The sum of both is 12. So we add. The sum of both is 12."), 2);
+  EXPECT_EQ(
+      most_repeated_sentence("value = compute(x)\n\tvalue = compute(x)  \nvalue = compute(x)"), 3);
+  EXPECT_EQ(most_repeated_sentence("It costs 3.50 in all. It costs 3.50 in all!"), 1);
+  const std::filesystem::path model =
+      std::filesystem::path(JFORGE_SOURCE_DIRECTORY) / "launch/quickstart/model";
+  const auto tokenizer = BytePairTokenizer::load(model);
+  const auto twice =
+      tokenizer.encode("Tom has 3 apples in all. He eats one. Tom has 3 apples in all.");
+  SampleFilterConfig config;
+  config.max_sentence_repeats = 1;
+  const auto length = static_cast<std::int64_t>(twice.size());
+  EXPECT_EQ(judge(config, answering(twice, length - 1), &tokenizer), FilterVerdict::kept)
+      << "without its full stop the last one is another";
+  auto ended = twice;
+  ended.push_back(0);
+  EXPECT_EQ(judge(config, answering(ended, length), &tokenizer), FilterVerdict::sentences);
+  config.max_sentence_repeats = 2;
+  EXPECT_EQ(judge(config, answering(ended, length), &tokenizer), FilterVerdict::kept);
+  EXPECT_THROW((void)judge(config, answering(ended, length), nullptr), InternalError);
+}
+
+TEST(SampleFilter, BadSettingsAreRefused) {
+  const auto refused = [](auto&& change) {
+    SampleFilterConfig config;
+    change(config);
+    EXPECT_THROW(config.validate(), ConfigError);
+  };
+  EXPECT_NO_THROW(SampleFilterConfig{}.validate());
+  refused([](SampleFilterConfig& bad) { bad.max_repetition = 1.5; });
+  refused([](SampleFilterConfig& bad) { bad.max_repetition = std::nan(""); });
+  refused([](SampleFilterConfig& bad) { bad.max_sentence_repeats = -1; });
+  refused([](SampleFilterConfig& bad) { bad.min_tokens = -1; });
+  refused([](SampleFilterConfig& bad) { bad.max_tokens = 0; });
+  refused([](SampleFilterConfig& bad) {
+    bad.min_tokens = 9;
+    bad.max_tokens = 8;
+  });
+}
+
+}  // namespace
+}  // namespace jforge

@@ -1,0 +1,127 @@
+#include "workers/train/sample_filter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/error.h"
+#include "workers/train/collapse.h"
+
+namespace jforge {
+
+namespace {
+
+/// Shorter ones stand in good text again and again.
+constexpr std::size_t kShortestSentence = 16;
+constexpr std::string_view kBlanks = " \t\r\n";
+
+/// Of the fixed points, up to the end of sequence.
+std::vector<TokenId> answer_of(const Trajectory& trajectory) {
+  std::vector<TokenId> answer;
+  for (const TrajectoryBlock& block : trajectory.blocks) {
+    answer.insert(answer.end(), block.states.end() - trajectory.block_size, block.states.end());
+  }
+  if (trajectory.eos_position >= 0) {
+    answer.resize(std::min(answer.size(), static_cast<std::size_t>(trajectory.eos_position)));
+  }
+  return answer;
+}
+
+}  // namespace
+
+bool SampleFilterConfig::active() const {
+  return max_repetition < 1 || max_sentence_repeats > 0 || min_tokens > 0 || max_tokens ||
+         require_eos;
+}
+
+void SampleFilterConfig::validate() const {
+  if (!(max_repetition >= 0 && max_repetition <= 1)) {
+    throw ConfigError(
+        fmt::format("train.filter_repetition = {} must lie in [0, 1]", max_repetition));
+  }
+  if (max_sentence_repeats < 0) {
+    throw ConfigError(fmt::format("train.filter_sentence_repeats = {} must not be negative",
+                                  max_sentence_repeats));
+  }
+  if (min_tokens < 0) {
+    throw ConfigError(fmt::format("train.filter_min_tokens = {} must not be negative", min_tokens));
+  }
+  if (max_tokens && *max_tokens < std::max<std::int64_t>(1, min_tokens)) {
+    throw ConfigError(
+        fmt::format("train.filter_max_tokens = {} must be at least 1 and train.filter_min_tokens",
+                    *max_tokens));
+  }
+}
+
+std::string_view to_string(FilterVerdict verdict) {
+  switch (verdict) {
+    case FilterVerdict::kept:
+      return "kept";
+    case FilterVerdict::unfinished:
+      return "no end of sequence";
+    case FilterVerdict::too_short:
+      return "too short";
+    case FilterVerdict::too_long:
+      return "too long";
+    case FilterVerdict::repetition:
+      return "repeated tokens";
+    case FilterVerdict::sentences:
+      return "repeated sentences";
+  }
+  throw InternalError("unknown verdict of cleaning");
+}
+
+std::int64_t most_repeated_sentence(std::string_view text) {
+  std::unordered_map<std::string_view, std::int64_t> counts;
+  std::int64_t most = 0;
+  const auto add = [&](std::string_view sentence) {
+    const std::size_t first = sentence.find_first_not_of(kBlanks);
+    if (first == std::string_view::npos) {
+      return;
+    }
+    sentence = sentence.substr(first, sentence.find_last_not_of(kBlanks) + 1 - first);
+    if (sentence.size() >= kShortestSentence) {
+      most = std::max(most, ++counts[sentence]);
+    }
+  };
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool stop = text[i] == '.' || text[i] == '!' || text[i] == '?';
+    if (text[i] == '\n' || (stop && i + 1 < text.size() && text[i + 1] == ' ')) {
+      add(text.substr(begin, i + 1 - begin));
+      begin = i + 1;
+    }
+  }
+  add(text.substr(begin));
+  return most;
+}
+
+FilterVerdict judge(const SampleFilterConfig& config, const Trajectory& trajectory,
+                    const BytePairTokenizer* tokenizer) {
+  if (config.require_eos && trajectory.stop != StopReason::eos) {
+    return FilterVerdict::unfinished;
+  }
+  const std::vector<TokenId> answer = answer_of(trajectory);
+  if (std::ssize(answer) < config.min_tokens) {
+    return FilterVerdict::too_short;
+  }
+  if (config.max_tokens && std::ssize(answer) > *config.max_tokens) {
+    return FilterVerdict::too_long;
+  }
+  if (config.max_repetition < 1 && sequence_repetition(answer) > config.max_repetition) {
+    return FilterVerdict::repetition;
+  }
+  if (config.max_sentence_repeats > 0) {
+    expect(tokenizer != nullptr, "sentences need a tokenizer");
+    const std::string text = tokenizer->decode(answer, /*skip_special=*/true);
+    if (most_repeated_sentence(text) > config.max_sentence_repeats) {
+      return FilterVerdict::sentences;
+    }
+  }
+  return FilterVerdict::kept;
+}
+
+}  // namespace jforge
