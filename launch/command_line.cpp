@@ -317,7 +317,9 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_option("--seed", options->seed, "Of drafts and sampling")->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
-    sub->add_flag("--trace", options->trace, "Show the trajectory of every block of jacobi");
+    sub->add_flag("--trace", options->trace,
+                  "Show what each pass accepted, before the answer (NO_COLOR: without colours)");
+    sub->add_option("--trace-svg", options->trace_svg, "The same as a picture")->type_name("FILE");
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }
 }

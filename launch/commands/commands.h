@@ -128,6 +128,7 @@ struct DecodeOptions {
   std::int64_t max_new_tokens = 256;
   std::uint64_t seed = 42;
   bool trace = false;
+  std::filesystem::path trace_svg;  ///< Empty: none.
 };
 [[nodiscard]] ExitCode decode_command(const DecodeOptions& options);
 

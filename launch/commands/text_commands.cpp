@@ -1,8 +1,8 @@
-#include <fmt/color.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -11,9 +11,12 @@
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/decode_display.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/pass_recorder.h"
 #include "model/decoding/sequence_decoder.h"
+#include "runtime/durable_file.h"
 #include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
@@ -40,47 +43,37 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-// A state is shown on one line.
-std::string on_one_line(const std::string& text) {
-  std::string shown;
-  for (const char c : text) {
-    shown += c == '\n' ? std::string("\\n") : std::string(1, c);
+/// Prints the answer while it is made.
+class PrintedAnswer {
+ public:
+  explicit PrintedAnswer(const BytePairTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(std::span<const TokenId> tokens) {
+    printed_ += tokens.size();
+    print(stream_.add(tokenizer_.decode(tokens, true)));
   }
-  return shown;
-}
+  /// All of the answer's tokens; those that add() has not seen are printed.
+  void finish(std::span<const TokenId> tokens) {
+    add(tokens.subspan(printed_));
+    print(stream_.finish() + "\n");
+  }
 
-// States of one block, converged tokens in green on a terminal and between brackets elsewhere.
-void print_trace(const BytePairTokenizer& tokenizer, const TrajectoryBlock& block,
-                 std::size_t number, std::int32_t block_size) {
-  const bool colours = ::isatty(STDOUT_FILENO) != 0;
-  const auto size = static_cast<std::size_t>(block_size);
-  const std::span<const TokenId> states(block.states);
-  const std::span<const TokenId> fixed = states.last(size);
-  fmt::print("block {}\n", number);
-  for (std::size_t begin = 0; begin < states.size(); begin += size) {
-    const std::span<const TokenId> state = states.subspan(begin, size);
-    std::size_t converged = 0;
-    while (converged < size && state[converged] == fixed[converged]) {
-      ++converged;
-    }
-    const std::string done = on_one_line(tokenizer.decode(state.first(converged)));
-    const std::string draft = on_one_line(tokenizer.decode(state.subspan(converged)));
-    if (colours) {
-      fmt::print("  {:3} {}{}\n", begin / size,
-                 fmt::format(fmt::fg(fmt::terminal_color::green), "{}", done),
-                 fmt::format(fmt::emphasis::faint, "{}", draft));
-    } else {
-      fmt::print("  {:3} [{}]{}\n", begin / size, done, draft);
+ private:
+  static void print(const std::string& text) {
+    fmt::print("{}", text);
+    if (std::fflush(stdout) != 0) {
+      throw EnvironmentError("standard output could not be written");
     }
   }
-}
 
-// Trajectories as generation makes them.
-JacobiOptions trace_options(const DecodeOptions& options) {
-  return {.block_size = options.block_size,
-          .seed = options.seed,
-          .complete_blocks = true,
-          .record_states = true};
+  const BytePairTokenizer& tokenizer_;
+  TextStream stream_;
+  std::size_t printed_ = 0;
+};
+
+/// Whether a person sees standard output, and in colour (https://no-color.org).
+bool shows_colours() {
+  const char* refused = std::getenv("NO_COLOR");
+  return ::isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
 }
 
 }  // namespace
@@ -105,9 +98,6 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 ExitCode decode_command(const DecodeOptions& options) {
   const DecodingSettings settings = command_settings(options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
-  if (options.trace && (options.method != "jacobi" || !options.settings.empty())) {
-    throw ConfigError("--trace shows jacobi's trajectories; give --block-size and no other method");
-  }
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;
   if (options.system) {
@@ -120,24 +110,31 @@ ExitCode decode_command(const DecodeOptions& options) {
   DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids,
                         method.sampling};
   std::vector<std::unique_ptr<SequenceDecoder>> decoder;
-  decoder.push_back(options.trace ? make_jacobi_decoder(std::move(request), trace_options(options))
-                                  : method.make(std::move(request)));
+  decoder.push_back(method.make(std::move(request)));
   const auto inference = model.inference(1, decoder[0]->max_positions(), options.decode_weights,
                                          decoder[0]->max_branch_rows());
   DecodeEngine engine(*inference, 1);
+  PrintedAnswer answer(tokenizer);
+  PassRecorder recorder([&](std::span<const TokenId> known) {
+    if (!options.trace) {  // A trace comes before the answer.
+      answer.add(known);
+    }
+  });
+  engine.set_observer(&recorder);
   const DecodeResult result = decode_all(engine, std::move(decoder)).at(0);
-  for (std::size_t i = 0; i < result.blocks.size(); ++i) {
-    print_trace(tokenizer, result.blocks[i], i, options.block_size);
+  const auto text_of = [&](TokenId token) { return tokenizer.decode({&token, 1}); };
+  if (options.trace) {
+    fmt::print("{}", trace_text(recorder.rows(result.tokens), text_of, shows_colours()));
   }
-  fmt::print("{}\n", tokenizer.decode(result.tokens, true));
-  // A trace's forwards are for whole blocks.
-  const DecodingCost cost{.sequences = 1,
-                          .tokens = options.trace ? std::ssize(result.blocks) * options.block_size
-                                                  : std::ssize(result.tokens),
-                          .forwards = result.forwards};
+  answer.finish(result.tokens);
+  if (!options.trace_svg.empty()) {
+    publish_file(options.trace_svg, trace_svg(recorder.rows(result.tokens), text_of));
+  }
+  const DecodingCost cost{
+      .sequences = 1, .tokens = std::ssize(result.tokens), .forwards = result.forwards};
   fmt::print(
-      stderr, "{} tokens{}, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n", cost.tokens,
-      options.trace ? " in whole blocks" : "", cost.forwards, cost.tokens_per_forward().value_or(0),
+      stderr, "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n", cost.tokens,
+      cost.forwards, cost.tokens_per_forward().value_or(0),
       static_cast<double>(cost.tokens - 1) / std::max(1e-9, engine.statistics().decode_seconds));
   return ExitCode::ok;
 }

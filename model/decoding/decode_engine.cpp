@@ -250,7 +250,13 @@ void DecodeEngine::advance(std::size_t slot_index) {
     left = left.subspan(branch.outputs);
   }
   const std::int64_t known = slot.decoder->kv_length();
+  if (observer_ != nullptr) {
+    observer_->before_advance(*slot.decoder);
+  }
   const Commit commit = slot.decoder->advance(outcomes_);
+  if (observer_ != nullptr) {
+    observer_->after_advance(*slot.decoder, commit);
+  }
   if (!slot.prefilling) {
     statistics_.tokens += slot.decoder->kv_length() - known;
     statistics_.forwards += 1;

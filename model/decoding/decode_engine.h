@@ -33,6 +33,16 @@ struct DecodeStatistics {
   std::int64_t forwards = 0;  ///< Sequences' forwards after their first passes.
 };
 
+/// Sees what an engine's sequences do.
+class DecodeObserver {
+ public:
+  virtual ~DecodeObserver() = default;
+  /// The sequence's pending() branches have been forwarded.
+  virtual void before_advance(const SequenceDecoder& decoder) = 0;
+  /// It has taken their outcomes and committed to `commit`; it may have finished.
+  virtual void after_advance(const SequenceDecoder& decoder, const Commit& commit) = 0;
+};
+
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
 /// near kStepRows rows. Where a sequence samples, tokens are chosen from logits on the host; while
@@ -49,6 +59,9 @@ class DecodeEngine {
   /// `batch_prompts` sequences at most at once (and never more than the model has slots). Throws
   /// ConfigError when that is less than 1.
   DecodeEngine(DecodeModel& model, std::int32_t batch_prompts);
+
+  /// Calls `observer` from now on, which must outlive the engine; null: nobody, as at first.
+  void set_observer(DecodeObserver* observer) noexcept { observer_ = observer; }
 
   /// Sequences that may be admitted now.
   [[nodiscard]] std::size_t free_slots() const noexcept { return slots_.size() - running_; }
@@ -99,6 +112,7 @@ class DecodeEngine {
   void advance(std::size_t slot_index);
 
   DecodeModel& model_;
+  DecodeObserver* observer_ = nullptr;
   DecodeStatistics statistics_;
   std::vector<Slot> slots_;
   std::size_t running_ = 0;

@@ -2,9 +2,11 @@
 """The single commands on a finished run's artefacts: documented forms, and damage is found."""
 
 import json
+import re
 import shutil
 import struct
 import unittest
+import xml.etree.ElementTree
 
 import tiny_model
 from harness import EndToEndTest
@@ -32,7 +34,17 @@ class Artefacts(EndToEndTest):
         self.assertIn("tokens per forward", plain.err)
         greedy = self.jforge(*words, "--method", "ar")
         self.assertEqual(plain.out, greedy.out)
-        self.assertIn("block 0", self.jforge(*words, "--trace").out)
+        for method in ("jacobi", "mr"):
+            picture = self.root / f"{method}.svg"
+            traced = self.jforge(*words, "--method", method, "--trace", "--trace-svg", picture)
+            self.assertTrue(traced.out.endswith("\n" + greedy.out))
+            shown = traced.out[: -len(greedy.out)]
+            self.assertTrue(shown.startswith("pass known  [accepted]"))
+            passes = len(shown.splitlines()) - 2
+            self.assertIn(f" {passes} forwards", traced.err)
+            boxes = [box for box in xml.etree.ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
+                     if re.fullmatch(r"pass \d+, position \d+: (accepted|recycled)", box.text)]
+            self.assertEqual(int(traced.err.split(" tokens,")[0].split()[-1]), len(boxes))
 
     def decode(self, name, ids, *options):
         out = self.root / f"{name}.out.json"

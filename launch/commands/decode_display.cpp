@@ -1,0 +1,181 @@
+#include "launch/commands/decode_display.h"
+
+#include <fmt/color.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "data/tokenizer/unicode.h"
+#include "results/report/svg_axes.h"
+
+namespace jforge {
+namespace {
+
+/// How a kind is shown. Colours of the picture are Okabe and Ito's, which colour-blind people tell
+/// apart too.
+struct KindStyle {
+  const char* name;
+  const char* open;
+  const char* close;
+  fmt::text_style terminal;
+  const char* fill;
+};
+
+const KindStyle& style_of(TraceKind kind) {
+  static const std::array<KindStyle, 4> styles{{
+      {"accepted", "[", "]", fmt::fg(fmt::terminal_color::green), "#009e73"},
+      {"recycled", "{", "}", fmt::fg(fmt::terminal_color::magenta), "#cc79a7"},
+      {"stationary", "<", ">", fmt::fg(fmt::terminal_color::yellow), "#f0e442"},
+      {"draft", "", "", fmt::emphasis::faint, "#e8e8e8"},
+  }};
+  return styles[static_cast<std::size_t>(kind)];
+}
+
+constexpr std::array kKinds{TraceKind::accepted, TraceKind::recycled, TraceKind::stationary,
+                            TraceKind::draft};
+
+std::string marked(TraceKind kind, const std::string& text, bool colours) {
+  const KindStyle& style = style_of(kind);
+  return colours ? fmt::format(style.terminal, "{}", text)
+                 : fmt::format("{}{}{}", style.open, text, style.close);
+}
+
+std::ptrdiff_t known_tokens(const TraceRow& row) {
+  return std::ranges::count_if(row, [](const TraceCell& cell) {
+    return cell.kind == TraceKind::accepted || cell.kind == TraceKind::recycled;
+  });
+}
+
+/// Whether the character at `at` of well-formed UTF-8 is one that neither a terminal nor XML takes
+/// for something else.
+bool is_visible(char32_t character) {
+  return character >= 0x20 && (character < 0x7f || character > 0x9f) && character != 0xfffe &&
+         character != 0xffff;
+}
+
+/// Bytes of the character that `first` begins; 1 where it begins none.
+std::size_t character_bytes(unsigned char first) {
+  if (first >= 0xf0) {
+    return first <= 0xf4 ? 4 : 1;
+  }
+  return first >= 0xe0 ? 3 : (first >= 0xc2 ? 2 : 1);
+}
+
+}  // namespace
+
+std::string TextStream::add(std::string_view bytes) {
+  held_ += bytes;
+  std::size_t complete = held_.size();
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, held_.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(held_[held_.size() - back]);
+    if (byte < 0x80 || byte >= 0xc0) {  // Not within a character: where the last one begins.
+      complete -= character_bytes(byte) > back ? back : 0;
+      break;
+    }
+  }
+  std::string shown = held_.substr(0, complete);
+  held_.erase(0, complete);
+  return shown;
+}
+
+std::string visible_text(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::string_view first =
+        bytes.substr(0, character_bytes(static_cast<unsigned char>(bytes[0])));
+    const bool valid = !first_invalid_utf8(first).has_value();
+    const std::string_view taken = valid ? first : bytes.substr(0, 1);
+    if (valid && is_visible(code_point_at(first, 0).value)) {
+      text += taken;
+    } else if (taken == "\n") {
+      text += "\\n";
+    } else {
+      for (const char byte : taken) {
+        text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+      }
+    }
+    bytes.remove_prefix(taken.size());
+  }
+  return text;
+}
+
+std::string trace_text(std::span<const TraceRow> rows, const TokenText& text, bool colours) {
+  std::string shown = "pass known";
+  for (const TraceKind kind : kKinds) {
+    shown += "  " + marked(kind, style_of(kind).name, colours);
+  }
+  shown += '\n';
+  for (std::size_t pass = 0; pass < rows.size(); ++pass) {
+    const TraceRow& row = rows[pass];
+    shown += fmt::format("{:4} {:+5} ", pass, known_tokens(row));
+    for (std::size_t i = 0; i < row.size();) {
+      const TraceKind kind = row[i].kind;
+      std::string run;  // Bytes: a character may be cut between tokens.
+      for (; i < row.size() && row[i].kind == kind; ++i) {
+        run += text(row[i].token);
+      }
+      shown += marked(kind, visible_text(run), colours);
+    }
+    shown += '\n';
+  }
+  return shown;
+}
+
+std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text) {
+  constexpr int kFont = 12;
+  constexpr double kHeight = 20;
+  constexpr double kLeft = 84;
+  constexpr double kTop = 48;
+  std::vector<double> widths;  // Of each position's column.
+  for (const TraceRow& row : rows) {
+    for (const TraceCell& cell : row) {
+      const auto at = static_cast<std::size_t>(cell.position);
+      widths.resize(std::max(widths.size(), at + 1), kHeight);
+      widths[at] = std::max(widths[at], text_width(visible_text(text(cell.token)), kFont) + 8);
+    }
+  }
+  std::vector<double> lefts{kLeft};
+  for (const double width : widths) {
+    lefts.push_back(lefts.back() + width);
+  }
+  std::string body;
+  const auto box = [&](double x, double y, double width, TraceKind kind, const std::string& label,
+                       const std::string& title) {
+    body += fmt::format(
+        "<g><title>{}</title><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
+        "fill=\"{}\" stroke=\"#ffffff\"/>{}</g>\n",
+        xml_escaped(title), x, y, width, kHeight, style_of(kind).fill,
+        svg_text(x + width / 2, y + 14, label, "middle", kFont, "xml:space=\"preserve\""));
+  };
+  double legend = kLeft;
+  for (const TraceKind kind : kKinds) {
+    const std::string name = style_of(kind).name;
+    const double width = text_width(name, kFont) + 16;
+    box(legend, 12, width, kind, name, name);
+    legend += width + 8;
+  }
+  for (std::size_t pass = 0; pass < rows.size(); ++pass) {
+    const double y = kTop + kHeight * static_cast<double>(pass);
+    body +=
+        svg_text(kLeft - 8, y + 14,
+                 pass == 0 ? "prefill" : fmt::format("{}: {:+}", pass, known_tokens(rows[pass])),
+                 "end", kFont);
+    for (const TraceCell& cell : rows[pass]) {
+      const auto at = static_cast<std::size_t>(cell.position);
+      box(lefts[at], y, widths[at], cell.kind, visible_text(text(cell.token)),
+          fmt::format("pass {}, position {}: {}", pass, cell.position, style_of(cell.kind).name));
+    }
+  }
+  const double width = std::max(lefts.back(), legend) + 12;
+  const double height = kTop + kHeight * static_cast<double>(rows.size()) + 12;
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.1f}\" height=\"{1:.1f}\" "
+      "viewBox=\"0 0 {0:.1f} {1:.1f}\" font-family=\"sans-serif\">\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
+      width, height, body);
+}
+
+}  // namespace jforge
