@@ -36,6 +36,9 @@ struct CodeRunRequest {
   std::int64_t memory_bytes = std::int64_t{4} << 30;
   /// PYTHONHASHSEED of the interpreter: it decides the order in which sets of texts are walked.
   std::uint32_t hash_seed = 0;
+  /// Whether a completed earlier run of the same request may stand for this one: a program of the
+  /// benchmark's own.
+  bool repeatable = false;
 };
 
 enum class CodeRunStatus : std::uint8_t {

@@ -117,6 +117,7 @@ class EndToEndTest(unittest.TestCase):
         """Starts a program; its output goes to files, so that a test can look at it while it runs."""
         type(self).started = getattr(self, "started", 0) + 1
         files = [self.root / f"output-{self.started}.{kind}" for kind in ("out", "err")]
+        options.setdefault("env", {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")})
         with open(files[0], "wb") as out, open(files[1], "wb") as err:
             process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **options)
         process.jforge_files, process.jforge_begin = files, time.monotonic()

@@ -14,6 +14,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/stop_signal.h"
+#include "workers/evaluate/sandbox/remembered_runs.h"
 #include "workers/evaluate/sandbox/sandbox.h"
 
 namespace jforge {
@@ -76,7 +77,7 @@ void SampleDecoding::build_grader() {
       SandboxOptions options;
       options.cancelled = [this] { return abandoned_ || stop_requested(); };
       options.waiting = [this] { ++waits_; };
-      code_runner_ = std::make_unique<Sandbox>(options);
+      code_runner_ = remember_runs(std::make_unique<Sandbox>(options));
     }
     grader_.emplace(code_runner_.get(), programs_.threads, programs_.turns.get());
   });

@@ -17,6 +17,7 @@
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/host_programs.h"
 #include "workers/evaluate/sandbox/grading_pool.h"
+#include "workers/evaluate/sandbox/remembered_runs.h"
 #include "workers/evaluate/sandbox/sandbox.h"
 #include "workers/evaluate/work_queue.h"
 
@@ -58,13 +59,13 @@ class CompletionGrading {
       SandboxOptions options;
       options.cancelled = [this] { return abandoned_ || stop_requested(); };
       options.waiting = [this] { ++waits_; };
-      sandbox_ = std::make_unique<Sandbox>(options);
+      runner_ = remember_runs(std::make_unique<Sandbox>(options));
     });
   }
 
   void grade_leases(WorkQueue& queue) {
     std::int64_t pending = 0;
-    GradingPool pool(sandbox_.get(), programs_.threads, programs_.turns.get());
+    GradingPool pool(runner_.get(), programs_.threads, programs_.turns.get());
     // Behind the pool, so that its programs end before it waits for them.
     const Abandon abandon(abandoned_);
     const auto attend_while = [&](const auto& condition) {
@@ -149,7 +150,7 @@ class CompletionGrading {
   HostPrograms programs_;
   std::atomic<bool> abandoned_ = false;
   std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
-  std::unique_ptr<Sandbox> sandbox_;
+  std::unique_ptr<CodeRunner> runner_;
   std::optional<AppendLog> log_;  ///< Made with the first verdict.
   std::string lines_;
   std::uint64_t signs_ = 0;

@@ -96,6 +96,7 @@ EvalPlusGrader::Part EvalPlusGrader::expected_values(const TaskRecord& record, c
       request(record.fields.at("prompt") + record.fields.at("canonical_solution"), record, part);
   run.call_seconds.assign(part.calls.size(), kReferenceSeconds);
   run.total_seconds = kReferenceSeconds;
+  run.repeatable = true;
   const CodeRunResult result = runner.run(run, [&](std::int64_t, std::string_view json) {
     part.expected.emplace_back(json);
     return parse_python_value(json).has_value();

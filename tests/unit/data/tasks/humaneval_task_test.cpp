@@ -221,10 +221,12 @@ class CountingRunner final : public CodeRunner {
  public:
   CodeRunResult run(const CodeRunRequest& request, const CodeValueSink& sink = {}) override {
     ++runs;
+    repeatable_runs += request.repeatable ? 1 : 0;
     last = request;
     return runner_.run(request, sink);
   }
   int runs = 0;
+  int repeatable_runs = 0;
   CodeRunRequest last;
 
  private:
@@ -256,6 +258,7 @@ TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
   EXPECT_EQ(none.base_status, VerdictStatus::fail);
   EXPECT_EQ(none.status, VerdictStatus::fail);
   EXPECT_EQ(runner.runs, 7);  // no further inputs after a failure
+  EXPECT_EQ(runner.repeatable_runs, 2) << "the canonical solution's alone";
 
   EXPECT_EQ(grade("def other(r):\n    pass\n").status, VerdictStatus::fail);
   EXPECT_EQ(grade("raise SystemExit(0)\n").status, VerdictStatus::fail);
