@@ -85,7 +85,7 @@ void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
     sub.add_option_function<std::string>(
            option,
            [&settings, key = std::string(key)](const std::string& value) {
-             settings.push_back(key + "=" + value);
+             settings.push_back(fmt::format("{}={}", key, value));
            },
            decoding_key(key).meaning)
         ->type_name(decoding_key(key).fallback.index() == 0 ? "INT" : "FLOAT");

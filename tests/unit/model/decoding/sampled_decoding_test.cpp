@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -99,7 +100,7 @@ TEST(SampledDecoding, EveryMethodGivesArsTokensInAnyBatch) {  // I23
     auto alone = fake_model(1);
     const auto ar = decode(alone, 1, make_greedy_decoder, sampling);
     for (const auto& [name, make] : methods()) {
-      SCOPED_TRACE(setting + ", " + name);
+      SCOPED_TRACE(testing::Message() << setting << ", " << name);
       auto narrow = fake_model(1);
       auto wide = fake_model(5);
       const auto single = decode(narrow, 1, make, sampling);
