@@ -92,9 +92,12 @@ std::array<TokenId, 256> build_byte_ids(const SpellingMap& ids, const std::strin
     const std::string spelling = spell_bytes(std::string(1, static_cast<char>(byte)));
     const auto found = ids.find(spelling);
     byte_ids[byte] = found == ids.end() ? -1 : found->second;
-    // These bytes occur in no UTF-8 text.
-    const bool never_needed = byte == 0xC0 || byte == 0xC1 || byte >= 0xF5;
-    if (found == ids.end() && !never_needed) {
+    // Real vocabularies lack control bytes and lead bytes of planes without characters; texts lose
+    // them, as with Hugging Face's tokenizers.
+    const bool control =
+        (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F;
+    const bool lead = byte == 0xC0 || byte == 0xC1 || byte >= 0xF1;
+    if (found == ids.end() && !control && !lead) {
       throw DataError(
           fmt::format("{}: the vocabulary has no token '{}' for byte 0x{:02x}: not a byte-level "
                       "vocabulary",
@@ -142,7 +145,7 @@ struct BytePairTokenizer::Tables {
   explicit Tables(const TokenizerDefinition& definition)
       : ids(build_ids(definition)),
         merges(build_merges(definition)),
-        pre_tokenizer(definition.split_expression, definition.origin),
+        pre_tokenizer(definition.split_expressions, definition.origin),
         raw_added(select_added(definition, false)),
         normalised_added(select_added(definition, true)),
         nfc(definition.nfc),

@@ -5,9 +5,8 @@
 /// Two forms are read, the first wins where both are there:
 ///  * tokenizer.json (tokenizer_config.json beside it adds eos and pad). Supported:
 ///      normalizer      null, NFC, Sequence of NFC
-///      pre_tokenizer   ByteLevel (GPT-2's expression), or Sequence[Split(Regex, Isolated),
-///      ByteLevel
-///                      with use_regex false]; add_prefix_space false
+///      pre_tokenizer   ByteLevel (GPT-2's expression), or Sequence[Split(Regex, Isolated) or
+///                      Digits, …, ByteLevel with or without use_regex]; add_prefix_space false
 ///      model           BPE; merges as "a b" or ["a", "b"]; no dropout, unk_token, prefix or
 ///      suffix,
 ///                      fuse_unk, byte_fallback, ignore_merges

@@ -56,12 +56,6 @@ std::uint32_t MergeTable::rank_of(TokenId left, TokenId right) const {
   return slots_[place].rank;
 }
 
-TokenId MergeTable::byte_token(char byte) const {
-  const TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
-  expect(id >= 0, "a piece holds a byte without a token: the text was not checked to be UTF-8");
-  return id;
-}
-
 void MergeTable::encode_piece(std::string_view piece, std::vector<TokenId>& out) const {
   if (piece.size() <= kShortPiece) {
     encode_short(piece, out);
@@ -73,8 +67,11 @@ void MergeTable::encode_piece(std::string_view piece, std::vector<TokenId>& out)
 void MergeTable::encode_short(std::string_view piece, std::vector<TokenId>& out) const {
   std::array<TokenId, kShortPiece> ids;
   std::array<std::uint32_t, kShortPiece> ranks;  // of the pair that starts at each place
-  std::size_t count = piece.size();
-  for (std::size_t i = 0; i < count; ++i) ids[i] = byte_token(piece[i]);
+  std::size_t count = 0;
+  for (const char byte : piece) {
+    ids[count] = byte_token(byte);
+    count += ids[count] >= 0 ? 1 : 0;
+  }
   for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(ids[i], ids[i + 1]);
   while (count > 1) {
     const auto best = std::min_element(ranks.begin(), ranks.begin() + (count - 1));
@@ -95,15 +92,19 @@ void MergeTable::encode_long(std::string_view piece, std::vector<TokenId>& out) 
     throw DataError(fmt::format("a word of {} bytes is too long to tokenize", piece.size()));
   }
   constexpr std::uint32_t kEnd = 0xFFFFFFFFU;
-  const auto count = static_cast<std::uint32_t>(piece.size());
   // A doubly linked list of symbols, and the rank of the pair that starts at each; a heap entry
   // (rank, place) is stale once the rank at that place has changed.
-  std::vector<TokenId> ids(count);
+  std::vector<TokenId> ids;
+  ids.reserve(piece.size());
+  for (const char byte : piece) {
+    if (byte_token(byte) >= 0) ids.push_back(byte_token(byte));
+  }
+  if (ids.empty()) return;
+  const auto count = static_cast<std::uint32_t>(ids.size());
   std::vector<std::uint32_t> previous(count);
   std::vector<std::uint32_t> next(count);
   std::vector<std::uint32_t> ranks(count, kNoRule);
   for (std::uint32_t i = 0; i < count; ++i) {
-    ids[i] = byte_token(piece[i]);
     previous[i] = i == 0 ? kEnd : i - 1;
     next[i] = i + 1 == count ? kEnd : i + 1;
   }

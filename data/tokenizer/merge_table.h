@@ -22,8 +22,9 @@ class MergeTable {
     TokenId merged;
   };
 
-  /// `byte_ids[b]` is the token of the single byte b, -1 if there is none (then no piece may hold
-  /// it). `rules` in order of rank; a pair that occurs twice is a DataError naming both ranks.
+  /// `byte_ids[b]` is the token of the single byte b, -1 if there is none: such a byte is left out,
+  /// and its neighbours are adjacent. `rules` in order of rank; a pair that occurs twice is a
+  /// DataError naming both ranks.
   MergeTable(const std::array<TokenId, 256>& byte_ids, const std::vector<Rule>& rules);
 
   /// Appends the tokens of `piece` to `out`: starting from single bytes, the adjacent pair of
@@ -39,7 +40,9 @@ class MergeTable {
   };
 
   [[nodiscard]] std::uint32_t rank_of(TokenId left, TokenId right) const;
-  [[nodiscard]] TokenId byte_token(char byte) const;
+  [[nodiscard]] TokenId byte_token(char byte) const {
+    return byte_ids_[static_cast<unsigned char>(byte)];
+  }
   void encode_short(std::string_view piece, std::vector<TokenId>& out) const;
   void encode_long(std::string_view piece, std::vector<TokenId>& out) const;
 

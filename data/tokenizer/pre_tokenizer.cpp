@@ -85,24 +85,41 @@ struct PreTokenizer::Code {
   ~Code() { pcre2_code_free(compiled); }
 };
 
-PreTokenizer::PreTokenizer(std::string_view expression, const std::string& origin) {
-  const std::string translated = translate_split_expression(expression, origin);
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  pcre2_code* compiled =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-  if (compiled == nullptr) {
-    throw DataError(fmt::format("{}: the split expression does not compile: {} near '{}'", origin,
-                                pcre2_message(error), translated.substr(offset, 20)));
+PreTokenizer::PreTokenizer(std::span<const std::string> expressions, const std::string& origin) {
+  for (const std::string& expression : expressions) {
+    const std::string translated = translate_split_expression(expression, origin);
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    pcre2_code* compiled =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                      PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+    if (compiled == nullptr) {
+      throw DataError(fmt::format("{}: the split expression does not compile: {} near '{}'", origin,
+                                  pcre2_message(error), translated.substr(offset, 20)));
+    }
+    codes_.push_back(std::make_shared<const Code>(compiled));
+    // Where PCRE2 was built without JIT the interpreter matches the same, only slower.
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
   }
-  code_ = std::make_shared<const Code>(compiled);
-  // Where PCRE2 was built without JIT the interpreter matches the same, only slower.
-  pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
 }
 
 void PreTokenizer::split(std::string_view text,
                          const std::function<void(std::string_view)>& emit) const {
+  split_from(0, text, emit);
+}
+
+void PreTokenizer::split_from(std::size_t stage, std::string_view text,
+                              const std::function<void(std::string_view)>& emit) const {
+  if (stage + 1 < codes_.size()) {
+    split_by(*codes_[stage], text,
+             [&](std::string_view piece) { split_from(stage + 1, piece, emit); });
+  } else {
+    split_by(*codes_[stage], text, emit);
+  }
+}
+
+void PreTokenizer::split_by(const Code& code, std::string_view text,
+                            const std::function<void(std::string_view)>& emit) {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
   if (match == nullptr) throw EnvironmentError("out of memory while tokenizing");
@@ -114,11 +131,10 @@ void PreTokenizer::split(std::string_view text,
     // The text was validated once as a whole; checking it at every match would be quadratic.
     std::uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
     int found =
-        pcre2_match(code_->compiled, subject, text.size(), from, options, match.get(), nullptr);
+        pcre2_match(code.compiled, subject, text.size(), from, options, match.get(), nullptr);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
       options |= PCRE2_NO_JIT;
-      found =
-          pcre2_match(code_->compiled, subject, text.size(), from, options, match.get(), nullptr);
+      found = pcre2_match(code.compiled, subject, text.size(), from, options, match.get(), nullptr);
     }
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {

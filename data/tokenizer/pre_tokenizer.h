@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace jforge {
 
@@ -18,24 +20,34 @@ inline constexpr std::string_view kQwen2Split =
 inline constexpr std::string_view kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+/// What a `Digits` pre-tokenizer takes for a digit: every character with a numeric value.
+inline constexpr std::string_view kSingleDigits = R"(\p{N})";
+inline constexpr std::string_view kDigitRuns = R"(\p{N}+)";
+
 /// Rewrites an Oniguruma expression for PCRE2 so that both match the same text: `\s` and `\S`
 /// become the explicit White_Space set (PCRE2's own also holds U+180E). DataError for what the two
 /// dialects read differently (anchors, \w, \b, \h, nested sets, …), naming it and `origin`.
 std::string translate_split_expression(std::string_view expression, const std::string& origin);
 
-/// A compiled expression. Immutable: `split` may run in many threads at once.
+/// Compiled expressions. Immutable: `split` may run in many threads at once.
 class PreTokenizer {
  public:
-  /// DataError naming `origin` when the expression does not compile or is not supported.
-  PreTokenizer(std::string_view expression, const std::string& origin);
+  /// DataError naming `origin` when an expression does not compile or is not supported.
+  PreTokenizer(std::span<const std::string> expressions, const std::string& origin);
 
-  /// Calls `emit` for every match and for every stretch between matches, in order; together they
-  /// are exactly `text`, which is well-formed UTF-8.
+  /// Calls `emit` for every match and for every stretch between matches, in order, of the last
+  /// expression in the pieces that the others have cut likewise; together they are exactly `text`,
+  /// which is well-formed UTF-8.
   void split(std::string_view text, const std::function<void(std::string_view)>& emit) const;
 
  private:
   struct Code;
-  std::shared_ptr<const Code> code_;
+  static void split_by(const Code& code, std::string_view text,
+                       const std::function<void(std::string_view)>& emit);
+  void split_from(std::size_t stage, std::string_view text,
+                  const std::function<void(std::string_view)>& emit) const;
+
+  std::vector<std::shared_ptr<const Code>> codes_;
 };
 
 }  // namespace jforge

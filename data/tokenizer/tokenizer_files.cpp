@@ -182,7 +182,7 @@ void apply_tokenizer_class(const json& config, const std::string& origin,
                     "tokenizer.json: known is Qwen2Tokenizer",
                     origin, name));
   }
-  definition.split_expression = kQwen2Split;
+  definition.split_expressions = {std::string(kQwen2Split)};
   definition.nfc = true;
 }
 

@@ -20,7 +20,8 @@ struct TokenizerDefinition {
   /// Left and right part in GPT-2's spelling; the rank is the place in the list.
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<AddedToken> added;
-  std::string split_expression;    ///< Oniguruma dialect (pre_tokenizer.h).
+  /// Oniguruma dialect (pre_tokenizer.h); each cuts the pieces that the one before it has left.
+  std::vector<std::string> split_expressions;
   bool nfc = false;                ///< Text is brought to NFC before it is cut.
   std::optional<std::string> eos;  ///< Content of an added token.
   std::optional<std::string> pad;  ///< Content of an added token.

@@ -76,24 +76,36 @@ std::string read_split(const json& part, const std::string& origin) {
   return json_member(pattern, "Regex").get<std::string>();
 }
 
+/// A `Digits` pre-tokenizer, as the expression that cuts the same.
+std::string read_digits(const json& part, const std::string& origin) {
+  json_only_known(part, {"type", "individual_digits"}, origin, "pre_tokenizer Digits");
+  return std::string(json_flag(part, "individual_digits", false, origin) ? kSingleDigits
+                                                                         : kDigitRuns);
+}
+
 void read_pre_tokenizer(const json& value, const std::string& origin,
                         TokenizerDefinition& definition) {
   const std::string type = type_of(value, origin, "pre_tokenizer");
   if (type == "ByteLevel") {
     if (!read_byte_level(value, origin)) refuse(origin, "pre_tokenizer", value);
-    definition.split_expression = kGpt2Split;
+    definition.split_expressions = {std::string(kGpt2Split)};
     return;
   }
   if (type != "Sequence") refuse(origin, "pre_tokenizer", value);
-  const json& parts = array_of(value, "pretokenizers", origin);
-  if (parts.size() != 2 || type_of(parts[0], origin, "pre_tokenizer part 0") != "Split" ||
-      type_of(parts[1], origin, "pre_tokenizer part 1") != "ByteLevel") {
-    refuse(origin, "pre_tokenizer", value);
+  for (const json& part : array_of(value, "pretokenizers", origin)) {
+    const std::string kind = type_of(part, origin, "a part of pre_tokenizer");
+    if (&part == &value["pretokenizers"].back()) {
+      if (kind != "ByteLevel") refuse(origin, "pre_tokenizer", value);
+      if (read_byte_level(part, origin)) definition.split_expressions.emplace_back(kGpt2Split);
+    } else if (kind == "Split") {
+      definition.split_expressions.push_back(read_split(part, origin));
+    } else if (kind == "Digits") {
+      definition.split_expressions.push_back(read_digits(part, origin));
+    } else {
+      refuse(origin, "pre_tokenizer", value);
+    }
   }
-  definition.split_expression = read_split(parts[0], origin);
-  if (read_byte_level(parts[1], origin)) {
-    refuse(origin, "pre_tokenizer ByteLevel.use_regex", true);
-  }
+  if (definition.split_expressions.empty()) refuse(origin, "pre_tokenizer", value);
 }
 
 /// DataError when a post-processor would add tokens to a text. ByteLevel only trims offsets; a

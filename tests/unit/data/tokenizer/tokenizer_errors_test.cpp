@@ -222,7 +222,6 @@ TEST(TokenizerErrors, WhatTokenizerJsonMayNotSay) {
       {"/pre_tokenizer/pretokenizers/0/pattern", {{"String", " "}}, "pattern"},
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(", "compile"},
       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "add_prefix_space"},
-      {"/pre_tokenizer/pretokenizers/1/use_regex", true, "use_regex"},
       {"/post_processor", {{"type", "BertProcessing"}}, "BertProcessing"},
       {"/post_processor", {{"type", "Sequence"}}, "processors"},
       {"/post_processor",

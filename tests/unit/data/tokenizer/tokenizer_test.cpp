@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <array>
 #include <chrono>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -28,6 +30,15 @@ BytePairTokenizer load_small() {
   const ScratchDirectory directory;
   small_tokenizer().write_split_form(directory);
   return BytePairTokenizer::load(directory.path());
+}
+
+std::vector<std::string> pieces(const std::vector<std::string>& expressions,
+                                std::string_view text) {
+  std::vector<std::string> out;
+  PreTokenizer(expressions, "test").split(text, [&](std::string_view piece) {
+    out.emplace_back(piece);
+  });
+  return out;
 }
 
 TEST(ByteLevel, SpellingIsABijectionOfBytes) {
@@ -161,34 +172,70 @@ TEST(Tokenizer, NormalizedTokensAreSoughtInNormalisedText) {
 }
 
 TEST(Tokenizer, SplitExpressionFollowsQwen2) {
-  const PreTokenizer splitter(kQwen2Split, "test");
-  const auto pieces = [&](const std::string& text) {
-    std::vector<std::string> out;
-    splitter.split(text, [&](std::string_view piece) { out.emplace_back(piece); });
-    return out;
-  };
-  EXPECT_THAT(pieces("I'LL go  to 2023!!\n\n x"),
+  const auto split = [](std::string_view text) { return pieces({std::string(kQwen2Split)}, text); };
+  EXPECT_THAT(split("I'LL go  to 2023!!\n\n x"),
               ElementsAre("I", "'LL", " go", " ", " to", " ", "2", "0", "2", "3", "!!\n\n", " x"));
-  EXPECT_THAT(pieces("a \n b   "), ElementsAre("a", " \n", " b", "   "));
-  EXPECT_THAT(pieces("¿Qué?"), ElementsAre("¿Qué", "?"));
-  EXPECT_THAT(pieces("\u00A0x\u0085"), ElementsAre("\u00A0x", "\u0085"));
+  EXPECT_THAT(split("a \n b   "), ElementsAre("a", " \n", " b", "   "));
+  EXPECT_THAT(split("¿Qué?"), ElementsAre("¿Qué", "?"));
+  EXPECT_THAT(split("\u00A0x\u0085"), ElementsAre("\u00A0x", "\u0085"));
   // U+180E is no white space in Unicode since 6.3, whatever PCRE2's \s says.
-  EXPECT_THAT(pieces("!\u180E!"), ElementsAre("!\u180E!"));
+  EXPECT_THAT(split("!\u180E!"), ElementsAre("!\u180E!"));
 }
 
 TEST(Tokenizer, SplitExpressionLeavesNothingOut) {
-  const PreTokenizer splitter("[a-z]+|b*", "test");
-  std::vector<std::string> out;
-  splitter.split("12ab, c!", [&](std::string_view piece) { out.emplace_back(piece); });
-  EXPECT_THAT(out, ElementsAre("12", "ab", ", ", "c", "!"));
+  EXPECT_THAT(pieces({"[a-z]+|b*"}, "12ab, c!"), ElementsAre("12", "ab", ", ", "c", "!"));
+}
+
+TEST(Tokenizer, LaterExpressionsCutThePiecesOfEarlierOnes) {
+  const std::string digits(kSingleDigits);
+  const std::string gpt2(kGpt2Split);
+  EXPECT_THAT(pieces({digits, gpt2}, "a 12b  3½"),
+              ElementsAre("a", " ", "1", "2", "b", "  ", "3", "½"));
+  EXPECT_THAT(pieces({std::string(kDigitRuns), gpt2}, "a 12b"), ElementsAre("a", " ", "12", "b"));
+  EXPECT_THAT(pieces({gpt2}, "a 12b"), ElementsAre("a", " 12", "b"));
+}
+
+TEST(MergeTable, NeighboursOfAByteWithoutATokenAreMerged) {
+  std::array<TokenId, 256> byte_ids;
+  std::iota(byte_ids.begin(), byte_ids.end(), 0);
+  byte_ids[4] = -1;
+  const MergeTable table(byte_ids, {{'h', 'e', 300}});
+  for (const int count : {0, 1, 3, 1000}) {  // both ways to encode
+    Ids ids;
+    table.encode_piece("h" + std::string(static_cast<std::size_t>(count), '\x04') + "e", ids);
+    EXPECT_THAT(ids, ElementsAre(300)) << count;
+  }
+}
+
+TEST(Tokenizer, DigitsAndMissingBytesAsInSmolLM2) {
+  const ScratchDirectory directory;
+  test::TokenizerParts parts = small_tokenizer();
+  parts.vocabulary.erase(spell_bytes("\x04"));
+  nlohmann::json whole = parts.tokenizer_json();
+  whole["pre_tokenizer"] = {{"type", "Sequence"},
+                            {"pretokenizers",
+                             {{{"type", "Digits"}, {"individual_digits", true}},
+                              {{"type", "ByteLevel"},
+                               {"add_prefix_space", false},
+                               {"trim_offsets", true},
+                               {"use_regex", true}}}}};
+  directory.write("tokenizer.json", whole.dump());
+  directory.write("tokenizer_config.json", parts.config.dump());
+  const BytePairTokenizer tokenizer = BytePairTokenizer::load(directory.path());
+  const BytePairTokenizer complete = load_small();
+  // The byte without a token is lost.
+  EXPECT_EQ(tokenizer.encode("x\x04 42"), complete.encode("x 42"));
+  EXPECT_EQ(tokenizer.encode(std::string(2000, '\x04') + "he"), complete.encode("he"));
+  EXPECT_TRUE(tokenizer.encode(std::string(2000, '\x04')).empty());
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("he 42")), "he 42");
 }
 
 TEST(Tokenizer, SplitExpressionsOfAnotherDialectAreRefused) {
   for (const char* expression : {R"(\w+)", R"(\bx)", R"(^a)", R"(a$)", R"([a[bc]])", R"([a&&b])",
                                  R"([\S])", R"(\h)", R"(a\)", R"((a)", R"([[:alpha:]])"}) {
-    EXPECT_THROW(PreTokenizer(expression, "test"), DataError) << expression;
+    EXPECT_THROW(pieces({expression}, "x"), DataError) << expression;
   }
-  EXPECT_NO_THROW(PreTokenizer(R"([^\r\n\p{L}\]^$]\$\^\.)", "test"));
+  EXPECT_NO_THROW(pieces({R"([^\r\n\p{L}\]^$]\$\^\.)"}, "x"));
 }
 
 /// Byte-pair encoding by its definition: O(n^2) on purpose.
