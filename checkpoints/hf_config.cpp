@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -15,29 +16,44 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-void check_architecture(const HfJsonFile& file) {
+/// Both keys must name one family, where they are there.
+const HfFamily& read_family(const HfJsonFile& file) {
   const json* const architectures = file.find("architectures");
   const json* const model_type = file.find("model_type");
   if (architectures == nullptr && model_type == nullptr) {
     file.refuse("architectures", "missing, and so is model_type");
   }
-  if (architectures != nullptr) {
-    const bool named =
-        architectures->is_array() &&
-        std::ranges::find(*architectures, json(kHfArchitecture)) != architectures->end();
-    if (!named) {
-      file.refuse("architectures", fmt::format("{} is not supported; only {} is",
-                                               architectures->dump(), kHfArchitecture));
+  const auto named = [&](const HfFamily& family) {
+    return architectures == nullptr ||
+           (architectures->is_array() &&
+            std::ranges::find(*architectures, json(family.architecture)) != architectures->end());
+  };
+  const auto typed = [&](const HfFamily& family) {
+    return model_type == nullptr || *model_type == json(family.model_type);
+  };
+  for (const HfFamily& family : kHfFamilies) {
+    if (named(family) && typed(family)) {
+      return family;
     }
   }
-  if (model_type != nullptr && *model_type != json("qwen2")) {
-    file.refuse("model_type",
-                fmt::format("{} is not supported; only \"qwen2\" is", model_type->dump()));
+  const auto known = [](auto member) {
+    return fmt::format("{}", fmt::join(kHfFamilies | std::views::transform(member), ", "));
+  };
+  if (std::ranges::none_of(kHfFamilies, named)) {
+    file.refuse("architectures",
+                fmt::format("{} is not supported; known are {}", architectures->dump(),
+                            known(&HfFamily::architecture)));
   }
+  if (std::ranges::none_of(kHfFamilies, typed)) {
+    file.refuse("model_type", fmt::format("{} is not supported; known are {}", model_type->dump(),
+                                          known(&HfFamily::model_type)));
+  }
+  file.refuse("model_type", fmt::format("{} does not go with architectures {}", model_type->dump(),
+                                        architectures->dump()));
 }
 
 /// Refuses what the kernels do not compute: running such a model would be silently wrong.
-void check_features(const HfJsonFile& file) {
+void check_features(const HfJsonFile& file, ModelFamily family) {
   const json& activation = file.require("hidden_act");
   if (activation != json("silu")) {
     file.refuse("hidden_act",
@@ -48,6 +64,16 @@ void check_features(const HfJsonFile& file) {
   }
   if (file.boolean("use_sliding_window", false)) {
     file.refuse("use_sliding_window", "true is not supported; only full attention is");
+  }
+  // Where a Mistral's file does not name it, `transformers` takes a window of 4,096.
+  if (family == ModelFamily::mistral &&
+      (!file.names("sliding_window") || file.find("sliding_window") != nullptr)) {
+    file.refuse("sliding_window", "only null, full attention, is supported");
+  }
+  for (const char* const bias : {"attention_bias", "mlp_bias"}) {
+    if (family != ModelFamily::qwen2 && file.boolean(bias, false)) {
+      file.refuse(bias, "true is not supported; only false is");
+    }
   }
   if (const json* const types = file.find("layer_types"); types != nullptr) {
     const bool full = types->is_array() && std::ranges::all_of(*types, [](const json& type) {
@@ -62,11 +88,13 @@ void check_features(const HfJsonFile& file) {
   }
 }
 
-/// rope_theta, or the same inside rope_parameters as newer files have it.
-double read_rope_theta(const HfJsonFile& file) {
+/// rope_theta, or the same inside rope_parameters as newer files have it. Llama 2's files have
+/// neither.
+double read_rope_theta(const HfJsonFile& file, ModelFamily family) {
   const json* const parameters = file.find("rope_parameters");
   if (parameters == nullptr) {
-    return file.number("rope_theta");
+    const bool absent = family == ModelFamily::llama && file.find("rope_theta") == nullptr;
+    return absent ? 10000.0 : file.number("rope_theta");
   }
   const bool plain = parameters->is_object() &&
                      parameters->value("rope_type", json("default")) == json("default") &&
@@ -97,19 +125,23 @@ std::vector<TokenId> read_eos(const HfJsonFile& file, const json& value) {
 TransformerConfig read_hf_config(const fs::path& model_directory) {
   expect_model_directory(model_directory);
   const HfJsonFile file(model_directory / "config.json");
-  check_architecture(file);
-  check_features(file);
   TransformerConfig config;
+  config.family = read_family(file).family;
+  check_features(file, config.family);
   config.vocabulary_size = file.integer("vocab_size");
   config.hidden_size = file.integer("hidden_size");
   config.intermediate_size = file.integer("intermediate_size");
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
-  config.num_kv_heads = file.integer("num_key_value_heads");
+  // Files older than grouped queries do not name them.
+  const bool grouped =
+      config.family == ModelFamily::qwen2 || file.find("num_key_value_heads") != nullptr;
+  config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;
   config.max_position_embeddings = file.integer("max_position_embeddings");
   config.rms_norm_eps = file.number("rms_norm_eps");
-  config.rope_theta = read_rope_theta(file);
-  config.tie_word_embeddings = file.boolean("tie_word_embeddings", false);  // Qwen2's own default.
+  config.rope_theta = read_rope_theta(file, config.family);
+  config.tie_word_embeddings =
+      file.boolean("tie_word_embeddings", false);  // The families' own default.
   if (const json* const eos = file.find("eos_token_id"); eos != nullptr) {
     config.eos_ids = read_eos(file, *eos);
   }

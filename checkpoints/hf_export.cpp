@@ -60,8 +60,9 @@ OrderedJson eos_json(const TransformerConfig& config) {
 
 /// What `transformers` needs to know of a model that has no directory yet.
 OrderedJson new_config(const TransformerConfig& config) {
-  OrderedJson root = {{"architectures", {kHfArchitecture}},
-                      {"model_type", "qwen2"},
+  const HfFamily& family = hf_family(config.family);
+  OrderedJson root = {{"architectures", {family.architecture}},
+                      {"model_type", family.model_type},
                       {"vocab_size", config.vocabulary_size},
                       {"hidden_size", config.hidden_size},
                       {"intermediate_size", config.intermediate_size},
@@ -77,6 +78,9 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
+  if (config.family == ModelFamily::mistral) {
+    root["sliding_window"] = nullptr;  // Left out it would be 4,096.
+  }
   if (!config.eos_ids.empty()) {
     root["eos_token_id"] = eos_json(config);
   }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoints/hf_files_internal.h"
@@ -66,6 +67,10 @@ bool HfJsonFile::boolean(const std::string& key, bool when_absent) const {
 
 std::filesystem::path checked_hf_file(const std::filesystem::path& path) {
   return contained_file(path.parent_path(), path.filename().string());
+}
+
+const HfFamily& hf_family(ModelFamily family) {
+  return *std::ranges::find(kHfFamilies, family, &HfFamily::family);
 }
 
 bool hf_file_present(const std::filesystem::path& path) {

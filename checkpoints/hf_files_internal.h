@@ -8,9 +8,23 @@
 #include <string>
 #include <string_view>
 
+#include "model/transformer/transformer_config.h"
+
 namespace jforge {
 
-inline constexpr const char* kHfArchitecture = "Qwen2ForCausalLM";
+/// A family as config.json names it.
+struct HfFamily {
+  ModelFamily family;
+  const char* model_type;
+  const char* architecture;
+};
+inline constexpr HfFamily kHfFamilies[] = {
+    {ModelFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
+    {ModelFamily::llama, "llama", "LlamaForCausalLM"},
+    {ModelFamily::mistral, "mistral", "MistralForCausalLM"},
+};
+[[nodiscard]] const HfFamily& hf_family(ModelFamily family);
+
 inline constexpr const char* kHfWeightsFile = "model.safetensors";
 inline constexpr const char* kHfGenerationFile = "generation_config.json";
 inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
@@ -24,6 +38,8 @@ class HfJsonFile {
   [[noreturn]] void refuse(std::string_view key, const std::string& reason) const;
   /// Null counts as absent, as in Hugging Face configurations.
   [[nodiscard]] const nlohmann::json* find(const std::string& key) const;
+  /// Whether the key is there, be it null.
+  [[nodiscard]] bool names(const std::string& key) const { return root_.contains(key); }
   [[nodiscard]] const nlohmann::json& require(const std::string& key) const;
   [[nodiscard]] std::int64_t integer(const std::string& key) const;
   [[nodiscard]] double number(const std::string& key) const;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Hugging Face model directories: import of Qwen2 / Qwen2.5 and export that keeps config and
-/// tokenizer files.
+/// Hugging Face model directories: import of the families of ModelFamily, and export that keeps
+/// config and tokenizer files.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,10 +16,10 @@
 
 namespace jforge {
 
-/// Reads config.json (architecture Qwen2ForCausalLM or model_type qwen2, else refused by name) and
-/// the eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what we do
-/// not compute: rope scaling, sliding window in use, other activations, quantisation. Throws
-/// DataError naming file and key.
+/// Reads config.json (architectures or model_type of Qwen2, Llama or Mistral, else refused by name)
+/// and the eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what
+/// we do not compute: rope scaling, sliding window in use, biases that a family need not have,
+/// other activations, quantisation. Throws DataError naming file and key.
 [[nodiscard]] TransformerConfig read_hf_config(const std::filesystem::path& model_directory);
 
 /// Fills the flat float32 vector of `table` from model.safetensors or the sharded index. Missing

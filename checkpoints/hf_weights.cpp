@@ -106,7 +106,8 @@ class HfWeights {
                             (config.tie_word_embeddings && tensor == "lm_head.weight");
       if (!known.contains(tensor) && !harmless) {
         throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
-                                    (directory / file).string(), tensor, kHfArchitecture));
+                                    (directory / file).string(), tensor,
+                                    hf_family(config.family).architecture));
       }
     }
   }

@@ -158,6 +158,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
          "the parameter vector's size differs from the table's");
   const ModelParameters model(config, table);
   const auto view = [&](const ParameterEntry* entry) -> ConstTensorView {
+    if (entry == nullptr) {
+      return {};  // a bias that the model has not
+    }
     const ConstTensorView host = parameter_view(parameters, entry);
     if (host.device() == kernels.device()) {
       return host;
@@ -430,7 +433,8 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const bool halved = device == Device::cpu && rounds(chosen.weights);
   std::int64_t floats = 0;
   if (device != Device::cpu) {
-    floats += embedding + hidden + config.num_layers * (2 * hidden + query + 2 * key_value);
+    const std::int64_t biases = config.attention_bias() ? query + 2 * key_value : 0;
+    floats += embedding + hidden + config.num_layers * (2 * hidden + biases);
   }
   floats +=
       chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);

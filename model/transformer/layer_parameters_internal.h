@@ -17,7 +17,7 @@ template <class View>
   return {flat.template data<float>() + entry->offset, DType::float32, entry->shape, flat.device()};
 }
 
-/// One layer's entries; they point into the table.
+/// One layer's entries; they point into the table. Biases that the model has not are null.
 struct LayerParameters {
   const ParameterEntry* input_norm;
   const ParameterEntry* q_weight;
@@ -44,10 +44,13 @@ struct ModelParameters {
       const auto find = [&](const char* suffix) {
         return &table.entry(fmt::format("model.layers.{}.{}", layer, suffix));
       };
+      const auto bias = [&](const char* suffix) {
+        return config.attention_bias() ? find(suffix) : nullptr;
+      };
       const ParameterEntry* const input_norm = find("input_layernorm.weight");
-      layers.push_back({input_norm, find("self_attn.q_proj.weight"), find("self_attn.q_proj.bias"),
-                        find("self_attn.k_proj.weight"), find("self_attn.k_proj.bias"),
-                        find("self_attn.v_proj.weight"), find("self_attn.v_proj.bias"),
+      layers.push_back({input_norm, find("self_attn.q_proj.weight"), bias("self_attn.q_proj.bias"),
+                        find("self_attn.k_proj.weight"), bias("self_attn.k_proj.bias"),
+                        find("self_attn.v_proj.weight"), bias("self_attn.v_proj.bias"),
                         find("self_attn.o_proj.weight"), find("post_attention_layernorm.weight"),
                         find("mlp.gate_proj.weight"), find("mlp.up_proj.weight"),
                         find("mlp.down_proj.weight"), input_norm->group});

@@ -65,9 +65,9 @@ class BorrowedGroup {
   ~BorrowedGroup() { source_.release(group_); }
   BorrowedGroup(const BorrowedGroup&) = delete;
   BorrowedGroup& operator=(const BorrowedGroup&) = delete;
-  /// The tensor of an entry of this group.
+  /// The tensor of an entry of this group, empty for none.
   [[nodiscard]] ConstTensorView operator()(const ParameterEntry* entry) const {
-    return tensor_in_group(view_, offset_, *entry);
+    return entry == nullptr ? ConstTensorView() : tensor_in_group(view_, offset_, *entry);
   }
 
  private:

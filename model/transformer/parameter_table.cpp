@@ -45,12 +45,15 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
     open_group(fmt::format("layer.{}", layer));
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     append(prefix + "input_layernorm.weight", {hidden});
-    append(prefix + "self_attn.q_proj.weight", {query, hidden});
-    append(prefix + "self_attn.q_proj.bias", {query});
-    append(prefix + "self_attn.k_proj.weight", {key_value, hidden});
-    append(prefix + "self_attn.k_proj.bias", {key_value});
-    append(prefix + "self_attn.v_proj.weight", {key_value, hidden});
-    append(prefix + "self_attn.v_proj.bias", {key_value});
+    const auto append_projection = [&](const char* name, std::int64_t rows) {
+      append(fmt::format("{}self_attn.{}_proj.weight", prefix, name), {rows, hidden});
+      if (config.attention_bias()) {
+        append(fmt::format("{}self_attn.{}_proj.bias", prefix, name), {rows});
+      }
+    };
+    append_projection("q", query);
+    append_projection("k", key_value);
+    append_projection("v", key_value);
     append(prefix + "self_attn.o_proj.weight", {hidden, query});
     append(prefix + "post_attention_layernorm.weight", {hidden});
     append(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});

@@ -76,9 +76,9 @@ class OpenGradient {
         group_(group),
         offset_(table.groups()[static_cast<std::size_t>(group)].offset),
         view_(sink.open(group)) {}
-  /// The tensor of an entry of this group.
+  /// The tensor of an entry of this group, empty for none.
   [[nodiscard]] TensorView operator()(const ParameterEntry* entry) const {
-    return tensor_in_group(view_, offset_, *entry);
+    return entry == nullptr ? TensorView() : tensor_in_group(view_, offset_, *entry);
   }
   void ready() const { sink_.ready(group_); }
 

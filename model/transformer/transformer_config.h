@@ -1,6 +1,6 @@
 #pragma once
 
-/// Dimensions of a Qwen2 model, as config.json of a Hugging Face directory gives them.
+/// Dimensions of a model, as config.json of a Hugging Face directory gives them.
 
 #include <cstdint>
 #include <vector>
@@ -9,9 +9,17 @@
 
 namespace jforge {
 
+/// Families whose models differ in what TransformerConfig says and no further.
+enum class ModelFamily : std::uint8_t {
+  qwen2,    ///< Qwen2, Qwen2.5: query, key and value projections have a bias.
+  llama,    ///< Llama 2, SmolLM2, TinyLlama: no biases.
+  mistral,  ///< Mistral without a sliding window: no biases.
+};
+
 /// Legend: V vocabulary, C hidden size, F intermediate size, H query heads, Hkv key/value heads, D
 /// head size, L layers.
 struct TransformerConfig {
+  ModelFamily family = ModelFamily::qwen2;
   std::int64_t vocabulary_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -27,6 +35,8 @@ struct TransformerConfig {
   std::vector<TokenId> eos_ids;
 
   [[nodiscard]] std::int64_t head_size() const { return hidden_size / num_heads; }
+  /// Whether query, key and value projections have a bias.
+  [[nodiscard]] bool attention_bias() const { return family == ModelFamily::qwen2; }
   /// Throws DataError naming the field when the dimensions do not fit together.
   void validate() const;
 

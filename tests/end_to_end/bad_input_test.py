@@ -93,8 +93,8 @@ class BadModels(BadInput):
         self.check("none", lambda model: (model / "model.safetensors").unlink(), "model.safetensors")
 
     def test_other_architecture(self):
-        self.check("llama", self.config_damage(architectures=["LlamaForCausalLM"], model_type="llama"),
-                   "LlamaForCausalLM", "Qwen2ForCausalLM")
+        self.check("gpt2", self.config_damage(architectures=["GPT2LMHeadModel"], model_type="gpt2"),
+                   "GPT2LMHeadModel", "Qwen2ForCausalLM")
 
     def test_wrong_type_in_the_model_configuration(self):
         self.check("type", self.config_damage(hidden_size="32"), "config.json", "hidden_size")

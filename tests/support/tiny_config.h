@@ -8,8 +8,9 @@
 namespace jforge::test {
 
 /// Odd sizes on purpose: no dimension is a multiple of a register's width, head groups hold three.
-inline TransformerConfig tiny_config(bool tied = false) {
+inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = ModelFamily::qwen2) {
   TransformerConfig config;
+  config.family = family;
   config.vocabulary_size = 37;
   config.hidden_size = 24;
   config.intermediate_size = 40;

@@ -14,6 +14,7 @@
 #include "model/transformer/weight_init.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
+#include "tests/support/tiny_config.h"
 
 namespace jforge {
 namespace {
@@ -146,7 +147,8 @@ TEST_F(HfModelTest, ReadsRopeParametersOfNewerFiles) {
 
 TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
   const std::vector<std::pair<std::string, ordered_json>> unsupported{
-      {"architectures", {"LlamaForCausalLM"}},
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "llama"},  // does not go with the architecture
       {"architectures", {"Qwen2ForSequenceClassification"}},
       {"model_type", "qwen3"},
       {"hidden_act", "gelu"},
@@ -183,6 +185,54 @@ TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
   EXPECT_THAT(config_refusal(), HasSubstr("config.json: not valid JSON: nested more than 64"));
   fs::remove(source_ / "config.json");
   EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
+}
+
+TEST_F(HfModelTest, ReadsFamiliesWithoutBiases) {
+  const auto llama = [&](const ordered_json& changes) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config["architectures"] = {"LlamaForCausalLM"};
+    config["model_type"] = "llama";
+    config.update(changes);
+    write(source_ / "config.json", config.dump());
+  };
+  llama({{"attention_bias", false}, {"mlp_bias", false}});
+  EXPECT_EQ(read_hf_config(source_).family, ModelFamily::llama);
+  EXPECT_FALSE(read_hf_config(source_).attention_bias());
+  EXPECT_EQ(read_hf_config(source_).num_kv_heads, 2);
+  // What Llama 2's first files do not name.
+  llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
+  EXPECT_EQ(read_hf_config(source_).num_kv_heads, read_hf_config(source_).num_heads);
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope_theta, 10000.0);
+  for (const char* const bias : {"attention_bias", "mlp_bias"}) {
+    llama({{bias, true}});
+    EXPECT_THAT(config_refusal(), HasSubstr(bias));
+  }
+  const auto mistral = [&](ordered_json changes) {
+    changes["architectures"] = {"MistralForCausalLM"};
+    changes["model_type"] = "mistral";
+    llama(changes);
+  };
+  mistral(ordered_json::object());
+  EXPECT_THAT(config_refusal(), HasSubstr("sliding_window"));
+  mistral({{"sliding_window", 4096}});
+  EXPECT_THAT(config_refusal(), HasSubstr("sliding_window"));
+  mistral({{"sliding_window", nullptr}});
+  EXPECT_EQ(read_hf_config(source_).family, ModelFamily::mistral);
+}
+
+TEST_F(HfModelTest, ExportsAFamilyUnderItsNames) {
+  TransformerConfig config = test::tiny_config(false, ModelFamily::mistral);
+  const ParameterTable table(config, 1);
+  std::vector<float> values(static_cast<std::size_t>(table.flat_size()));
+  const TensorView flat(values.data(), {table.flat_size()});
+  initialise_weights(table, flat, 7, config.num_layers);
+  fs::remove(source_ / "config.json");
+  write(source_ / "tokenizer.json", "{}");
+  export_hf_model(source_, root_ / "mistral", config, table, values_in(flat), DType::float32);
+  EXPECT_EQ(read_hf_config(root_ / "mistral"), config);
+  std::vector<float> read(values.size());
+  load_hf_weights(root_ / "mistral", config, table, {read.data(), {table.flat_size()}});
+  EXPECT_EQ(read, values);
 }
 
 TEST_F(HfModelTest, AcceptsModelTypeWithoutArchitectures) {

@@ -21,8 +21,8 @@ namespace jforge {
 /// Random weights, ten times larger than the usual start so that attention and loss are far from
 /// uniform, and biases and norms that differ from 0 and 1.
 struct TinyModel {
-  explicit TinyModel(bool tied = false)
-      : config(test::tiny_config(tied)),
+  explicit TinyModel(bool tied = false, ModelFamily family = ModelFamily::qwen2)
+      : config(test::tiny_config(tied, family)),
         table(config, 2),
         values(static_cast<std::size_t>(table.flat_size())) {
     initialise_weights(table, flat(), 11, config.num_layers);

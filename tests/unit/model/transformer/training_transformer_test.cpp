@@ -254,6 +254,43 @@ TEST(TrainingTransformer, GroupsAreReadyFromHeadToEmbeddingWithFinalGradients) {
   }
 }
 
+/// A Llama is a Qwen2 whose biases are zero and stay so.
+TEST(TrainingTransformer, WithoutBiasesIsWithZeroBiasesBitForBit) {
+  TinyModel llama(false, ModelFamily::llama);
+  TinyModel qwen2;
+  EXPECT_LT(llama.table.parameter_count(), qwen2.table.parameter_count());
+  const auto same_tensor = [&](const ParameterEntry& entry, std::span<const float> of_qwen2,
+                               std::span<const float> of_llama) {
+    const ParameterEntry& other = llama.table.entry(entry.name);
+    const auto size = static_cast<std::size_t>(entry.shape.elements());
+    return std::ranges::equal(of_qwen2.subspan(static_cast<std::size_t>(entry.offset), size),
+                              of_llama.subspan(static_cast<std::size_t>(other.offset), size));
+  };
+  for (const ParameterEntry& entry : qwen2.table.entries()) {
+    const auto begin = qwen2.values.begin() + entry.offset;
+    if (entry.name.ends_with("bias")) {
+      std::fill_n(begin, entry.shape.elements(), 0.0F);
+    } else {
+      std::copy_n(llama.values.begin() + llama.table.entry(entry.name).offset,
+                  entry.shape.elements(), begin);
+    }
+  }
+  const PackedBatch batch = make_batch(MaskKind::noise);
+  TrainingTransformer with(qwen2.config, qwen2.table, *qwen2.kernels, qwen2.account, {});
+  TrainingTransformer without(llama.config, llama.table, *llama.kernels, llama.account, {});
+  VocabularyLossSums expected;
+  VocabularyLossSums found;
+  const std::vector<float> qwen2_gradients = gradients_of(qwen2, with, batch, &expected);
+  const std::vector<float> llama_gradients = gradients_of(llama, without, batch, &found);
+  EXPECT_EQ(found.consistency, expected.consistency);
+  EXPECT_EQ(found.autoregressive, expected.autoregressive);
+  for (const ParameterEntry& entry : qwen2.table.entries()) {
+    if (!entry.name.ends_with("bias")) {
+      EXPECT_TRUE(same_tensor(entry, qwen2_gradients, llama_gradients)) << entry.name;
+    }
+  }
+}
+
 TEST(TrainingTransformer, GradientsAreAddedAndPaddingStaysZero) {
   TinyModel model;
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
