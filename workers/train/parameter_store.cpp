@@ -44,7 +44,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const std::int64_t owned_elements = owned_size(table, sharding_);
   const std::int64_t slot_elements = slots_.total_size();
   const std::int64_t kept = kept_size(table, sharding_);
-  const std::int64_t kept_bytes = storage_bytes(kept, sharding_.compute);
+  const std::size_t kept_bytes = storage_bytes(kept, sharding_.compute);
   const bool masters_are_weights = sharding_.compute == DType::float32;
   if (sharding_.separate_masters()) {
     masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
