@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,8 +36,12 @@ const HfFamily& read_family(const HfJsonFile& file) {
       return family;
     }
   }
-  const auto known = [](auto member) {
-    return fmt::format("{}", fmt::join(kHfFamilies | std::views::transform(member), ", "));
+  const auto known = [](const char* HfFamily::*name) {
+    std::string names;
+    for (const HfFamily& family : kHfFamilies) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", family.*name);
+    }
+    return names;
   };
   if (std::ranges::none_of(kHfFamilies, named)) {
     file.refuse("architectures",
