@@ -15,8 +15,8 @@
 namespace jforge {
 
 struct LoadedModel {
-  /// Throws DataError for files that do not make a Qwen2 model, EnvironmentError for a device that
-  /// is not there.
+  /// Throws DataError for files that do not make a model of a known family, EnvironmentError for a
+  /// device that is not there.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
 
   /// A decoding forward with `slots` sequences of at most `capacity` positions, and as many

@@ -69,6 +69,15 @@ class DraftDecoder : public SequenceDecoder {
     result_.id = request_.id;
   }
 
+  static void expect_outcomes(std::span<const BranchOutcome> outcomes,
+                              std::span<const DraftBranch> branches) {
+    expect(outcomes.size() == branches.size(), "an outcome for every branch is wanted");
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      expect(outcomes[i].predictions.size() == branches[i].tokens.size() - branches[i].first_output,
+             "a prediction for every wanted row is wanted");
+    }
+  }
+
   /// The prompt, as the first branch to forward.
   [[nodiscard]] DraftBranch prompt_branch() const {
     return {.tokens = context_, .first_output = context_.size() - 1};

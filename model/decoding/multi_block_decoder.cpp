@@ -65,12 +65,7 @@ class MultiBlockDecoder final : public DraftDecoder {
 
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "multi-block decoder advanced after its end");
-    expect(outcomes.size() == branches_.size(), "an outcome for every branch is wanted");
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      expect(
-          outcomes[i].predictions.size() == branches_[i].tokens.size() - branches_[i].first_output,
-          "a prediction for every wanted row is wanted");
-    }
+    expect_outcomes(outcomes, branches_);
     Commit commit;
     if (!prefilling_) {
       commit = advance_blocks(outcomes);

@@ -401,21 +401,10 @@ void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
 }
 
 void InferenceTransformer::logits(std::span<const DecodeRow> rows, TensorView output) {
-  State& state = *state_;
   const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
-  expect_shape(output, {wanted, state.config.vocabulary_size}, "logits");
-  Buffer on_device;
-  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
-    const TensorView target = output.rows(first, first + hidden.dim(0));
-    if (target.device() == state.kernels.device()) {
-      state.kernels.invariant_linear(hidden, *state.head, {}, target);
-      return;
-    }
-    if (on_device.bytes() < target.bytes()) {
-      on_device = Buffer(target.bytes(), state.account, state.kernels.device());
-    }
-    state.kernels.invariant_linear(hidden, *state.head, {}, on_device.floats(target.shape()));
-    copy_tensor(on_device.floats(target.shape()), target);
+  expect_shape(output, {wanted, state_->config.vocabulary_size}, "logits");
+  predict_logits(rows, [&](std::int64_t first, const TensorView& some) {
+    copy_tensor(some, output.rows(first, first + some.dim(0)));
   });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Qwen2 forward for decoding: batch-invariant rows over a key/value cache (KernelSet, "decoding").
+/// Forward pass for decoding: batch-invariant rows over a key/value cache (KernelSet, "decoding").
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Qwen2 forward and backward over a packed batch: the training arithmetic, written once against
+/// Forward and backward over a packed batch: the training arithmetic, written once against
 /// KernelSet.
 
 #include <memory>

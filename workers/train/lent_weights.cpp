@@ -122,12 +122,10 @@ void LentWeights::hash_lent(std::int32_t group) {
     return;
   }
   watched_[index] = true;
-  const ConstTensorView lent = whole(group);
-  const std::int64_t length = lent.elements() / collectives_.size();
   for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
-    const auto begin = static_cast<std::int64_t>(owner) * length;
-    watched_hashes_[owner] =
-        kernels_.host().content_hash(lent.rows(begin, begin + length), watched_hashes_[owner]);
+    watched_hashes_[owner] = kernels_.host().content_hash(
+        block_of(whole(group), static_cast<int>(owner), collectives_.size()),
+        watched_hashes_[owner]);
   }
 }
 
@@ -137,9 +135,8 @@ std::uint64_t LentWeights::replica_hash(int owner) const {
   }
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
-    const TensorView group = whole(range.group);
-    const std::int64_t length = group.elements() / collectives_.size();
-    hash = kernels_.host().content_hash(group.rows(owner * length, (owner + 1) * length), hash);
+    hash = kernels_.host().content_hash(block_of(whole(range.group), owner, collectives_.size()),
+                                        hash);
   }
   return hash;
 }

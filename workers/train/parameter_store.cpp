@@ -123,11 +123,6 @@ ParameterStore::~ParameterStore() {
 
 // ---- views -------------------------------------------------------------------------------------
 
-TensorView ParameterStore::block_of(const TensorView& whole, int rank) const {
-  const std::int64_t length = whole.elements() / collectives_.size();
-  return whole.rows(rank * length, (rank + 1) * length);
-}
-
 TensorView ParameterStore::host_gradient(std::int32_t group) const {
   const std::int64_t begin =
       sharding_.shards_gradients() ? slot_begins_[slots_.slot_of(group)] : group_of(group).offset;
@@ -160,7 +155,8 @@ TensorView ParameterStore::owned_gradient(const ShardGroup& owned) const {
         .rows(owned.shard_begin, owned.shard_begin + owned.size);
   }
   const TensorView whole = host_gradient(owned.group);
-  return sharding_.shards_state() ? block_of(whole, collectives_.rank()) : whole;
+  return sharding_.shards_state() ? block_of(whole, collectives_.rank(), collectives_.size())
+                                  : whole;
 }
 
 ConstTensorView ParameterStore::masters() const {
@@ -320,7 +316,7 @@ void ParameterStore::expect_finite_gradients(std::int64_t update) {
 
 void ParameterStore::reduce(std::int32_t group) {
   const TensorView whole = host_gradient(group);
-  const TensorView own = block_of(whole, collectives_.rank());
+  const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   collectives_.queue().wait(kernels_.queue().record());
   if (!sharding_.shards_gradients()) {
     gradients_work_[static_cast<std::size_t>(group)] =
@@ -340,7 +336,7 @@ void ParameterStore::fold(std::size_t slot) {
     return;
   }
   gradients_work_[slot].before(kernels_.host().queue());
-  const TensorView own = block_of(host_gradient(group), collectives_.rank());
+  const TensorView own = block_of(host_gradient(group), collectives_.rank(), collectives_.size());
   const TensorView kept = owned_gradient(shard_[static_cast<std::size_t>(group)]);
   const auto index = static_cast<std::size_t>(group);
   if (folded_[index]) {
@@ -410,8 +406,9 @@ void ParameterStore::load(std::span<const float> shard) {
   for (const ShardGroup& range : shard_) {
     const ConstTensorView part(shard.data() + range.shard_begin, Shape{range.size});
     const ShardGroup& owned = owned_[static_cast<std::size_t>(range.group)];
-    const TensorView kept =
-        sharding_.shards_state() ? master(owned) : block_of(master(owned), collectives_.rank());
+    const TensorView kept = sharding_.shards_state()
+                                ? master(owned)
+                                : block_of(master(owned), collectives_.rank(), collectives_.size());
     copy_tensor(part, kept);
     if (!sharding_.shards_state()) {
       collectives_.all_gather(kept, master(owned)).wait();
@@ -433,7 +430,7 @@ void ParameterStore::gather_masters(TensorView flat) {
       copy_tensor(master(range), whole);
       continue;
     }
-    const TensorView own = block_of(whole, collectives_.rank());
+    const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
     copy_tensor(master(range), own);
     works.push_back(collectives_.all_gather(own, whole));
   }

@@ -144,7 +144,6 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// host.
   [[nodiscard]] TensorView compute_gradient(std::int32_t group) const;
   [[nodiscard]] TensorView host_gradient(std::int32_t group) const;
-  [[nodiscard]] TensorView block_of(const TensorView& whole, int rank) const;
   [[nodiscard]] bool on_device() const { return kernels_.device() != Device::cpu; }
 
   const ParameterTable& table_;

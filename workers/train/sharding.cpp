@@ -44,6 +44,11 @@ std::int64_t owned_size(const ParameterTable& table, const Sharding& sharding) {
   return sharding.shards_state() ? shard_vector_size(table) : table.flat_size();
 }
 
+TensorView block_of(const TensorView& whole, int rank, int ranks) {
+  const std::int64_t length = whole.elements() / ranks;
+  return whole.rows(rank * length, (rank + 1) * length);
+}
+
 GroupSlots::GroupSlots(const ParameterTable& table)
     : head_(static_cast<std::int32_t>(table.groups().size()) - 1),
       sizes_(kFirstLayerSlot + std::min(kLayerSlots, table.groups().size() - kFirstLayerSlot), 0),

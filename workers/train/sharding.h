@@ -51,6 +51,9 @@ struct Sharding {
 /// Elements of a rank's state vectors.
 [[nodiscard]] std::int64_t owned_size(const ParameterTable& table, const Sharding& sharding);
 
+/// The equal part of a whole group that is `rank`'s.
+[[nodiscard]] TensorView block_of(const TensorView& whole, int rank, int ranks);
+
 /// Buffers of whole groups, as which groups share them.
 class GroupSlots {
  public:
