@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+// The widest vectors that the processor has: three times the speed of its baseline in cache.
+#include <xxh_x86dispatch.h>
 
 #include <cerrno>
 #include <charconv>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace jforge {
 
@@ -121,6 +122,20 @@ bool RotaryTable::grow(std::int64_t needed) {
   }
   positions = grown;
   return true;
+}
+
+void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state) {
+  expect_float32(gradient, "adamw gradient");
+  for (const auto& [view, name] : {std::pair{state.parameter, "adamw parameter"},
+                                   std::pair{state.first_moment, "adamw first_moment"},
+                                   std::pair{state.second_moment, "adamw second_moment"}}) {
+    expect_float32(view, name);
+    expect_shape(view, gradient.shape(), name);
+  }
+  if (!state.rounded.empty()) {
+    expect_shape(state.rounded, gradient.shape(), "adamw rounded");
+    expect(state.rounded.dtype() == DType::bfloat16, "adamw: rounded must be bfloat16");
+  }
 }
 
 AdamWStep adamw_step(const AdamWSettings& settings, bool decay) {

@@ -67,6 +67,8 @@ struct RotaryTable {
 };
 /// The step's factors. Throws InternalError when the step is below 1.
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
+/// Throws InternalError unless all have the gradient's shape and their types.
+void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state);
 
 /// Which rows the items of a vocabulary loss need.
 struct LossUse {

@@ -136,6 +136,24 @@ struct AdamWSettings {
   std::int64_t step = 1;     ///< 1-based, for bias correction.
 };
 
+/// What an AdamW step changes: float32 [n] each, and the bfloat16 [n] that the parameters are
+/// rounded to (empty: none).
+struct AdamWState {
+  TensorView parameter;
+  TensorView first_moment;
+  TensorView second_moment;
+  TensorView rounded;
+};
+
+/// KernelSet::content_hash of an AdamWState's parts, 0 of an empty one.
+struct AdamWHashes {
+  std::uint64_t parameter = 0;
+  std::uint64_t first_moment = 0;
+  std::uint64_t second_moment = 0;
+  std::uint64_t rounded = 0;
+  bool operator==(const AdamWHashes&) const = default;
+};
+
 /// A model beside the student's that teaches: what its clean rows end with, [T', C], and its head,
 /// [V, C], of the student's element type and place. Empty: the student's own clean rows teach.
 struct LossTeacher {
@@ -253,10 +271,12 @@ class KernelSet {
   /// 64-bit hash of the bytes of x and of `seed`, for finding memory that changed. The same for
   /// every set, number of threads and device; not that of files (content_hash.h).
   [[nodiscard]] virtual std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) = 0;
-  /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters. decay: one flag for the
-  /// whole run.
+  /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters, gradient [n]. decay: one
+  /// flag for the whole run. `found` and `left`, where given, are seeds and become the hashes of
+  /// the state before and after: of bytes that are at hand anyway.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-                     TensorView parameter, TensorView first_moment, TensorView second_moment) = 0;
+                     const AdamWState& state, AdamWHashes* found = nullptr,
+                     AdamWHashes* left = nullptr) = 0;
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------

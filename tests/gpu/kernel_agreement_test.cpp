@@ -332,8 +332,8 @@ TEST_F(KernelAgreement, AdamW) {
       const TensorView second = t(squares, {count});
       AdamWSettings settings{.learning_rate = 1e-2F, .weight_decay = 0.1F, .gradient_scale = 0.5F};
       for (settings.step = 3; settings.step < 6; ++settings.step) {
-        t.kernels.adamw(settings, decay, t(random_floats(count, 73), {count}), parameter, first,
-                        second);
+        t.kernels.adamw(settings, decay, t(random_floats(count, 73), {count}),
+                        {parameter, first, second, {}});
       }
       return {parameter, first, second};
     });
@@ -398,7 +398,7 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     EXPECT_THROW(kernels.cache_write(outside, heads, heads, cache), InternalError);
     EXPECT_THROW(kernels.cached_attention(outside, heads, cache, t.blank({4, 3, 2})),
                  InternalError);
-    EXPECT_THROW(kernels.adamw({.step = 0}, false, a, a, a, a), InternalError);
+    EXPECT_THROW(kernels.adamw({.step = 0}, false, a, {a, a, a, {}}), InternalError);
     const std::vector<LossItem> items{{.clean_row = 4}};
     EXPECT_THROW(
         vocabulary_loss(kernels, a, t.blank({5, 6}), items, 1, 1, t.blank({4, 6}), t.blank({5, 6})),

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::int32_t kNone = -1;
 
-/// Differs when one of the two does, and when both do, but for chance.
-std::uint64_t with_teacher(std::uint64_t weights, std::uint64_t teacher) {
-  return weights ^ std::rotl(teacher, 1);
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& sharding,
@@ -372,14 +367,16 @@ void ParameterStore::finish_reductions(std::int64_t update) {
   expect_finite_gradients(update);
 }
 
+TensorView ParameterStore::rounded_master(const ShardGroup& owned) const {
+  if (sharding_.compute == DType::float32) {
+    return {};
+  }
+  return sharding_.shards_state() ? weights_->own_block(owned.group) : weights_->whole(owned.group);
+}
+
 void ParameterStore::publish() {
-  for (const ShardGroup& range : owned_) {
-    if (sharding_.compute != DType::float32) {
-      kernels_.host().convert(master(range), sharding_.shards_state()
-                                                 ? weights_->own_block(range.group)
-                                                 : weights_->whole(range.group));
-    }
-    if (sharding_.shards_state() && !sharding_.shards_weights()) {
+  if (sharding_.shards_state() && !sharding_.shards_weights()) {
+    for (const ShardGroup& range : owned_) {
       weights_->share(range.group);
     }
   }
@@ -413,6 +410,9 @@ void ParameterStore::load(std::span<const float> shard) {
     if (!sharding_.shards_state()) {
       collectives_.all_gather(kept, master(owned)).wait();
     }
+    if (const TensorView rounded = rounded_master(owned); !rounded.empty()) {
+      kernels_.host().convert(master(owned), rounded);
+    }
   }
   publish();
 }
@@ -444,11 +444,13 @@ void ParameterStore::wait_for_weights() { weights_->wait(); }
 // ---- integrity ---------------------------------------------------------------------------------
 
 std::uint64_t ParameterStore::replica_hash(int owner) const {
-  return with_teacher(weights_->replica_hash(owner), frozen_ ? frozen_->replica_hash(owner) : 0);
+  return OwnHashes{weights_->replica_hash(owner), frozen_ ? frozen_->replica_hash(owner) : 0}
+      .together();
 }
 
-std::uint64_t ParameterStore::own_hash() const {
-  return with_teacher(weights_->own_hash(), teacher_hash());
+/// Differs when one of the two does, and when both do, but for chance.
+std::uint64_t ParameterStore::OwnHashes::together() const {
+  return weights ^ std::rotl(teacher, 1);
 }
 
 std::uint64_t ParameterStore::teacher_hash() const { return frozen_ ? frozen_->own_hash() : 0; }

@@ -79,7 +79,9 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// float32, on the host.
   [[nodiscard]] TensorView master(const ShardGroup& owned) const;
   [[nodiscard]] TensorView owned_gradient(const ShardGroup& owned) const;
-  /// Masters were changed: makes them the compute weights of all ranks.
+  /// What the master is rounded to, bfloat16, on the host; empty where masters are lent themselves.
+  [[nodiscard]] TensorView rounded_master(const ShardGroup& owned) const;
+  /// Masters were changed, and rounded: makes them the compute weights of all ranks.
   void publish();
   void clear_gradients();
 
@@ -103,9 +105,14 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// Hash of what this rank holds of the weights that `owner` keeps, the frozen teacher's included.
   /// At stage 3 of what was gathered in a watched step.
   [[nodiscard]] std::uint64_t replica_hash(int owner) const;
-  /// Hash of the same as this rank itself keeps it.
-  [[nodiscard]] std::uint64_t own_hash() const;
-  /// Of the frozen teacher's alone; 0 where there is none.
+  /// Hashes of the same as this rank itself keeps it; of the frozen teacher 0 where there is none.
+  struct OwnHashes {
+    std::uint64_t weights = 0;
+    std::uint64_t teacher = 0;
+    /// What replica_hash() is on the other ranks.
+    [[nodiscard]] std::uint64_t together() const;
+  };
+  [[nodiscard]] OwnHashes own_hashes() const { return {weights_->own_hash(), teacher_hash()}; }
   [[nodiscard]] std::uint64_t teacher_hash() const;
 
  private:

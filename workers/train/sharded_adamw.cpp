@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -41,7 +42,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
       comm_(comm),
       store_(store),
       config_(config),
-      guard_(config.guard, kernels_),
+      guard_(config.guard),
       size_(owned_size(table, store.sharding())) {
   config_.validate();
   const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(float);
@@ -68,10 +69,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
 
 ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
   const bool replicas_due = guard_.replicas_due(comm_, updates_);
-  together(comm_, [&] {
-    store_.finish_reductions(updates_ + 1);
-    guard_.verify_state(store_, first_moment(), second_moment(), updates_, comm_.rank());
-  });
+  together(comm_, [&] { store_.finish_reductions(updates_ + 1); });
   if (replicas_due) {
     guard_.compare_replicas(comm_, store_, updates_);
   }
@@ -94,10 +92,12 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
 }
 
 void ShardedAdamW::update(double learning_rate, const StepReport& report) {
-  apply(learning_rate, report.clip_scale);
+  const auto apply_here = [&] { apply(learning_rate, report.clip_scale); };
+  // By reference: a std::function that held the lambda itself would allocate.
+  together(comm_, std::cref(apply_here));
   store_.publish();
   store_.clear_gradients();
-  guard_.seal_state(store_, first_moment(), second_moment(), updates_);
+  guard_.seal_weights(comm_, store_, updates_);
 }
 
 ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
@@ -141,22 +141,47 @@ void ShardedAdamW::apply(double learning_rate, float clip_scale) {
   settings.weight_decay = config_.weight_decay;
   settings.gradient_scale = clip_scale;
   settings.step = ++updates_;
+  guard_.begin_update(updates_);
   for (const Run& run : runs_) {
-    const ShardGroup& range = store_.owned()[run.owned];
-    const std::int64_t end = run.begin + run.size;
-    const std::int64_t state_begin = range.shard_begin + run.begin;
-    kernels_.adamw(settings, run.decay, store_.owned_gradient(range).rows(run.begin, end),
-                   store_.master(range).rows(run.begin, end),
-                   first_moment().rows(state_begin, state_begin + run.size),
-                   second_moment().rows(state_begin, state_begin + run.size));
+    const ConstTensorView gradient = store_.owned_gradient(store_.owned()[run.owned]);
+    kernels_.adamw(settings, run.decay, gradient.rows(run.begin, run.begin + run.size),
+                   state_of(run), guard_.found(), guard_.left());
   }
+  guard_.end_update(store_, updates_, comm_.rank());
+}
+
+AdamWState ShardedAdamW::state_of(const Run& run) const {
+  const ShardGroup& range = store_.owned()[run.owned];
+  const std::int64_t end = run.begin + run.size;
+  const std::int64_t begin = range.shard_begin + run.begin;
+  const TensorView rounded = store_.rounded_master(range);
+  return {.parameter = store_.master(range).rows(run.begin, end),
+          .first_moment = first_moment().rows(begin, begin + run.size),
+          .second_moment = second_moment().rows(begin, begin + run.size),
+          .rounded = rounded.empty() ? rounded : rounded.rows(run.begin, end)};
+}
+
+/// As KernelSet::adamw hashes them.
+AdamWHashes ShardedAdamW::state_hashes() const {
+  AdamWHashes hashes;
+  for (const Run& run : runs_) {
+    const AdamWState state = state_of(run);
+    hashes.parameter = kernels_.content_hash(state.parameter, hashes.parameter);
+    hashes.first_moment = kernels_.content_hash(state.first_moment, hashes.first_moment);
+    hashes.second_moment = kernels_.content_hash(state.second_moment, hashes.second_moment);
+    if (!state.rounded.empty()) {
+      hashes.rounded = kernels_.content_hash(state.rounded, hashes.rounded);
+    }
+  }
+  return hashes;
 }
 
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
   store_.load(shard);
   updates_ = updates;
-  guard_.seal_state(store_, first_moment(), second_moment(), updates_);
+  guard_.loaded(store_, updates_, [&] { return state_hashes(); });
+  guard_.seal_weights(comm_, store_, updates_);
 }
 
 void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& state) const {

@@ -46,10 +46,12 @@ class ShardedAdamW {
   [[nodiscard]] bool watches_replicas() const { return guard_.replicas_due(comm_, updates_); }
   /// Collective, after the passes of a step: waits for the gradients and checks them. Throws
   /// NumericalError on every rank, naming the first bad one, when a gradient is not finite, the
-  /// gradients' sum overflows, a replica of the weights differs from its owner's or an owner's
-  /// state changed since its last update. No weight has changed; update() or skip() must follow.
+  /// gradients' sum overflows or a replica of the weights differs from its owner's. No weight has
+  /// changed; update() or skip() must follow.
   [[nodiscard]] StepReport finish_gradients();
-  /// Collective. The update that finish_gradients() reported on.
+  /// Collective. The update that finish_gradients() reported on. Throws NumericalError on every
+  /// rank, naming the first bad one, when a rank's state had changed since its last update: found
+  /// as it is read to be updated, so the state is worthless then.
   void update(double learning_rate, const StepReport& report);
   /// On all ranks: leaves it out. Weights, moments and updates() stay as they are.
   void skip() { store_.clear_gradients(); }
@@ -81,6 +83,8 @@ class ShardedAdamW {
 
   [[nodiscard]] double gradient_squares();
   void apply(double learning_rate, float clip_scale);
+  [[nodiscard]] AdamWState state_of(const Run& run) const;
+  [[nodiscard]] AdamWHashes state_hashes() const;
 
   const ParameterTable& table_;
   KernelSet& kernels_;

@@ -22,6 +22,18 @@ void expect_not_negative(const char* key, std::int64_t value) {
   }
 }
 
+NumericalError changed(const char* what, Rank rank, std::int64_t updates) {
+  return NumericalError(
+      fmt::format("{} of shard {} changed in memory between update {} and the next: memory "
+                  "corruption on this rank; resume from the last checkpoint and check the machine",
+                  what, rank, updates));
+}
+
+/// What a rank lends others.
+const char* weights_name(const ParameterStore& store) {
+  return store.sharding().compute == DType::float32 ? "weights" : "compute weights";
+}
+
 }  // namespace
 
 void GuardConfig::validate() const {
@@ -35,13 +47,22 @@ bool StateGuard::replicas_due(const Communicator& comm, std::int64_t updates) co
 
 void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore& store,
                                   std::int64_t updates) {
+  // An owner's weights are the truth, so first every rank looks at its own.
+  const ParameterStore::OwnHashes now = store.own_hashes();
+  const ParameterStore::OwnHashes sealed = weights_.value_or(now);
+  const auto own_is_sealed = [&] {
+    if (now.weights != sealed.weights) {
+      throw changed(weights_name(store), comm.rank(), updates);
+    }
+    if (now.teacher != sealed.teacher) {
+      throw changed("frozen teacher", comm.rank(), updates);
+    }
+  };
+  const auto own = static_cast<std::int64_t>(sealed.together());
   owners_.resize(static_cast<std::size_t>(comm.size()));
-  const auto own = static_cast<std::int64_t>(store.own_hash());
-  all_gather<std::int64_t>(comm, std::span(&own, 1), owners_);
   const auto compare = [&] {
     for (int owner = 0; owner < comm.size(); ++owner) {
-      // The owner's copy is the truth: it is verified by itself. What it uses in place it has no
-      // replica of.
+      // What a rank uses in place it has no replica of.
       if (owner == comm.rank() && !store.sharding().shards_weights()) {
         continue;
       }
@@ -55,48 +76,54 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
       }
     }
   };
-  // By reference: a std::function that held the lambda itself would allocate.
+  // By reference: a std::function that held the lambdas themselves would allocate.
+  together(comm, std::cref(own_is_sealed));
+  all_gather<std::int64_t>(comm, std::span(&own, 1), owners_);
   together(comm, std::cref(compare));
 }
 
-void StateGuard::seal_state(const ParameterStore& store, ConstTensorView first_moment,
-                            ConstTensorView second_moment, std::int64_t updates) {
+void StateGuard::seal_weights(const Communicator& comm, const ParameterStore& store,
+                              std::int64_t updates) {
+  weights_.reset();
+  if (replicas_due(comm, updates)) {
+    weights_ = store.own_hashes();
+  }
+}
+
+void StateGuard::begin_update(std::int64_t updates) {
+  found_ = {};
+  left_.reset();
+  if (due(config_.check_state_every, updates)) {
+    left_.emplace();
+  }
+}
+
+void StateGuard::end_update(const ParameterStore& store, std::int64_t updates, Rank rank) {
+  const std::uint64_t teacher = seal_ || left_ ? store.teacher_hash() : 0;
+  if (seal_) {
+    const AdamWHashes& before = seal_->state;
+    const char* what = found_.parameter != before.parameter         ? "weights"
+                       : found_.rounded != before.rounded           ? "compute weights"
+                       : found_.first_moment != before.first_moment ? "first moment"
+                       : found_ != before                           ? "second moment"
+                       : teacher != seal_->teacher                  ? "frozen teacher"
+                                                                    : nullptr;
+    if (what != nullptr) {
+      throw changed(what, rank, updates - 1);
+    }
+  }
+  seal_.reset();
+  if (left_) {
+    seal_ = Seal{*left_, teacher};
+  }
+}
+
+void StateGuard::loaded(const ParameterStore& store, std::int64_t updates,
+                        const std::function<AdamWHashes()>& hashes) {
   seal_.reset();
   if (due(config_.check_state_every, updates)) {
-    seal_ = seal_of(store, first_moment, second_moment);
+    seal_ = Seal{hashes(), store.teacher_hash()};
   }
-}
-
-void StateGuard::verify_state(const ParameterStore& store, ConstTensorView first_moment,
-                              ConstTensorView second_moment, std::int64_t updates, Rank rank) {
-  if (!seal_) {
-    return;
-  }
-  const Seal now = seal_of(store, first_moment, second_moment);
-  if (now == *seal_) {
-    return;
-  }
-  const char* what = now.weights != seal_->weights                   ? "weights"
-                     : now.teacher != seal_->teacher                 ? "frozen teacher"
-                     : now.compute_weights != seal_->compute_weights ? "compute weights"
-                     : now.first_moment != seal_->first_moment       ? "first moment"
-                                                                     : "second moment";
-  throw NumericalError(
-      fmt::format("{} of shard {} changed in memory between update {} and the next: memory "
-                  "corruption on this rank; resume from the last checkpoint and check the machine",
-                  what, rank, updates));
-}
-
-StateGuard::Seal StateGuard::seal_of(const ParameterStore& store, ConstTensorView first_moment,
-                                     ConstTensorView second_moment) {
-  std::uint64_t weights = 0;
-  for (const ShardGroup& range : store.owned()) {
-    weights = kernels_.content_hash(store.master(range), weights);
-  }
-  const bool masters_are_weights = store.sharding().compute == DType::float32;
-  const std::uint64_t teacher = store.teacher_hash();
-  return {weights, masters_are_weights ? 0 : store.own_hash(), teacher,
-          kernels_.content_hash(first_moment, 0), kernels_.content_hash(second_moment, 0)};
 }
 
 }  // namespace jforge

@@ -4,6 +4,7 @@
 /// updates, and replicas of weights that differ from what their owner keeps.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace jforge {
 
 struct GuardConfig {
   /// Updates between checks of a kind; 0 = never. What is not due is not hashed. Replicas are first
-  /// compared before update 1; state is checked from the first update or load on.
+  /// compared before update 1; state is checked from the first update or load on, by the update
+  /// after one that is due.
   std::int64_t check_replicas_every = 1;
   std::int64_t check_state_every = 1;
 
@@ -26,40 +28,44 @@ struct GuardConfig {
 
 class StateGuard {
  public:
-  /// `kernels`: those of the host; they hash.
-  StateGuard(const GuardConfig& config, KernelSet& kernels) : config_(config), kernels_(kernels) {}
+  explicit StateGuard(const GuardConfig& config) : config_(config) {}
 
   /// Whether replicas are compared before the update after `updates` of them.
   [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
   /// Collective; every rank sends 8 bytes. Throws NumericalError on all ranks, naming the lowest
-  /// whose replica differs from the owner's.
+  /// whose own weights changed since seal_weights(), or else whose replica differs from the
+  /// owner's.
   void compare_replicas(const Communicator& comm, const ParameterStore& store,
                         std::int64_t updates);
+  /// Remembers the rank's own compute weights after `updates` updates, where compare_replicas()
+  /// will be due: replicas are compared with what their owner made, not with what it holds then.
+  void seal_weights(const Communicator& comm, const ParameterStore& store, std::int64_t updates);
 
-  /// Remembers the rank's own weights and moments after `updates` updates, where verify_state()
-  /// will be due.
-  void seal_state(const ParameterStore& store, ConstTensorView first_moment,
-                  ConstTensorView second_moment, std::int64_t updates);
-  /// Throws NumericalError when what was sealed has changed.
-  void verify_state(const ParameterStore& store, ConstTensorView first_moment,
-                    ConstTensorView second_moment, std::int64_t updates, Rank rank);
+  /// For the passes of an update over the state (KernelSet::adamw): where the hashes of what they
+  /// find and what they leave add up, null where a check is not due. `updates`: with this one.
+  void begin_update(std::int64_t updates);
+  [[nodiscard]] AdamWHashes* found() { return seal_ ? &found_ : nullptr; }
+  [[nodiscard]] AdamWHashes* left() { return left_ ? &*left_ : nullptr; }
+  /// After them. Throws NumericalError when what they found, or the frozen teacher, is not what the
+  /// update before left.
+  void end_update(const ParameterStore& store, std::int64_t updates, Rank rank);
+  /// State after `updates` updates that were not made here; `hashes()` gives what left() would
+  /// hold.
+  void loaded(const ParameterStore& store, std::int64_t updates,
+              const std::function<AdamWHashes()>& hashes);
 
  private:
   struct Seal {
-    std::uint64_t weights;
-    std::uint64_t compute_weights;  ///< 0 where they are the masters.
-    std::uint64_t teacher;          ///< 0 where none is kept.
-    std::uint64_t first_moment;
-    std::uint64_t second_moment;
-    bool operator==(const Seal&) const = default;
+    AdamWHashes state;
+    std::uint64_t teacher = 0;  ///< 0 where none is kept.
   };
-  [[nodiscard]] Seal seal_of(const ParameterStore& store, ConstTensorView first_moment,
-                             ConstTensorView second_moment);
 
   GuardConfig config_;
-  KernelSet& kernels_;
   std::optional<Seal> seal_;
-  std::vector<std::int64_t> owners_;  ///< Gathered, reused.
+  AdamWHashes found_;
+  std::optional<AdamWHashes> left_;
+  std::optional<ParameterStore::OwnHashes> weights_;  ///< seal_weights().
+  std::vector<std::int64_t> owners_;                  ///< Gathered, reused.
 };
 
 }  // namespace jforge

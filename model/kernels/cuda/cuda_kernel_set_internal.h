@@ -116,7 +116,7 @@ class CudaKernelSet final : public KernelSet {
   void sum_of_squares(ConstTensorView x, TensorView sum) override;
   std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-             TensorView parameter, TensorView first_moment, TensorView second_moment) override;
+             const AdamWState& state, AdamWHashes* found, AdamWHashes* left) override;
 
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;

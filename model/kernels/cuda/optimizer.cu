@@ -98,14 +98,29 @@ std::uint64_t CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed)
 }
 
 void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-                          TensorView parameter, TensorView first_moment, TensorView second_moment) {
-  expect_shape(gradient, parameter.shape(), "adamw gradient");
-  expect_shape(first_moment, parameter.shape(), "adamw first_moment");
-  expect_shape(second_moment, parameter.shape(), "adamw second_moment");
-  launch_elements(queue_, parameter.elements(),
-                  AdamWElement{adamw_step(settings, decay), floats(gradient), floats(parameter),
-                               floats(first_moment), floats(second_moment)},
-                  "adamw");
+                          const AdamWState& state, AdamWHashes* found, AdamWHashes* left) {
+  expect_adamw_shapes(gradient, state);
+  const auto hash_into = [&](AdamWHashes* hashes) {
+    if (hashes == nullptr) {
+      return;
+    }
+    hashes->parameter = content_hash(state.parameter, hashes->parameter);
+    hashes->first_moment = content_hash(state.first_moment, hashes->first_moment);
+    hashes->second_moment = content_hash(state.second_moment, hashes->second_moment);
+    if (!state.rounded.empty()) {
+      hashes->rounded = content_hash(state.rounded, hashes->rounded);
+    }
+  };
+  hash_into(found);
+  launch_elements(
+      queue_, state.parameter.elements(),
+      AdamWElement{adamw_step(settings, decay), floats(gradient), floats(state.parameter),
+                   floats(state.first_moment), floats(state.second_moment)},
+      "adamw");
+  if (!state.rounded.empty()) {
+    convert(state.parameter, state.rounded);
+  }
+  hash_into(left);
 }
 
 }  // namespace jforge

@@ -271,7 +271,7 @@ TEST_P(ShardedAdamWTest, AnOverflowingSumStopsAllBeforeAnythingChanges) {
   EXPECT_EQ(sharded.weights(), weights);
 }
 
-TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundBeforeTheNextUpdate) {
+TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
   const Rank bad = ranks_ - 1;
   for (const std::string what : {"weights", "first moment", "second moment"}) {
     Sharded sharded = make({});
@@ -285,7 +285,10 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundBeforeTheNextUpdate) {
     const std::string message = message_of(
         ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
     EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
-    EXPECT_THAT(message, HasSubstr(what + " of shard"));
+    // At stage 0 the weights of the first shard are a replica on the other ranks.
+    EXPECT_THAT(message, HasSubstr(what == "weights" && GetParam() == 0 && bad != 0
+                                       ? "its replica of the weights owned by rank 0 differs"
+                                       : what + " of shard"));
   }
 }
 

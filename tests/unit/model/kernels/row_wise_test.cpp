@@ -327,8 +327,9 @@ TEST_P(RowWise, AdamWFollowsTheReference) {
       const Floats gradient = random_floats(count, static_cast<unsigned>(20 + step), 0.1F);
       const AdamWSettings settings{
           .learning_rate = 1e-2F, .weight_decay = 0.1F, .gradient_scale = 0.5F, .step = step};
-      kernels_->adamw(settings, decay, view(gradient, Shape{count}), view(parameter, Shape{count}),
-                      view(m, Shape{count}), view(v, Shape{count}));
+      kernels_->adamw(
+          settings, decay, view(gradient, Shape{count}),
+          {view(parameter, Shape{count}), view(m, Shape{count}), view(v, Shape{count}), {}});
       // torch.optim.AdamW, in double.
       const double beta1 = static_cast<double>(settings.beta1);
       const double beta2 = static_cast<double>(settings.beta2);
@@ -349,9 +350,40 @@ TEST_P(RowWise, AdamWFollowsTheReference) {
     EXPECT_LT(relative_error(v, v_ref), 1e-6);
   }
   Floats one(1);
-  EXPECT_THROW(kernels_->adamw({.step = 0}, false, view(one, Shape{1}), view(one, Shape{1}),
-                               view(one, Shape{1}), view(one, Shape{1})),
-               InternalError);
+  const TensorView own = view(one, Shape{1});
+  EXPECT_THROW(kernels_->adamw({.step = 0}, false, own, {own, own, own, {}}), InternalError);
+  EXPECT_THROW(kernels_->adamw({}, false, own, {own, own, own, own}), InternalError);
+}
+
+TEST_P(RowWise, AdamWHashesAndRoundsWhatItPasses) {
+  for (const std::int64_t count : {5, 16384, 16385, 200003}) {
+    Floats parameter = random_floats(count, 15);
+    Floats m = random_floats(count, 16);
+    Floats v(at(count), 0.5F);
+    const Floats gradient = random_floats(count, 17);
+    std::vector<BFloat16> rounded(at(count));
+    const AdamWState state{view(parameter, Shape{count}), view(m, Shape{count}),
+                           view(v, Shape{count}),
+                           TensorView(rounded.data(), DType::bfloat16, Shape{count})};
+    const auto hashes = [&](const AdamWHashes& seeds) {
+      return AdamWHashes{kernels_->content_hash(state.parameter, seeds.parameter),
+                         kernels_->content_hash(state.first_moment, seeds.first_moment),
+                         kernels_->content_hash(state.second_moment, seeds.second_moment),
+                         kernels_->content_hash(state.rounded, seeds.rounded)};
+    };
+    const AdamWHashes seeds{1, 2, 3, 4};
+    const AdamWHashes before = hashes(seeds);
+    AdamWHashes found = seeds;
+    AdamWHashes left = seeds;
+    kernels_->adamw({.learning_rate = 1e-2F}, true, view(gradient, Shape{count}), state, &found,
+                    &left);
+    EXPECT_EQ(found, before);
+    EXPECT_EQ(left, hashes(seeds));
+    EXPECT_NE(left.second_moment, found.second_moment);
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      ASSERT_EQ(rounded[i].bits, to_bfloat16(parameter[i]).bits) << i;
+    }
+  }
 }
 
 TEST_P(RowWise, WrongShapesAreRefused) {
@@ -369,7 +401,7 @@ TEST_P(RowWise, WrongShapesAreRefused) {
   const std::vector<std::int32_t> positions = {0, 1};
   EXPECT_THROW(rotary(*kernels_, view(x, Shape{kRows, 1, kColumns}), positions, 1e4),
                InternalError);
-  Floats even(at(2 * 4));
+  Floats even(at(8));
   EXPECT_THROW(rotary(*kernels_, view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1}, 1e4),
                InternalError);
 }
