@@ -106,6 +106,11 @@ void JobConfig::validate(int ranks) const {
     train_config(number).validate();
   }
   validate_early_stop(*this);
+  if (train.filter.task && !prompts.answer_field) {
+    throw ConfigError(
+        "train.filter_task needs reference answers: say in prompts.answer_field where the records "
+        "have them");
+  }
   if (train.batch_samples < ranks && !train.allow_idle_ranks) {
     throw ConfigError(
         fmt::format("train.batch_samples = {} is fewer than the {} ranks; raise it or set "

@@ -102,16 +102,18 @@ bool JobWorker::train(std::int32_t round) {
     const std::int64_t steps = total_steps(round, num_prompts);
     round_steps_ = steps;
     services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
+    const SampleFilterConfig& filter = train_config.filter;
     std::optional<BytePairTokenizer> tokenizer;
-    if (train_config.filter.max_sentence_repeats > 0) {
+    if (filter.reads_text()) {
       together(services_.comm,
                [&] { tokenizer.emplace(BytePairTokenizer::load(config_.model.source)); });
     }
+    const std::unique_ptr<Task> check = filter.task ? make_task(*filter.task) : nullptr;
     TrajectorySamples samples(layout_.trajectories(round),
                               {config_.run.seed, static_cast<std::uint64_t>(round), num_prompts,
                                config_.train.batch_samples},
                               steps, config_.noise_schedule(round), services_.comm,
-                              {train_config.filter, tokenizer ? &*tokenizer : nullptr});
+                              {filter, {tokenizer ? &*tokenizer : nullptr, check.get(), &prompts}});
     record_cleaning(round, samples.cleaned());
     services_.clock.enter(phase);
     const TrainContext context{model.config(), model.table(), services_.kernels, services_.comm,

@@ -122,7 +122,7 @@ class Selection {
                 ? 1
                 : 0;
         kept.emplace_back(rank, StoredPrompt{std::move(encoded[i].tokens), hashes_[order_[rank]],
-                                             from.file, from.line});
+                                             from.file, from.line, std::move(from.answer)});
       }
       done += count;
       note_progress();
@@ -249,6 +249,9 @@ void PromptImportConfig::validate() const {
                     *chat_template));
   }
   static_cast<void>(parse_fields(field));
+  if (answer_field) {
+    static_cast<void>(parse_fields(*answer_field));
+  }
   if (order_by) {
     static_cast<void>(JsonPath(parse_ordering(*order_by).path));
   }
@@ -269,6 +272,9 @@ std::string ImportReport::to_json() const {
   json["kept"] = kept;
   json["tokens"] = tokens;
   json["with_control_tokens"] = with_control_tokens;
+  if (with_answers) {
+    json["with_answers"] = *with_answers;
+  }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -276,7 +282,7 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
   const auto optional = [](const auto& value) {
     return value ? nlohmann::json(*value) : nlohmann::json();
   };
-  const nlohmann::json json{
+  nlohmann::json json{
       {"files", config.files},
       {"field", config.field},
       {"keep_if", config.keep_if},
@@ -287,6 +293,9 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
       {"max_prompt_tokens", optional(config.max_prompt_tokens)},
       {"encoder", encoder.identity},
   };
+  if (config.answer_field) {
+    json["answer_field"] = *config.answer_field;
+  }
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return hash_hex(hash64(std::string_view(text)));
 }
@@ -328,6 +337,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
                               .field = config.field,
                               .keep_if = config.keep_if,
                               .order_by = std::nullopt,
+                              .answer_field = config.answer_field,
                               .max_bad_records = config.max_bad_records,
                               .max_bad_fraction = config.max_bad_fraction};
   if (config.order_by) {
@@ -360,6 +370,10 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   report.kept = static_cast<std::int64_t>(content.prompts.size());
   for (const StoredPrompt& prompt : content.prompts) {
     report.tokens += static_cast<std::int64_t>(prompt.tokens.size());
+  }
+  if (config.answer_field) {
+    report.with_answers = std::ranges::count_if(
+        content.prompts, [](const StoredPrompt& prompt) { return !prompt.answer.empty(); });
   }
   // Listed even when nothing is kept: that is when the list is needed most.
   write_quarantine(store_path, report.unreadable);

@@ -24,6 +24,8 @@ enum class PromptSample : std::uint8_t {
 struct PromptImportConfig {
   std::vector<std::string> files;  ///< Paths or glob patterns; at least one.
   std::string field = "prompt";    ///< Field name or JSON pointer; "A | B": the first one there is.
+  /// Of the reference answer, as `field`; default: none are stored. A record may lack it.
+  std::optional<std::string> answer_field;
   std::vector<std::string> keep_if;     ///< "PATH OP VALUE", all must hold.
   std::optional<std::string> order_by;  ///< Path; "-PATH" descending. Stable.
   PromptSample sample = PromptSample::first;
@@ -55,6 +57,7 @@ struct ImportReport {
   std::int64_t tokens = 0;  ///< Of the kept prompts.
   /// Kept prompts whose text spells control tokens of the tokenizer (PROMPT_FORMAT.md).
   std::int64_t with_control_tokens = 0;
+  std::optional<std::int64_t> with_answers;  ///< Kept prompts with one; where there is a field.
   double seconds = 0;
 
   /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).

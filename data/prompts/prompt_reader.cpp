@@ -154,6 +154,9 @@ class Reading {
     if (options.order_by) {
       order_path_.emplace(*options.order_by);
     }
+    if (options.answer_field) {
+      answer_fields_ = parse_fields(*options.answer_field);
+    }
   }
 
   void record(const RawRecord& raw, std::int32_t file) {
@@ -188,24 +191,29 @@ class Reading {
         return std::nullopt;
       }
     }
-    std::optional<simdjson::dom::element> element;
-    for (std::size_t i = 0; i < fields_.size() && !element; ++i) {
-      element = fields_[i].find(root, scratch_);
-    }
+    const std::optional<simdjson::dom::element> element = first_of(fields_, root);
     if (!element) {
       return fmt::format("no field '{}'; the record has {}", options_.field, field_names(root));
     }
-    PromptCandidate candidate{{}, {}, file, raw.line};
+    PromptCandidate candidate{{}, {}, file, raw.line, {}};
     if (const auto reason = read_conversation(*element, candidate.messages)) {
       return fmt::format("field '{}' {}", options_.field, *reason);
     }
-    std::size_t bytes = 0;
+    if (const auto answer = first_of(answer_fields_, root); answer && !answer->is_null()) {
+      if (answer->is_array() || answer->is_object()) {
+        return fmt::format("answer_field '{}' is neither a text nor a number",
+                           *options_.answer_field);
+      }
+      candidate.answer = to_value(*answer).text;
+    }
+    std::size_t bytes = candidate.answer.size();
     for (const ChatMessage& message : candidate.messages) {
       bytes += message.content.size();
     }
     if (bytes > kMaxPromptBytes) {
-      return fmt::format("the text at '{}' has {} bytes; a prompt may have {}", options_.field,
-                         bytes, kMaxPromptBytes);
+      return fmt::format("the text at '{}'{} has {} bytes; a prompt may have {}", options_.field,
+                         candidate.answer.empty() ? "" : ", with its answer,", bytes,
+                         kMaxPromptBytes);
     }
     if (candidate.messages.back().content.find_first_not_of(" \t\r\n") == std::string::npos) {
       ++result_.dropped.back().count;
@@ -218,6 +226,16 @@ class Reading {
     return std::nullopt;
   }
 
+  /// What the first of the fields that the record has holds.
+  std::optional<simdjson::dom::element> first_of(const std::vector<JsonPath>& fields,
+                                                 simdjson::dom::element root) {
+    std::optional<simdjson::dom::element> element;
+    for (std::size_t i = 0; i < fields.size() && !element; ++i) {
+      element = fields[i].find(root, scratch_);
+    }
+    return element;
+  }
+
   std::optional<RecordValue> value_at(const JsonPath& path, simdjson::dom::element root) {
     const auto element = path.find(root, scratch_);
     return element ? std::optional(to_value(*element)) : std::nullopt;
@@ -225,6 +243,7 @@ class Reading {
 
   const PromptReaderOptions& options_;
   std::vector<JsonPath> fields_;
+  std::vector<JsonPath> answer_fields_;
   std::vector<RecordFilter> filters_;
   std::vector<JsonPath> filter_paths_;
   std::optional<JsonPath> order_path_;

@@ -33,6 +33,7 @@ struct PromptCandidate {
   OrderKey key;
   std::int32_t file = 0;  ///< Index into the list of files.
   std::int64_t line = 0;  ///< From 1.
+  std::string answer;     ///< Empty where the record has none.
 };
 
 struct PromptReaderOptions {
@@ -41,6 +42,8 @@ struct PromptReaderOptions {
                       ///< | B": A where the record has it.
   std::vector<std::string> keep_if;     ///< Rules of RecordFilter, applied in this order.
   std::optional<std::string> order_by;  ///< Path whose value becomes the candidates' key.
+  std::optional<std::string>
+      answer_field;  ///< Of the reference answer, a text or number; as `field`.
   std::int64_t max_bad_records = 1000;
   double max_bad_fraction = 0.1;  ///< Looked at once 100 records have been read.
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -40,6 +41,26 @@ class DigestBuilder {
  private:
   std::string bytes_;
 };
+
+void write_answers(Hdf5Writer& file, const std::vector<StoredPrompt>& prompts) {
+  std::vector<std::int64_t> offsets{0};
+  std::vector<std::uint8_t> bytes;
+  for (const StoredPrompt& prompt : prompts) {
+    bytes.insert(bytes.end(), prompt.answer.begin(), prompt.answer.end());
+    offsets.push_back(std::ssize(bytes));
+  }
+  if (!bytes.empty()) {
+    file.write("answer_offsets", offsets);
+    file.write("answers", bytes);
+  }
+}
+
+/// Whether the offsets of `prompts` parts fit `size` elements.
+bool are_offsets(const std::vector<std::int64_t>& offsets, std::int64_t prompts,
+                 std::int64_t size) {
+  return prompts >= 0 && offsets.size() == static_cast<std::size_t>(prompts) + 1 &&
+         offsets.front() == 0 && offsets.back() == size && std::ranges::is_sorted(offsets);
+}
 
 }  // namespace
 
@@ -86,6 +107,7 @@ void write_prompt_store(const std::filesystem::path& path, const PromptStoreCont
       }
     }
     flush();
+    write_answers(file, content.prompts);
     file.write("text_hash", text_hashes);
     file.write("source_file", files);
     file.write("source_line", lines);
@@ -108,12 +130,19 @@ PromptStore PromptStore::open(const std::filesystem::path& path, SealCheck check
   store.identity_ = file.text_attribute("identity");
   store.offsets_ = file.read<std::int64_t>("offsets");
   const std::int64_t prompts = file.integer_attribute("num_prompts");
-  if (prompts < 0 || store.offsets_.size() != static_cast<std::size_t>(prompts) + 1 ||
-      store.offsets_.front() != 0 || store.offsets_.back() != file.size("tokens") ||
-      !std::is_sorted(store.offsets_.begin(), store.offsets_.end())) {
+  if (!are_offsets(store.offsets_, prompts, file.size("tokens"))) {
     throw DataError(
         fmt::format("{}: damaged: its offsets do not fit its tokens; delete it and import again",
                     path.string()));
+  }
+  if (file.has("answers")) {
+    store.answer_offsets_ = file.read<std::int64_t>("answer_offsets");
+    if (!are_offsets(store.answer_offsets_, prompts, file.size("answers"))) {
+      throw DataError(
+          fmt::format("{}: damaged: its answer_offsets do not fit its answers; delete it and "
+                      "import again",
+                      path.string()));
+    }
   }
   for (const char* name : {"text_hash", "source_file", "source_line"}) {
     if (file.size(name) != prompts) {
@@ -142,6 +171,18 @@ std::vector<TokenId> PromptStore::tokens(PromptId id) const {
   std::vector<TokenId> ids(static_cast<std::size_t>(length(id)));
   file_.read_slice<TokenId>("tokens", offsets_[static_cast<std::size_t>(id)], ids);
   return ids;
+}
+
+std::string PromptStore::answer(PromptId id) const {
+  check_id(id);
+  if (!has_answers()) {
+    return {};
+  }
+  const auto i = static_cast<std::size_t>(id);
+  std::vector<std::uint8_t> bytes(
+      static_cast<std::size_t>(answer_offsets_[i + 1] - answer_offsets_[i]));
+  file_.read_slice<std::uint8_t>("answers", answer_offsets_[i], bytes);
+  return {bytes.begin(), bytes.end()};
 }
 
 std::string PromptStore::report() const {

@@ -18,6 +18,7 @@ struct StoredPrompt {
   std::uint64_t text_hash = 0;  ///< XXH3-64 of the text before templating.
   std::int32_t source_file = 0;
   std::int64_t source_line = 0;
+  std::string answer;  ///< The reference that its record gives; empty: none.
 };
 
 /// What is stored beside the prompts.
@@ -56,6 +57,12 @@ class PromptStore {
   /// Hash of a prompt's text before templating, for each prompt.
   [[nodiscard]] std::vector<std::uint64_t> text_hashes() const;
 
+  /// Whether the import looked for reference answers.
+  [[nodiscard]] bool has_answers() const { return !answer_offsets_.empty(); }
+  /// A prompt's reference answer, as its record has it; empty where there is none. DataError as
+  /// above.
+  [[nodiscard]] std::string answer(PromptId id) const;
+
   /// Reads everything against the digest. DataError naming what does not hold.
   void verify() const;
 
@@ -65,6 +72,7 @@ class PromptStore {
 
   Hdf5Reader file_;
   std::vector<std::int64_t> offsets_;
+  std::vector<std::int64_t> answer_offsets_;  ///< Empty without answers.
   std::string digest_, identity_;
 };
 

@@ -76,6 +76,12 @@ class Task {
   /// The answer in a completion, in canonical form; nothing when there is none.
   [[nodiscard]] virtual std::optional<std::string> extract(std::string_view completion,
                                                            const TaskRecord& record) const = 0;
+  /// A record that grade() judges answers by, made of a reference answer (of a training set, say)
+  /// alone. Nothing for tasks whose check needs more.
+  [[nodiscard]] virtual std::optional<TaskRecord> reference_record(
+      std::string_view /*reference*/) const {
+    return std::nullopt;
+  }
   /// Whether grading runs programs: then grade() needs a runner.
   [[nodiscard]] virtual bool runs_code() const { return false; }
   /// Grades an extracted answer. `runner` may be null unless runs_code(). DataError when the record

@@ -136,6 +136,9 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
              "Where the text or the list of chat messages is: a field name, or a JSON pointer such "
              "as `\"/conversations/0/value\"`; "
              "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that exists");
+  fields.add("answer_field", prompts.answer_field, kIdentity,
+             "Where the reference answer is, a text or a number, written as `field`; for "
+             "`train.filter_task`. A record may lack it. Default: none are stored");
   fields.add("keep_if", prompts.keep_if, kIdentity,
              "Conditions `\"PATH OP VALUE\"`, all must hold; OP is `>=` `<=` `>` `<` `=` `==` `!=` "
              "`in` `contains`. Compared as numbers when either side is one");
@@ -341,6 +344,10 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
              "… or of more, the end of sequence not counted. Default: no limit");
   fields.add("filter_eos", filter.require_eos, kIdentity,
              "Nor, where true, those that ended by `generate.max_new_tokens` alone");
+  fields.add("filter_task", filter.task, kIdentity,
+             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`) does "
+             "not find right by the prompt's reference answer (`prompts.answer_field`), or whose "
+             "prompt has none. Default: no check");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {

@@ -30,11 +30,27 @@ std::vector<TokenId> answer_of(const Trajectory& trajectory) {
   return answer;
 }
 
+FilterVerdict judge_answer(std::string_view text, PromptId prompt, const FilterMeans& means) {
+  expect(means.task != nullptr && means.prompts != nullptr,
+         "cleaning by a task needs it and the prompts' reference answers");
+  const std::string reference = means.prompts->answer(prompt);
+  const std::optional<TaskRecord> record = means.task->reference_record(reference);
+  if (reference.empty() || !record) {
+    return FilterVerdict::no_reference;
+  }
+  try {
+    const Verdict verdict = means.task->grade(means.task->extract(text, *record), *record, nullptr);
+    return verdict.status == VerdictStatus::pass ? FilterVerdict::kept : FilterVerdict::wrong;
+  } catch (const DataError&) {
+    return FilterVerdict::no_reference;  // What the record gives is no answer of this task.
+  }
+}
+
 }  // namespace
 
 bool SampleFilterConfig::active() const {
   return max_repetition < 1 || max_sentence_repeats > 0 || min_tokens > 0 || max_tokens ||
-         require_eos;
+         require_eos || task;
 }
 
 void SampleFilterConfig::validate() const {
@@ -54,6 +70,12 @@ void SampleFilterConfig::validate() const {
         fmt::format("train.filter_max_tokens = {} must be at least 1 and train.filter_min_tokens",
                     *max_tokens));
   }
+  if (task && !make_task(*task)->reference_record("1")) {
+    throw ConfigError(
+        fmt::format("train.filter_task = \"{}\": its check needs more than a reference answer; "
+                    "gsm8k, math and word_problems do not",
+                    *task));
+  }
 }
 
 std::string_view to_string(FilterVerdict verdict) {
@@ -70,6 +92,10 @@ std::string_view to_string(FilterVerdict verdict) {
       return "repeated tokens";
     case FilterVerdict::sentences:
       return "repeated sentences";
+    case FilterVerdict::no_reference:
+      return "no reference answer";
+    case FilterVerdict::wrong:
+      return "wrong answer";
   }
   throw InternalError("unknown verdict of cleaning");
 }
@@ -100,7 +126,7 @@ std::int64_t most_repeated_sentence(std::string_view text) {
 }
 
 FilterVerdict judge(const SampleFilterConfig& config, const Trajectory& trajectory,
-                    const BytePairTokenizer* tokenizer) {
+                    const FilterMeans& means) {
   if (config.require_eos && trajectory.stop != StopReason::eos) {
     return FilterVerdict::unfinished;
   }
@@ -114,14 +140,16 @@ FilterVerdict judge(const SampleFilterConfig& config, const Trajectory& trajecto
   if (config.max_repetition < 1 && sequence_repetition(answer) > config.max_repetition) {
     return FilterVerdict::repetition;
   }
-  if (config.max_sentence_repeats > 0) {
-    expect(tokenizer != nullptr, "sentences need a tokenizer");
-    const std::string text = tokenizer->decode(answer, /*skip_special=*/true);
-    if (most_repeated_sentence(text) > config.max_sentence_repeats) {
-      return FilterVerdict::sentences;
-    }
+  if (!config.reads_text()) {
+    return FilterVerdict::kept;
   }
-  return FilterVerdict::kept;
+  expect(means.tokenizer != nullptr, "cleaning by the text needs a tokenizer");
+  const std::string text = means.tokenizer->decode(answer, /*skip_special=*/true);
+  if (config.max_sentence_repeats > 0 &&
+      most_repeated_sentence(text) > config.max_sentence_repeats) {
+    return FilterVerdict::sentences;
+  }
+  return config.task ? judge_answer(text, trajectory.prompt_id, means) : FilterVerdict::kept;
 }
 
 }  // namespace jforge

@@ -6,8 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "data/prompts/prompt_store.h"
+#include "data/tasks/task.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/trajectories/trajectory.h"
 
@@ -22,8 +25,13 @@ struct SampleFilterConfig {
   std::int64_t min_tokens = 0;             ///< Of an answer, its end of sequence not counted.
   std::optional<std::int64_t> max_tokens;  ///< Likewise.
   bool require_eos = false;                ///< Leave out answers that ended by their length.
+  /// Leave out answers that this task's check does not find right by the prompt's reference answer,
+  /// and those of prompts that have none.
+  std::optional<std::string> task;
 
   [[nodiscard]] bool active() const;
+  /// Whether a rule looks at the answer's text.
+  [[nodiscard]] bool reads_text() const { return max_sentence_repeats > 0 || task; }
   /// Throws ConfigError naming the key ("train.filter_repetition …").
   void validate() const;
 };
@@ -35,9 +43,11 @@ enum class FilterVerdict : std::uint8_t {
   too_short,
   too_long,
   repetition,
-  sentences
+  sentences,
+  no_reference,
+  wrong
 };
-inline constexpr std::size_t kFilterVerdicts = 6;
+inline constexpr std::size_t kFilterVerdicts = 8;
 /// As reports name them: "kept", "no end of sequence", …
 [[nodiscard]] std::string_view to_string(FilterVerdict verdict);
 
@@ -49,9 +59,16 @@ using FilterCounts = std::array<std::int64_t, kFilterVerdicts>;
 /// fewer than 16 bytes ("}", "return x", "Yes.") count as none.
 [[nodiscard]] std::int64_t most_repeated_sentence(std::string_view text);
 
-/// Verdict on a trajectory, by the answer before its end of sequence. `tokenizer` may be null where
-/// max_sentence_repeats is 0.
+/// What rules need beside the trajectory; null where none asks for it.
+struct FilterMeans {
+  const BytePairTokenizer* tokenizer = nullptr;  ///< For sentences and the task.
+  const Task* task = nullptr;                    ///< SampleFilterConfig::task.
+  const PromptStore* prompts = nullptr;          ///< With reference answers, for the task.
+};
+
+/// Verdict on a trajectory, by the answer before its end of sequence. Throws DataError when the
+/// prompt store cannot be read.
 [[nodiscard]] FilterVerdict judge(const SampleFilterConfig& config, const Trajectory& trajectory,
-                                  const BytePairTokenizer* tokenizer);
+                                  const FilterMeans& means);
 
 }  // namespace jforge

@@ -72,8 +72,8 @@ void TrajectorySamples::clean(const Cleaning& cleaning, const Communicator& comm
          shard += static_cast<std::size_t>(ranks_)) {
       for (const PromptId id : store_.shards()[shard].prompt_ids) {
         if (id < order_.options().num_samples) {
-          verdicts[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(
-              judge(cleaning.config, store_.read(id), cleaning.tokenizer));
+          verdicts[static_cast<std::size_t>(id)] =
+              static_cast<std::int32_t>(judge(cleaning.config, store_.read(id), cleaning.means));
         }
       }
       note_progress();

@@ -26,10 +26,9 @@ namespace jforge {
 /// others are read when they are asked for.
 class TrajectorySamples final : public SampleSource {
  public:
-  /// What cleaning needs; `tokenizer` only where sentences are looked at.
   struct Cleaning {
     SampleFilterConfig config;
-    const BytePairTokenizer* tokenizer = nullptr;
+    FilterMeans means;
   };
 
   /// Collective: rank 0 checks every byte of the shards that are not remembered (shard_index.h);

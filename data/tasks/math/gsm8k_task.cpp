@@ -206,6 +206,11 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   return last_number(plain_latex(completion));
 }
 
+std::optional<TaskRecord> Gsm8kTask::reference_record(std::string_view reference) const {
+  const bool marked = reference.find(kMark) != std::string_view::npos;
+  return TaskRecord{"reference", {{"answer", (marked ? "" : "#### ") + std::string(reference)}}};
+}
+
 Verdict Gsm8kTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
                          CodeRunner* /*runner*/) const {
   const auto gold = marked_number(record.fields.at("answer"));

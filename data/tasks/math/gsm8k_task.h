@@ -40,6 +40,9 @@ class Gsm8kTask final : public Task {
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
+  /// A number, or an explanation that ends with "#### NUMBER".
+  [[nodiscard]] std::optional<TaskRecord> reference_record(
+      std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
                               CodeRunner* runner) const override;
 

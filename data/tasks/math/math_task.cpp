@@ -128,6 +128,12 @@ std::optional<std::string> MathTask::extract(std::string_view completion,
   return answer ? std::optional<std::string>(answer->text) : std::nullopt;
 }
 
+std::optional<TaskRecord> MathTask::reference_record(std::string_view reference) const {
+  const auto boxed = last_boxed(reference);
+  const std::string answer(boxed ? *boxed : reference);
+  return TaskRecord{"reference", {{"answer", answer}, {"solution", "\\boxed{" + answer + "}"}}};
+}
+
 std::string MathTask::gold_answer(const TaskRecord& record) const {
   const auto answer = problems_ == Problems::all
                           ? last_boxed(record.fields.at("solution"))

@@ -43,6 +43,9 @@ class MathTask final : public Task {
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
+  /// An answer, or a solution that has it in a box.
+  [[nodiscard]] std::optional<TaskRecord> reference_record(
+      std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
                               CodeRunner* runner) const override;
 

@@ -36,6 +36,10 @@ std::optional<std::string> WordProblemsTask::extract(std::string_view completion
   return numbers_.extract(completion, record);
 }
 
+std::optional<TaskRecord> WordProblemsTask::reference_record(std::string_view reference) const {
+  return numbers_.reference_record(reference);
+}
+
 Verdict WordProblemsTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
                                 CodeRunner* runner) const {
   return numbers_.grade(answer, record, runner);

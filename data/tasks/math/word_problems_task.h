@@ -27,6 +27,9 @@ class WordProblemsTask final : public Task {
   [[nodiscard]] std::vector<std::string> stop_texts() const override { return {}; }
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
+  /// As gsm8k.
+  [[nodiscard]] std::optional<TaskRecord> reference_record(
+      std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
                               CodeRunner* runner) const override;
 

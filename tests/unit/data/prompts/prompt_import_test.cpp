@@ -137,6 +137,27 @@ TEST_F(PromptImportTest, FirstFieldThatTheRecordHasIsTaken) {
   EXPECT_THAT(kept(), ElementsAre("q", "p2"));
 }
 
+TEST_F(PromptImportTest, ReferenceAnswersAreStoredWhereRecordsHaveThem) {
+  put("a.jsonl",
+      "{\"text\":\"one\",\"answer\":\"so #### 1\"}\n{\"text\":\"two\",\"answer\":2}\n"
+      "{\"text\":\"three\"}\n{\"text\":\"four\",\"answer\":null}\n"
+      "{\"text\":\"five\",\"answer\":[5]}\n");
+  EXPECT_EQ(import().with_answers, std::nullopt);
+  EXPECT_FALSE(PromptStore::open(store_path()).has_answers());
+  config_.answer_field = "answer";
+  const ImportReport report = import();
+  EXPECT_EQ(report.with_answers, 2);
+  EXPECT_THAT(report.to_json(), HasSubstr("\"with_answers\":2"));
+  ASSERT_EQ(report.unreadable.size(), 1u);
+  EXPECT_THAT(report.unreadable[0].reason, HasSubstr("answer_field 'answer' is neither"));
+  const PromptStore store = PromptStore::open(store_path());
+  ASSERT_EQ(store.size(), 4);
+  EXPECT_EQ(store.answer(0), "so #### 1");
+  EXPECT_EQ(store.answer(1), "2");
+  EXPECT_EQ(store.answer(2), "");
+  EXPECT_EQ(store.answer(3), "");
+}
+
 TEST_F(PromptImportTest, RulesAreCountedInTheirOrder) {
   put("a.jsonl", R"({"text":"A","score":"1.0","lang":"py"}
 {"text":"B","score":0.5,"lang":"py"}
@@ -383,6 +404,9 @@ TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
   other.max_bad_records = 3;
   EXPECT_EQ(import_identity(other, byte_encoder()), base);
   other.limit = 5;
+  EXPECT_NE(import_identity(other, byte_encoder()), base);
+  other = config_;
+  other.answer_field = "answer";
   EXPECT_NE(import_identity(other, byte_encoder()), base);
   PromptEncoder encoder = byte_encoder();
   encoder.identity = "other";

@@ -23,7 +23,9 @@ class PromptStoreTest : public testing::Test {
                  ("jforge_store_" + std::string(info->name()) + "_" + std::to_string(getpid()));
     fs::create_directories(directory_);
     path_ = directory_ / "prompts.h5";
-    content_ = {.prompts = {{{5, 6, 7}, 11, 0, 1}, {{}, 12, 0, 2}, {{8}, ~std::uint64_t{0}, 1, 9}},
+    content_ = {.prompts = {{{5, 6, 7}, 11, 0, 1, "42"},
+                            {{}, 12, 0, 2, {}},
+                            {{8}, ~std::uint64_t{0}, 1, 9, "é 7"}},
                 .identity = "00000000000000aa",
                 .report = "{}"};
   }
@@ -44,8 +46,13 @@ TEST_F(PromptStoreTest, RoundTrip) {
   EXPECT_EQ(store.identity(), "00000000000000aa");
   EXPECT_EQ(store.report(), "{}");
   EXPECT_EQ(store.text_hashes(), (std::vector<std::uint64_t>{11, 12, ~std::uint64_t{0}}));
+  EXPECT_TRUE(store.has_answers());
+  EXPECT_EQ(store.answer(0), "42");
+  EXPECT_EQ(store.answer(1), "");
+  EXPECT_EQ(store.answer(2), "é 7");
   EXPECT_NO_THROW(store.verify());
   EXPECT_THROW(static_cast<void>(store.tokens(3)), DataError);
+  EXPECT_THROW(static_cast<void>(store.answer(3)), DataError);
   EXPECT_THROW(static_cast<void>(store.length(-1)), DataError);
 }
 
@@ -53,7 +60,7 @@ TEST_F(PromptStoreTest, DigestTellsTokensAndBordersApart) {
   const auto digest_of = [&](const std::vector<std::vector<TokenId>>& prompts) {
     PromptStoreContent content;
     for (const auto& tokens : prompts) {
-      content.prompts.push_back({tokens, 1, 0, 1});
+      content.prompts.push_back({tokens, 1, 0, 1, {}});
     }
     write_prompt_store(path_, content);
     return PromptStore::open(path_).digest();
@@ -68,7 +75,7 @@ TEST_F(PromptStoreTest, DigestTellsTokensAndBordersApart) {
 TEST_F(PromptStoreTest, StoreLargerThanOnePiece) {
   content_.prompts.clear();
   for (int i = 0; i < 600; ++i) {  // 6 million tokens, pieces are of 4 million
-    content_.prompts.push_back({std::vector<TokenId>(10'000, i), 1, 0, 1});
+    content_.prompts.push_back({std::vector<TokenId>(10'000, i), 1, 0, 1, {}});
   }
   write_prompt_store(path_, content_);
   const PromptStore store = PromptStore::open(path_);
@@ -95,7 +102,8 @@ TEST_F(PromptStoreTest, EveryTruncationAndFlipIsRefused) {
 // Sealed files with content that does not fit together.
 TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
   const auto write = [&](const std::vector<std::int64_t>& offsets, std::int64_t count,
-                         const std::string& format, std::int64_t version) {
+                         const std::string& format, std::int64_t version,
+                         const std::vector<std::int64_t>& answer_offsets = {0, 2}) {
     Hdf5Writer file(path_);
     file.attribute("format", format);
     file.attribute("format_version", version);
@@ -104,6 +112,8 @@ TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
     file.attribute("identity", "");
     file.write("offsets", offsets);
     file.write("tokens", std::vector<TokenId>{1, 2, 3});
+    file.write("answers", std::vector<std::uint8_t>{'4', '2'});
+    file.write("answer_offsets", answer_offsets);
     file.write("text_hash", std::vector<std::int64_t>{1});
     file.write("source_file", std::vector<std::int32_t>{1});
     file.write("source_line", std::vector<std::int64_t>{1});
@@ -123,6 +133,10 @@ TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
   write({0, 3}, 1, "jforge-trajectories", 1);
   refused();
   write({0, 3}, 1, "jforge-prompts", 2);
+  refused();
+  write({0, 3}, 1, "jforge-prompts", 1, {0, 3});
+  refused();
+  write({0, 3}, 1, "jforge-prompts", 1, {0, 1, 2});
   refused();
   write({0, 3}, 1, "jforge-prompts", 1);
   const PromptStore store = PromptStore::open(path_);

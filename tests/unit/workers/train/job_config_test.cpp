@@ -43,21 +43,38 @@ TEST(JobConfigSchedule, ThePaperAndNoModeKeepTheInitialState) {
   EXPECT_FALSE(none.drop_initial_state);
 }
 
-TEST(JobConfigEarlyStop, NeedsProblemsThatTrainingCanGrade) {
+JobConfig complete_job() {
   JobConfig config = job(Compat::none, {});
   config.rounds[0].steps = 5;
   config.run.directory = "run";
   config.model.source = "model";
   config.prompts.files = {"prompts.jsonl"};
+  return config;
+}
+
+std::string refusal_of(const JobConfig& config) {
+  try {
+    config.validate(1);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(JobConfigFilter, ATaskNeedsReferenceAnswers) {
+  JobConfig config = complete_job();
+  config.train.filter.task = "gsm8k";
+  EXPECT_THAT(refusal_of(config), HasSubstr("prompts.answer_field"));
+  config.prompts.answer_field = "answer";
+  EXPECT_EQ(refusal_of(config), "accepted");
+  config.train.filter.task = "mbpp";
+  EXPECT_THAT(refusal_of(config), HasSubstr("train.filter_task = \"mbpp\""));
+}
+
+TEST(JobConfigEarlyStop, NeedsProblemsThatTrainingCanGrade) {
+  JobConfig config = complete_job();
   config.train.early_stop = {.every = 10, .task = "gsm8k"};
-  const auto refusal = [&]() -> std::string {
-    try {
-      config.validate(1);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
+  const auto refusal = [&] { return refusal_of(config); };
   EXPECT_THAT(refusal(), HasSubstr("train.early_stop_data is missing"));
   config.train.early_stop.data = "held-out.jsonl";
   EXPECT_EQ(refusal(), "accepted");

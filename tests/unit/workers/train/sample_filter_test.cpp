@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "runtime/error.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -36,7 +37,7 @@ std::vector<TokenId> counting(TokenId count) {
 }
 
 FilterVerdict judged(const SampleFilterConfig& config, const Trajectory& trajectory) {
-  return judge(config, trajectory, nullptr);
+  return judge(config, trajectory, {});
 }
 
 TEST(SampleFilter, KeepsEverythingUnlessTold) {
@@ -95,14 +96,49 @@ TEST(SampleFilter, RepeatedSentences) {
   SampleFilterConfig config;
   config.max_sentence_repeats = 1;
   const auto length = static_cast<std::int64_t>(twice.size());
-  EXPECT_EQ(judge(config, answering(twice, length - 1), &tokenizer), FilterVerdict::kept)
+  EXPECT_EQ(judge(config, answering(twice, length - 1), {&tokenizer}), FilterVerdict::kept)
       << "without its full stop the last one is another";
   auto ended = twice;
   ended.push_back(0);
-  EXPECT_EQ(judge(config, answering(ended, length), &tokenizer), FilterVerdict::sentences);
+  EXPECT_EQ(judge(config, answering(ended, length), {&tokenizer}), FilterVerdict::sentences);
   config.max_sentence_repeats = 2;
-  EXPECT_EQ(judge(config, answering(ended, length), &tokenizer), FilterVerdict::kept);
-  EXPECT_THROW((void)judge(config, answering(ended, length), nullptr), InternalError);
+  EXPECT_EQ(judge(config, answering(ended, length), {&tokenizer}), FilterVerdict::kept);
+  EXPECT_THROW((void)judge(config, answering(ended, length), {}), InternalError);
+}
+
+TEST(SampleFilter, RightAnswers) {
+  const auto tokenizer = BytePairTokenizer::load(std::filesystem::path(JFORGE_SOURCE_DIRECTORY) /
+                                                 "launch/quickstart/model");
+  const test::TemporaryDirectory directory;
+  PromptStoreContent content;
+  for (const char* answer : {"3 + 4 = 7\n#### 7", "7", "\\frac{1}{2}", ""}) {
+    content.prompts.push_back({{1}, 0, 0, 1, answer});
+  }
+  const auto path = directory.path() / "prompts.h5";
+  write_prompt_store(path, content);
+  const PromptStore prompts = PromptStore::open(path);
+  const auto verdict = [&](const char* name, PromptId prompt, const std::string& text) {
+    SampleFilterConfig config;
+    config.task = name;
+    EXPECT_TRUE(config.active());
+    config.validate();
+    const auto task = make_task(name);
+    Trajectory trajectory = answering(tokenizer.encode(text));
+    trajectory.prompt_id = prompt;
+    trajectory.eos_position = std::ssize(tokenizer.encode(text));
+    return judge(config, trajectory, {&tokenizer, task.get(), &prompts});
+  };
+  for (const char* task : {"gsm8k", "word_problems"}) {
+    for (const PromptId prompt : {0, 1}) {
+      EXPECT_EQ(verdict(task, prompt, "She has 3 + 4 apples.\n#### 7"), FilterVerdict::kept);
+      EXPECT_EQ(verdict(task, prompt, "She has 3 + 4 apples.\n#### 8"), FilterVerdict::wrong);
+    }
+    EXPECT_EQ(verdict(task, 2, "#### 7"), FilterVerdict::no_reference) << "it is no number";
+    EXPECT_EQ(verdict(task, 3, "#### 7"), FilterVerdict::no_reference);
+  }
+  EXPECT_EQ(verdict("math", 2, "So it is \\boxed{0.5}."), FilterVerdict::kept);
+  EXPECT_EQ(verdict("math", 2, "So it is \\boxed{0.4}."), FilterVerdict::wrong);
+  EXPECT_EQ(verdict("math", 2, "So it is."), FilterVerdict::wrong);
 }
 
 TEST(SampleFilter, BadSettingsAreRefused) {
@@ -116,6 +152,8 @@ TEST(SampleFilter, BadSettingsAreRefused) {
   refused([](SampleFilterConfig& bad) { bad.max_repetition = std::nan(""); });
   refused([](SampleFilterConfig& bad) { bad.max_sentence_repeats = -1; });
   refused([](SampleFilterConfig& bad) { bad.min_tokens = -1; });
+  refused([](SampleFilterConfig& bad) { bad.task = "humaneval"; });
+  refused([](SampleFilterConfig& bad) { bad.task = "gsm9k"; });
   refused([](SampleFilterConfig& bad) { bad.max_tokens = 0; });
   refused([](SampleFilterConfig& bad) {
     bad.min_tokens = 9;
