@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +59,26 @@ const HfFamily& read_family(const HfJsonFile& file) {
                                         architectures->dump()));
 }
 
+/// A window that holds every position is full attention.
+void check_mistral_window(const HfJsonFile& file) {
+  // Where the file does not name it, `transformers` takes a window of 4,096.
+  constexpr std::int64_t kWindowWhenAbsent = 4096;
+  const bool named = file.names("sliding_window");
+  if (named && file.find("sliding_window") == nullptr) {
+    return;
+  }
+  const std::int64_t window = named ? file.integer("sliding_window") : kWindowWhenAbsent;
+  const std::int64_t positions = file.integer("max_position_embeddings");
+  if (window < positions) {
+    file.refuse(
+        "sliding_window",
+        fmt::format("{}{} is below max_position_embeddings {}, and only full attention is "
+                    "supported; for texts of at most {} tokens set max_position_embeddings to {}",
+                    window, named ? "" : ", which an absent key means,", positions, window,
+                    window));
+  }
+}
+
 /// Refuses what the kernels do not compute: running such a model would be silently wrong.
 void check_features(const HfJsonFile& file, ModelFamily family) {
   const json& activation = file.require("hidden_act");
@@ -63,16 +86,11 @@ void check_features(const HfJsonFile& file, ModelFamily family) {
     file.refuse("hidden_act",
                 fmt::format("{} is not supported; only \"silu\" is", activation.dump()));
   }
-  if (const json* const scaling = file.find("rope_scaling"); scaling != nullptr) {
-    file.refuse("rope_scaling", fmt::format("{} is not supported; only null is", scaling->dump()));
-  }
   if (file.boolean("use_sliding_window", false)) {
     file.refuse("use_sliding_window", "true is not supported; only full attention is");
   }
-  // Where a Mistral's file does not name it, `transformers` takes a window of 4,096.
-  if (family == ModelFamily::mistral &&
-      (!file.names("sliding_window") || file.find("sliding_window") != nullptr)) {
-    file.refuse("sliding_window", "only null, full attention, is supported");
+  if (family == ModelFamily::mistral) {
+    check_mistral_window(file);
   }
   for (const char* const bias : {"attention_bias", "mlp_bias"}) {
     if (family != ModelFamily::qwen2 && file.boolean(bias, false)) {
@@ -92,23 +110,89 @@ void check_features(const HfJsonFile& file, ModelFamily family) {
   }
 }
 
-/// rope_theta, or the same inside rope_parameters as newer files have it. Llama 2's files have
-/// neither.
-double read_rope_theta(const HfJsonFile& file, ModelFamily family) {
+/// A number among the keys of a rotary embedding, `where` in the file.
+double rope_number(const HfJsonFile& file, const char* where, const json& parameters,
+                   const char* key) {
+  const auto found = parameters.find(key);
+  if (found == parameters.end() || !found->is_number()) {
+    file.refuse(where, fmt::format("{} names no number {}", parameters.dump(), key));
+  }
+  return found->get<double>();
+}
+
+/// The scaling that `parameters` name, under the key `where` of the file.
+void read_rope_scaling(const HfJsonFile& file, const char* where, const json& parameters,
+                       RotarySettings& rope) {
+  if (!parameters.is_object()) {
+    file.refuse(where, fmt::format("{} is not an object", parameters.dump()));
+  }
+  const json type = parameters.value("rope_type", parameters.value("type", json("default")));
+  if (type == json("linear")) {
+    rope.scaling = RotaryScaling::linear;
+  } else if (type == json("llama3")) {
+    rope.scaling = RotaryScaling::llama3;
+  } else if (type != json("default")) {
+    file.refuse(where, fmt::format("rope_type {} is not supported; known are default, linear and "
+                                   "llama3. A model that was trained without scaling is used "
+                                   "within its first positions without that key",
+                                   type.dump()));
+  }
+  if (parameters.value("partial_rotary_factor", json(1)) != json(1)) {
+    file.refuse(where, "partial_rotary_factor is not supported; only 1 is");
+  }
+  const auto number = [&](const char* key) { return rope_number(file, where, parameters, key); };
+  if (rope.scaling != RotaryScaling::none) {
+    rope.factor = number("factor");
+  }
+  if (rope.scaling == RotaryScaling::llama3) {
+    rope.low_frequency_factor = number("low_freq_factor");
+    rope.high_frequency_factor = number("high_freq_factor");
+    const double positions = number("original_max_position_embeddings");
+    constexpr double kMostPositions = std::numeric_limits<std::int32_t>::max();
+    if (!(positions >= 1 && positions <= kMostPositions && positions == std::floor(positions))) {
+      file.refuse(
+          where,
+          fmt::format("original_max_position_embeddings {} is no number of positions", positions));
+    }
+    rope.original_positions = static_cast<std::int64_t>(positions);
+  }
+}
+
+/// rope_theta and rope_scaling, or both inside rope_parameters as newer files have them. Llama 2's
+/// first files have none.
+RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
+  RotarySettings rope;
   const json* const parameters = file.find("rope_parameters");
-  if (parameters == nullptr) {
-    const bool absent = family == ModelFamily::llama && file.find("rope_theta") == nullptr;
-    return absent ? 10000.0 : file.number("rope_theta");
+  const json* const scaling = file.find("rope_scaling");
+  if (parameters != nullptr && scaling != nullptr) {
+    file.refuse("rope_scaling", "stands beside rope_parameters; leave one of them");
   }
-  const bool plain = parameters->is_object() &&
-                     parameters->value("rope_type", json("default")) == json("default") &&
-                     parameters->contains("rope_theta") && (*parameters)["rope_theta"].is_number();
-  if (!plain) {
-    file.refuse("rope_parameters",
-                fmt::format("{} is not supported; only a default rope_type with a rope_theta is",
-                            parameters->dump()));
+  if (parameters != nullptr) {
+    read_rope_scaling(file, "rope_parameters", *parameters, rope);
+  } else if (scaling != nullptr) {
+    read_rope_scaling(file, "rope_scaling", *scaling, rope);
   }
-  return (*parameters)["rope_theta"].get<double>();
+  if (parameters != nullptr && parameters->contains("rope_theta")) {
+    rope.theta = rope_number(file, "rope_parameters", *parameters, "rope_theta");
+  } else if (family != ModelFamily::llama || file.find("rope_theta") != nullptr) {
+    rope.theta = file.number("rope_theta");
+  }
+  return rope;
+}
+
+/// head_dim, where the file or the family says it.
+std::optional<std::int64_t> read_head_size(const HfJsonFile& file, ModelFamily family) {
+  // `transformers` takes 128 for a Qwen3 without it, whatever the other sizes say.
+  constexpr std::int64_t kQwen3HeadSize = 128;
+  constexpr std::int64_t kLargest = 1 << 20;  // So that products with it do not overflow.
+  if (file.find("head_dim") == nullptr) {
+    return family == ModelFamily::qwen3 ? std::optional(kQwen3HeadSize) : std::nullopt;
+  }
+  const std::int64_t size = file.integer("head_dim");
+  if (size < 1 || size > kLargest) {
+    file.refuse("head_dim", fmt::format("{} is outside 1 … {}", size, kLargest));
+  }
+  return size;
 }
 
 std::vector<TokenId> read_eos(const HfJsonFile& file, const json& value) {
@@ -143,7 +227,11 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;
   config.max_position_embeddings = file.integer("max_position_embeddings");
   config.rms_norm_eps = file.number("rms_norm_eps");
-  config.rope_theta = read_rope_theta(file, config.family);
+  config.rope = read_rope(file, config.family);
+  if (const std::optional<std::int64_t> size = read_head_size(file, config.family);
+      size && (config.num_heads < 1 || *size * config.num_heads != config.hidden_size)) {
+    config.own_head_size = size;
+  }
   config.tie_word_embeddings =
       file.boolean("tie_word_embeddings", false);  // The families' own default.
   if (const json* const eos = file.find("eos_token_id"); eos != nullptr) {
@@ -160,11 +248,6 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   } catch (const DataError& error) {
     throw DataError(
         fmt::format("{}: {}", (model_directory / "config.json").string(), error.what()));
-  }
-  if (file.find("head_dim") != nullptr && file.integer("head_dim") != config.head_size()) {
-    file.refuse("head_dim", fmt::format("{} is not supported; only hidden_size / "
-                                        "num_attention_heads = {} is",
-                                        file.integer("head_dim"), config.head_size()));
   }
   return config;
 }

@@ -58,6 +58,17 @@ OrderedJson eos_json(const TransformerConfig& config) {
                                     : OrderedJson(config.eos_ids);
 }
 
+OrderedJson rope_scaling(const RotarySettings& rope) {
+  if (rope.scaling == RotaryScaling::linear) {
+    return {{"rope_type", "linear"}, {"factor", rope.factor}};
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", rope.factor},
+          {"low_freq_factor", rope.low_frequency_factor},
+          {"high_freq_factor", rope.high_frequency_factor},
+          {"original_max_position_embeddings", rope.original_positions}};
+}
+
 /// What `transformers` needs to know of a model that has no directory yet.
 OrderedJson new_config(const TransformerConfig& config) {
   const HfFamily& family = hf_family(config.family);
@@ -72,12 +83,18 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"max_position_embeddings", config.max_position_embeddings},
                       {"hidden_act", "silu"},
                       {"rms_norm_eps", config.rms_norm_eps},
-                      {"rope_theta", config.rope_theta},
+                      {"rope_theta", config.rope.theta},
                       {"tie_word_embeddings", config.tie_word_embeddings},
                       {"use_sliding_window", false},
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
+  if (config.rope.scaling != RotaryScaling::none) {
+    root["rope_scaling"] = rope_scaling(config.rope);
+  }
+  if (config.own_head_size || config.family == ModelFamily::qwen3) {
+    root["head_dim"] = config.head_size();  // Left out, Qwen3's would be 128.
+  }
   if (config.family == ModelFamily::mistral) {
     root["sliding_window"] = nullptr;  // Left out it would be 4,096.
   }

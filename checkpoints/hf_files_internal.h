@@ -22,6 +22,7 @@ inline constexpr HfFamily kHfFamilies[] = {
     {ModelFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
     {ModelFamily::llama, "llama", "LlamaForCausalLM"},
     {ModelFamily::mistral, "mistral", "MistralForCausalLM"},
+    {ModelFamily::qwen3, "qwen3", "Qwen3ForCausalLM"},
 };
 [[nodiscard]] const HfFamily& hf_family(ModelFamily family);
 

@@ -16,10 +16,11 @@
 
 namespace jforge {
 
-/// Reads config.json (architectures or model_type of Qwen2, Llama or Mistral, else refused by name)
-/// and the eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what
-/// we do not compute: rope scaling, sliding window in use, biases that a family need not have,
-/// other activations, quantisation. Throws DataError naming file and key.
+/// Reads config.json (architectures or model_type of a ModelFamily, else refused by name) and the
+/// eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what we do not
+/// compute: rope scaling other than linear and llama3, sliding windows shorter than the positions,
+/// biases that a family need not have, other activations, quantisation. Throws DataError naming
+/// file and key.
 [[nodiscard]] TransformerConfig read_hf_config(const std::filesystem::path& model_directory);
 
 /// Fills the flat float32 vector of `table` from model.safetensors or the sharded index. Missing

@@ -86,7 +86,7 @@ TransformerConfig new_model_config(const PretrainSettings& settings,
   config.num_heads = settings.num_heads;
   config.num_kv_heads = settings.num_kv_heads;
   config.max_position_embeddings = settings.max_position_embeddings;
-  config.rope_theta = settings.rope_theta;
+  config.rope.theta = settings.rope_theta;
   config.rms_norm_eps = settings.rms_norm_eps;
   config.tie_word_embeddings = settings.tie_word_embeddings;
   if (const auto eos = tokenizer.eos()) {

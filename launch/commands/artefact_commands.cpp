@@ -89,7 +89,7 @@ void inspect_model(const fs::path& path) {
       config.intermediate_size, config.num_heads, config.num_kv_heads, config.vocabulary_size,
       config.tie_word_embeddings ? ", tied head" : "");
   fmt::print("  end of sequence {}, positions {}, rope theta {}\n", fmt::join(config.eos_ids, " "),
-             config.max_position_embeddings, config.rope_theta);
+             config.max_position_embeddings, config.rope.theta);
 }
 
 void inspect_run(const fs::path& path) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 namespace jforge {
@@ -105,17 +106,41 @@ void expect_sums(const ConstTensorView& sums, std::int64_t count, const char* na
   expect(sums.dtype() == DType::float64, "sums are float64");
 }
 
+double rotary_frequency(const RotarySettings& settings, std::int64_t pair, std::int64_t half) {
+  const double plain =
+      std::pow(settings.theta, -static_cast<double>(pair) / static_cast<double>(half));
+  switch (settings.scaling) {
+    case RotaryScaling::none:
+      return plain;
+    case RotaryScaling::linear:
+      return plain / settings.factor;
+    case RotaryScaling::llama3: {
+      const double turns =
+          static_cast<double>(settings.original_positions) * plain / (2 * std::numbers::pi);
+      const double kept =
+          std::clamp((turns - settings.low_frequency_factor) /
+                         (settings.high_frequency_factor - settings.low_frequency_factor),
+                     0.0, 1.0);
+      return (1 - kept) * plain / settings.factor + kept * plain;
+    }
+  }
+  throw InternalError("unknown rotary scaling");
+}
+
 bool RotaryTable::grow(std::int64_t needed) {
   if (positions >= needed) {
     return false;
   }
   const std::int64_t grown = std::max<std::int64_t>({needed, 2 * positions, 512});
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < half; ++i) {
+    frequencies.push_back(rotary_frequency(settings, i, half));
+  }
   cosines.resize(static_cast<std::size_t>(grown * half));
   sines.resize(static_cast<std::size_t>(grown * half));
   for (std::int64_t position = positions; position < grown; ++position) {
     for (std::int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
-      const double angle = static_cast<double>(position) * frequency;
+      const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
       cosines[static_cast<std::size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
       sines[static_cast<std::size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
     }

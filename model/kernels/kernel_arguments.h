@@ -56,7 +56,7 @@ void expect_sums(const ConstTensorView& sums, std::int64_t count, const char* na
 
 /// Cosines and sines of one (theta, D): [positions][D/2] each.
 struct RotaryTable {
-  double theta = 0;
+  RotarySettings settings;
   std::int64_t half = 0;
   std::int64_t positions = 0;
   std::vector<float> cosines;

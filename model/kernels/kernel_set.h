@@ -44,6 +44,7 @@
 #include <span>
 
 #include "model/kernels/packed_plan.h"
+#include "model/kernels/rotary_settings.h"
 #include "runtime/device/queue.h"
 #include "runtime/ids.h"
 #include "runtime/tensor/buffer.h"
@@ -208,18 +209,19 @@ class KernelSet {
   virtual void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                                   TensorView table_gradient) = 0;
   /// y = x / rms(x) · weight, rms over the last dimension; inverse_rms [T] is kept for backward
-  /// (may be empty).
+  /// (may be empty). y may be x.
   virtual void rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
                         TensorView inverse_rms) = 0;
   /// x_gradient += …, weight_gradient += ….
   virtual void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
                                  ConstTensorView weight, ConstTensorView inverse_rms,
                                  TensorView x_gradient, TensorView weight_gradient) = 0;
-  /// In place on x [T, heads, D]: rotate pairs (i, i + D/2) by position · theta^(−2i/D) (HF
-  /// "rotate_half" order).
-  virtual void rotary(TensorView x, const PlannedRows& rows, double theta) = 0;
+  /// In place on x [T, heads, D]: rotate pairs (i, i + D/2) by position ·
+  /// rotary_frequency(settings, i, D/2) (HF "rotate_half" order).
+  virtual void rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) = 0;
   /// In place: the inverse rotation, which maps output gradients to input gradients.
-  virtual void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) = 0;
+  virtual void rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+                               const RotarySettings& settings) = 0;
   /// y [T, F] = silu(gate) · up.
   virtual void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
   virtual void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,

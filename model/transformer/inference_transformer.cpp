@@ -21,6 +21,8 @@ struct LayerWeights {
   ConstTensorView q_bias;
   ConstTensorView k_bias;
   ConstTensorView v_bias;
+  ConstTensorView q_norm;  ///< [D], as k_norm; empty where the model has none.
+  ConstTensorView k_norm;
   ConstTensorView attention_norm;
   std::unique_ptr<PackedWeight> q;
   std::unique_ptr<PackedWeight> k;
@@ -86,6 +88,7 @@ struct InferenceTransformer::State {
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   std::int64_t forward_chunk(std::span<const DecodeRow> rows);
   void write_keys_and_values(const LayerWeights& layer, std::size_t index, std::int64_t rows);
+  void norm_and_rotate(const TensorView& heads, const ConstTensorView& norm);
   std::int64_t keep_wanted(std::span<const DecodeRow> rows);
   void attend(const LayerWeights& layer, std::size_t index, std::int64_t rows);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
@@ -159,7 +162,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   const ModelParameters model(config, table);
   const auto view = [&](const ParameterEntry* entry) -> ConstTensorView {
     if (entry == nullptr) {
-      return {};  // a bias that the model has not
+      return {};  // a bias or norm that the model has not
     }
     const ConstTensorView host = parameter_view(parameters, entry);
     if (host.device() == kernels.device()) {
@@ -183,6 +186,8 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .q_bias = view(layer.q_bias),
                       .k_bias = view(layer.k_bias),
                       .v_bias = view(layer.v_bias),
+                      .q_norm = view(layer.q_norm),
+                      .k_norm = view(layer.k_norm),
                       .attention_norm = view(layer.attention_norm),
                       .q = pack(layer.q_weight),
                       .k = pack(layer.k_weight),
@@ -244,8 +249,18 @@ void InferenceTransformer::State::write_keys_and_values(const LayerWeights& laye
   kernels.rms_norm(stream, layer.input_norm, static_cast<float>(config.rms_norm_eps), normed, {});
   kernels.invariant_linear(normed, *layer.k, layer.k_bias, work.k.floats(flat));
   kernels.invariant_linear(normed, *layer.v, layer.v_bias, work.v.floats(flat));
-  kernels.rotary(work.k.floats(heads), work.planned, config.rope_theta);
+  norm_and_rotate(work.k.floats(heads), layer.k_norm);
   kernels.cache_write(work.places, work.k.floats(heads), work.v.floats(heads), cache[index]);
+}
+
+/// In place on the queries or keys [M, heads, D] of the planned rows.
+void InferenceTransformer::State::norm_and_rotate(const TensorView& heads,
+                                                  const ConstTensorView& norm) {
+  if (!norm.empty()) {
+    const TensorView rows = heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
+    kernels.rms_norm(rows, norm, static_cast<float>(config.rms_norm_eps), rows, {});
+  }
+  kernels.rotary(heads, work.planned, config.rope);
 }
 
 /// After the last layer's keys and values are stored only rows that want output go on: moves them
@@ -276,7 +291,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const Shape heads{rows, config.num_heads, config.head_size()};
   const Shape flat{rows, config.num_heads * config.head_size()};
   kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
-  kernels.rotary(work.q.floats(heads), work.planned, config.rope_theta);
+  norm_and_rotate(work.q.floats(heads), layer.q_norm);
   kernels.cached_attention(work.places, work.q.floats(heads), cache[index],
                            work.attention.floats(heads));
   kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
@@ -423,7 +438,8 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   std::int64_t floats = 0;
   if (device != Device::cpu) {
     const std::int64_t biases = config.attention_bias() ? query + 2 * key_value : 0;
-    floats += embedding + hidden + config.num_layers * (2 * hidden + biases);
+    const std::int64_t head_norms = config.query_key_norms() ? 2 * config.head_size() : 0;
+    floats += embedding + hidden + config.num_layers * (2 * hidden + biases + head_norms);
   }
   floats +=
       chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);

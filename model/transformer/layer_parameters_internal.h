@@ -17,7 +17,7 @@ template <class View>
   return {flat.template data<float>() + entry->offset, DType::float32, entry->shape, flat.device()};
 }
 
-/// One layer's entries; they point into the table. Biases that the model has not are null.
+/// One layer's entries; they point into the table. What the model has not is null.
 struct LayerParameters {
   const ParameterEntry* input_norm;
   const ParameterEntry* q_weight;
@@ -26,6 +26,8 @@ struct LayerParameters {
   const ParameterEntry* k_bias;
   const ParameterEntry* v_weight;
   const ParameterEntry* v_bias;
+  const ParameterEntry* q_norm;  ///< [D], as k_norm.
+  const ParameterEntry* k_norm;
   const ParameterEntry* o_weight;
   const ParameterEntry* attention_norm;
   const ParameterEntry* gate_weight;
@@ -47,10 +49,14 @@ struct ModelParameters {
       const auto bias = [&](const char* suffix) {
         return config.attention_bias() ? find(suffix) : nullptr;
       };
+      const auto head_norm = [&](const char* suffix) {
+        return config.query_key_norms() ? find(suffix) : nullptr;
+      };
       const ParameterEntry* const input_norm = find("input_layernorm.weight");
       layers.push_back({input_norm, find("self_attn.q_proj.weight"), bias("self_attn.q_proj.bias"),
                         find("self_attn.k_proj.weight"), bias("self_attn.k_proj.bias"),
                         find("self_attn.v_proj.weight"), bias("self_attn.v_proj.bias"),
+                        head_norm("self_attn.q_norm.weight"), head_norm("self_attn.k_norm.weight"),
                         find("self_attn.o_proj.weight"), find("post_attention_layernorm.weight"),
                         find("mlp.gate_proj.weight"), find("mlp.up_proj.weight"),
                         find("mlp.down_proj.weight"), input_norm->group});

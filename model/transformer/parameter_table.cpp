@@ -54,6 +54,10 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
     append_projection("q", query);
     append_projection("k", key_value);
     append_projection("v", key_value);
+    if (config.query_key_norms()) {
+      append(prefix + "self_attn.q_norm.weight", {config.head_size()});
+      append(prefix + "self_attn.k_norm.weight", {config.head_size()});
+    }
     append(prefix + "self_attn.o_proj.weight", {hidden, query});
     append(prefix + "post_attention_layernorm.weight", {hidden});
     append(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});

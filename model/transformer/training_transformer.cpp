@@ -13,6 +13,12 @@
 namespace jforge {
 namespace {
 
+/// What backward needs of a norm over the heads of queries or keys.
+struct NormedHeads {
+  TensorView projected;    ///< [T, heads, D] as the projection left them.
+  TensorView inverse_rms;  ///< [T · heads]
+};
+
 /// What backward needs of a layer beside its input and output. In the compute type, except inverse
 /// roots, log-sums and the residual stream: those add up and are float32.
 struct LayerActivations {
@@ -23,12 +29,21 @@ struct LayerActivations {
   TensorView v;                ///< [T, Hkv, D]
   TensorView attention;        ///< [T, H, D]
   TensorView log_sum_exp;      ///< [T, H]
-  TensorView middle;           ///< [T, C] residual stream after attention.
-  TensorView mlp_input;        ///< [T, C] after the second norm.
-  TensorView inverse_rms_2;    ///< [T]
-  TensorView gate;             ///< [T, F]
-  TensorView up;               ///< [T, F]
-  TensorView activated;        ///< [T, F]
+  NormedHeads q_norm;          ///< Empty where the model has no such norm, as k_norm.
+  NormedHeads k_norm;
+  TensorView middle;         ///< [T, C] residual stream after attention.
+  TensorView mlp_input;      ///< [T, C] after the second norm.
+  TensorView inverse_rms_2;  ///< [T]
+  TensorView gate;           ///< [T, F]
+  TensorView up;             ///< [T, F]
+  TensorView activated;      ///< [T, F]
+};
+
+/// What makes queries or keys; bias and norm are null where the model has none.
+struct HeadWeights {
+  const ParameterEntry* weight;
+  const ParameterEntry* bias;
+  const ParameterEntry* norm;
 };
 
 /// Gradients in flight; reused by every layer.
@@ -66,6 +81,11 @@ class Carver {
 
 TensorView matrix(const TensorView& heads) {
   return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
+}
+
+/// [T · heads, D]
+TensorView head_rows(const TensorView& heads) {
+  return heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
 }
 
 /// Gradient of a borrowed group.
@@ -141,6 +161,9 @@ struct TrainingTransformer::State : Activations {
     return activations[keeps_one_layer(options) ? 0 : layer];
   }
   [[nodiscard]] TensorView rounded_residual_gradient();
+  void project_heads(const BorrowedGroup& borrowed, const HeadWeights& weights,
+                     const LayerActivations& kept, const NormedHeads& norm,
+                     const TensorView& heads);
   void forward_attention(const BorrowedGroup& borrowed, std::size_t layer);
   void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
   void backward_mlp(const BorrowedGroup& borrowed, const OpenGradient& gradients,
@@ -169,6 +192,10 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
   const Shape wide{num_rows, feed_forward};
   const auto take = [&](Shape shape) { return carver.take(compute, shape); };
   const auto take_sums = [&](Shape shape) { return carver.take(DType::float32, shape); };
+  const auto take_norm = [&](Shape shape) {
+    return config.query_key_norms() ? NormedHeads{take(shape), take_sums({shape[0] * shape[1]})}
+                                    : NormedHeads{};
+  };
   for (std::size_t i = 0; i < residual.size(); ++i) {
     residual[i] = forward_only && i >= 2 ? residual[i - 2] : take_sums(stream);
   }
@@ -180,6 +207,8 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
              .v = take(key_value),
              .attention = take(query),
              .log_sum_exp = take_sums({num_rows, config.num_heads}),
+             .q_norm = take_norm(query),
+             .k_norm = take_norm(key_value),
              .middle = take_sums(stream),
              .mlp_input = take(stream),
              .inverse_rms_2 = take_sums({num_rows}),
@@ -228,6 +257,20 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
+/// Projects a layer's normed input to `heads` and norms them, where the model does.
+void TrainingTransformer::State::project_heads(const BorrowedGroup& borrowed,
+                                               const HeadWeights& weights,
+                                               const LayerActivations& kept,
+                                               const NormedHeads& norm, const TensorView& heads) {
+  const TensorView& projected = weights.norm == nullptr ? heads : norm.projected;
+  kernels.linear(kept.attention_input, borrowed(weights.weight), borrowed(weights.bias),
+                 matrix(projected));
+  if (weights.norm != nullptr) {
+    kernels.rms_norm(head_rows(projected), borrowed(weights.norm),
+                     static_cast<float>(config.rms_norm_eps), head_rows(heads), norm.inverse_rms);
+  }
+}
+
 void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed,
                                                    std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
@@ -235,14 +278,14 @@ void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed
   const auto epsilon = static_cast<float>(config.rms_norm_eps);
   kernels.rms_norm(residual[layer], borrowed(weights.input_norm), epsilon, kept.attention_input,
                    kept.inverse_rms_1);
-  kernels.linear(kept.attention_input, borrowed(weights.q_weight), borrowed(weights.q_bias),
-                 matrix(kept.q));
-  kernels.linear(kept.attention_input, borrowed(weights.k_weight), borrowed(weights.k_bias),
-                 matrix(kept.k));
+  project_heads(borrowed, {weights.q_weight, weights.q_bias, weights.q_norm}, kept, kept.q_norm,
+                kept.q);
+  project_heads(borrowed, {weights.k_weight, weights.k_bias, weights.k_norm}, kept, kept.k_norm,
+                kept.k);
   kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
                  matrix(kept.v));
-  kernels.rotary(kept.q, plan->rows(), config.rope_theta);
-  kernels.rotary(kept.k, plan->rows(), config.rope_theta);
+  kernels.rotary(kept.q, plan->rows(), config.rope);
+  kernels.rotary(kept.k, plan->rows(), config.rope);
   kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
   kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
   kernels.add(residual[layer], kept.middle);
@@ -301,8 +344,8 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
                                     kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
                                     gradient.v);
-  kernels.rotary_backward(gradient.q, plan->rows(), config.rope_theta);
-  kernels.rotary_backward(gradient.k, plan->rows(), config.rope_theta);
+  kernels.rotary_backward(gradient.q, plan->rows(), config.rope);
+  kernels.rotary_backward(gradient.k, plan->rows(), config.rope);
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
     kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
@@ -310,8 +353,24 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
     kernels.linear_backward_input(matrix(output_gradient), borrowed(weight), gradient.normed,
                                   accumulate);
   };
-  projection(gradient.q, weights.q_weight, weights.q_bias, false);
-  projection(gradient.k, weights.k_weight, weights.k_bias, true);
+  // Attention's own gradient has been used: its place serves those before the norms.
+  const auto before_norm = [&](const TensorView& normed_gradient, const NormedHeads& norm,
+                               const ParameterEntry* weight) {
+    if (weight == nullptr) {
+      return normed_gradient;
+    }
+    const TensorView before(gradient.attention.raw(), compute, normed_gradient.shape(),
+                            gradient.attention.device());
+    kernels.queue().zero(before);
+    kernels.rms_norm_backward(head_rows(normed_gradient), head_rows(norm.projected),
+                              borrowed(weight), norm.inverse_rms, head_rows(before),
+                              gradients(weight));
+    return before;
+  };
+  projection(before_norm(gradient.q, kept.q_norm, weights.q_norm), weights.q_weight, weights.q_bias,
+             false);
+  projection(before_norm(gradient.k, kept.k_norm, weights.k_norm), weights.k_weight, weights.k_bias,
+             true);
   projection(gradient.v, weights.v_weight, weights.v_bias, true);
   kernels.rms_norm_backward(gradient.normed, residual[layer], borrowed(weights.input_norm),
                             kept.inverse_rms_1, gradient.residual, gradients(weights.input_norm));

@@ -21,6 +21,24 @@ void require_dimension(std::int64_t value, const char* field, std::int64_t limit
           fmt::format("{} is outside 1 … {}; correct it in config.json", value, limit));
 }
 
+void require_scaling(const RotarySettings& rope) {
+  if (rope.scaling == RotaryScaling::none) {
+    return;
+  }
+  require(std::isfinite(rope.factor) && rope.factor >= 1, "rope scaling: factor",
+          fmt::format("{} is not at least 1", rope.factor));
+  if (rope.scaling == RotaryScaling::llama3) {
+    require(rope.low_frequency_factor > 0 &&
+                rope.low_frequency_factor < rope.high_frequency_factor &&
+                std::isfinite(rope.high_frequency_factor),
+            "rope scaling: high_freq_factor",
+            fmt::format("{} is not above low_freq_factor {}, or that is not above 0",
+                        rope.high_frequency_factor, rope.low_frequency_factor));
+    require(rope.original_positions >= 1, "rope scaling: original_max_position_embeddings",
+            fmt::format("{} is not at least 1", rope.original_positions));
+  }
+}
+
 }  // namespace
 
 void TransformerConfig::validate() const {
@@ -35,16 +53,22 @@ void TransformerConfig::validate() const {
   require_dimension(num_kv_heads, "num_key_value_heads", kMaxDimension);
   require_dimension(max_position_embeddings, "max_position_embeddings",
                     std::numeric_limits<std::int32_t>::max());
-  require(hidden_size % num_heads == 0, "hidden_size",
-          fmt::format("{} is not a multiple of num_attention_heads {}", hidden_size, num_heads));
+  if (own_head_size) {
+    require_dimension(*own_head_size, "head_dim", kMaxDimension);
+    require_dimension(num_heads * *own_head_size, "num_attention_heads · head_dim", kMaxDimension);
+  } else {
+    require(hidden_size % num_heads == 0, "hidden_size",
+            fmt::format("{} is not a multiple of num_attention_heads {}", hidden_size, num_heads));
+  }
   require(num_heads % num_kv_heads == 0, "num_attention_heads",
           fmt::format("{} is not a multiple of num_key_value_heads {}", num_heads, num_kv_heads));
-  require(head_size() % 2 == 0, "hidden_size",
+  require(head_size() % 2 == 0, own_head_size ? "head_dim" : "hidden_size",
           fmt::format("the head size {} is odd, rotary positions need pairs", head_size()));
   require(std::isfinite(rms_norm_eps) && rms_norm_eps > 0 && rms_norm_eps < 1, "rms_norm_eps",
           fmt::format("{} is outside (0, 1)", rms_norm_eps));
-  require(std::isfinite(rope_theta) && rope_theta > 1, "rope_theta",
-          fmt::format("{} is not above 1", rope_theta));
+  require(std::isfinite(rope.theta) && rope.theta > 1, "rope_theta",
+          fmt::format("{} is not above 1", rope.theta));
+  require_scaling(rope);
   for (const TokenId id : eos_ids) {
     require(id >= 0 && id < vocabulary_size, "eos_token_id",
             fmt::format("{} is outside the vocabulary of {}", id, vocabulary_size));

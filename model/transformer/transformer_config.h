@@ -3,8 +3,10 @@
 /// Dimensions of a model, as config.json of a Hugging Face directory gives them.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "model/kernels/rotary_settings.h"
 #include "runtime/ids.h"
 
 namespace jforge {
@@ -12,8 +14,9 @@ namespace jforge {
 /// Families whose models differ in what TransformerConfig says and no further.
 enum class ModelFamily : std::uint8_t {
   qwen2,    ///< Qwen2, Qwen2.5: query, key and value projections have a bias.
-  llama,    ///< Llama 2, SmolLM2, TinyLlama: no biases.
+  llama,    ///< Llama 2 and 3, SmolLM2, TinyLlama: no biases.
   mistral,  ///< Mistral without a sliding window: no biases.
+  qwen3,    ///< Qwen3, dense: no biases; queries and keys are normed head by head.
 };
 
 /// Legend: V vocabulary, C hidden size, F intermediate size, H query heads, Hkv key/value heads, D
@@ -26,17 +29,25 @@ struct TransformerConfig {
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
+  /// D where the model says its own; else C / H, which must be whole. Never both the same, so that
+  /// equal models compare equal.
+  std::optional<std::int64_t> own_head_size;
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
-  double rope_theta = 10000.0;
+  RotarySettings rope;
   bool tie_word_embeddings = false;
   /// End-of-sequence ids: generation_config.json's list, else config.json's. Empty when the model
   /// names none.
   std::vector<TokenId> eos_ids;
 
-  [[nodiscard]] std::int64_t head_size() const { return hidden_size / num_heads; }
+  [[nodiscard]] std::int64_t head_size() const {
+    return own_head_size.value_or(hidden_size / num_heads);
+  }
   /// Whether query, key and value projections have a bias.
   [[nodiscard]] bool attention_bias() const { return family == ModelFamily::qwen2; }
+  /// Whether each head's query and key pass an RMS norm, of one weight [D] for all heads of a
+  /// layer, before they are rotated.
+  [[nodiscard]] bool query_key_norms() const { return family == ModelFamily::qwen3; }
   /// Throws DataError naming the field when the dimensions do not fit together.
   void validate() const;
 

@@ -431,7 +431,7 @@ class TrainingTensors {
       case 3:
         return kernels_.swiglu_backward(activated_, gate_, up_, gate_, up_);
       case 4:
-        return test::rotary(kernels_, q_, positions_, 1e6);
+        return test::rotary(kernels_, q_, positions_, {.theta = 1e6});
       case 5:
         return test::packed_attention(kernels_, q_, k_, v_, layout_, attention_, sums_);
       case 6:

@@ -93,7 +93,7 @@ TransformerConfig named_shape(const std::string& name) {
     config.num_heads = 14;
     config.num_kv_heads = 2;
     config.vocabulary_size = 151936;
-    config.rope_theta = 1e6;
+    config.rope.theta = 1e6;
   } else if (name == "quickstart") {
     config.hidden_size = 128;
     config.intermediate_size = 320;

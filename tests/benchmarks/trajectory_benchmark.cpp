@@ -222,7 +222,7 @@ TransformerConfig half_billion() {
   config.num_heads = 14;
   config.num_kv_heads = 2;
   config.vocabulary_size = 151936;
-  config.rope_theta = 1e6;
+  config.rope.theta = 1e6;
   return config;
 }
 

@@ -90,11 +90,14 @@ TEST_F(KernelAgreement, RotaryAndItsInverse) {
     const TensorView forward = t(x, {33, 3, 10});
     const TensorView both = t(x, {33, 3, 10});
     const TensorView backward = t(x, {33, 3, 10});
-    rotary(t.kernels, forward, positions, 10000.0);
-    rotary(t.kernels, both, positions, 1e6);
-    rotary_backward(t.kernels, both, positions, 1e6);
-    rotary_backward(t.kernels, backward, positions, 10000.0);
-    return {forward, both, backward};
+    rotary(t.kernels, forward, positions, {.theta = 10000.0});
+    rotary(t.kernels, both, positions, {.theta = 1e6});
+    rotary_backward(t.kernels, both, positions, {.theta = 1e6});
+    rotary_backward(t.kernels, backward, positions, {.theta = 10000.0});
+    const TensorView scaled = t(x, {33, 3, 10});
+    rotary(t.kernels, scaled, positions,
+           {.theta = 10000.0, .scaling = RotaryScaling::linear, .factor = 3});
+    return {forward, both, backward, scaled};
   });
 }
 
@@ -384,7 +387,7 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     EXPECT_THROW(kernels.linear(a, b, {}, a), InternalError);
     EXPECT_THROW(kernels.rms_norm(a, t.blank({4}), 1e-6F, a, {}), InternalError);
     const std::vector<std::int32_t> negative{0, 1, 2, -1};
-    EXPECT_THROW(rotary(kernels, heads, negative, 1e4), InternalError);
+    EXPECT_THROW(rotary(kernels, heads, negative, {.theta = 1e4}), InternalError);
     const std::vector<std::int32_t> descending{1, 0};
     EXPECT_THROW(kernels.keep_rows(descending, a), InternalError);
     PackedLayout gap;

@@ -68,13 +68,14 @@ inline void embedding_backward(KernelSet& kernels, std::span<const TokenId> toke
 }
 
 inline void rotary(KernelSet& kernels, TensorView x, std::span<const std::int32_t> positions,
-                   double theta) {
-  kernels.rotary(x, kernels.plan_rows({}, positions), theta);
+                   const RotarySettings& settings) {
+  kernels.rotary(x, kernels.plan_rows({}, positions), settings);
 }
 
 inline void rotary_backward(KernelSet& kernels, TensorView x_gradient,
-                            std::span<const std::int32_t> positions, double theta) {
-  kernels.rotary_backward(x_gradient, kernels.plan_rows({}, positions), theta);
+                            std::span<const std::int32_t> positions,
+                            const RotarySettings& settings) {
+  kernels.rotary_backward(x_gradient, kernels.plan_rows({}, positions), settings);
 }
 
 inline void packed_attention(KernelSet& kernels, ConstTensorView q, ConstTensorView k,

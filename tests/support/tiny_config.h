@@ -18,7 +18,10 @@ inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = Mod
   config.num_heads = 6;
   config.num_kv_heads = 2;
   config.max_position_embeddings = 512;
-  config.rope_theta = 10000.0;
+  if (family == ModelFamily::qwen3) {
+    config.own_head_size = 6;
+  }
+  config.rope.theta = 10000.0;
   config.tie_word_embeddings = tied;
   config.eos_ids = {2};
   config.validate();

@@ -44,17 +44,26 @@ std::string hash_of_weights(const ModelUnderTest& model) {
   return hash_hex(hash);
 }
 
+/// What older samples' settings lack is left out where it has its default.
 Json architecture(const TransformerConfig& config) {
-  return {{"vocabulary_size", config.vocabulary_size},
-          {"hidden_size", config.hidden_size},
-          {"intermediate_size", config.intermediate_size},
-          {"num_layers", config.num_layers},
-          {"num_heads", config.num_heads},
-          {"num_kv_heads", config.num_kv_heads},
-          {"rms_norm_eps", config.rms_norm_eps},
-          {"rope_theta", config.rope_theta},
-          {"tied", config.tie_word_embeddings},
-          {"eos_ids", config.eos_ids}};
+  Json root = {{"vocabulary_size", config.vocabulary_size},
+               {"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"num_layers", config.num_layers},
+               {"num_heads", config.num_heads},
+               {"num_kv_heads", config.num_kv_heads},
+               {"rms_norm_eps", config.rms_norm_eps},
+               {"rope_theta", config.rope.theta},
+               {"tied", config.tie_word_embeddings},
+               {"eos_ids", config.eos_ids}};
+  if (config.own_head_size) {
+    root["head_size"] = *config.own_head_size;
+  }
+  if (const RotarySettings& rope = config.rope; rope.scaling != RotaryScaling::none) {
+    root["rope_scaling"] = {static_cast<int>(rope.scaling), rope.factor, rope.low_frequency_factor,
+                            rope.high_frequency_factor, rope.original_positions};
+  }
+  return root;
 }
 
 /// What rank 0 found and all ranks act on.

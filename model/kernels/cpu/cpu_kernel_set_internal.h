@@ -190,8 +190,9 @@ class CpuKernelSet final : public KernelSet {
   void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
                          ConstTensorView inverse_rms, TensorView x_gradient,
                          TensorView weight_gradient) override;
-  void rotary(TensorView x, const PlannedRows& rows, double theta) override;
-  void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) override;
+  void rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) override;
+  void rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+                       const RotarySettings& settings) override;
   void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
                        TensorView gate_gradient, TensorView up_gradient) override;
@@ -240,8 +241,10 @@ class CpuKernelSet final : public KernelSet {
     std::vector<VocabularyLossSums> terms;
   };
 
-  const RotaryTable& rotary_table(double theta, std::int64_t half, std::int64_t positions);
-  void rotate_rows(TensorView x, const PlannedRows& rows, double theta, bool backward);
+  const RotaryTable& rotary_table(const RotarySettings& settings, std::int64_t half,
+                                  std::int64_t positions);
+  void rotate_rows(TensorView x, const PlannedRows& rows, const RotarySettings& settings,
+                   bool backward);
   void attend_all(const AttentionShape& shape, const ConstTensorView& q, const TensorView& output,
                   std::span<const QueryBlock> blocks, double work);
   /// All of a tensor as float32: where it lies, or widened into `scratch`.

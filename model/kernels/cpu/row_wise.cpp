@@ -173,22 +173,22 @@ void CpuKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView
   });
 }
 
-const RotaryTable& CpuKernelSet::rotary_table(double theta, std::int64_t half,
+const RotaryTable& CpuKernelSet::rotary_table(const RotarySettings& settings, std::int64_t half,
                                               std::int64_t positions) {
   auto found = std::find_if(
       rotary_tables_.begin(), rotary_tables_.end(),
-      [&](const RotaryTable& table) { return table.theta == theta && table.half == half; });
+      [&](const RotaryTable& table) { return table.settings == settings && table.half == half; });
   if (found == rotary_tables_.end()) {
     rotary_tables_.push_back(
-        {.theta = theta, .half = half, .positions = 0, .cosines = {}, .sines = {}});
+        {.settings = settings, .half = half, .positions = 0, .cosines = {}, .sines = {}});
     found = rotary_tables_.end() - 1;
   }
   found->grow(positions);
   return *found;
 }
 
-void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned, double theta,
-                               bool backward) {
+void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned,
+                               const RotarySettings& settings, bool backward) {
   check_rotary(x, planned);
   const std::span<const std::int32_t> positions = planned.positions.span<std::int32_t>();
   expect_floating(x, "rotary x");
@@ -196,7 +196,7 @@ void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned, double 
   const std::int64_t heads = x.dim(1);
   const std::int64_t dim = x.dim(2);
   const std::int64_t half = dim / 2;
-  const RotaryTable& table = rotary_table(theta, half, planned.position_limit);
+  const RotaryTable& table = rotary_table(settings, half, planned.position_limit);
   const auto rotate = backward ? vector_.rotate_back : vector_.rotate;
   reserve_threads(dim);
   parallel_for(x.elements() > kParallelElements, rows, [&](std::int64_t t) {
@@ -210,12 +210,13 @@ void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned, double 
   });
 }
 
-void CpuKernelSet::rotary(TensorView x, const PlannedRows& rows, double theta) {
-  rotate_rows(x, rows, theta, false);
+void CpuKernelSet::rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) {
+  rotate_rows(x, rows, settings, false);
 }
 
-void CpuKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) {
-  rotate_rows(x_gradient, rows, theta, true);
+void CpuKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+                                   const RotarySettings& settings) {
+  rotate_rows(x_gradient, rows, settings, true);
 }
 
 void CpuKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {

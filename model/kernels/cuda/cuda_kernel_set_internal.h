@@ -88,8 +88,9 @@ class CudaKernelSet final : public KernelSet {
   void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
                          ConstTensorView inverse_rms, TensorView x_gradient,
                          TensorView weight_gradient) override;
-  void rotary(TensorView x, const PlannedRows& rows, double theta) override;
-  void rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) override;
+  void rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) override;
+  void rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+                       const RotarySettings& settings) override;
   void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
                        TensorView gate_gradient, TensorView up_gradient) override;
@@ -139,8 +140,10 @@ class CudaKernelSet final : public KernelSet {
   };
   struct LossCall;
 
-  const DeviceRotary& rotary_table(double theta, std::int64_t half, std::int64_t positions);
-  void rotate_rows(TensorView x, const PlannedRows& rows, double theta, bool backward);
+  const DeviceRotary& rotary_table(const RotarySettings& settings, std::int64_t half,
+                                   std::int64_t positions);
+  void rotate_rows(TensorView x, const PlannedRows& rows, const RotarySettings& settings,
+                   bool backward);
   void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
                const float* a, const float* b, bool accumulate, float* c);
   void attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries, const float* q,

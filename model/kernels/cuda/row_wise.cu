@@ -255,16 +255,17 @@ void CudaKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorVie
                   floats(weight_gradient), "rms_norm_backward weight");
 }
 
-const CudaKernelSet::DeviceRotary& CudaKernelSet::rotary_table(double theta, std::int64_t half,
+const CudaKernelSet::DeviceRotary& CudaKernelSet::rotary_table(const RotarySettings& settings,
+                                                               std::int64_t half,
                                                                std::int64_t positions) {
   auto found =
       std::find_if(rotary_tables_.begin(), rotary_tables_.end(), [&](const DeviceRotary& rotary) {
-        return rotary.table.theta == theta && rotary.table.half == half;
+        return rotary.table.settings == settings && rotary.table.half == half;
       });
   if (found == rotary_tables_.end()) {
     rotary_tables_.emplace_back();
     found = rotary_tables_.end() - 1;
-    found->table.theta = theta;
+    found->table.settings = settings;
     found->table.half = half;
   }
   if (found->table.grow(positions)) {
@@ -280,11 +281,11 @@ const CudaKernelSet::DeviceRotary& CudaKernelSet::rotary_table(double theta, std
   return *found;
 }
 
-void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows, double theta,
-                                bool backward) {
+void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows,
+                                const RotarySettings& settings, bool backward) {
   check_rotary(x, rows);
   const std::int64_t half = x.dim(2) / 2;
-  const DeviceRotary& rotary = rotary_table(theta, half, rows.position_limit);
+  const DeviceRotary& rotary = rotary_table(settings, half, rows.position_limit);
   launch_elements(queue_, x.elements() / 2,
                   RotatePair{floats(x), indices(rows.positions),
                              reinterpret_cast<const float*>(rotary.cosines.data()),
@@ -293,12 +294,13 @@ void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows, double th
                   "rotary");
 }
 
-void CudaKernelSet::rotary(TensorView x, const PlannedRows& rows, double theta) {
-  rotate_rows(x, rows, theta, false);
+void CudaKernelSet::rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) {
+  rotate_rows(x, rows, settings, false);
 }
 
-void CudaKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows, double theta) {
-  rotate_rows(x_gradient, rows, theta, true);
+void CudaKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+                                    const RotarySettings& settings) {
+  rotate_rows(x_gradient, rows, settings, true);
 }
 
 void CudaKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {

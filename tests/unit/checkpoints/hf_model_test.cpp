@@ -117,7 +117,7 @@ TEST_F(HfModelTest, ReadsTheConfiguration) {
   EXPECT_EQ(config.head_size(), 4);
   EXPECT_EQ(config.max_position_embeddings, 64);
   EXPECT_DOUBLE_EQ(config.rms_norm_eps, 1e-6);
-  EXPECT_DOUBLE_EQ(config.rope_theta, 1e6);
+  EXPECT_DOUBLE_EQ(config.rope.theta, 1e6);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_THAT(config.eos_ids, ElementsAre(2));
 }
@@ -140,9 +140,60 @@ TEST_F(HfModelTest, ReadsRopeParametersOfNewerFiles) {
   erase("rope_theta");
   EXPECT_THAT(config_refusal(), HasSubstr("rope_theta: missing"));
   edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "default"}});
-  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope_theta, 5000.0);
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 5000.0);
   edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
-  EXPECT_THAT(config_refusal(), HasSubstr("rope_parameters"));
+  EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
+}
+
+TEST_F(HfModelTest, ReadsRopeScalingInBothSpellings) {
+  const ordered_json llama3{{"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  const auto with = [](ordered_json parameters, const char* key, const char* type) {
+    parameters[key] = type;
+    return parameters;
+  };
+  const RotarySettings expected{.theta = 1e6,
+                                .scaling = RotaryScaling::llama3,
+                                .factor = 8,
+                                .low_frequency_factor = 1,
+                                .high_frequency_factor = 4,
+                                .original_positions = 8192};
+  for (const char* const key : {"rope_type", "type"}) {
+    edit("rope_scaling", with(llama3, key, "llama3"));
+    EXPECT_EQ(read_hf_config(source_).rope, expected);
+  }
+  edit("rope_scaling", {{"type", "linear"}, {"factor", 4}});
+  EXPECT_EQ(read_hf_config(source_).rope,
+            (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
+  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // Beside its rope_theta.
+  EXPECT_EQ(read_hf_config(source_).rope, expected);
+  for (const auto& [change, named] : std::vector<std::pair<ordered_json, std::string>>{
+           {{{"type", "linear"}}, "factor"},
+           {{{"type", "linear"}, {"factor", 0.5}}, "factor"},
+           {{{"type", "linear"}, {"factor", "4"}}, "factor"},
+           {{{"type", "linear"}, {"factor", 4}, {"partial_rotary_factor", 0.5}}, "partial_rotary"},
+           {{{"type", "dynamic"}, {"factor", 4}}, "dynamic"},
+           {{{"rope_type", "longrope"}}, "longrope"},
+           {{{"rope_type", 3}}, "rope_type 3"},
+           {"linear", "not an object"},
+           {with(with(llama3, "type", "llama3"), "original_max_position_embeddings", "8192"),
+            "original_max_position"}}) {
+    edit("rope_scaling", change);
+    EXPECT_THAT(config_refusal(), HasSubstr(named)) << change.dump();
+  }
+}
+
+TEST_F(HfModelTest, ReadsHeadSizesOfTheirOwn) {
+  edit("head_dim", 4);  // 16 / 4: what an absent key means.
+  EXPECT_FALSE(read_hf_config(source_).own_head_size.has_value());
+  edit("head_dim", 8);
+  EXPECT_EQ(read_hf_config(source_).head_size(), 8);
+  edit("head_dim", 3);
+  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
+  edit("head_dim", std::int64_t{1} << 40);
+  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
 }
 
 TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
@@ -150,13 +201,13 @@ TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
       {"architectures", {"GPT2LMHeadModel"}},
       {"model_type", "llama"},  // does not go with the architecture
       {"architectures", {"Qwen2ForSequenceClassification"}},
-      {"model_type", "qwen3"},
+      {"model_type", "qwen3_moe"},
       {"hidden_act", "gelu"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}},
       {"use_sliding_window", true},
       {"layer_types", {"full_attention", "sliding_attention"}},
       {"quantization_config", {{"bits", 4}}},
-      {"head_dim", 8},
+      {"head_dim", 7},
       {"hidden_size", "16"},
       {"hidden_size", 16.5},
       {"hidden_size", 0},
@@ -202,7 +253,7 @@ TEST_F(HfModelTest, ReadsFamiliesWithoutBiases) {
   // What Llama 2's first files do not name.
   llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
   EXPECT_EQ(read_hf_config(source_).num_kv_heads, read_hf_config(source_).num_heads);
-  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope_theta, 10000.0);
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 10000.0);
   for (const char* const bias : {"attention_bias", "mlp_bias"}) {
     llama({{bias, true}});
     EXPECT_THAT(config_refusal(), HasSubstr(bias));
@@ -212,28 +263,67 @@ TEST_F(HfModelTest, ReadsFamiliesWithoutBiases) {
     changes["model_type"] = "mistral";
     llama(changes);
   };
-  mistral(ordered_json::object());
-  EXPECT_THAT(config_refusal(), HasSubstr("sliding_window"));
-  mistral({{"sliding_window", 4096}});
-  EXPECT_THAT(config_refusal(), HasSubstr("sliding_window"));
-  mistral({{"sliding_window", nullptr}});
-  EXPECT_EQ(read_hf_config(source_).family, ModelFamily::mistral);
+  for (const ordered_json& full : {ordered_json(nullptr), ordered_json(64), ordered_json(4096)}) {
+    mistral({{"sliding_window", full}});
+    EXPECT_EQ(read_hf_config(source_).family, ModelFamily::mistral);
+  }
+  ordered_json short_window{{"max_position_embeddings", 4097}};
+  for (const ordered_json& change : {short_window, ordered_json{{"sliding_window", 63}},
+                                     ordered_json{{"sliding_window", "no"}}}) {
+    mistral(change);
+    EXPECT_THAT(config_refusal(), HasSubstr("sliding_window")) << change.dump();
+  }
 }
 
-TEST_F(HfModelTest, ExportsAFamilyUnderItsNames) {
-  TransformerConfig config = test::tiny_config(false, ModelFamily::mistral);
+TEST_F(HfModelTest, ReadsQwen3) {
+  ordered_json config = ordered_json::parse(kConfig);
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  config["model_type"] = "qwen3";
+  write(source_ / "config.json", config.dump());
+  EXPECT_EQ(read_hf_config(source_).head_size(), 128) << "what transformers takes";
+  config["head_dim"] = 6;
+  write(source_ / "config.json", config.dump());
+  const TransformerConfig qwen3 = read_hf_config(source_);
+  EXPECT_EQ(qwen3.family, ModelFamily::qwen3);
+  EXPECT_EQ(qwen3.head_size(), 6);
+  EXPECT_TRUE(qwen3.query_key_norms());
+  EXPECT_FALSE(qwen3.attention_bias());
+  config["attention_bias"] = true;
+  write(source_ / "config.json", config.dump());
+  EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
+}
+
+class HfFamilyTest : public HfModelTest, public ::testing::WithParamInterface<ModelFamily> {};
+
+TEST_P(HfFamilyTest, ExportsUnderItsNames) {
+  TransformerConfig config = test::tiny_config(false, GetParam());
+  if (GetParam() == ModelFamily::llama) {
+    config.rope = {.theta = 5e5,
+                   .scaling = RotaryScaling::llama3,
+                   .factor = 8,
+                   .low_frequency_factor = 1,
+                   .high_frequency_factor = 4,
+                   .original_positions = 256};
+  } else if (GetParam() == ModelFamily::mistral) {
+    config.rope = {.theta = 100, .scaling = RotaryScaling::linear, .factor = 2};
+    config.own_head_size = 10;
+  }
   const ParameterTable table(config, 1);
   std::vector<float> values(static_cast<std::size_t>(table.flat_size()));
   const TensorView flat(values.data(), {table.flat_size()});
   initialise_weights(table, flat, 7, config.num_layers);
   fs::remove(source_ / "config.json");
   write(source_ / "tokenizer.json", "{}");
-  export_hf_model(source_, root_ / "mistral", config, table, values_in(flat), DType::float32);
-  EXPECT_EQ(read_hf_config(root_ / "mistral"), config);
+  export_hf_model(source_, root_ / "family", config, table, values_in(flat), DType::float32);
+  EXPECT_EQ(read_hf_config(root_ / "family"), config);
   std::vector<float> read(values.size());
-  load_hf_weights(root_ / "mistral", config, table, {read.data(), {table.flat_size()}});
+  load_hf_weights(root_ / "family", config, table, {read.data(), {table.flat_size()}});
   EXPECT_EQ(read, values);
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, HfFamilyTest,
+                         ::testing::Values(ModelFamily::qwen2, ModelFamily::llama,
+                                           ModelFamily::mistral, ModelFamily::qwen3));
 
 TEST_F(HfModelTest, AcceptsModelTypeWithoutArchitectures) {
   erase("architectures");
@@ -509,7 +599,7 @@ TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json"))["torch_dtype"], "bfloat16");
 
-  model.config.rope_theta = 123.0;
+  model.config.rope.theta = 123.0;
   EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table,
                                values_in(model.flat()), DType::bfloat16),
                DataError);

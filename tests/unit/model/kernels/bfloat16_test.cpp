@@ -320,15 +320,15 @@ TEST_P(Bfloat16, Rotary) {
     }
     const BFloat16s x = random_rounded(shape.elements(), 7);
     Floats y = widened(x);
-    rotary(*kernels_, view(y, shape), positions, 1e4);
+    rotary(*kernels_, view(y, shape), positions, {.theta = 1e4});
     Floats back = widened(rounded(y));
-    rotary_backward(*kernels_, view(back, shape), positions, 1e4);
+    rotary_backward(*kernels_, view(back, shape), positions, {.theta = 1e4});
     for (const int threads : {1, 3}) {
       const ThreadCount scope(threads);
       BFloat16s short_x = x;
-      rotary(*kernels_, view(short_x, shape), positions, 1e4);
+      rotary(*kernels_, view(short_x, shape), positions, {.theta = 1e4});
       EXPECT_TRUE(same(short_x, rounded(y)));
-      rotary_backward(*kernels_, view(short_x, shape), positions, 1e4);
+      rotary_backward(*kernels_, view(short_x, shape), positions, {.theta = 1e4});
       EXPECT_TRUE(same(short_x, rounded(back)));
     }
   }

@@ -108,7 +108,7 @@ TEST_P(RowWise, RotaryFollowsHuggingFaceAndBackwardInvertsIt) {
     const Shape shape{4, heads, dim};
     const Floats x = random_floats(shape.elements(), 7);
     Floats y = x;
-    rotary(*kernels_, view(y, shape), positions, 10000.0);
+    rotary(*kernels_, view(y, shape), positions, {.theta = 10000.0});
     Doubles expected(x.size());
     for (std::int64_t t = 0; t < 4; ++t) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -126,8 +126,43 @@ TEST_P(RowWise, RotaryFollowsHuggingFaceAndBackwardInvertsIt) {
     }
     EXPECT_LT(relative_error(y, expected), kTolerance);
     EXPECT_TRUE(same_bits(y.data(), x.data(), heads * dim)) << "position 0 must not change";
-    rotary_backward(*kernels_, view(y, shape), positions, 10000.0);
+    rotary_backward(*kernels_, view(y, shape), positions, {.theta = 10000.0});
     EXPECT_LT(relative_error(y, to_double(x)), kTolerance);
+  }
+}
+
+/// Values of PyTorch: transformers 5.23, modeling_rope_utils, D = 16.
+TEST(RotaryFrequency, FollowsHuggingFace) {
+  const RotarySettings plain{.theta = 10000.0};
+  RotarySettings linear = plain;
+  linear.scaling = RotaryScaling::linear;
+  linear.factor = 2.5;
+  const RotarySettings llama3{.theta = 500000.0,
+                              .scaling = RotaryScaling::llama3,
+                              .factor = 8,
+                              .low_frequency_factor = 1,
+                              .high_frequency_factor = 4,
+                              .original_positions = 8192};
+  const std::array expected_plain{1.0,           0.316227764,   0.100000001,   0.0316227786,
+                                  0.00999999978, 0.00316227786, 0.00100000005, 0.000316227786};
+  const std::array expected_linear{0.400000006,   0.1264911,     0.0399999991,   0.0126491114,
+                                   0.00399999972, 0.00126491114, 0.000400000019, 0.000126491112};
+  const std::array expected_llama3{1.0,
+                                   0.193922758,
+                                   0.0376060307,
+                                   0.00729266508,
+                                   0.000524846022,
+                                   3.42810235e-05,
+                                   6.64786967e-06,
+                                   1.28917316e-06};
+  for (std::int64_t i = 0; i < 8; ++i) {
+    const auto near = [&](const RotarySettings& settings, const auto& expected) {
+      const double value = expected[static_cast<std::size_t>(i)];
+      EXPECT_NEAR(rotary_frequency(settings, i, 8), value, 1e-6 * value) << i;
+    };
+    near(plain, expected_plain);
+    near(linear, expected_linear);
+    near(llama3, expected_llama3);
   }
 }
 
@@ -136,13 +171,19 @@ TEST_P(RowWise, RotaryKeepsTablesOfDifferentThetaApart) {
   const Shape shape{1, 1, 8};
   const Floats x = random_floats(8, 7);
   Floats first = x;
-  rotary(*kernels_, view(first, shape), positions, 10000.0);
+  rotary(*kernels_, view(first, shape), positions, {.theta = 10000.0});
   Floats second = x;
-  rotary(*kernels_, view(second, shape), positions, 1e6);
+  rotary(*kernels_, view(second, shape), positions, {.theta = 1e6});
   Floats again = x;
-  rotary(*kernels_, view(again, shape), positions, 10000.0);
+  rotary(*kernels_, view(again, shape), positions, {.theta = 10000.0});
   EXPECT_FALSE(same_bits(first, second));
   EXPECT_TRUE(same_bits(first, again));
+  Floats scaled = x;
+  rotary(*kernels_, view(scaled, shape), positions,
+         {.theta = 10000.0, .scaling = RotaryScaling::linear, .factor = 11});
+  Floats first_position = x;
+  rotary(*kernels_, view(first_position, shape), std::vector<std::int32_t>{1}, {.theta = 10000.0});
+  EXPECT_LT(relative_error(scaled, to_double(first_position)), kTolerance);
 }
 
 TEST_P(RowWise, EmbeddingAndItsGradient) {
@@ -215,8 +256,8 @@ TEST_P(RowWise, BothInstructionSetsGiveEqualBits) {
   const Shape heads{3, 1, 36};
   Floats a(x.begin(), x.begin() + 108);
   Floats b = a;
-  rotary(*kernels_, view(a, heads), positions, 1e6);
-  rotary(*other, view(b, heads), positions, 1e6);
+  rotary(*kernels_, view(a, heads), positions, {.theta = 1e6});
+  rotary(*other, view(b, heads), positions, {.theta = 1e6});
   EXPECT_TRUE(same_bits(a, b));
 }
 
@@ -399,10 +440,11 @@ TEST_P(RowWise, WrongShapesAreRefused) {
                                 view(small, Shape{kColumns})),
                InternalError);
   const std::vector<std::int32_t> positions = {0, 1};
-  EXPECT_THROW(rotary(*kernels_, view(x, Shape{kRows, 1, kColumns}), positions, 1e4),
+  EXPECT_THROW(rotary(*kernels_, view(x, Shape{kRows, 1, kColumns}), positions, {.theta = 1e4}),
                InternalError);
   Floats even(at(8));
-  EXPECT_THROW(rotary(*kernels_, view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1}, 1e4),
+  EXPECT_THROW(rotary(*kernels_, view(even, Shape{2, 1, 4}), std::vector<std::int32_t>{0, -1},
+                      {.theta = 1e4}),
                InternalError);
 }
 

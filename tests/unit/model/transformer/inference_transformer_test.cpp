@@ -61,9 +61,14 @@ void round_matrices(TinyModel& model) {
   }
 }
 
-class InferenceTransformerTest : public ::testing::TestWithParam<bool> {
+struct ModelCase {
+  bool tied;
+  ModelFamily family = ModelFamily::qwen2;
+};
+
+class InferenceTransformerTest : public ::testing::TestWithParam<ModelCase> {
  protected:
-  TinyModel model_{GetParam()};
+  TinyModel model_{GetParam().tied, GetParam().family};
   RandomStream stream_{5, RandomPurpose::test, 2};
 };
 
@@ -80,7 +85,7 @@ TEST_P(InferenceTransformerTest, AgreesWithTheTrainingForward) {
   model_.kernels->linear(
       hidden,
       model_.table.tensor(ConstTensorView(model_.flat()),
-                          GetParam() ? "model.embed_tokens.weight" : "lm_head.weight"),
+                          GetParam().tied ? "model.embed_tokens.weight" : "lm_head.weight"),
       {}, {expected.data(), {30, kVocabulary}});
   for (std::size_t i = 0; i < logits.size(); ++i) {
     ASSERT_NEAR(logits[i], expected[i], 2e-4) << i;
@@ -296,11 +301,15 @@ TEST_P(InferenceTransformerTest, NamesNotANumber) {
   EXPECT_THROW(inference.predict({&row, 1}, {&prediction, 1}), NumericalError);
 }
 
-std::string head_name(const ::testing::TestParamInfo<bool>& info) {
-  return info.param ? "tied" : "untied";
+std::string model_name(const ::testing::TestParamInfo<ModelCase>& info) {
+  return std::string(info.param.tied ? "tied" : "untied") +
+         (info.param.family == ModelFamily::qwen3 ? "_qwen3" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, InferenceTransformerTest, ::testing::Bool(), head_name);
+INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
+                         ::testing::Values(ModelCase{false}, ModelCase{true},
+                                           ModelCase{false, ModelFamily::qwen3}),
+                         model_name);
 
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
   TransformerConfig config;  // Multiples of 16: packing pads nothing.

@@ -14,9 +14,11 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ParameterTable, CoversTheFlatVectorWithoutOverlap) {
-  for (const bool tied : {false, true}) {
+  for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
+                                     {true, ModelFamily::qwen2},
+                                     {false, ModelFamily::qwen3}}) {
     for (const int shards : {1, 2, 3, 7}) {
-      const ParameterTable table(test::tiny_config(tied), shards);
+      const ParameterTable table(test::tiny_config(tied, family), shards);
       std::vector<int> owners(static_cast<std::size_t>(table.flat_size()), 0);
       std::int64_t elements = 0;
       for (const ParameterEntry& entry : table.entries()) {
@@ -79,6 +81,12 @@ TEST(ParameterTable, NamesAndGroupsFollowHuggingFace) {
   EXPECT_EQ(untied.groups()[2].name, "layer.1");
   EXPECT_EQ(untied.groups().back().name, "head");
   EXPECT_EQ(tied.groups().back().size, 24);
+  const ParameterTable qwen3(test::tiny_config(true, ModelFamily::qwen3), 1);
+  EXPECT_EQ(qwen3.entries().size(), 1U + 3U * 11U + 1U);
+  EXPECT_EQ(qwen3.entry("model.layers.0.self_attn.q_norm.weight").shape, (Shape{6}));
+  EXPECT_EQ(qwen3.entry("model.layers.2.self_attn.k_norm.weight").shape, (Shape{6}));
+  EXPECT_EQ(qwen3.entry("model.layers.0.self_attn.q_proj.weight").shape, (Shape{36, 24}));
+  EXPECT_EQ(qwen3.entry("model.layers.0.self_attn.o_proj.weight").shape, (Shape{24, 36}));
 }
 
 TEST(TransformerConfig, ValidateNamesTheField) {
@@ -101,8 +109,30 @@ TEST(TransformerConfig, ValidateNamesTheField) {
   EXPECT_THAT(refusal([](auto& c) { c.num_heads = 8; }), HasSubstr("head size"));
   EXPECT_THAT(refusal([](auto& c) { c.num_layers = -1; }), HasSubstr("num_hidden_layers"));
   EXPECT_THAT(refusal([](auto& c) { c.rms_norm_eps = std::nan(""); }), HasSubstr("rms_norm_eps"));
-  EXPECT_THAT(refusal([](auto& c) { c.rope_theta = 0; }), HasSubstr("rope_theta"));
+  EXPECT_THAT(refusal([](auto& c) { c.rope.theta = 0; }), HasSubstr("rope_theta"));
   EXPECT_THAT(refusal([](auto& c) { c.eos_ids = {37}; }), HasSubstr("eos_token_id"));
+  EXPECT_EQ(refusal([](auto& c) { c.own_head_size = 10; }), "was not refused");
+  EXPECT_THAT(refusal([](auto& c) { c.own_head_size = 5; }), HasSubstr("head_dim"));
+  EXPECT_THAT(refusal([](auto& c) { c.own_head_size = 0; }), HasSubstr("head_dim"));
+  EXPECT_THAT(refusal([](auto& c) { c.own_head_size = 1 << 20; }), HasSubstr("head_dim"));
+  const RotarySettings llama3{.theta = 5e5,
+                              .scaling = RotaryScaling::llama3,
+                              .factor = 8,
+                              .low_frequency_factor = 1,
+                              .high_frequency_factor = 4,
+                              .original_positions = 8192};
+  EXPECT_EQ(refusal([&](auto& c) { c.rope = llama3; }), "was not refused");
+  const auto scaled = [&](const auto& change) {
+    return refusal([&](TransformerConfig& c) {
+      c.rope = llama3;
+      change(c.rope);
+    });
+  };
+  EXPECT_THAT(scaled([](auto& rope) { rope.factor = 0.5; }), HasSubstr("factor"));
+  EXPECT_THAT(scaled([](auto& rope) { rope.low_frequency_factor = 4; }),
+              HasSubstr("high_freq_factor"));
+  EXPECT_THAT(scaled([](auto& rope) { rope.original_positions = 0; }),
+              HasSubstr("original_max_position_embeddings"));
 }
 
 TEST(WeightInit, HasTheStatedDistributionWhateverTheShardCount) {

@@ -124,12 +124,13 @@ struct RoundedModel {
 struct GradientCase {
   MaskKind mask;
   bool tied;
+  ModelFamily family = ModelFamily::qwen2;
 };
 
 class TrainingGradientTest : public ::testing::TestWithParam<GradientCase> {};
 
 TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
-  TinyModel model(GetParam().tied);
+  TinyModel model(GetParam().tied, GetParam().family);
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
   const PackedBatch batch = make_batch(GetParam().mask);
   VocabularyLossSums sums;
@@ -191,19 +192,22 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
 std::string case_name(const ::testing::TestParamInfo<GradientCase>& info) {
   const char* const names[] = {"noise", "window", "clean"};
   return std::string(names[static_cast<int>(info.param.mask)]) +
-         (info.param.tied ? "_tied" : "_untied");
+         (info.param.tied ? "_tied" : "_untied") +
+         (info.param.family == ModelFamily::qwen3 ? "_qwen3" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Masks, TrainingGradientTest,
-                         ::testing::Values(GradientCase{MaskKind::noise, false},
-                                           GradientCase{MaskKind::noise, true},
-                                           GradientCase{MaskKind::window, false},
-                                           GradientCase{MaskKind::clean, true}),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    Masks, TrainingGradientTest,
+    ::testing::Values(GradientCase{MaskKind::noise, false}, GradientCase{MaskKind::noise, true},
+                      GradientCase{MaskKind::window, false}, GradientCase{MaskKind::clean, true},
+                      GradientCase{MaskKind::noise, false, ModelFamily::qwen3}),
+    case_name);
 
 TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
-  for (const bool tied : {false, true}) {
-    TinyModel model(tied);
+  for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
+                                     {true, ModelFamily::qwen2},
+                                     {true, ModelFamily::qwen3}}) {
+    TinyModel model(tied, family);
     const PackedBatch batch = make_batch(MaskKind::window);
     TrainingTransformer plain(model.config, model.table, *model.kernels, model.account, {});
     MemoryAccount lean_account("checkpointing");
@@ -463,7 +467,7 @@ TEST(TrainingTransformer, ForwardAloneHasTheSameBitsAndLessMemory) {
 }
 
 TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
-  TinyModel model(true);
+  TinyModel model(true, ModelFamily::qwen3);
   const RoundedModel rounded(model);
   const PackedBatch batch = pack_samples(std::vector{random_sample(5, 9, 4, 5, 2)}, {}, 1.0F);
   for (const DType compute : {DType::float32, DType::bfloat16}) {
@@ -488,8 +492,10 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
 /// and activations do to a whole backward pass. Weights ten times the usual make it about four
 /// times what it is at the start of training (0.6 %).
 TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
-  for (const bool tied : {false, true}) {
-    TinyModel model(tied);
+  for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
+                                     {true, ModelFamily::qwen2},
+                                     {true, ModelFamily::qwen3}}) {
+    TinyModel model(tied, family);
     const RoundedModel rounded(model);
     const PackedBatch batch = make_batch(MaskKind::noise);
     std::vector<std::vector<float>> gradients;
