@@ -9,6 +9,7 @@
 #include "data/batches/sample_order.h"
 #include "data/prompts/prompt_store.h"
 #include "launch/commands/available_memory.h"
+#include "model/transformer/cache_pages.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
@@ -158,11 +159,9 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
            .slot_capacity = 1,
            .weights = packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32},
           device)) -
-      static_cast<double>(InferenceTransformer::cache_bytes_per_slot(model, 1));
-  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes_per_slot(
-                   model, static_cast<std::int32_t>(prompts.longest + answer +
-                                                    generation_branch_rows(config)))) *
-               static_cast<double>(places);
+      static_cast<double>(InferenceTransformer::cache_bytes(model, 1));
+  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes(
+      model, places * cache_pages(prompts.longest + answer, generation_branch_rows(config))));
   plan.sharding = config.sharding();
   plan.state = training_memory(table, plan.sharding);
   plan.snapshot = 3 * vector / ranks;

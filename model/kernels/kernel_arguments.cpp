@@ -47,32 +47,59 @@ void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView&
 
 namespace {
 
-/// The cache's shape, of values as of keys.
-const Shape& cache_shape(const LayerCache& cache) {
-  expect(cache.keys.shape().rank() == 4 && cache.keys.dim(1) % kCacheRowUnit == 0,
-         "the cache must be [slots, capacity, Hkv, D], capacity a multiple of 16");
-  expect_shape(cache.values, cache.keys.shape(), "cache values");
-  return cache.keys.shape();
-}
+/// What rows of slots a cache has pages for.
+class CacheBounds {
+ public:
+  explicit CacheBounds(const LayerCache& cache)
+      : table_(cache.table), num_pages_(cache.keys.dim(0)) {
+    expect(cache.keys.shape().rank() == 4 && cache.keys.dim(1) == kCachePageRows,
+           "the cache must be [pages, 64, Hkv, D]");
+    expect_shape(cache.values, cache.keys.shape(), "cache values");
+    expect(table_.slot_pages > 0 && std::ssize(table_.pages) % table_.slot_pages == 0,
+           "the cache's page table must be [slots, pages of a slot]");
+  }
+  [[nodiscard]] bool hold(std::int64_t slot, std::int64_t row) const {
+    if (slot < 0 || slot >= table_.num_slots() || row < 0 ||
+        row >= table_.slot_pages * kCachePageRows) {
+      return false;
+    }
+    const std::int32_t page = table_.slot(slot)[row / kCachePageRows];
+    return page >= 0 && page < num_pages_;
+  }
+
+ private:
+  PageTable table_;
+  std::int64_t num_pages_;
+};
 
 }  // namespace
 
 void expect_in_cache(std::span<const CacheRow> rows, const LayerCache& cache) {
-  const Shape& shape = cache_shape(cache);
+  const CacheBounds bounds(cache);
   for (const CacheRow& row : rows) {
-    expect(row.slot >= 0 && row.slot < shape[0] && row.fork >= 0 && row.fork <= row.fork_row &&
-               row.fork <= row.position && row.row() < shape[1],
+    expect(row.fork >= 0 && row.fork <= row.fork_row && row.fork <= row.position &&
+               bounds.hold(row.slot, row.row()),
            "decoding row outside the cache");
   }
 }
 
 void expect_in_cache(std::span<const CacheCopy> rows, const LayerCache& cache) {
-  const Shape& shape = cache_shape(cache);
-  const auto inside = [&](std::int32_t row) { return row >= 0 && row < shape[1]; };
+  const CacheBounds bounds(cache);
   for (const CacheCopy& row : rows) {
-    expect(row.slot >= 0 && row.slot < shape[0] && inside(row.from) && inside(row.to),
+    expect(bounds.hold(row.slot, row.from) && bounds.hold(row.slot, row.to),
            "copied row outside the cache");
   }
+}
+
+void expect_seen(const CacheRow& last, const LayerCache& cache) {
+  const CacheBounds bounds(cache);
+  const auto expect_pages = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; row += kCachePageRows - row % kCachePageRows) {
+      expect(bounds.hold(last.slot, row), "a row sees a page that its slot has not");
+    }
+  };
+  expect_pages(0, last.fork);
+  expect_pages(last.fork_row, last.row() + 1);
 }
 
 LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,

@@ -28,9 +28,11 @@ void expect_floating(const ConstTensorView& view, const char* name);
 /// Throws InternalError unless `rows` ascend and lie in the matrix x.
 void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x);
 
-/// Throws InternalError unless the cache [slots, capacity, Hkv, D] holds the rows.
+/// Throws InternalError unless slots have pages of the cache for the rows.
 void expect_in_cache(std::span<const CacheRow> rows, const LayerCache& cache);
 void expect_in_cache(std::span<const CacheCopy> rows, const LayerCache& cache);
+/// … and for all rows that `last` sees.
+void expect_seen(const CacheRow& last, const LayerCache& cache);
 
 /// y [m, n] = x [m, k] · weight [n, k]ᵀ
 struct LinearShape {

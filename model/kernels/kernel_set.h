@@ -116,15 +116,33 @@ struct CacheCopy {
   std::int32_t to = 0;
 };
 
-/// The rows of a cache slot come in multiples of this.
-inline constexpr std::int64_t kCacheRowUnit = 16;
+/// Rows of a cache page: a tile of the keys that attention takes together.
+inline constexpr std::int64_t kCachePageRows = 64;
 
-/// One layer's keys and values: [slots, capacity, Hkv, D] each, capacity a multiple of
-/// kCacheRowUnit. The order of a slot's keys is the set's own: on the CPU they lie as attention
-/// multiplies with them, [slots, Hkv, capacity / 16, D, 16].
+/// Which pages a slot's rows lie in: row r in the (r / kCachePageRows)-th of the slot, at
+/// r % kCachePageRows. No page belongs to two slots.
+struct PageTable {
+  std::span<const std::int32_t> pages;  ///< [slots, slot_pages]; −1 where the slot has none.
+  std::int64_t slot_pages = 0;
+
+  [[nodiscard]] std::int64_t num_slots() const noexcept { return std::ssize(pages) / slot_pages; }
+  /// [slot_pages]
+  [[nodiscard]] const std::int32_t* slot(std::int64_t slot) const noexcept {
+    return pages.data() + slot * slot_pages;
+  }
+  /// The row of the cache, seen as [pages · kCachePageRows, …], that holds a slot's row.
+  [[nodiscard]] std::int64_t place(std::int64_t in_slot, std::int64_t row) const noexcept {
+    return slot(in_slot)[row / kCachePageRows] * kCachePageRows + row % kCachePageRows;
+  }
+};
+
+/// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order. The order
+/// within a page of keys is the set's own: on the CPU they lie as attention multiplies with them,
+/// [pages, Hkv, kCachePageRows / 16, D, 16].
 struct LayerCache {
   TensorView keys;
   TensorView values;
+  PageTable table;
 };
 
 struct AdamWSettings {

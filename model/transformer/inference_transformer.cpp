@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "model/transformer/cache_pages.h"
 #include "model/transformer/layer_parameters_internal.h"
 #include "runtime/tensor/buffer.h"
 
@@ -72,10 +73,9 @@ struct Workspace {
   std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
 };
 
-/// The keys or values of one slot that holds at least `rows` rows.
-Shape slot_shape(const TransformerConfig& config, std::int64_t rows) {
-  return {(rows + kCacheRowUnit - 1) / kCacheRowUnit * kCacheRowUnit, config.num_kv_heads,
-          config.head_size()};
+/// The keys or values of a layer.
+Shape cache_shape(const TransformerConfig& config, std::int64_t pages) {
+  return {pages, kCachePageRows, config.num_kv_heads, config.head_size()};
 }
 
 }  // namespace
@@ -125,6 +125,7 @@ struct InferenceTransformer::State {
   std::unique_ptr<PackedWeight> head;
   std::vector<Buffer> cache_memory;  ///< Keys and values of each layer in turn.
   std::vector<LayerCache> cache;
+  CachePages pages;
   Workspace work;
   Buffer logits;       ///< [kLogitsRows, V] of predict_logits(), from its first call on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
@@ -134,11 +135,22 @@ struct InferenceTransformer::State {
 
 namespace {
 
+/// Pages of a slot that is full.
+std::int64_t slot_pages(const InferenceTransformer::Options& options) {
+  return cache_pages(options.slot_capacity, options.branch_rows);
+}
+
 InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
   expect(options.num_slots >= 1, "num_slots must be at least 1");
   expect(options.slot_capacity >= 1, "slot_capacity must be at least 1");
   expect(options.branch_rows >= 0, "branch_rows must not be negative");
   expect(options.max_rows >= 0, "max_rows must not be negative");
+  options.slot_capacity =
+      static_cast<std::int32_t>(cache_pages(options.slot_capacity) * kCachePageRows);
+  if (options.cache_pages == 0) {
+    options.cache_pages = options.num_slots * slot_pages(options);
+  }
+  expect(options.cache_pages >= slot_pages(options), "the cache must hold a full slot at least");
   if (options.max_rows == 0) {
     options.max_rows = kDefaultMaxRows;
   }
@@ -154,6 +166,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       options(resolve(chosen)),
       kernels(set),
       account(memory),
+      pages(options.cache_pages, options.num_slots, slot_pages(options)),
       work(config, options.max_rows, account, set.device()),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
@@ -178,9 +191,8 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
-  const Shape slot = slot_shape(config, std::int64_t{options.slot_capacity} + options.branch_rows);
-  const Shape cache_shape{options.num_slots, slot[0], slot[1], slot[2]};
-  const std::size_t bytes = static_cast<std::size_t>(cache_shape.elements()) * sizeof(float);
+  const Shape shape = cache_shape(config, options.cache_pages);
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
   for (const LayerParameters& layer : model.layers) {
     layers.push_back({.input_norm = view(layer.input_norm),
                       .q_bias = view(layer.q_bias),
@@ -197,9 +209,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .up = pack(layer.up_weight),
                       .down = pack(layer.down_weight)});
     const Buffer& keys = cache_memory.emplace_back(bytes, account, kernels.device());
-    const TensorView key_view = keys.floats(cache_shape);
+    const TensorView key_view = keys.floats(shape);
     const Buffer& values = cache_memory.emplace_back(bytes, account, kernels.device());
-    cache.push_back({key_view, values.floats(cache_shape)});
+    cache.push_back({key_view, values.floats(shape), pages.table()});
   }
 }
 
@@ -215,12 +227,14 @@ void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
            "decoding row's position is outside the slot");
     if (row.place.fork_row != 0) {
       check_branch_row(row, std::exchange(previous, &row));
+      pages.provide(row.place.slot, row.place.row() / kCachePageRows);
       continue;
     }
     previous = &row;
     const auto slot = static_cast<std::size_t>(row.place.slot);
     expect(row.place.position > checked[slot], "rows of a slot are not in ascending position");
     expect(row.place.position <= filled[slot], "decoding row leaves a gap in its slot");
+    pages.provide(row.place.slot, row.place.position / kCachePageRows);
     checked[slot] = row.place.position;
     // Position 0 begins a new sequence: what the slot held before may no longer be attended to.
     filled[slot] = row.place.position == 0 ? 1 : std::max(filled[slot], row.place.position + 1);
@@ -361,12 +375,30 @@ void InferenceTransformer::keep_branches(std::span<const CacheCopy> rows) {
     std::int32_t& filled = state.filled[static_cast<std::size_t>(row.slot)];
     expect(row.from >= capacity && row.to >= 0 && row.to < capacity && row.to <= filled,
            "kept row is no alternative's or leaves a gap in its slot");
+    state.pages.provide(row.slot, row.to / kCachePageRows);
     filled = std::max(filled, row.to + 1);
   }
   for (const LayerCache& layer : state.cache) {
     state.kernels.cache_copy(rows, layer);
   }
 }
+
+bool InferenceTransformer::reserve(std::int32_t slot, std::int64_t positions,
+                                   std::int64_t branch_rows) {
+  State& state = *state_;
+  expect(positions >= 1 && positions <= state.options.slot_capacity && branch_rows >= 0 &&
+             branch_rows <= state.options.branch_rows,
+         "a sequence does not fit into a slot");
+  state.filled.at(static_cast<std::size_t>(slot)) = 0;
+  return state.pages.reserve(slot, cache_pages(positions, branch_rows));
+}
+
+void InferenceTransformer::release(std::int32_t slot) {
+  state_->filled.at(static_cast<std::size_t>(slot)) = 0;
+  state_->pages.release(slot);
+}
+
+std::int64_t InferenceTransformer::free_pages() const { return state_->pages.free_pages(); }
 
 void InferenceTransformer::predict(std::span<const DecodeRow> rows,
                                    std::span<TokenId> predictions) {
@@ -444,15 +476,12 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   floats +=
       chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);
   return static_cast<std::size_t>(packed) * (halved ? sizeof(BFloat16) : sizeof(float)) +
-         static_cast<std::size_t>(floats) * sizeof(float) +
-         static_cast<std::size_t>(chosen.num_slots) *
-             cache_bytes_per_slot(config, chosen.slot_capacity + chosen.branch_rows);
+         static_cast<std::size_t>(floats) * sizeof(float) + cache_bytes(config, chosen.cache_pages);
 }
 
-std::size_t InferenceTransformer::cache_bytes_per_slot(const TransformerConfig& config,
-                                                       std::int32_t rows) {
+std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages) {
   return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *
-         static_cast<std::size_t>(slot_shape(config, rows).elements());
+         static_cast<std::size_t>(cache_shape(config, pages).elements());
 }
 
 }  // namespace jforge

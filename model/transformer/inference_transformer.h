@@ -30,7 +30,7 @@ class DecodeModel {
  public:
   virtual ~DecodeModel() = default;
   [[nodiscard]] virtual std::int32_t num_slots() const = 0;
-  /// Positions a slot holds.
+  /// Positions a slot holds at most.
   [[nodiscard]] virtual std::int32_t slot_capacity() const = 0;
   /// Rows a slot has besides, from slot_capacity() on, for alternative drafts (CacheRow).
   [[nodiscard]] virtual std::int32_t branch_rows() const = 0;
@@ -49,18 +49,32 @@ class DecodeModel {
   /// alternative is accepted. `from` lies at or behind slot_capacity(), `to` before it, without a
   /// gap in the sequence.
   virtual void keep_branches(std::span<const CacheCopy> rows) = 0;
+  /// Begins a sequence of so many positions and rows of alternatives at most in `slot`, which loses
+  /// what it held: cache memory is set aside for all of it. False, and the slot is empty, where the
+  /// other slots' sequences leave too little; a sequence alone always fits.
+  [[nodiscard]] virtual bool reserve(std::int32_t slot, std::int64_t positions,
+                                     std::int64_t branch_rows) = 0;
+  /// Ends the slot's sequence: its cache memory is free for others.
+  virtual void release(std::int32_t slot) = 0;
 };
 
 /// Holds packed weights and the cache; one object per rank and phase; not thread-safe. `parameters`
 /// is read in place for embeddings, norms and biases, or copied once when it lies elsewhere than
 /// the kernels compute: it must outlive the object and stay unchanged. A slot is begun anew by a
 /// row at position 0; a row beyond the positions filled since then is an InternalError.
+///
+/// The cache is a pool of pages that slots share (cache_pages.h). A slot gets one when a row is
+/// first written there; without reserve() too, while any is free that is not set aside, and then an
+/// InternalError says that none is. It keeps them until release() or reserve().
 class InferenceTransformer final : public DecodeModel {
  public:
   struct Options {
     std::int32_t num_slots = 1;
-    std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0.
+    std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0. Rounded up to whole pages.
     std::int32_t branch_rows = 0;    ///< Rows per slot for alternative drafts.
+    /// Pages that all slots share, at least as many as one full slot takes; 0: enough for all to be
+    /// full at once.
+    std::int64_t cache_pages = 0;
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
     WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32.
@@ -74,6 +88,11 @@ class InferenceTransformer final : public DecodeModel {
   [[nodiscard]] std::int32_t slot_capacity() const override;
   [[nodiscard]] std::int32_t branch_rows() const override;
   void keep_branches(std::span<const CacheCopy> rows) override;
+  [[nodiscard]] bool reserve(std::int32_t slot, std::int64_t positions,
+                             std::int64_t branch_rows) override;
+  void release(std::int32_t slot) override;
+  /// Cache pages that are no slot's and set aside for none.
+  [[nodiscard]] std::int64_t free_pages() const;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
   /// The first call allocates logits of kLogitsRows rows, on a device twice.
   void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override;
@@ -86,9 +105,8 @@ class InferenceTransformer final : public DecodeModel {
   /// padding of packed weights: a packed copy of every matrix, cache, work space. With
   /// WeightStorage::automatic matrices count as float32, the most they can take.
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
-  /// Bytes the cache takes for one slot of so many rows (capacity and branch rows), which it rounds
-  /// up to a multiple of kCacheRowUnit.
-  static std::size_t cache_bytes_per_slot(const TransformerConfig& config, std::int32_t rows);
+  /// Bytes of a cache of so many pages.
+  static std::size_t cache_bytes(const TransformerConfig& config, std::int64_t pages);
 
  private:
   struct State;

@@ -243,7 +243,9 @@ void cached_attention(benchmark::State& state) {
   const std::int64_t slots = state.range(2);
   const std::int64_t keys = state.range(3);
   const auto kernels = make_cpu_kernel_set();
-  Floats k = random_floats(slots * keys * heads.key * heads.dim);
+  const test::FullSlots pages(slots, (keys + kCachePageRows - 1) / kCachePageRows);
+  const Shape shape = pages.shape(heads.key, heads.dim);
+  Floats k = random_floats(shape.elements());
   Floats v = k;
   std::vector<CacheRow> rows;
   for (std::int64_t slot = 0; slot < slots; ++slot) {
@@ -254,15 +256,15 @@ void cached_attention(benchmark::State& state) {
   const auto count = static_cast<std::int64_t>(rows.size());
   const Floats q = random_floats(count * heads.query * heads.dim);
   Floats output(q.size());
-  const Shape shape{slots, keys, heads.key, heads.dim};
   const Shape query_shape{count, heads.query, heads.dim};
   for (auto _ : state) {
-    kernels->cached_attention(rows, ConstTensorView(q.data(), query_shape),
-                              {TensorView(k.data(), shape), TensorView(v.data(), shape)},
-                              TensorView(output.data(), query_shape));
+    kernels->cached_attention(
+        rows, ConstTensorView(q.data(), query_shape),
+        {TensorView(k.data(), shape), TensorView(v.data(), shape), pages.table()},
+        TensorView(output.data(), query_shape));
   }
   report_flops(state, 4.0 * static_cast<double>(count * keys * heads.query * heads.dim));
-  report_bytes(state, 8.0 * static_cast<double>(shape.elements()));
+  report_bytes(state, 8.0 * static_cast<double>(slots * keys * heads.key * heads.dim));
 }
 BENCHMARK(cached_attention)
     ->ArgNames({"heads", "rows", "slots", "keys"})

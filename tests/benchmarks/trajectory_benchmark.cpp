@@ -47,6 +47,11 @@ class SlotRange final : public DecodeModel {
   [[nodiscard]] std::int32_t num_slots() const override { return count_; }
   [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
   [[nodiscard]] std::int32_t branch_rows() const override { return model_.branch_rows(); }
+  [[nodiscard]] bool reserve(std::int32_t slot, std::int64_t positions,
+                             std::int64_t branch_rows) override {
+    return model_.reserve(slot + first_, positions, branch_rows);
+  }
+  void release(std::int32_t slot) override { model_.release(slot + first_); }
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     rows_.assign(rows.begin(), rows.end());
     for (DecodeRow& row : rows_) {

@@ -179,16 +179,21 @@ TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   }
 }
 
-/// Rows of three slots in a cache of 96 positions.
+/// Rows of three slots of 96 rows, whose pages lie in any order.
 struct CacheProblem {
   static constexpr std::int64_t kSlots = 3;
   static constexpr std::int64_t kCapacity = 96;
+  FullSlots slots{kSlots, 2, 7};
   std::int64_t heads = 6;
   std::int64_t key_heads = 2;
   std::int64_t dim = 16;
   std::vector<CacheRow> rows;
 
-  [[nodiscard]] Shape cache() const { return {kSlots, kCapacity, key_heads, dim}; }
+  template <class Tensors>
+  [[nodiscard]] LayerCache cache(Tensors& tensors) const {
+    const Shape shape = slots.shape(key_heads, dim);
+    return {tensors.blank(shape), tensors.blank(shape), slots.table()};
+  }
   [[nodiscard]] Shape queries() const {
     return {static_cast<std::int64_t>(rows.size()), heads, dim};
   }
@@ -207,7 +212,7 @@ TEST_F(KernelAgreement, CachedAttention) {
     problem.rows.push_back({1, 70 + i, 70, 80});
   }
   expect_close([&](Tensors& t) -> std::vector<TensorView> {
-    const LayerCache cache{t.blank(problem.cache()), t.blank(problem.cache())};
+    const LayerCache cache = problem.cache(t);
     const auto write = [&](std::span<const CacheRow> rows, unsigned seed) {
       const Shape keys{static_cast<std::int64_t>(rows.size()), problem.key_heads, problem.dim};
       t.kernels.cache_write(rows, t(random_floats(keys.elements(), seed), keys),
@@ -247,7 +252,7 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   const Floats k = random_floats(key.elements(), 96);
   const Floats v = random_floats(key.elements(), 97);
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    const LayerCache cache{t.blank(problem.cache()), t.blank(problem.cache())};
+    const LayerCache cache = problem.cache(t);
     t.kernels.cache_write(problem.rows, t(k, key), t(v, key), cache);
     const TensorView queries = t(q, query);
     const TensorView together = t.blank(query);

@@ -396,8 +396,10 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     EXPECT_THROW(
         packed_attention(kernels, heads, heads, heads, gap, t.blank({4, 3, 2}), t.blank({4, 3})),
         InternalError);
-    const LayerCache cache{t.blank({1, 16, 3, 2}), t.blank({1, 16, 3, 2})};
-    const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 16}};
+    const FullSlots slots(1, 1);
+    const Shape pages = slots.shape(3, 2);
+    const LayerCache cache{t.blank(pages), t.blank(pages), slots.table()};
+    const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 64}};
     EXPECT_THROW(kernels.cache_write(outside, heads, heads, cache), InternalError);
     EXPECT_THROW(kernels.cached_attention(outside, heads, cache, t.blank({4, 3, 2})),
                  InternalError);

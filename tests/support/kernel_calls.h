@@ -3,7 +3,10 @@
 /// Kernels that take plans and leave sums on the device, for tests that have one call to make: each
 /// plans for itself and reads its sums.
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -53,6 +56,25 @@ inline PackedLayout causal_layout(std::int64_t rows) {
 inline AttentionHeads heads_of(const ConstTensorView& q, const ConstTensorView& k) {
   return {.heads = q.dim(1), .key_heads = k.dim(1), .size = q.dim(2)};
 }
+
+/// Pages of slots that are all full, in the cache's order or, for a seed other than 0, in any.
+struct FullSlots {
+  FullSlots(std::int64_t slots, std::int64_t pages_each, unsigned seed = 0)
+      : pages(static_cast<std::size_t>(slots * pages_each)), slot_pages(pages_each) {
+    std::iota(pages.begin(), pages.end(), 0);
+    if (seed != 0) {
+      std::shuffle(pages.begin(), pages.end(), std::mt19937(seed));
+    }
+  }
+  [[nodiscard]] PageTable table() const { return {pages, slot_pages}; }
+  /// The shape of the cache's keys or values.
+  [[nodiscard]] Shape shape(std::int64_t key_heads, std::int64_t dim) const {
+    return {std::ssize(pages), kCachePageRows, key_heads, dim};
+  }
+
+  std::vector<std::int32_t> pages;
+  std::int64_t slot_pages;
+};
 
 inline void embedding(KernelSet& kernels, std::span<const TokenId> tokens, ConstTensorView table,
                       TensorView output) {

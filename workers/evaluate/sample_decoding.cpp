@@ -101,6 +101,7 @@ void SampleDecoding::warm_up() {
   }
   std::vector<TokenId> predictions(rows.size());
   transformer_->predict(rows, predictions);
+  transformer_->release(0);
 }
 
 bool SampleDecoding::run() {

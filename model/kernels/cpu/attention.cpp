@@ -47,27 +47,18 @@ struct AttentionScratch {
   SoftmaxState* states;
 };
 
-/// The piece of a run that falls into one tile.
+/// Keys of a tile that lie side by side.
 struct TilePiece {
-  int run;
-  std::int64_t begin;  ///< In the run.
-  std::int64_t count;
+  const float* keys = nullptr;  ///< Packed: their rows; decoding: their page's panels [4][dim][16].
+  std::int64_t row = 0;         ///< Decoding: the first one's in the page.
+  const float* values = nullptr;
+  std::int64_t count = 0;
 };
 
-/// Cuts keys [begin, end) of the logical order out of the runs; returns the number of pieces.
-int cut_tile(const KeyRuns& runs, std::int64_t begin, std::int64_t end, TilePiece* pieces) {
-  int count = 0;
-  std::int64_t offset = 0;
-  for (int run = 0; run < 2; ++run) {
-    const std::int64_t from = std::max(begin, offset);
-    const std::int64_t to = std::min(end, offset + runs.counts[run]);
-    if (from < to) {
-      pieces[count++] = {run, from - offset, to - from};
-    }
-    offset += runs.counts[run];
-  }
-  return count;
-}
+/// A tile is cut at the seam of the runs; the second one may begin anywhere in a page, so that its
+/// part crosses one page's end at most. The first begins with a page, as tiles do.
+constexpr int kMostPieces = 3;
+static_assert(kKeyTile == kCachePageRows);
 
 /// Columns from `first` on of panels [·, depth, 16] become columns `to` … of other panels.
 void copy_columns(const float* panels, std::int64_t first, std::int64_t count, std::int64_t depth,
@@ -86,9 +77,16 @@ void copy_columns(const float* panels, std::int64_t first, std::int64_t count, s
   }
 }
 
-/// The keys of a slot and head in the cache: panels [capacity / 16, D, 16].
-float* cached_keys(const TensorView& keys, std::int64_t slot, std::int64_t head) {
-  return keys.data<float>() + (slot * keys.dim(2) + head) * keys.dim(1) * keys.dim(3);
+/// The keys of a page and head: panels [4, D, 16].
+float* page_keys(const TensorView& keys, std::int64_t page, std::int64_t head) {
+  return keys.data<float>() + (page * keys.dim(2) + head) * kCachePageRows * keys.dim(3);
+}
+
+/// The values of a page from a row on and of a head: rows of distance Hkv · D.
+float* page_values(const TensorView& values, std::int64_t page, std::int64_t row,
+                   std::int64_t head) {
+  return values.data<float>() +
+         ((page * kCachePageRows + row) * values.dim(2) + head) * values.dim(3);
 }
 
 /// One block of queries against all its keys, tile by tile.
@@ -158,40 +156,63 @@ class ForwardBlock {
   [[nodiscard]] bool copies_values() const { return shape_.dim != padded_; }
 
   void load_tile() {
-    num_pieces_ = cut_tile(block_.runs, begin_, begin_ + size_, pieces_);
+    cut_tile();
     keys_ = tile_keys();
     std::int64_t column = 0;
     for (int i = 0; i < num_pieces_ && copies_values(); ++i) {
       for (std::int64_t key = 0; key < pieces_[i].count; ++key, ++column) {
         float* value = scratch_.values + column * padded_;
-        std::copy_n(values(pieces_[i]) + key * stride_, shape_.dim, value);
+        std::copy_n(pieces_[i].values + key * stride_, shape_.dim, value);
         std::fill(value + shape_.dim, value + padded_, 0.0F);
       }
     }
   }
 
-  [[nodiscard]] const float* values(const TilePiece& piece) const {
-    return block_.runs.values[piece.run] + piece.begin * stride_;
+  /// Cuts the tile's keys out of the runs.
+  void cut_tile() {
+    const KeyRuns& runs = block_.runs;
+    num_pieces_ = 0;
+    std::int64_t offset = 0;
+    for (int run = 0; run < 2; ++run) {
+      std::int64_t from = std::max(begin_, offset) - offset;
+      const std::int64_t to = std::min(begin_ + size_ - offset, runs.counts[run]);
+      while (from < to) {
+        TilePiece& piece = pieces_[num_pieces_++];
+        piece = runs.pages == nullptr ? TilePiece{.keys = runs.keys[run] + from * stride_,
+                                                  .values = runs.values[run] + from * stride_,
+                                                  .count = to - from}
+                                      : page_piece(runs.rows[run] + from, to - from);
+        from += piece.count;
+      }
+      offset += runs.counts[run];
+    }
+  }
+
+  /// Up to `count` keys from a row of the slot on, as far as the row's page goes.
+  [[nodiscard]] TilePiece page_piece(std::int64_t slot_row, std::int64_t count) const {
+    const KeyRuns& runs = block_.runs;
+    const std::int64_t page = runs.pages[slot_row / kCachePageRows];
+    const std::int64_t row = slot_row % kCachePageRows;
+    return {.keys = page_keys(runs.cache->keys, page, runs.head),
+            .row = row,
+            .values = page_values(runs.cache->values, page, row, runs.head),
+            .count = std::min(count, kCachePageRows - row)};
   }
 
   /// The tile's keys as panels [4][dim][16]: where the cache holds them, or put together.
   const float* tile_keys() {
-    const KeyRuns& runs = block_.runs;
-    const auto cached_row = [&](const TilePiece& piece) {
-      return runs.cached_row[piece.run] + piece.begin;
-    };
-    if (runs.cached != nullptr && num_pieces_ == 1 && cached_row(pieces_[0]) % kLanes == 0) {
-      return runs.cached + cached_row(pieces_[0]) * shape_.dim;
+    const bool cached = block_.runs.pages != nullptr;
+    if (cached && num_pieces_ == 1 && pieces_[0].row % kLanes == 0) {
+      return pieces_[0].keys + pieces_[0].row * shape_.dim;
     }
     std::int64_t column = 0;
     for (int i = 0; i < num_pieces_; ++i) {
       const TilePiece& piece = pieces_[i];
-      if (runs.cached != nullptr) {
-        copy_columns(runs.cached, cached_row(piece), piece.count, shape_.dim, scratch_.keys,
-                     column);
+      if (cached) {
+        copy_columns(piece.keys, piece.row, piece.count, shape_.dim, scratch_.keys, column);
       } else {
-        vector_.transpose_keys(runs.keys[piece.run] + piece.begin * stride_, stride_, piece.count,
-                               shape_.dim, shape_.dim, column, scratch_.keys);
+        vector_.transpose_keys(piece.keys, stride_, piece.count, shape_.dim, shape_.dim, column,
+                               scratch_.keys);
       }
       column += piece.count;
     }
@@ -246,7 +267,7 @@ class ForwardBlock {
                               .a_row = kKeyTile,
                               .b = copies_values()
                                        ? scratch_.values + key * padded_
-                                       : values(pieces_[i]) + (key - piece_begin) * stride_,
+                                       : pieces_[i].values + (key - piece_begin) * stride_,
                               .b_panel = kLanes,
                               .b_depth = copies_values() ? padded_ : stride_,
                               .c = scratch_.sums + first * group_ * padded_,
@@ -272,7 +293,7 @@ class ForwardBlock {
   std::int64_t begin_ = 0;  ///< Of the current tile, in logical order.
   std::int64_t size_ = 0;
   const float* keys_ = nullptr;
-  TilePiece pieces_[2] = {};
+  TilePiece pieces_[kMostPieces];
   int num_pieces_ = 0;
 };
 
@@ -350,39 +371,42 @@ void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k
   const std::int64_t width = shape[2] * shape[3];
   const float* new_keys = k.data<float>();
   const float* new_values = v.data<float>();
-  float* values = cache.values.data<float>();
   for (std::size_t i = 0; i < rows.size();) {
-    // Rows that lie side by side are transposed together.
-    const std::int32_t slot = rows[i].slot;
-    const std::int64_t row = rows[i].row();
-    std::size_t size = 1;
-    while (i + size < rows.size() && rows[i + size].slot == slot &&
-           rows[i + size].row() == row + static_cast<std::int64_t>(size)) {
-      ++size;
+    // Rows that lie side by side in a page are transposed together.
+    const std::int64_t first = cache.table.place(rows[i].slot, rows[i].row());
+    const std::int64_t page = first / kCachePageRows;
+    const std::int64_t row = first % kCachePageRows;
+    std::int64_t count = 1;
+    for (std::size_t next = i + 1;
+         next < rows.size() && row + count < kCachePageRows &&
+         cache.table.place(rows[next].slot, rows[next].row()) == first + count;
+         ++next) {
+      ++count;
     }
-    const auto count = static_cast<std::int64_t>(size);
     const std::int64_t from = static_cast<std::int64_t>(i) * width;
     for (std::int64_t head = 0; head < shape[2]; ++head) {
       vector_.transpose_keys(new_keys + from + head * shape[3], width, count, shape[3], shape[3],
-                             row, cached_keys(cache.keys, slot, head));
+                             row, page_keys(cache.keys, page, head));
     }
-    std::copy_n(new_values + from, count * width, values + (slot * shape[1] + row) * width);
-    i += size;
+    std::copy_n(new_values + from, count * width, page_values(cache.values, page, row, 0));
+    i += static_cast<std::size_t>(count);
   }
 }
 
 void CpuKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
   expect_in_cache(rows, cache);
   const Shape& shape = cache.keys.shape();
-  const std::int64_t width = shape[2] * shape[3];
-  float* values = cache.values.data<float>();
   for (const CacheCopy& row : rows) {
-    const std::int64_t slot = row.slot * shape[1];
+    const std::int64_t from = cache.table.place(row.slot, row.from);
+    const std::int64_t to = cache.table.place(row.slot, row.to);
+    const std::int64_t from_page = from / kCachePageRows;
+    const std::int64_t to_page = to / kCachePageRows;
     for (std::int64_t head = 0; head < shape[2]; ++head) {
-      float* const keys = cached_keys(cache.keys, row.slot, head);
-      copy_columns(keys, row.from, 1, shape[3], keys, row.to);
+      copy_columns(page_keys(cache.keys, from_page, head), from % kCachePageRows, 1, shape[3],
+                   page_keys(cache.keys, to_page, head), to % kCachePageRows);
     }
-    std::copy_n(values + (slot + row.from) * width, width, values + (slot + row.to) * width);
+    std::copy_n(page_values(cache.values, from_page, from % kCachePageRows, 0), shape[2] * shape[3],
+                page_values(cache.values, to_page, to % kCachePageRows, 0));
   }
 }
 
@@ -396,29 +420,32 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
   expect_shape(output, q.shape(), "cached_attention output");
   expect_float32(q, "cached_attention q");
   expect_float32(output, "cached_attention output");
-  const auto* values = static_cast<const float*>(cache.values.data<float>());
   blocks_.clear();
   double work = 0;
   const std::int64_t step = block_rows(shape.group());
   for (std::int64_t row = 0; row < count;) {
     const CacheRow* place = rows.data() + row;
+    const CacheRow* last = place;  // The one that sees most.
     std::int64_t size = 0;
     std::int64_t longest = 0;
     for (; row + size < count && size < step && place[size].follows(*place); ++size) {
-      longest = std::max(longest, std::int64_t{place[size].position} + 1);
+      if (place[size].position >= longest) {
+        longest = std::int64_t{place[size].position} + 1;
+        last = place + size;
+      }
     }
+    expect_seen(*last, cache);
     for (std::int64_t head = 0; head < shape.key_heads; ++head) {
       const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
-      const std::int64_t first = place->slot * dims[1] * shape.key_stride() + head * shape.dim;
-      const std::int64_t second = first + place->fork_row * shape.key_stride();
       blocks_.push_back({.first = at,
                          .log_sum_exp = nullptr,
                          .rows = size,
                          .first_visible = 0,
                          .places = place,
-                         .runs = {.cached = cached_keys(cache.keys, place->slot, head),
-                                  .cached_row = {0, place->fork_row},
-                                  .values = {values + first, values + second},
+                         .runs = {.pages = cache.table.slot(place->slot),
+                                  .rows = {0, place->fork_row},
+                                  .cache = &cache,
+                                  .head = head,
                                   .counts = {place->fork, longest - place->fork}}});
     }
     work += static_cast<double>(std::max<std::int64_t>(size * shape.group(), 8) * longest *

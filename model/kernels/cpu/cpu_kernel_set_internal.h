@@ -72,10 +72,12 @@ struct ProductInput {
 /// Up to two runs of keys, together in logical order (ascending position): what one block of
 /// queries sees.
 struct KeyRuns {
-  const float* keys[2] = {};        ///< Packed: rows of keys.
-  const float* cached = nullptr;    ///< Decoding: the keys of a slot and head, [rows / 16, D, 16]
-  std::int64_t cached_row[2] = {};  ///< … and the row in the slot where each run begins.
+  const float* keys[2] = {};  ///< Packed: rows of keys …
   const float* values[2] = {};
+  const std::int32_t* pages = nullptr;  ///< Decoding: the slot's pages …
+  std::int64_t rows[2] = {};            ///< … and the row of the slot where each run begins.
+  const LayerCache* cache = nullptr;
+  std::int64_t head = 0;
   std::int64_t counts[2] = {};
 };
 

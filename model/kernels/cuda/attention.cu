@@ -17,6 +17,7 @@ struct AttentionForward {
   HeadShape shape;
   const QueryTile* blocks;
   const std::int32_t* visible;  ///< Keys that each row sees.
+  const std::int32_t* pages;    ///< The cache's page table; null for a packed batch.
   const float* q;
   const float* k;
   const float* v;
@@ -67,7 +68,8 @@ struct AttentionForward {
     for (std::int64_t begin = 0; begin < block.keys; begin += kTileKeys) {
       const std::int64_t size = block.keys - begin < kTileKeys ? block.keys - begin : kTileKeys;
       const auto key_place = [&](std::int64_t j) {
-        return key_row(block, begin + j) * shape.key_stride() + key_head * shape.dim;
+        return paged_row(pages, block, key_row(block, begin + j)) * shape.key_stride() +
+               key_head * shape.dim;
       };
       load_tile(group, k, size, shape.dim, stride, 1.0F, keys, key_place);
       load_tile(group, v, size, shape.dim, stride, 1.0F, values, key_place);
@@ -134,35 +136,29 @@ struct AttentionForward {
   }
 };
 
-/// Where the values of decoding rows go.
+/// Where the keys and values of decoding rows go.
 struct WriteCache {
-  const CacheRow* rows;
+  const std::int64_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
   const float* source_keys;
   const float* source_values;
   float* keys;
   float* values;
-  std::int64_t capacity;
   std::int64_t width;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const CacheRow place = rows[i / width];
-    const std::int64_t row = std::int64_t{place.fork_row} + place.position - place.fork;
-    const std::int64_t at = (std::int64_t{place.slot} * capacity + row) * width + i % width;
+    const std::int64_t at = rows[i / width] * width + i % width;
     keys[at] = source_keys[i];
     values[at] = source_values[i];
   }
 };
 
 struct CopyCache {
-  const CacheCopy* rows;
+  const std::int64_t* rows;  ///< From and to, of each row in turn.
   float* keys;
   float* values;
-  std::int64_t capacity;
   std::int64_t width;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const CacheCopy row = rows[i / width];
-    const std::int64_t slot = std::int64_t{row.slot} * capacity;
-    const std::int64_t from = (slot + row.from) * width + i % width;
-    const std::int64_t to = (slot + row.to) * width + i % width;
+    const std::int64_t from = rows[2 * (i / width)] * width + i % width;
+    const std::int64_t to = rows[2 * (i / width) + 1] * width + i % width;
     keys[to] = keys[from];
     values[to] = values[from];
   }
@@ -181,11 +177,12 @@ HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads) {
 }
 
 void CudaKernelSet::attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
-                           const float* q, const float* k, const float* v, float* output,
-                           float* log_sum_exp) {
+                           const std::int32_t* pages, const float* q, const float* k,
+                           const float* v, float* output, float* log_sum_exp) {
   const AttentionForward body{shape,
                               queries.tiles,
                               queries.visible,
+                              pages,
                               q,
                               k,
                               v,
@@ -199,8 +196,8 @@ void CudaKernelSet::attend(const HeadShape& shape, const CudaPackedPlan::Queries
 void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
                                      ConstTensorView v, TensorView output, TensorView log_sum_exp) {
   check_packed_attention(plan, q, k, v, output, log_sum_exp);
-  attend(check_heads(q, k.dim(1)), on_device(plan).queries(), floats(q), floats(k), floats(v),
-         floats(output), floats(log_sum_exp));
+  attend(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floats(q), floats(k),
+         floats(v), floats(output), floats(log_sum_exp));
 }
 
 void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k,
@@ -210,19 +207,29 @@ void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView 
   const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
   expect_shape(k, expected, "cache_write k");
   expect_shape(v, expected, "cache_write v");
-  launch_elements(queue_, k.elements(),
-                  WriteCache{staged_rows_.upload(rows), floats(k), floats(v), floats(cache.keys),
-                             floats(cache.values), shape[1], shape[2] * shape[3]},
-                  "cache_write");
+  places_.clear();
+  for (const CacheRow& row : rows) {
+    places_.push_back(cache.table.place(row.slot, row.row()));
+  }
+  launch_elements(
+      queue_, k.elements(),
+      WriteCache{staged_rows_.upload(std::span<const std::int64_t>(places_)), floats(k), floats(v),
+                 floats(cache.keys), floats(cache.values), shape[2] * shape[3]},
+      "cache_write");
 }
 
 void CudaKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
   expect_in_cache(rows, cache);
   const Shape& shape = cache.keys.shape();
   const std::int64_t width = shape[2] * shape[3];
+  places_.clear();
+  for (const CacheCopy& row : rows) {
+    places_.push_back(cache.table.place(row.slot, row.from));
+    places_.push_back(cache.table.place(row.slot, row.to));
+  }
   launch_elements(queue_, static_cast<std::int64_t>(rows.size()) * width,
-                  CopyCache{staged_rows_.upload(rows), floats(cache.keys), floats(cache.values),
-                            shape[1], width},
+                  CopyCache{staged_rows_.upload(std::span<const std::int64_t>(places_)),
+                            floats(cache.keys), floats(cache.values), width},
                   "cache_copy");
 }
 
@@ -239,13 +246,14 @@ void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensor
   visible_.clear();
   for (std::int64_t row = 0; row < count; ++row) {
     const CacheRow& place = rows[static_cast<std::size_t>(row)];
+    expect_seen(place, cache);
     const std::int64_t seen = std::int64_t{place.position} + 1;
     visible_.push_back(static_cast<std::int32_t>(seen));
     // Adjacent rows of one sequence or alternative share a block.
     if (blocks_.empty() || !place.follows(rows[static_cast<std::size_t>(row) - 1]) ||
         blocks_.back().rows == most_rows) {
-      const std::int64_t first_key = place.slot * dims[1];
-      blocks_.push_back({row, 0, first_key, place.fork, first_key + place.fork_row, 0});
+      blocks_.push_back(
+          {row, 0, 0, place.fork, place.fork_row, 0, place.slot * cache.table.slot_pages});
     }
     QueryTile& block = blocks_.back();
     ++block.rows;
@@ -255,8 +263,8 @@ void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensor
       staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
       static_cast<std::int64_t>(blocks_.size()),
       staged_visible_.upload(std::span<const std::int32_t>(visible_))};
-  attend(shape, queries, floats(q), floats(cache.keys), floats(cache.values), floats(output),
-         nullptr);
+  attend(shape, queries, staged_pages_.upload(cache.table.pages), floats(q), floats(cache.keys),
+         floats(cache.values), floats(output), nullptr);
 }
 
 }  // namespace jforge

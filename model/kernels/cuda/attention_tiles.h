@@ -9,10 +9,20 @@ namespace jforge {
 
 inline constexpr std::int64_t kAttentionLanes = 128;
 
-/// Row of the key tensor where logical key `key` of a block lies.
+/// Row of the key tensor, or of the slot, where logical key `key` of a block lies.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t key_row(const QueryTile& block, std::int64_t key) {
   return key < block.first_count ? block.first_key + key
                                  : block.second_key + key - block.first_count;
+}
+
+/// Row of the key tensor for a row of the block's slot; the row itself where there is no page
+/// table.
+[[nodiscard]] JFORGE_DEVICE inline std::int64_t paged_row(const std::int32_t* pages,
+                                                          const QueryTile& block,
+                                                          std::int64_t row) {
+  return pages == nullptr ? row
+                          : pages[block.first_page + row / kCachePageRows] * kCachePageRows +
+                                row % kCachePageRows;
 }
 
 /// Query `i` of a block is head i % group of row i / group; this is where it lies from the tensor's

@@ -146,8 +146,9 @@ class CudaKernelSet final : public KernelSet {
                    bool backward);
   void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
                const float* a, const float* b, bool accumulate, float* c);
-  void attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries, const float* q,
-              const float* k, const float* v, float* output, float* log_sum_exp);
+  void attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
+              const std::int32_t* pages, const float* q, const float* k, const float* v,
+              float* output, float* log_sum_exp);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 
   MemoryAccount account_{"CUDA kernels"};
@@ -159,9 +160,11 @@ class CudaKernelSet final : public KernelSet {
   StagedArray staged_rows_{queue_, account_};
   StagedArray staged_blocks_{queue_, account_};
   StagedArray staged_visible_{queue_, account_};
+  StagedArray staged_pages_{queue_, account_};
   std::vector<DeviceRotary> rotary_tables_;
   std::vector<QueryTile> blocks_;
   std::vector<std::int32_t> visible_;
+  std::vector<std::int64_t> places_;
   DeviceScratch partials_{account_};
   DeviceScratch loss_hidden_{account_};
   DeviceScratch loss_logits_{account_};

@@ -15,7 +15,8 @@ namespace jforge {
 
 /// Queries of adjacent rows that share keys: what one block of lanes works on for one key head.
 /// Key j of the logical order (ascending position) lies at row first_key + j while j < first_count,
-/// then at second_key + j − first_count.
+/// then at second_key + j − first_count: of the key tensor, or in decoding of the slot whose pages
+/// begin at first_page of the table.
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t rows = 0;
@@ -23,6 +24,7 @@ struct QueryTile {
   std::int64_t first_count = 0;
   std::int64_t second_key = 0;
   std::int64_t keys = 0;  ///< What the row that sees most sees.
+  std::int64_t first_page = 0;
 };
 
 /// Rows that see keys of a tile, with their segment's intervals.

@@ -1,14 +1,17 @@
 #pragma once
 
 /// A decode model without arithmetic, whose cache misleads a driver that misuses it: a cell
-/// remembers the prefix it was computed from, and a prediction depends on every cell it sees.
+/// remembers the prefix it was computed from, and a prediction depends on every cell it sees. Cells
+/// lie in the pages of a transformer's cache and are lost with them.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "model/decoding/sequence_decoder.h"
+#include "model/transformer/cache_pages.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
@@ -23,6 +26,8 @@ class FakeDecodeModel final : public DecodeModel {
     std::int32_t num_slots = 8;
     std::int32_t slot_capacity = 512;
     std::int32_t branch_rows = 0;
+    /// InferenceTransformer::Options
+    std::int64_t cache_pages = 0;
     std::int32_t vocabulary = 17;
     /// Of 8 tokens, how many have a successor that depends on them alone: what Jacobi can guess.
     std::uint64_t local = 5;
@@ -32,8 +37,9 @@ class FakeDecodeModel final : public DecodeModel {
 
   explicit FakeDecodeModel(const Options& options)
       : options_(options),
-        cells_(static_cast<std::size_t>(options.num_slots) *
-               static_cast<std::size_t>(options.slot_capacity + options.branch_rows)),
+        pages_(options.cache_pages > 0 ? options.cache_pages : options.num_slots * slot_pages(),
+               options.num_slots, slot_pages()),
+        cells_(static_cast<std::size_t>(pages_.free_pages() * kCachePageRows)),
         flips_(1, RandomPurpose::test) {}
 
   [[nodiscard]] std::int32_t num_slots() const override { return options_.num_slots; }
@@ -75,9 +81,21 @@ class FakeDecodeModel final : public DecodeModel {
     for (const CacheCopy& row : rows) {
       expect(row.from >= options_.slot_capacity && row.to < options_.slot_capacity,
              "only rows of alternatives are kept");
-      at(row.slot, row.to) = at(row.slot, row.from);
+      const Cell kept = at(row.slot, row.from);
+      cell_to_write(row.slot, row.to) = kept;
     }
   }
+
+  [[nodiscard]] bool reserve(std::int32_t slot, std::int64_t positions,
+                             std::int64_t branch_rows) override {
+    forget(slot);
+    return pages_.reserve(slot, jforge::cache_pages(positions, branch_rows));
+  }
+  void release(std::int32_t slot) override {
+    forget(slot);
+    pages_.release(slot);
+  }
+  [[nodiscard]] std::int64_t free_pages() const { return pages_.free_pages(); }
 
   /// What a fresh forward over `prefix` predicts.
   [[nodiscard]] TokenId next(std::span<const TokenId> prefix) const {
@@ -164,11 +182,36 @@ class FakeDecodeModel final : public DecodeModel {
     return logits;
   }
 
+  [[nodiscard]] std::int64_t slot_pages() const {
+    return jforge::cache_pages(options_.slot_capacity, options_.branch_rows);
+  }
+  /// Alternatives begin with a page of their own, as the transformer's capacity is whole pages.
+  [[nodiscard]] std::int64_t paged(std::int64_t row) const {
+    const std::int64_t capacity = options_.slot_capacity;
+    return row < capacity ? row : jforge::cache_pages(capacity) * kCachePageRows + row - capacity;
+  }
+
   Cell& at(std::int32_t slot, std::int64_t row) {
     const std::int64_t rows = std::int64_t{options_.slot_capacity} + options_.branch_rows;
     expect(slot >= 0 && slot < options_.num_slots && row >= 0 && row < rows,
            "row outside the cache");
-    return cells_[static_cast<std::size_t>(slot * rows + row)];
+    const std::int64_t place = pages_.table().place(slot, paged(row));
+    expect(place >= 0, "a row sees a page that its slot has not");
+    return cells_[static_cast<std::size_t>(place)];
+  }
+  Cell& cell_to_write(std::int32_t slot, std::int64_t row) {
+    pages_.provide(slot, paged(row) / kCachePageRows);
+    return at(slot, row);
+  }
+
+  /// What a slot's pages hold is nobody's.
+  void forget(std::int32_t slot) {
+    for (std::int64_t index = 0; index < slot_pages(); ++index) {
+      const std::int32_t page = pages_.table().slot(slot)[index];
+      if (page >= 0) {
+        std::fill_n(cells_.begin() + page * kCachePageRows, kCachePageRows, Cell{});
+      }
+    }
   }
 
   /// Over what the row at `place` sees of positions 0 … end − 1.
@@ -187,7 +230,8 @@ class FakeDecodeModel final : public DecodeModel {
   void write(const DecodeRow& row) {
     expect(row.token >= 0 && row.token < options_.vocabulary, "token outside the vocabulary");
     const std::uint64_t prefix = folded_to(row.place, row.place.position);
-    at(row.place.slot, row.place.row()) = {.hash = cell(prefix, row.token), .token = row.token};
+    cell_to_write(row.place.slot, row.place.row()) = {.hash = cell(prefix, row.token),
+                                                      .token = row.token};
   }
 
   TokenId prediction(const CacheRow& place) {
@@ -199,7 +243,8 @@ class FakeDecodeModel final : public DecodeModel {
   }
 
   Options options_;
-  std::vector<Cell> cells_;
+  CachePages pages_;
+  std::vector<Cell> cells_;  ///< [pages · kCachePageRows]
   RandomStream flips_;
   std::size_t largest_call_ = 0;
   std::int64_t calls_ = 0;

@@ -68,6 +68,11 @@ class CountingModel final : public DecodeModel {
   [[nodiscard]] std::int32_t num_slots() const override { return model_.num_slots(); }
   [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
   [[nodiscard]] std::int32_t branch_rows() const override { return model_.branch_rows(); }
+  [[nodiscard]] bool reserve(std::int32_t slot, std::int64_t positions,
+                             std::int64_t branch_rows) override {
+    return model_.reserve(slot, positions, branch_rows);
+  }
+  void release(std::int32_t slot) override { model_.release(slot); }
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     model_.predict(rows, predictions);
   }

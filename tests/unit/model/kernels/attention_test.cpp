@@ -130,13 +130,14 @@ class Attention : public KernelTest {
  protected:
   /// Forwards `rows` in chunks of `chunk` through a cache of several slots; everything sits in
   /// `slot`.
+  /// In one of three slots; `order` is the seed of their pages' order.
   Floats cached(KernelSet& kernels, const Problem& p, std::int32_t slot, std::int64_t chunk,
-                float garbage) {
-    const std::int64_t capacity = (p.layout.num_rows / kCacheRowUnit + 1) * kCacheRowUnit;
-    Floats keys(at(3 * capacity * p.heads.key * p.heads.dim), garbage);
+                float garbage, unsigned order = 0) {
+    const FullSlots slots(3, p.layout.num_rows / kCachePageRows + 1, order);
+    const Shape shape = slots.shape(p.heads.key, p.heads.dim);
+    Floats keys(at(shape.elements()), garbage);
     Floats values(keys.size(), garbage);
-    const Shape shape{3, capacity, p.heads.key, p.heads.dim};
-    const LayerCache cache{view(keys, shape), view(values, shape)};
+    const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
     Floats output(p.q.size());
     for (std::int64_t begin = 0; begin < p.layout.num_rows; begin += chunk) {
       const std::int64_t end = std::min(begin + chunk, p.layout.num_rows);
@@ -179,15 +180,17 @@ TEST_P(Attention, LargeScoresStaySafe) {
   for (const float value : p.output) ASSERT_TRUE(std::isfinite(value));
 }
 
-TEST_P(Attention, CachedEqualsPackedBitForBitForAnyChunkingAndThreads) {
+TEST_P(Attention, CachedEqualsPackedBitForBitForAnyChunkingPagesAndThreads) {
   for (const Heads heads : kHeads) {
     Problem p(heads, causal(201), 17);
     p.forward(*kernels_);
     for (const int threads : {1, 2}) {
       const ThreadCount scope(threads);
       for (const std::int64_t chunk : {1, 3, 64, 100, 201}) {
-        EXPECT_TRUE(same_bits(cached(*kernels_, p, 1, chunk, 0.0F), p.output))
-            << "chunks of " << chunk;
+        for (const unsigned order : {0U, 5U}) {
+          EXPECT_TRUE(same_bits(cached(*kernels_, p, 1, chunk, 0.0F, order), p.output))
+              << "chunks of " << chunk << ", order " << order;
+        }
       }
     }
   }
@@ -197,15 +200,16 @@ TEST_P(Attention, WhatLiesBeyondAPositionDoesNotMatter) {
   const Problem p({4, 2, 32}, causal(90), 23);
   const Floats clean = cached(*kernels_, p, 0, 7, 0.0F);
   EXPECT_TRUE(
-      same_bits(cached(*kernels_, p, 2, 7, std::numeric_limits<float>::quiet_NaN()), clean));
+      same_bits(cached(*kernels_, p, 2, 7, std::numeric_limits<float>::quiet_NaN(), 3), clean));
 }
 
 TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   const Heads heads{4, 2, 32};
-  const Shape shape{4, 144, heads.key, heads.dim};
+  const FullSlots slots(4, 3, 9);
+  const Shape shape = slots.shape(heads.key, heads.dim);
   Floats keys = random_floats(shape.elements(), 31);
   Floats values = random_floats(shape.elements(), 32);
-  const LayerCache cache{view(keys, shape), view(values, shape)};
+  const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
   // Unordered on purpose: adjacent rows of one slot, jumps back and the same place twice.
   const std::vector<CacheRow> rows = {{2, 5},   {2, 6}, {2, 100}, {2, 3}, {0, 0},
                                       {3, 129}, {0, 0}, {1, 63},  {1, 64}};
@@ -232,14 +236,16 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
 /// call: each row has the bits of the same keys in a sequence of its own, and copied in place an
 /// alternative is the sequence.
 TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
-  for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}}) {
+  unsigned order = 0;
+  for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}, Heads{2, 1, 16}}) {
     constexpr std::int32_t length = 150;
     const std::int64_t width = heads.key * heads.dim;
-    const Shape shape{2, 240, heads.key, heads.dim};
+    const FullSlots slots(2, 4, order++);
+    const Shape shape = slots.shape(heads.key, heads.dim);
     const Problem main(heads, causal(length), 71);
     Floats keys(at(shape.elements()), std::numeric_limits<float>::quiet_NaN());
     Floats values(keys);
-    const LayerCache cache{view(keys, shape), view(values, shape)};
+    const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
     std::vector<CacheRow> rows;
     for (std::int32_t row = 0; row < length; ++row) rows.push_back({1, row});
     kernels_->cache_write(rows, view(main.k, main.key_shape()), view(main.v, main.key_shape()),
@@ -447,31 +453,45 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
   Problem p(heads, causal(10), 1);
   Problem odd({3, 2, 16}, causal(10), 1);
   EXPECT_THROW(odd.forward(*kernels_), InternalError);
-  Floats keys(at(2 * 16 * 2 * 16));
-  const Shape shape{2, 16, 2, 16};
-  const LayerCache cache{view(keys, shape), view(keys, shape)};
+  FullSlots slots(2, 1);
+  const Shape shape = slots.shape(2, 16);
+  Floats keys(at(shape.elements()));
+  LayerCache cache{view(keys, shape), view(keys, shape), slots.table()};
   Floats output(at(64));
   const Floats q(at(64));
-  for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 16, 1}, CacheCopy{0, 1, -1}}) {
-    EXPECT_THROW(kernels_->cache_copy(std::span(&copy, 1), cache), InternalError);
-  }
-  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 16}, CacheRow{0, -1},
-                             CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 15}, CacheRow{0, 5, 4, 3}}) {
+  const Floats k(at(32));
+  const auto expect_refused = [&](const CacheRow& row) {
     const std::vector<CacheRow> rows = {row};
     EXPECT_THROW(kernels_->cached_attention(rows, view(q, Shape{1, 4, 16}), cache,
                                             view(output, Shape{1, 4, 16})),
                  InternalError);
-    const Floats k(at(32));
     EXPECT_THROW(
         kernels_->cache_write(rows, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache),
         InternalError);
+  };
+  for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 64, 1}, CacheCopy{0, 1, -1}}) {
+    EXPECT_THROW(kernels_->cache_copy(std::span(&copy, 1), cache), InternalError);
   }
-  const Shape rest{4, 8, 2, 16};  // half a unit of rows
-  const std::vector<CacheRow> first = {CacheRow{0, 0}};
-  EXPECT_THROW(kernels_->cached_attention(first, view(q, Shape{1, 4, 16}),
-                                          {view(keys, rest), view(keys, rest)},
+  for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 64}, CacheRow{0, -1},
+                             CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 63}, CacheRow{0, 5, 4, 3}}) {
+    expect_refused(row);
+  }
+  for (const std::int32_t page : {-1, 2}) {  // None there, and one that the cache has not.
+    slots.pages[1] = page;
+    expect_refused({1, 3});
+  }
+  cache.table = {std::span(slots.pages).first(2), 2};
+  slots.pages = {-1, 1};
+  const std::vector<CacheRow> second = {CacheRow{0, 64}};
+  EXPECT_NO_THROW(
+      kernels_->cache_write(second, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache));
+  EXPECT_THROW(kernels_->cached_attention(second, view(q, Shape{1, 4, 16}), cache,
                                           view(output, Shape{1, 4, 16})),
-               InternalError);
+               InternalError)
+      << "it sees a page that its slot has not";
+  slots.pages = {0, 1};
+  cache.keys = cache.values = view(keys, Shape{4, 32, 2, 16});  // Half pages.
+  expect_refused({0, 0});
 }
 
 }  // namespace

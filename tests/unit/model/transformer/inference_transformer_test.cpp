@@ -36,6 +36,7 @@ std::vector<float> row_of(const std::vector<float>& logits, std::int64_t row) {
 }
 
 constexpr std::int32_t kBranchRows = 12;
+constexpr std::int32_t kCapacity = 64;  ///< What 40 positions are rounded up to: a page.
 
 InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3,
                           WeightStorage weights = WeightStorage::automatic) {
@@ -160,7 +161,7 @@ TEST_P(InferenceTransformerTest, OverwritingDropsARejectedDraft) {
 TEST_P(InferenceTransformerTest, AllocatesNothingOnceBuilt) {
   InferenceTransformer inference = make(model_, 0);
   const std::size_t built = model_.account.live_bytes();
-  EXPECT_GE(built, 3 * InferenceTransformer::cache_bytes_per_slot(model_.config, 40));
+  EXPECT_GE(built, 3 * InferenceTransformer::cache_bytes(model_.config, 1));
   std::vector<TokenId> predictions(20);
   inference.predict(sequence_rows(random_tokens(stream_, 20), 0), predictions);
   EXPECT_EQ(model_.account.live_bytes(), built);
@@ -187,10 +188,12 @@ TEST_P(InferenceTransformerTest, Bfloat16StorageOfBfloat16WeightsChangesNoBit) {
       const std::size_t before = model_.account.live_bytes();
       InferenceTransformer narrow = make(model_, max_rows, 3, storage);
       const std::size_t taken = model_.account.live_bytes() - before;
-      EXPECT_LT(taken,
-                InferenceTransformer::bytes(
-                    model_.config, {.num_slots = 3, .slot_capacity = 40, .max_rows = max_rows},
-                    Device::cpu));
+      EXPECT_LT(taken, InferenceTransformer::bytes(model_.config,
+                                                   {.num_slots = 3,
+                                                    .slot_capacity = 40,
+                                                    .branch_rows = kBranchRows,
+                                                    .max_rows = max_rows},
+                                                   Device::cpu));
       EXPECT_EQ(logits_of(narrow, sequence_rows(tokens, 0)), expected);
       std::vector<TokenId> chosen(33, -1);
       narrow.predict(sequence_rows(tokens, 1), chosen);
@@ -222,13 +225,14 @@ TEST_P(InferenceTransformerTest, RefusesMisuse) {
   EXPECT_THROW(predict({{1, {0, 2}}}), InternalError) << "a gap";
   EXPECT_THROW(predict({{1, {3, 0}}}), InternalError) << "no such slot";
   EXPECT_THROW(predict({{1, {-1, 0}}}), InternalError);
-  EXPECT_THROW(predict({{1, {0, 40}}}), InternalError) << "past the slot";
+  EXPECT_EQ(inference.slot_capacity(), kCapacity);
+  EXPECT_THROW(predict({{1, {0, kCapacity}}}), InternalError) << "past the slot";
   EXPECT_THROW(predict({{37, {0, 0}}}), InternalError) << "outside the vocabulary";
   EXPECT_THROW(predict({{-1, {0, 0}}}), InternalError);
   EXPECT_THROW(predict({{1, {0, 0}}, {1, {0, 1}}}), InternalError) << "too few predictions";
   EXPECT_THROW(predict({{1, {0, 1}, false}, {1, {0, 0}}}), InternalError) << "not ascending";
   EXPECT_NO_THROW(inference.predict({}, {}));
-  constexpr std::int32_t kFirst = 40;  // of the slot's rows for alternatives
+  constexpr std::int32_t kFirst = kCapacity;  // of the slot's rows for alternatives
   EXPECT_NO_THROW(predict({{1, {0, 1, 1, kFirst}}}));
   EXPECT_THROW(predict({{1, {0, 3, 3, kFirst}}}), InternalError) << "forks behind a gap";
   EXPECT_THROW(predict({{1, {0, 2, 1, kFirst}}}), InternalError) << "does not begin at its fork";
@@ -268,8 +272,8 @@ TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
       }
     };
     append(plain, 0, 0);
-    append(early, 21, 40);
-    append(late, 24, 45);
+    append(early, 21, kCapacity);
+    append(late, 24, kCapacity + 5);
     const std::vector<float> logits = logits_of(inference, rows);
     const auto expect_rows = [&](const std::vector<TokenId>& draft, std::int64_t first,
                                  std::int64_t from) {
@@ -282,7 +286,8 @@ TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
     expect_rows(plain, 0, 0);
     expect_rows(early, 6, 1);
     expect_rows(late, 11, 4);
-    const std::vector<CacheCopy> kept{{1, 40, 21}, {1, 41, 22}, {1, 42, 23}};
+    const std::vector<CacheCopy> kept{
+        {1, kCapacity, 21}, {1, kCapacity + 1, 22}, {1, kCapacity + 2, 23}};
     inference.keep_branches(kept);
     const std::vector<DecodeRow> next{{7, {1, 24}}};
     const std::vector<TokenId> known = with({early[0], early[1], early[2], early[3], 7});
@@ -290,6 +295,66 @@ TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
     EXPECT_EQ(logits_of(inference, next),
               row_of(logits_of(alone, sequence_rows(known, 0)), std::ssize(known) - 1));
   }
+}
+
+/// Three slots of five pages each share seven, which they get and give back in changing orders.
+TEST_P(InferenceTransformerTest, SlotsShareAPoolOfPages) {
+  const auto make_pool = [&](std::int64_t pages) {
+    return InferenceTransformer(
+        model_.config, model_.table, model_.flat(), *model_.kernels, model_.account,
+        {.num_slots = 3, .slot_capacity = 200, .branch_rows = kBranchRows, .cache_pages = pages});
+  };
+  EXPECT_THROW((void)make_pool(4), InternalError) << "less than a full slot";
+  const std::size_t before = model_.account.live_bytes();
+  InferenceTransformer shared = make_pool(7);
+  const std::size_t few = model_.account.live_bytes() - before;
+  InferenceTransformer full = make_pool(0);
+  const std::size_t all = model_.account.live_bytes() - before - few;
+  EXPECT_EQ(all - few, InferenceTransformer::cache_bytes(model_.config, 3 * 5 - 7));
+  const auto expect_row = [&](std::int32_t slot, const std::vector<TokenId>& tokens,
+                              std::size_t begin, std::size_t end) {
+    const std::vector<TokenId> known(tokens.begin(), tokens.begin() + static_cast<int>(end));
+    const std::vector<TokenId> chunk(known.begin() + static_cast<int>(begin), known.end());
+    const std::vector<float> logits =
+        logits_of(shared, sequence_rows(chunk, slot, static_cast<std::int32_t>(begin)));
+    const std::vector<float> expected = logits_of(full, sequence_rows(known, 0));
+    ASSERT_EQ(row_of(logits, std::ssize(chunk) - 1), row_of(expected, std::ssize(known) - 1))
+        << "slot " << slot << ", rows " << begin << " to " << end;
+  };
+  const std::vector<TokenId> one = random_tokens(stream_, 180);
+  const std::vector<TokenId> two = random_tokens(stream_, 130);
+  ASSERT_TRUE(shared.reserve(0, 100, 0));
+  ASSERT_TRUE(shared.reserve(1, 180, kBranchRows));
+  EXPECT_EQ(shared.free_pages(), 7 - 2 - 4);
+  EXPECT_FALSE(shared.reserve(2, 65, 0));
+  expect_row(0, two, 0, 50);
+  expect_row(1, one, 0, 70);
+  expect_row(0, two, 50, 100);
+  expect_row(1, one, 70, 140);
+  const std::vector<DecodeRow> beyond{{1, {0, 128}}};
+  EXPECT_THROW(logits_of(shared, beyond), InternalError) << "a gap";
+  shared.release(0);
+  EXPECT_EQ(shared.free_pages(), 3);
+  const std::vector<DecodeRow> stale{{1, {0, 100}}};
+  EXPECT_THROW(logits_of(shared, stale), InternalError) << "released";
+  ASSERT_TRUE(shared.reserve(2, 130, 0));
+  expect_row(2, two, 0, 130);
+  expect_row(1, one, 140, 180);
+  shared.release(1);
+  ASSERT_TRUE(shared.reserve(0, 180, 0));
+  expect_row(0, one, 0, 100);
+  expect_row(2, two, 129, 130);
+  expect_row(0, one, 100, 180);
+  EXPECT_EQ(shared.free_pages(), 1);
+  EXPECT_FALSE(shared.reserve(2, 130, 0) && shared.reserve(1, 130, 0)) << "three and three of four";
+  shared.release(0);
+  shared.release(2);
+  shared.release(1);
+  EXPECT_EQ(shared.free_pages(), 7);
+  ASSERT_TRUE(shared.reserve(0, 10, 0));
+  EXPECT_THROW(logits_of(shared, sequence_rows(one, 0)), InternalError) << "more than it reserved";
+  EXPECT_THROW((void)shared.reserve(0, 257, 0), InternalError) << "more than a slot holds";
+  EXPECT_THROW((void)shared.reserve(0, 10, kBranchRows + 1), InternalError);
 }
 
 TEST_P(InferenceTransformerTest, NamesNotANumber) {

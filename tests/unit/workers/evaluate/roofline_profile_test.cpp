@@ -23,6 +23,11 @@ class FakeModel final : public DecodeModel {
   [[nodiscard]] std::int32_t slot_capacity() const override { return 64; }
   [[nodiscard]] std::int32_t branch_rows() const override { return 0; }
   void keep_branches(std::span<const CacheCopy> rows) override { EXPECT_TRUE(rows.empty()); }
+  [[nodiscard]] bool reserve(std::int32_t /*slot*/, std::int64_t /*positions*/,
+                             std::int64_t /*branch_rows*/) override {
+    return true;
+  }
+  void release(std::int32_t /*slot*/) override {}
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
     const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
     EXPECT_EQ(static_cast<std::size_t>(wanted), predictions.size());
