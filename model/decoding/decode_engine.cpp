@@ -40,19 +40,39 @@ void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
   }
   slot->decoder = std::move(decoder);
   slot->forwarded = 0;
+  slot->begun = false;
   slot->prefilling = true;
   slot->predictions.clear();
   slot->text.clear();
   ++running_;
   const SamplingOptions& sampling = slot->decoder->sampling();
-  sampling_ += sampling.greedy() ? 0 : 1;
   if (sampling.penalises()) {
     slot->text.reserve(static_cast<std::size_t>(slot->decoder->max_positions()));
+  }
+  waiting_.push_back(static_cast<std::size_t>(slot - slots_.begin()));
+  begin_waiting();
+}
+
+/// Begins sequences as far as the cache carries them. None overtakes an older one: it would wait
+/// for as long as shorter ones come.
+void DecodeEngine::begin_waiting() {
+  while (!waiting_.empty()) {
+    const std::size_t index = waiting_.front();
+    Slot& slot = slots_[index];
+    if (!model_.reserve(static_cast<std::int32_t>(index), slot.decoder->max_positions(),
+                        slot.decoder->max_branch_rows())) {
+      return;
+    }
+    slot.begun = true;
+    sampling_ += slot.decoder->sampling().greedy() ? 0 : 1;
+    waiting_.pop_front();
   }
 }
 
 void DecodeEngine::step() {
   expect(running_ > 0, "a step without sequences");
+  begin_waiting();
+  expect(waiting_.size() < running_, "the cache is taken by sequences that are not this engine's");
   assemble_rows();
   forward_rows();
   hand_back();
@@ -69,9 +89,13 @@ std::optional<DecodeResult> DecodeEngine::take_finished() {
 }
 
 void DecodeEngine::clear() {
-  for (Slot& slot : slots_) {
-    slot.decoder.reset();
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].decoder && slots_[index].begun) {
+      model_.release(static_cast<std::int32_t>(index));
+    }
+    slots_[index].decoder.reset();
   }
+  waiting_.clear();
   running_ = 0;
   sampling_ = 0;
   finished_.clear();
@@ -90,7 +114,7 @@ void DecodeEngine::assemble_rows() {
   const std::size_t room = kStepRows - std::min(kStepRows, rows_.size());
   std::size_t budget = std::max(room, kMinimumPrefillRows);
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (slots_[index].decoder && slots_[index].prefilling) {
+    if (slots_[index].decoder && slots_[index].begun && slots_[index].prefilling) {
       append_prompt(index, budget);
       budget -= slots_[index].rows;
       prefill_rows_ += slots_[index].rows;
@@ -226,7 +250,7 @@ void DecodeEngine::hand_back() {
   }
   kept_.clear();
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (slots_[index].decoder) {
+    if (slots_[index].decoder && slots_[index].begun) {
       advance(index);
     }
   }
@@ -267,6 +291,7 @@ void DecodeEngine::advance(std::size_t slot_index) {
     const auto finished = std::move(slot.decoder);
     --running_;
     sampling_ -= finished->sampling().greedy() ? 0 : 1;
+    model_.release(static_cast<std::int32_t>(slot_index));
     finished_.push_back(finished->take_result());
     return;
   }

@@ -47,7 +47,7 @@ class DecodeObserver {
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
 /// near kStepRows rows. Where a sequence samples, tokens are chosen from logits on the host; while
 /// all are greedy the model gives argmaxes and no logits exist. Not thread-safe; the model must
-/// outlive it.
+/// outlive it, and gets its slots back from clear() and the destructor.
 class DecodeEngine {
  public:
   /// Rows per step that prompts may fill up to; drafts alone may exceed it.
@@ -59,23 +59,31 @@ class DecodeEngine {
   /// `batch_prompts` sequences at most at once (and never more than the model has slots). Throws
   /// ConfigError when that is less than 1.
   DecodeEngine(DecodeModel& model, std::int32_t batch_prompts);
+  ~DecodeEngine() { clear(); }
+  DecodeEngine(const DecodeEngine&) = delete;
+  DecodeEngine& operator=(const DecodeEngine&) = delete;
 
   /// Calls `observer` from now on, which must outlive the engine; null: nobody, as at first.
   void set_observer(DecodeObserver* observer) noexcept { observer_ = observer; }
 
   /// Sequences that may be admitted now.
   [[nodiscard]] std::size_t free_slots() const noexcept { return slots_.size() - running_; }
-  /// Sequences that are neither finished nor dropped.
+  /// Sequences that are neither finished nor dropped; they may be waiting().
   [[nodiscard]] std::size_t running() const noexcept { return running_; }
-  /// Takes the first free slot, of which there must be one. Throws DataError when the sequence
-  /// needs more positions than a slot holds, or more rows for alternatives.
+  /// Of them, those that have not begun, because the model's cache cannot carry them beside the
+  /// others.
+  [[nodiscard]] std::size_t waiting() const noexcept { return waiting_.size(); }
+  /// Takes the first free slot, of which there must be one. Where the model's cache cannot carry
+  /// all that the sequence may need beside the others, it waits for some of them to end; sequences
+  /// begin in the order in which they were admitted. Throws DataError when it needs more positions
+  /// than a slot holds, or more rows for alternatives.
   void admit(std::unique_ptr<SequenceDecoder> decoder);
   /// One batched forward; at least one sequence must be running. After an exception only clear()
   /// may follow.
   void step();
   /// The result of a sequence that a step has finished, each once; nothing when there is none.
   [[nodiscard]] std::optional<DecodeResult> take_finished();
-  /// Drops all sequences; slots carry nothing to what is admitted next.
+  /// Drops all sequences; slots carry nothing to what is admitted next and hold no cache memory.
   void clear();
 
   [[nodiscard]] const DecodeStatistics& statistics() const noexcept { return statistics_; }
@@ -93,6 +101,7 @@ class DecodeEngine {
     std::unique_ptr<SequenceDecoder> decoder;
     std::size_t forwarded = 0;
     std::size_t rows = 0;  ///< Of this step.
+    bool begun = false;    ///< The model has cache memory for it.
     bool prefilling = true;
     std::vector<PlacedBranch> branches;
     std::vector<TokenId> predictions;  ///< Of what has been forwarded, branch after branch.
@@ -101,6 +110,7 @@ class DecodeEngine {
     std::vector<TokenId> text;
   };
 
+  void begin_waiting();
   void assemble_rows();
   void append_prompt(std::size_t slot_index, std::size_t limit);
   void append_branches(std::size_t slot_index);
@@ -116,7 +126,8 @@ class DecodeEngine {
   DecodeStatistics statistics_;
   std::vector<Slot> slots_;
   std::size_t running_ = 0;
-  std::size_t sampling_ = 0;  ///< Running sequences that need logits.
+  std::deque<std::size_t> waiting_;  ///< Slots whose sequences have not begun, the oldest first.
+  std::size_t sampling_ = 0;         ///< Begun sequences that need logits.
   TokenSampler sampler_;
   std::deque<DecodeResult> finished_;
   std::vector<DecodeRow> rows_;

@@ -193,6 +193,144 @@ TEST(DecodeEngine, WhatIsDroppedLeavesNothingBehind) {
   }
 }
 
+constexpr std::int64_t kFullSlot = 4 + 1;  ///< Pages of 256 positions and 24 rows of alternatives.
+
+FakeDecodeModel pool_model(std::int32_t num_slots, std::int64_t pages) {
+  return FakeDecodeModel({.num_slots = num_slots,
+                          .slot_capacity = 256,
+                          .branch_rows = 3 * 8,
+                          .cache_pages = pages,
+                          .vocabulary = static_cast<std::int32_t>(kVocabulary)});
+}
+
+std::unique_ptr<SequenceDecoder> greedy_decoder(PromptId id, std::size_t prompt,
+                                                std::int64_t max_new_tokens) {
+  return make_greedy_decoder({.id = id,
+                              .prompt = random_prompt(id, prompt, kVocabulary),
+                              .max_new_tokens = max_new_tokens});
+}
+
+TEST(DecodeEngine, SequencesWaitForCacheMemoryInTheOrderOfAdmission) {
+  auto model = pool_model(4, kFullSlot);
+  DecodeEngine engine(model, 4);
+  engine.admit(greedy_decoder(0, 70, 9));   // Two pages …
+  engine.admit(greedy_decoder(1, 70, 4));   // … and two.
+  engine.admit(greedy_decoder(2, 100, 3));  // Two, where one is left;
+  engine.admit(greedy_decoder(3, 10, 2));   // one, but it may not overtake.
+  EXPECT_EQ(engine.running(), 4U);
+  EXPECT_EQ(engine.waiting(), 2U);
+  EXPECT_EQ(engine.free_slots(), 0U);
+  EXPECT_EQ(model.free_pages(), 1);
+  std::vector<PromptId> order;
+  while (engine.running() > 0) {
+    engine.step();
+    while (const auto result = engine.take_finished()) {
+      order.push_back(result->id);
+      EXPECT_EQ(result->tokens, model.greedy(random_prompt(result->id,
+                                                           result->id == 2   ? 100
+                                                           : result->id == 3 ? 10
+                                                                             : 70,
+                                                           kVocabulary),
+                                             result->tokens.size()));
+    }
+  }
+  // The second ends in step 4; the third and the fourth begin in step 5.
+  EXPECT_EQ(order, (std::vector<PromptId>{1, 3, 2, 0}));
+  EXPECT_EQ(model.free_pages(), kFullSlot);
+  EXPECT_EQ(engine.statistics().prefill_rows, 70 + 70 + 100 + 10);
+}
+
+TEST(DecodeEngine, ResultsDoNotDependOnTheCachesSize) {
+  auto alone = fake_model(1);
+  const Results expected = run_all(alone, 1);
+  for (const std::int64_t pages : {kFullSlot, kFullSlot + 1, 2 * kFullSlot, 8 * kFullSlot}) {
+    auto model = pool_model(8, pages);
+    const Results results = run_all(model, 8);
+    ASSERT_EQ(results.size(), expected.size());
+    for (const auto& [id, result] : results) {
+      expect_equal(result, expected.at(id));
+    }
+    EXPECT_EQ(model.free_pages(), pages);
+  }
+}
+
+class ThrowingObserver final : public DecodeObserver {
+ public:
+  void before_advance(const SequenceDecoder& /*decoder*/) override {
+    if (++calls_ == 5) {
+      throw NumericalError("in the middle");
+    }
+  }
+  void after_advance(const SequenceDecoder& /*decoder*/, const Commit& /*commit*/) override {}
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(DecodeEngine, CacheMemoryComesBackHoweverSequencesEnd) {
+  auto model = pool_model(3, 2 * kFullSlot);
+  {
+    DecodeEngine engine(model, 3);
+    for (PromptId id = 0; id < 3; ++id) {
+      engine.admit(decoder_for(id));
+    }
+    engine.step();
+    EXPECT_LT(model.free_pages(), 2 * kFullSlot);
+    engine.clear();
+    EXPECT_EQ(model.free_pages(), 2 * kFullSlot);
+    engine.admit(decoder_for(4));
+    engine.step();
+    EXPECT_LT(model.free_pages(), 2 * kFullSlot);
+  }
+  EXPECT_EQ(model.free_pages(), 2 * kFullSlot) << "the engine is gone";
+  ThrowingObserver observer;
+  EXPECT_THROW(
+      {
+        DecodeEngine engine(model, 3);
+        engine.set_observer(&observer);
+        (void)decode_all(engine, all_decoders());
+      },
+      NumericalError);
+  EXPECT_EQ(model.free_pages(), 2 * kFullSlot);
+  const Results results = run_all(model, 3);
+  auto alone = fake_model(1);
+  for (const auto& [id, result] : run_all(alone, 1)) {
+    expect_equal(results.at(id), result);
+  }
+}
+
+TEST(DecodeEngine, RandomAdmissionsAndCancellationsLeaveNoPageBehind) {
+  auto alone = fake_model(1);
+  const Results expected = run_all(alone, 1);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    RandomStream random(seed, RandomPurpose::test, 43);
+    const auto pages = kFullSlot + static_cast<std::int64_t>(random.below(2 * kFullSlot));
+    auto model = pool_model(6, pages);
+    DecodeEngine engine(model, 6);
+    std::size_t finished = 0;
+    for (int turn = 0; turn < 200; ++turn) {
+      while (engine.free_slots() > 0 && random.below(3) > 0) {
+        engine.admit(decoder_for(static_cast<PromptId>(random.below(kRequests))));
+      }
+      if (random.below(40) == 0) {
+        engine.clear();
+        EXPECT_EQ(model.free_pages(), pages);
+      }
+      if (engine.running() > 0) {
+        EXPECT_LT(engine.waiting(), engine.running());
+        engine.step();
+      }
+      while (const auto result = engine.take_finished()) {
+        expect_equal(*result, expected.at(result->id));
+        ++finished;
+      }
+    }
+    EXPECT_GT(finished, 10U);
+    engine.clear();
+    EXPECT_EQ(model.free_pages(), pages);
+  }
+}
+
 TEST(DecodeEngine, ASequenceThatDoesNotFitASlotIsRefusedByName) {
   const auto run_with = [](std::int64_t max_new_tokens, bool greedy) {
     auto model = fake_model(2, 32);
