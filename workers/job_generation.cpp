@@ -12,6 +12,7 @@
 #include "data/trajectories/trajectory_reader.h"
 #include "data/trajectories/trajectory_store.h"
 #include "data/trajectories/trajectory_writer.h"
+#include "model/transformer/cache_pages.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/durable_file.h"
 #include "runtime/fault_injection.h"
@@ -231,7 +232,13 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     inference_options.num_slots = options.batch_prompts;
     inference_options.slot_capacity =
         static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
-    inference_options.branch_rows = static_cast<std::int32_t>(options.required_branch_rows());
+    const std::int64_t branch_rows = options.required_branch_rows();
+    inference_options.branch_rows = static_cast<std::int32_t>(branch_rows);
+    BatchPages batch(options.batch_prompts);
+    for (PromptId id = 0; id < prompts.size(); ++id) {
+      batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
+    }
+    inference_options.cache_pages = config_.generate.cache_pages(model.config(), batch);
     inference_options.weights = config_.model.decode_weights;
     InferenceTransformer inference(model.config(), model.table(), model.weights(),
                                    services_.kernels, account, inference_options);

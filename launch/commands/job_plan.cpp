@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "checkpoints/hf_model.h"
@@ -27,26 +28,25 @@ std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e
 struct KnownPrompts {
   std::optional<std::int64_t> count;    ///< Imported ones, else the configured limit, else unknown.
   std::optional<double> mean_tokens;    ///< When they are imported …
-  std::optional<std::int64_t> longest;  ///< … likewise.
+  std::optional<std::int64_t> longest;  ///< … likewise …
+  std::vector<std::int64_t> lengths;    ///< … and likewise, else empty.
 };
 
 KnownPrompts known_prompts(const JobConfig& config) {
   const RunLayout layout(config.run.directory);
   if (!std::filesystem::exists(layout.prompts())) {
-    return {config.prompts.limit, std::nullopt, std::nullopt};
+    return {config.prompts.limit, std::nullopt, std::nullopt, {}};
   }
   const PromptStore store = PromptStore::open(layout.prompts(), SealCheck::size);
-  std::int64_t tokens = 0;
-  std::int64_t longest = 0;
+  KnownPrompts known{store.size(), 0.0, 0, {}};
   for (PromptId id = 0; id < store.size(); ++id) {
     const std::int64_t length = store.length(id);
-    tokens += length;
-    longest = std::max(longest, length);
+    known.lengths.push_back(length);
+    known.longest = std::max(*known.longest, length);
+    *known.mean_tokens += static_cast<double>(length);
   }
-  return {
-      store.size(),
-      static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, store.size())),
-      longest};
+  *known.mean_tokens /= static_cast<double>(std::max<std::int64_t>(1, store.size()));
+  return known;
 }
 
 /// Whole blocks.
@@ -75,6 +75,22 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
     rows = std::max(rows, options.required_branch_rows());
   }
   return rows;
+}
+
+/// Pages of generation's cache, for answers of full length.
+std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model,
+                              const PlannedPrompts& prompts, std::int64_t places) {
+  const std::int64_t answer = longest_answer(config);
+  const std::int64_t branch_rows = generation_branch_rows(config);
+  if (prompts.lengths.empty()) {
+    return std::min(places * cache_pages(prompts.longest + answer, branch_rows),
+                    config.generate.most_cache_pages(model));
+  }
+  BatchPages batch(places);
+  for (const std::int64_t length : prompts.lengths) {
+    batch.add(cache_pages(length + answer, branch_rows));
+  }
+  return config.generate.cache_pages(model, batch);
 }
 
 /// What the settings allow when the prompts are not known.
@@ -160,8 +176,8 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
            .weights = packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32},
           device)) -
       static_cast<double>(InferenceTransformer::cache_bytes(model, 1));
-  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes(
-      model, places * cache_pages(prompts.longest + answer, generation_branch_rows(config))));
+  plan.cache = static_cast<double>(
+      InferenceTransformer::cache_bytes(model, generation_pages(config, model, prompts, places)));
   plan.sharding = config.sharding();
   plan.state = training_memory(table, plan.sharding);
   plan.snapshot = 3 * vector / ranks;
@@ -199,10 +215,10 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
     }
   };
   const bool host = plan.device == Device::cpu;
-  check(
-      phases.generation, "generation", plan.generation(),
-      host ? fmt::format("lower generate.batch_prompts (now {}) or ", config.generate.batch_prompts)
-           : "");
+  check(phases.generation, "generation", plan.generation(),
+        host ? fmt::format("lower generate.batch_prompts (now {}), set generate.cache_mb lower or ",
+                           config.generate.batch_prompts)
+             : "");
   check(phases.training, "training", plan.training(),
         host ? fmt::format("lower train.tokens_per_rank (now {}), set "
                            "train.activation_checkpointing = true or ",
@@ -218,7 +234,7 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
     const KnownPrompts known = known_prompts(config);
     if (available && !config.rounds.empty()) {
       expect_fits(plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
-                              {known.count, known.longest.value_or(0)},
+                              {known.count, known.longest.value_or(0), known.lengths},
                               hf_matrices_are_bfloat16(config.model.source)),
                   config, phases, ranks_here, *available);
     }
@@ -233,12 +249,12 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
   std::string text =
       fmt::format("model: {} parameters, {} layers, vocabulary {}\nranks: {}\n",
                   table.parameter_count(), model.num_layers, model.vocabulary_size, ranks);
-  const auto [prompts, mean_tokens, longest] = known_prompts(config);
+  const auto [prompts, mean_tokens, longest, lengths] = known_prompts(config);
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
-  text += describe_memory(
-      plan_memory(config, model, ranks, device,
-                  {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config)))},
-                  source_is_bfloat16));
+  text += describe_memory(plan_memory(
+      config, model, ranks, device,
+      {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config))), lengths},
+      source_is_bfloat16));
   if (const auto available = available_memory()) {
     text += fmt::format("memory available here: {}\n", megabytes(static_cast<double>(*available)));
   }
@@ -284,7 +300,10 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
     work.prompt_tokens = mean_tokens.value_or(static_cast<double>(positions - answer));
     work.answer_tokens = answer;
     work.block_size = round.block_size;
-    work.batch_prompts = config.generate.batch_prompts;
+    const std::int64_t request =
+        cache_pages(std::llround(work.prompt_tokens) + answer, generation_branch_rows(config));
+    work.batch_prompts = static_cast<std::int32_t>(std::clamp<std::int64_t>(
+        config.generate.most_cache_pages(model) / request, 1, config.generate.batch_prompts));
     work.weight_bytes =
         static_cast<double>(dtype_bytes(decoding_type(config, device, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;

@@ -23,7 +23,7 @@ struct MemoryPlan {
   Device device = Device::cpu;
   double weights = 0;   ///< Flat float32 vector; in training where `state` says.
   double decoding = 0;  ///< Generation: packed copy of the matrices and work space …
-  double cache = 0;     ///< … and keys and values of generate.batch_prompts sequences.
+  double cache = 0;     ///< … and the key/value cache (generate.batch_prompts, cache_mb).
   Sharding sharding;
   TrainingMemory state;            ///< Training: weights, gradients, optimizer, buffers …
   double snapshot = 0;             ///< … the copy from which a checkpoint is written …
@@ -49,8 +49,9 @@ struct MemoryPlan {
 
 /// The prompts that a plan is made for.
 struct PlannedPrompts {
-  std::optional<std::int64_t> count;  ///< Empty: so many that every place of a batch is taken.
-  std::int64_t longest = 0;           ///< Tokens.
+  std::optional<std::int64_t> count;       ///< Empty: so many that every place of a batch is taken.
+  std::int64_t longest = 0;                ///< Tokens.
+  std::vector<std::int64_t> lengths = {};  ///< Of all, tokens; empty: each as the longest.
 };
 
 /// Answers are taken at their full length. `source_is_bfloat16`: hf_matrices_are_bfloat16().

@@ -182,6 +182,10 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
   fields.add("batch_prompts", generate.batch_prompts, kOperational,
              "Prompts decoded at once per rank, at most (a small round is shared out evenly): "
              "speed and memory, never results");
+  fields.add(
+      "cache_mb", generate.cache_mb, kOperational,
+      "Key/value cache of a rank, in MB: a prompt begins when all that it and its answer can "
+      "need is free there, others wait. 0: as much as `batch_prompts` of the prompts can need");
   fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates,
                   "`\"selected\"`: the scheduled state and the fixed point of each block; "
                   "`\"all\"`: every state");

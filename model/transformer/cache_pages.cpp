@@ -1,6 +1,7 @@
 #include "model/transformer/cache_pages.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <ranges>
 #include <span>
@@ -8,6 +9,18 @@
 #include "runtime/error.h"
 
 namespace jforge {
+
+void BatchPages::add(std::int64_t pages) {
+  largest_ = std::max(largest_, pages);
+  most_ += pages;
+  taken_.push_back(pages);
+  std::ranges::push_heap(taken_, std::greater{});
+  if (std::ssize(taken_) > slots_) {
+    std::ranges::pop_heap(taken_, std::greater{});
+    most_ -= taken_.back();
+    taken_.pop_back();
+  }
+}
 
 CachePages::CachePages(std::int64_t num_pages, std::int64_t num_slots, std::int64_t slot_pages)
     : slot_pages_(slot_pages) {

@@ -22,6 +22,23 @@ namespace jforge {
   return cache_pages(positions) + cache_pages(branch_rows);
 }
 
+/// What sequences that are decoded together take at most: those of `slots` that take most.
+class BatchPages {
+ public:
+  explicit BatchPages(std::int64_t slots) : slots_(slots) {}
+  void add(std::int64_t pages);
+  /// Of one sequence.
+  [[nodiscard]] std::int64_t largest() const noexcept { return largest_; }
+  /// Of all that run at once.
+  [[nodiscard]] std::int64_t most() const noexcept { return most_; }
+
+ private:
+  std::int64_t slots_;
+  std::int64_t largest_ = 0;
+  std::int64_t most_ = 0;
+  std::vector<std::int64_t> taken_;  ///< [≤ slots]: a heap with the smallest in front.
+};
+
 /// Allocates nothing once built. Not thread-safe.
 class CachePages {
  public:

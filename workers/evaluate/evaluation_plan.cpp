@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "data/tokenizer/chat_template.h"
+#include "model/transformer/cache_pages.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -105,6 +106,7 @@ EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<Decodin
 
 void EvaluationPlan::check_capacity(const ProblemSet& set) {
   for (const DecodingMethod& method : methods_) {
+    std::vector<std::int64_t>& pages = pages_.emplace_back();
     for (const Problem& problem : set.problems) {
       const auto decoder = method.make(set.request(problem.index, model_.config.eos_ids));
       const std::int64_t positions = decoder->max_positions();
@@ -117,6 +119,8 @@ void EvaluationPlan::check_capacity(const ProblemSet& set) {
       }
       capacity_ = std::max(capacity_, positions);
       branch_rows_ = std::max(branch_rows_, decoder->max_branch_rows());
+      pages.insert(pages.end(), static_cast<std::size_t>(method.samples_per_problem),
+                   cache_pages(positions, decoder->max_branch_rows()));
     }
   }
 }
@@ -192,11 +196,19 @@ bool EvaluationPlan::find_open_work(const Communicator& comm, const EvaluationSt
 std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const {
+  // A full slot at least, which no single request need fill.
+  std::int64_t most = cache_pages(capacity_, branch_rows_);
+  for (const std::vector<std::int64_t>& run : pages_) {
+    BatchPages batch(slots);
+    std::ranges::for_each(run, [&](std::int64_t pages) { batch.add(pages); });
+    most = std::max(most, batch.most());
+  }
   return std::make_unique<InferenceTransformer>(
       model_.config, model_.table, model_.weights, kernels, account,
       InferenceTransformer::Options{.num_slots = slots,
                                     .slot_capacity = static_cast<std::int32_t>(capacity_),
                                     .branch_rows = static_cast<std::int32_t>(branch_rows_),
+                                    .cache_pages = most,
                                     .weights = model_.decode_weights});
 }
 

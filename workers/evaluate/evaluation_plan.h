@@ -45,7 +45,7 @@ class EvaluationPlan {
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
   /// Positions the longest request needs.
   [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
-  /// The model with room for `slots` sequences of the longest request.
+  /// The model with cache memory for `slots` sequences of any run at once.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const;
@@ -66,6 +66,7 @@ class EvaluationPlan {
   std::string weights_hash_;
   std::int64_t capacity_ = 0;
   std::int64_t branch_rows_ = 0;
+  std::vector<std::vector<std::int64_t>> pages_;  ///< Of the cache, for each sample of each run.
   std::vector<MethodRun> runs_;
 };
 

@@ -2,9 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "model/transformer/inference_transformer.h"
 #include "runtime/error.h"
 
 namespace jforge {
+
+namespace {
+constexpr double kBytesPerMegabyte = 1e6;
+}  // namespace
 
 void GenerateConfig::validate() const {
   const auto at_least_one = [](const char* key, double value) {
@@ -16,6 +24,32 @@ void GenerateConfig::validate() const {
   at_least_one("batch_prompts", batch_prompts);
   at_least_one("prompts_per_lease", static_cast<double>(prompts_per_lease));
   at_least_one("lease_seconds", lease_seconds);
+  if (cache_mb < 0) {
+    throw ConfigError(fmt::format("generate.cache_mb = {} must not be negative", cache_mb));
+  }
+}
+
+std::int64_t GenerateConfig::most_cache_pages(const TransformerConfig& model) const {
+  if (cache_mb == 0) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  return static_cast<std::int64_t>(
+      static_cast<double>(cache_mb) * kBytesPerMegabyte /
+      static_cast<double>(InferenceTransformer::cache_bytes(model, 1)));
+}
+
+std::int64_t GenerateConfig::cache_pages(const TransformerConfig& model,
+                                         const BatchPages& batch) const {
+  const std::int64_t most = most_cache_pages(model);
+  if (batch.largest() > most) {
+    throw ConfigError(fmt::format(
+        "generate.cache_mb = {} is too little for the longest prompt and its answer, which need "
+        "{:.1f} MB; raise it, or set prompts.max_prompt_tokens",
+        cache_mb,
+        static_cast<double>(InferenceTransformer::cache_bytes(model, batch.largest())) /
+            kBytesPerMegabyte));
+  }
+  return std::min(batch.most(), most);
 }
 
 }  // namespace jforge

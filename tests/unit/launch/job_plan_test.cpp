@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "launch/commands/available_memory.h"
 #include "model/transformer/inference_transformer.h"
@@ -54,6 +56,25 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}, false).cache,
             plan.cache * 3 / 4);
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}, false).cache, plan.cache);
+
+  // Of imported prompts as many as fill the batch, the longest: 126 rows take two pages, 129 three.
+  const auto cache_of = [&](std::vector<std::int64_t> lengths, std::int64_t cache_mb) {
+    JobConfig config = job();
+    config.generate.cache_mb = cache_mb;
+    const PlannedPrompts prompts{std::ssize(lengths), 33, std::move(lengths)};
+    return plan_memory(config, plan_model(), 2, Device::cpu, prompts, false).cache;
+  };
+  const double page = plan.cache / (4 * 2);
+  const std::vector<std::int64_t> lengths{33, 30, 1, 33, 2, 32, 7, 8};
+  EXPECT_EQ(cache_of(lengths, 0), (3 + 3 + 2 + 2) * page);
+  EXPECT_EQ(cache_of(lengths, 1000), (3 + 3 + 2 + 2) * page);
+  const std::vector<std::int64_t> alike(8, 400);
+  EXPECT_EQ(cache_of(alike, 0), 4 * 8 * page);
+  EXPECT_EQ(cache_of(alike, 1), std::floor(1e6 / page) * page);
+  JobConfig deep = job();
+  deep.generate.cache_mb = 1;
+  EXPECT_THROW((void)plan_memory(deep, plan_model(), 2, Device::cpu, {1, 4000, {4000}}, false),
+               ConfigError);
 
   JobConfig narrow = job();
   narrow.train.tokens_per_rank = 300;

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -25,6 +28,20 @@ TEST(CachePages, CountsOfRows) {
   EXPECT_EQ(cache_pages(65), 2);
   EXPECT_EQ(cache_pages(65, 0), 2);
   EXPECT_EQ(cache_pages(65, 1), 3) << "alternatives begin with a page of their own";
+}
+
+TEST(CachePages, ABatchTakesWhatItsLargestSequencesTake) {
+  BatchPages batch(3);
+  std::vector<std::int64_t> added;
+  RandomStream random(1, RandomPurpose::test, 44);
+  for (int i = 0; i < 50; ++i) {
+    added.push_back(1 + static_cast<std::int64_t>(random.below(20)));
+    batch.add(added.back());
+    std::ranges::sort(added, std::greater{});
+    EXPECT_EQ(batch.largest(), added[0]);
+    EXPECT_EQ(batch.most(),
+              std::accumulate(added.begin(), added.begin() + std::min(i + 1, 3), std::int64_t{0}));
+  }
 }
 
 TEST(CachePages, WhatIsPromisedIsKept) {
