@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 
 #include "data/tokenizer/added_tokens.h"
@@ -139,15 +140,37 @@ std::vector<AddedToken> select_added(const TokenizerDefinition& definition, bool
   return selected;
 }
 
+/// Finds strings by a view.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+using WholePieces = std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>>;
+
+/// The ordinary tokens by their bytes, where a piece may be one of them as it is.
+WholePieces build_whole_pieces(const TokenizerDefinition& definition) {
+  WholePieces pieces;
+  if (definition.ignore_merges) {
+    for (const auto& [token, id] : definition.vocabulary) {
+      if (auto bytes = bytes_of_spelling(token)) pieces.emplace(*std::move(bytes), id);
+    }
+  }
+  return pieces;
+}
+
 }  // namespace
 
 struct BytePairTokenizer::Tables {
   explicit Tables(const TokenizerDefinition& definition)
       : ids(build_ids(definition)),
         merges(build_merges(definition)),
+        whole_pieces(build_whole_pieces(definition)),
         pre_tokenizer(definition.split_expressions, definition.origin),
         raw_added(select_added(definition, false)),
         normalised_added(select_added(definition, true)),
+        prefix(definition.prefix),
         nfc(definition.nfc),
         content_hash(definition.content_hash) {
     for (const AddedToken& token : definition.added) {
@@ -156,12 +179,25 @@ struct BytePairTokenizer::Tables {
                                     token.content));
       }
     }
+    for (const TokenId id : prefix) {
+      if (ids.kind(id) == IdTable::Kind::none) {
+        throw DataError(fmt::format("{}: the post_processor adds token {}, which there is not",
+                                    definition.origin, id));
+      }
+    }
     if (definition.eos) eos = added_ids.at(*definition.eos);
     if (definition.pad) pad = added_ids.at(*definition.pad);
   }
 
   void encode_ordinary(std::string_view text, std::vector<TokenId>& out) const {
-    pre_tokenizer.split(text, [&](std::string_view piece) { merges.encode_piece(piece, out); });
+    pre_tokenizer.split(text, [&](std::string_view piece) {
+      const auto whole = whole_pieces.find(piece);
+      if (whole != whole_pieces.end()) {
+        out.push_back(whole->second);
+      } else {
+        merges.encode_piece(piece, out);
+      }
+    });
   }
 
   void encode_normalised(std::string_view text, std::vector<TokenId>& out) const {
@@ -176,12 +212,14 @@ struct BytePairTokenizer::Tables {
 
   IdTable ids;
   MergeTable merges;
+  WholePieces whole_pieces;  ///< Empty where the merges decide.
   PreTokenizer pre_tokenizer;
   AddedTokenMatcher raw_added;
   AddedTokenMatcher normalised_added;
   std::unordered_map<std::string, TokenId> added_ids;
   std::optional<TokenId> eos;
   std::optional<TokenId> pad;
+  std::vector<TokenId> prefix;
   bool nfc;
   std::string content_hash;
 };
@@ -208,6 +246,13 @@ std::vector<TokenId> BytePairTokenizer::encode(std::string_view utf8_text) const
     }
   });
   return out;
+}
+
+std::vector<TokenId> BytePairTokenizer::encode_alone(std::string_view utf8_text) const {
+  std::vector<TokenId> ids = tables_->prefix;
+  const std::vector<TokenId> text = encode(utf8_text);
+  ids.insert(ids.end(), text.begin(), text.end());
+  return ids;
 }
 
 std::string BytePairTokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {

@@ -9,10 +9,11 @@
 ///                      Digits, …, ByteLevel with or without use_regex]; add_prefix_space false
 ///      model           BPE; merges as "a b" or ["a", "b"]; no dropout, unk_token, prefix or
 ///      suffix,
-///                      fuse_unk, byte_fallback, ignore_merges
+///                      fuse_unk, byte_fallback; ignore_merges or not
 ///      added_tokens    special or not, lstrip, rstrip, normalized; no single_word
 ///      decoder         ByteLevel
-///      post_processor  null or ByteLevel (which changes offsets only)
+///      post_processor  null, ByteLevel (which changes offsets only), TemplateProcessing that
+///                      puts nothing but special tokens before a text, or a Sequence of these
 ///      truncation, padding  null
 ///  * vocab.json + merges.txt (either also .gz) + tokenizer_config.json with tokenizer_class
 ///    Qwen2Tokenizer, which implies NFC and Qwen2's split expression; `added_tokens_decoder` gives
@@ -47,6 +48,11 @@ class BytePairTokenizer {
   /// added before or after. Time is O(n log n) at worst, whatever the text. DataError when the text
   /// is not valid UTF-8, naming the byte offset.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view utf8_text) const;
+
+  /// As encode() of a text that no chat template has rendered, such as one to be completed: after
+  /// the tokens that the post-processor puts before it (Llama 3's bos). A rendered conversation has
+  /// them from its template.
+  [[nodiscard]] std::vector<TokenId> encode_alone(std::string_view utf8_text) const;
 
   /// The exact bytes of `ids`, which need not be valid UTF-8 where a character is cut between
   /// tokens; decode(encode(x)) is x normalised as the tokenizer does it. `skip_special` leaves

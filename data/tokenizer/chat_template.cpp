@@ -10,6 +10,7 @@
 #include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/unicode.h"
 #include "runtime/contained_file.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -131,14 +132,26 @@ std::vector<std::string> split_at_system(const std::string& canonical) {
   return parts;
 }
 
+/// What tokenizer_config.json holds, an empty object when there is none.
+nlohmann::json read_config(const std::filesystem::path& directory) {
+  if (!holds_contained_file(directory, "tokenizer_config.json")) return nlohmann::json::object();
+  const auto path = directory / "tokenizer_config.json";
+  return parse_json_object(read_file_or_gz(path), path.string());
+}
+
+/// A special token's text, given as it is or as {"content": text, …}; empty when there is none.
+std::string special_token(const nlohmann::json& config, const char* key,
+                          const std::string& origin) {
+  const nlohmann::json& value = json_member(config, key);
+  if (value.is_null()) return {};
+  return json_string(value.is_object() ? json_member(value, "content") : value, origin, key);
+}
+
 /// The template's text of a model directory, nothing when it has none.
-std::optional<std::string> read_template(const std::filesystem::path& directory) {
+std::optional<std::string> read_template(const std::filesystem::path& directory,
+                                         const nlohmann::json& config, const std::string& origin) {
   const auto jinja = directory / "chat_template.jinja";
   if (holds_contained_file(directory, "chat_template.jinja")) return read_file_or_gz(jinja);
-  const auto config_path = directory / "tokenizer_config.json";
-  if (!holds_contained_file(directory, "tokenizer_config.json")) return std::nullopt;
-  const std::string origin = config_path.string();
-  const nlohmann::json config = parse_json_object(read_file_or_gz(config_path), origin);
   const nlohmann::json& value = json_member(config, "chat_template");
   if (value.is_null()) return std::nullopt;
   if (!value.is_array()) return json_string(value, origin, "chat_template");
@@ -151,24 +164,101 @@ std::optional<std::string> read_template(const std::filesystem::path& directory)
   return std::nullopt;
 }
 
+/// Python's str.strip().
+std::string_view python_strip(std::string_view text) {
+  const auto blank = [](char32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); };
+  std::size_t begin = 0;
+  std::size_t end = 0;  // Behind the last character that is not blank.
+  bool found = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (!blank(point.value)) {
+      if (!found) begin = at;
+      found = true;
+      end = at + point.length;
+    }
+    at += point.length;
+  }
+  return text.substr(begin, end - begin);
+}
+
+std::string_view strip_line_ends(std::string_view text, bool left, bool right) {
+  while (left && text.starts_with('\n')) text.remove_prefix(1);
+  while (right && text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+/// Index of the last message of the user, Qwen3's tool responses left out; the last message's where
+/// there is none.
+std::size_t last_query_of(std::span<const ChatMessage> messages) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    const ChatMessage& message = messages[i];
+    if (message.role == "user" && !(message.content.starts_with("<tool_response>") &&
+                                    message.content.ends_with("</tool_response>"))) {
+      return i;
+    }
+  }
+  return messages.size() - 1;
+}
+
+/// An assistant's text as Qwen3's template prints it: thoughts stay with answers to the last query.
+std::string qwen3_answer(std::string_view content, bool behind_last_query, bool last) {
+  constexpr std::string_view kOpen = "<think>";
+  constexpr std::string_view kClose = "</think>";
+  std::string_view thoughts;
+  if (const std::size_t first = content.find(kClose); first != std::string_view::npos) {
+    thoughts = strip_line_ends(content.substr(0, first), false, true);
+    if (const std::size_t open = thoughts.rfind(kOpen); open != std::string_view::npos) {
+      thoughts.remove_prefix(open + kOpen.size());
+    }
+    thoughts = strip_line_ends(thoughts, true, false);
+    content.remove_prefix(content.rfind(kClose) + kClose.size());
+    content = strip_line_ends(content, true, false);
+  }
+  if (!behind_last_query || (!last && thoughts.empty())) return std::string(content);
+  return fmt::format("<think>\n{}\n</think>\n\n{}", strip_line_ends(thoughts, true, true),
+                     strip_line_ends(content, true, false));
+}
+
 }  // namespace
 
 struct ChatTemplate::KnownForm {
   std::vector<std::string> parts;  // canonical text around the default system text
-  Ending ending;
+  Form form;
 
   static const std::array<KnownForm, 4>& all() {
     static const std::array<KnownForm, 4> kForms = {
-        KnownForm{split_at_system(canonical_jinja(kQwen25, "Qwen2.5")), Ending::closed},
-        KnownForm{split_at_system(canonical_jinja(kQwen2, "Qwen2")), Ending::closed},
-        KnownForm{split_at_system(canonical_jinja(kQwen15, "Qwen1.5")), Ending::open_final},
-        KnownForm{split_at_system(canonical_jinja(kPlain, "ChatML")), Ending::closed}};
+        KnownForm{split_at_system(canonical_jinja(kQwen25, "Qwen2.5")), Form::chatml},
+        KnownForm{split_at_system(canonical_jinja(kQwen2, "Qwen2")), Form::chatml},
+        KnownForm{split_at_system(canonical_jinja(kQwen15, "Qwen1.5")), Form::qwen15},
+        KnownForm{split_at_system(canonical_jinja(kPlain, "ChatML")), Form::chatml}};
     return kForms;
   }
 };
 
+/// Templates without anything to be read out of: the hash of their canonical form is enough.
+struct ChatTemplate::KnownDigest {
+  std::uint64_t digest;
+  Form form;
+  const char* name;
+
+  static std::span<const KnownDigest> all() {
+    static constexpr KnownDigest kDigests[] = {
+        {0x780BA577526219AA, Form::qwen3, "Qwen3"},
+        {0xEC96CA472F094917, Form::qwen3, "Qwen3"},  // Also for contents that are no strings.
+        {0xDBA9C514C77DEE96, Form::qwen3, "Qwen3"},  // Without methods of strings.
+        {0xD2BC134EBB436481, Form::llama3, "Llama 3"},
+        {0xE91BAC0FEC82EF92, Form::llama31, "Llama 3.1"},  // And 3.3.
+        {0x1329D0F3E1706B89, Form::llama31, "Llama 3.2"},
+        {0xA5F2AED1B665BA64, Form::mistral_nemo, "Mistral Nemo"},
+    };
+    return kDigests;
+  }
+};
+
 std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view jinja,
-                                                    const std::string& origin) {
+                                                    const std::string& origin,
+                                                    const Tokens& tokens) {
   require_valid_utf8(jinja, origin);
   std::string canonical;
   try {
@@ -183,14 +273,33 @@ std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view jinja,
     auto system = match_parts(body, form.parts);
     if (!system) continue;
     if (form.parts.size() == 1) system.reset();
-    return ChatTemplate(form.ending, std::move(system));
+    return ChatTemplate(form.form, std::move(system));
+  }
+  return of_digest(hash64(std::string_view(canonical)), origin, tokens);
+}
+
+std::optional<ChatTemplate> ChatTemplate::of_digest(std::uint64_t digest, const std::string& origin,
+                                                    const Tokens& tokens) {
+  for (const KnownDigest& known : KnownDigest::all()) {
+    if (known.digest != digest) continue;
+    const bool prints_bos = known.form != Form::qwen3;
+    const bool prints_eos = known.form == Form::mistral_nemo;
+    if ((prints_bos && tokens.bos.empty()) || (prints_eos && tokens.eos.empty())) {
+      throw ConfigError(fmt::format(
+          "{}: the chat template of {} prints the bos_token{}, which tokenizer_config.json does "
+          "not name",
+          origin, known.name, prints_eos ? " and the eos_token" : ""));
+    }
+    return ChatTemplate(known.form, std::nullopt, tokens);
   }
   return std::nullopt;
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bool force_chatml) {
-  ChatTemplate plain(Ending::closed, std::nullopt);
-  const auto jinja = read_template(model_directory);
+  ChatTemplate plain(Form::chatml, std::nullopt);
+  const std::string config_origin = (model_directory / "tokenizer_config.json").string();
+  const nlohmann::json config = read_config(model_directory);
+  const auto jinja = read_template(model_directory, config, config_origin);
   if (!jinja) {
     if (force_chatml) return plain;
     throw ConfigError(fmt::format(
@@ -198,33 +307,107 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
         "set prompts.template = \"chatml\" to use plain ChatML",
         model_directory.string()));
   }
-  if (auto known = recognise(*jinja, model_directory.string())) return *std::move(known);
+  const Tokens tokens{.bos = special_token(config, "bos_token", config_origin),
+                      .eos = special_token(config, "eos_token", config_origin)};
+  if (auto known = recognise(*jinja, model_directory.string(), tokens)) return *std::move(known);
   if (force_chatml) return plain;
   throw ConfigError(fmt::format(
-      "the chat template of {} is not a known ChatML form (Qwen1.5, Qwen2, Qwen2.5, plain "
-      "ChatML): set prompts.template = \"chatml\" to use plain ChatML",
+      "the chat template of {} is none of the known ones (plain ChatML, Qwen1.5, Qwen2, Qwen2.5, "
+      "Qwen3, Llama 3 to 3.3, Mistral Nemo): set prompts.template = \"chatml\" to use plain "
+      "ChatML",
       model_directory.string()));
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages,
                                  bool add_generation_prompt) const {
   if (messages.empty()) throw DataError("a conversation needs at least one message");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::string& role = messages[i].role;
+    if (role != "system" && role != "user" && role != "assistant") {
+      throw DataError(
+          fmt::format("message {} has the role '{}': known are system, user, assistant", i, role));
+    }
+  }
+  switch (form_) {
+    case Form::chatml:
+    case Form::qwen15:
+    case Form::qwen3:
+      return render_chatml(messages, add_generation_prompt);
+    case Form::llama3:
+    case Form::llama31:
+      return render_llama3(messages, add_generation_prompt);
+    case Form::mistral_nemo:
+      return render_mistral(messages);
+  }
+  throw InternalError("unknown form of chat template");
+}
+
+std::string ChatTemplate::render_chatml(std::span<const ChatMessage> messages,
+                                        bool add_generation_prompt) const {
   std::string text;
   if (messages[0].role != "system" && default_system_) {
     text += "<|im_start|>system\n" + *default_system_ + "<|im_end|>\n";
   }
+  const std::size_t last_query = form_ == Form::qwen3 ? last_query_of(messages) : messages.size();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      throw DataError(fmt::format("message {} has the role '{}': known are system, user, assistant",
-                                  i, message.role));
-    }
-    text += "<|im_start|>" + message.role + "\n" + message.content;
     const bool last = i + 1 == messages.size();
-    if (ending_ == Ending::closed || !last || add_generation_prompt) text += "<|im_end|>\n";
+    const bool thinks = form_ == Form::qwen3 && message.role == "assistant";
+    text += "<|im_start|>" + message.role + "\n" +
+            (thinks ? qwen3_answer(message.content, i > last_query, last) : message.content);
+    if (form_ != Form::qwen15 || !last || add_generation_prompt) text += "<|im_end|>\n";
   }
-  const bool answered = ending_ == Ending::open_final && messages.back().role == "assistant";
-  if (add_generation_prompt && !answered) text += "<|im_start|>assistant\n";
+  const bool answered = form_ == Form::qwen15 && messages.back().role == "assistant";
+  if (add_generation_prompt && !answered) {
+    text += "<|im_start|>assistant\n";
+    if (form_ == Form::qwen3) text += "<think>\n\n</think>\n\n";
+  }
+  return text;
+}
+
+std::string ChatTemplate::render_llama3(std::span<const ChatMessage> messages,
+                                        bool add_generation_prompt) const {
+  const auto header = [](std::string_view role) {
+    return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
+  };
+  std::string text = tokens_.bos;
+  if (form_ == Form::llama31) {
+    text += header("system") + "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+    if (messages[0].role == "system") {
+      text += python_strip(messages[0].content);
+      messages = messages.subspan(1);
+    }
+    text += "<|eot_id|>";
+  }
+  for (const ChatMessage& message : messages) {
+    text += header(message.role);
+    text += python_strip(message.content);
+    text += "<|eot_id|>";
+  }
+  return add_generation_prompt ? text + header("assistant") : text;
+}
+
+std::string ChatTemplate::render_mistral(std::span<const ChatMessage> messages) const {
+  std::string system;
+  if (messages[0].role == "system") {
+    system = messages[0].content + "\n\n";
+    messages = messages.subspan(1);
+  }
+  std::string text = tokens_.bos;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role != (i % 2 == 0 ? "user" : "assistant")) {
+      throw DataError(
+          "this chat template takes messages of user and assistant in turn, after at most one of "
+          "the system");
+    }
+    if (i % 2 != 0) {
+      text += messages[i].content + tokens_.eos;
+    } else {
+      // The system text stands in the last message, where that is the user's.
+      const bool last = i + 1 == messages.size();
+      text += "[INST]" + (last ? system : std::string()) + messages[i].content + "[/INST]";
+    }
+  }
   return text;
 }
 

@@ -143,11 +143,16 @@ void require_added(const TokenizerDefinition& definition, const std::string& con
 void read_tokenizer_config(const json& config, const std::string& origin,
                            TokenizerDefinition& definition) {
   merge_added_tokens(config, origin, definition);
-  for (const char* key :
-       {"add_prefix_space", "add_bos_token", "add_eos_token", "split_special_tokens"}) {
+  for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"}) {
     if (json_flag(config, key, false, origin)) {
       throw DataError(fmt::format("{}: {} = true is not supported", origin, key));
     }
+  }
+  const bool prefixed = !definition.prefix.empty();
+  if (json_flag(config, "add_bos_token", prefixed, origin) != prefixed) {
+    throw DataError(fmt::format(
+        "{}: add_bos_token = {}, but the post_processor of tokenizer.json {}: make them agree",
+        origin, !prefixed, prefixed ? "adds a token" : "adds none"));
   }
   for (const char* key : {"eos_token", "pad_token", "bos_token", "unk_token"}) {
     const auto content = token_content(json_member(config, key), origin, key);

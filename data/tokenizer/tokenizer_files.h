@@ -22,6 +22,9 @@ struct TokenizerDefinition {
   std::vector<AddedToken> added;
   /// Oniguruma dialect (pre_tokenizer.h); each cuts the pieces that the one before it has left.
   std::vector<std::string> split_expressions;
+  /// A piece that is a token as a whole is that token, whatever the merges make of it.
+  bool ignore_merges = false;
+  std::vector<TokenId> prefix;     ///< Put before a text of its own, such as a bos.
   bool nfc = false;                ///< Text is brought to NFC before it is cut.
   std::optional<std::string> eos;  ///< Content of an added token.
   std::optional<std::string> pad;  ///< Content of an added token.

@@ -108,22 +108,51 @@ void read_pre_tokenizer(const json& value, const std::string& origin,
   if (definition.split_expressions.empty()) refuse(origin, "pre_tokenizer", value);
 }
 
-/// DataError when a post-processor would add tokens to a text. ByteLevel only trims offsets; a
-/// template adds none where a single text is all of it, as transformers 5 saves it.
-void check_post_processor(const json& value, const std::string& origin) {
+/// The ids that a template names for one of its special tokens.
+void read_template_token(const json& processor, const json& piece, const std::string& origin,
+                         std::vector<TokenId>& ids) {
+  const std::string name = json_string(json_member(json_member(piece, "SpecialToken"), "id"),
+                                       origin, "post_processor SpecialToken.id");
+  const json& tokens = json_member(processor, "special_tokens");
+  const json& token = tokens.is_object() ? json_member(tokens, name) : tokens;
+  if (!token.is_object()) refuse(origin, "post_processor TemplateProcessing.single", piece);
+  for (const json& id : array_of(token, "ids", origin)) {
+    ids.push_back(json_token_id(id, origin, name));
+  }
+}
+
+/// A template may put tokens before a text; DataError where it does anything else.
+void read_template(const json& processor, const std::string& origin,
+                   TokenizerDefinition& definition) {
+  const json& pieces = array_of(processor, "single", origin);
+  const auto holds = [&](const json& piece, const char* kind) {
+    return piece.is_object() && json_member(piece, kind).is_object();
+  };
+  const bool text_last = !pieces.empty() && holds(pieces.back(), "Sequence") &&
+                         json_member(json_member(pieces.back(), "Sequence"), "id") == "A";
+  if (!text_last) refuse(origin, "post_processor TemplateProcessing.single", pieces);
+  for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
+    if (!holds(pieces[i], "SpecialToken")) {
+      refuse(origin, "post_processor TemplateProcessing.single", pieces);
+    }
+    read_template_token(processor, pieces[i], origin, definition.prefix);
+  }
+}
+
+/// What a post-processor puts before a text. ByteLevel only trims offsets.
+void read_post_processor(const json& value, const std::string& origin,
+                         TokenizerDefinition& definition) {
   const std::string type = type_of(value, origin, "post_processor");
   if (type == "Sequence") {
     for (const json& part : array_of(value, "processors", origin)) {
-      check_post_processor(part, origin);
+      read_post_processor(part, origin, definition);
     }
     return;
   }
   if (type == "TemplateProcessing") {
-    const json& pieces = array_of(value, "single", origin);
-    const bool text_alone = pieces.size() == 1 && pieces[0].is_object() &&
-                            json_member(pieces[0], "Sequence").is_object() &&
-                            json_member(json_member(pieces[0], "Sequence"), "id") == "A";
-    if (!text_alone) refuse(origin, "post_processor TemplateProcessing.single", pieces);
+    // Two would each put theirs before the other's.
+    if (!definition.prefix.empty()) refuse(origin, "post_processor", value);
+    read_template(value, origin, definition);
     return;
   }
   if (type != "ByteLevel") refuse(origin, "post_processor", value);
@@ -153,9 +182,10 @@ void read_model(const json& model, const std::string& origin, TokenizerDefinitio
       origin, "model");
   if (json_member(model, "type") != "BPE") refuse(origin, "model.type", json_member(model, "type"));
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                          "byte_fallback", "ignore_merges", "unk_token"}) {
+                          "byte_fallback", "unk_token"}) {
     require_unset(model, key, origin);
   }
+  definition.ignore_merges = json_flag(model, "ignore_merges", false, origin);
   const json& vocabulary = json_member(model, "vocab");
   if (!vocabulary.is_object()) {
     throw DataError(fmt::format("{}: model.vocab must be an object", origin));
@@ -186,7 +216,7 @@ void parse_tokenizer_json(const std::string& text, const std::string& origin,
   read_normalizer(json_member(root, "normalizer"), origin, definition);
   read_pre_tokenizer(json_member(root, "pre_tokenizer"), origin, definition);
   const json& post_processor = json_member(root, "post_processor");
-  if (!post_processor.is_null()) check_post_processor(post_processor, origin);
+  if (!post_processor.is_null()) read_post_processor(post_processor, origin, definition);
   const json& decoder = json_member(root, "decoder");
   if (type_of(decoder, origin, "decoder") != "ByteLevel") refuse(origin, "decoder", decoder);
   read_model(json_member(root, "model"), origin, definition);

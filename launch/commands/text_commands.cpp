@@ -86,7 +86,7 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
     const std::string text = tokenizer.decode(parse_ids(input));
     std::cout.write(text.data(), static_cast<std::streamsize>(text.size()));
   } else {
-    std::cout << fmt::format("{}\n", fmt::join(tokenizer.encode(input), " "));
+    std::cout << fmt::format("{}\n", fmt::join(tokenizer.encode_alone(input), " "));
   }
   std::cout.flush();
   if (!std::cout) {

@@ -21,9 +21,12 @@ std::string problem_hash(const TaskRecord& record, std::span<const TokenId> prom
   return hash_hex(hash64(std::as_bytes(prompt), hash));
 }
 
-std::string render(const TaskPrompt& prompt, const ChatTemplate& chat_template) {
-  return (prompt.messages.empty() ? std::string() : chat_template.render(prompt.messages, true)) +
-         prompt.prefix;
+std::vector<TokenId> encode(const TaskPrompt& prompt, const BytePairTokenizer& tokenizer,
+                            const ChatTemplate& chat_template) {
+  if (prompt.messages.empty()) {
+    return tokenizer.encode_alone(prompt.prefix);
+  }
+  return tokenizer.encode(chat_template.render(prompt.messages, true) + prompt.prefix);
 }
 
 }  // namespace
@@ -53,7 +56,7 @@ ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& conf
   for (TaskRecord& record : records) {
     Problem problem;
     problem.index = static_cast<std::int64_t>(set.problems.size());
-    problem.prompt = tokenizer.encode(render(set.task->prompt(record), chat_template));
+    problem.prompt = encode(set.task->prompt(record), tokenizer, chat_template);
     const auto highest = std::ranges::max_element(problem.prompt);
     if (highest == problem.prompt.end() || *highest >= vocabulary_size) {
       throw DataError(fmt::format(

@@ -141,6 +141,111 @@ TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
   EXPECT_EQ(canonical("a{# {{ gone #}\nb"), "ab");
 }
 
+// Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
+// from the models' own files, which are known by the hash of their canonical form.
+TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
+  const std::vector<std::pair<Conversation, bool>> conversations = {
+      {{{"user", " Hi\n"}}, true},
+      {{{"system", "S "}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}, {"user", "c"}},
+       true},
+      {{{"user", "a"}, {"assistant", "\nb "}}, false},
+      {{{"system", "S"}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}}, false}};
+  const std::vector<std::pair<std::uint64_t, std::vector<std::string>>> expected = {
+      {0x780BA577526219AA,
+       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "<|im_start|>system\nS "
+        "<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|"
+        ">user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nb "
+        "<|im_end|>\n",
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<"
+        "think>\nt\n</think>\n\nb<|im_end|>\n"}},
+      {0xD2BC134EBB436481,
+       {"<B><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|"
+        "end_header_id|>\n\n",
+        "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
+        "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
+        "think>\n\nb<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|><|start_"
+        "header_id|>assistant<|end_header_id|>\n\n",
+        "<B><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|"
+        "end_header_id|>\n\nb<|eot_id|>",
+        "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
+        "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
+        "think>\n\nb<|eot_id|>"}},
+      {0xE91BAC0FEC82EF92,
+       {"<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
+        "2023\nToday Date: 26 Jul "
+        "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_"
+        "id|>assistant<|end_header_id|>\n\n",
+        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
+        "2023\nToday Date: 26 Jul "
+        "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
+        "id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
+        "think>\n\nb<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|><|start_"
+        "header_id|>assistant<|end_header_id|>\n\n",
+        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
+        "2023\nToday Date: 26 Jul "
+        "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
+        "id|>assistant<|end_header_id|>\n\nb<|eot_id|>",
+        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
+        "2023\nToday Date: 26 Jul "
+        "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
+        "id|>assistant<|end_header_id|>\n\n<think>\nt\n</think>\n\nb<|eot_id|>"}},
+      {0xA5F2AED1B665BA64,
+       {"<B>[INST] Hi\n[/INST]",
+        "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>[INST]S \n\nc[/INST]",
+        "<B>[INST]a[/INST]\nb <E>", "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>"}},
+  };
+  for (const auto& [digest, texts] : expected) {
+    const auto chat = ChatTemplate::of_digest(digest, "test", {.bos = "<B>", .eos = "<E>"});
+    ASSERT_TRUE(chat.has_value());
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(chat->render(conversations[i].first, conversations[i].second), texts[i]) << digest;
+    }
+    EXPECT_THROW((void)chat->render(Conversation{{"tool", "x"}}, true), DataError);
+  }
+  EXPECT_FALSE(ChatTemplate::of_digest(1, "test", {}).has_value());
+}
+
+TEST(ChatTemplate, MistralTakesUserAndAssistantInTurn) {
+  const auto chat =
+      ChatTemplate::of_digest(0xA5F2AED1B665BA64, "test", {.bos = "<B>", .eos = "<E>"});
+  for (const Conversation& given :
+       {Conversation{{"assistant", "a"}}, Conversation{{"user", "a"}, {"user", "b"}},
+        Conversation{{"user", "a"}, {"system", "b"}}}) {
+    EXPECT_THROW((void)chat->render(given, true), DataError);
+  }
+}
+
+TEST(ChatTemplate, TemplatesThatPrintSpecialTokensTakeTheTokenizers) {
+  const std::string llama3 =
+      "{% set loop_messages = messages %}{% for message in loop_messages %}"
+      "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ "
+      "message['content'] | trim + '<|eot_id|>' %}"
+      "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}"
+      "{% endfor %}{% if add_generation_prompt %}"
+      "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
+  const ScratchDirectory directory;
+  const auto write = [&](const json& bos) {
+    directory.write("tokenizer_config.json",
+                    json{{"chat_template", llama3}, {"bos_token", bos}}.dump());
+  };
+  for (const json& bos : {json("<s>"), json{{"content", "<s>"}}}) {
+    write(bos);
+    EXPECT_EQ(ChatTemplate::load(directory.path()).render(Conversation{{"user", "Hi "}}, true),
+              "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  }
+  write(nullptr);
+  try {
+    (void)ChatTemplate::load(directory.path());
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bos_token"));
+    EXPECT_THAT(error.what(), HasSubstr("Llama 3"));
+  }
+}
+
 TEST(ChatTemplate, ConversationsThatCannotBeRendered) {
   const ChatTemplate chat = recognised(kQwen2);
   EXPECT_THROW((void)chat.render(Conversation{}, true), DataError);

@@ -206,7 +206,7 @@ TEST(TokenizerErrors, WhatTokenizerJsonMayNotSay) {
       {"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"},
       {"/model/fuse_unk", true, "fuse_unk"},
       {"/model/byte_fallback", true, "byte_fallback"},
-      {"/model/ignore_merges", true, "ignore_merges"},
+      {"/model/ignore_merges", "yes", "ignore_merges"},
       {"/model/novelty", 1, "novelty"},
       {"/model/vocab", json::array(), "vocab"},
       {"/model/merges", json::object(), "merges"},

@@ -207,6 +207,64 @@ TEST(MergeTable, NeighboursOfAByteWithoutATokenAreMerged) {
   }
 }
 
+TEST(Tokenizer, AWholePieceNeedsNoMergesWhereTheyAreIgnored) {
+  test::TokenizerParts parts = small_tokenizer();
+  parts.vocabulary["worhe"] = 290;  // No merge makes it.
+  parts.vocabulary["Ġé"] = 291;     // Not in the bytes' spelling: two letters of one byte each.
+  nlohmann::json whole = parts.tokenizer_json();
+  const ScratchDirectory merged;
+  merged.write("tokenizer.json", whole.dump());
+  whole["model"]["ignore_merges"] = true;
+  const ScratchDirectory ignored;
+  ignored.write("tokenizer.json", whole.dump());
+  const auto with_merges = BytePairTokenizer::load(merged.path());
+  const auto without = BytePairTokenizer::load(ignored.path());
+  EXPECT_GT(with_merges.encode("worhe").size(), 1U);
+  EXPECT_THAT(without.encode("worhe"), ElementsAre(290));
+  // A piece that is no token as a whole is merged.
+  EXPECT_EQ(without.encode("worhes"), with_merges.encode("worhes"));
+  EXPECT_EQ(without.encode(" worhe"), with_merges.encode(" worhe"));
+  EXPECT_EQ(without.encode("hello wor"), with_merges.encode("hello wor"));
+  EXPECT_EQ(without.decode(without.encode("worhe hello")), "worhe hello");
+}
+
+TEST(Tokenizer, ATemplatesTokensStandBeforeATextAlone) {
+  using nlohmann::json;
+  const json bos = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}};
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const json processor = {
+      {"type", "TemplateProcessing"},
+      {"single", {bos, text}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|endoftext|>",
+         {{"id", "<|endoftext|>"}, {"ids", {300}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  json whole = small_tokenizer().tokenizer_json();
+  whole["post_processor"] = {{"type", "Sequence"},
+                             {"processors", {whole["post_processor"], processor}}};
+  const ScratchDirectory directory;
+  directory.write("tokenizer.json", whole.dump());
+  const auto tokenizer = BytePairTokenizer::load(directory.path());
+  EXPECT_THAT(tokenizer.encode("hello"), ElementsAre(261));
+  EXPECT_THAT(tokenizer.encode_alone("hello"), ElementsAre(300, 261));
+  EXPECT_THAT(tokenizer.encode_alone(""), ElementsAre(300));
+  EXPECT_THAT(load_small().encode_alone("hello"), ElementsAre(261));
+  const auto refused = [&](const json& changed, const json& config) {
+    const ScratchDirectory other;
+    other.write("tokenizer.json", changed.dump());
+    other.write("tokenizer_config.json", config.dump());
+    EXPECT_THROW((void)BytePairTokenizer::load(other.path()), DataError) << config;
+  };
+  refused(whole, {{"add_bos_token", false}});
+  refused(small_tokenizer().tokenizer_json(), {{"add_bos_token", true}});
+  json twice = whole;
+  twice["post_processor"]["processors"].push_back(processor);
+  refused(twice, json::object());
+  json unknown = whole;
+  unknown["post_processor"]["processors"][1]["special_tokens"]["<|endoftext|>"]["ids"] = {9000};
+  refused(unknown, json::object());
+}
+
 TEST(Tokenizer, DigitsAndMissingBytesAsInSmolLM2) {
   const ScratchDirectory directory;
   test::TokenizerParts parts = small_tokenizer();
