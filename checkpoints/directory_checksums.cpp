@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatName = "jforge-checksums";
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;  // What is written; 1 is read as well.
 
 struct FileChecksum {
   std::string file;
@@ -32,11 +32,23 @@ struct FileChecksum {
   std::string hash;
 };
 
+/// NAME or FOLDER/NAME, neither of which leads out of the directory.
+bool names_a_file_within(const std::string& name) {
+  const auto plain = [](const fs::path& part) {
+    return !part.empty() && part != "." && part != ".." && part.filename() == part;
+  };
+  const fs::path path(name);
+  const fs::path folder = path.parent_path();
+  return plain(path.filename()) && (folder.empty() || plain(folder)) &&
+         name == (folder / path.filename()).string();
+}
+
 std::vector<FileChecksum> parse_checksums(const fs::path& path) {
   try {
     const Json document = parse_bounded_json<Json>(verify_sealed(path), path.string());
-    if (document.at("format") != kFormatName || document.at("version") != kFormatVersion) {
-      throw DataError(fmt::format("{}: it is not a {} document of version {}", path.string(),
+    const Json& version = document.at("version");
+    if (document.at("format") != kFormatName || (version != 1 && version != kFormatVersion)) {
+      throw DataError(fmt::format("{}: it is not a {} document of version 1 or {}", path.string(),
                                   kFormatName, kFormatVersion));
     }
     std::vector<FileChecksum> files;
@@ -45,9 +57,10 @@ std::vector<FileChecksum> parse_checksums(const fs::path& path) {
                        json_integer<std::uint64_t>(entry.at("bytes")),
                        entry.at("xxh3").get<std::string>()});
       const std::string& name = files.back().file;
-      if (fs::path(name).filename() != name) {
+      if (!names_a_file_within(name)) {
         throw DataError(
-            fmt::format("{}: \"{}\" is not the name of a file beside it", path.string(), name));
+            fmt::format("{}: \"{}\" is not the name of a file beside it or one folder below",
+                        path.string(), name));
       }
     }
     return files;
@@ -75,15 +88,23 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
 
 void write_checksums(const fs::path& directory) {
   std::vector<fs::path> files;
+  const auto add_files = [&](const fs::path& folder) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.is_regular_file() && entry.path().filename() != kChecksumsName) {
+        files.push_back(entry.path());
+      }
+    }
+  };
+  add_files(directory);
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.is_regular_file() && entry.path().filename() != kChecksumsName) {
-      files.push_back(entry.path());
+    if (entry.is_directory()) {
+      add_files(entry.path());
     }
   }
   std::ranges::sort(files);
   Json list = Json::array();
   for (const fs::path& file : files) {
-    list.push_back({{"file", file.filename().string()},
+    list.push_back({{"file", file.lexically_relative(directory).string()},
                     {"bytes", fs::file_size(file)},
                     {"xxh3", hash_hex(hash_file(file))}});
   }

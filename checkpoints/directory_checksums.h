@@ -1,13 +1,13 @@
 #pragma once
 
 /// checksums.json of a directory that was published whole (an exported model): size and XXH3-64 of
-/// every file beside it.
+/// every file beside it and one folder below.
 ///
-///   {"format": "jforge-checksums", "version": 1,
+///   {"format": "jforge-checksums", "version": 2,
 ///    "files": [{"file": NAME, "bytes": N, "xxh3": 16 hex digits}, …], "checksum": …}
 ///
-/// Sorted by name; "checksum" is the record's own seal (runtime/text_seal.h). Programs that know
-/// nothing of it ignore the file.
+/// NAME is a file's, or FOLDER/NAME; version 1 had no folders. Sorted by name; "checksum" is the
+/// record's own seal (runtime/text_seal.h). Programs that know nothing of it ignore the file.
 
 #include <filesystem>
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoints/custom_generate_internal.h"
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
@@ -173,7 +174,7 @@ void copy_other_files(const fs::path& source_directory, const fs::path& director
     const std::string name = item.path().filename().string();
     // Follows links: the Hugging Face cache is made of them.
     if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
-        name != kChecksumsName && !is_weight_file(name)) {
+        name != kChecksumsName && name != kJacobiDecodingFile && !is_weight_file(name)) {
       files.push_back(checked_hf_file(item.path()));
     }
   }
@@ -181,6 +182,14 @@ void copy_other_files(const fs::path& source_directory, const fs::path& director
   for (const fs::path& file : files) {
     publish_file(directory / file.filename(), read_file(file));
   }
+}
+
+void write_custom_generate(const fs::path& directory, std::int32_t block_size) {
+  const fs::path folder = directory / kCustomGenerateFolder;
+  make_directory(folder);
+  publish_file(folder / kCustomGenerateFile, custom_generate_source());
+  const OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
 /// An export may replace an earlier model, never anything else.
@@ -300,11 +309,16 @@ TensorValues values_in(ConstTensorView flat) {
 
 void export_hf_model(const fs::path& source_directory, const fs::path& output_directory,
                      const TransformerConfig& config, const ParameterTable& table,
-                     const TensorValues& values, DType stored, std::uint64_t max_shard_bytes) {
+                     const TensorValues& values, const HfExportOptions& options) {
+  const DType stored = options.stored;
   export_to(output_directory, [&] {
     write_model_directory(
         source_directory, output_directory, table,
-        plan_shards(table, values, stored, max_shard_bytes), stored, [&](const fs::path& fresh) {
+        plan_shards(table, values, stored, options.max_shard_bytes), stored,
+        [&](const fs::path& fresh) {
+          if (options.jacobi_block_size) {
+            write_custom_generate(fresh, *options.jacobi_block_size);
+          }
           OrderedJson root = source_config(source_directory, config);
           publish_file(fresh / "config.json",
                        config_text(root.is_null() ? new_config(config) : std::move(root), stored));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -52,18 +53,27 @@ using TensorValues = std::function<std::span<const float>(const ParameterEntry&)
 /// Bound above which exported weights are sharded.
 inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 
-/// Writes an HF directory: weights as `stored` (single model.safetensors, or sharded with an index
-/// past `max_shard_bytes`), config with torch_dtype set accordingly, and every other config,
-/// tokenizer and template file copied from `source_directory` unchanged (top-level files; weight
-/// files in any format are left out), and checksums.json over them all (directory_checksums.h). A
-/// source without config.json (a tokenizer alone) gets one written from `config`; a config.json
-/// that describes another model is a DataError. Durable; a directory that exists complete is
-/// replaced by rename; one that is no model directory, or the source itself, is refused with
-/// ConfigError.
+struct HfExportOptions {
+  DType stored = DType::float32;  ///< Of the weights.
+  /// Of a model that decodes by Jacobi iteration, n: the directory gets
+  /// custom_generate/generate.py, with which stock `transformers` does, and jacobi_decoding.json,
+  /// which tells it n.
+  std::optional<std::int32_t> jacobi_block_size = {};
+  std::uint64_t max_shard_bytes = kMaxHfShardBytes;
+};
+
+/// Writes an HF directory: weights as `options.stored` (single model.safetensors, or sharded with
+/// an index past `max_shard_bytes`), config with torch_dtype set accordingly, and every other
+/// config, tokenizer and template file copied from `source_directory` unchanged (top-level files;
+/// weight files in any format are left out), and checksums.json over them all
+/// (directory_checksums.h). A source without config.json (a tokenizer alone) gets one written from
+/// `config`; a config.json that describes another model is a DataError. Durable; a directory that
+/// exists complete is replaced by rename; one that is no model directory, or the source itself, is
+/// refused with ConfigError.
 void export_hf_model(const std::filesystem::path& source_directory,
                      const std::filesystem::path& output_directory, const TransformerConfig& config,
-                     const ParameterTable& table, const TensorValues& values, DType stored,
-                     std::uint64_t max_shard_bytes = kMaxHfShardBytes);
+                     const ParameterTable& table, const TensorValues& values,
+                     const HfExportOptions& options);
 
 /// As export_hf_model for a model that has no directory yet (pre-training): config.json and
 /// generation_config.json are written from `config`, every other file but weights is copied from

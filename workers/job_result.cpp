@@ -91,10 +91,11 @@ bool JobWorker::export_final() {
       if (checkpoint) {
         tensors.emplace(*checkpoint, table, account);
       }
-      export_hf_model(
-          config_.model.source, layout_.model(), config, table,
-          tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
-          config_.model.export_as == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32);
+      export_hf_model(config_.model.source, layout_.model(), config, table,
+                      tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
+                      {.stored = config_.model.export_as == ComputeType::bfloat16 ? DType::bfloat16
+                                                                                  : DType::float32,
+                       .jacobi_block_size = config_.rounds.back().block_size});
       Json record = export_settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));
       publish_file(layout_.export_record(), seal_json(record.dump() + "\n"));

@@ -125,6 +125,15 @@ void inspect_evaluation(const fs::path& path) {
   }
 }
 
+/// Block size of the round that a checkpoint is of; nothing for one that no round has trained.
+std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
+  const auto found = state.identity.find(fmt::format("rounds.{}.block_size", state.round));
+  if (found == state.identity.end()) {
+    return std::nullopt;
+  }
+  return std::stoi(found->second);
+}
+
 }  // namespace
 
 ExitCode inspect_command(const fs::path& path) {
@@ -167,7 +176,8 @@ ExitCode export_command(const ExportOptions& options) {
   const ParameterTable table(config, 1);
   CheckpointTensors tensors(checkpoint, table, account);
   export_hf_model(source, options.out, config, table, std::ref(tensors),
-                  options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32);
+                  {.stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
+                   .jacobi_block_size = trained_block_size(checkpoint.manifest.state)});
   fmt::print("{}: {} parameters in {}\n", options.out.string(), table.parameter_count(),
              options.dtype);
   return ExitCode::ok;

@@ -114,6 +114,8 @@ class Artefacts(EndToEndTest):
         for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
             self.assertTrue((out / name).exists(), name)
         self.assertEqual((self.model / "tokenizer.json").read_bytes(), (out / "tokenizer.json").read_bytes())
+        for name in ("jacobi_decoding.json", "custom_generate/generate.py"):
+            self.assertEqual((run / "model" / name).read_bytes(), (out / name).read_bytes(), name)
         self.jforge("export", newest, self.root / "half")
         halves = tiny_model.read_safetensors(self.root / "half" / "model.safetensors")
         self.assertEqual({"BF16"}, {dtype for dtype, _, _ in halves.values()})

@@ -20,6 +20,7 @@ try:
 except ImportError:
     tokenizers = None
 try:
+    import safetensors.torch
     import torch
     import transformers
 except ImportError:
@@ -113,6 +114,111 @@ class Tokenizers(EndToEndTest):
     def test_other_splits(self):
         self.compare("tekken", self.train(TEKKEN_PATTERN, True))
         self.compare("qwen", self.train(tiny_model.QWEN2_PATTERN, False))
+
+
+def model_options(family):
+    """Sizes of a random model of a family, beside what all share."""
+    llama3 = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    return {"qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 16}, "llama": {"head_dim": 10, "rope_parameters": llama3},
+            "mistral": {"sliding_window": None}}[family]
+
+
+@unittest.skipUnless(transformers, "the Python packages torch and transformers are not installed")
+class Models(EndToEndTest):
+    """A random model that transformers saves is distilled for a few steps; transformers reads what is exported."""
+
+    PROMPT = list(b"How many pens and cups?")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+        transformers.utils.logging.disable_progress_bar()
+
+    def distilled(self, family):
+        source = self.root / f"{family}-source"
+        torch.manual_seed(3)
+        config = transformers.AutoConfig.for_model(
+            family, vocab_size=tiny_model.VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2,
+            bos_token_id=None, eos_token_id=258, pad_token_id=256, **model_options(family))
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(source)
+        tiny_model.write_tokenizer(source)
+        path, run = self.config(family)
+        self.jforge("run", path, "--set", f"model.source={source}")
+        return source, run / "model"
+
+    @staticmethod
+    def load(directory):
+        return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+    def probe(self, directory, what, *words):
+        ids, out = self.root / "ids.json", self.root / f"{what}.out"
+        ids.write_text(json.dumps(self.PROMPT), encoding="utf-8")
+        self.jforge("probe", what, "--model", directory, "--tokens", ids, "--out", out, *words)
+        return out
+
+    def decoded(self, directory, method, *words):
+        """(tokens, forwards) of `jforge probe decode`."""
+        out = self.probe(directory, "decode", "--method", method, "--max-new-tokens", 48, *words)
+        (record,) = json.loads(out.read_text(encoding="utf-8"))
+        return record["tokens"], record["forwards"]
+
+    def generated(self, model, **options):
+        ids = torch.tensor([self.PROMPT])
+        output = model.generate(input_ids=ids, do_sample=False, max_new_tokens=48, return_dict_in_generate=True,
+                                **options)
+        return output.sequences[0, len(self.PROMPT):].tolist(), getattr(output, "forwards", None)
+
+    def check(self, family):
+        source, exported = self.distilled(family)
+        self.assertNotEqual((source / "model.safetensors").read_bytes(), (exported / "model.safetensors").read_bytes())
+        model = self.load(exported)
+        expected = model(torch.tensor([self.PROMPT])).logits[0]
+        found = safetensors.torch.load_file(self.probe(exported, "logits"))["logits"]
+        self.assertLess(float((found - expected).norm() / expected.norm()), 1e-4)
+        # There: the same greedy tokens, by stock generate() and by Jacobi iteration, in as many forwards as jforge's.
+        tokens, _ = self.decoded(exported, "ar")
+        self.assertEqual(tokens, self.generated(model)[0])
+        block_size = json.loads((exported / "jacobi_decoding.json").read_text(encoding="utf-8"))["block_size"]
+        self.assertEqual(8, block_size)
+        fewer = 0
+        for size, seed in ((None, 0), (1, 0), (5, 3), (64, 2 ** 40 + 7)):
+            options = {} if size is None else {"block_size": size, "seed": seed}
+            found = self.generated(model, custom_generate=str(exported), trust_remote_code=True, **options)
+            expected = self.decoded(exported, "jacobi", "--window", "running", "--block-size", size or block_size,
+                                    "--seed", seed)
+            self.assertEqual(expected, found, f"{family}, block {size}, seed {seed}")
+            self.assertEqual(tokens, found[0])
+            fewer += found[1] < len(tokens) - 1
+        self.assertGreater(fewer, 0, "no forward made more than one token known")
+        # And back.
+        again = self.root / f"{family}-again"
+        model.save_pretrained(again)
+        tiny_model.write_tokenizer(again)
+        self.assertEqual(tokens, self.decoded(again, "ar")[0])
+        return model, exported
+
+    def test_qwen2_and_what_jacobi_decoding_refuses(self):
+        model, exported = self.check("qwen2")
+        for options in ({"num_beams": 2}, {"do_sample": True}, {"repetition_penalty": 1.2}, {"block_size": 0},
+                        {"logits_processor": [lambda ids, scores: scores]}, {"max_new_tokens": None},
+                        {"attention_mask": torch.tensor([[0] * 3])}, {"input_ids": torch.zeros((2, 3), dtype=int)}):
+            arguments = {"input_ids": torch.tensor([self.PROMPT[:3]]), "do_sample": False, "max_new_tokens": 4,
+                         "custom_generate": str(exported), "trust_remote_code": True, **options}
+            with self.assertRaises(ValueError, msg=str(options)):
+                model.generate(**arguments)
+
+    def test_qwen3(self):
+        self.check("qwen3")
+
+    def test_llama3(self):
+        self.check("llama")
+
+    def test_mistral(self):
+        self.check("mistral")
 
 
 if __name__ == "__main__":

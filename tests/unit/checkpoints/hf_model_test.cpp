@@ -314,7 +314,7 @@ TEST_P(HfFamilyTest, ExportsUnderItsNames) {
   initialise_weights(table, flat, 7, config.num_layers);
   fs::remove(source_ / "config.json");
   write(source_ / "tokenizer.json", "{}");
-  export_hf_model(source_, root_ / "family", config, table, values_in(flat), DType::float32);
+  export_hf_model(source_, root_ / "family", config, table, values_in(flat), {DType::float32});
   EXPECT_EQ(read_hf_config(root_ / "family"), config);
   std::vector<float> read(values.size());
   load_hf_weights(root_ / "family", config, table, {read.data(), {table.flat_size()}});
@@ -338,7 +338,7 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   fs::create_directory(source_ / "checkpoints");
   const fs::path output = root_ / "made" / "model";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  DType::float32);
+                  {DType::float32});
 
   EXPECT_EQ(read_file(output / "tokenizer.json"), "{\"kept\":  \"verbatim\"}\n");
   EXPECT_TRUE(fs::exists(output / "chat_template.jinja"));
@@ -360,7 +360,7 @@ TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
   const fs::path whole = root_ / "whole";
   const fs::path single = root_ / "single";
   export_hf_model(source_, whole, model.config, model.table, values_in(model.flat()),
-                  DType::float32);
+                  {DType::float32});
   std::vector<float> memory;
   std::size_t asked = 0;
   const auto values = [&](const ParameterEntry& entry) -> std::span<const float> {
@@ -369,20 +369,21 @@ TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
     memory.assign(begin, begin + entry.shape.elements());
     return memory;
   };
-  export_hf_model(source_, single, model.config, model.table, values, DType::float32);
+  export_hf_model(source_, single, model.config, model.table, values, {DType::float32});
   EXPECT_EQ(asked, model.table.entries().size());
   EXPECT_EQ(read_file(single / "model.safetensors"), read_file(whole / "model.safetensors"));
   const auto too_few = [&](const ParameterEntry& entry) { return values(entry).subspan(1); };
   asked = 0;
-  EXPECT_THROW(export_hf_model(source_, single, model.config, model.table, too_few, DType::float32),
-               InternalError);
+  EXPECT_THROW(
+      export_hf_model(source_, single, model.config, model.table, too_few, {DType::float32}),
+      InternalError);
 }
 
 TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
   Model model = make_model();
   const fs::path output = root_ / "bf16";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  DType::bfloat16);
+                  {DType::bfloat16});
   ordered_json expected = ordered_json::parse(kConfig);
   expected["torch_dtype"] = "bfloat16";
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json")).dump(), expected.dump());
@@ -402,7 +403,7 @@ TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   Model model = make_model();
   const fs::path output = root_ / "sharded";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  DType::float32, 4000);
+                  {.stored = DType::float32, .max_shard_bytes = 4000});
   EXPECT_FALSE(fs::exists(output / "model.safetensors"));
   const ordered_json index =
       ordered_json::parse(read_file(output / "model.safetensors.index.json"));
@@ -513,10 +514,15 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   Model model = make_model();
   const fs::path output = root_ / "output";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  DType::float32, 4000);
+                  {.stored = DType::float32, .jacobi_block_size = 16, .max_shard_bytes = 4000});
   EXPECT_TRUE(check_checksums(output));
+  EXPECT_EQ(ordered_json::parse(read_file(output / "jacobi_decoding.json")).at("block_size"), 16);
+  EXPECT_THAT(read_file(output / "custom_generate" / "generate.py"), HasSubstr("def generate("));
   std::size_t files = 0;
-  for (const auto& item : fs::directory_iterator(output)) {
+  for (const auto& item : fs::recursive_directory_iterator(output)) {
+    if (item.is_directory()) {
+      continue;
+    }
     const std::string whole = read_file(item.path());
     const std::string name = item.path().filename().string();
     ++files;
@@ -535,7 +541,7 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
     write(item.path(), whole);
     EXPECT_EQ(refusal([&] { load(output, model); }), "was not refused");
   }
-  EXPECT_GE(files, 6U);
+  EXPECT_GE(files, 8U);
   fs::remove(output / "tokenizer.json");
   write(output / "notes.txt", "added later");
   EXPECT_THAT(refusal([&] { (void)check_checksums(output); }),
@@ -545,14 +551,24 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
 }
 
 TEST_F(HfModelTest, ForeignChecksumFilesAreRefused) {
-  const std::string version_2 = R"({"format": "jforge-checksums", "version": 2, "files": []})";
-  const std::string outside =
-      R"({"format": "jforge-checksums", "version": 1,
-          "files": [{"file": "../a", "bytes": 1, "xxh3": "0"}]})";
-  for (const std::string& text :
-       {std::string(), std::string("null"), std::string("{}"), seal_json("{}"),
-        seal_json(R"({"format": "jforge-checksums", "version": 1, "files": 5})"),
-        seal_json(version_2), seal_json(outside), version_2}) {
+  const std::string version_3 = R"({"format": "jforge-checksums", "version": 3, "files": []})";
+  std::vector<std::string> texts{
+      "",
+      "null",
+      "{}",
+      seal_json("{}"),
+      seal_json(R"({"format": "jforge-checksums", "version": 1, "files": 5})"),
+      seal_json(version_3),
+      version_3};
+  for (const char* const outside :
+       {"../a", "/a", "a/../b", "a/b/c", "..", "", "a/", "./a", "a//b"}) {
+    texts.push_back(
+        seal_json(ordered_json{{"format", "jforge-checksums"},
+                               {"version", 2},
+                               {"files", {{{"file", outside}, {"bytes", 1}, {"xxh3", "0"}}}}}
+                      .dump()));
+  }
+  for (const std::string& text : texts) {
     write(source_ / "checksums.json", text);
     EXPECT_THAT(refusal([&] { (void)check_checksums(source_); }), HasSubstr("checksums.json"))
         << text;
@@ -564,7 +580,7 @@ TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
   const fs::path output = root_ / "output";
   const auto run = [&](const fs::path& target) {
     export_hf_model(source_, target, model.config, model.table, values_in(model.flat()),
-                    DType::float32);
+                    {DType::float32});
   };
   run(output);
   write(output / "stale.txt", "of the model before");
@@ -595,13 +611,13 @@ TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {
   write(source_ / "tokenizer.json", "{}");
   const fs::path output = root_ / "fresh";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  DType::bfloat16);
+                  {DType::bfloat16});
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json"))["torch_dtype"], "bfloat16");
 
   model.config.rope.theta = 123.0;
   EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table,
-                               values_in(model.flat()), DType::bfloat16),
+                               values_in(model.flat()), {DType::bfloat16}),
                DataError);
   EXPECT_FALSE(fs::exists(root_ / "other"));
 }

@@ -1,0 +1,177 @@
+"""Jacobi decoding for stock `transformers`: greedy tokens, several for each forward.
+
+    model.generate(input_ids, custom_generate=DIRECTORY, trust_remote_code=True, max_new_tokens=256)
+
+DIRECTORY is this model's. A draft of `block_size` tokens is forwarded; those that the predictions confirm are kept, and
+the predictions behind them are the next draft, filled up with tokens drawn from the text so far. Every token kept is the
+greedy one, whatever the drafts were. Drafts, tokens and forwards are those of `jforge decode --method jacobi`.
+
+Beside generate()'s own: `block_size` (default: what jacobi_decoding.json of the model's directory says) and `seed` of
+the drafts. One sequence at a time, greedy only; what would ask for something else is refused."""
+
+import copy
+import dataclasses
+import json
+import pathlib
+
+import torch
+import transformers
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.utils import cached_file
+
+SETTINGS_FILE = "jacobi_decoding.json"
+MASK_32, MASK_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+
+
+@dataclasses.dataclass
+class JacobiOutput(GenerateDecoderOnlyOutput):
+    """With return_dict_in_generate: also the forwards behind the prompt's, and how many tokens each made known."""
+
+    forwards: int | None = None
+    accepted: list | None = None
+
+
+def philox(counter, key):
+    """Philox 4x32-10 (Salmon et al. 2011)."""
+    counter, key = list(counter), list(key)
+    for _ in range(10):
+        product_0, product_1 = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [(product_1 >> 32) ^ counter[1] ^ key[0], product_1 & MASK_32,
+                   (product_0 >> 32) ^ counter[3] ^ key[1], product_0 & MASK_32]
+        key = [(key[0] + 0x9E3779B9) & MASK_32, (key[1] + 0xBB67AE85) & MASK_32]
+    return counter
+
+
+class DraftStream:
+    """The stream of random numbers that jforge fills drafts from: of request 0, block 0."""
+
+    def __init__(self, seed):
+        purpose = 1
+        first = philox((purpose, 0, 0, 0), (seed & MASK_32, seed >> 32 & MASK_32))
+        second = philox((0, first[2], first[3], 0), first[:2])
+        self.key, self.tail = second[:2], second[2:]
+        self.block, self.left = 0, []
+
+    def bits(self):
+        if not self.left:
+            self.left = philox((self.block & MASK_32, self.block >> 32, *self.tail), self.key)
+            self.block += 1
+        return self.left.pop(0)
+
+    def below(self, bound):
+        threshold = (MASK_64 + 1 - bound) % bound
+        while True:
+            upper = self.bits()
+            draw = upper << 32 | self.bits()
+            if draw >= threshold:
+                return draw % bound
+
+
+def refuse_unsupported(config, input_ids, attention_mask, arguments):
+    if input_ids is None or input_ids.dim() != 2 or input_ids.shape[0] != 1 or input_ids.shape[1] == 0:
+        raise ValueError("Jacobi decoding takes input_ids of one sequence, [1, length]")
+    if attention_mask is not None and not bool((attention_mask == 1).all()):
+        raise ValueError("Jacobi decoding takes one sequence without padding")
+    if config.do_sample:
+        raise ValueError("Jacobi decoding is greedy: pass do_sample=False")
+    neutral = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+               "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "guidance_scale": 1.0,
+               "bad_words_ids": None, "force_words_ids": None, "forced_bos_token_id": None,
+               "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
+               "sequence_bias": None, "stop_strings": None, "max_time": None, "watermarking_config": None,
+               "prompt_lookup_num_tokens": None, "output_scores": False, "output_logits": False,
+               "output_attentions": False, "output_hidden_states": False}
+    for name, value in neutral.items():
+        given = getattr(config, name, None)
+        if given is not None and given != value:
+            raise ValueError(f"Jacobi decoding does not know {name} = {given!r}: pass {name}={value!r}")
+    for name, value in arguments.items():
+        if value is not None and value is not False and not (hasattr(value, "__len__") and len(value) == 0):
+            raise ValueError(f"Jacobi decoding does not know the argument {name}")
+
+
+def stop_tokens(config):
+    ids = config.eos_token_id
+    return set() if ids is None else set(ids) if isinstance(ids, (list, tuple)) else {int(ids)}
+
+
+def length_limit(config, prompt_length):
+    limit = config.max_new_tokens
+    if limit is None and config.max_length is not None:
+        limit = config.max_length - prompt_length
+    if limit is None or limit < 1:
+        raise ValueError("Jacobi decoding needs max_new_tokens, at least 1")
+    return limit
+
+
+def own_block_size(model):
+    name = model.config._name_or_path
+    try:
+        path = cached_file(name, SETTINGS_FILE)
+    except OSError as error:
+        raise ValueError(f"the model's directory {name!r} holds no {SETTINGS_FILE}: pass block_size") from error
+    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["block_size"]
+
+
+def predict(model, tokens, cache, wanted):
+    """Argmax behind each of the last `wanted` tokens; the cache grows by all of them."""
+    rows = torch.tensor([tokens], dtype=torch.long, device=model.device)
+    logits = model(input_ids=rows, past_key_values=cache, use_cache=True, logits_to_keep=wanted).logits
+    return logits[0, -wanted:].float().argmax(dim=-1).tolist()
+
+
+def jacobi(model, prompt, limit, stops, block_size, seed, emit):
+    """(answer, tokens that each forward behind the prompt's made known); emit() gets tokens as they become known."""
+    cache = transformers.DynamicCache()
+    stream = DraftStream(seed)
+    known = list(prompt)  # Committed, and in the cache; the newest token, known too, begins the draft.
+    draft = predict(model, prompt, cache, 1)
+    accepted = []
+    emit(draft)
+    while draft[0] not in stops and len(known) + 1 - len(prompt) < limit:
+        while len(draft) < min(block_size, limit - 1 - (len(known) - len(prompt))):
+            draft.append(known[stream.below(len(known))])
+        predictions = predict(model, draft, cache, len(draft))
+        count = 1
+        while count < len(draft) and draft[count] == predictions[count - 1]:
+            count += 1
+        stop = next((i for i in range(1, count) if draft[i] in stops), None)
+        newest = predictions[count - 1] if stop is None else draft[stop]
+        count = count if stop is None else stop
+        known += draft[:count]
+        if count < len(draft):
+            cache.crop(count - len(draft))  # Rows of rejected tokens.
+        accepted.append(count)
+        emit([*draft[1:count], newest])
+        # What was predicted behind the newest token is the guess for its successors.
+        draft = [newest] if stop is not None else predictions[count - 1:max(count, len(draft) - 1)]
+    return [*known[len(prompt):], draft[0]], accepted
+
+
+@torch.no_grad()
+def generate(model, inputs=None, generation_config=None, input_ids=None, attention_mask=None, streamer=None,
+             block_size=None, seed=0, **arguments):
+    config = copy.deepcopy(model.generation_config if generation_config is None else generation_config)
+    arguments = config.update(**arguments)
+    arguments.pop("use_cache", None)
+    input_ids = inputs if input_ids is None else input_ids
+    refuse_unsupported(config, input_ids, attention_mask, arguments)
+    block_size = own_block_size(model) if block_size is None else block_size
+    if block_size < 1:
+        raise ValueError("block_size must be at least 1")
+    prompt = input_ids[0].tolist()
+
+    def emit(tokens):
+        if streamer is not None:
+            streamer.put(torch.tensor(tokens))
+
+    if streamer is not None:
+        streamer.put(input_ids.cpu())
+    answer, accepted = jacobi(model, prompt, length_limit(config, len(prompt)), stop_tokens(config), block_size, seed,
+                              emit)
+    if streamer is not None:
+        streamer.end()
+    sequences = torch.cat([input_ids, torch.tensor([answer], dtype=input_ids.dtype, device=input_ids.device)], dim=1)
+    if config.return_dict_in_generate:
+        return JacobiOutput(sequences=sequences, forwards=len(accepted), accepted=accepted)
+    return sequences
