@@ -402,6 +402,8 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
           run_command);
   add_job(app, line, "pretrain", "Plain autoregressive training of a small base model",
           pretrain_command);
+  add_job(app, line, "finetune", "Plain autoregressive training of an existing model",
+          finetune_command);
   add_job(app, line, "import", "Prompts into the run's prompt store", import_command);
   add_job(app, line, "generate", "Trajectories of one round", generate_command);
   add_job(app, line, "train", "Distillation of one round", train_command);

@@ -33,6 +33,7 @@ struct JobOptions {
 [[nodiscard]] ExitCode generate_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode train_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode pretrain_command(const JobOptions& options, const MpiSession& session);
+[[nodiscard]] ExitCode finetune_command(const JobOptions& options, const MpiSession& session);
 
 struct EvaluateOptions {
   std::filesystem::path config;  ///< Optional: [model] and [evaluate] of a configuration.

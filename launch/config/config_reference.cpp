@@ -35,6 +35,14 @@ const std::map<std::string, SectionProse>& prose() {
        {.before = "For `jforge sweep`, together with `[evaluate]` and `[model]`. Every combination "
                   "of the settings that are given values is evaluated; `[evaluate]` has the "
                   "others."}},
+      {"finetune",
+       {.before = "For `jforge finetune`, together with `[run]`, `[model]` (without "
+                  "`decode_weights`), `[train]` and `[checkpoint]`: ordinary training of an "
+                  "existing model on question–answer pairs. A pair is one conversation in "
+                  "the model's chat template, the question as the user's turn as evaluation puts "
+                  "it; the loss is on the answer and its end-of-sequence token. Keys of `[train]` "
+                  "that tell of trajectories (`consistency_weight`, `reduction`, `kept`) have no "
+                  "effect. Example: [`finetune_smollm2.toml`](finetune_smollm2.toml)."}},
       {"pretrain",
        {.before = "For `jforge pretrain`, together with `[run]`, `[train]` and `[checkpoint]`. "
                   "Example: [`pretrain_quickstart.toml`](pretrain_quickstart.toml)."}},
@@ -50,7 +58,7 @@ One TOML file. An unknown key is an error that names the nearest one, or what is
 
 Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.toml`](paper.toml) (the paper's own setting), [`opencodeinstruct.toml`](opencodeinstruct.toml) and [`openthoughts2_math.toml`](openthoughts2_math.toml) (its data sets, with the line that turns their parquet files into JSON lines).
 
-*identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it. *operational* keys may change between two starts of the same run. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
+*identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it. *operational* keys may change between two starts of the same run. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training or fine-tuning job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
 )";
 
 /// Every field of `jforge run`, with one round.
@@ -69,12 +77,32 @@ std::vector<ConfigField> pretraining_fields() {
   return pretrain_fields(pretrain);
 }
 
+/// Every field of `jforge finetune`.
+std::vector<ConfigField> finetuning_fields() {
+  static FinetuneConfig finetune;
+  return finetune_fields(finetune);
+}
+
+std::vector<ConfigField> fields_for(ConfigFor command) {
+  switch (command) {
+    case ConfigFor::run:
+      return run_fields();
+    case ConfigFor::pretrain:
+      return pretraining_fields();
+    case ConfigFor::finetune:
+      return finetuning_fields();
+  }
+  throw InternalError("a command without configuration");
+}
+
 /// Every field of every section once; all rounds are alike, so they stand as one "rounds".
 std::vector<ConfigField> all_fields() {
   std::vector<ConfigField> fields = run_fields();
-  for (ConfigField& field : pretraining_fields()) {
-    if (field.section == "pretrain") {
-      fields.push_back(std::move(field));
+  for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
+    for (ConfigField& field : fields_for(command)) {
+      if (field.section == "pretrain" || field.section == "finetune") {
+        fields.push_back(std::move(field));
+      }
     }
   }
   for (ConfigField& field : fields) {
@@ -203,7 +231,7 @@ std::string commented_config(const ConfigStart& start) {
       "repeated.\n";
   std::string section;
   for (const ConfigField& field : all_fields()) {
-    if (field.section == "pretrain" || field.section == "sweep") {
+    if (field.section == "pretrain" || field.section == "finetune" || field.section == "sweep") {
       continue;
     }
     if (field.section != section) {
@@ -222,8 +250,7 @@ std::string commented_config(const ConfigStart& start) {
 
 std::vector<ConfigKey> config_keys(ConfigFor command) {
   std::vector<ConfigKey> keys;
-  for (const ConfigField& field :
-       command == ConfigFor::pretrain ? pretraining_fields() : run_fields()) {
+  for (const ConfigField& field : fields_for(command)) {
     keys.push_back({field.path(), field.kind == FieldKind::identity, without_links(field.meaning),
                     default_text(field), value_words(field)});
   }

@@ -33,6 +33,7 @@ struct ConfigStart {
 enum class ConfigFor : std::uint8_t {
   run,       ///< `jforge run` and what reads parts of its configuration.
   pretrain,  ///< `jforge pretrain`
+  finetune,  ///< `jforge finetune`
 };
 /// A key as command lines name it.
 struct ConfigKey {

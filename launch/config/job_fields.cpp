@@ -98,7 +98,23 @@ void add_run(FieldList& fields, RunSettings& run) {
              "end have a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
 }
 
-void add_model(FieldList& fields, ModelSettings& model) {
+void add_decode_weights(FieldList& fields, ModelSettings& model) {
+  fields.add_enum(
+      "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
+      "How generation and evaluation hold the matrices, of which every decoded token reads every "
+      "byte; arithmetic is float32 but for the last. `\"auto\"`: bfloat16 where that loses nothing "
+      "(a "
+      "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
+      "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
+      "(after training), which changes some tokens. On CUDA float32 always, of the same values. "
+      "`\"bfloat16_arithmetic\"`: products of bfloat16, for which activations are rounded too (CPU "
+      "only): faster where many sequences share a pass; methods still agree with greedy decoding "
+      "token for token");
+  fields.same_results({"auto", "float32"});
+}
+
+/// `decodes`: whether the command that reads it decodes, too.
+void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
   fields.in("model");
   fields.add("source", model.source, kOperational,
              "Required. Hugging Face directory with weights and tokenizer (its content is "
@@ -112,18 +128,9 @@ void add_model(FieldList& fields, ModelSettings& model) {
       "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
       "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
       "refuse (exit 4). Rank r of a host takes device r mod their number");
-  fields.add_enum(
-      "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
-      "How generation and evaluation hold the matrices, of which every decoded token reads every "
-      "byte; arithmetic is float32 but for the last. `\"auto\"`: bfloat16 where that loses nothing "
-      "(a "
-      "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
-      "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
-      "(after training), which changes some tokens. On CUDA float32 always, of the same values. "
-      "`\"bfloat16_arithmetic\"`: products of bfloat16, for which activations are rounded too (CPU "
-      "only): faster where many sequences share a pass; methods still agree with greedy decoding "
-      "token for token");
-  fields.same_results({"auto", "float32"});
+  if (decodes) {
+    add_decode_weights(fields, model);
+  }
   fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
 }
@@ -440,12 +447,26 @@ void apply_compat(JobConfig& config, const TomlDocument& document) {
   }
 }
 
+// A configuration in which nothing follows from other keys.
+template <class Config>
+Config read_config(const std::string& text, const std::string& file_name,
+                   const std::vector<std::string>& overrides,
+                   std::vector<ConfigField> (*fields)(Config&)) {
+  TomlDocument document(text, file_name);
+  for (const std::string& assignment : overrides) {
+    document.set(assignment);
+  }
+  Config config;
+  document.apply(fields(config));
+  return config;
+}
+
 }  // namespace
 
 std::vector<ConfigField> job_fields(JobConfig& config) {
   FieldList fields;
   add_run(fields, config.run);
-  add_model(fields, config.model);
+  add_model(fields, config.model, true);
   add_prompts(fields, config.prompts);
   add_generate(fields, config.generate);
   add_rounds(fields, config.rounds);
@@ -511,13 +532,34 @@ std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
 
 PretrainConfig read_pretrain_config(const std::string& text, const std::string& file_name,
                                     const std::vector<std::string>& overrides) {
-  TomlDocument document(text, file_name);
-  for (const std::string& assignment : overrides) {
-    document.set(assignment);
-  }
-  PretrainConfig config;
-  document.apply(pretrain_fields(config));
-  return config;
+  return read_config(text, file_name, overrides, pretrain_fields);
+}
+
+std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
+  FieldList fields;
+  add_run(fields, config.run);
+  add_model(fields, config.model, false);
+  FinetuneSettings& finetune = config.finetune;
+  fields.in("finetune");
+  fields.add("output", finetune.output, kOperational, "Required. Hugging Face directory to write");
+  fields.add("files", finetune.files, kOperational,
+             "Required. JSON lines of questions and answers (their content is identity)");
+  fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
+  fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
+  fields.add("max_tokens", finetune.max_tokens, kIdentity,
+             "Longer pairs, template included, are left out. Default: the model's positions");
+  fields.add("epochs", finetune.epochs, kIdentity,
+             "Length of the training in passes over the pairs …");
+  fields.add("steps", finetune.steps, kIdentity,
+             "… or in optimizer steps. One of the two is required");
+  add_train(fields, config.train);
+  add_checkpoint(fields, config.checkpoint);
+  return fields.take();
+}
+
+FinetuneConfig read_finetune_config(const std::string& text, const std::string& file_name,
+                                    const std::vector<std::string>& overrides) {
+  return read_config(text, file_name, overrides, finetune_fields);
 }
 
 }  // namespace jforge

@@ -8,8 +8,8 @@
 
 #include "launch/config/field.h"
 #include "launch/config/toml_config.h"
+#include "workers/conversation_config.h"
 #include "workers/job_config.h"
-#include "workers/pretrain_config.h"
 
 namespace jforge {
 
@@ -37,6 +37,12 @@ inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
 /// Every key of a pre-training configuration, bound to `config`.
 [[nodiscard]] std::vector<ConfigField> pretrain_fields(PretrainConfig& config);
 [[nodiscard]] PretrainConfig read_pretrain_config(const std::string& text,
+                                                  const std::string& file_name,
+                                                  const std::vector<std::string>& overrides);
+
+/// Every key of a fine-tuning configuration, bound to `config`.
+[[nodiscard]] std::vector<ConfigField> finetune_fields(FinetuneConfig& config);
+[[nodiscard]] FinetuneConfig read_finetune_config(const std::string& text,
                                                   const std::string& file_name,
                                                   const std::vector<std::string>& overrides);
 

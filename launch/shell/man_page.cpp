@@ -212,9 +212,11 @@ std::string keys_section() {
   for (const ConfigKey& key : config_keys(ConfigFor::run)) {
     add(key);
   }
-  for (const ConfigKey& key : config_keys(ConfigFor::pretrain)) {
-    if (key.path.starts_with("pretrain.")) {
-      add(key);
+  for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
+    for (const ConfigKey& key : config_keys(command)) {
+      if (key.path.starts_with("pretrain.") || key.path.starts_with("finetune.")) {
+        add(key);
+      }
     }
   }
   return text;

@@ -58,11 +58,14 @@ std::string short_meaning(const ConfigKey& key) {
 }
 
 std::vector<NamedKeys> named_keys() {
-  return {{"run", config_keys(ConfigFor::run)}, {"pretrain", config_keys(ConfigFor::pretrain)}};
+  return {{"run", config_keys(ConfigFor::run)},
+          {"pretrain", config_keys(ConfigFor::pretrain)},
+          {"finetune", config_keys(ConfigFor::finetune)}};
 }
 
 std::string keys_name(const CommandDescription& command) {
-  return command.name() == "pretrain" ? "pretrain" : "run";
+  const std::string name = command.name();
+  return name == "pretrain" || name == "finetune" ? name : "run";
 }
 
 }  // namespace jforge

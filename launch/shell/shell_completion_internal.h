@@ -22,7 +22,7 @@ namespace jforge {
 
 /// A configuration's name in the scripts, and its keys.
 struct NamedKeys {
-  std::string name;  ///< "run" or "pretrain".
+  std::string name;  ///< "run", "pretrain" or "finetune".
   std::vector<ConfigKey> keys;
 };
 [[nodiscard]] std::vector<NamedKeys> named_keys();

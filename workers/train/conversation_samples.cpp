@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
@@ -37,14 +38,19 @@ std::vector<QuestionAnswer> read_question_answers(const ConversationFiles& sourc
         }
         return json[field].get<std::string>();
       };
-      items.push_back({text(source.question_field), text(source.answer_field)});
+      QuestionAnswer item{text(source.question_field), text(source.answer_field)};
+      if (item.answer.empty()) {
+        throw DataError(fmt::format("{}:{}: the text under \"{}\" is empty", file, record.line,
+                                    source.answer_field));
+      }
+      items.push_back(std::move(item));
     }
   }
   return items;
 }
 
-CausalSample make_sample(const QuestionAnswer& item, const BytePairTokenizer& tokenizer,
-                         const ChatTemplate& chat) {
+CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& source,
+                         const BytePairTokenizer& tokenizer, const ChatTemplate& chat) {
   const ChatMessage messages[] = {{"user", item.question}, {"assistant", item.answer}};
   const std::string prompt = chat.render(std::span(messages, 1), true);
   const std::string whole = chat.render(messages, false);
@@ -53,9 +59,16 @@ CausalSample make_sample(const QuestionAnswer& item, const BytePairTokenizer& to
   }
   CausalSample sample;
   sample.tokens = tokenizer.encode(prompt);
-  sample.first_target = static_cast<std::int64_t>(sample.tokens.size());
-  const std::vector<TokenId> answer =
-      tokenizer.encode(std::string_view(whole).substr(prompt.size()));
+  sample.first_target = source.train_prompt ? 1 : static_cast<std::int64_t>(sample.tokens.size());
+  std::vector<TokenId> answer = tokenizer.encode(std::string_view(whole).substr(prompt.size()));
+  if (!source.eos_ids.empty()) {
+    const auto end = std::ranges::find_first_of(answer, source.eos_ids);
+    if (end == answer.end()) {
+      throw ConfigError(
+          "the chat template ends an answer with none of the model's end-of-sequence tokens");
+    }
+    answer.erase(end + 1, answer.end());
+  }
   sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());
   return sample;
 }
@@ -72,16 +85,16 @@ std::vector<CausalSample> read_conversations(const ConversationFiles& files,
   }
   std::vector<CausalSample> samples;
   for (const QuestionAnswer& item : items) {
-    CausalSample sample = make_sample(item, tokenizer, chat);
+    CausalSample sample = make_sample(item, files, tokenizer, chat);
     if (std::cmp_less_equal(sample.tokens.size(), files.longest)) {
       samples.push_back(std::move(sample));
     }
   }
   if (samples.empty()) {
     throw DataError(fmt::format(
-        "no sample is left to train on: all {} are longer than pretrain.max_position_embeddings = "
-        "{}; raise it or give shorter texts",
-        items.size(), files.longest));
+        "no sample is left to train on: all {} are longer than {} = {}; raise it or give shorter "
+        "texts",
+        items.size(), files.longest_key, files.longest));
   }
   spdlog::info("{} samples, {} left out as too long", samples.size(),
                items.size() - samples.size());

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Question–answer pairs as sequences for ordinary autoregressive training: one ChatML conversation
-/// each, of which the answer is learnt.
+/// Question–answer pairs as sequences for ordinary autoregressive training: one conversation in the
+/// model's chat template each, of which the answer is learnt.
 
 #include <cstdint>
 #include <string>
@@ -20,11 +20,17 @@ struct ConversationFiles {
   std::string question_field;      ///< Holds the question's text.
   std::string answer_field;        ///< Holds the answer's text.
   std::int64_t longest = 0;        ///< Tokens; longer sequences are left out.
+  std::string longest_key;         ///< The configuration's key for it.
+  /// Sequences end with the first of these in the answer; empty: with the template's end, which may
+  /// write more behind its end-of-sequence token.
+  std::vector<TokenId> eos_ids = {};
+  bool train_prompt = false;  ///< Learn the whole sequence, not the answer alone.
 };
 
 /// Rendered and tokenized pairs in the files' order; logs how many were left out as too long.
-/// Throws DataError naming file and line of a record without the fields, and when no sample is
-/// left; ConfigError when the chat template does not continue its own generation prompt.
+/// Throws DataError naming file and line of a record without the fields or with an empty answer,
+/// and when no sample is left; ConfigError when the chat template does not continue its own
+/// generation prompt, or ends answers with none of `eos_ids`.
 [[nodiscard]] std::vector<CausalSample> read_conversations(const ConversationFiles& files,
                                                            const BytePairTokenizer& tokenizer,
                                                            const ChatTemplate& chat);

@@ -34,6 +34,7 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
            {"run", "c.toml"},
            {"run", "c.toml", "--set", "a.b=c", "--set", "d.e=f", "--resume", "never", "--dry-run"},
            {"pretrain", "c.toml"},
+           {"finetune", "c.toml"},
            {"import", "c.toml"},
            {"generate", "c.toml", "--round", "1"},
            {"train", "c.toml", "--round", "2", "--accept-change", "train.learning_rate"},

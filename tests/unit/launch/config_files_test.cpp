@@ -51,6 +51,8 @@ TEST(ConfigFiles, AllReadAndValidate) {
     const std::string text = content(path);
     if (text.find("\n[pretrain]") != std::string::npos) {
       EXPECT_NO_THROW(read_pretrain_config(text, path.string(), {}).validate());
+    } else if (text.find("\n[finetune]") != std::string::npos) {
+      EXPECT_NO_THROW(read_finetune_config(text, path.string(), {}).validate());
     } else if (text.find("\n[sweep]") != std::string::npos &&
                text.find("\n[prompts]") == std::string::npos) {
       // For `jforge sweep` alone.

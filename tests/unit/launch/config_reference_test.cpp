@@ -29,9 +29,11 @@ TEST(ConfigReference, EveryKeyHasAMeaningAndItsSection) {
   JobConfig job;
   job.rounds.resize(1);
   PretrainConfig pretrain;
+  FinetuneConfig finetune;
   const auto schema = nlohmann::json::parse(config_schema());
   const std::string page = reference_markdown();
-  for (const auto& fields : {job_fields(job), pretrain_fields(pretrain)}) {
+  for (const auto& fields :
+       {job_fields(job), pretrain_fields(pretrain), finetune_fields(finetune)}) {
     for (const ConfigField& field : fields) {
       EXPECT_FALSE(field.meaning.empty()) << field.path();
       EXPECT_EQ(field.meaning.find('\n'), std::string::npos) << field.path();

@@ -232,6 +232,36 @@ TEST(PretrainFields, DefaultsRoundTripAndRefusalsNameTheKey) {
                ConfigError);
 }
 
+TEST(FinetuneFields, DefaultsRoundTripAndRefusalsNameTheKey) {
+  FinetuneConfig config;
+  const std::string text = write_toml(finetune_fields(config));
+  FinetuneConfig back = read_finetune_config(text, "resolved_config.toml", {});
+  EXPECT_EQ(write_toml(finetune_fields(back)), text);
+  constexpr const char* kFinetune =
+      "[run]\ndirectory = \"out\"\n[model]\nsource = \"m\"\n"
+      "[finetune]\noutput = \"o\"\nfiles = [\"d.jsonl\"]\nsteps = 3\n";
+  const auto said = [&](const std::string& override) {
+    try {
+      read_finetune_config(kFinetune, "f.toml", {override}).validate();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(said("finetune.max_tokens=9"), "accepted");
+  EXPECT_THAT(said("run.directory="), HasSubstr("run.directory"));
+  EXPECT_THAT(said("model.source="), HasSubstr("model.source"));
+  EXPECT_THAT(said("finetune.output="), HasSubstr("finetune.output"));
+  EXPECT_THAT(said("finetune.files=[]"), HasSubstr("finetune.files"));
+  EXPECT_THAT(said("finetune.epochs=1.5"), HasSubstr("finetune.epochs or finetune.steps"));
+  EXPECT_THAT(said("finetune.steps=0"), HasSubstr("finetune.steps"));
+  EXPECT_THAT(said("finetune.max_tokens=0"), HasSubstr("finetune.max_tokens"));
+  EXPECT_THAT(said("train.teacher=frozen"), HasSubstr("train.teacher"));
+  EXPECT_THAT(said("train.early_stop_every=5"), HasSubstr("train.early_stop_every"));
+  // What it does not do is no key of it.
+  EXPECT_THAT(said("model.decode_weights=float32"), HasSubstr("decode_weights"));
+}
+
 TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {
   constexpr const char* kPretrain =
       "[run]\ndirectory = \"out\"\n"

@@ -167,7 +167,7 @@ TEST(Shell, EveryCommandAndOptionIsInTheManPage) {
 
 TEST(Shell, EveryKeyIsInEveryOutput) {
   const CommandDescription program = describe_command_line();
-  for (const ConfigFor command : {ConfigFor::run, ConfigFor::pretrain}) {
+  for (const ConfigFor command : {ConfigFor::run, ConfigFor::pretrain, ConfigFor::finetune}) {
     const std::vector<ConfigKey> keys = config_keys(command);
     EXPECT_GE(keys.size(), 40U);
     for (const ConfigKey& key : keys) {

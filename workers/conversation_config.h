@@ -1,9 +1,11 @@
 #pragma once
 
-/// The configuration of a pre-training job.
+/// The configurations of ordinary training on question–answer pairs: of a new model (`jforge
+/// pretrain`) and of one that exists (`jforge finetune`).
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,28 @@ struct PretrainSettings {
 struct PretrainConfig {
   RunSettings run;
   PretrainSettings pretrain;
+  TrainConfig train;
+  CheckpointConfig checkpoint;
+
+  /// Throws ConfigError naming the key.
+  void validate() const;
+};
+
+/// [finetune]: pairs, steps and where the model goes.
+struct FinetuneSettings {
+  std::filesystem::path output;    ///< Hugging Face directory to write.
+  std::vector<std::string> files;  ///< JSON lines of question and answer.
+  std::string question_field = "question";
+  std::string answer_field = "answer";
+  std::optional<std::int64_t> max_tokens;  ///< Longer pairs are left out.
+  std::optional<double> epochs;            ///< Of the pairs; or steps, not both.
+  std::optional<std::int64_t> steps;
+};
+
+struct FinetuneConfig {
+  RunSettings run;
+  ModelSettings model;  ///< The model to train; decode_weights has no meaning.
+  FinetuneSettings finetune;
   TrainConfig train;
   CheckpointConfig checkpoint;
 

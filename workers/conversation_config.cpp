@@ -1,4 +1,4 @@
-#include "workers/pretrain_config.h"
+#include "workers/conversation_config.h"
 
 #include <fmt/format.h>
 
@@ -49,14 +49,25 @@ void validate_model(const PretrainSettings& settings) {
   }
 }
 
+void require(bool holds, const char* what) {
+  if (!holds) {
+    throw ConfigError(what);
+  }
+}
+
+// What the trainer can do with trajectories alone.
+void validate_training(const TrainConfig& train) {
+  train.validate();
+  require(train.teacher == TeacherKind::detached,
+          "train.teacher = \"frozen\" has nothing to teach without trajectories; set \"detached\"");
+  require(train.collapse.check_every == 0 && train.early_stop.every == 0,
+          "train.collapse_check_every and train.early_stop_every are there for jforge run alone; "
+          "set 0");
+}
+
 }  // namespace
 
 void PretrainConfig::validate() const {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) {
-      throw ConfigError(what);
-    }
-  };
   require(!run.directory.empty(),
           "run.directory is missing: name the folder for checkpoints and logs");
   require(!pretrain.tokenizer.empty(),
@@ -67,12 +78,24 @@ void PretrainConfig::validate() const {
   require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
   expect_device("pretrain.device", pretrain.device);
   validate_model(pretrain);
-  train.validate();
-  require(train.teacher == TeacherKind::detached,
-          "train.teacher = \"frozen\" has nothing to teach in pre-training; set \"detached\"");
-  require(train.collapse.check_every == 0 && train.early_stop.every == 0,
-          "train.collapse_check_every and train.early_stop_every are not there in pre-training; "
-          "set 0");
+  validate_training(train);
+  checkpoint.validate();
+}
+
+void FinetuneConfig::validate() const {
+  require(!run.directory.empty(),
+          "run.directory is missing: name the folder for checkpoints and logs");
+  require(!model.source.empty(), "model.source is missing: name a Hugging Face directory");
+  require(!finetune.output.empty(),
+          "finetune.output is missing: name the model directory to write");
+  require(!finetune.files.empty(), "finetune.files is missing: name at least one JSONL file");
+  require(finetune.epochs.has_value() != finetune.steps.has_value(),
+          "give finetune.epochs or finetune.steps, one of them");
+  require(finetune.epochs.value_or(1) > 0 && finetune.steps.value_or(1) > 0,
+          "finetune.epochs and finetune.steps must be positive");
+  require(finetune.max_tokens.value_or(1) > 0, "finetune.max_tokens must be at least 1");
+  expect_device("model.device", model.device);
+  validate_training(train);
   checkpoint.validate();
 }
 

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""jforge finetune: an existing model trained on question–answer pairs, the same at any rank count and after any stop."""
+
+import json
+import shutil
+import unittest
+
+import tiny_model
+from harness import EndToEndTest
+
+USAGE, INPUT = 2, 3
+STEPS = 6
+CONFIG = """
+[run]
+directory = "{run}"
+seed = 7
+[model]
+source = "{model}"
+export_as = "float32"
+[finetune]
+output = "{run}/model"
+files = ["{prompts}"]
+steps = 6
+[train]
+learning_rate = 1e-3
+batch_samples = 4
+tokens_per_rank = 256
+warmup_ratio = 0.1
+[checkpoint]
+every_steps = 2
+keep_last = 2
+"""
+
+
+class Finetune(EndToEndTest):
+    def config(self, name, text=CONFIG, extra=""):
+        return super().config(name, text, extra)
+
+    def trained(self, name, *words, ranks=1):
+        config, run = self.config(name)
+        self.jforge("finetune", config, *words, ranks=ranks)
+        return run
+
+    def metrics(self, run):
+        return [json.loads(line) for path in sorted(run.glob("metrics.*.jsonl"))
+                for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def pairs(self, name, change):
+        """The pairs with every record put through `change`, as a setting."""
+        records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
+        path = self.root / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(change(record)) + "\n" for record in records), encoding="utf-8")
+        return path, ("--set", f'finetune.files=["{path}"]')
+
+    def assert_same_losses(self, expected, actual, limit):
+        expected, actual = self.losses(expected), self.losses(actual)
+        self.assertEqual(set(expected), set(actual))
+        for step, loss in expected.items():
+            self.assertAlmostEqual(1, actual[step] / loss, delta=limit, msg=f"step {step}")
+
+    def test_the_same_model_at_any_rank_count_and_after_a_stop(self):
+        whole = self.trained("whole", ranks=2)
+        losses = self.losses(whole)
+        self.assertEqual([(0, step) for step in range(1, STEPS + 1)], sorted(losses))
+        self.assertLess(losses[0, STEPS], losses[0, 1])
+        for ranks in (1, 4):
+            run = self.trained(f"whole-{ranks}", ranks=ranks)
+            self.assert_same_losses(whole, run, 1e-5)
+            self.assert_close_models(whole, run)
+        # A full Hugging Face directory, and a run that says what it was.
+        self.assertEqual({path.name for path in self.model.iterdir()} | {"checksums.json"},
+                         {path.name for path in (whole / "model").iterdir()})
+        self.jforge("verify", whole)
+        self.assertIn("autoregressive", (whole / "report.md").read_text(encoding="utf-8").lower())
+        config, run = self.config("stopped")
+        self.jforge("finetune", config, "--inject", "interrupt@train:1:3", ranks=2, expect=75)
+        self.assertEqual("interrupted", self.status(run))
+        for ranks in (1, 2):
+            _, copy = self.config(f"stopped-{ranks}")
+            shutil.copytree(run, copy)
+            self.jforge("finetune", self.root / f"{copy.name}.toml", ranks=ranks)
+            self.assert_close_models(whole, copy)
+            if ranks == 2:
+                self.assertEqual(self.bytes_of(whole), self.bytes_of(copy))
+        sharded = self.trained("sharded", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", ranks=2)
+        self.assert_same_losses(whole, sharded, 0.02)
+        self.assertNotEqual(self.losses(whole), self.losses(sharded))
+
+    def test_only_answers_and_their_end_are_learnt(self):
+        """The tokenizer has a token for each byte: targets can be counted."""
+        records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
+        answers = [len(record["answer"].encode()) + 1 for record in records]
+        # Six batches of four: each of the 24 pairs once.
+        run = self.trained("answers")
+        self.assertEqual(sum(answers), sum(line["ar_targets"] for line in self.metrics(run)))
+        # Were a prompt's token a target, a longer question would add some.
+        _, longer = self.pairs("longer", lambda record: {**record, "question": "So: " + record["question"]})
+        other = self.trained("longer-questions", *longer)
+        self.assertEqual([line["ar_targets"] for line in self.metrics(run)],
+                         [line["ar_targets"] for line in self.metrics(other)])
+        self.assertNotEqual(self.losses(run), self.losses(other))
+        # The prompt's targets can be asked for, and then they count.
+        prompts = self.trained("prompts-too", "--set", "train.train_prompt=true")
+        template = len(tiny_model.SPECIALS[1:]) * 2 - 1 + len(b"user\n\nassistant\n")
+        questions = [len(record["question"].encode()) + template - 1 for record in records]
+        self.assertEqual(sum(answers) + sum(questions), sum(line["ar_targets"] for line in self.metrics(prompts)))
+
+    def refused(self, code, config, *words, says):
+        result = self.jforge("finetune", config, *words, expect=code)
+        self.assertEqual(1, len(result.lines()), str(result))
+        for text in says:
+            self.assertIn(str(text), result.lines()[0])
+
+    def test_bad_pairs_and_settings_are_refused_in_one_line(self):
+        config, run = self.config("refused")
+        lines = self.prompts.read_text(encoding="utf-8").splitlines()
+        for name, line, says in (("json", '{"question": "a"', 'no text under "question"'),
+                                 ("number", '{"question": "a", "answer": 7}', 'no text under "answer"'),
+                                 ("empty", '{"question": "a", "answer": ""}', 'the text under "answer" is empty')):
+            path = self.root / f"bad-{name}.jsonl"
+            path.write_text("\n".join([*lines[:4], line, *lines[4:]]) + "\n", encoding="utf-8")
+            self.refused(INPUT, config, "--set", f'finetune.files=["{path}"]', says=[f"{path}:5", says])
+        self.refused(INPUT, config, "--set", "finetune.max_tokens=5",
+                     says=["all 24 are longer than finetune.max_tokens = 5"])
+        self.refused(USAGE, config, "--set", "train.tokens_per_rank=40",
+                     says=["train.tokens_per_rank is 40", "finetune.max_tokens"])
+        self.refused(USAGE, config, "--set", "finetune.epochs=1", says=["finetune.epochs or finetune.steps"])
+        self.refused(USAGE, config, "--set", "finetune.stepps=1", says=["finetune.stepps"])
+        self.assertFalse((run / "model").exists())
+        plan = self.jforge("finetune", config, "--dry-run", "--ranks", "4").out
+        self.assertIn("samples: 24", plan)
+        self.assertIn("steps: 6 of 4 samples", plan)
+
+    def test_other_data_or_model_is_another_run(self):
+        path, setting = self.pairs("data", dict)
+        config, _ = self.config("identity")
+        self.jforge("finetune", config, *setting, "--inject", "interrupt@train:0:2", expect=75)
+        content = path.read_text(encoding="utf-8")
+        path.write_text(content.replace("pens", "lids"), encoding="utf-8")
+        self.refused(USAGE, config, *setting, says=["data.hash"])
+        path.write_text(content, encoding="utf-8")
+        other = tiny_model.write_model(self.root / "other-model", seed=2)
+        self.refused(USAGE, config, *setting, "--set", f'model.source="{other}"', says=["model.hash"])
+        self.jforge("finetune", config, *setting)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,225 @@
+#include "workers/conversation_training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoints/checkpoint_writer.h"
+#include "checkpoints/hf_model.h"
+#include "checkpoints/tokenizer_fit.h"
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
+#include "runtime/log.h"
+#include "workers/model_state.h"
+#include "workers/run_layout.h"
+#include "workers/train/distillation_trainer.h"
+#include "workers/train/peak_flops.h"
+#include "workers/train/training_checkpoint.h"
+
+namespace jforge {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+SampleOrderOptions order_of(const ConversationTraining& training, std::size_t samples) {
+  return {training.run.seed, 0, static_cast<std::int64_t>(samples), training.train.batch_samples};
+}
+
+void expect_samples_fit(const ConversationTraining& training,
+                        const std::vector<CausalSample>& samples) {
+  const auto longest = std::ranges::max_element(
+      samples, {}, [](const CausalSample& sample) { return sample.tokens.size(); });
+  if (std::cmp_greater(longest->tokens.size(), training.train.tokens_per_rank)) {
+    throw ConfigError(fmt::format(
+        "the longest sample has {} tokens but train.tokens_per_rank is {}; raise it or lower {}",
+        longest->tokens.size(), training.train.tokens_per_rank, training.files.longest_key));
+  }
+}
+
+/// Collective. The weights that training begins with.
+void load_weights(const Communicator& comm, const ConversationTraining& training,
+                  ModelState& model) {
+  if (training.new_model) {
+    model.initialise(training.run.seed);
+  } else {
+    model.load_hf(comm, training.source);
+  }
+}
+
+void write_model(const ConversationTraining& training, const ModelState& model) {
+  const TensorValues values = values_in(model.weights());
+  if (training.new_model) {
+    export_new_hf_model(training.source, training.output, model.config(), model.table(), values,
+                        training.stored);
+  } else {
+    export_hf_model(training.source, training.output, model.config(), model.table(), values,
+                    training.stored);
+  }
+}
+
+}  // namespace
+
+ConversationTraining training_of(const PretrainConfig& config) {
+  const PretrainSettings& settings = config.pretrain;
+  ConversationTraining training;
+  training.phase = "pretrain";
+  training.run = config.run;
+  training.train = config.train;
+  training.checkpoint = config.checkpoint;
+  training.device = settings.device;
+  training.source = settings.tokenizer;
+  training.new_model = settings;
+  training.files.files = settings.files;
+  training.files.question_field = settings.question_field;
+  training.files.answer_field = settings.answer_field;
+  training.files.longest_key = "pretrain.max_position_embeddings";
+  training.steps = settings.steps;
+  training.output = settings.output;
+  return training;
+}
+
+ConversationTraining training_of(const FinetuneConfig& config) {
+  const FinetuneSettings& settings = config.finetune;
+  const auto type = [](ComputeType compute) {
+    return compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
+  };
+  ConversationTraining training;
+  training.phase = "finetune";
+  training.run = config.run;
+  training.train = config.train;
+  training.train.compute = type(config.model.compute);
+  training.checkpoint = config.checkpoint;
+  training.device = config.model.device;
+  training.source = config.model.source;
+  training.files.files = settings.files;
+  training.files.question_field = settings.question_field;
+  training.files.answer_field = settings.answer_field;
+  training.files.longest_key = "finetune.max_tokens";
+  training.max_tokens = settings.max_tokens;
+  training.epochs = settings.epochs;
+  training.steps = settings.steps;
+  training.output = settings.output;
+  training.stored = type(config.model.export_as);
+  return training;
+}
+
+PreparedTraining prepare(const ConversationTraining& training) {
+  PreparedTraining prepared;
+  const auto tokenizer = BytePairTokenizer::load(training.source);
+  ConversationFiles files = training.files;
+  files.train_prompt = training.train.train_prompt;
+  if (training.new_model) {
+    prepared.model = new_model_config(*training.new_model, tokenizer);
+  } else {
+    prepared.model = read_hf_config(training.source);
+    expect_tokenizer_fits(training.source, tokenizer, prepared.model);
+    files.eos_ids = prepared.model.eos_ids;
+  }
+  const std::int64_t positions = prepared.model.max_position_embeddings;
+  files.longest = std::min(training.max_tokens.value_or(positions), positions);
+  prepared.samples = read_conversations(files, tokenizer, ChatTemplate::load(training.source));
+  expect_samples_fit(training, prepared.samples);
+  prepared.steps = training.steps ? *training.steps
+                                  : steps_for_epochs(order_of(training, prepared.samples.size()),
+                                                     training.epochs.value_or(1));
+  return prepared;
+}
+
+void identify_training(const Communicator& comm, const ConversationTraining& training,
+                       Identity& identity) {
+  Identity hashes;
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      std::string data;
+      for (const std::string& file : training.files.files) {
+        data += hash_hex(hash_file(file));
+      }
+      hashes["data.hash"] = hash_hex(hash64(data));
+      hashes["tokenizer.hash"] = BytePairTokenizer::load(training.source).content_hash();
+      if (!training.new_model) {
+        hashes["model.hash"] = hf_model_hash(training.source);
+      }
+    }
+  });
+  for (const char* const key : {"data.hash", "tokenizer.hash", "model.hash"}) {
+    const std::string hash = broadcast_text(comm, hashes[key], 0);
+    if (!hash.empty()) {
+      identity[key] = hash;
+    }
+  }
+}
+
+bool train_on_conversations(const ConversationTraining& training, PreparedTraining prepared,
+                            const ConversationServices& services, const Identity& identity,
+                            const ResumeChoice& choice, const AcceptedChanges& accepted) {
+  const Communicator& comm = services.comm;
+  const fs::path checkpoints = training.run.directory / "checkpoints";
+  const auto on_disk = [&](const auto& work) {
+    services.clock.enter("checkpoint");
+    work();
+    services.clock.enter(training.phase);
+  };
+  const SampleOrderOptions order = order_of(training, prepared.samples.size());
+  ConversationSamples samples(std::move(prepared.samples), order, prepared.steps);
+
+  MemoryAccount account(training.phase);
+  ModelState model(prepared.model, comm.size(), account);
+  const auto resumed = find_checkpoint(comm, checkpoints, choice);
+  if (!resumed) {
+    services.clock.enter("load the weights");
+    load_weights(comm, training, model);
+  }
+  DistillationTrainer trainer({model.config(), model.table(), services.kernels, comm, account},
+                              model.weights(), training.train);
+  if (trainer.keeps_own_weights()) {
+    model.drop_weights();
+  }
+  TrainPlan plan;
+  plan.total_steps = prepared.steps;
+  plan.checkpoint_every = training.checkpoint.every_steps;
+  plan.peak = PeakFlops(services.kernels, comm, training.train.compute,
+                        RunLayout(training.run.directory).peak_flops());
+  if (resumed) {
+    expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
+                         accepted.keys, accepted.earlier);
+    resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
+    plan.steps_done = resumed->manifest.state.step;
+    plan.state = trainer_state_of(resumed->manifest.state.cursors);
+    spdlog::info("continuing after step {}", plan.steps_done);
+  }
+  services.clock.enter(training.phase);
+  CheckpointWriter writer(comm, checkpoints, training.checkpoint, account);
+  TrainHooks hooks;
+  hooks.clock = &services.clock;
+  hooks.on_step = services.on_step;
+  hooks.at_boundary = [&] { writer.poll(); };
+  hooks.save = [&](std::int64_t step) {
+    on_disk([&] {
+      save_training(
+          writer, {0, step, training.phase, 0, identity, with_trainer_state("{}", trainer.state())},
+          model.table(), trainer.optimizer());
+    });
+  };
+  const TrainOutcome outcome = trainer.run(samples, plan, hooks);
+  on_disk([&] { writer.finish(); });
+  if (outcome == TrainOutcome::interrupted) {
+    return false;
+  }
+  services.clock.enter("export");
+  if (trainer.keeps_own_weights()) {
+    together(comm, [&] { model.take_weights(account); });
+  }
+  trainer.store().gather_masters(model.weights());
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      write_model(training, model);
+    }
+  });
+  return true;
+}
+
+}  // namespace jforge
