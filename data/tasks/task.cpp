@@ -33,6 +33,10 @@ const std::map<std::string, TaskMaker, std::less<>>& registry() {
        [](const TaskOptions& options) -> std::unique_ptr<Task> {
          return std::make_unique<HumanevalTask>(HumanevalTask::Variant::plus, options);
        }},
+      {"ledger",
+       [](const TaskOptions& options) -> std::unique_ptr<Task> {
+         return std::make_unique<WordProblemsTask>(WordProblemsTask::Problems::ledger, options);
+       }},
       {"math",
        [](const TaskOptions& options) -> std::unique_ptr<Task> {
          return std::make_unique<MathTask>(MathTask::Problems::all, options);
@@ -59,7 +63,8 @@ const std::map<std::string, TaskMaker, std::less<>>& registry() {
        }},
       {"word_problems",
        [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<WordProblemsTask>(options);
+         return std::make_unique<WordProblemsTask>(WordProblemsTask::Problems::word_problems,
+                                                   options);
        }},
   };
   return tasks;

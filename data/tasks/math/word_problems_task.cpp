@@ -6,24 +6,24 @@
 
 namespace jforge {
 
-WordProblemsTask::WordProblemsTask(const TaskOptions& options)
-    : numbers_(TaskOptions{.prompt_style = "plain"}) {
+WordProblemsTask::WordProblemsTask(Problems problems, const TaskOptions& options)
+    : problems_(problems), numbers_(TaskOptions{.prompt_style = "plain"}) {
   if (!options.prompt_style.empty() && options.prompt_style != "plain") {
     throw ConfigError(fmt::format(
-        "task word_problems: unknown prompt style '{}': the only one is plain (the question alone)",
+        "task {}: unknown prompt style '{}': the only one is plain (the question alone)", name(),
         options.prompt_style));
   }
 }
 
 std::string WordProblemsTask::version() const {
   const std::string rule = numbers_.version();
-  return "word_problems/number" + rule.substr(rule.rfind('/'));
+  return name() + "/number" + rule.substr(rule.rfind('/'));
 }
 
 std::vector<TaskRecord> WordProblemsTask::load(const std::filesystem::path& data) const {
   return load_task_records(
       data, name(),
-      {"word_problems/test.jsonl", "word_problems/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
+      {name() + "/test.jsonl", name() + "/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
       {"question", "answer"});
 }
 

@@ -18,6 +18,9 @@ import xml.etree.ElementTree
 
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 QUICKSTART = SOURCE / "launch" / "quickstart"
+sys.path.insert(0, str(QUICKSTART))
+import measure_overlap  # noqa: E402
+
 PARTS = ("train", "prompts", "validation", "test")
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 
@@ -156,6 +159,61 @@ class WordProblems(ScriptTest):
 
     def test_bad_sizes_are_refused(self):
         self.script("make_word_problems.py", "--out", self.root / "none", "--train", -1, expect=2)
+
+
+class Ledger(ScriptTest):
+    LINE = re.compile(r"^(.+): (?:(\d+) \* (\d+) = (\d+), )?(\d+) ([-+]) (\d+) = (\d+)\.$")
+
+    def ledger(self, name, *words, train=300, prompts=300, validation=60, test=60, seed=7):
+        """Every set of a folder of generated ledgers, made once for each name."""
+        folder = self.root / f"ledger-{name}"
+        if not folder.exists():
+            self.script("make_ledger.py", "--out", folder, "--train", train, "--prompts", prompts, "--validation",
+                        validation, "--test", test, "--seed", seed, *words)
+        return {part: self.read(folder / ("ledger" if part == "test" else "") / f"{part}.jsonl.gz") for part in PARTS}
+
+    def lines(self, problem):
+        return problem["answer"].split("\n")[1:-1]
+
+    def test_the_seed_alone_decides_and_a_larger_set_begins_with_the_smaller(self):
+        first, again, other = self.ledger("a"), self.ledger("again", train=400), self.ledger("other", seed=8)
+        for part in PARTS:
+            self.assertEqual(first[part], again[part][:len(first[part])], part)
+            self.assertNotEqual(first[part], other[part], part)
+
+    def test_every_line_goes_on_from_the_one_before(self):
+        for part, problems in self.ledger("a").items():
+            for problem in problems:
+                total = int(re.fullmatch(r".*: (\d+)\.", problem["answer"].split("\n")[0])[1])
+                self.assertIn(str(total), problem["question"])
+                self.assertTrue(10 <= len(self.lines(problem)) <= 20, problem)
+                for line in self.lines(problem):
+                    _, count, each, amount, before, sign, change, after = self.LINE.match(line).groups()
+                    self.assertEqual(total, int(before), line)
+                    if count is not None:
+                        self.assertEqual((int(count) * int(each), change), (int(amount), amount), line)
+                    total = compute(total, sign, int(change))
+                    self.assertEqual(total, int(after), line)
+                    self.assertGreater(total, 0, line)
+                self.assertTrue(problem["answer"].endswith(f"\n#### {total}"), part)
+
+    def test_no_held_out_sequence_of_lines_is_trained_on(self):
+        """Nor are the sums of a whole answer; and no question is asked twice."""
+        # So short that sequences would repeat if nothing kept them apart.
+        sets = self.ledger("short", "--fewest", 4, "--most", 4, train=6000, prompts=6000, validation=500, test=500)
+        shapes = {part: {measure_overlap.shape(problem["answer"]) for problem in sets[part]} for part in PARTS}
+        lines = {line for shape in shapes["train"] for line in shape.split("\n")[1:-1]}
+        self.assertEqual(20, len(lines), f"something drawn is left in the lines: {lines}")
+        for part in ("test", "validation"):
+            self.assertFalse(shapes[part] & (shapes["train"] | shapes["prompts"]), part)
+        sums = {part: {tuple(STEP.findall(problem["answer"])) for problem in sets[part]} for part in PARTS}
+        self.assertFalse((sums["test"] | sums["validation"]) & (sums["train"] | sums["prompts"]))
+        questions = [problem["question"] for part in sets.values() for problem in part]
+        self.assertEqual(len(questions), len(set(questions)))
+
+    def test_bad_sizes_are_refused(self):
+        for words in (("--train", -1), ("--fewest", 3), ("--fewest", 9, "--most", 8)):
+            self.script("make_ledger.py", "--out", self.root / "none", *words, expect=2)
 
 
 class Tokenizer(ScriptTest):

@@ -28,6 +28,29 @@ TEST(WordProblemsTask, PutsTheQuestionAloneAndNamesItsRule) {
   EXPECT_THAT(task_names(), ::testing::Contains("word_problems"));
 }
 
+TEST(WordProblemsTask, LedgerHasItsOwnNameFolderAndLength) {
+  const test::TemporaryDirectory directory;
+  fs::create_directories(directory / "ledger");
+  std::ofstream(directory / "ledger/test.jsonl")
+      << "{\"question\":\"a\",\"answer\":\"At the start: 3.\\nTo Ben: 3 - 1 = 2.\\n#### 2\"}\n";
+  const auto task = make_task("ledger");
+  EXPECT_EQ(task->name(), "ledger");
+  EXPECT_EQ(task->version(), "ledger/number/extract-3");
+  EXPECT_GT(task->default_max_new_tokens(), make_task("word_problems")->default_max_new_tokens());
+  const auto records = task->load(directory.path());
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].id, "ledger/0");
+  EXPECT_EQ(
+      task->grade(task->extract("To Ben: 3 - 1 = 2.\n#### 2", records[0]), records[0], nullptr)
+          .status,
+      VerdictStatus::pass);
+  EXPECT_EQ(
+      task->grade(task->extract("To Ben: 3 - 1 = 2.\n#### 1", records[0]), records[0], nullptr)
+          .status,
+      VerdictStatus::fail);
+  EXPECT_THROW(static_cast<void>(make_task("word_problems")->load(directory.path())), DataError);
+}
+
 TEST(WordProblemsTask, GradesNumbersByThePlainRuleOfGsm8k) {
   const auto task = make_task("word_problems", {.prompt_style = "plain"});
   const auto gsm8k = make_task("gsm8k", {.prompt_style = "plain"});

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Writes ledger problems for the task ledger: a start and many changes, whose answer works every line out.
+
+A problem names what somebody has at the start and 10 to 20 changes; its answer has one line for each change, with the
+sum, and ends in "#### N". Names, things, places, days, numbers, the changes' kinds, wordings and order are drawn anew
+each time. An answer follows from its question word for word. The same seed and sizes give the same problems on every
+machine (the digests printed are of the unpacked text).
+
+Which set a problem may belong to is decided by a hash of its answer's lines without what is drawn into them (their
+kinds and wordings, in order): one sequence in ten is for test problems alone and one in ten for validation problems; of
+the others one in two, by its question, is a prompt and the rest are training problems. So no sequence of lines of a test
+or validation answer is that of an answer in prompts or training, whatever the names and numbers. The script checks
+this, and that no answer's sums and no question or answer itself stand in another set.
+
+    python3 make_ledger.py --out DIR [--train 20000] [--prompts 20000] [--validation 500] [--test 500] [--seed 7]
+                           [--fewest 10] [--most 20]
+
+writes DIR/train.jsonl.gz (for the base model), DIR/prompts.jsonl.gz (for the distillation), DIR/validation.jsonl.gz
+(for choosing settings) and DIR/ledger/test.jsonl.gz; a size of 0 leaves a file out. A larger set begins with the smaller
+one. Standard library only, Python >= 3.9.
+"""
+
+import argparse
+import os
+import random
+import sys
+
+from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, require_disjoint,
+                                write_jsonl_gz)
+
+LARGEST = 99  # Of all numbers of a ledger.
+MOST_PACKED = 2  # Changes of a ledger that are k containers of g: their lines are twice as long.
+START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
+
+# Each change: sign, wording in the question, the same in the answer. Fields: He/he/him the owner; m a friend; t the things;
+# p place; d day; a amount, or k containers c of g each.
+CHANGES = [
+    ("+", "{He} buys {a} {t} at the {p}.", "Bought at the {p}"),
+    ("+", "At the {p} {he} picks up {a} more.", "Picked up at the {p}"),
+    ("+", "{m} gives {him} {a}.", "From {m}"),
+    ("+", "{He} wins {a} from {m}.", "Won from {m}"),
+    ("+", "{He} finds {a} on {d}.", "Found on {d}"),
+    ("+", "On {d} {a} {t} come by post.", "By post on {d}"),
+    ("+", "{m} brings back {a} of them.", "Back from {m}"),
+    ("+", "{He} gets {a} for helping {m}.", "For helping {m}"),
+    ("+", "{He} opens {k} {c} of {g}.", "Opened {k} {c} of {g}"),
+    ("+", "{m} leaves {him} {k} {c} with {g} in each.", "Left by {m}, {k} {c} of {g}"),
+    ("-", "{He} sells {a} {t} at the {p}.", "Sold at the {p}"),
+    ("-", "At the {p} {he} trades {a} away.", "Traded at the {p}"),
+    ("-", "{He} gives {m} {a}.", "To {m}"),
+    ("-", "{m} borrows {a}.", "Lent to {m}"),
+    ("-", "{He} loses {a} on {d}.", "Lost on {d}"),
+    ("-", "On {d} {a} {t} break.", "Broken on {d}"),
+    ("-", "{He} sends {a} by post on {d}.", "Sent on {d}"),
+    ("-", "{m} wins {a} of them.", "Won by {m}"),
+    ("-", "{He} packs {k} {c} of {g} for {m}.", "Packed for {m}, {k} {c} of {g}"),
+    ("-", "{k} {c} of {g} go to the {p}.", "To the {p}, {k} {c} of {g}"),
+]
+STARTS = [
+    ("{n} has {x} {t}.", "At the start: {x}."),
+    ("{n} begins with {x} {t}.", "Beginning: {x}."),
+    ("There are {x} {t} in the box of {n}.", "In the box: {x}."),
+]
+ENDS = ["How many {t} does {n} have at the end?", "How many {t} are left in the end?",
+        "How many {t} does {n} have after all this?"]
+
+
+def is_packed(index):
+    return "{k}" in CHANGES[index][2]
+
+
+def draw_change(rng, total, words, packing):
+    """One change of `total` that stays within the ledger: (index, question sentence, answer line, new total)."""
+    while True:
+        index = rng.randrange(len(CHANGES))
+        sign, asked, told = CHANGES[index]
+        fields = dict(words, p=rng.choice(PLACES), d=rng.choice(DAYS), m=rng.choice(words["friends"]),
+                      c=rng.choice(CONTAINERS)[1], k=rng.randint(*FACTOR), g=rng.randint(*FACTOR), a=rng.randint(*AMOUNT))
+        packed = is_packed(index)
+        amount = fields["k"] * fields["g"] if packed else fields["a"]
+        after = total + amount if sign == "+" else total - amount
+        if 1 <= after <= LARGEST and (packing or not packed):
+            break
+    sums = f"{fields['k']} * {fields['g']} = {amount}, " if packed else ""
+    line = f"{told.format(**fields)}: {sums}{total} {sign} {amount} = {after}."
+    return index, asked.format(**fields), line, after
+
+
+def draw_problem(rng, fewest, most):
+    """(sequence of the answer's lines without what is drawn into them, {"question", "answer"})"""
+    name, *friends = rng.sample(BOYS + GIRLS, 4)
+    boy = name in BOYS
+    start, ending = rng.randrange(len(STARTS)), rng.randrange(len(ENDS))
+    total = rng.randint(*START)
+    words = dict(n=name, t=rng.choice(THINGS), friends=friends, x=total, he="he" if boy else "she",
+                 He="He" if boy else "She", him="him" if boy else "her")
+    asked, told = STARTS[start]
+    question, answer, sequence = [asked.format(**words)], [told.format(**words)], [start]
+    for _ in range(rng.randint(fewest, most)):
+        packing = sum(map(is_packed, sequence[1:])) < MOST_PACKED
+        index, sentence, line, total = draw_change(rng, total, words, packing)
+        question.append(sentence)
+        answer.append(line)
+        sequence.append(index)
+    question.append(ENDS[ending].format(**words))
+    return tuple(sequence), {"question": " ".join(question), "answer": "\n".join([*answer, f"#### {total}"])}
+
+
+def check(problem):
+    """Exits unless every sum of the answer holds and each line goes on from the one before."""
+    total = None
+    for left, sign, right, result in EQUATION.findall(problem["answer"]):
+        a, b = int(left), int(right)
+        if {"+": a + b, "-": a - b, "*": a * b}[sign] != int(result):
+            raise SystemExit(f"wrong sum in: {problem['answer']}")
+        if sign != "*":
+            if total is not None and a != total:
+                raise SystemExit(f"a line does not go on from the one before in: {problem['answer']}")
+            total = int(result)
+    if not problem["answer"].endswith(f"\n#### {total}"):
+        raise SystemExit(f"not the last total: {problem['answer']}")
+
+
+def part_of(sequence, problem):
+    """The only set that `problem` may be in."""
+    held_out = {0: "test", 1: "validation"}.get(hashed(repr(sequence), 10))
+    return held_out or ("prompts" if hashed(problem["question"], 2) == 0 else "train")
+
+
+def draw_part(part, count, options):
+    """`count` problems of one set with different questions, and their sequences."""
+    rng = random.Random(f"jforge ledger {options.seed} {part}")
+    problems, sequences, taken = [], set(), set()
+    while len(problems) < count:
+        sequence, problem = draw_problem(rng, options.fewest, options.most)
+        if part_of(sequence, problem) == part and problem["question"] not in taken:
+            check(problem)
+            taken.add(problem["question"])
+            sequences.add(sequence)
+            problems.append(problem)
+    return problems, sequences
+
+
+def sums_of(problem):
+    return tuple(EQUATION.findall(problem["answer"]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", required=True, help="folder to write into (made if missing)")
+    parser.add_argument("--train", type=int, default=20000, help="training problems")
+    parser.add_argument("--prompts", type=int, default=20000, help="distillation problems")
+    parser.add_argument("--validation", type=int, default=500, help="problems for choosing settings")
+    parser.add_argument("--test", type=int, default=500, help="test problems")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--fewest", type=int, default=10, help="changes of a ledger, at least")
+    parser.add_argument("--most", type=int, default=20, help="and at most")
+    options = parser.parse_args()
+    if min(options.train, options.prompts, options.validation, options.test) < 0:
+        parser.error("sizes must be >= 0")
+    # So few changes have too few sequences to hold some of them back.
+    if not 4 <= options.fewest <= options.most:
+        parser.error("a ledger has at least 4 changes, and --fewest no more than --most")
+    os.makedirs(os.path.join(options.out, "ledger"), exist_ok=True)
+
+    drawn = {part: draw_part(part, getattr(options, part), options)
+             for part in ("test", "validation", "prompts", "train")}
+    parts = {part: problems for part, (problems, _) in drawn.items()}
+    others = parts["prompts"] + parts["train"]
+    known_sums = {sums_of(problem) for problem in others}
+    for part in ("test", "validation"):
+        for field, mark in (("question", "?"), ("answer", "####")):
+            require_disjoint(parts[part], others, field, mark)
+        if drawn[part][1] & (drawn["prompts"][1] | drawn["train"][1]):
+            raise SystemExit(f"a {part} answer's sequence of lines is that of a training answer")
+        if any(sums_of(problem) in known_sums for problem in parts[part]):
+            raise SystemExit(f"a {part} answer's sums are those of a training answer")
+    for part, problems in parts.items():
+        if problems:
+            path = os.path.join(options.out, *(["ledger"] if part == "test" else []), f"{part}.jsonl.gz")
+            size, digest = write_jsonl_gz(path, problems)
+            print(f"{path}: {len(problems)} problems, {size} bytes, sha256 {digest}")
+    print(f"{len(CHANGES)} kinds of changes; sequences of lines, sums, questions and answers of test and validation "
+          "are not in the rest")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
