@@ -241,6 +241,14 @@ void add_probe(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   loss->add_option("--ar-weight", loss_options->ar_weight, "Weight of the AR loss")
       ->capture_default_str();
+  const auto [likelihood, likelihood_options] = add(
+      "likelihood", "Log-probabilities of given answers to questions", probe_likelihood_command);
+  likelihood
+      ->add_option("--pairs", likelihood_options->pairs,
+                   "JSON lines with question and answer, plain or gzip")
+      ->type_name("FILE")
+      ->required();
+  add_decode_weights(*likelihood, likelihood_options->decode_weights);
   const auto [decode, decode_options] =
       add("decode", "Tokens, forwards and states of decoding", probe_decode_command);
   decode->add_option("--tokens", decode_options->tokens, "IDS.json")->type_name("FILE")->required();

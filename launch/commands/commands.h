@@ -77,6 +77,7 @@ struct ProbeOptions {
   std::filesystem::path model;
   std::filesystem::path tokens;  ///< logits, decode: IDS.json
   std::filesystem::path packed;  ///< loss: P.json
+  std::filesystem::path pairs;   ///< likelihood: JSON lines of question and answer.
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
@@ -94,6 +95,7 @@ struct ProbeOptions {
 };
 [[nodiscard]] ExitCode probe_logits_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_loss_command(const ProbeOptions& options);
+[[nodiscard]] ExitCode probe_likelihood_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
 
 /// Writes a whole document to standard output; EnvironmentError when that cannot be done, since a

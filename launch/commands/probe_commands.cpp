@@ -1,9 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/safetensors.h"
+#include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
@@ -15,6 +19,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/read_file.h"
 #include "workers/evaluate/decoding_method.h"
+#include "workers/train/conversation_samples.h"
 
 namespace jforge {
 
@@ -121,6 +126,37 @@ PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabula
   return input;
 }
 
+/// log softmax(row)[token]
+double log_probability(std::span<const float> row, TokenId token) {
+  const double most = *std::ranges::max_element(row);
+  double sum = 0;
+  for (const float value : row) {
+    sum += std::exp(static_cast<double>(value) - most);
+  }
+  return static_cast<double>(row[static_cast<std::size_t>(token)]) - most - std::log(sum);
+}
+
+/// Log-probabilities of the sample's targets.
+std::vector<double> target_log_probabilities(InferenceTransformer& inference,
+                                             const CausalSample& sample) {
+  const auto last = static_cast<std::int64_t>(sample.tokens.size()) - 1;
+  std::vector<DecodeRow> rows;
+  for (std::int64_t i = 0; i < last; ++i) {
+    rows.push_back({sample.tokens[static_cast<std::size_t>(i)],
+                    {0, static_cast<std::int32_t>(i)},
+                    i + 1 >= sample.first_target});
+  }
+  std::vector<double> values;
+  inference.predict_logits(rows, [&](std::int64_t first, const TensorView& logits) {
+    for (std::int64_t i = 0; i < logits.shape()[0]; ++i) {
+      const std::int64_t target = sample.first_target + first + i;
+      values.push_back(log_probability(logits.rows(i, i + 1).span<float>(),
+                                       sample.tokens[static_cast<std::size_t>(target)]));
+    }
+  });
+  return values;
+}
+
 Json result_json(const DecodeResult& result, std::int32_t block_size) {
   Json blocks = Json::array();
   for (const TrajectoryBlock& block : result.blocks) {
@@ -214,6 +250,35 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
     tensors.push_back({entry.name, shape, gradient.span<float>(), DType::float32});
   }
   write_safetensors(options.out, tensors);
+  return ExitCode::ok;
+}
+
+ExitCode probe_likelihood_command(const ProbeOptions& options) {
+  LoadedModel model(options.model, options.device);
+  ConversationFiles files;
+  files.files = {options.pairs.string()};
+  files.question_field = "question";
+  files.answer_field = "answer";
+  files.longest = std::numeric_limits<std::int64_t>::max();  // None may be left out.
+  files.eos_ids = model.config.eos_ids;
+  const std::vector<CausalSample> samples = read_conversations(
+      files, BytePairTokenizer::load(options.model), ChatTemplate::load(options.model));
+  const std::size_t capacity = std::ranges::max(samples, {}, [](const CausalSample& one) {
+                                 return one.tokens.size();
+                               }).tokens.size();
+  if (std::cmp_greater(capacity, model.config.max_position_embeddings)) {
+    throw DataError(fmt::format("{}: a pair takes {} tokens, the model has {} positions",
+                                options.pairs.string(), capacity,
+                                model.config.max_position_embeddings));
+  }
+  const auto inference =
+      model.inference(1, static_cast<std::int64_t>(capacity), options.decode_weights);
+  std::string lines;
+  for (const CausalSample& sample : samples) {
+    const std::vector<double> values = target_log_probabilities(*inference, sample);
+    lines += Json{{"log_probabilities", values}}.dump() + "\n";
+  }
+  publish_file(options.out, lines);
   return ExitCode::ok;
 }
 

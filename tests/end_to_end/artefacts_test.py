@@ -2,6 +2,7 @@
 """The single commands on a finished run's artefacts: documented forms, and damage is found."""
 
 import json
+import math
 import re
 import shutil
 import struct
@@ -91,6 +92,31 @@ class Artefacts(EndToEndTest):
         outside = self.ids_file("outside", [1, 100000])
         self.jforge("probe", "logits", "--model", self.model, "--tokens", outside, "--out", self.root / "no",
                     expect=3)
+
+    def test_probe_likelihood_is_that_of_the_logits(self):
+        pairs = [("2 and 3?", "5"), ("Zwölf?", "12, I think.\n#### 12")]
+        path, out = self.root / "pairs.jsonl", self.root / "likelihood.jsonl"
+        path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs), encoding="utf-8")
+        self.jforge("probe", "likelihood", "--model", self.model, "--pairs", path, "--out", out)
+        found = [json.loads(line)["log_probabilities"] for line in out.read_text(encoding="utf-8").splitlines()]
+        self.assertEqual(2, len(found))
+        for (question, answer), values in zip(pairs, found):
+            text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>"
+            ids = [int(word) for word in self.jforge("tokenize", "--model", self.model,
+                                                     stdin=text.encode()).out.split()]
+            logits = self.root / "likelihood.safetensors"
+            self.jforge("probe", "logits", "--model", self.model, "--tokens", self.ids_file("likelihood", ids),
+                        "--out", logits)
+            rows = tiny_model.read_floats(logits)["logits"]
+            count = len(answer.encode()) + 1  # A token for each byte, and the end.
+            self.assertEqual(count, len(values))
+            for place, value in zip(range(len(ids) - count, len(ids)), values):
+                row = rows[(place - 1) * tiny_model.VOCABULARY:place * tiny_model.VOCABULARY]
+                expected = row[ids[place]] - math.log(sum(map(math.exp, row)))
+                self.assertAlmostEqual(expected, value, 5)
+        path.write_text('{"question": "a"}\n', encoding="utf-8")
+        self.assertIn(f"{path}:1", self.jforge("probe", "likelihood", "--model", self.model, "--pairs", path, "--out",
+                                               out, expect=3).lines()[0])
 
     def test_probe_loss_has_every_gradient(self):
         packed = {"prompt": [1, 2, 3], "block_size": 2, "window": 2, "noisy": [[4, 5], [6, 7]],

@@ -216,6 +216,48 @@ class Ledger(ScriptTest):
             self.script("make_ledger.py", "--out", self.root / "none", *words, expect=2)
 
 
+class RealPrompts(ScriptTest):
+    """tests/benchmarks/real_prompts.py on a few records in the published files' forms."""
+
+    TESTED = "Tom has seven red hats and gives two of them to his sister Anna on Sunday. How many are left?"
+
+    def put(self, name, records):
+        path = self.root / "real" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        if name.endswith(".gz"):
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text if name.endswith(".jsonl") else json.dumps(records), encoding="utf-8")
+
+    def test_no_test_problem_is_among_the_prompts(self):
+        self.put("gsm8k/test.jsonl", [{"question": self.TESTED, "answer": "#### 5"}])
+        self.put("gsm8k/train.jsonl.gz", [{"question": question, "answer": "#### 1"} for question in (
+            "A quite different question?", "So: " + self.TESTED.upper().replace(" ", "\n * ") + " Say it.",
+            "Tom has seven red hats and gives two of them to his sister Anna, no more.", "Tom has seven red hats.")])
+        self.put("math/test.jsonl.gz", [{"problem": "$1 + 1 = $"}])
+        self.put("humaneval/HumanEval.jsonl.gz", [
+            {"prompt": 'import math\n\ndef turn(s):\n    """Turn the text around, letter by letter.\n    >>> turn("ab")\n    """\n'}])
+        self.put("mbpp/MbppPlus.jsonl.gz", [{"task_id": "Mbpp/700"}])
+        self.put("mbpp/sanitized-mbpp.json", [{"task_id": 12, "prompt": "Write a function to sort a list of lists."}])
+        self.put("mbpp/mbpp.jsonl", [{"task_id": number, "text": f"Write a function to {what}."} for number, what in
+                                     ((12, "sort a list of lists"), (700, "count the words"), (800, "cube a number"))])
+        self.put("prompts/Code.jsonl.gz", [{"query": "Turn the text around,\n# letter by letter!", "prompt": "import x"},
+                                           {"query": "Find the shortest path.", "prompt": "import x"}])
+        self.put("prompts/mbxp/a.jsonl.gz", [
+            {"task_id": f"MBJP/{number}", "language": "java", "prompt": f"// Write a java function to {what}."} for number, what in
+            ((900, "sort a list of lists"), (700, "do something"), (800, "cube a number"))])
+        out = self.root / "real-prompts"
+        result = subprocess.run([sys.executable, "-B", SOURCE / "tests/benchmarks/real_prompts.py", "--data",
+                                 self.root / "real", "--out", out, "--window", "13"], check=True, capture_output=True, text=True)
+        self.assertEqual(["A quite different question?", "Tom has seven red hats."],
+                         [record["question"] for record in self.read(out / "gsm8k.jsonl.gz")])
+        self.assertEqual(["Find the shortest path.",
+                          "Complete this java program:\n\n// Write a java function to cube a number."],
+                         [record["question"] for record in self.read(out / "code.jsonl.gz")])
+        self.assertIn("2 prompts, 2 left out", result.stdout)
+
+
 class Tokenizer(ScriptTest):
     def tokenizer(self, name, size=300):
         folder = self.root / f"tokenizer-{name}-{size}"
