@@ -20,10 +20,6 @@ namespace {
 
 // Not JobConfig::validate(): an evaluation needs neither prompts nor rounds.
 void refuse_as_a_run_does(const JobConfig& config) {
-  if (config.model.compute != ComputeType::float32) {
-    throw ConfigError(
-        "model.compute = \"bfloat16\" is not there in this version; it computes in \"float32\"");
-  }
   if (!(config.run.hang_limit_seconds >= 10)) {
     throw ConfigError("run.hang_limit_seconds must be at least 10");
   }

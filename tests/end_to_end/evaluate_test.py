@@ -159,7 +159,6 @@ class Evaluate(EvaluationTest):
         out = self.root / "bad"
         for words, part in ((("--tasks", "chess"), "chess"), (("--methods", "magic"), "magic"),
                             (("--prompt-style", "sonnet"), "sonnet"), (("--batch-prompts", "0"), "batch_prompts"),
-                            (("--set", "model.compute=bfloat16"), "model.compute"),
                             (("--set", "run.hang_limit_seconds=1"), "run.hang_limit_seconds"),
                             (("--set", "evaluate.block_size=0"), None), (("--name", "a/b"), "a/b")):
             with self.subTest(words=words):

@@ -6,6 +6,7 @@ Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 
 import gzip
 import json
+import math
 import os
 import pathlib
 import re
@@ -19,7 +20,9 @@ import xml.etree.ElementTree
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 QUICKSTART = SOURCE / "launch" / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
+sys.path.insert(0, str(SOURCE / "tests" / "benchmarks"))
 import measure_overlap  # noqa: E402
+import study_real  # noqa: E402
 
 PARTS = ("train", "prompts", "validation", "test")
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
@@ -256,6 +259,66 @@ class RealPrompts(ScriptTest):
                           "Complete this java program:\n\n// Write a java function to cube a number."],
                          [record["question"] for record in self.read(out / "code.jsonl.gz")])
         self.assertIn("2 prompts, 2 left out", result.stdout)
+
+
+class StudyReal(ScriptTest):
+    """tests/benchmarks/study_real.py: its measures, and its page of a study that has two models and a task."""
+
+    def test_accuracy_under_parallelism(self):
+        score = study_real.accuracy_under_parallelism
+        self.assertAlmostEqual(80, score([(1, 80)], 80))
+        # Nothing lost: the plain area. The best model of the task sets the measure.
+        self.assertAlmostEqual(80 * 4, score([(4, 80), (1, 80), (2, 80)], 80))
+        self.assertAlmostEqual(80 + 80 * math.exp(-3 * 0.2), score([(1, 80), (2, 80)], 100))
+        self.assertAlmostEqual(80 + 0.5 * (80 + 76 * math.exp(-3 * 0.05)), score([(1, 80), (2, 76)], 80))
+        # More than five points below the first does not count.
+        self.assertAlmostEqual(80 * 2, score([(1, 80), (2, 80), (9, 74)], 80))
+        self.assertEqual(0, score([(1, 0), (2, 0)], 0))
+
+    def test_repetition(self):
+        self.assertEqual(0, study_real.repetition("a b c"))
+        self.assertEqual(0, study_real.repetition("one two three four five six"))
+        self.assertAlmostEqual(1 - 2 / 6, study_real.repetition("x y x y x y x y x"))
+
+    def test_page(self):
+        work = self.root / "study-real"
+
+        def put(path, text):
+            (work / path).parent.mkdir(parents=True, exist_ok=True)
+            (work / path).write_text(text, encoding="utf-8")
+
+        def figures(accuracy, tpf, **more):
+            return {"accuracy": accuracy, "accuracy_low": accuracy / 2, "accuracy_high": 1, "tpf": tpf, "tpf_low": tpf - 0.1,
+                    "tpf_high": tpf + 0.1, "scorer": "ledger/number/extract-3", "n": 2, **more}
+
+        put("data/ledger/test.jsonl", "".join(json.dumps({"question": f"q{i}", "answer": "#### 1"}) + "\n" for i in range(2)))
+        page = SOURCE / "tests/benchmarks/study_real.py"
+        for arm, tpf, texts in (("base", 1.1, ("a b c d e", "same")), ("sft", 3, ("a b a b a b a b", "same"))):
+            for method in ("jacobi", "mr"):
+                speed = [{"tokens_per_second": 50.0, "speed_up": 1.5, "speed_up_low": 1.4, "speed_up_high": 1.6}]
+                put(f"evaluation/{arm}/{method}.json", json.dumps(
+                    {"task": "ledger", "baseline": figures(0.8, 1),
+                     "points": [{"settings": {"block_size": 64}, **figures(0.8, tpf, speed=speed)}]}))
+            put(f"evaluation/{arm}/sweep/{arm}/ledger.ar.jsonl", "".join(json.dumps(
+                {"index": i, "text": text, "stop": ("eos", "length")[i]}) + "\n" for i, text in enumerate(texts)))
+            answers = work / f"evaluation/{arm}/answers.jsonl"
+            subprocess.run([sys.executable, "-B", page, "answers", "--task", "ledger", "--data", work / "data", "--evaluation",
+                            work / "evaluation" / arm, "--model", arm, "--out", answers], check=True)
+            self.assertEqual([("q0", texts[0]), ("q1", texts[1])], [
+                (one["question"], one["answer"]) for one in map(json.loads, answers.read_text("utf-8").splitlines())])
+            # The second has no end of sequence: its last value is not the answer's.
+            put(f"evaluation/{arm}/likelihood.jsonl", "".join(json.dumps({"log_probabilities": values}) + "\n" for values in (
+                [-1, -2 if arm == "base" else -3], [-1, -2, -50])))
+        put("seconds/finetune", "12\n")
+        out = subprocess.run([sys.executable, "-B", page, "page", "--task", "ledger", "--work", work, "--arms", "sft",
+                              "--command", "the command"], check=True, capture_output=True, text=True).stdout
+        self.assertIn("`the command`", out)
+        self.assertIn("| SFT (consistency weight 0) | jacobi | 64 | 80.0 % | 40.0–100.0 % | 3.00 | 2.90–3.10 | 50.0 | "
+                      "1.50× (1.40–1.60) | – | – |", out)
+        self.assertIn("| SFT (consistency weight 0) | mr | 240.0 |", out)
+        self.assertIn("| base | -1.5000 | +0.0000 | 100.0 % | 0.0 % |", out)
+        self.assertIn("| SFT (consistency weight 0) | -1.7500 | -0.2500 | 50.0 % | 30.0 % |", out)
+        self.assertIn("| finetune | 12 |", out)
 
 
 class Tokenizer(ScriptTest):

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""What tests/benchmarks/study_real.sh needs beside jforge: answers for fidelity, and the study's page.
+
+    study_real.py answers --task T --data DIR --evaluation DIR --model NAME --out FILE
+    study_real.py page --work DIR --task T --arms "A B" --command TEXT
+
+AUP is accuracy under parallelism as d3LLM defines it (Qian et al., arXiv 2601.07568): of the pairs (tokens per forward
+ρ_i, accuracy y_i in percent) in order of ρ, those with y_i ≥ y_1 − 5 count, and
+
+    AUP = ρ_1 y_1 + ½ Σ_{i≥2} (ρ_i − ρ_{i−1}) (y_i W(y_i) + y_{i−1} W(y_{i−1})),   W(y) = min(exp(−α (1 − y / y_max)), 1)
+
+with α = 3 and y_max the greatest accuracy of any model here on the task. The pairs of a model and method are greedy
+decoding's (ρ = 1) and those of its block sizes; where several have the same ρ the most accurate counts.
+
+Fidelity compares greedy answers with the base model's to the same questions: the mean log-probability of their tokens
+under the base model, the share that is equal to the base's letter for letter, and the repetition rate, the share of an
+answer's runs of four words or signs that stood in it before (mean over answers). Answers are tokenised anew; the end of
+sequence counts where an answer has it. Standard library only, Python >= 3.9.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+
+ALPHA = 3
+# The task whose question alone is the prompt: fidelity is measured on it.
+PLAIN_TASK = {"ledger": ("ledger", "ledger/test.jsonl"), "open": ("gsm8k:plain", "gsm8k/test.jsonl")}
+TITLES = {"base": "base", "jacobi-forcing": "Jacobi Forcing (noise mask, linear)",
+          "jf-random": "Jacobi Forcing (noise mask, random)", "cllm": "CLLM* (clean mask, random)",
+          "sft": "SFT (consistency weight 0)"}
+
+
+def accuracy_under_parallelism(pairs, best, alpha=ALPHA):
+    """AUP of pairs (tokens per forward, accuracy in percent); `best`: the greatest accuracy on the task."""
+    highest = {}
+    for parallelism, accuracy in pairs:
+        highest[parallelism] = max(accuracy, highest.get(parallelism, 0))
+    curve = sorted(highest.items())
+    curve = [(parallelism, accuracy) for parallelism, accuracy in curve if accuracy >= curve[0][1] - 5]
+
+    def weighted(accuracy):
+        return accuracy * min(math.exp(-alpha * (1 - accuracy / best)), 1) if best > 0 else 0
+
+    area = curve[0][0] * curve[0][1]
+    for (before, lower), (after, upper) in zip(curve, curve[1:]):
+        area += (after - before) * (weighted(upper) + weighted(lower)) / 2
+    return area
+
+
+def repetition(text):
+    """Share of the text's runs of four words or signs that stood in it before."""
+    parts = re.findall(r"\w+|[^\w\s]", text)
+    runs = [tuple(parts[i:i + 4]) for i in range(len(parts) - 3)]
+    return 1 - len(set(runs)) / len(runs) if runs else 0
+
+
+def read_lines(path):
+    path = pathlib.Path(path)
+    if not path.exists():
+        path = path.with_name(path.name + ".gz")
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def file_name(label):
+    """As the evaluation writes a task's label into file names."""
+    return re.sub(r"[^A-Za-z0-9._=+-]", "-", label)
+
+
+def write_answers(options):
+    label, problems = PLAIN_TASK[options.task]
+    questions = [record["question"] for record in read_lines(pathlib.Path(options.data) / problems)]
+    samples = read_lines(pathlib.Path(options.evaluation) / "sweep" / options.model / f"{file_name(label)}.ar.jsonl")
+    with open(options.out + ".tmp", "w", encoding="utf-8") as stream:
+        for sample in samples:
+            # jforge probe likelihood takes no empty answer; a blank has no more meaning than none.
+            stream.write(json.dumps({"question": questions[sample["index"]], "answer": sample["text"] or " ",
+                                     "index": sample["index"], "eos": sample["stop"] == "eos"}) + "\n")
+    os.replace(options.out + ".tmp", options.out)
+
+
+def fidelity(directory):
+    """Figures of one model's answers, and the answers by their problem."""
+    answers = read_lines(directory / "answers.jsonl")
+    total, tokens = 0.0, 0
+    for answer, line in zip(answers, read_lines(directory / "likelihood.jsonl"), strict=True):
+        values = line["log_probabilities"][:None if answer["eos"] else -1]
+        total += sum(values)
+        tokens += len(values)
+    return {"mean": total / tokens, "repetition": sum(repetition(one["answer"]) for one in answers) / len(answers),
+            "texts": {one["index"]: one["answer"] for one in answers}}
+
+
+def fidelity_table(work, arms):
+    found = {arm: fidelity(work / "evaluation" / arm) for arm in ["base", *arms]
+             if (work / "evaluation" / arm / "likelihood.jsonl").exists()}
+    lines = ["| greedy answers of | mean log-probability under the base | against the base's own | equal to the base's | "
+             "repetition |", "| --- | --- | --- | --- | --- |"]
+    for arm, figures in found.items():
+        base = found["base"]
+        equal = sum(text == base["texts"][index] for index, text in figures["texts"].items()) / len(figures["texts"])
+        lines.append(f"| {TITLES[arm]} | {figures['mean']:.4f} | {figures['mean'] - base['mean']:+.4f} | {100 * equal:.1f} % | "
+                     f"{100 * figures['repetition']:.1f} % |")
+    return "\n".join(lines)
+
+
+def speed_cell(figures, place):
+    speeds = figures.get("speed") or []
+    if len(speeds) <= place:
+        return "–", "–"
+    one = speeds[place]
+    up = one.get("speed_up")
+    times = f"{up:.2f}× ({one['speed_up_low']:.2f}–{one['speed_up_high']:.2f})" if up is not None else "–"
+    return f"{one['tokens_per_second']:.1f}", times
+
+
+def task_rows(results):
+    """(model, method, block size, figures) of one task, greedy decoding first."""
+    rows = []
+    for arm, sweeps in results.items():
+        for method, sweep in sweeps.items():
+            if method == "jacobi":
+                rows.append((arm, "ar", "–", sweep["baseline"]))
+            rows += [(arm, method, point["settings"]["block_size"], point) for point in sweep["points"]]
+    return rows
+
+
+def task_section(label, results):
+    rows = task_rows(results)
+    scorer, number = rows[0][3]["scorer"], rows[0][3]["n"]
+    lines = [f"## {label} ({scorer}), {number} problems\n",
+             "| model | method | block size | accuracy | 95 % interval | TPF | 95 % interval | tokens/s, batch 1 | over AR | "
+             "tokens/s, batch 8 | over AR |", "|" + " --- |" * 11]
+    for arm, method, block, figures in rows:
+        one, eight = speed_cell(figures, 0), speed_cell(figures, 1)
+        lines.append(f"| {TITLES[arm]} | {method} | {block} | {100 * figures['accuracy']:.1f} % | "
+                     f"{100 * figures['accuracy_low']:.1f}–{100 * figures['accuracy_high']:.1f} % | {figures['tpf']:.2f} | "
+                     f"{figures['tpf_low']:.2f}–{figures['tpf_high']:.2f} | {one[0]} | {one[1]} | {eight[0]} | {eight[1]} |")
+    best = max(100 * figures["accuracy"] for *_, figures in rows)
+    lines += ["\n| model | method | AUP |", "| --- | --- | --- |"]
+    for arm, sweeps in results.items():
+        for method, sweep in sweeps.items():
+            points = [sweep["baseline"], *sweep["points"]]
+            score = accuracy_under_parallelism([(one["tpf"], 100 * one["accuracy"]) for one in points], best)
+            lines.append(f"| {TITLES[arm]} | {method} | {score:.1f} |")
+    return "\n".join(lines)
+
+
+def sweeps_of(work, arms):
+    """Task label to arm to method to its part of sweep.json."""
+    tasks = {}
+    for arm in ["base", *arms]:
+        for method in ("jacobi", "mr"):
+            path = work / "evaluation" / arm / f"{method}.json"
+            if path.exists():
+                found = json.loads(path.read_text(encoding="utf-8"))
+                for part in [found, *found.get("further_tasks", [])]:
+                    tasks.setdefault(part["task"], {}).setdefault(arm, {})[method] = part
+    return tasks
+
+
+def machine():
+    match = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True).stdout
+    return f"- CPU: {match.group(1) if match else 'unknown'}, {os.cpu_count()} cores\n- commit: {commit.strip() or 'unknown'}"
+
+
+def write_page(options):
+    work, arms = pathlib.Path(options.work), options.arms.split()
+    seconds = {path.name: int(path.read_text(encoding="utf-8")) for path in sorted((work / "seconds").iterdir())
+               if path.name != "page"}
+    print(f"# Study on a real model: {options.task}\n\n- command: `{options.command}`; configuration "
+          f"launch/configs/study_real.toml\n{machine()}\n")
+    for label, results in sweeps_of(work, arms).items():
+        print(task_section(label, results) + "\n")
+    print(f"AUP is d3LLM's accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}; the pairs are greedy decoding's and "
+          "those of the block sizes. Intervals are 95 %.\n")
+    print(f"## Fidelity on {PLAIN_TASK[options.task][0]}\n\n{fidelity_table(work, arms)}\n")
+    print("Repetition is the share of an answer's runs of four words or signs that stood in it before.\n")
+    print("## Time\n\n| stage | seconds |\n| --- | --- |")
+    for name, value in seconds.items():
+        print(f"| {name} | {value} |")
+    print(f"| all | {sum(seconds.values())} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    commands = parser.add_subparsers(required=True)
+    answers = commands.add_parser("answers")
+    page = commands.add_parser("page")
+    for command, names, run in ((answers, ("data", "evaluation", "model", "out"), write_answers),
+                                (page, ("work", "arms", "command"), write_page)):
+        command.add_argument("--task", required=True, choices=sorted(PLAIN_TASK))
+        for name in names:
+            command.add_argument(f"--{name}", required=True)
+        command.set_defaults(run=run)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

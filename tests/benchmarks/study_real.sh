@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# The study on a real model: base, two rounds (block size 16, then 32), controls at equal samples, AR against Jacobi and
+# multi-block decoding at inference blocks larger than the training's, fidelity to the base, as one Markdown page.
+#
+#   tests/benchmarks/study_real.sh [OPTION …] WORK [STAGE …]
+#
+# Every stage is run once: what is done is skipped, what was stopped goes on where it was, and the seconds that a stage
+# took, over all its starts, are printed and kept in WORK/seconds. Without STAGE all of them in order:
+#   data                    problems and prompts
+#   finetune                (task ledger) the base: MODEL trained on the problems' answers
+#   train-ARM               generation and training of both rounds; ARM: jacobi-forcing jf-random cllm sft
+#   evaluate-base evaluate-ARM    AR, Jacobi and mr at every block size; speeds at batch 1 and 8
+#   fidelity                greedy answers of every arm under the base model
+#   page                    WORK/study.md
+# Options (the same in every start on one WORK):
+#   --model DIR      Hugging Face directory (default models/smollm2, made by launch/models/smollm2.sh)
+#   --task T         ledger (default: launch/quickstart/make_ledger.py, a base is trained first) or open (GSM8K and code
+#                    prompts of --data, tested on gsm8k:plain, humaneval and mbpp; the base is the model itself)
+#   --data DIR       of the open task (default ../shared/data beside the tree)
+#   --build DIR      holds launch/jforge (default build/cpu-release)
+#   --ranks N        (default 2)
+#   --arms "A B"     (default all four)
+#   --finetune N     steps of 16 samples (default 300)
+#   --steps "N M"    of the two rounds, of 16 samples each (default "300 150")
+#   --blocks "B …"   inference block sizes (default "16 32 64 128")
+#   --limit N        test problems (default 200)
+#   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
+#   --set K=V        for every arm and evaluation, may be repeated; --set-finetune K=V for the base
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root"
+
+usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
+model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
+arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=200
+extra=() finetune_extra=()
+while [[ ${1:-} == --* ]]; do
+  option=$1
+  if [ "$option" = --tiny ]; then
+    tiny=1 model=launch/quickstart/model finetune_steps=40 steps="12 6" blocks="16 32" limit=8
+    for setting in generate.max_new_tokens=160 evaluate.max_new_tokens=160 evaluate.speed_problems=2 \
+      evaluate.speed_repeats=2 train.collapse_check_every=0; do extra+=(--set "$setting"); done
+    finetune_extra+=(--set train.learning_rate=2e-3)
+    shift
+    continue
+  fi
+  [ $# -ge 2 ] || usage
+  case $option in
+    --model) model=$2 ;;
+    --task) task=$2 ;;
+    --data) data=$2 ;;
+    --build) build=$2 ;;
+    --ranks) ranks=$2 ;;
+    --arms) arms=$2 ;;
+    --finetune) finetune_steps=$2 ;;
+    --steps) steps=$2 ;;
+    --blocks) blocks=$2 ;;
+    --limit) limit=$2 ;;
+    --set) extra+=(--set "$2") ;;
+    --set-finetune) finetune_extra+=(--set "$2") ;;
+    *) usage ;;
+  esac
+  shift 2
+done
+[ $# -ge 1 ] || usage
+work=$1
+shift
+jforge=$build/launch/jforge
+[ -x "$jforge" ] || { echo "$jforge is not there: cmake --build $build --target jforge" >&2; exit 4; }
+[ -e "$model/config.json" ] || { echo "no model in $model: launch/models/smollm2.sh $model" >&2; exit 3; }
+case $task in
+  ledger)
+    base=$work/finetune/model tasks='["ledger"]' tested=$work/data
+    prompts="[\"$work/data/prompts.jsonl.gz\"]" ;;
+  open)
+    base=$model tasks='["gsm8k:plain", "humaneval", "mbpp"]' tested=$data
+    prompts="[\"$work/data/gsm8k.jsonl.gz\", \"$work/data/code.jsonl.gz\"]" ;;
+  *) usage ;;
+esac
+read -r first_steps second_steps <<<"$steps"
+mkdir -p "$work/seconds" "$work/done"
+
+run() { "$root/launch/scripts/local_mpirun.sh" -n "$ranks" "$jforge" "$@" </dev/null; }
+block_list() { local list=${blocks// /, }; echo "[$list]"; }
+
+stage_data() {
+  if [ "$task" = open ]; then
+    python3 -B tests/benchmarks/real_prompts.py --data "$data" --out "$work/data"
+  elif [ $tiny = 1 ]; then
+    python3 -B launch/quickstart/make_ledger.py --out "$work/data" --train 400 --prompts 400 --validation 40 --test 40 \
+      --fewest 4 --most 5
+  else
+    python3 -B launch/quickstart/make_ledger.py --out "$work/data"
+  fi
+}
+
+stage_finetune() {
+  [ "$task" = ledger ] || return 0
+  run finetune launch/configs/finetune_smollm2.toml --set "model.source=$model" --set model.compute=bfloat16 \
+    --set "run.directory=$work/finetune" --set "finetune.output=$base" --set "finetune.steps=$finetune_steps" \
+    --set "finetune.files=[\"$work/data/train.jsonl.gz\"]" "${finetune_extra[@]}"
+}
+
+# What makes an arm another one than the configuration's, and from which arm its first round's trajectories can be taken.
+settings_of() {
+  case $1 in
+    jacobi-forcing) ;;
+    jf-random) echo "rounds.1.schedule=random rounds.2.schedule=random" ;;
+    cllm) echo "rounds.1.schedule=random rounds.2.schedule=random rounds.1.mask=clean rounds.2.mask=clean" ;;
+    sft) echo "train.consistency_weight=0" ;;
+    *) echo "no arm $1" >&2; return 2 ;;
+  esac
+}
+donor_of() { case $1 in cllm) echo jf-random ;; sft) echo jacobi-forcing ;; esac; }
+
+train() {
+  local arm=$1 directory=$work/$1 donor override settings=()
+  for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
+  donor=$(donor_of "$arm")
+  # The same prompts, model and schedule: the same trajectories, as their shards' hash says (others are not taken).
+  if [ -n "$donor" ] && [ ! -e "$directory/prompts.h5" ] && [ -e "$work/done/train-$donor" ]; then
+    mkdir -p "$directory/round-1"
+    cp -r "$work/$donor/round-1/trajectories" "$directory/round-1/"
+    cp "$work/$donor/round-1/generation.json" "$directory/round-1/"
+    cp "$work/$donor/prompts_import.json" "$directory/"
+    cp "$work/$donor/prompts.h5" "$directory/"
+  fi
+  run run launch/configs/study_real.toml --set "run.directory=$directory" --set "model.source=$base" \
+    --set "prompts.files=$prompts" --set "rounds.1.steps=$first_steps" --set "rounds.2.steps=$second_steps" \
+    "${settings[@]}" "${extra[@]}"
+}
+
+evaluate() {
+  local name=$1 directory=$2 method
+  for method in jacobi mr; do
+    # AR's answers are decoded once, its speed is measured with each method.
+    run sweep launch/configs/study_real.toml --model "$directory" --name "$name" --out "$work/evaluation/$name" \
+      --set "sweep.method=$method" --set "sweep.block_size=$(block_list)" --set "evaluate.tasks=$tasks" \
+      --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"
+    cp "$work/evaluation/$name/sweep/sweep.json" "$work/evaluation/$name/$method.json"
+  done
+}
+
+stage_fidelity() {
+  local arm
+  for arm in base $arms; do
+    python3 -B tests/benchmarks/study_real.py answers --task "$task" --data "$tested" --evaluation "$work/evaluation/$arm" \
+      --model "$arm" --out "$work/evaluation/$arm/answers.jsonl"
+    "$jforge" probe likelihood --model "$base" --pairs "$work/evaluation/$arm/answers.jsonl" \
+      --out "$work/evaluation/$arm/likelihood.jsonl"
+  done
+}
+
+stage_page() {
+  python3 -B tests/benchmarks/study_real.py page --task "$task" --work "$work" --arms "$arms" \
+    --command "tests/benchmarks/study_real.sh --task $task --finetune $finetune_steps --steps '$steps' --limit $limit" \
+    >"$work/study.md.tmp"
+  mv "$work/study.md.tmp" "$work/study.md"
+  cat "$work/study.md"
+}
+
+# Runs a stage unless it is done; its seconds are added to those of earlier starts, however it ends.
+stage() {
+  local name=$1 start=$SECONDS status=0 before=0
+  [ "$name" = page ] || [ ! -e "$work/done/$name" ] || { echo "$name: done already ($(cat "$work/seconds/$name") s)"; return; }
+  echo "$name …"
+  # Not in a condition: there set -e would not hold inside.
+  set +e
+  (
+    set -e
+    case $name in
+      data | finetune | fidelity | page) "stage_$name" ;;
+      train-*) train "${name#train-}" ;;
+      evaluate-base) evaluate base "$base" ;;
+      evaluate-*) evaluate "${name#evaluate-}" "$work/${name#evaluate-}/model" ;;
+      *) usage ;;
+    esac
+  )
+  status=$?
+  set -e
+  [ ! -e "$work/seconds/$name" ] || before=$(cat "$work/seconds/$name")
+  echo $((before + SECONDS - start)) >"$work/seconds/$name"
+  echo "$name: $((SECONDS - start)) s (with earlier starts $(cat "$work/seconds/$name") s)"
+  [ $status = 0 ] || { echo "$name ended with exit code $status; start again to go on" >&2; exit $status; }
+  touch "$work/done/$name"
+}
+
+stages=("$@")
+if [ ${#stages[@]} = 0 ]; then
+  stages=(data finetune evaluate-base)
+  for arm in $arms; do stages+=("train-$arm" "evaluate-$arm"); done
+  stages+=(fidelity page)
+fi
+for name in "${stages[@]}"; do stage "$name"; done
