@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What tests/benchmarks/study_real.sh needs beside jforge: answers for fidelity, and the study's page.
+"""What tests/benchmarks/study_real.sh and ablations.sh need beside jforge: answers for fidelity, and the pages.
 
     study_real.py answers --task T --data DIR --evaluation DIR --model NAME --out FILE
     study_real.py page --work DIR --task T --arms "A B" --command TEXT
+    study_real.py ablations --work DIR --command TEXT
 
 AUP is accuracy under parallelism as d3LLM defines it (Qian et al., arXiv 2601.07568): of the pairs (tokens per forward
 ρ_i, accuracy y_i in percent) in order of ρ, those with y_i ≥ y_1 − 5 count, and
@@ -25,6 +26,7 @@ import math
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 
 ALPHA = 3
@@ -188,14 +190,56 @@ def write_page(options):
     print(f"| all | {sum(seconds.values())} |")
 
 
+def mean_and_deviation(values, digits=2):
+    """Mean ± sample standard deviation."""
+    if not values:
+        return "–"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
+
+
+def write_ablations(options):
+    work = pathlib.Path(options.work)
+    folders = sorted(path for path in (work / "evaluation").iterdir() if (path / "mr.json").exists())
+    arms, best = {}, 0
+    for folder in folders:
+        sweeps = {method: json.loads((folder / f"{method}.json").read_text("utf-8")) for method in ("jacobi", "mr")}
+        # "noise-linear.2" is the arm's run with seed 2.
+        arms.setdefault(re.sub(r"\.\d+$", "", folder.name), []).append(sweeps)
+        best = max([best, *(100 * one["accuracy"] for sweep in sweeps.values() for one in [sweep["baseline"], *sweep["points"]])])
+    blocks = [point["settings"]["block_size"] for point in arms["base"][0]["jacobi"]["points"]]
+    print(f"# Ablations\n\n- command: `{options.command}`; configuration launch/configs/ablations.toml\n{machine()}\n")
+    print("Mean ± standard deviation over seeds; accuracy is greedy decoding's, which every method shares. AUP is d3LLM's "
+          f"accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}.\n")
+    print("| arm | seeds | accuracy % | " + " | ".join(f"TPF {method}, block {block}" for method in ("jacobi", "mr")
+                                                         for block in blocks) + " | AUP jacobi | AUP mr |")
+    print("|" + " --- |" * (5 + 2 * len(blocks)))
+    for arm in ["base", *(name for name in arms if name != "base")]:
+        runs = arms[arm]
+        cells = [mean_and_deviation([100 * run["jacobi"]["baseline"]["accuracy"] for run in runs], 1)]
+        for method in ("jacobi", "mr"):
+            for place in range(len(blocks)):
+                cells.append(mean_and_deviation([run[method]["points"][place]["tpf"] for run in runs]))
+        for method in ("jacobi", "mr"):
+            cells.append(mean_and_deviation([accuracy_under_parallelism(
+                [(one["tpf"], 100 * one["accuracy"]) for one in [run[method]["baseline"], *run[method]["points"]]], best)
+                for run in runs], 1))
+        print(f"| {arm} | {len(runs)} | " + " | ".join(cells) + " |")
+    seconds = [int(path.read_text(encoding="utf-8")) for path in (work / "seconds").iterdir()]
+    print(f"\nAll stages together: {sum(seconds)} s.")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     commands = parser.add_subparsers(required=True)
     answers = commands.add_parser("answers")
     page = commands.add_parser("page")
+    ablations = commands.add_parser("ablations")
     for command, names, run in ((answers, ("data", "evaluation", "model", "out"), write_answers),
-                                (page, ("work", "arms", "command"), write_page)):
-        command.add_argument("--task", required=True, choices=sorted(PLAIN_TASK))
+                                (page, ("work", "arms", "command"), write_page),
+                                (ablations, ("work", "command"), write_ablations)):
+        if command is not ablations:
+            command.add_argument("--task", required=True, choices=sorted(PLAIN_TASK))
         for name in names:
             command.add_argument(f"--{name}", required=True)
         command.set_defaults(run=run)

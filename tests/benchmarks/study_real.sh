@@ -78,7 +78,7 @@ case $task in
   *) usage ;;
 esac
 read -r first_steps second_steps <<<"$steps"
-mkdir -p "$work/seconds" "$work/done"
+. tests/benchmarks/stages.sh
 
 run() { "$root/launch/scripts/local_mpirun.sh" -n "$ranks" "$jforge" "$@" </dev/null; }
 block_list() { local list=${blocks// /, }; echo "[$list]"; }
@@ -117,14 +117,7 @@ train() {
   local arm=$1 directory=$work/$1 donor override settings=()
   for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
   donor=$(donor_of "$arm")
-  # The same prompts, model and schedule: the same trajectories, as their shards' hash says (others are not taken).
-  if [ -n "$donor" ] && [ ! -e "$directory/prompts.h5" ] && [ -e "$work/done/train-$donor" ]; then
-    mkdir -p "$directory/round-1"
-    cp -r "$work/$donor/round-1/trajectories" "$directory/round-1/"
-    cp "$work/$donor/round-1/generation.json" "$directory/round-1/"
-    cp "$work/$donor/prompts_import.json" "$directory/"
-    cp "$work/$donor/prompts.h5" "$directory/"
-  fi
+  [ -z "$donor" ] || take_round_1 "$work/$donor" "$directory"
   run run launch/configs/study_real.toml --set "run.directory=$directory" --set "model.source=$base" \
     --set "prompts.files=$prompts" --set "rounds.1.steps=$first_steps" --set "rounds.2.steps=$second_steps" \
     "${settings[@]}" "${extra[@]}"
@@ -159,30 +152,15 @@ stage_page() {
   cat "$work/study.md"
 }
 
-# Runs a stage unless it is done; its seconds are added to those of earlier starts, however it ends.
-stage() {
-  local name=$1 start=$SECONDS status=0 before=0
-  [ "$name" = page ] || [ ! -e "$work/done/$name" ] || { echo "$name: done already ($(cat "$work/seconds/$name") s)"; return; }
-  echo "$name …"
-  # Not in a condition: there set -e would not hold inside.
-  set +e
-  (
-    set -e
-    case $name in
-      data | finetune | fidelity | page) "stage_$name" ;;
-      train-*) train "${name#train-}" ;;
-      evaluate-base) evaluate base "$base" ;;
-      evaluate-*) evaluate "${name#evaluate-}" "$work/${name#evaluate-}/model" ;;
-      *) usage ;;
-    esac
-  )
-  status=$?
-  set -e
-  [ ! -e "$work/seconds/$name" ] || before=$(cat "$work/seconds/$name")
-  echo $((before + SECONDS - start)) >"$work/seconds/$name"
-  echo "$name: $((SECONDS - start)) s (with earlier starts $(cat "$work/seconds/$name") s)"
-  [ $status = 0 ] || { echo "$name ended with exit code $status; start again to go on" >&2; exit $status; }
-  touch "$work/done/$name"
+run_stage() {
+  case $1 in
+    data | finetune | fidelity) stage "$1" "stage_$1" ;;
+    page) stage_page ;;
+    train-*) stage "$1" train "${1#train-}" ;;
+    evaluate-base) stage "$1" evaluate base "$base" ;;
+    evaluate-*) stage "$1" evaluate "${1#evaluate-}" "$work/${1#evaluate-}/model" ;;
+    *) usage ;;
+  esac
 }
 
 stages=("$@")
@@ -191,4 +169,4 @@ if [ ${#stages[@]} = 0 ]; then
   for arm in $arms; do stages+=("train-$arm" "evaluate-$arm"); done
   stages+=(fidelity page)
 fi
-for name in "${stages[@]}"; do stage "$name"; done
+for name in "${stages[@]}"; do run_stage "$name"; done

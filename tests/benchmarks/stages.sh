@@ -1,0 +1,45 @@
+# Sourced by the studies. stage NAME COMMAND…: runs COMMAND (a function) unless WORK/done/NAME says that it is done; what
+# was stopped is started again. Its seconds, over all starts, are printed and kept in WORK/seconds/NAME.
+#
+#   work=DIR; . tests/benchmarks/stages.sh
+mkdir -p "$work/seconds" "$work/done"
+# A stop ends the stage's programs, which say so by their exit code; then the seconds are kept.
+trap : INT TERM
+
+stage() {
+  local name=$1 start=$SECONDS status before=0
+  shift
+  if [ -e "$work/done/$name" ]; then
+    echo "$name: done already ($(cat "$work/seconds/$name") s)"
+    return
+  fi
+  echo "$name …"
+  # Not in a condition: there set -e would not hold inside.
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  [ ! -e "$work/seconds/$name" ] || before=$(cat "$work/seconds/$name")
+  echo $((before + SECONDS - start)) >"$work/seconds/$name"
+  echo "$name: $((SECONDS - start)) s (with earlier starts $(cat "$work/seconds/$name") s)"
+  if [ $status -ne 0 ]; then
+    echo "$name ended with exit code $status; start again to go on" >&2
+    exit $status
+  fi
+  touch "$work/done/$name"
+}
+
+# take_round_1 DONOR RUN: the run directory RUN begins with the prompts and the first round's trajectories of DONOR. That the
+# same settings made them, the hash in every shard says: others are set aside by the start and generated.
+take_round_1() {
+  if [ -e "$2/prompts.h5" ] || [ ! -e "$1/round-1/generation.json" ]; then
+    return 0
+  fi
+  mkdir -p "$2/round-1"
+  cp -r "$1/round-1/trajectories" "$1/round-1/generation.json" "$2/round-1/"
+  cp "$1/prompts_import.json" "$2/"
+  cp "$1/prompts.h5" "$2/"
+}
