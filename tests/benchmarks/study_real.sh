@@ -23,7 +23,7 @@
 #   --finetune N     steps of 16 samples (default 300)
 #   --steps "N M"    of the two rounds, of 16 samples each (default "300 150")
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
-#   --limit N        test problems (default 200)
+#   --limit N        test problems (default 60)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
 #   --set K=V        for every arm and evaluation, may be repeated; --set-finetune K=V for the base
 set -euo pipefail
@@ -32,7 +32,7 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
-arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=200
+arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=60
 extra=() finetune_extra=()
 while [[ ${1:-} == --* ]]; do
   option=$1
