@@ -44,6 +44,11 @@ if(JFORGE_HAS_CUDA)
   # Where a fused multiply-add is meant it is written, as on the CPU.
   target_compile_options(jforge_cuda_options INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-Wall,-Wextra,-Wshadow>)
+  if(JFORGE_TESTS)
+    # What tests/cuda_emulator executes: plain PTX beside the machine code.
+    target_compile_options(jforge_cuda_options INTERFACE
+      "$<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=compute_80;--no-compress>")
+  endif()
   if(JFORGE_WERROR)
     target_compile_options(jforge_cuda_options INTERFACE
       $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>)

@@ -1,0 +1,516 @@
+/// libcudart as far as the program calls it, on the emulated device. A call that is not here is
+/// named by the dynamic linker when it is made.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/cuda_emulator/device.h"
+#include "tests/cuda_emulator/warp.h"
+
+using jforge::emulator::Device;
+using jforge::emulator::DeviceMemory;
+using jforge::emulator::Dimensions;
+using jforge::emulator::Kernel;
+using jforge::emulator::Launch;
+using jforge::emulator::Module;
+using jforge::emulator::Refusal;
+using jforge::emulator::Stream;
+using jforge::emulator::Work;
+
+namespace {
+
+// An A100's.
+constexpr int kMultiprocessors = 108;
+constexpr int kWarpLanes = 32;
+constexpr int kMostThreads = 1024;
+constexpr std::size_t kPlainShared = std::size_t{48} << 10;
+constexpr std::size_t kMostShared = std::size_t{163} << 10;
+constexpr unsigned kMostBlocksAcross = 65535;
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+using Bytes = std::vector<std::byte>;
+
+/// Of the calling thread: kept until it is asked for.
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t answer(cudaError_t status) {
+  if (status != cudaSuccess) {
+    last_error = status;
+  }
+  return status;
+}
+/// The device's failure, where there is one, comes before the call's own result.
+cudaError_t answer_of(Device& device, cudaError_t status = cudaSuccess) {
+  if (device.failure.code != 0) {
+    device.failure.told = true;
+    return answer(static_cast<cudaError_t>(device.failure.code));
+  }
+  return answer(status);
+}
+
+Stream& stream_of(Device& device, cudaStream_t handle) {
+  if (handle == cudaStreamPerThread) {
+    throw Refusal("the default stream of a thread");
+  }
+  return handle == nullptr || handle == cudaStreamLegacy ? device.order.default_stream()
+                                                         : *reinterpret_cast<Stream*>(handle);
+}
+
+struct Event {
+  std::shared_ptr<Work> place;
+};
+Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
+
+struct Function {
+  Module* module;
+  std::string name;
+  std::size_t most_dynamic_shared = kPlainShared;
+};
+/// Kernels by the host's stand-ins for them.
+std::unordered_map<const void*, Function>& functions() {
+  static auto& all = *new std::unordered_map<const void*, Function>;
+  return all;
+}
+
+struct CallConfiguration {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared;
+  cudaStream_t stream;
+};
+thread_local std::vector<CallConfiguration> call_configurations;
+
+std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
+
+bool is_pinned(const Device& device, const void* address) {
+  const auto after = device.pinned.upper_bound(number_of(address));
+  if (after == device.pinned.begin()) {
+    return false;
+  }
+  const auto& [begin, bytes] = *std::prev(after);
+  return number_of(address) - begin < bytes;
+}
+
+/// Where the bytes are on the host: the address itself, or the device memory's copy.
+std::byte* bytes_at(Device& device, const void* address, std::size_t bytes, const char* access) {
+  return device.memory.owns(address)
+             ? device.memory.at(number_of(address), bytes, access)
+             : const_cast<std::byte*>(static_cast<const std::byte*>(address));
+}
+
+bool kind_fits(const Device& device, const void* to, const void* from, cudaMemcpyKind kind) {
+  const bool to_device = device.memory.owns(to);
+  const bool from_device = device.memory.owns(from);
+  switch (kind) {
+    case cudaMemcpyHostToHost:
+      return !to_device && !from_device;
+    case cudaMemcpyHostToDevice:
+      return to_device && !from_device;
+    case cudaMemcpyDeviceToHost:
+      return !to_device && from_device;
+    case cudaMemcpyDeviceToDevice:
+      return to_device && from_device;
+    default:
+      return kind == cudaMemcpyDefault;
+  }
+}
+
+/// Pageable memory is read before the call returns and written before it returns; page-locked
+/// memory when the stream comes to it.
+cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                 cudaStream_t handle, bool wait) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  if (!kind_fits(device, to, from, kind)) {
+    return answer_of(device, cudaErrorInvalidMemcpyDirection);
+  }
+  if (bytes == 0) {
+    return answer_of(device);
+  }
+  std::shared_ptr<Bytes> kept;
+  if (!device.memory.owns(from) && !is_pinned(device, from)) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    kept = std::make_shared<Bytes>(begin, begin + bytes);
+  }
+  device.attempt([&] {
+    const auto work = device.enqueue(stream_of(device, handle), [&device, to, from, bytes, kept] {
+      const std::byte* const source =
+          kept ? kept->data() : bytes_at(device, from, bytes, "copy from device memory");
+      std::memmove(bytes_at(device, to, bytes, "copy to device memory"), source, bytes);
+    });
+    const bool to_pageable = !device.memory.owns(to) && !is_pinned(device, to);
+    if (wait || to_pageable) {
+      device.order.wait(work);
+    }
+  });
+  return answer_of(device);
+}
+
+cudaError_t set(void* to, int value, std::size_t bytes, cudaStream_t handle) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  device.attempt([&] {
+    device.enqueue(stream_of(device, handle), [&device, to, value, bytes] {
+      if (bytes != 0) {
+        std::memset(device.memory.at(number_of(to), bytes, "set of device memory"), value, bytes);
+      }
+    });
+  });
+  return answer_of(device);
+}
+
+/// Does `work` with the device, then answers.
+template <class Callable>
+cudaError_t with_device(Callable work) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  device.attempt([&] { work(device); });
+  return answer_of(device);
+}
+
+const char* name_of_error(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidMemcpyDirection:
+      return "cudaErrorInvalidMemcpyDirection";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidDeviceFunction:
+      return "cudaErrorInvalidDeviceFunction";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    default:
+      return "an error that the emulated device never returns";
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- what nvcc's host code calls ---
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+  return reinterpret_cast<void**>(new Module(wrapper));
+}
+void __cudaRegisterFatBinaryEnd(void** /*module*/) {}
+void __cudaUnregisterFatBinary(void** /*module*/) {}
+
+void __cudaRegisterFunction(void** module, const char* host, char* /*device*/, const char* name,
+                            int /*thread_limit*/, uint3* /*tid*/, uint3* /*bid*/, dim3* /*block*/,
+                            dim3* /*grid*/, int* /*warp_size*/) {
+  functions()[host] = {reinterpret_cast<Module*>(module), name};
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared,
+                                     cudaStream_t stream) {
+  call_configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
+  const CallConfiguration last = call_configurations.back();
+  call_configurations.pop_back();
+  *grid = last.grid;
+  *block = last.block;
+  *shared = last.shared;
+  std::memcpy(stream, &last.stream, sizeof last.stream);
+  return cudaSuccess;
+}
+
+// --- launches ---
+
+cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arguments,
+                             std::size_t shared, cudaStream_t stream) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  const auto function = functions().find(host);
+  if (function == functions().end()) {
+    return answer_of(device, cudaErrorInvalidDeviceFunction);
+  }
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > kMostThreads || block.z > 64 || grid.x == 0 || grid.y == 0 ||
+      grid.z == 0 || grid.y > kMostBlocksAcross || grid.z > kMostBlocksAcross) {
+    return answer_of(device, cudaErrorInvalidConfiguration);
+  }
+  bool too_much_shared = false;
+  device.attempt([&] {
+    const Kernel& kernel = function->second.module->kernel(function->second.name);
+    if (shared > function->second.most_dynamic_shared ||
+        shared + kernel.static_shared >
+            std::max(kPlainShared, function->second.most_dynamic_shared)) {
+      too_much_shared = true;
+      return;
+    }
+    const auto launch = std::make_shared<Launch>();
+    launch->kernel = &kernel;
+    launch->grid = {grid.x, grid.y, grid.z};
+    launch->block = {block.x, block.y, block.z};
+    launch->dynamic_shared = shared;
+    launch->parameters.resize(kernel.parameter_bytes);
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+      std::memcpy(&launch->parameters[kernel.parameters[i].offset], arguments[i],
+                  kernel.parameters[i].bytes);
+    }
+    device.enqueue(stream_of(device, stream), [&device, launch] {
+      jforge::emulator::run(*launch, device.memory, device.order.draw());
+    });
+  });
+  return answer_of(device, too_much_shared ? cudaErrorInvalidValue : cudaSuccess);
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               std::size_t shared, cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host));
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, int value) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  const auto function = functions().find(host);
+  if (function == functions().end()) {
+    return answer_of(device, cudaErrorInvalidDeviceFunction);
+  }
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    device.attempt([&] {
+      throw Refusal("cudaFuncSetAttribute: attribute " +
+                    std::to_string(static_cast<int>(attribute)));
+    });
+    return answer_of(device);
+  }
+  if (value < 0 || static_cast<std::size_t>(value) > kMostShared) {
+    return answer_of(device, cudaErrorInvalidValue);
+  }
+  function->second.most_dynamic_shared = static_cast<std::size_t>(value);
+  return answer_of(device);
+}
+
+// --- memory ---
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  std::uint64_t begin = 0;
+  device.attempt([&] { begin = device.memory.allocate(bytes); });
+  *memory = reinterpret_cast<void*>(begin);
+  return answer_of(device, begin == 0 ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaFree(void* memory) {
+  return with_device([&](Device& device) {
+    device.order.wait_for_all();
+    if (memory != nullptr && device.failure.code == 0) {
+      device.memory.free(number_of(memory));
+    }
+  });
+}
+
+cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  std::uint64_t begin = 0;
+  device.attempt([&] {
+    begin = device.memory.allocate(bytes, DeviceMemory::State::pending);
+    if (begin != 0) {
+      device.enqueue(stream_of(device, stream),
+                     [&device, begin] { device.memory.begin_life(begin); });
+    }
+  });
+  *memory = reinterpret_cast<void*>(begin);
+  return answer_of(device, begin == 0 ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  return with_device([&](Device& device) {
+    device.enqueue(stream_of(device, stream),
+                   [&device, memory] { device.memory.free(number_of(memory)); });
+  });
+}
+
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  constexpr std::size_t kPage = 4096;
+  *memory = std::aligned_alloc(kPage, (bytes / kPage + 1) * kPage);
+  if (*memory == nullptr) {
+    return answer_of(device, cudaErrorMemoryAllocation);
+  }
+  std::memset(*memory, 0xff, bytes);
+  device.pinned[number_of(*memory)] = bytes;
+  return answer_of(device);
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  return with_device([&](Device& device) {
+    device.order.wait_for_all();
+    if (memory != nullptr) {
+      if (device.pinned.erase(number_of(memory)) == 0) {
+        throw Refusal("cudaFreeHost of memory that cudaMallocHost did not give");
+      }
+      std::free(memory);
+    }
+  });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return copy(to, from, bytes, kind, nullptr, true);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return copy(to, from, bytes, kind, stream, false);
+}
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  return set(memory, value, bytes, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  return set(memory, value, bytes, stream);
+}
+cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  *total = DeviceMemory::kTotalBytes;
+  *available = DeviceMemory::kTotalBytes - device.memory.live_bytes();
+  return answer_of(device);
+}
+
+// --- streams and events ---
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return with_device([&](Device& device) {
+    auto* const made = new Stream;
+    made->blocking = (flags & cudaStreamNonBlocking) == 0;
+    device.order.add_stream(*made);
+    *stream = reinterpret_cast<cudaStream_t>(made);
+  });
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  auto* const gone = reinterpret_cast<Stream*>(stream);
+  device.order.remove_stream(*gone);
+  delete gone;
+  return answer_of(device);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return with_device([&](Device& device) { device.order.wait(stream_of(device, stream).last); });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  bool done = true;
+  device.attempt([&] { done = device.order.ask(stream_of(device, stream).last); });
+  return answer_of(device, done ? cudaSuccess : cudaErrorNotReady);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  return with_device([&](Device& device) {
+    if (const auto& place = event_of(event).place) {
+      stream_of(device, stream).waits_for.push_back(place);
+    }
+  });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return with_device([](Device& device) { device.order.wait_for_all(); });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return with_device([&](Device& /*device*/) {
+    if (flags != cudaEventDisableTiming) {
+      throw Refusal("events with times");
+    }
+    *event = reinterpret_cast<cudaEvent_t>(new Event);
+  });
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete &event_of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return with_device([&](Device& device) {
+    event_of(event).place = device.enqueue(stream_of(device, stream), [] {});
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return with_device([&](Device& device) { device.order.wait(event_of(event).place); });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  bool done = true;
+  device.attempt([&] { done = device.order.ask(event_of(event).place); });
+  return answer_of(device, done ? cudaSuccess : cudaErrorNotReady);
+}
+
+// --- the device and its errors ---
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return answer_of(Device::get());
+}
+cudaError_t cudaGetDevice(int* index) {
+  *index = 0;
+  return answer_of(Device::get());
+}
+cudaError_t cudaSetDevice(int index) {
+  return answer_of(Device::get(), index == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
+  if (index != 0) {
+    return answer(cudaErrorInvalidDevice);
+  }
+  *properties = {};
+  std::strcpy(properties->name, "emulated device (compute_80 PTX on the host)");
+  properties->major = 8;
+  properties->minor = 0;
+  properties->totalGlobalMem = DeviceMemory::kTotalBytes;
+  properties->multiProcessorCount = kMultiprocessors;
+  properties->warpSize = kWarpLanes;
+  properties->maxThreadsPerBlock = kMostThreads;
+  properties->sharedMemPerBlock = kPlainShared;
+  properties->sharedMemPerBlockOptin = kMostShared;
+  return answer_of(Device::get());
+}
+/// Clears a failure too, which a real one does not: so that one process can see several.
+cudaError_t cudaDeviceReset() {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  device.reset();
+  last_error = cudaSuccess;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char* cudaGetErrorName(cudaError_t error) { return name_of_error(error); }
+const char* cudaGetErrorString(cudaError_t error) {
+  const Device& device = Device::get();
+  return device.failure.code == static_cast<int>(error) && error != cudaSuccess
+             ? device.failure.report.c_str()
+             : name_of_error(error);
+}
+
+}  // extern "C"

@@ -1,0 +1,144 @@
+#include "tests/cuda_emulator/device.h"
+
+#include <driver_types.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace jforge::emulator {
+
+namespace {
+
+// nvcc's fat binary, as far as it must be read to find plain PTX in it.
+struct FatBinaryWrapper {
+  std::uint32_t magic;
+  std::uint32_t version;
+  const std::byte* data;
+  const void* rest;
+};
+struct FatBinaryHeader {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_bytes;
+  std::uint64_t bytes;
+};
+struct FatBinaryEntry {
+  std::uint16_t kind;
+  std::uint16_t unused;
+  std::uint32_t header_bytes;
+  std::uint64_t bytes;
+};
+constexpr std::uint32_t kWrapperMagic = 0x466243b1;
+constexpr std::uint32_t kHeaderMagic = 0xba55ed50;
+constexpr std::uint16_t kPtx = 1;
+
+template <class T>
+T read_as(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/// The PTX of the first entry that holds any.
+std::string_view find_ptx(const void* wrapper_place) {
+  const auto wrapper = read_as<FatBinaryWrapper>(static_cast<const std::byte*>(wrapper_place));
+  if (wrapper.magic != kWrapperMagic) {
+    throw Refusal("fat binary of another layout than CUDA 12's and 13's");
+  }
+  const auto header = read_as<FatBinaryHeader>(wrapper.data);
+  if (header.magic != kHeaderMagic) {
+    throw Refusal("fat binary of another layout than CUDA 12's and 13's");
+  }
+  const std::byte* at = wrapper.data + header.header_bytes;
+  const std::byte* const end = at + header.bytes;
+  while (at < end) {
+    const auto entry = read_as<FatBinaryEntry>(at);
+    const char* const text = reinterpret_cast<const char*>(at + entry.header_bytes);
+    if (entry.kind == kPtx) {
+      const std::string_view ptx(text, strnlen(text, entry.bytes));
+      if (ptx.find(".version") == std::string_view::npos) {
+        throw Refusal("compressed PTX (nvcc --no-compress leaves it plain)");
+      }
+      return ptx;
+    }
+    at += entry.header_bytes + entry.bytes;
+  }
+  throw Refusal("fat binary without PTX (nvcc -gencode arch=compute_80,code=compute_80 adds it)");
+}
+
+const char* environment(const char* name, const char* otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+int code_of(FaultKind kind) {
+  return kind == FaultKind::illegal_address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
+}
+
+}  // namespace
+
+const Kernel& Module::kernel(const std::string& name) {
+  if (!read_) {
+    for (Kernel& found : parse_ptx(find_ptx(wrapper_))) {
+      std::string key = found.name;
+      kernels_.emplace(std::move(key), std::move(found));
+    }
+    read_ = true;
+  }
+  const auto found = kernels_.find(name);
+  if (found == kernels_.end()) {
+    throw Refusal("kernel " + name + " is not in its module's PTX, which");
+  }
+  return found->second;
+}
+
+Device::Device() : order(environment("JFORGE_EMULATED_ORDER", "lazy")) {}
+
+Device& Device::get() {
+  // Never destroyed: the program's own static objects may still free device memory. What it was
+  // never told of must not end as success.
+  static Device& device = [&]() -> Device& {
+    static_cast<void>(std::atexit([] {
+      const Failure& failure = get().failure;
+      if (failure.code != 0 && !failure.told) {
+        std::fputs("emulated device: the program ends without having asked for this failure\n",
+                   stderr);
+        constexpr int kUnasked = 99;
+        _exit(kUnasked);
+      }
+    }));
+    return *new Device;
+  }();
+  return device;
+}
+
+void Device::attempt(const std::function<void()>& work) {
+  if (failure.code != 0) {
+    return;
+  }
+  try {
+    work();
+    return;
+  } catch (const LaunchFault& fault) {
+    failure = {code_of(fault.kind), fault.what(), false};
+  } catch (const Fault& fault) {
+    failure = {code_of(fault.kind), std::string(name_of(fault.kind)) + ": " + fault.what(), false};
+  } catch (const Refusal& refusal) {
+    failure = {cudaErrorNotSupported, std::string("refused: ") + refusal.what(), false};
+  }
+  std::fprintf(stderr, "emulated device: %s\n", failure.report.c_str());
+}
+
+std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work) {
+  return order.enqueue(stream, [this, work = std::move(work)] { attempt(work); });
+}
+
+void Device::reset() {
+  order.abandon();
+  failure = {};
+}
+
+}  // namespace jforge::emulator

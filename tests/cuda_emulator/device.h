@@ -1,0 +1,64 @@
+#pragma once
+
+/// The one emulated device of a process: what the replaced CUDA libraries share.
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/cuda_emulator/device_memory.h"
+#include "tests/cuda_emulator/fault.h"
+#include "tests/cuda_emulator/instruction.h"
+#include "tests/cuda_emulator/work_order.h"
+
+namespace jforge::emulator {
+
+/// A fat binary of the program: its kernels are read from the PTX when one is first launched.
+class Module {
+ public:
+  /// `wrapper`: what nvcc's code hands to __cudaRegisterFatBinary.
+  explicit Module(const void* wrapper) : wrapper_(wrapper) {}
+  /// Throws Refusal when it is not there, or its PTX not known.
+  [[nodiscard]] const Kernel& kernel(const std::string& name);
+
+ private:
+  const void* wrapper_;
+  bool read_ = false;
+  std::unordered_map<std::string, Kernel> kernels_;
+};
+
+class Device {
+ public:
+  /// The order of work is JFORGE_EMULATED_ORDER's, or lazy.
+  static Device& get();
+
+  std::recursive_mutex mutex;
+  DeviceMemory memory;
+  WorkOrder order;
+  /// Page-locked host memory: begin → bytes.
+  std::map<std::uint64_t, std::size_t> pinned;
+
+  /// What a launch, copy or free found wrong: as on a device it stays, and every later call returns
+  /// it, until reset().
+  struct Failure {
+    int code = 0;  ///< A cudaError_t; 0: none.
+    std::string report;
+    bool told = false;  ///< To the program.
+  };
+  Failure failure;
+  /// Runs `work` unless the device failed; its Fault or Refusal becomes the failure, and a line on
+  /// standard error.
+  void attempt(const std::function<void()>& work);
+  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work);
+  void reset();
+
+ private:
+  Device();
+};
+
+}  // namespace jforge::emulator

@@ -1,0 +1,65 @@
+#pragma once
+
+/// A block's shared memory, and beside each byte who wrote and read it last. Two accesses are
+/// ordered when one thread makes both, when a block barrier lies between them, or, inside a warp,
+/// a warp barrier.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace jforge::emulator {
+
+/// Who makes an access, and when.
+struct SharedAccess {
+  unsigned thread;           ///< Within the block.
+  std::uint32_t warp_epoch;  ///< How many warp barriers its warp has passed.
+  unsigned lane;
+};
+
+class SharedMemory {
+ public:
+  /// All of it uninitialised again.
+  void begin_block(std::size_t bytes);
+  void pass_block_barrier() { ++epoch_; }
+
+  /// All throw Fault: outside the memory, misaligned, uninitialised, or not ordered after another
+  /// thread's access. The returned memory holds `bytes`.
+  [[nodiscard]] const std::byte* read(const SharedAccess& by, std::uint64_t offset,
+                                      std::size_t bytes);
+  [[nodiscard]] std::byte* write(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
+  /// Read and written at once; atomic accesses need no order between themselves.
+  [[nodiscard]] std::byte* update(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
+
+  /// A cp.async towards [offset, offset + bytes): until finish_copy nobody may touch it.
+  void begin_copy(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
+  [[nodiscard]] std::byte* finish_copy(const SharedAccess& by, std::uint64_t offset,
+                                       std::size_t bytes);
+
+ private:
+  /// Epochs count from 1: 0 is "never in this block". Readers of one epoch are kept as one thread,
+  /// as several of one warp, or as several.
+  struct Cell {
+    std::uint32_t write_epoch = 0;
+    std::uint32_t read_epoch = 0;
+    std::uint32_t write_warp_epoch = 0;
+    std::uint32_t read_warp_epoch = 0;
+    std::uint16_t writer = 0;
+    std::uint16_t reader = 0;
+    bool atomic = false;
+    bool copying = false;
+  };
+  void expect_inside(const SharedAccess& by, std::uint64_t offset, std::size_t bytes,
+                     const char* access) const;
+  void expect_after_write(const Cell& cell, const SharedAccess& by, std::uint64_t offset,
+                          const char* access) const;
+  void expect_after_reads(const Cell& cell, const SharedAccess& by, std::uint64_t offset) const;
+  void note_read(Cell& cell, const SharedAccess& by) const;
+  void note_write(Cell& cell, const SharedAccess& by, bool atomic) const;
+
+  std::vector<std::byte> bytes_;
+  std::vector<Cell> cells_;
+  std::uint32_t epoch_ = 1;
+};
+
+}  // namespace jforge::emulator

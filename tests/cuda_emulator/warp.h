@@ -1,0 +1,127 @@
+#pragma once
+
+/// A launch on the host: every lane of a warp has a place of its own in the code; those that stand
+/// at one place go together, the hindmost place first, so that diverged lanes meet again.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "tests/cuda_emulator/device_memory.h"
+#include "tests/cuda_emulator/instruction.h"
+#include "tests/cuda_emulator/shared_memory.h"
+
+namespace jforge::emulator {
+
+using Dimensions = std::array<std::uint32_t, 3>;
+
+struct Launch {
+  const Kernel* kernel = nullptr;
+  Dimensions grid{1, 1, 1};
+  Dimensions block{1, 1, 1};
+  std::size_t dynamic_shared = 0;
+  std::vector<std::byte> parameters;  ///< Laid out as the kernel's .param space.
+};
+
+/// Runs every block. Throws LaunchFault at the first fault. `seed` 0 takes the warps in order,
+/// another in an order drawn from it.
+void run(const Launch& launch, DeviceMemory& memory, std::uint64_t seed = 0);
+
+/// What the warps of a block share.
+struct BlockState {
+  const Launch& launch;
+  DeviceMemory& memory;
+  SharedMemory shared;
+  Dimensions index{};
+  std::uint32_t threads = 0;
+  struct Barrier {
+    std::uint32_t arrived = 0;
+    std::uint32_t place = 0;  ///< Where the first to arrive waits.
+  };
+  static constexpr std::size_t kBarriers = 16;
+  std::array<Barrier, kBarriers> barriers;
+};
+
+class Warp {
+ public:
+  Warp(BlockState& block, unsigned index);
+
+  void begin_block();
+  /// Until every lane has left or waits, or for about `steps` instructions; false when nothing
+  /// could be done. Throws Fault.
+  bool run(unsigned steps);
+  /// Lanes that wait at a complete barrier go on.
+  void pass_block_barrier(std::uint32_t barrier);
+
+  [[nodiscard]] bool ended() const { return live_ == 0; }
+  /// "thread 3 (PTX line 40: bar.sync 0)" of the first lane that waits, or empty.
+  [[nodiscard]] std::string waiting_note() const;
+  [[nodiscard]] unsigned index() const { return index_; }
+  /// Of the instruction that is executed now.
+  [[nodiscard]] std::uint32_t place() const { return place_; }
+
+  // What operations see.
+  template <class T>
+  [[nodiscard]] T* lanes(std::uint32_t offset) {
+    return reinterpret_cast<T*>(registers_.data() + offset);
+  }
+  [[nodiscard]] LaneMask& predicate(std::uint32_t offset) { return *lanes<LaneMask>(offset); }
+  [[nodiscard]] std::uint64_t address(const Address& address, unsigned lane) {
+    const std::uint64_t base = address.narrow ? lanes<std::uint32_t>(address.base)[lane]
+                                              : lanes<std::uint64_t>(address.base)[lane];
+    return base + static_cast<std::uint64_t>(address.offset);
+  }
+  [[nodiscard]] DeviceMemory& memory() { return block_.memory; }
+  [[nodiscard]] SharedMemory& shared() { return block_.shared; }
+  [[nodiscard]] std::span<const std::byte> parameters() const { return block_.launch.parameters; }
+  [[nodiscard]] SharedAccess access(unsigned lane) const {
+    return {index_ * kLanes + lane, epoch_, lane};
+  }
+  void pass_warp_barrier() { ++epoch_; }
+
+  /// A cp.async that has not arrived.
+  struct Copy {
+    std::uint64_t to;
+    std::uint64_t from;
+    std::uint32_t bytes;
+    std::uint32_t read;  ///< The rest is zero.
+  };
+  struct Copies {
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> groups;
+  };
+  [[nodiscard]] Copies& copies(unsigned lane) { return copies_[lane]; }
+
+ private:
+  /// Lanes that stand at one instruction.
+  struct Group {
+    LaneMask lanes;
+    std::uint32_t place;
+    std::uint32_t next_other;  ///< Place of the others that are nearest ahead.
+  };
+  [[nodiscard]] LaneMask runnable() const { return live_ & ~at_barrier_ & ~meeting_; }
+  [[nodiscard]] Group hindmost() const;
+  void set_place(LaneMask lanes, std::uint32_t place);
+  void run_group(Group group, unsigned& steps);
+  void reach_barrier(const Instruction& instruction, LaneMask lanes);
+  void meet(const Instruction& instruction, LaneMask lanes);
+
+  BlockState& block_;
+  unsigned index_;
+  std::vector<std::byte> registers_;
+  std::array<std::uint32_t, kLanes> places_{};
+  std::array<LaneMask, kLanes> members_{};  ///< Whom a meeting lane waits for.
+  LaneMask born_ = 0;
+  LaneMask live_ = 0;
+  LaneMask at_barrier_ = 0;
+  LaneMask meeting_ = 0;
+  std::uint32_t epoch_ = 1;
+  std::uint32_t place_ = 0;
+  std::array<Copies, kLanes> copies_;
+};
+
+}  // namespace jforge::emulator

@@ -1,0 +1,162 @@
+#include "tests/cuda_emulator/work_order.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <unordered_set>
+
+#include "tests/cuda_emulator/fault.h"
+
+namespace jforge::emulator {
+
+WorkOrder::WorkOrder(std::string_view description) {
+  constexpr std::string_view kRandom = "random:";
+  if (description == "lazy") {
+    kind_ = Kind::lazy;
+  } else if (description.starts_with(kRandom)) {
+    kind_ = Kind::random;
+    const std::string_view text = description.substr(kRandom.size());
+    std::uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    if (error != std::errc{} || end != text.data() + text.size()) {
+      throw Refusal("order of work \"" + std::string(description) +
+                    "\": the seed must be a number");
+    }
+    random_.seed(seed);
+  } else if (description != "eager") {
+    throw Refusal("order of work \"" + std::string(description) +
+                  "\" is none of eager, lazy and random:SEED");
+  }
+}
+
+void WorkOrder::remove_stream(const Stream& stream) { std::erase(streams_, &stream); }
+
+std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> run) {
+  auto work = std::make_shared<Work>();
+  work->run = std::move(run);
+  work->after = std::move(stream.waits_for);
+  stream.waits_for.clear();
+  const auto follow = [&](const std::shared_ptr<Work>& earlier) {
+    if (earlier && !earlier->done) {
+      work->after.push_back(earlier);
+    }
+  };
+  follow(stream.last);
+  if (&stream == &default_stream_) {
+    for (const Stream* other : streams_) {
+      if (other->blocking) {
+        follow(other->last);
+      }
+    }
+  } else if (stream.blocking) {
+    follow(default_stream_.last);
+  }
+  stream.last = work;
+  waiting_.push_back(work);
+  if (kind_ == Kind::eager) {
+    do_now(work);
+    waiting_.clear();
+  } else if (kind_ == Kind::random) {
+    while (random_() % 2 == 0 && do_any_ready()) {
+    }
+    sweep();
+  }
+  return work;
+}
+
+void WorkOrder::do_now(const std::shared_ptr<Work>& work) {
+  // Done also where it throws: nobody may try again.
+  work->done = true;
+  work->after.clear();
+  const auto run = std::move(work->run);
+  work->run = nullptr;
+  run();
+}
+
+std::vector<std::shared_ptr<Work>> WorkOrder::needed(const std::shared_ptr<Work>& work) const {
+  std::unordered_set<const Work*> found{work.get()};
+  std::vector<const Work*> open{work.get()};
+  while (!open.empty()) {
+    const Work* const next = open.back();
+    open.pop_back();
+    for (const auto& earlier : next->after) {
+      if (!earlier->done && found.insert(earlier.get()).second) {
+        open.push_back(earlier.get());
+      }
+    }
+  }
+  std::vector<std::shared_ptr<Work>> result;
+  for (const auto& candidate : waiting_) {
+    if (!candidate->done && found.contains(candidate.get())) {
+      result.push_back(candidate);
+    }
+  }
+  return result;
+}
+
+bool WorkOrder::do_any_ready() {
+  std::vector<std::shared_ptr<Work>> ready;
+  for (const auto& work : waiting_) {
+    const bool first = std::all_of(work->after.begin(), work->after.end(),
+                                   [](const auto& earlier) { return earlier->done; });
+    if (!work->done && first) {
+      ready.push_back(work);
+    }
+  }
+  if (ready.empty()) {
+    return false;
+  }
+  do_now(ready[random_() % ready.size()]);
+  return true;
+}
+
+void WorkOrder::sweep() {
+  std::erase_if(waiting_, [](const auto& work) { return work->done; });
+}
+
+void WorkOrder::wait(const std::shared_ptr<Work>& work) {
+  if (!work || work->done) {
+    return;
+  }
+  if (kind_ == Kind::random) {
+    while (!work->done && do_any_ready()) {
+    }
+  } else {
+    for (const auto& next : needed(work)) {
+      do_now(next);
+    }
+  }
+  sweep();
+}
+
+void WorkOrder::wait_for_all() {
+  while (!waiting_.empty()) {
+    // A copy: the list is swept meanwhile.
+    const std::shared_ptr<Work> last = waiting_.back();
+    wait(last);
+  }
+}
+
+bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
+  if (!work || work->done) {
+    return true;
+  }
+  if (kind_ == Kind::random) {
+    do_any_ready();
+  } else {
+    do_now(needed(work).front());
+  }
+  sweep();
+  return work->done;
+}
+
+void WorkOrder::abandon() {
+  for (const auto& work : waiting_) {
+    work->done = true;
+    work->after.clear();
+    work->run = nullptr;
+  }
+  waiting_.clear();
+}
+
+}  // namespace jforge::emulator

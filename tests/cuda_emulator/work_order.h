@@ -1,0 +1,66 @@
+#pragma once
+
+/// Work given to streams, and the order in which it is done: any that streams and events allow.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <vector>
+
+namespace jforge::emulator {
+
+struct Work {
+  std::function<void()> run;
+  std::vector<std::shared_ptr<Work>> after;
+  bool done = false;
+};
+
+struct Stream {
+  std::shared_ptr<Work> last;
+  std::vector<std::shared_ptr<Work>> waits_for;  ///< Of its next work, besides `last`.
+  bool blocking = true;                          ///< Ordered with the default stream, both ways.
+};
+
+class WorkOrder {
+ public:
+  enum class Kind : std::uint8_t {
+    eager,   ///< At once, in the order of the calls: what every order must agree with.
+    lazy,    ///< Only when the host waits for it, and only what that needs.
+    random,  ///< Between the calls and while waiting, drawn from what is ready.
+  };
+  /// "eager", "lazy" or "random:SEED"; throws Refusal for anything else.
+  explicit WorkOrder(std::string_view description);
+
+  void add_stream(Stream& stream) { streams_.push_back(&stream); }
+  /// Its work is still done.
+  void remove_stream(const Stream& stream);
+  [[nodiscard]] Stream& default_stream() { return default_stream_; }
+
+  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> run);
+  void wait(const std::shared_ptr<Work>& work);
+  void wait_for_all();
+  /// Whether `work` is done; where not, a little more is done now, so that asking again ends.
+  [[nodiscard]] bool ask(const std::shared_ptr<Work>& work);
+  /// Forgets what is not done.
+  void abandon();
+
+  /// For the order of a kernel's warps: 0 unless random.
+  [[nodiscard]] std::uint64_t draw() { return kind_ == Kind::random ? random_() | 1U : 0; }
+
+ private:
+  void do_now(const std::shared_ptr<Work>& work);
+  /// The places in `waiting_`, in their order, of what `work` needs, itself last.
+  [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;
+  bool do_any_ready();
+  void sweep();
+
+  Kind kind_ = Kind::eager;
+  std::mt19937_64 random_;
+  Stream default_stream_;
+  std::vector<Stream*> streams_;
+  std::vector<std::shared_ptr<Work>> waiting_;  ///< In the order of the calls.
+};
+
+}  // namespace jforge::emulator
