@@ -74,6 +74,32 @@ const char* environment(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
+constexpr const char* kOrder = "JFORGE_EMULATED_ORDER";
+constexpr const char* kDefaultOrder = "lazy";
+
+/// For mutants: each barrier of a kernel that is launched is listed on standard error as
+/// "barrier KERNEL:k PTX line n" (JFORGE_EMULATED_LIST), and one of them left out
+/// (JFORGE_EMULATED_OMIT=KERNEL:k).
+void mutate(Kernel& kernel) {
+  const bool list = std::getenv("JFORGE_EMULATED_LIST") != nullptr;
+  const std::string omitted = environment("JFORGE_EMULATED_OMIT", "");
+  unsigned number = 0;
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    Instruction& instruction = kernel.code[i];
+    if (instruction.flow != Flow::block_barrier) {
+      continue;
+    }
+    const std::string site = kernel.name + ":" + std::to_string(number++);
+    if (list) {
+      std::fprintf(stderr, "barrier %s PTX line %u\n", site.c_str(), kernel.lines[i]);
+    }
+    if (site == omitted) {
+      instruction.flow = Flow::plain;
+      instruction.execute = [](Warp& /*warp*/, const Instruction& /*own*/, LaneMask /*lanes*/) {};
+    }
+  }
+}
+
 int code_of(FaultKind kind) {
   return kind == FaultKind::illegal_address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
 }
@@ -92,10 +118,16 @@ const Kernel& Module::kernel(const std::string& name) {
   if (found == kernels_.end()) {
     throw Refusal("kernel " + name + " is not in its module's PTX, which");
   }
+  if (!found->second.refused.empty()) {
+    throw Refusal(found->second.refused);
+  }
+  if (launched_.insert(name).second) {
+    mutate(found->second);
+  }
   return found->second;
 }
 
-Device::Device() : order(environment("JFORGE_EMULATED_ORDER", "lazy")) {}
+Device::Device() : order(environment(kOrder, kDefaultOrder)) {}
 
 Device& Device::get() {
   // Never destroyed: the program's own static objects may still free device memory. What it was
@@ -138,6 +170,7 @@ std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work
 
 void Device::reset() {
   order.abandon();
+  order.choose(environment(kOrder, kDefaultOrder));
   failure = {};
 }
 

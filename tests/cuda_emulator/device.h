@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tests/cuda_emulator/device_memory.h"
@@ -30,12 +31,13 @@ class Module {
   const void* wrapper_;
   bool read_ = false;
   std::unordered_map<std::string, Kernel> kernels_;
+  std::unordered_set<std::string> launched_;
 };
 
 class Device {
  public:
   /// The order of work is JFORGE_EMULATED_ORDER's, or lazy.
-  static Device& get();
+  [[nodiscard]] static Device& get();
 
   std::recursive_mutex mutex;
   DeviceMemory memory;
@@ -55,6 +57,7 @@ class Device {
   /// standard error.
   void attempt(const std::function<void()>& work);
   std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work);
+  /// Forgets what is not done and the failure, and takes the order of work anew.
   void reset();
 
  private:

@@ -116,6 +116,7 @@ struct Kernel {
     std::size_t bytes;
   };
   std::string name;
+  std::string refused;  ///< What in it is not known, with its line; empty: it may be launched.
   std::vector<Parameter> parameters;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared = 0;  ///< Dynamic shared memory begins here.
@@ -126,7 +127,8 @@ struct Kernel {
   std::vector<std::pair<Special, std::uint32_t>> specials;  ///< Used ones and their place.
 };
 
-/// Every kernel of a PTX text. Throws Refusal naming the line and what is not known there.
+/// Every kernel of a PTX text. One that is not known in all its parts is there as refused; throws
+/// Refusal for what is not known outside the kernels.
 [[nodiscard]] std::vector<Kernel> parse_ptx(std::string_view text);
 
 }  // namespace jforge::emulator

@@ -200,6 +200,16 @@ class KernelParser {
   }
 
   Kernel parse() {
+    try {
+      parse_body();
+    } catch (const Refusal& refusal) {
+      kernel_.refused = refusal.what();
+    }
+    return std::move(kernel_);
+  }
+
+ private:
+  void parse_body() {
     place_shared();
     scopes_.emplace_back();
     while (skip_space(), at_ < body_.size()) {
@@ -212,10 +222,8 @@ class KernelParser {
       }
       kernel_.code[index].target = found->second;
     }
-    return std::move(kernel_);
   }
 
- private:
   struct Register {
     std::uint32_t offset;
     unsigned width;  ///< 0: a predicate.

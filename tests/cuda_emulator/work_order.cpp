@@ -9,8 +9,9 @@
 
 namespace jforge::emulator {
 
-WorkOrder::WorkOrder(std::string_view description) {
+void WorkOrder::choose(std::string_view description) {
   constexpr std::string_view kRandom = "random:";
+  kind_ = Kind::eager;
   if (description == "lazy") {
     kind_ = Kind::lazy;
   } else if (description.starts_with(kRandom)) {
@@ -57,7 +58,9 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> r
     do_now(work);
     waiting_.clear();
   } else if (kind_ == Kind::random) {
-    while (random_() % 2 == 0 && do_any_ready()) {
+    // Rarely, so that much waits and many orders are possible.
+    constexpr std::uint64_t kOneIn = 4;
+    while (random_() % kOneIn == 0 && do_any_ready()) {
     }
     sweep();
   }

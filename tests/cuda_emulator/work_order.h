@@ -31,7 +31,8 @@ class WorkOrder {
     random,  ///< Between the calls and while waiting, drawn from what is ready.
   };
   /// "eager", "lazy" or "random:SEED"; throws Refusal for anything else.
-  explicit WorkOrder(std::string_view description);
+  explicit WorkOrder(std::string_view description) { choose(description); }
+  void choose(std::string_view description);
 
   void add_stream(Stream& stream) { streams_.push_back(&stream); }
   /// Its work is still done.
