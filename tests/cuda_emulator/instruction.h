@@ -77,6 +77,7 @@ struct Operation {
   Execute execute;
   Flow flow;
   std::vector<Form> forms;
+  unsigned shared_bytes = 0;  ///< The narrowest piece that it may take from shared memory.
 };
 
 /// Every operation that the emulator knows, by its complete name with all modifiers: what is not
@@ -119,7 +120,8 @@ struct Kernel {
   std::string refused;  ///< What in it is not known, with its line; empty: it may be launched.
   std::vector<Parameter> parameters;
   std::size_t parameter_bytes = 0;
-  std::size_t static_shared = 0;  ///< Dynamic shared memory begins here.
+  std::size_t static_shared = 0;    ///< Dynamic shared memory begins here.
+  std::size_t shared_granule = 16;  ///< No access to shared memory is narrower.
   std::vector<Instruction> code;
   std::vector<std::string> text;         ///< Of each instruction, for messages.
   std::vector<std::uint32_t> lines;      ///< Of each instruction in the PTX.

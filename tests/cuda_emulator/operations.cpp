@@ -32,8 +32,8 @@ std::string_view kept(std::string name) {
 }
 
 void add(Table& table, std::string name, Execute execute, std::vector<Form> forms,
-         Flow flow = Flow::plain) {
-  table.emplace(kept(std::move(name)), Operation{execute, flow, std::move(forms)});
+         Flow flow = Flow::plain, unsigned shared_bytes = 0) {
+  table.emplace(kept(std::move(name)), Operation{execute, flow, std::move(forms), shared_bytes});
 }
 
 template <class Function>
@@ -508,7 +508,7 @@ const std::byte* parameter_at(const Warp& warp, u64 offset, std::size_t bytes, u
 
 std::byte* global_at(Warp& warp, u64 address, std::size_t bytes, const char* access,
                      unsigned lane) {
-  if (address % bytes != 0) [[unlikely]] {
+  if ((address & (bytes - 1)) != 0) [[unlikely]] {
     throw Fault(FaultKind::illegal_address,
                 std::string("misaligned ") + access + " of " + std::to_string(bytes) +
                     " bytes at " + hexadecimal(address),
@@ -601,16 +601,25 @@ void each_type(Function add_type) {
   }
 }
 
+/// Of an access to `bytes`, where it may be one to shared memory.
+template <Space kSpace>
+constexpr unsigned shared_bytes(std::size_t bytes) {
+  return kSpace == Space::shared || kSpace == Space::generic ? static_cast<unsigned>(bytes) : 0;
+}
+
 template <Space kSpace>
 void add_loads(Table& table, const std::string& name) {
   each_type([&]<class T>(T /*type*/, const std::string& type) {
     add(table, name + "." + type, load<kSpace, T, 1>,
-        {{Slot::wider_result, sizeof(T)}, {Slot::address}});
+        {{Slot::wider_result, sizeof(T)}, {Slot::address}}, Flow::plain,
+        shared_bytes<kSpace>(1 * sizeof(T)));
     add(table, name + ".v2." + type, load<kSpace, T, 2>,
-        {{Slot::wider_result, sizeof(T), 2}, {Slot::address}});
+        {{Slot::wider_result, sizeof(T), 2}, {Slot::address}}, Flow::plain,
+        shared_bytes<kSpace>(2 * sizeof(T)));
     if constexpr (sizeof(T) <= 4) {
       add(table, name + ".v4." + type, load<kSpace, T, 4>,
-          {{Slot::wider_result, sizeof(T), 4}, {Slot::address}});
+          {{Slot::wider_result, sizeof(T), 4}, {Slot::address}}, Flow::plain,
+          shared_bytes<kSpace>(4 * sizeof(T)));
     }
   });
 }
@@ -619,12 +628,15 @@ template <Space kSpace>
 void add_stores(Table& table, const std::string& name) {
   each_type([&]<class T>(T /*type*/, const std::string& type) {
     add(table, name + "." + type, store<kSpace, T, 1>,
-        {{Slot::address}, {Slot::wider_value, sizeof(T)}});
+        {{Slot::address}, {Slot::wider_value, sizeof(T)}}, Flow::plain,
+        shared_bytes<kSpace>(1 * sizeof(T)));
     add(table, name + ".v2." + type, store<kSpace, T, 2>,
-        {{Slot::address}, {Slot::wider_value, sizeof(T), 2}});
+        {{Slot::address}, {Slot::wider_value, sizeof(T), 2}}, Flow::plain,
+        shared_bytes<kSpace>(2 * sizeof(T)));
     if constexpr (sizeof(T) <= 4) {
       add(table, name + ".v4." + type, store<kSpace, T, 4>,
-          {{Slot::address}, {Slot::wider_value, sizeof(T), 4}});
+          {{Slot::address}, {Slot::wider_value, sizeof(T), 4}}, Flow::plain,
+          shared_bytes<kSpace>(4 * sizeof(T)));
     }
   });
 }
@@ -664,8 +676,10 @@ void add_atomic(Table& table, const std::string& operation, Update /*update*/) {
   with_result.insert(with_result.begin(), {Slot::result, sizeof(T)});
   const auto in_space = [&]<Space kSpace>(std::integral_constant<Space, kSpace> /*space*/,
                                           const std::string& name) {
-    add(table, "atom" + name + operation, atomic<kSpace, T, Update, kThree, true>, with_result);
-    add(table, "red" + name + operation, atomic<kSpace, T, Update, kThree, false>, forms);
+    add(table, "atom" + name + operation, atomic<kSpace, T, Update, kThree, true>, with_result,
+        Flow::plain, shared_bytes<kSpace>(sizeof(T)));
+    add(table, "red" + name + operation, atomic<kSpace, T, Update, kThree, false>, forms,
+        Flow::plain, shared_bytes<kSpace>(sizeof(T)));
   };
   in_space(std::integral_constant<Space, Space::global>{}, ".global.");
   in_space(std::integral_constant<Space, Space::shared>{}, ".shared.");
@@ -759,7 +773,8 @@ void add_copies(Table& table) {
   for (const char* const cached : {"ca", "cg"}) {
     for (const char* const hint : {"", ".L2::64B", ".L2::128B", ".L2::256B"}) {
       add(table, "cp.async." + std::string(cached) + ".shared.global" + hint, copy,
-          {{Slot::address}, {Slot::address}, {Slot::immediate}, {Slot::value, 4, 1, true}});
+          {{Slot::address}, {Slot::address}, {Slot::immediate}, {Slot::value, 4, 1, true}},
+          Flow::plain, 4);
     }
   }
   add(table, "cp.async.commit_group",

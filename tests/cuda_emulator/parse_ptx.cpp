@@ -501,6 +501,10 @@ class KernelParser {
     made.execute = found->second.execute;
     made.flow = found->second.flow;
     place_operands(found->second, operands, made);
+    if (found->second.shared_bytes != 0) {
+      kernel_.shared_granule =
+          std::min<std::size_t>(kernel_.shared_granule, found->second.shared_bytes);
+    }
     kernel_.code.push_back(made);
     kernel_.text.push_back(current_);
     kernel_.lines.push_back(statement_line_);

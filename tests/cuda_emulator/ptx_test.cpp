@@ -571,9 +571,10 @@ TEST(PtxFaults, RacesInSharedMemory) {
   EXPECT_EQ(machine.fault_of(exchange(64, "bar.sync 0;\n"), 128), "no fault");
   EXPECT_THAT(machine.fault_of(exchange(64, ""), 128),
               testing::AnyOf(HasSubstr("race"), HasSubstr("uninitialised")));
-  EXPECT_THAT(machine.fault_of(exchange(1, ""), 128),
-              HasSubstr("race: read of shared byte 4 is not ordered after the write by thread 1; "
-                        "kernel k, block (0, 0, 0), thread (0, 0, 0)"));
+  EXPECT_THAT(
+      machine.fault_of(exchange(1, ""), 128),
+      HasSubstr("race: read from shared byte 4 on is not ordered after the write by thread 1; "
+                "kernel k, block (0, 0, 0), thread (0, 0, 0)"));
   // Within a warp its own barrier is enough; between warps it is not.
   EXPECT_EQ(machine.fault_of(exchange(1, "bar.warp.sync 0xffffffff;\n"), 128), "no fault");
   EXPECT_THAT(machine.fault_of(exchange(64, "bar.warp.sync 0xffffffff;\n"), 128),
@@ -585,13 +586,14 @@ TEST(PtxFaults, RacesInSharedMemory) {
       machine.fault_of(
           kernel_text(begin + reread + "bar.sync 0;\n@%p1 st.shared.u32 [s], 1;", kShared), 64),
       "no fault");
-  EXPECT_THAT(machine.fault_of(kernel_text(begin + reread +
-                                               "setp.eq.u32 %p2, %r0, 40;\n"
-                                               "@%p2 st.shared.u32 [s], 1;",
-                                           kShared),
-                               64),
-              HasSubstr("race: write of shared byte 0 is not ordered after the reads by several "
-                        "warps"));
+  EXPECT_THAT(
+      machine.fault_of(kernel_text(begin + reread +
+                                       "setp.eq.u32 %p2, %r0, 40;\n"
+                                       "@%p2 st.shared.u32 [s], 1;",
+                                   kShared),
+                       64),
+      HasSubstr("race: write from shared byte 0 on is not ordered after the reads by several "
+                "warps"));
   EXPECT_EQ(machine.fault_of(kernel_text(begin + "red.shared.add.u32 [s], 1;", kShared), 128),
             "no fault");
 }

@@ -1,6 +1,6 @@
 #include "tests/cuda_emulator/shared_memory.h"
 
-#include <algorithm>
+#include <bit>
 #include <string>
 
 #include "tests/cuda_emulator/fault.h"
@@ -15,7 +15,7 @@ constexpr std::uint16_t kSeveral = 0xffff;
 constexpr std::uint16_t kSeveralOfWarp = 0x8000;
 
 std::string byte_at(std::uint64_t offset) {
-  return " of shared byte " + std::to_string(offset) + " is not ordered after the ";
+  return " from shared byte " + std::to_string(offset) + " on is not ordered after the ";
 }
 
 [[noreturn, gnu::cold]] void race(const SharedAccess& by, std::uint64_t offset, const char* access,
@@ -25,9 +25,10 @@ std::string byte_at(std::uint64_t offset) {
 
 }  // namespace
 
-void SharedMemory::begin_block(std::size_t bytes) {
+void SharedMemory::begin_block(std::size_t bytes, std::size_t granule) {
+  granule_shift_ = static_cast<unsigned>(std::countr_zero(granule));
   bytes_.assign(bytes, std::byte{0xff});
-  cells_.assign(bytes, Cell{});
+  cells_.assign((bytes >> granule_shift_) + 1, Cell{});
   epoch_ = 1;
 }
 
@@ -40,7 +41,7 @@ void SharedMemory::expect_inside(const SharedAccess& by, std::uint64_t offset, s
                     std::to_string(bytes_.size()),
                 by.lane);
   }
-  if (offset % bytes != 0) [[unlikely]] {
+  if ((offset & (bytes - 1)) != 0) [[unlikely]] {
     throw Fault(FaultKind::illegal_address,
                 std::string("misaligned ") + access + " of " + std::to_string(bytes) +
                     " bytes at shared byte " + std::to_string(offset),
@@ -112,14 +113,14 @@ void SharedMemory::note_write(Cell& cell, const SharedAccess& by, bool atomic) c
 const std::byte* SharedMemory::read(const SharedAccess& by, std::uint64_t offset,
                                     std::size_t bytes) {
   expect_inside(by, offset, bytes, "read");
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    Cell& cell = cells_[i];
+  for (Cell& cell : cells_of(offset, bytes)) {
     if (cell.write_epoch == 0 && !cell.copying) [[unlikely]] {
-      throw Fault(FaultKind::uninitialised_memory,
-                  "shared byte " + std::to_string(i) + " is read before anything was written there",
-                  by.lane);
+      throw Fault(
+          FaultKind::uninitialised_memory,
+          "shared byte " + std::to_string(offset) + " is read before anything was written there",
+          by.lane);
     }
-    expect_after_write(cell, by, i, "read");
+    expect_after_write(cell, by, offset, "read");
     note_read(cell, by);
   }
   return &bytes_[offset];
@@ -127,10 +128,9 @@ const std::byte* SharedMemory::read(const SharedAccess& by, std::uint64_t offset
 
 std::byte* SharedMemory::write(const SharedAccess& by, std::uint64_t offset, std::size_t bytes) {
   expect_inside(by, offset, bytes, "write");
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    Cell& cell = cells_[i];
-    expect_after_write(cell, by, i, "write");
-    expect_after_reads(cell, by, i);
+  for (Cell& cell : cells_of(offset, bytes)) {
+    expect_after_write(cell, by, offset, "write");
+    expect_after_reads(cell, by, offset);
     note_write(cell, by, false);
   }
   return &bytes_[offset];
@@ -138,18 +138,17 @@ std::byte* SharedMemory::write(const SharedAccess& by, std::uint64_t offset, std
 
 std::byte* SharedMemory::update(const SharedAccess& by, std::uint64_t offset, std::size_t bytes) {
   expect_inside(by, offset, bytes, "atomic access");
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    Cell& cell = cells_[i];
+  for (Cell& cell : cells_of(offset, bytes)) {
     if (cell.write_epoch == 0 && !cell.copying) [[unlikely]] {
       throw Fault(
           FaultKind::uninitialised_memory,
-          "shared byte " + std::to_string(i) + " is updated before anything was written there",
+          "shared byte " + std::to_string(offset) + " is updated before anything was written there",
           by.lane);
     }
     if (!cell.atomic || cell.copying) {
-      expect_after_write(cell, by, i, "atomic access");
+      expect_after_write(cell, by, offset, "atomic access");
     }
-    expect_after_reads(cell, by, i);
+    expect_after_reads(cell, by, offset);
     note_write(cell, by, true);
   }
   return &bytes_[offset];
@@ -157,16 +156,16 @@ std::byte* SharedMemory::update(const SharedAccess& by, std::uint64_t offset, st
 
 void SharedMemory::begin_copy(const SharedAccess& by, std::uint64_t offset, std::size_t bytes) {
   static_cast<void>(write(by, offset, bytes));
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    cells_[i].copying = true;
+  for (Cell& cell : cells_of(offset, bytes)) {
+    cell.copying = true;
   }
 }
 
 std::byte* SharedMemory::finish_copy(const SharedAccess& by, std::uint64_t offset,
                                      std::size_t bytes) {
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    cells_[i].copying = false;
-    note_write(cells_[i], by, false);
+  for (Cell& cell : cells_of(offset, bytes)) {
+    cell.copying = false;
+    note_write(cell, by, false);
   }
   return &bytes_[offset];
 }

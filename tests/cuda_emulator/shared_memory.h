@@ -1,11 +1,13 @@
 #pragma once
 
-/// A block's shared memory, and beside each byte who wrote and read it last. Two accesses are
+/// A block's shared memory, and beside each granule who wrote and read it last. Two accesses are
 /// ordered when one thread makes both, when a block barrier lies between them, or, inside a warp,
 /// a warp barrier.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace jforge::emulator {
@@ -19,8 +21,8 @@ struct SharedAccess {
 
 class SharedMemory {
  public:
-  /// All of it uninitialised again.
-  void begin_block(std::size_t bytes);
+  /// All of it uninitialised again. No access is narrower than `granule` bytes, a power of two.
+  void begin_block(std::size_t bytes, std::size_t granule);
   void pass_block_barrier() { ++epoch_; }
 
   /// All throw Fault: outside the memory, misaligned, uninitialised, or not ordered after another
@@ -54,11 +56,16 @@ class SharedMemory {
   void expect_after_write(const Cell& cell, const SharedAccess& by, std::uint64_t offset,
                           const char* access) const;
   void expect_after_reads(const Cell& cell, const SharedAccess& by, std::uint64_t offset) const;
+  /// The cells of an access.
+  [[nodiscard]] std::span<Cell> cells_of(std::uint64_t offset, std::size_t bytes) {
+    return {&cells_[offset >> granule_shift_], std::max<std::size_t>(bytes >> granule_shift_, 1)};
+  }
   void note_read(Cell& cell, const SharedAccess& by) const;
   void note_write(Cell& cell, const SharedAccess& by, bool atomic) const;
 
   std::vector<std::byte> bytes_;
   std::vector<Cell> cells_;
+  unsigned granule_shift_ = 0;
   std::uint32_t epoch_ = 1;
 };
 

@@ -297,7 +297,9 @@ class BlockRunner {
 
   void run(const Dimensions& index) {
     block_.index = index;
-    block_.shared.begin_block(block_.launch.kernel->static_shared + block_.launch.dynamic_shared);
+    const Kernel& kernel = *block_.launch.kernel;
+    block_.shared.begin_block(kernel.static_shared + block_.launch.dynamic_shared,
+                              kernel.shared_granule);
     block_.barriers.fill({});
     for (Warp& warp : warps_) {
       warp.begin_block();
