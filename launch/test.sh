@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Builds and tests. Plain: every test not labelled slow, manual or gpu (at most 12 minutes on 2 cores). --all: adds label
-# slow, where nvcc is a CUDA build with the tests that need no device, and where clang is a minute of every fuzzer
-# together (at most 40 minutes). Tests that need a device
-# have label gpu: cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests &&
-# ctest --preset cuda-release-gpu. Installs what is missing first.
+# slow, where nvcc is a CUDA build with the tests that need no device or an emulated one, and where clang is a minute of
+# every fuzzer together (at most 40 minutes). Tests that need a device have label gpu: cmake --preset cuda-release &&
+# cmake --build --preset cuda-release --target gpu_tests && ctest --preset cuda-release-gpu. Installs what is missing first.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
