@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 # Needs a build with CUDA; there it is checked too.
-DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/planted_faults_test.cpp")
+DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/")
 
 
 def registered(build):
