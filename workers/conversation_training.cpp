@@ -57,7 +57,7 @@ void write_model(const ConversationTraining& training, const ModelState& model) 
                         training.stored);
   } else {
     export_hf_model(training.source, training.output, model.config(), model.table(), values,
-                    training.stored);
+                    {.stored = training.stored});
   }
 }
 
