@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libseccomp-dev bubblewrap)
 # oneDNN is what benchmarks compare our products with.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
-all_test_packages=(dpkg-dev file clang-format clang-tidy-16)
+all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
 case "${1:-}" in
   "") ;;

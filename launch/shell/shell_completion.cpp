@@ -64,7 +64,7 @@ std::vector<NamedKeys> named_keys() {
 }
 
 std::string keys_name(const CommandDescription& command) {
-  const std::string name = command.name();
+  const std::string& name = command.name();
   return name == "pretrain" || name == "finetune" ? name : "run";
 }
 

@@ -31,10 +31,10 @@ struct TransformerConfig {
   std::int64_t num_kv_heads = 0;
   /// D where the model says its own; else C / H, which must be whole. Never both the same, so that
   /// equal models compare equal.
-  std::optional<std::int64_t> own_head_size;
+  std::optional<std::int64_t> own_head_size = {};
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
-  RotarySettings rope;
+  RotarySettings rope = {};
   bool tie_word_embeddings = false;
   /// End-of-sequence ids: generation_config.json's list, else config.json's. Empty when the model
   /// names none.
