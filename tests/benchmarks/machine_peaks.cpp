@@ -67,43 +67,50 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t sum_l
   return sum;
 }
 
-struct Free {
-  void operator()(void* memory) const noexcept { std::free(memory); }
-};
-
 double read_peak(int repetitions, int megabytes) {
-  // Every thread reads one share of whole streams.
-  const std::int64_t share = (static_cast<std::int64_t>(megabytes) << 20) /
-                             (omp_get_max_threads() * kStreams * std::int64_t{sizeof(Line)}) *
-                             kStreams;
-  const std::int64_t count = share * omp_get_max_threads() * kLineWords;
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
-  // Not a vector: it would touch every page from one thread.
-  const std::unique_ptr<std::uint64_t, Free> values(
-      static_cast<std::uint64_t*>(std::aligned_alloc(sizeof(Line), bytes)));
-  expect(values != nullptr, "no memory for the array that is read");
-  std::uint64_t* const data = values.get();
-#pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) {
-    data[i] = static_cast<std::uint64_t>(i);
-  }
+  const ReadArray array(megabytes);
   double best = 0;
   for (int run = 0; run <= repetitions; ++run) {
-    std::uint64_t sum = 0;
-    const auto begin = Clock::now();
-#pragma omp parallel for schedule(static, 1) reduction(+ : sum)
-    for (int thread = 0; thread < omp_get_max_threads(); ++thread) {
-      sum += sum_lines(reinterpret_cast<const Line*>(data) + thread * share, share);
-    }
-    const double seconds = seconds_since(begin);
-    const auto last = static_cast<std::uint64_t>(count);
-    expect(sum == last * (last - 1) / 2, "a sum over the array came out wrong");
-    best = std::max(best, static_cast<double>(bytes) / seconds);
+    best = std::max(best, array.read());
   }
   return best;
 }
 
 }  // namespace
+
+void ReadArray::Free::operator()(void* memory) const noexcept { std::free(memory); }
+
+// Every thread reads one share of whole streams.
+ReadArray::ReadArray(int megabytes)
+    : share_((static_cast<std::int64_t>(megabytes) << 20) /
+             (omp_get_max_threads() * kStreams * std::int64_t{sizeof(Line)}) * kStreams),
+      count_(share_ * omp_get_max_threads() * kLineWords),
+      // Not a vector: it would touch every page from one thread.
+      data_(static_cast<std::uint64_t*>(std::aligned_alloc(
+          sizeof(Line), static_cast<std::size_t>(count_) * sizeof(std::uint64_t)))) {
+  expect(data_ != nullptr, "no memory for the array that is read");
+  std::uint64_t* const data = data_.get();
+  const std::int64_t count = count_;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    data[i] = static_cast<std::uint64_t>(i);
+  }
+}
+
+double ReadArray::read() const {
+  const auto* const lines = reinterpret_cast<const Line*>(data_.get());
+  const std::int64_t share = share_;
+  std::uint64_t sum = 0;
+  const auto begin = Clock::now();
+#pragma omp parallel for schedule(static, 1) reduction(+ : sum)
+  for (int thread = 0; thread < omp_get_max_threads(); ++thread) {
+    sum += sum_lines(lines + thread * share, share);
+  }
+  const double seconds = seconds_since(begin);
+  const auto last = static_cast<std::uint64_t>(count_);
+  expect(sum == last * (last - 1) / 2, "a sum over the array came out wrong");
+  return static_cast<double>(count_) * sizeof(std::uint64_t) / seconds;
+}
 
 MachinePeaks measure_peaks(int repetitions, int read_megabytes) {
   return {.sgemm_1024 = sgemm_peak(1024, repetitions),

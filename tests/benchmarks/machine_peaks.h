@@ -2,15 +2,32 @@
 
 /// What the machine can do at most, measured in the same process as what is compared with it.
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 
 namespace jforge {
 
+/// A large array that all OpenMP threads sum, several streams each: what reading costs.
+class ReadArray {
+ public:
+  explicit ReadArray(int megabytes);
+  /// Of one run over it, bytes/s.
+  [[nodiscard]] double read() const;
+
+ private:
+  struct Free {
+    void operator()(void* memory) const noexcept;
+  };
+  std::int64_t share_;  ///< Cache lines of a thread.
+  std::int64_t count_;  ///< Words.
+  std::unique_ptr<std::uint64_t, Free> data_;
+};
+
 struct MachinePeaks {
-  double sgemm_1024 = 0;  ///< FLOP/s of oneDNN's sgemm, 1024³.
-  double sgemm_2048 = 0;  ///< FLOP/s of oneDNN's sgemm, 2048³.
-  double read_bandwidth =
-      0;  ///< Bytes/s of summing a large array, all OpenMP threads, several streams each.
+  double sgemm_1024 = 0;      ///< FLOP/s of oneDNN's sgemm, 1024³.
+  double sgemm_2048 = 0;      ///< FLOP/s of oneDNN's sgemm, 2048³.
+  double read_bandwidth = 0;  ///< Bytes/s of ReadArray.
 
   [[nodiscard]] double sgemm() const { return sgemm_1024 > sgemm_2048 ? sgemm_1024 : sgemm_2048; }
 };

@@ -12,7 +12,9 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -193,8 +195,13 @@ constexpr std::array kStorages{
 /// One forward pass of some rows over weights of each storage.
 struct StorageFigures {
   std::int64_t rows = 0;
-  std::array<std::vector<double>, kStorages.size()> seconds;  ///< Of every pass.
+  std::array<std::vector<double>, kStorages.size()> seconds;  ///< Of every turn's pass.
   std::int64_t differ = 0;  ///< Rows for which bfloat16 arithmetic predicts another token.
+};
+
+struct StorageMeasurement {
+  std::vector<StorageFigures> figures;
+  std::vector<double> reads;  ///< ReadArray's bytes/s in every turn.
 };
 
 /// Every matrix rounded to what bfloat16 holds, so that both storages compute the same.
@@ -204,12 +211,11 @@ void round_to_bfloat16(TensorView weights) {
   }
 }
 
-/// Passes of 1, 4, 16, 32 and 128 rows of one sequence behind the prompt, the storages turn by
-/// turn.
-std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
-                                            const ParameterTable& table, TensorView weights,
-                                            KernelSet& kernels) {
-  constexpr std::array<std::int64_t, 5> kRows{1, 4, 16, 32, 128};
+/// Passes of 1 to 128 rows of one sequence behind the prompt. Each turn has one of every kind and
+/// reads an array once: memory's speed changes while neighbours work.
+StorageMeasurement measure_storage(const BenchmarkOptions& options, const ParameterTable& table,
+                                   TensorView weights, KernelSet& kernels) {
+  constexpr std::array<std::int64_t, 6> kRows{1, 4, 8, 16, 32, 128};
   round_to_bfloat16(weights);
   MemoryAccount account("decoding");
   const auto make = [&](WeightStorage storage) {
@@ -241,14 +247,19 @@ std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
   for (const auto& model : models) {
     (void)pass(*model, 0, options.prompt);
   }
-  std::vector<StorageFigures> figures;
+  StorageMeasurement measurement;
   for (const std::int64_t rows : kRows) {
-    StorageFigures& one =
-        figures.emplace_back(StorageFigures{.rows = rows, .seconds = {}, .differ = 0});
-    for (std::int64_t repeat = -options.warmup; repeat < options.tokens; ++repeat) {
+    measurement.figures.push_back({.rows = rows, .seconds = {}, .differ = 0});
+  }
+  const ReadArray array(options.read_megabytes);
+  for (std::int64_t repeat = -options.warmup; repeat < options.tokens; ++repeat) {
+    if (const double read = array.read(); repeat >= 0) {
+      measurement.reads.push_back(read);
+    }
+    for (StorageFigures& one : measurement.figures) {
       std::array<std::vector<TokenId>, kStorages.size()> predicted;
       for (std::size_t i = 0; i < models.size(); ++i) {
-        auto [seconds, predictions] = pass(*models[i], options.prompt, rows);
+        auto [seconds, predictions] = pass(*models[i], options.prompt, one.rows);
         predicted[i] = std::move(predictions);
         if (repeat >= 0) {
           one.seconds[i].push_back(seconds);
@@ -261,7 +272,7 @@ std::vector<StorageFigures> measure_storage(const BenchmarkOptions& options,
       }
     }
   }
-  return figures;
+  return measurement;
 }
 
 /// Samples of 512 rows (a quarter prompt, the rest clean and noisy blocks of 16) up to `rows`; one
@@ -488,29 +499,41 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-void print_storage(const std::vector<StorageFigures>& figures, double float32_bytes,
-                   const MachinePeaks& peaks) {
-  for (const StorageFigures& one : figures) {
+/// Median of a[i] / b[i].
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> ratios;
+  std::ranges::transform(a, b, std::back_inserter(ratios), std::divides<>());
+  return median(std::move(ratios));
+}
+
+void print_storage(const StorageMeasurement& measurement, double float32_bytes) {
+  if (measurement.figures.empty()) {
+    return;
+  }
+  row("read bandwidth, median of turns",
+      fmt::format("{:.2f} GB/s", median(measurement.reads) / 1e9));
+  const StorageFigures& single = measurement.figures.front();
+  for (const StorageFigures& one : measurement.figures) {
     const std::string of = fmt::format("{} row{}", one.rows, one.rows == 1 ? "" : "s");
     for (std::size_t i = 0; i < kStorages.size(); ++i) {
       const std::vector<double>& own = one.seconds[i];
-      const double read = float32_bytes / (i == 0 ? 1 : 2) / median(own);
+      std::vector<double> rates;
+      std::ranges::transform(own, std::back_inserter(rates), [&](double seconds) {
+        return float32_bytes / (i == 0 ? 1 : 2) / seconds;
+      });
       row(fmt::format("{}, {}: passes/s", of, kStorages[i].second),
           fmt::format("{:.2f} ({:.1f} rows/s)", 1 / median(own),
                       static_cast<double>(one.rows) / median(own)),
-          fmt::format("{:.2f} GB/s, {} of read bandwidth", read / 1e9,
-                      share(read, peaks.read_bandwidth)));
-      if (i == 0) {
-        continue;
+          fmt::format("{:.2f} GB/s, {:.1f} % of the turn's read; {:.2f} passes of 1 row",
+                      median(rates) / 1e9, 100 * median_ratio(rates, measurement.reads),
+                      median_ratio(own, single.seconds[i])));
+      if (i > 0) {
+        row(fmt::format("{}: {} against float32", of, kStorages[i].second),
+            fmt::format("{:.2f}", median(one.seconds[0]) / median(own)),
+            fmt::format("median of pairs {:.2f}, fastest passes {:.2f}",
+                        median_ratio(one.seconds[0], own),
+                        std::ranges::min(one.seconds[0]) / std::ranges::min(own)));
       }
-      std::vector<double> speedups;
-      for (std::size_t pass = 0; pass < own.size(); ++pass) {
-        speedups.push_back(one.seconds[0][pass] / own[pass]);
-      }
-      row(fmt::format("{}: {} against float32", of, kStorages[i].second),
-          fmt::format("{:.2f}", median(one.seconds[0]) / median(own)),
-          fmt::format("median of pairs {:.2f}, fastest passes {:.2f}", median(speedups),
-                      std::ranges::min(one.seconds[0]) / std::ranges::min(own)));
     }
     row(fmt::format("{}: other tokens in bfloat16 arithmetic", of),
         fmt::format("{} of {}", one.differ, one.rows));
@@ -621,7 +644,7 @@ void run(const BenchmarkOptions& options, const std::string& command,
   const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   std::optional<DecodingFigures> decoding;
   std::vector<TrainingFigures> training;
-  std::vector<StorageFigures> storage;
+  StorageMeasurement storage;
   if (options.only == "storage") {
     storage = measure_storage(options, table, weights, *kernels);
   } else if (options.only != "training") {
@@ -642,7 +665,7 @@ void run(const BenchmarkOptions& options, const std::string& command,
   if (decoding) {
     print_decoding(*decoding, peaks);
   }
-  print_storage(storage, streamed_bytes(options.model, table), peaks);
+  print_storage(storage, streamed_bytes(options.model, table));
   for (const TrainingFigures& figures : training) {
     print_training(figures, peaks);
   }
