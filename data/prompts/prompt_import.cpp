@@ -52,7 +52,11 @@ std::uint64_t text_hash(const Conversation& messages) {
 class Selection {
  public:
   Selection(const PromptImportConfig& config, PromptReaderResult& read, ImportReport& report)
-      : config_(config), candidates_(read.candidates), report_(report), order_(candidates_.size()) {
+      : config_(config),
+        candidates_(read.candidates),
+        answers_(read.answers),
+        report_(report),
+        order_(candidates_.size()) {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
   }
 
@@ -79,8 +83,9 @@ class Selection {
   }
 
   /// Tokenises in the order in which prompts are taken, until `limit` are kept.
-  std::vector<StoredPrompt> take(const PromptEncoder& encoder, ImportProgress now,
-                                 const std::function<void(const ImportProgress&)>& progress) {
+  void take(const PromptEncoder& encoder, ImportProgress now,
+            const std::function<void(const ImportProgress&)>& progress,
+            PromptStoreContent& content) {
     const std::vector<std::size_t> ranks = taking_order();
     const auto limit =
         static_cast<std::size_t>(config_.limit.value_or(static_cast<std::int64_t>(ranks.size())));
@@ -122,7 +127,7 @@ class Selection {
                 ? 1
                 : 0;
         kept.emplace_back(rank, StoredPrompt{std::move(encoded[i].tokens), hashes_[order_[rank]],
-                                             from.file, from.line, std::move(from.answer)});
+                                             from.file, from.line});
       }
       done += count;
       note_progress();
@@ -141,12 +146,13 @@ class Selection {
     }
     std::sort(kept.begin(), kept.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<StoredPrompt> prompts;
-    prompts.reserve(kept.size());
+    content.prompts.reserve(kept.size());
     for (auto& [rank, prompt] : kept) {
-      prompts.push_back(std::move(prompt));
+      content.prompts.push_back(std::move(prompt));
+      if (!answers_.empty()) {
+        content.answers.push_back(std::move(answers_[order_[rank]]));
+      }
     }
-    return prompts;
   }
 
  private:
@@ -165,6 +171,7 @@ class Selection {
 
   const PromptImportConfig& config_;
   std::vector<PromptCandidate>& candidates_;
+  std::vector<std::string>& answers_;
   ImportReport& report_;
   std::vector<std::size_t> order_;
   std::vector<std::uint64_t> hashes_;
@@ -364,7 +371,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   selection.sort();
   selection.drop_duplicates();
   PromptStoreContent content;
-  content.prompts = selection.take(encoder, now, progress);
+  selection.take(encoder, now, progress, content);
   read.candidates = {};  // Of many prompts they take as much memory as the tokens.
   expect_few_bad(options, report.unreadable, report.records);
   report.kept = static_cast<std::int64_t>(content.prompts.size());
@@ -373,7 +380,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   }
   if (config.answer_field) {
     report.with_answers = std::ranges::count_if(
-        content.prompts, [](const StoredPrompt& prompt) { return !prompt.answer.empty(); });
+        content.answers, [](const std::string& answer) { return !answer.empty(); });
   }
   // Listed even when nothing is kept: that is when the list is needed most.
   write_quarantine(store_path, report.unreadable);

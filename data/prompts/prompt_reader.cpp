@@ -195,25 +195,25 @@ class Reading {
     if (!element) {
       return fmt::format("no field '{}'; the record has {}", options_.field, field_names(root));
     }
-    PromptCandidate candidate{{}, {}, file, raw.line, {}};
+    PromptCandidate candidate{{}, {}, file, raw.line};
+    std::string answer;
     if (const auto reason = read_conversation(*element, candidate.messages)) {
       return fmt::format("field '{}' {}", options_.field, *reason);
     }
-    if (const auto answer = first_of(answer_fields_, root); answer && !answer->is_null()) {
-      if (answer->is_array() || answer->is_object()) {
+    if (const auto value = first_of(answer_fields_, root); value && !value->is_null()) {
+      if (value->is_array() || value->is_object()) {
         return fmt::format("answer_field '{}' is neither a text nor a number",
                            *options_.answer_field);
       }
-      candidate.answer = to_value(*answer).text;
+      answer = to_value(*value).text;
     }
-    std::size_t bytes = candidate.answer.size();
+    std::size_t bytes = answer.size();
     for (const ChatMessage& message : candidate.messages) {
       bytes += message.content.size();
     }
     if (bytes > kMaxPromptBytes) {
       return fmt::format("the text at '{}'{} has {} bytes; a prompt may have {}", options_.field,
-                         candidate.answer.empty() ? "" : ", with its answer,", bytes,
-                         kMaxPromptBytes);
+                         answer.empty() ? "" : ", with its answer,", bytes, kMaxPromptBytes);
     }
     if (candidate.messages.back().content.find_first_not_of(" \t\r\n") == std::string::npos) {
       ++result_.dropped.back().count;
@@ -223,6 +223,9 @@ class Reading {
       candidate.key = order_key(value_at(*order_path_, root));
     }
     result_.candidates.push_back(std::move(candidate));
+    if (!answer_fields_.empty()) {
+      result_.answers.push_back(std::move(answer));
+    }
     return std::nullopt;
   }
 

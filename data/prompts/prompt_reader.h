@@ -33,7 +33,6 @@ struct PromptCandidate {
   OrderKey key;
   std::int32_t file = 0;  ///< Index into the list of files.
   std::int64_t line = 0;  ///< From 1.
-  std::string answer;     ///< Empty where the record has none.
 };
 
 struct PromptReaderOptions {
@@ -50,6 +49,8 @@ struct PromptReaderOptions {
 
 struct PromptReaderResult {
   std::vector<PromptCandidate> candidates;  ///< In file order.
+  /// Of the candidates, with an answer_field; empty texts where the record has none.
+  std::vector<std::string> answers;
   std::vector<BadRecord> bad;
   std::vector<DroppedByRule> dropped;  ///< One for each rule in order, then "empty text".
   std::int64_t records = 0;            ///< Bad ones included.

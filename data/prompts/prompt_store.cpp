@@ -42,11 +42,11 @@ class DigestBuilder {
   std::string bytes_;
 };
 
-void write_answers(Hdf5Writer& file, const std::vector<StoredPrompt>& prompts) {
+void write_answers(Hdf5Writer& file, const std::vector<std::string>& answers) {
   std::vector<std::int64_t> offsets{0};
   std::vector<std::uint8_t> bytes;
-  for (const StoredPrompt& prompt : prompts) {
-    bytes.insert(bytes.end(), prompt.answer.begin(), prompt.answer.end());
+  for (const std::string& answer : answers) {
+    bytes.insert(bytes.end(), answer.begin(), answer.end());
     offsets.push_back(std::ssize(bytes));
   }
   if (!bytes.empty()) {
@@ -73,6 +73,8 @@ std::string prompts_digest(const std::vector<StoredPrompt>& prompts) {
 }
 
 void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content) {
+  expect(content.answers.empty() || content.answers.size() == content.prompts.size(),
+         "a prompt store has an answer for every prompt, or none");
   std::vector<std::int64_t> offsets{0}, text_hashes, lines;
   std::vector<std::int32_t> files;
   for (const StoredPrompt& prompt : content.prompts) {
@@ -107,7 +109,7 @@ void write_prompt_store(const std::filesystem::path& path, const PromptStoreCont
       }
     }
     flush();
-    write_answers(file, content.prompts);
+    write_answers(file, content.answers);
     file.write("text_hash", text_hashes);
     file.write("source_file", files);
     file.write("source_line", lines);

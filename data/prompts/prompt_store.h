@@ -18,14 +18,14 @@ struct StoredPrompt {
   std::uint64_t text_hash = 0;  ///< XXH3-64 of the text before templating.
   std::int32_t source_file = 0;
   std::int64_t source_line = 0;
-  std::string answer;  ///< The reference that its record gives; empty: none.
 };
 
 /// What is stored beside the prompts.
 struct PromptStoreContent {
   std::vector<StoredPrompt> prompts;
-  std::string identity;  ///< 16 hex digits.
-  std::string report;    ///< JSON text.
+  std::vector<std::string> answers;  ///< References, by prompt; empty: none. Or no element at all.
+  std::string identity;              ///< 16 hex digits.
+  std::string report;                ///< JSON text.
 };
 
 /// The digest that a store of these prompts has, 16 hex digits.

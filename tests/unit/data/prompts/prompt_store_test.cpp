@@ -23,9 +23,8 @@ class PromptStoreTest : public testing::Test {
                  ("jforge_store_" + std::string(info->name()) + "_" + std::to_string(getpid()));
     fs::create_directories(directory_);
     path_ = directory_ / "prompts.h5";
-    content_ = {.prompts = {{{5, 6, 7}, 11, 0, 1, "42"},
-                            {{}, 12, 0, 2, {}},
-                            {{8}, ~std::uint64_t{0}, 1, 9, "é 7"}},
+    content_ = {.prompts = {{{5, 6, 7}, 11, 0, 1}, {{}, 12, 0, 2}, {{8}, ~std::uint64_t{0}, 1, 9}},
+                .answers = {"42", "", "é 7"},
                 .identity = "00000000000000aa",
                 .report = "{}"};
   }
@@ -60,7 +59,7 @@ TEST_F(PromptStoreTest, DigestTellsTokensAndBordersApart) {
   const auto digest_of = [&](const std::vector<std::vector<TokenId>>& prompts) {
     PromptStoreContent content;
     for (const auto& tokens : prompts) {
-      content.prompts.push_back({tokens, 1, 0, 1, {}});
+      content.prompts.push_back({tokens, 1, 0, 1});
     }
     write_prompt_store(path_, content);
     return PromptStore::open(path_).digest();
@@ -74,8 +73,9 @@ TEST_F(PromptStoreTest, DigestTellsTokensAndBordersApart) {
 
 TEST_F(PromptStoreTest, StoreLargerThanOnePiece) {
   content_.prompts.clear();
+  content_.answers.clear();
   for (int i = 0; i < 600; ++i) {  // 6 million tokens, pieces are of 4 million
-    content_.prompts.push_back({std::vector<TokenId>(10'000, i), 1, 0, 1, {}});
+    content_.prompts.push_back({std::vector<TokenId>(10'000, i), 1, 0, 1});
   }
   write_prompt_store(path_, content_);
   const PromptStore store = PromptStore::open(path_);

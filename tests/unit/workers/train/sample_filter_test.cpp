@@ -112,7 +112,8 @@ TEST(SampleFilter, RightAnswers) {
   const test::TemporaryDirectory directory;
   PromptStoreContent content;
   for (const char* answer : {"3 + 4 = 7\n#### 7", "7", "\\frac{1}{2}", ""}) {
-    content.prompts.push_back({{1}, 0, 0, 1, answer});
+    content.prompts.push_back({{1}, 0, 0, 1});
+    content.answers.emplace_back(answer);
   }
   const auto path = directory.path() / "prompts.h5";
   write_prompt_store(path, content);
