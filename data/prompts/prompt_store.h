@@ -57,7 +57,7 @@ class PromptStore {
   /// Hash of a prompt's text before templating, for each prompt.
   [[nodiscard]] std::vector<std::uint64_t> text_hashes() const;
 
-  /// Whether the import looked for reference answers.
+  /// Whether a prompt has a reference answer.
   [[nodiscard]] bool has_answers() const { return !answer_offsets_.empty(); }
   /// A prompt's reference answer, as its record has it; empty where there is none. DataError as
   /// above.

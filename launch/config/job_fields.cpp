@@ -356,8 +356,9 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
   fields.add("filter_eos", filter.require_eos, kIdentity,
              "Nor, where true, those that ended by `generate.max_new_tokens` alone");
   fields.add("filter_task", filter.task, kIdentity,
-             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`) does "
-             "not find right by the prompt's reference answer (`prompts.answer_field`), or whose "
+             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`, "
+             "`\"ledger\"`) does not find right by the prompt's reference answer "
+             "(`prompts.answer_field`), or whose "
              "prompt has none. Default: no check");
 }
 

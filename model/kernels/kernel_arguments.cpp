@@ -190,6 +190,15 @@ void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& stat
   }
 }
 
+void continue_hashes(KernelSet& kernels, const AdamWState& state, AdamWHashes& hashes) {
+  hashes.parameter = kernels.content_hash(state.parameter, hashes.parameter);
+  hashes.first_moment = kernels.content_hash(state.first_moment, hashes.first_moment);
+  hashes.second_moment = kernels.content_hash(state.second_moment, hashes.second_moment);
+  if (!state.rounded.empty()) {
+    hashes.rounded = kernels.content_hash(state.rounded, hashes.rounded);
+  }
+}
+
 AdamWStep adamw_step(const AdamWSettings& settings, bool decay) {
   expect(settings.step >= 1, "adamw: steps count from 1");
   const auto t = static_cast<double>(settings.step);

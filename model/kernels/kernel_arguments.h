@@ -71,6 +71,8 @@ struct RotaryTable {
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
 /// Throws InternalError unless all have the gradient's shape and their types.
 void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state);
+/// What `found` and `left` of KernelSet::adamw become, by passes of their own: `hashes` are seeds.
+void continue_hashes(KernelSet& kernels, const AdamWState& state, AdamWHashes& hashes);
 
 /// Which rows the items of a vocabulary loss need.
 struct LossUse {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "model/kernels/kernel_arguments.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
@@ -165,13 +166,7 @@ AdamWState ShardedAdamW::state_of(const Run& run) const {
 AdamWHashes ShardedAdamW::state_hashes() const {
   AdamWHashes hashes;
   for (const Run& run : runs_) {
-    const AdamWState state = state_of(run);
-    hashes.parameter = kernels_.content_hash(state.parameter, hashes.parameter);
-    hashes.first_moment = kernels_.content_hash(state.first_moment, hashes.first_moment);
-    hashes.second_moment = kernels_.content_hash(state.second_moment, hashes.second_moment);
-    if (!state.rounded.empty()) {
-      hashes.rounded = kernels_.content_hash(state.rounded, hashes.rounded);
-    }
+    continue_hashes(kernels_, state_of(run), hashes);
   }
   return hashes;
 }

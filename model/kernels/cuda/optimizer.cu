@@ -100,18 +100,9 @@ std::uint64_t CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed)
 void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
                           const AdamWState& state, AdamWHashes* found, AdamWHashes* left) {
   expect_adamw_shapes(gradient, state);
-  const auto hash_into = [&](AdamWHashes* hashes) {
-    if (hashes == nullptr) {
-      return;
-    }
-    hashes->parameter = content_hash(state.parameter, hashes->parameter);
-    hashes->first_moment = content_hash(state.first_moment, hashes->first_moment);
-    hashes->second_moment = content_hash(state.second_moment, hashes->second_moment);
-    if (!state.rounded.empty()) {
-      hashes->rounded = content_hash(state.rounded, hashes->rounded);
-    }
-  };
-  hash_into(found);
+  if (found != nullptr) {
+    continue_hashes(*this, state, *found);
+  }
   launch_elements(
       queue_, state.parameter.elements(),
       AdamWElement{adamw_step(settings, decay), floats(gradient), floats(state.parameter),
@@ -120,7 +111,9 @@ void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensor
   if (!state.rounded.empty()) {
     convert(state.parameter, state.rounded);
   }
-  hash_into(left);
+  if (left != nullptr) {
+    continue_hashes(*this, state, *left);
+  }
 }
 
 }  // namespace jforge
