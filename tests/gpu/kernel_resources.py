@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""kernel_resources.py PROGRAM LIMITS ARCHITECTURE…: what ptxas made of each kernel in PROGRAM, read from the machine code and
+PTX that the program carries, against the table LIMITS (kernel_resources.md). Prints a table and then one line per breach;
+exits 1 when there is any. Needs no tool of the CUDA toolkit and no device."""
+
+import argparse
+import collections
+import dataclasses
+import fnmatch
+import math
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+FATBIN_MAGIC = 0xBA55ED50
+PTX, MACHINE_CODE = 1, 2
+# Attributes of .nv.info: registers of a kernel, bytes of a thread's stack frame (spills included).
+REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
+# From sm_90 on ptxas counts what the system takes of a block's shared memory.
+SYSTEM_SHARED = {90: 1024}
+# The low 12 bits of an instruction: what mma.sync of 16-bit elements becomes, on sm_80 and sm_90.
+HMMA = 0x23C
+# Registers of a multiprocessor, a warp's smallest share of them, most warps: sm_80 and sm_90.
+REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
+
+
+@dataclasses.dataclass
+class Kernel:
+    registers: int = 0
+    shared: int = 0  # static, bytes of a block
+    local: int = 0  # stack frame of a thread, bytes: arrays that are not in registers, and spills
+    tensor: int = 0  # HMMA instructions
+
+    @property
+    def warps(self):
+        """Of a multiprocessor, as far as registers allow; the four schedulers share them evenly."""
+        of_warp = math.ceil(max(1, self.registers) * 32 / WARP_REGISTERS) * WARP_REGISTERS
+        return min(MOST_WARPS, REGISTERS // of_warp // 4 * 4)
+
+
+def sections(elf):
+    """(name, section header, content) of a 64-bit little-endian ELF file. Header: sh_type is [1], sh_size [5]."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit ELF file")
+    start, = struct.unpack_from("<Q", elf, 0x28)
+    count, names = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", elf, start + 64 * i) for i in range(count)]
+    for header in headers:
+        name_at = headers[names][4] + header[0]
+        name = elf[name_at:elf.index(b"\0", name_at)].decode()
+        nobits = 8
+        yield name, header, b"" if header[1] == nobits else elf[header[4]:header[4] + header[5]]
+
+
+def images(program):
+    """(PTX or MACHINE_CODE, architecture, content) of everything for a device in a program, library or object."""
+    for name, _, content in sections(program):
+        if name != ".nv_fatbin":
+            continue
+        at = 0
+        while at + 16 <= len(content):
+            magic, _, header_bytes, size = struct.unpack_from("<IHHQ", content, at)
+            if magic != FATBIN_MAGIC:
+                at += 8  # padding between two sources
+                continue
+            entry, end = at + header_bytes, at + header_bytes + size
+            while entry < end:
+                kind, = struct.unpack_from("<H", content, entry)
+                entry_header, entry_size = struct.unpack_from("<IQ", content, entry + 4)
+                architecture, = struct.unpack_from("<I", content, entry + 28)
+                body = content[entry + entry_header:entry + entry_header + entry_size]
+                if (kind == MACHINE_CODE and body[:4] != b"\x7fELF") or (kind == PTX and b".version" not in body):
+                    raise ValueError("compressed: configure with JFORGE_TESTS, which keeps device code readable")
+                yield kind, architecture, body
+                entry += entry_header + entry_size
+            at = end
+
+
+def info_words(content):
+    """(attribute, two 32-bit words) of an .nv.info section, the attributes that have them."""
+    at = 0
+    with_size = 4
+    while at + 4 <= len(content):
+        form, attribute, size = struct.unpack_from("<BBH", content, at)
+        at += 4
+        if form == with_size:
+            if size == 8:
+                yield attribute, struct.unpack_from("<II", content, at)
+            at += size
+
+
+def machine_kernels(cubin, architecture):
+    """{mangled name: Kernel} of one source's machine code."""
+    found = {name: (header, content) for name, header, content in sections(cubin)}
+    symbols, strings = found[".symtab"][1], found[".strtab"][1]
+
+    def symbol(index):
+        at, = struct.unpack_from("<I", symbols, 24 * index)
+        return strings[at:strings.index(b"\0", at)].decode()
+
+    kernels = collections.defaultdict(Kernel)
+    entries = {name[len(".nv.info."):] for name in found if name.startswith(".nv.info.")}
+    for attribute, (index, value) in info_words(found[".nv.info"][1]):
+        name = symbol(index)
+        if name in entries and attribute == REGISTER_COUNT:
+            kernels[name].registers = value
+        elif name in entries and attribute == FRAME_SIZE:
+            kernels[name].local = value
+    for name, kernel in kernels.items():
+        code = found[".text." + name][1]
+        kernel.tensor = sum(low | (high & 15) << 8 == HMMA for low, high in zip(code[0::16], code[1::16]))
+        if ".nv.shared." + name in found:
+            size = found[".nv.shared." + name][0][5]
+            kernel.shared = max(0, size - SYSTEM_SHARED.get(architecture, 0))
+    return dict(kernels)
+
+
+def ptx_kernels(ptx):
+    """{mangled name: PTX of its body}."""
+    text = ptx.rstrip(b"\0").decode()
+    starts = list(re.finditer(r"^\s*(?:\.visible |\.weak )?\.(entry|func)\b[^(]*?(\w+)\s*\(", text, re.M))
+    ends = [match.start() for match in starts[1:]] + [len(text)]
+    return {match[2]: text[match.start():end] for match, end in zip(starts, ends) if match[1] == "entry"}
+
+
+def short_names(mangled):
+    """{mangled: name without namespaces and arguments}; a body stands for the one kernel that runs bodies."""
+    mangled = sorted(mangled)
+    shown = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout
+    result = {}
+    for name, text in zip(mangled, shown.splitlines()):
+        text = text.replace("(anonymous namespace)::", "").replace("jforge::", "")
+        text = re.sub(r"^void (?=\S)", "", re.sub(r"\(.*", "", text)).replace(" >", ">").strip()
+        body = re.fullmatch(r"run_body<(.*)>", text)
+        text = body[1] if body else text
+        elements = re.fullmatch(r"ForElements<(.*)>", text)
+        result[name] = elements[1] if elements else text
+    return result
+
+
+def kernels_of(program):
+    """({architecture: {name: Kernel}}, {name: PTX}). Kernels of one name in several sources count as the larger one."""
+    code, texts = collections.defaultdict(dict), {}
+    for kind, architecture, body in images(program):
+        if kind == PTX:
+            texts.update(ptx_kernels(body))
+        else:
+            code[architecture].update(machine_kernels(body, architecture))
+    names = short_names(set(texts).union(*code.values()))
+    shown = {}
+    for architecture, kernels in sorted(code.items()):
+        shown[architecture] = {}
+        for mangled, kernel in kernels.items():
+            at = shown[architecture].setdefault(names[mangled], Kernel(tensor=kernel.tensor))
+            at.registers = max(at.registers, kernel.registers)
+            at.shared = max(at.shared, kernel.shared)
+            at.local = max(at.local, kernel.local)
+            at.tensor = min(at.tensor, kernel.tensor)
+    by_name = collections.defaultdict(list)
+    for mangled, text in texts.items():
+        by_name[names[mangled]].append(text)
+    return shown, dict(by_name)
+
+
+@dataclasses.dataclass
+class Limit:
+    pattern: str
+    registers: int
+    shared: int
+    local: int
+    instructions: list
+
+
+def read_limits(text):
+    """Rows of the table: pattern, registers, shared, local, instructions."""
+    limits = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| `") and len(cells) >= 5:
+            limits.append(Limit(cells[0].strip("`"), int(cells[1]), int(cells[2]), int(cells[3]),
+                                re.findall(r"`([^`]+)`", cells[4])))
+    return limits
+
+
+def breaches(code, texts, limits, architectures):
+    """One line for each thing that does not hold."""
+    for architecture in architectures:
+        if architecture not in code:
+            yield f"no machine code for sm_{architecture}"
+    used = set()
+    for name in sorted(set(texts).union(*code.values())):
+        limit = next((limit for limit in limits if fnmatch.fnmatchcase(name, limit.pattern)), None)
+        if limit is None:
+            yield f"{name}: no row of the table is for it"
+            continue
+        used.add(limit.pattern)
+        for instruction in limit.instructions:
+            if any(instruction not in text for text in texts.get(name, [""])):
+                yield f"{name}: its PTX has no {instruction}"
+        for architecture, kernels in code.items():
+            if name not in kernels:
+                yield f"{name}: no machine code for sm_{architecture}"
+                continue
+            kernel = kernels[name]
+            for what in ("registers", "shared", "local"):
+                if getattr(kernel, what) > getattr(limit, what):
+                    yield (f"{name}, sm_{architecture}: {what} {getattr(kernel, what)}, at most "
+                           f"{getattr(limit, what)} by row {limit.pattern}")
+            if kernel.tensor == 0 and any(i.startswith("mma.sync") for i in limit.instructions):
+                yield f"{name}, sm_{architecture}: no tensor-core instruction in its machine code"
+    for limit in limits:
+        if limit.pattern not in used:
+            yield f"row {limit.pattern}: no kernel is called so"
+
+
+def table(code):
+    """Markdown: a line per kernel, per architecture registers, warps that they allow, shared, local, HMMA."""
+    architectures = sorted(code)
+    lines = ["| kernel | " + " | ".join(f"sm_{a}: registers | warps | shared | local | HMMA" for a in architectures) + " |",
+             "| --- |" + " --- | --- | --- | --- | --- |" * len(architectures)]
+    for name in sorted(set().union(*code.values())):
+        cells = []
+        for architecture in architectures:
+            k = code[architecture].get(name, Kernel())
+            cells.append(f"{k.registers} | {k.warps} | {k.shared} | {k.local} | {k.tensor}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("limits", type=pathlib.Path)
+    parser.add_argument("architectures", nargs="+", help="as CMake names them: 80-real, 90a-real")
+    chosen = parser.parse_args(arguments)
+    code, texts = kernels_of(chosen.program.read_bytes())
+    print(table(code))
+    wanted = [int(re.match(r"\d+", name)[0]) for name in chosen.architectures]
+    found = list(breaches(code, texts, read_limits(chosen.limits.read_text(encoding="utf-8")), wanted))
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
