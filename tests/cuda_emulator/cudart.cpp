@@ -6,22 +6,29 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
 #include "tests/cuda_emulator/warp.h"
 
+using jforge::emulator::answer;
+using jforge::emulator::answer_of;
 using jforge::emulator::Device;
 using jforge::emulator::DeviceMemory;
 using jforge::emulator::Dimensions;
 using jforge::emulator::Kernel;
 using jforge::emulator::Launch;
+using jforge::emulator::Lock;
 using jforge::emulator::Module;
+using jforge::emulator::number_of;
 using jforge::emulator::Refusal;
 using jforge::emulator::Stream;
+using jforge::emulator::with_device;
 using jforge::emulator::Work;
 
 namespace {
 
 // An A100's.
+constexpr int kMajor = 8;
 constexpr int kMultiprocessors = 108;
 constexpr int kWarpLanes = 32;
 constexpr int kMostThreads = 1024;
@@ -29,34 +36,10 @@ constexpr std::size_t kPlainShared = std::size_t{48} << 10;
 constexpr std::size_t kMostShared = std::size_t{163} << 10;
 constexpr unsigned kMostBlocksAcross = 65535;
 
-using Lock = std::lock_guard<std::recursive_mutex>;
 using Bytes = std::vector<std::byte>;
 
 /// Of the calling thread: kept until it is asked for.
 thread_local cudaError_t last_error = cudaSuccess;
-
-cudaError_t answer(cudaError_t status) {
-  if (status != cudaSuccess) {
-    last_error = status;
-  }
-  return status;
-}
-/// The device's failure, where there is one, comes before the call's own result.
-cudaError_t answer_of(Device& device, cudaError_t status = cudaSuccess) {
-  if (device.failure.code != 0) {
-    device.failure.told = true;
-    return answer(static_cast<cudaError_t>(device.failure.code));
-  }
-  return answer(status);
-}
-
-Stream& stream_of(Device& device, cudaStream_t handle) {
-  if (handle == cudaStreamPerThread) {
-    throw Refusal("the default stream of a thread");
-  }
-  return handle == nullptr || handle == cudaStreamLegacy ? device.order.default_stream()
-                                                         : *reinterpret_cast<Stream*>(handle);
-}
 
 struct Event {
   std::shared_ptr<Work> place;
@@ -81,8 +64,6 @@ struct CallConfiguration {
   cudaStream_t stream;
 };
 thread_local std::vector<CallConfiguration> call_configurations;
-
-std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
 
 bool is_pinned(const Device& device, const void* address) {
   const auto after = device.pinned.upper_bound(number_of(address));
@@ -135,7 +116,7 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
     kept = std::make_shared<Bytes>(begin, begin + bytes);
   }
   device.attempt([&] {
-    const auto work = device.enqueue(stream_of(device, handle), [&device, to, from, bytes, kept] {
+    const auto work = device.enqueue(device.stream_of(handle), [&device, to, from, bytes, kept] {
       const std::byte* const source =
           kept ? kept->data() : bytes_at(device, from, bytes, "copy from device memory");
       std::memmove(bytes_at(device, to, bytes, "copy to device memory"), source, bytes);
@@ -152,21 +133,12 @@ cudaError_t set(void* to, int value, std::size_t bytes, cudaStream_t handle) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
   device.attempt([&] {
-    device.enqueue(stream_of(device, handle), [&device, to, value, bytes] {
+    device.enqueue(device.stream_of(handle), [&device, to, value, bytes] {
       if (bytes != 0) {
         std::memset(device.memory.at(number_of(to), bytes, "set of device memory"), value, bytes);
       }
     });
   });
-  return answer_of(device);
-}
-
-/// Does `work` with the device, then answers.
-template <class Callable>
-cudaError_t with_device(Callable work) {
-  Device& device = Device::get();
-  const Lock lock(device.mutex);
-  device.attempt([&] { work(device); });
   return answer_of(device);
 }
 
@@ -200,6 +172,25 @@ const char* name_of_error(cudaError_t error) {
 }
 
 }  // namespace
+
+namespace jforge::emulator {
+
+cudaError_t answer(cudaError_t status) {
+  if (status != cudaSuccess) {
+    last_error = status;
+  }
+  return status;
+}
+
+cudaError_t answer_of(Device& device, cudaError_t status) {
+  if (device.failure.code != 0) {
+    device.failure.told = true;
+    return answer(static_cast<cudaError_t>(device.failure.code));
+  }
+  return answer(status);
+}
+
+}  // namespace jforge::emulator
 
 extern "C" {
 
@@ -266,7 +257,7 @@ cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arg
       std::memcpy(&launch->parameters[kernel.parameters[i].offset], arguments[i],
                   kernel.parameters[i].bytes);
     }
-    device.enqueue(stream_of(device, stream), [&device, launch] {
+    device.enqueue(device.stream_of(stream), [&device, launch] {
       jforge::emulator::run(*launch, device.memory, device.order.draw());
     });
   });
@@ -309,7 +300,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
   std::uint64_t begin = 0;
-  device.attempt([&] { begin = device.memory.allocate(bytes); });
+  device.attempt([&] { begin = device.allocate(bytes, DeviceMemory::State::live); });
   *memory = reinterpret_cast<void*>(begin);
   return answer_of(device, begin == 0 ? cudaErrorMemoryAllocation : cudaSuccess);
 }
@@ -320,28 +311,6 @@ cudaError_t cudaFree(void* memory) {
     if (memory != nullptr && device.failure.code == 0) {
       device.memory.free(number_of(memory));
     }
-  });
-}
-
-cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
-  Device& device = Device::get();
-  const Lock lock(device.mutex);
-  std::uint64_t begin = 0;
-  device.attempt([&] {
-    begin = device.memory.allocate(bytes, DeviceMemory::State::pending);
-    if (begin != 0) {
-      device.enqueue(stream_of(device, stream),
-                     [&device, begin] { device.memory.begin_life(begin); });
-    }
-  });
-  *memory = reinterpret_cast<void*>(begin);
-  return answer_of(device, begin == 0 ? cudaErrorMemoryAllocation : cudaSuccess);
-}
-
-cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
-  return with_device([&](Device& device) {
-    device.enqueue(stream_of(device, stream),
-                   [&device, memory] { device.memory.free(number_of(memory)); });
   });
 }
 
@@ -386,8 +355,8 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
-  *total = DeviceMemory::kTotalBytes;
-  *available = DeviceMemory::kTotalBytes - device.memory.live_bytes();
+  *total = device.memory.total_bytes();
+  *available = device.memory.total_bytes() - device.memory.live_bytes();
   return answer_of(device);
 }
 
@@ -413,19 +382,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return answer_of(device);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return with_device([&](Device& device) { device.order.wait(stream_of(device, stream).last); });
+  return with_device([&](Device& device) { device.order.wait(device.stream_of(stream).last); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
   bool done = true;
-  device.attempt([&] { done = device.order.ask(stream_of(device, stream).last); });
+  device.attempt([&] { done = device.order.ask(device.stream_of(stream).last); });
   return answer_of(device, done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return with_device([&](Device& device) {
     if (const auto& place = event_of(event).place) {
-      stream_of(device, stream).waits_for.push_back(place);
+      device.stream_of(stream).waits_for.push_back(place);
     }
   });
 }
@@ -447,7 +416,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return with_device([&](Device& device) {
-    event_of(event).place = device.enqueue(stream_of(device, stream), [] {});
+    event_of(event).place = device.enqueue(device.stream_of(stream), [] {});
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -480,15 +449,39 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   }
   *properties = {};
   std::strcpy(properties->name, "emulated device (compute_80 PTX on the host)");
-  properties->major = 8;
+  properties->major = kMajor;
   properties->minor = 0;
-  properties->totalGlobalMem = DeviceMemory::kTotalBytes;
+  properties->totalGlobalMem = Device::get().memory.total_bytes();
   properties->multiProcessorCount = kMultiprocessors;
   properties->warpSize = kWarpLanes;
   properties->maxThreadsPerBlock = kMostThreads;
   properties->sharedMemPerBlock = kPlainShared;
   properties->sharedMemPerBlockOptin = kMostShared;
   return answer_of(Device::get());
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*index*/) {
+  return with_device([&](Device& /*device*/) {
+    switch (attribute) {
+      case cudaDevAttrMemoryPoolsSupported:
+        *value = 1;
+        break;
+      case cudaDevAttrMultiProcessorCount:
+        *value = kMultiprocessors;
+        break;
+      case cudaDevAttrComputeCapabilityMajor:
+        *value = kMajor;
+        break;
+      case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        break;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = static_cast<int>(kMostShared);
+        break;
+      default:
+        throw Refusal("cudaDeviceGetAttribute: attribute " +
+                      std::to_string(static_cast<int>(attribute)));
+    }
+  });
 }
 /// Clears a failure too, which a real one does not: so that one process can see several.
 cudaError_t cudaDeviceReset() {

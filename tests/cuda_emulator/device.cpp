@@ -127,7 +127,10 @@ const Kernel& Module::kernel(const std::string& name) {
   return found->second;
 }
 
-Device::Device() : order(environment(kOrder, kDefaultOrder)) {}
+Device::Device() : order(environment(kOrder, kDefaultOrder)) {
+  constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  memory.limit(kMebibyte * std::strtoull(environment("JFORGE_EMULATED_MIB", "81920"), nullptr, 10));
+}
 
 Device& Device::get() {
   // Never destroyed: the program's own static objects may still free device memory. What it was
@@ -166,6 +169,23 @@ void Device::attempt(const std::function<void()>& work) {
 
 std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work) {
   return order.enqueue(stream, [this, work = std::move(work)] { attempt(work); });
+}
+
+std::uint64_t Device::allocate(std::size_t bytes, DeviceMemory::State state) {
+  std::uint64_t begin = memory.allocate(bytes, state);
+  if (begin == 0) {
+    order.wait_for_all();
+    begin = memory.allocate(bytes, state);
+  }
+  return begin;
+}
+
+Stream& Device::stream_of(void* handle) {
+  if (handle == cudaStreamPerThread) {
+    throw Refusal("the default stream of a thread");
+  }
+  return handle == nullptr || handle == cudaStreamLegacy ? order.default_stream()
+                                                         : *static_cast<Stream*>(handle);
 }
 
 void Device::reset() {

@@ -57,6 +57,10 @@ class Device {
   /// standard error.
   void attempt(const std::function<void()>& work);
   std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work);
+  /// Device memory; what is still to be freed is freed first where there is not enough. 0: full.
+  [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);
+  /// `handle`: a cudaStream_t.
+  [[nodiscard]] Stream& stream_of(void* handle);
   /// Forgets what is not done and the failure, and takes the order of work anew.
   void reset();
 

@@ -42,7 +42,7 @@ DeviceMemory::DeviceMemory() {
 DeviceMemory::~DeviceMemory() { munmap(reinterpret_cast<void*>(range_begin_), kAddressRange); }
 
 std::uint64_t DeviceMemory::allocate(std::size_t bytes, State state) {
-  if (bytes > kTotalBytes - live_bytes_) {
+  if (live_bytes_ > total_bytes_ || bytes > total_bytes_ - live_bytes_) {
     return 0;
   }
   const std::size_t step = (bytes + kGap + kAlignment - 1) / kAlignment * kAlignment;

@@ -14,8 +14,6 @@ namespace jforge::emulator {
 
 class DeviceMemory {
  public:
-  static constexpr std::size_t kTotalBytes = std::size_t{80} << 30;
-
   enum class State : std::uint8_t {
     pending,  ///< cudaMallocAsync was called; its place in the stream is not reached yet.
     live,
@@ -33,7 +31,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// A new address, aligned to 256 bytes; 0 when kTotalBytes would be passed.
+  /// A new address, aligned to 256 bytes; 0 when total_bytes() would be passed.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, State state = State::live);
   /// Both throw Fault unless `address` begins an allocation in the state that they end.
   void begin_life(std::uint64_t address);
@@ -42,6 +40,8 @@ class DeviceMemory {
   /// Whether an address belongs to the device at all, allocated or not.
   [[nodiscard]] bool owns(const void* address) const;
   [[nodiscard]] std::size_t live_bytes() const { return live_bytes_; }
+  [[nodiscard]] std::size_t total_bytes() const { return total_bytes_; }
+  void limit(std::size_t total_bytes) { total_bytes_ = total_bytes; }
 
   /// Where the host keeps [address, address + bytes). Throws Fault, naming the nearest allocation,
   /// unless all of it is inside one that is live.
@@ -67,6 +67,7 @@ class DeviceMemory {
   std::uint64_t range_begin_ = 0;
   std::uint64_t next_ = 0;
   std::size_t live_bytes_ = 0;
+  std::size_t total_bytes_ = std::size_t{80} << 30;
   std::size_t last_ = 0;
   std::vector<Allocation> allocations_;  ///< In the order of their addresses, also the freed.
 };

@@ -4,11 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/cuda_emulator/emulated_device_test.h"
 #include "tests/cuda_emulator/faulty_kernels.cuh"
 
 namespace jforge::test {
@@ -16,68 +16,14 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr unsigned kCount = 1024;
-constexpr std::size_t kBytes = kCount * sizeof(float);
-
-void set_order(const std::string& order) {
-  ASSERT_EQ(setenv("JFORGE_EMULATED_ORDER", order.c_str(), 1), 0);
-  ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
-}
-
-std::vector<std::string> every_order() {
-  std::vector<std::string> orders{"eager", "lazy"};
-  for (int seed = 0; seed < 20; ++seed) {
-    orders.push_back("random:" + std::to_string(seed));
-  }
-  return orders;
-}
-
-class PlantedFaults : public testing::Test {
+class PlantedFaults : public EmulatedDevice {
  protected:
-  void SetUp() override {
-    set_order("lazy");
-    ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&x_), kBytes), cudaSuccess);
-    ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&y_), kBytes), cudaSuccess);
-    ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&pinned_), kBytes), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&first_, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&second_, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), cudaSuccess);
-    values_.resize(kCount);
-    std::iota(values_.begin(), values_.end(), 1.0F);
-  }
-  void TearDown() override {
-    set_order("lazy");
-    EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(first_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(second_), cudaSuccess);
-    EXPECT_EQ(cudaFreeHost(pinned_), cudaSuccess);
-    EXPECT_EQ(cudaFree(y_), cudaSuccess);
-    EXPECT_EQ(cudaFree(x_), cudaSuccess);
-  }
-
-  void upload() {
-    ASSERT_EQ(cudaMemcpy(x_, values_.data(), kBytes, cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  std::vector<float> download() {
-    std::vector<float> result(kCount);
-    EXPECT_EQ(cudaMemcpy(result.data(), y_, kBytes, cudaMemcpyDeviceToHost), cudaSuccess);
-    return result;
-  }
   /// What the device says about the block sums of all values.
   std::string report_of(Planted planted) {
     upload();
     launch_block_sums(planted, x_, y_, kCount / 256, first_);
-    const cudaError_t status = cudaStreamSynchronize(first_);
-    return status == cudaSuccess ? "no fault" : cudaGetErrorString(status);
+    return test::report_of(cudaStreamSynchronize(first_));
   }
-
-  float* x_ = nullptr;
-  float* y_ = nullptr;
-  float* pinned_ = nullptr;
-  cudaStream_t first_ = nullptr;
-  cudaStream_t second_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  std::vector<float> values_;
 };
 
 TEST_F(PlantedFaults, CorrectKernelsPass) {

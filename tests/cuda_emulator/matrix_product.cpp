@@ -1,0 +1,92 @@
+#include "tests/cuda_emulator/matrix_product.h"
+
+#include <cstring>
+#include <vector>
+
+#include "tests/cuda_emulator/arithmetic.h"
+
+namespace jforge::emulator {
+
+namespace {
+
+float element(const std::byte* data, ElementType type, std::int64_t index) {
+  const std::byte* const from = data + static_cast<std::size_t>(index) * bytes_of(type);
+  if (type == ElementType::float32) {
+    float value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return from_bfloat16(bits);
+}
+
+void set_element(std::byte* data, ElementType type, std::int64_t index, double value) {
+  std::byte* const to = data + static_cast<std::size_t>(index) * bytes_of(type);
+  const auto rounded = static_cast<float>(value);
+  if (type == ElementType::float32) {
+    std::memcpy(to, &rounded, sizeof rounded);
+    return;
+  }
+  const std::uint16_t bits = to_bfloat16_bits(rounded);
+  std::memcpy(to, &bits, sizeof bits);
+}
+
+}  // namespace
+
+std::byte* Matrix::data(DeviceMemory& memory, const char* access) const {
+  const std::int64_t last = (transposed ? rows : columns) - 1;
+  const std::int64_t column = transposed ? columns : rows;
+  return memory.at(address, bytes_of(type) * static_cast<std::size_t>(last * step + column),
+                   access);
+}
+
+void MatrixProduct::run(DeviceMemory& memory) const {
+  if (d.rows == 0 || d.columns == 0) {
+    return;
+  }
+  const auto rows = static_cast<std::size_t>(d.rows);
+  const auto depth = static_cast<std::size_t>(a.columns);
+  // a by columns, so that the innermost loop runs along one.
+  std::vector<double> a_columns(rows * depth);
+  const std::byte* b_data = nullptr;
+  if (depth != 0) {
+    const std::byte* const a_data = a.data(memory, "product reads A,");
+    b_data = b.data(memory, "product reads B,");
+    for (std::size_t k = 0; k < depth; ++k) {
+      for (std::size_t i = 0; i < rows; ++i) {
+        a_columns[k * rows + i] = element(
+            a_data, a.type, a.offset(static_cast<std::int64_t>(i), static_cast<std::int64_t>(k)));
+      }
+    }
+  }
+  const std::byte* const c_data = beta == 0.0F ? nullptr : c.data(memory, "product reads C,");
+  std::byte* const d_data = d.data(memory, "product writes D,");
+  std::vector<double> added(rows);
+  if (bias) {
+    const std::byte* const bias_data = bias->data(memory, "product reads its bias,");
+    for (std::size_t i = 0; i < rows; ++i) {
+      added[i] = element(bias_data, bias->type, static_cast<std::int64_t>(i));
+    }
+  }
+  std::vector<double> sums(rows);
+  for (std::int64_t j = 0; j < d.columns; ++j) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (std::size_t k = 0; k < depth; ++k) {
+      const double factor = element(b_data, b.type, b.offset(static_cast<std::int64_t>(k), j));
+      const double* const column = &a_columns[k * rows];
+      for (std::size_t i = 0; i < rows; ++i) {
+        sums[i] += column[i] * factor;
+      }
+    }
+    for (std::size_t i = 0; i < rows; ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      const double old =
+          c_data == nullptr ? 0.0
+                            : static_cast<double>(beta) * element(c_data, c.type, c.offset(row, j));
+      set_element(d_data, d.type, d.offset(row, j), alpha * sums[i] + old + added[i]);
+    }
+  }
+}
+
+}  // namespace jforge::emulator
