@@ -328,6 +328,11 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_flag("--trace", options->trace,
                   "Show what each pass accepted, before the answer (NO_COLOR: without colours)");
     sub->add_option("--trace-svg", options->trace_svg, "The same as a picture")->type_name("FILE");
+    sub->add_flag("--compare", options->compare,
+                  "Show ar's answer and this method's side by side, pass by pass");
+    sub->add_option("--compare-svg", options->compare_svg,
+                    "The same as a picture that moves at the pace of both")
+        ->type_name("FILE");
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From nothing to a report: installs what is missing, builds, runs the whole pipeline on the bundled small model with
-# two CPU ranks, which ends with the main tables and the report's path. Takes about 10 minutes on 2 cores. --cuda: builds the CUDA
-# kernels too (nvcc is needed) and computes on a CUDA device, which the two ranks share where there is only one.
+# two CPU ranks, which ends with the main tables and the report's path, and decodes one answer both ways. Takes about
+# 10 minutes on 2 cores. --cuda: builds the CUDA kernels too (nvcc is needed) and computes on a CUDA device, which the
+# two ranks share where there is only one.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -41,3 +42,10 @@ if [ $status -ne 0 ]; then
   echo "The pipeline ended with exit code $status; see $run/logs" >&2
   exit $status
 fi
+# A problem of the test set, which training has not seen.
+question=$(python3 -c 'import gzip, json, sys; print(json.loads(gzip.open(sys.argv[1]).readline())["question"])' \
+  launch/quickstart/word_problems/test.jsonl.gz)
+printf '\n%s\n\n' "$question"
+"$build/launch/jforge" decode --model "$run/model" --device "$device" --prompt "$question" --compare \
+  --compare-svg "$run/comparison.svg"
+echo "The same, moving: $run/comparison.svg"

@@ -132,6 +132,8 @@ struct DecodeOptions {
   std::uint64_t seed = 42;
   bool trace = false;
   std::filesystem::path trace_svg;  ///< Empty: none.
+  bool compare = false;             ///< With method ar.
+  std::filesystem::path compare_svg;
 };
 [[nodiscard]] ExitCode decode_command(const DecodeOptions& options);
 

@@ -64,6 +64,92 @@ std::size_t character_bytes(unsigned char first) {
   return first >= 0xe0 ? 3 : (first >= 0xc2 ? 2 : 1);
 }
 
+/// A character of an answer, or the mark of a pass's end, and the pass that it is of.
+struct PassCharacter {
+  std::string bytes;
+  std::size_t pass = 0;
+};
+using PassLine = std::vector<PassCharacter>;
+
+/// The answer in lines of at most `width` characters, broken at spaces where there are any.
+std::vector<PassLine> wrapped(const TimedAnswer& answer, const TokenText& text, std::size_t width,
+                              bool marks) {
+  std::vector<PassLine> lines(1);
+  const auto add = [&](std::string bytes, std::size_t pass) {
+    PassLine& line = lines.back();
+    if (line.size() < width) {
+      line.push_back({std::move(bytes), pass});
+      return;
+    }
+    const auto space = std::find_if(line.rbegin(), line.rend(),
+                                    [](const PassCharacter& one) { return one.bytes == " "; });
+    PassLine next;
+    if (space != line.rend()) {
+      next.assign(space.base(), line.end());
+      line.erase(space.base(), line.end());
+    }
+    next.push_back({std::move(bytes), pass});
+    lines.push_back(std::move(next));
+  };
+  TextStream stream;
+  for (std::size_t pass = 0; pass < answer.rows.size(); ++pass) {
+    std::string bytes;
+    for (const TraceCell& cell : answer.rows[pass]) {
+      if (cell.kind == TraceKind::accepted || cell.kind == TraceKind::recycled) {
+        bytes += text(cell.token);
+      }
+    }
+    std::string shown = stream.add(bytes);
+    if (pass + 1 == answer.rows.size()) {
+      shown += stream.finish();
+    }
+    while (!shown.empty()) {
+      const std::size_t taken =
+          std::min(shown.size(), character_bytes(static_cast<unsigned char>(shown[0])));
+      if (shown[0] == '\n') {
+        lines.emplace_back();
+      } else {
+        for (std::string visible = visible_text(shown.substr(0, taken)); !visible.empty();) {
+          const std::size_t first = character_bytes(static_cast<unsigned char>(visible[0]));
+          add(visible.substr(0, first), pass);
+          visible.erase(0, first);
+        }
+      }
+      shown.erase(0, taken);
+    }
+    if (marks) {
+      add("|", pass);
+    }
+  }
+  return lines;
+}
+
+/// Calls run(column, text, pass) for each stretch of a line that is of one pass.
+template <class Run>
+void each_run(const PassLine& line, const Run& run) {
+  for (std::size_t begin = 0; begin < line.size();) {
+    std::size_t end = begin;
+    std::string text;
+    for (; end < line.size() && line[end].pass == line[begin].pass; ++end) {
+      text += line[end].bytes;
+    }
+    run(begin, text, line[begin].pass);
+    begin = end;
+  }
+}
+
+/// "jacobi: 23 passes, 2.61 tokens each, 0.04 s". The prefill is none of the passes.
+std::string summary(const TimedAnswer& answer) {
+  std::ptrdiff_t tokens = 0;
+  for (const TraceRow& row : answer.rows) {
+    tokens += known_tokens(row);
+  }
+  const auto passes = std::max<std::ptrdiff_t>(1, std::ssize(answer.rows) - 1);
+  return fmt::format(
+      "{}: {} passes, {:.2f} tokens each, {:.3f} s", answer.name, answer.rows.size() - 1,
+      static_cast<double>(tokens - 1) / static_cast<double>(passes), answer.seconds.back());
+}
+
 }  // namespace
 
 std::string TextStream::add(std::string_view bytes) {
@@ -171,6 +257,89 @@ std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text) {
   }
   const double width = std::max(lefts.back(), legend) + 12;
   const double height = kTop + kHeight * static_cast<double>(rows.size()) + 12;
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.1f}\" height=\"{1:.1f}\" "
+      "viewBox=\"0 0 {0:.1f} {1:.1f}\" font-family=\"sans-serif\">\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
+      width, height, body);
+}
+
+std::string comparison_text(const TimedAnswer& left, const TimedAnswer& right,
+                            const TokenText& text, bool colours) {
+  constexpr std::size_t kWidth = 48;
+  const std::vector<PassLine> columns[2] = {wrapped(left, text, kWidth, !colours),
+                                            wrapped(right, text, kWidth, !colours)};
+  std::string shown = fmt::format("{:<{}}   {}\n", summary(left), kWidth, summary(right));
+  for (std::size_t i = 0; i < std::max(columns[0].size(), columns[1].size()); ++i) {
+    for (const std::vector<PassLine>& column : columns) {
+      const PassLine line = i < column.size() ? column[i] : PassLine();
+      each_run(line, [&](std::size_t, const std::string& run, std::size_t pass) {
+        const auto colour =
+            pass % 2 == 0 ? fmt::terminal_color::green : fmt::terminal_color::yellow;
+        shown += colours ? fmt::format(fmt::fg(colour), "{}", run) : run;
+      });
+      if (&column == columns) {
+        shown += std::string(kWidth - line.size(), ' ') + "   ";
+      }
+    }
+    shown.erase(shown.find_last_not_of(' ') + 1);
+    shown += '\n';
+  }
+  return shown;
+}
+
+std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
+                           const TokenText& text) {
+  constexpr std::size_t kColumns = 52;
+  constexpr int kFont = 13;
+  constexpr double kAdvance = 7.8;  // Of a monospace character: forced, whatever font is there.
+  constexpr double kLine = 20;
+  constexpr double kMargin = 16;
+  constexpr double kTop = 48;
+  constexpr double kPanel = kColumns * kAdvance;
+  constexpr double kShownSeconds = 8;  // That the longer answer takes,
+  constexpr double kPause = 3;         // before it begins again.
+  const double longest = std::max({left.seconds.back(), right.seconds.back(), 1e-9});
+  const double slower = kShownSeconds / longest;
+  std::string body;
+  std::size_t most_lines = 0;
+  double x = kMargin;
+  for (const TimedAnswer* answer : {&left, &right}) {
+    body += svg_text(x, 24, summary(*answer), "start", 14);
+    const std::vector<PassLine> lines = wrapped(*answer, text, kColumns, false);
+    most_lines = std::max(most_lines, lines.size());
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const double y = kTop + kLine * static_cast<double>(i);
+      each_run(lines[i], [&](std::size_t column, const std::string& run, std::size_t pass) {
+        const double at = x + kAdvance * static_cast<double>(column);
+        const auto length =
+            std::ranges::count_if(run, [](char byte) { return (byte & 0xc0) != 0x80; });
+        const double width = kAdvance * static_cast<double>(length);
+        // A share of the loop; 0 and 1 themselves would leave no time to be hidden or shown in.
+        const double appears =
+            std::clamp(answer->seconds[pass] * slower / (kShownSeconds + kPause), 0.0001, 0.9999);
+        body += fmt::format(
+            "<g><title>pass {}</title><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" "
+            "height=\"{:.1f}\" rx=\"3\" fill=\"{}\"/>{}<animate attributeName=\"opacity\" "
+            "values=\"0;1;1\" keyTimes=\"0;{:.4f};1\" calcMode=\"discrete\" dur=\"{:.1f}s\" "
+            "repeatCount=\"indefinite\"/></g>\n",
+            pass, at, y, width, kLine - 2, pass % 2 == 0 ? "#bfe3d7" : "#f7d9b0",
+            svg_text(at, y + 14, run, "start", kFont,
+                     fmt::format("font-family=\"monospace\" xml:space=\"preserve\" "
+                                 "textLength=\"{:.1f}\" lengthAdjust=\"spacingAndGlyphs\"",
+                                 width)),
+            appears, kShownSeconds + kPause);
+      });
+    }
+    x += kPanel + 2 * kMargin;
+  }
+  const double width = x - kMargin;
+  const double height = kTop + kLine * static_cast<double>(most_lines) + 30;
+  body += svg_text(kMargin, height - 10,
+                   fmt::format("A box is what one forward pass gave. {} than it ran.",
+                               slower >= 1 ? fmt::format("Shown {:.0f} times slower", slower)
+                                           : fmt::format("Shown {:.0f} times faster", 1 / slower)),
+                   "start", kFont);
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.1f}\" height=\"{1:.1f}\" "
       "viewBox=\"0 0 {0:.1f} {1:.1f}\" font-family=\"sans-serif\">\n"

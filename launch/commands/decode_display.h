@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "model/decoding/pass_recorder.h"
 
@@ -38,5 +39,20 @@ using TokenText = std::function<std::string(TokenId)>;
 /// The same as an SVG picture: a line of boxes for each row, positions from left to right. Equal
 /// rows give equal bytes.
 [[nodiscard]] std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text);
+
+/// An answer as its passes made it, for a comparison.
+struct TimedAnswer {
+  std::string name;             ///< Of the method.
+  std::vector<TraceRow> rows;   ///< PassRecorder::rows(); what they accepted and recycled counts.
+  std::vector<double> seconds;  ///< From the prefill's end to each row's; as many as rows.
+};
+/// Two answers side by side, each pass's tokens set off from those of the passes around it: by
+/// colours, or else by "|" at the end of each.
+[[nodiscard]] std::string comparison_text(const TimedAnswer& left, const TimedAnswer& right,
+                                          const TokenText& text, bool colours);
+/// The same as an SVG picture, in which the passes appear at the times that they took, drawn out so
+/// that the longer answer takes some seconds. A viewer without animation shows the whole.
+[[nodiscard]] std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
+                                         const TokenText& text);
 
 }  // namespace jforge

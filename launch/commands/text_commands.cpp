@@ -107,22 +107,51 @@ ExitCode decode_command(const DecodeOptions& options) {
   const std::string text = ChatTemplate::load(options.model).render(messages, true);
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
-  DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens, model.config.eos_ids,
-                        method.sampling};
-  std::vector<std::unique_ptr<SequenceDecoder>> decoder;
-  decoder.push_back(method.make(std::move(request)));
-  const auto inference = model.inference(1, decoder[0]->max_positions(), options.decode_weights,
-                                         decoder[0]->max_branch_rows());
-  DecodeEngine engine(*inference, 1);
+  const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
+                              model.config.eos_ids, method.sampling};
+  // Its slot serves ar too, which takes no more rows.
+  const auto largest = method.make(request);
+  const auto inference = model.inference(1, largest->max_positions(), options.decode_weights,
+                                         largest->max_branch_rows());
+  const auto text_of = [&](TokenId token) { return tokenizer.decode({&token, 1}); };
+  const auto decode = [&](const DecodingMethod& with, PassRecorder& recorder) {
+    std::vector<std::unique_ptr<SequenceDecoder>> decoder;
+    decoder.push_back(with.make(request));
+    DecodeEngine engine(*inference, 1);
+    engine.set_observer(&recorder);
+    DecodeResult result = decode_all(engine, std::move(decoder)).at(0);
+    return std::pair(std::move(result), engine.statistics().decode_seconds);
+  };
+  if (options.compare || !options.compare_svg.empty()) {
+    const auto timed = [&](const DecodingMethod& with) {
+      PassRecorder recorder;
+      const DecodeResult result = decode(with, recorder).first;
+      return TimedAnswer{with.name, recorder.rows(result.tokens), recorder.seconds()};
+    };
+    const DecodingMethod ar = make_decoding_method(kBaselineMethod, settings, options.seed);
+    const auto shown = [&](TokenId token) { return tokenizer.decode({&token, 1}, true); };
+    // What runs first also reads the weights for the first time: that of the second turn counts.
+    TimedAnswer left;
+    TimedAnswer right;
+    for (int turn = 0; turn < 2; ++turn) {
+      left = timed(ar);
+      right = timed(method);
+    }
+    if (options.compare) {
+      fmt::print("{}", comparison_text(left, right, shown, shows_colours()));
+    }
+    if (!options.compare_svg.empty()) {
+      publish_file(options.compare_svg, comparison_svg(left, right, shown));
+    }
+    return ExitCode::ok;
+  }
   PrintedAnswer answer(tokenizer);
   PassRecorder recorder([&](std::span<const TokenId> known) {
     if (!options.trace) {  // A trace comes before the answer.
       answer.add(known);
     }
   });
-  engine.set_observer(&recorder);
-  const DecodeResult result = decode_all(engine, std::move(decoder)).at(0);
-  const auto text_of = [&](TokenId token) { return tokenizer.decode({&token, 1}); };
+  const auto [result, seconds] = decode(method, recorder);
   if (options.trace) {
     fmt::print("{}", trace_text(recorder.rows(result.tokens), text_of, shows_colours()));
   }
@@ -132,10 +161,9 @@ ExitCode decode_command(const DecodeOptions& options) {
   }
   const DecodingCost cost{
       .sequences = 1, .tokens = std::ssize(result.tokens), .forwards = result.forwards};
-  fmt::print(
-      stderr, "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n", cost.tokens,
-      cost.forwards, cost.tokens_per_forward().value_or(0),
-      static_cast<double>(cost.tokens - 1) / std::max(1e-9, engine.statistics().decode_seconds));
+  fmt::print(stderr, "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",
+             cost.tokens, cost.forwards, cost.tokens_per_forward().value_or(0),
+             static_cast<double>(cost.tokens - 1) / std::max(1e-9, seconds));
   return ExitCode::ok;
 }
 

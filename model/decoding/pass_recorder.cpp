@@ -17,6 +17,7 @@ void PassRecorder::before_advance(const SequenceDecoder& decoder) {
 }
 
 void PassRecorder::after_advance(const SequenceDecoder& decoder, const Commit& commit) {
+  ends_.push_back(std::chrono::steady_clock::now());
   const std::int64_t end = decoder.kv_length();
   known_.clear();
   if (prompt_length_ == 0) {
@@ -50,6 +51,14 @@ PassRecorder::Pass PassRecorder::verified_draft(const Commit& commit) const {
     pass.draft.insert(pass.draft.end(), winner.tokens.begin(), winner.tokens.end());
   }
   return pass;
+}
+
+std::vector<double> PassRecorder::seconds() const {
+  std::vector<double> seconds;
+  for (const auto end : ends_) {
+    seconds.push_back(std::chrono::duration<double>(end - ends_.front()).count());
+  }
+  return seconds;
 }
 
 std::vector<TraceRow> PassRecorder::rows(std::span<const TokenId> tokens) const {

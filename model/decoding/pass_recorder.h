@@ -3,6 +3,7 @@
 /// What happened to one sequence, pass by pass: which drafts were forwarded, which became known.
 /// For text that is shown while it is made, and for pictures of how a method works.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -47,6 +48,8 @@ class PassRecorder final : public DecodeObserver {
   /// (DecodeResult::tokens), each of which is in exactly one row as accepted or recycled. Not for
   /// JacobiOptions::complete_blocks, whose passes go on behind the answer.
   [[nodiscard]] std::vector<TraceRow> rows(std::span<const TokenId> tokens) const;
+  /// By the wall clock from the prefill's end to that of each row; as many as rows.
+  [[nodiscard]] std::vector<double> seconds() const;
 
  private:
   struct Branch {
@@ -64,10 +67,11 @@ class PassRecorder final : public DecodeObserver {
   [[nodiscard]] Pass verified_draft(const Commit& commit) const;
 
   std::function<void(std::span<const TokenId>)> on_known_;
-  std::vector<Pass> passes_;      ///< Without the prefill.
-  std::vector<TokenId> known_;    ///< By the newest pass.
-  std::vector<Branch> branches_;  ///< Of the newest pass …
-  std::int64_t begin_ = 0;        ///< … and where it began.
+  std::vector<std::chrono::steady_clock::time_point> ends_;  ///< Of the prefill and each pass.
+  std::vector<Pass> passes_;                                 ///< Without the prefill.
+  std::vector<TokenId> known_;                               ///< By the newest pass.
+  std::vector<Branch> branches_;                             ///< Of the newest pass …
+  std::int64_t begin_ = 0;                                   ///< … and where it began.
   std::int64_t prompt_length_ = 0;
 };
 

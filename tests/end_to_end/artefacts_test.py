@@ -46,6 +46,11 @@ class Artefacts(EndToEndTest):
             boxes = [box for box in xml.etree.ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
                      if re.fullmatch(r"pass \d+, position \d+: (accepted|recycled)", box.text)]
             self.assertEqual(int(traced.err.split(" tokens,")[0].split()[-1]), len(boxes))
+            picture = self.root / f"{method}.compare.svg"
+            compared = self.jforge(*words, "--method", method, "--compare", "--compare-svg", picture).out
+            self.assertRegex(compared, rf"^ar: \d+ passes, 1\.00 tokens each, .* {method}: {passes} passes")
+            drawn = "".join(xml.etree.ElementTree.parse(picture).getroot().itertext())
+            self.assertRegex(drawn, rf"ar: \d+ passes(.|\n)*{method}: {passes} passes")
 
     def decode(self, name, ids, *options):
         out = self.root / f"{name}.out.json"

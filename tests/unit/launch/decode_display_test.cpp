@@ -78,5 +78,67 @@ TEST(TraceSvg, ShowsEachTokenEscapedAndIsDeterministic) {
   EXPECT_EQ(svg, trace_svg(some_rows(), some_text));
 }
 
+TimedAnswer timed(std::string name, std::vector<TraceRow> rows, std::vector<double> seconds) {
+  return {std::move(name), std::move(rows), std::move(seconds)};
+}
+TraceRow accepted(std::vector<TokenId> tokens) {
+  TraceRow row;
+  for (const TokenId token : tokens) {
+    row.push_back({0, token, TraceKind::accepted});
+  }
+  return row;
+}
+
+TEST(Comparison, SetsPassesOffFromEachOther) {
+  const auto text = [](TokenId token) {
+    return token == 9 ? "\n" : "t" + std::to_string(token) + " ";
+  };
+  const TimedAnswer ar =
+      timed("ar", {accepted({0}), accepted({1}), accepted({9}), accepted({2})}, {0, 1, 2, 3});
+  TraceRow draft = accepted({1, 9, 2});
+  draft.push_back({4, 7, TraceKind::draft});
+  const TimedAnswer jacobi = timed("jacobi", {accepted({0}), draft}, {0, 1.5});
+  EXPECT_EQ(
+      comparison_text(ar, jacobi, text, false),
+      "ar: 3 passes, 1.00 tokens each, 3.000 s            jacobi: 1 passes, 3.00 tokens each, "
+      "1.500 s\n"
+      "t0 |t1 |                                           t0 |t1\n"
+      "|t2 |                                              t2 |\n");
+  EXPECT_THAT(comparison_text(ar, jacobi, text, true),
+              HasSubstr("\x1b[32mt0 \x1b[0m\x1b[33mt1 \x1b[0m"));
+}
+
+TEST(Comparison, BreaksLinesAtSpacesAndKeepsEveryCharacter) {
+  const auto text = [](TokenId token) {
+    return token == 3   ? std::string("\xe2\x82")
+           : token == 4 ? std::string("\xac")
+                        : std::string("word ");
+  };
+  std::vector<TraceRow> rows(30, accepted({1}));
+  rows.push_back(accepted({3}));
+  rows.push_back(accepted({4}));
+  const TimedAnswer answer = timed("ar", rows, std::vector<double>(rows.size(), 1.0));
+  const std::string shown = comparison_text(answer, answer, text, true);
+  std::size_t words = 0;
+  for (std::size_t at = shown.find("word"); at != std::string::npos;
+       at = shown.find("word", at + 1)) {
+    ++words;
+  }
+  EXPECT_EQ(words, 60U);
+  EXPECT_THAT(shown, HasSubstr("\u20ac"));
+}
+
+TEST(Comparison, PictureShowsPassesWhenTheyEnded) {
+  const auto text = [](TokenId token) { return "<" + std::to_string(token); };
+  const TimedAnswer ar = timed("ar", {accepted({0}), accepted({1}), accepted({2})}, {0, 0.1, 0.2});
+  const TimedAnswer jacobi = timed("jacobi", {accepted({0}), accepted({1, 2})}, {0, 0.1});
+  const std::string svg = comparison_svg(ar, jacobi, text);
+  EXPECT_THAT(svg, HasSubstr(">&lt;1&lt;2<"));
+  EXPECT_THAT(svg, HasSubstr("Shown 40 times slower"));
+  // 0.1 s of 0.2 s, which take 8 of the loop's 11 seconds.
+  EXPECT_THAT(svg, HasSubstr("keyTimes=\"0;0.3636;1\""));
+  EXPECT_THAT(svg, HasSubstr("keyTimes=\"0;0.7273;1\""));
+}
+
 }  // namespace
 }  // namespace jforge
