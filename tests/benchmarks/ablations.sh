@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What each choice of the training does, on a small model and ledgers (launch/quickstart/make_ledger.py): masks ×
 # schedules, windows, two rounds, kept offsets, teacher, each with several seeds; Jacobi and multi-block decoding at
-# inference blocks of the training's size and larger; mean ± standard deviation as one Markdown page, WORK/ablations.md.
+# inference blocks of the training's size and larger; mean ± standard deviation as one Markdown page, WORK/ablations.md,
+# and pictures of accuracy and TPF, WORK/ablations.METHOD.svg.
 #
 #   tests/benchmarks/ablations.sh [OPTION …] WORK
 #
@@ -9,7 +10,10 @@
 #   --build DIR      holds launch/jforge (default build/cpu-release)
 #   --ranks N        (default 2)
 #   --base N         steps of 32 samples that make the base from the quickstart's model (default 600)
-#   --steps N        of an arm's first round, of 16 samples (default 120); a second round has half
+#   --steps "N …"    of an arm's first round, of 16 samples (default 120); a second round has half. Several numbers train
+#                    every arm so often, the largest first: learning curves.
+#   --arms "A …"     (default: the fourteen listed below; besides them mixed-linear mixed-random)
+#   --prompts N      that trajectories are made of (default 4000)
 #   --seeds "S …"    (default "1 2 3")
 #   --blocks "B …"   inference block sizes (default "16 64 128")
 #   --limit N        test problems (default 100)
@@ -20,9 +24,11 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 build=build/cpu-release ranks=2 base_steps=600 steps=120 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
+arms="noise-linear noise-random noise-reverse window-linear window-random window-reverse clean-linear clean-random"
+arms+=" clean-reverse window-of-4 window-of-16 all-kept frozen-teacher two-rounds"
 while [[ ${1:-} == --* ]]; do
   if [ "$1" = --tiny ]; then
-    base_steps=20 steps=3 seeds="1 2" blocks="16 128" limit=2 sizes=(400 100)
+    base_steps=20 steps="3 2" seeds="1 2" arms="noise-linear mixed-random two-rounds" blocks="16 128" limit=2 sizes=(400 100)
     shift
     continue
   fi
@@ -32,6 +38,8 @@ while [[ ${1:-} == --* ]]; do
     --ranks) ranks=$2 ;;
     --base) base_steps=$2 ;;
     --steps) steps=$2 ;;
+    --arms) arms=$2 ;;
+    --prompts) sizes[1]=$2 ;;
     --seeds) seeds=$2 ;;
     --blocks) blocks=$2 ;;
     --limit) limit=$2 ;;
@@ -60,17 +68,34 @@ make_base() {
     --set train.learning_rate=2e-3 --set checkpoint.every_steps=100
 }
 
+# What makes an arm another one than the configuration.
+settings_of() {
+  case $1 in
+    noise-linear | two-rounds) ;;
+    noise-* | window-linear | window-random | window-reverse | clean-* | mixed-*)
+      echo "rounds.1.mask=${1%-*} rounds.1.schedule=${1#*-}" ;;
+    window-of-*) echo "rounds.1.noise_window=${1##*-}" ;;
+    all-kept) echo train.kept=all ;;
+    frozen-teacher) echo train.teacher=frozen ;;
+    *) echo "no arm $1" >&2; return 2 ;;
+  esac
+}
+
 train() {
-  local arm=$1 seed=$2 settings=() override
-  shift 2
-  for override in "$@"; do settings+=(--set "$override"); done
-  # The first arm of a seed generates for all of them.
-  [ "$arm" = noise-linear ] || take_round_1 "$work/runs/noise-linear.$seed" "$work/runs/$arm.$seed"
-  run run "$config" --set "run.directory=$work/runs/$arm.$seed" --set "run.seed=$seed" --set "model.source=$work/base/model" \
-    --set "prompts.files=[\"$work/data/prompts.jsonl.gz\"]" --set "rounds.1.steps=$steps" "${settings[@]}"
+  local name=$1 arm=$2 count=$3 seed=$4 donor=$5 override config=launch/configs/ablations.toml settings=()
+  for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
+  if [ "$arm" = two-rounds ]; then
+    config=$work/two-rounds.$count.toml
+    printf '[[rounds]]\nblock_size = 32\nnoise_window = 4\nschedule = "linear"\nmask = "noise"\nsteps = %s\n' \
+      "$((count / 2))" | cat launch/configs/ablations.toml - >"$config"
+  fi
+  # The first run of a seed generates for all of them.
+  [ "$name" = "$donor" ] || take_round_1 "$work/runs/$donor" "$work/runs/$name"
+  run run "$config" --set "run.directory=$work/runs/$name" --set "run.seed=$seed" --set "model.source=$work/base/model" \
+    --set "prompts.files=[\"$work/data/prompts.jsonl.gz\"]" --set "rounds.1.steps=$count" "${settings[@]}"
   # A hundred runs' checkpoints and trajectories are not kept; what is shared stays.
-  rm -rf "$work/runs/$arm.$seed/checkpoints" "$work/runs/$arm.$seed/round-2"
-  [ "$arm" = noise-linear ] || rm -rf "$work/runs/$arm.$seed/round-1"
+  rm -rf "$work/runs/$name/checkpoints" "$work/runs/$name/round-2"
+  [ "$name" = "$donor" ] || rm -rf "$work/runs/$name/round-1"
 }
 
 evaluate() {
@@ -86,35 +111,24 @@ evaluate() {
 stage data make_data
 stage base make_base
 stage evaluate-base evaluate base "$work/base/model"
-# A second round is a table of its own.
-config=launch/configs/ablations.toml
-printf '[[rounds]]\nblock_size = 32\nnoise_window = 4\nschedule = "linear"\nmask = "noise"\nsteps = %s\n' "$((steps / 2))" |
-  cat launch/configs/ablations.toml - >"$work/two-rounds.toml"
+for arm in $arms; do settings_of "$arm" >/dev/null; done
+steps=$(tr ' ' '\n' <<<"$steps" | sort -rn | tr '\n' ' ')
 for seed in $seeds; do
-  while read -r arm settings; do
-    config=launch/configs/ablations.toml
-    [ "$arm" != two-rounds ] || config=$work/two-rounds.toml
-    # shellcheck disable=SC2086
-    stage "train-$arm.$seed" train "$arm" "$seed" $settings
-    stage "evaluate-$arm.$seed" evaluate "$arm.$seed" "$work/runs/$arm.$seed/model"
-  done <<'ARMS'
-noise-linear
-noise-random rounds.1.schedule=random
-noise-reverse rounds.1.schedule=reverse
-window-linear rounds.1.mask=window
-window-random rounds.1.mask=window rounds.1.schedule=random
-window-reverse rounds.1.mask=window rounds.1.schedule=reverse
-clean-linear rounds.1.mask=clean
-clean-random rounds.1.mask=clean rounds.1.schedule=random
-clean-reverse rounds.1.mask=clean rounds.1.schedule=reverse
-window-of-4 rounds.1.noise_window=4
-window-of-16 rounds.1.noise_window=16
-all-kept train.kept=all
-frozen-teacher train.teacher=frozen
-two-rounds
-ARMS
+  donor=
+  for count in $steps; do
+    for arm in $arms; do
+      name=$arm@$count.$seed
+      donor=${donor:-$name}
+      stage "train-$name" train "$name" "$arm" "$count" "$seed" "$donor"
+      stage "evaluate-$name" evaluate "$name" "$work/runs/$name/model"
+    done
+  done
 done
 python3 -B tests/benchmarks/study_real.py ablations --work "$work" \
-  --command "tests/benchmarks/ablations.sh --base $base_steps --steps $steps --seeds '$seeds' --limit $limit" >"$work/ablations.md.tmp"
+  --command "tests/benchmarks/ablations.sh --base $base_steps --steps '${steps% }' --seeds '$seeds' --limit $limit" >"$work/ablations.md.tmp"
 mv "$work/ablations.md.tmp" "$work/ablations.md"
+for method in jacobi mr; do
+  python3 -B tests/benchmarks/study_real.py picture --work "$work" --method "$method" --block "${blocks##* }" \
+    >"$work/ablations.$method.svg"
+done
 cat "$work/ablations.md"

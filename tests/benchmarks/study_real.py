@@ -4,6 +4,7 @@
     study_real.py answers --task T --data DIR --evaluation DIR --model NAME --out FILE
     study_real.py page --work DIR --task T --arms "A B" --command TEXT
     study_real.py ablations --work DIR --command TEXT
+    study_real.py picture --work DIR --method jacobi|mr --block N
 
 AUP is accuracy under parallelism as d3LLM defines it (Qian et al., arXiv 2601.07568): of the pairs (tokens per forward
 ρ_i, accuracy y_i in percent) in order of ρ, those with y_i ≥ y_1 − 5 count, and
@@ -198,24 +199,31 @@ def mean_and_deviation(values, digits=2):
     return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
-def write_ablations(options):
-    work = pathlib.Path(options.work)
+def read_ablations(work):
+    """Arm to the sweeps of its seeds by method, and the greatest accuracy of all in percent."""
     folders = sorted(path for path in (work / "evaluation").iterdir() if (path / "mr.json").exists())
     arms, best = {}, 0
     for folder in folders:
         sweeps = {method: json.loads((folder / f"{method}.json").read_text("utf-8")) for method in ("jacobi", "mr")}
-        # "noise-linear.2" is the arm's run with seed 2.
+        # "noise-linear@120.2" is the arm's run of 120 steps with seed 2.
         arms.setdefault(re.sub(r"\.\d+$", "", folder.name), []).append(sweeps)
         best = max([best, *(100 * one["accuracy"] for sweep in sweeps.values() for one in [sweep["baseline"], *sweep["points"]])])
+    return arms, best
+
+
+def write_ablations(options):
+    work = pathlib.Path(options.work)
+    arms, best = read_ablations(work)
     blocks = [point["settings"]["block_size"] for point in arms["base"][0]["jacobi"]["points"]]
     print(f"# Ablations\n\n- command: `{options.command}`; configuration launch/configs/ablations.toml\n{machine()}\n")
     print("Mean ± standard deviation over seeds; accuracy is greedy decoding's, which every method shares. AUP is d3LLM's "
           f"accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}.\n")
-    print("| arm | seeds | accuracy % | " + " | ".join(f"TPF {method}, block {block}" for method in ("jacobi", "mr")
+    print("| arm | steps | seeds | accuracy % | " + " | ".join(f"TPF {method}, block {block}" for method in ("jacobi", "mr")
                                                          for block in blocks) + " | AUP jacobi | AUP mr |")
-    print("|" + " --- |" * (5 + 2 * len(blocks)))
+    print("|" + " --- |" * (6 + 2 * len(blocks)))
     for arm in ["base", *(name for name in arms if name != "base")]:
         runs = arms[arm]
+        name, _, steps = arm.partition("@")
         cells = [mean_and_deviation([100 * run["jacobi"]["baseline"]["accuracy"] for run in runs], 1)]
         for method in ("jacobi", "mr"):
             for place in range(len(blocks)):
@@ -224,9 +232,58 @@ def write_ablations(options):
             cells.append(mean_and_deviation([accuracy_under_parallelism(
                 [(one["tpf"], 100 * one["accuracy"]) for one in [run[method]["baseline"], *run[method]["points"]]], best)
                 for run in runs], 1))
-        print(f"| {arm} | {len(runs)} | " + " | ".join(cells) + " |")
+        print(f"| {name} | {steps or '–'} | {len(runs)} | " + " | ".join(cells) + " |")
     seconds = [int(path.read_text(encoding="utf-8")) for path in (work / "seconds").iterdir()]
     print(f"\nAll stages together: {sum(seconds)} s.")
+
+
+# Okabe and Ito's, which colour-blind people tell apart too.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+
+
+def write_picture(options):
+    """Mean accuracy over mean TPF of every arm at one block size, its numbers of steps joined by a line."""
+    arms, _ = read_ablations(pathlib.Path(options.work))
+    curves = {}
+    for arm, runs in arms.items():
+        name, _, steps = arm.partition("@")
+        places = [next(point for point in run[options.method]["points"] if point["settings"]["block_size"] == int(options.block))
+                  for run in runs]
+        curves.setdefault(name, []).append((int(steps or 0), statistics.mean(place["tpf"] for place in places),
+                                            100 * statistics.mean(place["accuracy"] for place in places)))
+    points = [point for curve in curves.values() for point in curve]
+    most, least = max(point[1] for point in points), min(point[2] for point in points)
+    low, bottom, left, right, height = math.floor(least / 5) * 5, 400, 60, 520, 350
+
+    def place(point):
+        return left + (point[1] - 1) / (most - 1) * (right - left), bottom - (point[2] - low) / (100 - low) * height
+
+    def label(x, y, words, anchor="middle"):
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{bottom + 50}" viewBox="0 0 720 {bottom + 50}" '
+             'font-family="sans-serif" font-size="12" role="img">', '<rect width="100%" height="100%" fill="#ffffff"/>',
+             label(left, 24, f"Accuracy and tokens per forward pass, {options.method}, inference block {options.block}", "start"),
+             f'<path d="M{left} {bottom - height}V{bottom}H{right}" fill="none" stroke="#333333"/>',
+             label((left + right) / 2, bottom + 38, "tokens per forward pass")]
+    for accuracy in range(low, 101, 5):
+        y = place((0, 1, accuracy))[1]
+        parts += [label(left - 8, y + 4, f"{accuracy} %", "end"), f'<path d="M{left} {y:.1f}H{right}" stroke="#eeeeee"/>']
+    for tick in range(9):
+        tpf = 1 + tick * (most - 1) / 8
+        parts.append(label(place((0, tpf, 0))[0], bottom + 18, f"{tpf:.2f}"))
+    for i, (name, curve) in enumerate(sorted(curves.items())):
+        colour, curve = COLOURS[i % len(COLOURS)], sorted(curve)
+        if len(curve) > 1:
+            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, curve))
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
+        for point in curve:
+            x, y = place(point)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"><title>{name}, {point[0]} steps: '
+                         f'{point[1]:.2f}, {point[2]:.1f} %</title></circle>')
+        parts += [f'<rect x="{right + 24}" y="{50 + 20 * i}" width="12" height="12" fill="{colour}"/>',
+                  label(right + 42, 61 + 20 * i, name, "start")]
+    print("\n".join([*parts, "</svg>"]))
 
 
 def main():
@@ -235,10 +292,12 @@ def main():
     answers = commands.add_parser("answers")
     page = commands.add_parser("page")
     ablations = commands.add_parser("ablations")
+    picture = commands.add_parser("picture")
     for command, names, run in ((answers, ("data", "evaluation", "model", "out"), write_answers),
                                 (page, ("work", "arms", "command"), write_page),
-                                (ablations, ("work", "command"), write_ablations)):
-        if command is not ablations:
+                                (ablations, ("work", "command"), write_ablations),
+                                (picture, ("work", "method", "block"), write_picture)):
+        if command in (answers, page):
             command.add_argument("--task", required=True, choices=sorted(PLAIN_TASK))
         for name in names:
             command.add_argument(f"--{name}", required=True)
