@@ -15,6 +15,7 @@ enum class MaskKind : std::uint8_t {
   noise,   ///< (b) noise-conditioned: all earlier noisy blocks. The method's default.
   window,  ///< (c) clean blocks before the noise window, noisy blocks inside it.
   clean,   ///< (a) all earlier clean blocks (the CLLM* baseline).
+  mixed,   ///< noise in samples of even prompt ids, clean in the others.
 };
 
 /// Token ids of one sample. N = clean.size() / block_size; noisy and clean have N·n ids each, or

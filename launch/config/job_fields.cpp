@@ -64,8 +64,10 @@ constexpr EnumName<UnconvergedMeasure> kMeasures[] = {
     {UnconvergedMeasure::prefix, "prefix"}, {UnconvergedMeasure::positionwise, "positionwise"}};
 constexpr EnumName<ScheduleTarget> kTargets[] = {{ScheduleTarget::ratio, "ratio"},
                                                  {ScheduleTarget::ceil_count, "ceil_count"}};
-constexpr EnumName<MaskKind> kMasks[] = {
-    {MaskKind::noise, "noise"}, {MaskKind::window, "window"}, {MaskKind::clean, "clean"}};
+constexpr EnumName<MaskKind> kMasks[] = {{MaskKind::noise, "noise"},
+                                         {MaskKind::window, "window"},
+                                         {MaskKind::clean, "clean"},
+                                         {MaskKind::mixed, "mixed"}};
 constexpr EnumName<LossReduction> kReductions[] = {{LossReduction::token_mean, "token_mean"},
                                                    {LossReduction::paper, "paper"},
                                                    {LossReduction::repo, "repo"}};
@@ -227,7 +229,8 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
         "What a noisy block sees before it: `\"noise\"` all noisy blocks, `\"window\"` those of "
-        "its window and clean ones before, `\"clean\"` clean ones alone (CLLM)");
+        "its window and clean ones before, `\"clean\"` clean ones alone (CLLM), `\"mixed\"` noisy "
+        "ones in every other sample, clean ones in the rest");
     fields.add("epochs", round.epochs, kIdentity,
                "Length of the training in passes over the prompts …");
     fields.add("steps", round.steps, kIdentity,

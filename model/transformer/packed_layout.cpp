@@ -117,6 +117,9 @@ void append_segments(PackedBatch& batch, const PackedSample& sample, const Sampl
     case MaskKind::clean:
       window = 1;
       break;
+    case MaskKind::mixed:
+      window = sample.prompt_id % 2 == 0 ? extent.blocks : 1;
+      break;
   }
   for (std::int64_t start = 0; start < extent.blocks; start += window) {
     const std::int64_t end = std::min(start + window, extent.blocks);

@@ -45,7 +45,7 @@ std::vector<Row> describe(const PackedSample& sample) {
 }
 
 /// METHOD.md §3, word for word.
-bool rule(MaskKind mask, std::int64_t window, const Row& q, const Row& k) {
+bool rule(MaskKind mask, std::int64_t window, PromptId prompt, const Row& q, const Row& k) {
   if (q.type == RowType::prompt) {
     return k.type == RowType::prompt && k.offset <= q.offset;
   }
@@ -66,6 +66,8 @@ bool rule(MaskKind mask, std::int64_t window, const Row& q, const Row& k) {
     case MaskKind::window:
       return k.type == RowType::clean ? k.block < start
                                       : (start <= k.block && k.block < q.block) || own_run;
+    case MaskKind::mixed:
+      return rule(prompt % 2 == 0 ? MaskKind::noise : MaskKind::clean, window, prompt, q, k);
   }
   return false;
 }
@@ -80,7 +82,7 @@ std::vector<bool> matrix(const PackedLayout& layout) {
   return cells;
 }
 
-constexpr MaskKind kMasks[] = {MaskKind::noise, MaskKind::window, MaskKind::clean};
+constexpr MaskKind kMasks[] = {MaskKind::noise, MaskKind::window, MaskKind::clean, MaskKind::mixed};
 
 TEST(PackedLayout, MasksFollowTheRulesAndEveryRowSeesEachPositionOnce) {
   for (const MaskKind mask : kMasks) {
@@ -100,8 +102,8 @@ TEST(PackedLayout, MasksFollowTheRulesAndEveryRowSeesEachPositionOnce) {
           for (std::int64_t key = 0; key < batch.layout.num_rows; ++key) {
             const std::int64_t local = key - base;
             const bool inside = local >= 0 && local < static_cast<std::int64_t>(rows.size());
-            const bool expected =
-                inside && rule(mask, window, rows[q], rows[static_cast<std::size_t>(local)]);
+            const bool expected = inside && rule(mask, window, sample.prompt_id, rows[q],
+                                                 rows[static_cast<std::size_t>(local)]);
             ASSERT_EQ(visible(batch.layout, query, key), expected) << query << " " << key;
             if (expected) {
               seen.insert(batch.positions[static_cast<std::size_t>(key)]);
