@@ -7,6 +7,9 @@
 #include <cmath>
 
 #include "model/kernels/cuda/attention_tiles.h"
+#if !defined(JFORGE_EMULATED_DEVICE)
+#include "model/kernels/cuda/tensor_core_attention.cuh"
+#endif
 
 namespace jforge {
 
@@ -196,6 +199,13 @@ void CudaKernelSet::attend(const HeadShape& shape, const CudaPackedPlan::Queries
 void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
                                      ConstTensorView v, TensorView output, TensorView log_sum_exp) {
   check_packed_attention(plan, q, k, v, output, log_sum_exp);
+#if !defined(JFORGE_EMULATED_DEVICE)
+  if (on_tensor_cores(q)) {
+    tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v), tensor_core_rows(output),
+                          floats(log_sum_exp));
+    return;
+  }
+#endif
   attend(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floats(q), floats(k),
          floats(v), floats(output), floats(log_sum_exp));
 }

@@ -6,6 +6,9 @@
 #include <cmath>
 
 #include "model/kernels/cuda/attention_tiles.h"
+#if !defined(JFORGE_EMULATED_DEVICE)
+#include "model/kernels/cuda/tensor_core_attention.cuh"
+#endif
 
 namespace jforge {
 
@@ -258,6 +261,17 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
   expect_shape(q_gradient, q.shape(), "attention q_gradient");
   expect_shape(k_gradient, k.shape(), "attention k_gradient");
   expect_shape(v_gradient, k.shape(), "attention v_gradient");
+#if !defined(JFORGE_EMULATED_DEVICE)
+  if (on_tensor_cores(q)) {
+    const TensorCoreInputs inputs = tensor_core_inputs(plan, q, k, v);
+    tensor_core_attention_backward(
+        queue_, inputs,
+        {tensor_core_rows(output_gradient), tensor_core_rows(output), floats(log_sum_exp),
+         partials_.at_least<QueryTerms>(tensor_core_terms(inputs)), tensor_core_rows(q_gradient),
+         tensor_core_rows(k_gradient), tensor_core_rows(v_gradient)});
+    return;
+  }
+#endif
   const HeadShape shape = check_heads(q, k.dim(1));
   const std::int64_t rows = plan.num_rows();
   const auto& [tiles, num_tiles, visible] = on_device(plan).queries();

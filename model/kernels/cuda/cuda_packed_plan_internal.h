@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "model/kernels/cuda/attention_visits.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/packed_plan.h"
@@ -81,6 +82,19 @@ class CudaPackedPlan final : public PackedPlan {
   };
   [[nodiscard]] const Keys& keys() const noexcept { return keys_; }
 
+  /// AttentionVisits for the kernels on tensor cores.
+  struct Visits {
+    const RowKeys* rows = nullptr;
+    const TileWork* query_tiles = nullptr;
+    std::int64_t num_query_tiles = 0;
+    const KeyVisit* key_visits = nullptr;
+    const TileWork* key_tiles = nullptr;
+    std::int64_t num_key_tiles = 0;
+    const StripVisit* strip_visits = nullptr;
+  };
+  /// Made at the first call for a batch.
+  [[nodiscard]] const Visits& visits() const;
+
   /// Rows by token.
   struct TokenRows {
     const std::int64_t* order = nullptr;   ///< Rows sorted by token, then by row.
@@ -118,6 +132,25 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray staged_sources;
   };
 
+  /// AttentionVisits of the present batch.
+  struct StagedVisits {
+    StagedVisits(DeviceQueue& queue, MemoryAccount& account)
+        : rows(queue, account),
+          query_tiles(queue, account),
+          key_visits(queue, account),
+          key_tiles(queue, account),
+          strip_visits(queue, account) {}
+
+    bool placed = false;
+    AttentionVisits host;
+    Visits device;
+    StagedArray rows;
+    StagedArray query_tiles;
+    StagedArray key_visits;
+    StagedArray key_tiles;
+    StagedArray strip_visits;
+  };
+
   void place(const PackedBatch& batch, PlannedRows& rows) override;
   void place_queries(const PackedLayout& layout);
   void place_keys(const PackedLayout& layout);
@@ -127,6 +160,7 @@ class CudaPackedPlan final : public PackedPlan {
   Keys keys_;
   TokenRows token_rows_;
   mutable std::array<Loss, 2> loss_;  ///< Without and with students.
+  mutable StagedVisits visits_;
 
   // On the host, reused.
   std::vector<QueryTile> tiles_;

@@ -38,6 +38,7 @@ CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
                                MemoryAccount& account)
     : PackedPlan(heads),
       loss_{Loss(queue, account), Loss(queue, account)},
+      visits_(queue, account),
       staged_tokens_(queue, account),
       staged_positions_(queue, account),
       staged_tiles_(queue, account),
@@ -58,6 +59,7 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
   for (Loss& loss : loss_) {
     loss.vocabulary = -1;
   }
+  visits_.placed = false;
 }
 
 void CudaPackedPlan::place_queries(const PackedLayout& layout) {
@@ -100,6 +102,22 @@ void CudaPackedPlan::place_keys(const PackedLayout& layout) {
   }
   range_begins_.push_back(length(ranges_.size()));
   keys_ = {upload(staged_ranges_, ranges_), upload(staged_range_begins_, range_begins_), tile_keys};
+}
+
+const CudaPackedPlan::Visits& CudaPackedPlan::visits() const {
+  if (!visits_.placed) {
+    const AttentionVisits& host = visits_.host;
+    visits_.host.place(batch().layout);
+    visits_.device = {upload(visits_.rows, host.rows()),
+                      upload(visits_.query_tiles, host.query_tiles()),
+                      length(host.query_tiles().size()),
+                      upload(visits_.key_visits, host.key_visits()),
+                      upload(visits_.key_tiles, host.key_tiles()),
+                      length(host.key_tiles().size()),
+                      upload(visits_.strip_visits, host.strip_visits())};
+    visits_.placed = true;
+  }
+  return visits_.device;
 }
 
 void CudaPackedPlan::place_token_rows(std::span<const TokenId> tokens) {

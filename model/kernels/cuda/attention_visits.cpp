@@ -1,0 +1,136 @@
+#include "model/kernels/cuda/attention_visits.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace jforge {
+
+namespace {
+
+std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+void longest_first(std::vector<TileWork>& tiles) {
+  // Not stable_sort, which allocates.
+  std::sort(tiles.begin(), tiles.end(), [](const TileWork& a, const TileWork& b) {
+    const std::int32_t a_visits = a.end - a.begin;
+    const std::int32_t b_visits = b.end - b.begin;
+    return a_visits != b_visits ? a_visits > b_visits : a.tile < b.tile;
+  });
+}
+
+}  // namespace
+
+void AttentionVisits::place(const PackedLayout& layout) {
+  place_rows(layout);
+  seen_.assign(at(divide_up(layout.num_rows, kKeyTileRows)), Seen{});
+  place_query_tiles(layout.num_rows);
+  place_key_tiles();
+}
+
+void AttentionVisits::place_rows(const PackedLayout& layout) {
+  rows_.assign(at(divide_up(layout.num_rows, kQueryTileRows) * kQueryTileRows), RowKeys{});
+  for (const AttentionSegment& segment : layout.segments) {
+    // A prefix that ends where the run begins is part of it: one interval, fewer masks.
+    const bool joined = segment.prefix_end == segment.causal_begin;
+    const std::int64_t causal_begin = joined ? segment.prefix_begin : segment.causal_begin;
+    const std::int64_t prefix_end = joined ? segment.prefix_begin : segment.prefix_end;
+    for (std::int64_t row = segment.row_begin; row < segment.row_end; ++row) {
+      rows_[at(row)] = {narrow(segment.prefix_begin), narrow(prefix_end), narrow(causal_begin),
+                        narrow(row + 1)};
+    }
+  }
+}
+
+/// Notes what rows [row_begin, row_end) of a strip see. Rows with equal intervals are taken
+/// together.
+void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip) {
+  const std::uint32_t own = 1U << strip;
+  const auto note = [&](std::int64_t first_key, std::int64_t last_key, auto complete_rows) {
+    if (first_key == last_key) {
+      return;
+    }
+    for (std::int64_t tile = first_key / kKeyTileRows; tile * kKeyTileRows < last_key; ++tile) {
+      Seen& seen = seen_[at(tile)];
+      if ((seen.strips & own) == 0) {
+        seen.strips |= own;
+        seen.complete_rows = 0;
+      }
+      seen.complete_rows += narrow(complete_rows(tile * kKeyTileRows));
+      if (seen.complete_rows == row_end - row_begin) {
+        seen.strips |= own << kTileStrips;
+      }
+    }
+  };
+  for (std::int64_t begin = row_begin; begin < row_end;) {
+    const RowKeys keys = rows_[at(begin)];
+    std::int64_t end = begin + 1;
+    while (end < row_end && rows_[at(end)].causal_begin == keys.causal_begin &&
+           rows_[at(end)].prefix_begin == keys.prefix_begin &&
+           rows_[at(end)].prefix_end == keys.prefix_end) {
+      ++end;
+    }
+    note(keys.prefix_begin, keys.prefix_end, [&](std::int64_t first) {
+      const bool inside = keys.prefix_begin <= first && first + kKeyTileRows <= keys.prefix_end;
+      return inside ? end - begin : 0;
+    });
+    note(keys.causal_begin, end, [&](std::int64_t first) {
+      const std::int64_t first_row = std::max(begin, first + kKeyTileRows - 1);
+      return keys.causal_begin <= first ? std::max<std::int64_t>(end - first_row, 0) : 0;
+    });
+    begin = end;
+  }
+}
+
+void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
+  query_tiles_.clear();
+  key_visits_.clear();
+  for (std::int64_t tile = 0; tile * kQueryTileRows < num_rows; ++tile) {
+    for (unsigned strip = 0; strip < kTileStrips; ++strip) {
+      const std::int64_t begin = tile * kQueryTileRows + strip * kStripRows;
+      note_strip(begin, std::min(begin + kStripRows, num_rows), strip);
+    }
+    const std::int32_t first = narrow(std::ssize(key_visits_));
+    for (std::int64_t key_tile = 0; key_tile < std::ssize(seen_); ++key_tile) {
+      if (const std::uint32_t strips = std::exchange(seen_[at(key_tile)], {}).strips; strips != 0) {
+        key_visits_.push_back({narrow(key_tile), strips});
+      }
+    }
+    query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
+  }
+}
+
+void AttentionVisits::place_key_tiles() {
+  // Counts, then begins, then the visits themselves: strips come in ascending order.
+  key_tiles_.assign(seen_.size(), TileWork{});
+  const auto each_strip = [&](auto use) {
+    for (const TileWork& query_tile : query_tiles_) {
+      for (std::int32_t i = query_tile.begin; i < query_tile.end; ++i) {
+        const KeyVisit& visit = key_visits_[at(i)];
+        for (unsigned strip = 0; strip < kTileStrips; ++strip) {
+          if (visit.seen_by(strip)) {
+            use(key_tiles_[at(visit.key_tile)],
+                StripVisit{narrow(query_tile.tile * kTileStrips + strip),
+                           visit.complete_for(strip) ? 1 : 0});
+          }
+        }
+      }
+    }
+  };
+  each_strip([](TileWork& key_tile, const StripVisit& /*visit*/) { ++key_tile.end; });
+  std::int32_t next = 0;
+  for (std::int32_t tile = 0; tile < std::ssize(key_tiles_); ++tile) {
+    TileWork& work = key_tiles_[at(tile)];
+    const std::int32_t visits = work.end;
+    work = {tile, next, next};
+    next += visits;
+  }
+  strip_visits_.resize(at(next));
+  each_strip([&](TileWork& key_tile, const StripVisit& visit) {
+    strip_visits_[at(key_tile.end++)] = visit;
+  });
+  longest_first(query_tiles_);
+  longest_first(key_tiles_);
+}
+
+}  // namespace jforge

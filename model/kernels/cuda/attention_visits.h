@@ -1,0 +1,95 @@
+#pragma once
+
+/// Which tiles of keys the rows of a packed batch visit when attention runs on tensor cores. Rows
+/// come in strips of 32, what one warp works on, and four strips make a query tile, whatever
+/// segments they are of: short segments share a tile. Keys come in tiles of 64. Tiles that no row
+/// of a strip sees are not among its visits; those that every row sees in full need no mask.
+
+#include <cstdint>
+#include <vector>
+
+#include "model/kernels/cuda/block_group.h"
+#include "model/transformer/packed_layout.h"
+
+namespace jforge {
+
+inline constexpr std::int64_t kStripRows = 32;
+inline constexpr std::int64_t kTileStrips = 4;
+inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
+inline constexpr std::int64_t kKeyTileRows = 64;
+
+/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end).
+struct alignas(16) RowKeys {
+  std::int32_t prefix_begin = 0;
+  std::int32_t prefix_end = 0;
+  std::int32_t causal_begin = 0;
+  std::int32_t causal_end = 0;
+
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees(std::int32_t key) const {
+    return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
+  }
+};
+
+/// A query tile's visit to a tile of keys.
+struct KeyVisit {
+  std::int32_t key_tile = 0;
+  /// Bit s: rows of strip s see keys here; bit kTileStrips + s: all its rows see all of them.
+  std::uint32_t strips = 0;
+
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST bool seen_by(unsigned strip) const {
+    return (strips >> strip & 1U) != 0;
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST bool complete_for(unsigned strip) const {
+    return (strips >> (kTileStrips + strip) & 1U) != 0;
+  }
+};
+
+/// A strip that sees keys of a tile.
+struct StripVisit {
+  std::int32_t strip = 0;
+  std::int32_t complete = 0;  ///< 1: all its rows see all keys of the tile.
+};
+
+/// A block's tile and its visits [begin, end).
+struct TileWork {
+  std::int32_t tile = 0;
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
+/// On the host. Visits are in ascending order; tiles with most of them come first, so that no long
+/// one is begun last. Memory is reused: a batch no larger than an earlier one allocates nothing.
+class AttentionVisits {
+ public:
+  void place(const PackedLayout& layout);
+
+  /// Padded with rows that see nothing to full query tiles.
+  [[nodiscard]] const std::vector<RowKeys>& rows() const noexcept { return rows_; }
+  [[nodiscard]] const std::vector<TileWork>& query_tiles() const noexcept { return query_tiles_; }
+  [[nodiscard]] const std::vector<KeyVisit>& key_visits() const noexcept { return key_visits_; }
+  [[nodiscard]] const std::vector<TileWork>& key_tiles() const noexcept { return key_tiles_; }
+  [[nodiscard]] const std::vector<StripVisit>& strip_visits() const noexcept {
+    return strip_visits_;
+  }
+
+ private:
+  void place_rows(const PackedLayout& layout);
+  void place_query_tiles(std::int64_t num_rows);
+  void place_key_tiles();
+  void note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip);
+
+  /// Of the query tile at hand, for a tile of keys.
+  struct Seen {
+    std::int32_t complete_rows = 0;  ///< Of the strip at hand.
+    std::uint32_t strips = 0;
+  };
+
+  std::vector<RowKeys> rows_;
+  std::vector<TileWork> query_tiles_;
+  std::vector<KeyVisit> key_visits_;
+  std::vector<TileWork> key_tiles_;
+  std::vector<StripVisit> strip_visits_;
+  std::vector<Seen> seen_;  ///< [tiles of keys]
+};
+
+}  // namespace jforge

@@ -1,0 +1,269 @@
+/// Packed attention forward on tensor cores (Dao 2023, algorithm 1): a block of four warps takes
+/// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of 64 keys that
+/// its plan lists. Scores stay in registers, where the softmax makes them the left side of the
+/// second product. Keys of the next visit and values of this one are copied while products run.
+
+#include <cmath>
+
+#include "model/kernels/cuda/tensor_core_attention.cuh"
+#include "model/kernels/cuda/tensor_core_tiles.cuh"
+
+namespace jforge {
+
+namespace {
+
+constexpr int kLanes = kTileStrips * kWarpLanes;
+constexpr int kTileRows = kQueryTileRows;
+constexpr int kKeys = kKeyTileRows;
+constexpr int kRowBlocks = kStripRows / 16;
+constexpr float kLog2E = 1.44269504F;
+/// Scores are taken relative to a row's largest, which is followed only when it grows by more than
+/// this factor's logarithm to base 2: what was summed is rarely scaled anew, and 2^8 times as large
+/// weights lose nothing in floating point.
+constexpr float kSlack = 8.0F;
+
+struct Arguments {
+  TensorCoreInputs in;
+  BFloat16* output;
+  float* log_sum_exp;
+  float scale;
+  float log2_scale;  ///< scale / log 2: exponents to base 2.
+  float slack;       ///< kSlack in units of scores.
+};
+
+template <int kDim>
+struct ForwardShared {
+  unsigned char queries[SharedTile<kTileRows, kDim>::kBytes];
+  unsigned char keys[SharedTile<kKeys, kDim>::kBytes];
+  unsigned char values[SharedTile<kKeys, kDim>::kBytes];
+  RowKeys rows[kTileRows];
+};
+
+/// The largest of the four lanes that hold a row.
+[[nodiscard]] __device__ __forceinline__ float row_largest(float value) {
+  value = fmaxf(value, __shfl_xor_sync(kEveryLane, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kEveryLane, value, 2));
+}
+[[nodiscard]] __device__ __forceinline__ float row_sum(float value) {
+  value += __shfl_xor_sync(kEveryLane, value, 1);
+  return value + __shfl_xor_sync(kEveryLane, value, 2);
+}
+
+/// Softmax of the rows that a lane holds parts of, as far as keys have come. Row 2 m + half is 16 m
+/// + 8 half + lane / 4 of the strip.
+struct RunningSoftmax {
+  static constexpr int kRows = 2 * kRowBlocks;
+  float reference[kRows];  ///< −∞ before the first visible key.
+  float sum[kRows];        ///< Of this lane's columns.
+
+  /// Scores become weights exp(scale · (score − reference)), and `sums` is brought to the same
+  /// reference.
+  template <int kN, int kColumns>
+  __device__ __forceinline__ void soften(Accumulator (&scores)[kRowBlocks][kN],
+                                         Accumulator (&sums)[kRowBlocks][kColumns],
+                                         float log2_scale, float slack) {
+    float largest[kRows];
+    bool moves = false;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      largest[row] = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float* const two = scores[row / 2][n].values + row % 2 * 2;
+        largest[row] = fmaxf(largest[row], fmaxf(two[0], two[1]));
+      }
+      largest[row] = row_largest(largest[row]);
+      moves |= largest[row] > reference[row] + slack;
+    }
+    // Rows that stay are multiplied by 1, so that what other rows of the warp do changes no bit.
+    if (__any_sync(kEveryLane, moves)) {
+      move(largest, sums, log2_scale, slack);
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float offset = reference[row] == -INFINITY ? 0.0F : reference[row] * log2_scale;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        float* const two = scores[row / 2][n].values + row % 2 * 2;
+        two[0] = exp2_fast(fmaf(two[0], log2_scale, -offset));
+        two[1] = exp2_fast(fmaf(two[1], log2_scale, -offset));
+        sum[row] += two[0] + two[1];
+      }
+    }
+  }
+
+ private:
+  template <int kColumns>
+  __device__ __forceinline__ void move(const float (&largest)[kRows],
+                                       Accumulator (&sums)[kRowBlocks][kColumns], float log2_scale,
+                                       float slack) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      float shrink = 1.0F;
+      if (largest[row] > reference[row] + slack) {
+        shrink = exp2_fast((reference[row] - largest[row]) * log2_scale);
+        reference[row] = largest[row];
+      }
+      sum[row] *= shrink;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        float* const two = sums[row / 2][n].values + row % 2 * 2;
+        two[0] *= shrink;
+        two[1] *= shrink;
+      }
+    }
+  }
+};
+
+template <int kDim>
+__global__ void __launch_bounds__(kLanes, 2) attention_forward(const Arguments arguments) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  auto& shared = *reinterpret_cast<ForwardShared<kDim>*>(shared_bytes);
+  const TensorCoreInputs& in = arguments.in;
+  const auto heads = static_cast<unsigned>(in.shape.heads);
+  const TileWork work = in.visits.query_tiles[blockIdx.x / heads];
+  const unsigned head = blockIdx.x % heads;
+  const unsigned key_head = head / static_cast<unsigned>(in.shape.group());
+  const int num_rows = static_cast<int>(in.num_rows);
+  const int first_row = work.tile * kTileRows;
+  const unsigned warp = threadIdx.x / kWarpLanes;
+
+  const BFloat16* const k = in.k + key_head * kDim;
+  const BFloat16* const v = in.v + key_head * kDim;
+  const std::uint32_t keys_at = shared_address(shared.keys);
+  const std::uint32_t values_at = shared_address(shared.values);
+  const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
+  const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
+  const auto copy_tile = [&](std::uint32_t tile, const BFloat16* tensor, int visit) {
+    copy_rows<kKeys, kDim, kLanes>(tile, tensor, key_stride,
+                                   in.visits.key_visits[visit].key_tile * kKeys, num_rows);
+    commit_copies();
+  };
+
+  copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.queries), in.q + head * kDim,
+                                     query_stride, first_row, num_rows);
+  copy_async(shared_address(&shared.rows[threadIdx.x]), in.visits.rows + first_row + threadIdx.x,
+             true);
+  copy_tile(keys_at, k, work.begin);
+
+  using Reader = BlockReader<kDim>;
+  const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
+  const Reader keys(keys_at, Reader::Order::across_first);
+  const Reader values(values_at, Reader::Order::down_first);
+  const int strip_block = static_cast<int>(warp) * kRowBlocks;
+  const RowKeys* const strip_rows = shared.rows + warp * kStripRows;
+
+  Accumulator sums[kRowBlocks][kDim / 8];
+  clear(sums);
+  RunningSoftmax softmax;
+#pragma unroll
+  for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+    softmax.reference[row] = -INFINITY;
+    softmax.sum[row] = 0.0F;
+  }
+
+  for (int i = work.begin; i < work.end; ++i) {
+    const KeyVisit visit = in.visits.key_visits[i];
+    wait_copies<0>();
+    __syncthreads();  // This visit's keys are there; the last one's values are read.
+    copy_tile(values_at, v, i);
+    Accumulator scores[kRowBlocks][kKeys / 8];
+    if (visit.seen_by(warp)) {
+      clear(scores);
+      multiply_rows(scores, queries, strip_block, keys);
+    }
+    wait_copies<0>();
+    __syncthreads();  // This visit's values are there; its keys are read.
+    if (i + 1 < work.end) {
+      copy_tile(keys_at, k, i + 1);
+    }
+    if (!visit.seen_by(warp)) {
+      continue;
+    }
+    if (!visit.complete_for(warp)) {
+      const int lane = warp_lane();
+      const int first_key = visit.key_tile * kKeys + lane % 4 * 2;
+#pragma unroll
+      for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+        const RowKeys seen = strip_rows[8 * row + lane / 4];
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int one = 0; one < 2; ++one) {
+            if (!seen.sees(first_key + 8 * n + one)) {
+              scores[row / 2][n].values[row % 2 * 2 + one] = -INFINITY;
+            }
+          }
+        }
+      }
+    }
+    softmax.soften(scores, sums, arguments.log2_scale, arguments.slack);
+    add_weighted_rows<kDim>(sums, rounded(scores), values);
+  }
+
+  const int lane = warp_lane();
+  // Read again: a register less while visits are made.
+  const int strip_first = in.visits.query_tiles[blockIdx.x / heads].tile * kTileRows +
+                          static_cast<int>(warp) * static_cast<int>(kStripRows);
+#pragma unroll
+  for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+    softmax.sum[row] = row_sum(softmax.sum[row]);
+    const int own = strip_first + 8 * row + lane / 4;
+    if (own < num_rows && lane % 4 == 0) {
+      arguments.log_sum_exp[std::int64_t{own} * heads + head] =
+          softmax.reference[row] * arguments.scale + logf(softmax.sum[row]);
+    }
+  }
+  store_rows<kDim>(sums, shared.queries, strip_block, arguments.output + head * kDim,
+                   in.shape.query_stride(), strip_first, num_rows,
+                   [&](int m, int half) { return 1.0F / softmax.sum[2 * m + half]; });
+}
+
+template <int kDim>
+void launch(const DeviceQueue& queue, const Arguments& arguments) {
+  constexpr int kShared = sizeof(ForwardShared<kDim>);
+  const std::int64_t blocks = arguments.in.visits.num_query_tiles * arguments.in.shape.heads;
+  cuda_check(cudaFuncSetAttribute(attention_forward<kDim>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+             "attention");
+  attention_forward<kDim>
+      <<<static_cast<unsigned>(blocks), kLanes, kShared, queue.stream().get()>>>(arguments);
+  cuda_check(cudaGetLastError(), "attention");
+}
+
+}  // namespace
+
+bool on_tensor_cores(const ConstTensorView& q) {
+  return q.dtype() == DType::bfloat16 && (q.dim(2) == 64 || q.dim(2) == 128);
+}
+
+const BFloat16* tensor_core_rows(const ConstTensorView& view) {
+  expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  constexpr std::uintptr_t kAlignment = 16;
+  expect(reinterpret_cast<std::uintptr_t>(view.raw()) % kAlignment == 0,
+         "attention: a tensor is not aligned to 16 bytes");
+  return view.data<BFloat16>();
+}
+BFloat16* tensor_core_rows(const TensorView& view) {
+  static_cast<void>(tensor_core_rows(ConstTensorView(view)));
+  return view.data<BFloat16>();
+}
+
+TensorCoreInputs tensor_core_inputs(const PackedPlan& plan, const ConstTensorView& q,
+                                    const ConstTensorView& k, const ConstTensorView& v) {
+  return {check_heads(q, k.dim(1)), plan.num_rows(),     on_device(plan).visits(),
+          tensor_core_rows(q),      tensor_core_rows(k), tensor_core_rows(v)};
+}
+
+void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
+                           BFloat16* output, float* log_sum_exp) {
+  if (inputs.num_rows == 0) {
+    return;
+  }
+  const float scale = inputs.scale();
+  const float log2_scale = scale * kLog2E;
+  const Arguments arguments{inputs, output, log_sum_exp, scale, log2_scale, kSlack / log2_scale};
+  inputs.shape.dim == 64 ? launch<64>(queue, arguments) : launch<128>(queue, arguments);
+}
+
+}  // namespace jforge

@@ -1,0 +1,352 @@
+/// Packed attention backward on tensor cores: weights are recomputed from the kept log-sum-exp (Dao
+/// 2023, algorithm 2). Queries' gradients have a kernel over query tiles, keys' and values' one
+/// over tiles of keys, which computes the transposed scores: so both keep all weights in registers,
+/// every sum has one owner and a fixed order, and nothing is added by atomics. That takes seven
+/// products where one kernel for both would take five.
+
+#include "model/kernels/cuda/tensor_core_attention.cuh"
+#include "model/kernels/cuda/tensor_core_tiles.cuh"
+
+namespace jforge {
+
+namespace {
+
+constexpr int kLanes = kTileStrips * kWarpLanes;
+constexpr int kTileRows = kQueryTileRows;
+constexpr int kStrip = kStripRows;
+constexpr int kKeys = kKeyTileRows;
+/// Keys that are copied and multiplied at once for queries' gradients.
+constexpr int kStepKeys = 32;
+constexpr float kLog2E = 1.44269504F;
+
+struct Arguments {
+  TensorCoreInputs in;
+  TensorCoreGradients out;
+  float scale;
+  float log2_scale;  ///< scale / log 2: exponents to base 2.
+  unsigned padded_rows;
+};
+
+/// Terms of every query, [H][padded rows]: a warp for each. Rows past the last see nothing: their
+/// weights exp(s − ∞) are 0.
+template <int kDim>
+__global__ void __launch_bounds__(kLanes) attention_terms(const Arguments arguments) {
+  const auto heads = static_cast<unsigned>(arguments.in.shape.heads);
+  const unsigned query = (blockIdx.x * kLanes + threadIdx.x) / kWarpLanes;
+  const unsigned lane = threadIdx.x % kWarpLanes;
+  const unsigned row = query / heads;
+  const unsigned head = query % heads;
+  if (row >= arguments.padded_rows) {
+    return;
+  }
+  QueryTerms terms{INFINITY, 0.0F};
+  if (row < static_cast<unsigned>(arguments.in.num_rows)) {
+    constexpr unsigned kWords = kDim / 2 / kWarpLanes;
+    const auto* const output =
+        reinterpret_cast<const std::uint32_t*>(arguments.out.output + std::uint64_t{query} * kDim);
+    const auto* const gradient = reinterpret_cast<const std::uint32_t*>(
+        arguments.out.output_gradient + std::uint64_t{query} * kDim);
+#pragma unroll
+    for (unsigned i = 0; i < kWords; ++i) {
+      const std::uint32_t a = output[i * kWarpLanes + lane];
+      const std::uint32_t b = gradient[i * kWarpLanes + lane];
+      terms.delta = fmaf(low_bfloat16(a), low_bfloat16(b), terms.delta);
+      terms.delta = fmaf(high_bfloat16(a), high_bfloat16(b), terms.delta);
+    }
+#pragma unroll
+    for (int apart = 1; apart < static_cast<int>(kWarpLanes); apart *= 2) {
+      terms.delta += __shfl_xor_sync(kEveryLane, terms.delta, apart);
+    }
+    terms.log_sum_exp = arguments.out.log_sum_exp[query] * kLog2E;
+  }
+  if (lane == 0) {
+    arguments.out.terms[std::uint64_t{head} * arguments.padded_rows + row] = terms;
+  }
+}
+
+template <int kDim>
+struct QueryShared {
+  unsigned char queries[SharedTile<kTileRows, kDim>::kBytes];
+  unsigned char output_gradients[SharedTile<kTileRows, kDim>::kBytes];
+  struct Stage {
+    unsigned char keys[SharedTile<kStepKeys, kDim>::kBytes];
+    unsigned char values[SharedTile<kStepKeys, kDim>::kBytes];
+  } stages[2];
+  RowKeys rows[kTileRows];
+};
+
+/// Gradients of 128 rows of one query head.
+template <int kDim>
+__global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Arguments arguments) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  auto& shared = *reinterpret_cast<QueryShared<kDim>*>(shared_bytes);
+  constexpr int kRowBlocks = kStrip / 16;
+  constexpr int kSteps = kKeys / kStepKeys;  // Of a visit.
+  const TensorCoreInputs& in = arguments.in;
+  const auto heads = static_cast<unsigned>(in.shape.heads);
+  const TileWork work = in.visits.query_tiles[blockIdx.x / heads];
+  const unsigned head = blockIdx.x % heads;
+  const unsigned key_head = head / static_cast<unsigned>(in.shape.group());
+  const int num_rows = static_cast<int>(in.num_rows);
+  const int first_row = work.tile * kTileRows;
+  const unsigned warp = threadIdx.x / kWarpLanes;
+  const int strip_first = first_row + static_cast<int>(warp) * kStrip;
+  const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
+  const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
+
+  const auto copy_step = [&](int step) {
+    typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
+    const int first_key = in.visits.key_visits[work.begin + step / kSteps].key_tile * kKeys +
+                          step % kSteps * kStepKeys;
+    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim,
+                                       key_stride, first_key, num_rows);
+    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim,
+                                       key_stride, first_key, num_rows);
+    commit_copies();
+  };
+  copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.queries), in.q + head * kDim,
+                                     query_stride, first_row, num_rows);
+  copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.output_gradients),
+                                     arguments.out.output_gradient + head * kDim, query_stride,
+                                     first_row, num_rows);
+  copy_async(shared_address(&shared.rows[threadIdx.x]), in.visits.rows + first_row + threadIdx.x,
+             true);
+  copy_step(0);
+
+  using Reader = BlockReader<kDim>;
+  const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
+  const Reader output_gradients(shared_address(shared.output_gradients), Reader::Order::down_first);
+  const int strip_block = static_cast<int>(warp) * kRowBlocks;
+  QueryTerms terms[2 * kRowBlocks];
+#pragma unroll
+  for (int row = 0; row < 2 * kRowBlocks; ++row) {
+    terms[row] =
+        arguments.out.terms[std::uint64_t{head} * arguments.padded_rows +
+                            static_cast<unsigned>(strip_first + 8 * row + warp_lane() / 4)];
+  }
+  Accumulator sums[kRowBlocks][kDim / 8];
+  clear(sums);
+
+  const int steps = (work.end - work.begin) * kSteps;
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    __syncthreads();  // This step's keys and values are there, the last one's are read.
+    if (step + 1 < steps) {
+      copy_step(step + 1);
+    }
+    const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
+    if (!visit.seen_by(warp)) {
+      continue;
+    }
+    const typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
+    Accumulator weights[kRowBlocks][kStepKeys / 8];
+    Accumulator gradients[kRowBlocks][kStepKeys / 8];
+    clear(weights);
+    multiply_rows(weights, queries, strip_block,
+                  Reader(shared_address(stage.keys), Reader::Order::across_first));
+    clear(gradients);
+    multiply_rows(gradients, output_gradients, strip_block,
+                  Reader(shared_address(stage.values), Reader::Order::across_first));
+#pragma unroll
+    for (int row = 0; row < 2 * kRowBlocks; ++row) {
+#pragma unroll
+      for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+        for (int one = 0; one < 2; ++one) {
+          const int i = row % 2 * 2 + one;
+          float& gradient = gradients[row / 2][n].values[i];
+          const float weight = exp2_fast(
+              fmaf(weights[row / 2][n].values[i], arguments.log2_scale, -terms[row].log_sum_exp));
+          gradient = weight * (gradient - terms[row].delta);
+        }
+      }
+    }
+    if (!visit.complete_for(warp)) {
+      const int lane = warp_lane();
+      const int first_key = visit.key_tile * kKeys + step % kSteps * kStepKeys + lane % 4 * 2;
+#pragma unroll
+      for (int row = 0; row < 2 * kRowBlocks; ++row) {
+        const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
+#pragma unroll
+        for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+          for (int one = 0; one < 2; ++one) {
+            if (!seen.sees(first_key + 8 * n + one)) {
+              gradients[row / 2][n].values[row % 2 * 2 + one] = 0.0F;
+            }
+          }
+        }
+      }
+    }
+    add_weighted_rows<kDim>(sums, rounded(gradients),
+                            Reader(shared_address(stage.keys), Reader::Order::down_first));
+  }
+  store_rows<kDim>(sums, shared.queries, strip_block, arguments.out.q_gradient + head * kDim,
+                   query_stride, strip_first, num_rows,
+                   [&](int /*m*/, int /*half*/) { return arguments.scale; });
+}
+
+template <int kDim>
+struct KeyShared {
+  unsigned char keys[SharedTile<kKeys, kDim>::kBytes];
+  unsigned char values[SharedTile<kKeys, kDim>::kBytes];
+  struct Stage {
+    unsigned char queries[SharedTile<kStrip, kDim>::kBytes];
+    unsigned char output_gradients[SharedTile<kStrip, kDim>::kBytes];
+    RowKeys rows[kStrip];
+    alignas(16) QueryTerms terms[kStrip];
+  } stages[2];
+};
+
+/// Gradients of 64 keys and values of one key head, over all query heads that read it; a warp owns
+/// 16 of them. Scores are transposed: rows are keys, columns are a strip's queries.
+template <int kDim>
+__global__ void __launch_bounds__(kLanes, 2) attention_key_gradient(const Arguments arguments) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  auto& shared = *reinterpret_cast<KeyShared<kDim>*>(shared_bytes);
+  const TensorCoreInputs& in = arguments.in;
+  const auto key_heads = static_cast<unsigned>(in.shape.key_heads);
+  const TileWork work = in.visits.key_tiles[blockIdx.x / key_heads];
+  const unsigned key_head = blockIdx.x % key_heads;
+  const auto group = static_cast<int>(in.shape.group());
+  const int num_rows = static_cast<int>(in.num_rows);
+  const int first_key = work.tile * kKeys;
+  const int warp = static_cast<int>(threadIdx.x / kWarpLanes);
+  const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
+  const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
+
+  /// Of the group's query head `member`.
+  const auto copy_step = [&](int stage_index, int member, int visit) {
+    typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
+    const unsigned head = key_head * static_cast<unsigned>(group) + static_cast<unsigned>(member);
+    const int first = in.visits.strip_visits[visit].strip * kStrip;
+    copy_rows<kStrip, kDim, kLanes>(shared_address(stage.queries), in.q + head * kDim, query_stride,
+                                    first, num_rows);
+    copy_rows<kStrip, kDim, kLanes>(shared_address(stage.output_gradients),
+                                    arguments.out.output_gradient + head * kDim, query_stride,
+                                    first, num_rows);
+    const int lane = block_lane();
+    constexpr int kTermsAtOnce = 16 / sizeof(QueryTerms);
+    if (lane < kStrip) {
+      copy_async(shared_address(stage.rows + lane), in.visits.rows + first + lane, true);
+    } else if (const int at = (lane - kStrip) * kTermsAtOnce; at < kStrip) {
+      copy_async(shared_address(stage.terms + at),
+                 arguments.out.terms + std::uint64_t{head} * arguments.padded_rows + first + at,
+                 true);
+    }
+    commit_copies();
+  };
+  copy_rows<kKeys, kDim, kLanes>(shared_address(shared.keys), in.k + key_head * kDim, key_stride,
+                                 first_key, num_rows);
+  copy_rows<kKeys, kDim, kLanes>(shared_address(shared.values), in.v + key_head * kDim, key_stride,
+                                 first_key, num_rows);
+  copy_step(0, 0, work.begin);
+
+  using Reader = BlockReader<kDim>;
+  const Reader keys(shared_address(shared.keys), Reader::Order::down_first);
+  const Reader values(shared_address(shared.values), Reader::Order::down_first);
+  Accumulator key_sums[1][kDim / 8];
+  Accumulator value_sums[1][kDim / 8];
+  clear(key_sums);
+  clear(value_sums);
+
+  int member = 0;
+  int visit = work.begin;
+  for (int stage_index = 0; member < group; stage_index ^= 1) {
+    const StripVisit strip = in.visits.strip_visits[visit];
+    wait_copies<0>();
+    __syncthreads();  // This step's queries are there, the last one's are read.
+    if (++visit == work.end) {
+      visit = work.begin;
+      ++member;
+    }
+    if (member < group) {
+      copy_step(stage_index ^ 1, member, visit);
+    }
+    const typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
+    Accumulator weights[1][kStrip / 8];
+    Accumulator gradients[1][kStrip / 8];
+    clear(weights);
+    multiply_rows(weights, keys, warp,
+                  Reader(shared_address(stage.queries), Reader::Order::across_first));
+    clear(gradients);
+    multiply_rows(gradients, values, warp,
+                  Reader(shared_address(stage.output_gradients), Reader::Order::across_first));
+    const int lane = warp_lane();
+#pragma unroll
+    for (int n = 0; n < kStrip / 8; ++n) {
+#pragma unroll
+      for (int one = 0; one < 2; ++one) {
+        const int query = 8 * n + lane % 4 * 2 + one;
+        const QueryTerms terms = stage.terms[query];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& weight = weights[0][n].values[2 * half + one];
+          float& gradient = gradients[0][n].values[2 * half + one];
+          weight = exp2_fast(fmaf(weight, arguments.log2_scale, -terms.log_sum_exp));
+          gradient = weight * (gradient - terms.delta);
+        }
+        if (strip.complete == 0) {
+          const RowKeys seen = stage.rows[query];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            if (!seen.sees(first_key + 16 * warp + lane / 4 + 8 * half)) {
+              weights[0][n].values[2 * half + one] = 0.0F;
+              gradients[0][n].values[2 * half + one] = 0.0F;
+            }
+          }
+        }
+      }
+    }
+    add_weighted_rows<kDim>(
+        value_sums, rounded(weights),
+        Reader(shared_address(stage.output_gradients), Reader::Order::down_first));
+    add_weighted_rows<kDim>(key_sums, rounded(gradients),
+                            Reader(shared_address(stage.queries), Reader::Order::down_first));
+  }
+  store_rows<kDim>(key_sums, shared.keys, warp, arguments.out.k_gradient + key_head * kDim,
+                   key_stride, first_key + 16 * warp, num_rows,
+                   [&](int /*m*/, int /*half*/) { return arguments.scale; });
+  store_rows<kDim>(value_sums, shared.values, warp, arguments.out.v_gradient + key_head * kDim,
+                   key_stride, first_key + 16 * warp, num_rows,
+                   [](int /*m*/, int /*half*/) { return 1.0F; });
+}
+
+template <class Kernel>
+void launch(const DeviceQueue& queue, Kernel* kernel, std::int64_t blocks, int shared_bytes,
+            const Arguments& arguments, const char* what) {
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      what);
+  kernel<<<static_cast<unsigned>(blocks), kLanes, static_cast<std::size_t>(shared_bytes),
+           queue.stream().get()>>>(arguments);
+  cuda_check(cudaGetLastError(), what);
+}
+
+template <int kDim>
+void launch_all(const DeviceQueue& queue, const Arguments& arguments) {
+  const CudaPackedPlan::Visits& visits = arguments.in.visits;
+  const HeadShape& shape = arguments.in.shape;
+  launch(queue, attention_terms<kDim>,
+         divide_up(tensor_core_terms(arguments.in), kLanes / kWarpLanes), 0, arguments,
+         "attention_backward terms");
+  launch(queue, attention_query_gradient<kDim>, visits.num_query_tiles * shape.heads,
+         sizeof(QueryShared<kDim>), arguments, "attention_backward queries");
+  launch(queue, attention_key_gradient<kDim>, visits.num_key_tiles * shape.key_heads,
+         sizeof(KeyShared<kDim>), arguments, "attention_backward keys");
+}
+
+}  // namespace
+
+void tensor_core_attention_backward(const DeviceQueue& queue, const TensorCoreInputs& inputs,
+                                    const TensorCoreGradients& gradients) {
+  if (inputs.num_rows == 0) {
+    return;
+  }
+  const Arguments arguments{
+      inputs, gradients, inputs.scale(), inputs.scale() * kLog2E,
+      static_cast<unsigned>(divide_up(inputs.num_rows, kQueryTileRows) * kQueryTileRows)};
+  inputs.shape.dim == 64 ? launch_all<64>(queue, arguments) : launch_all<128>(queue, arguments);
+}
+
+}  // namespace jforge

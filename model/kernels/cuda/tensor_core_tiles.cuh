@@ -1,0 +1,239 @@
+#pragma once
+
+/// Tiles of bfloat16 rows in shared memory as tensor cores read them, without bank conflicts.
+///
+/// A row of D numbers is D / 8 chunks of 16 bytes; chunk c of row r lies at chunk c ^ (r mod 8) of
+/// its row. Shared memory has 32 banks of 4 bytes: eight chunks meet different banks if their
+/// places differ modulo 8. ldmatrix reads, for each 8×8 matrix, one chunk c of eight rows that
+/// follow a multiple of 8: places c ^ 0 … c ^ 7 (plus multiples of 8: a row is 8 or 16 chunks), all
+/// different modulo 8. Copies write, and stores read, eight adjacent chunks of one row: places
+/// 0 ^ x … 7 ^ x, all different too. So both take the fewest cycles there are.
+
+#include "model/kernels/cuda/tensor_core.cuh"
+#include "runtime/tensor/bfloat16.h"
+
+namespace jforge {
+
+/// This lane's number in its block or its warp, read anew at every call: that takes less than a
+/// register that lives through a loop.
+[[nodiscard]] __device__ __forceinline__ int block_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(lane));
+  return lane;
+}
+[[nodiscard]] __device__ __forceinline__ int warp_lane() {
+  return block_lane() % static_cast<int>(kWarpLanes);
+}
+
+/// kRows × kDim bfloat16 in shared memory, swizzled.
+template <int kRows, int kDim>
+struct SharedTile {
+  static_assert(kDim == 64 || kDim == 128);
+  static constexpr int kChunks = kDim / 8;
+  static constexpr int kRowBytes = 2 * kDim;
+  static constexpr int kBytes = kRows * kRowBytes;
+
+  [[nodiscard]] static __device__ __forceinline__ std::uint32_t offset(int row, int chunk) {
+    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+  }
+};
+
+/// Begins the copies of rows [first, first + kRows) of a tensor whose rows lie `stride` elements
+/// apart; rows from `limit` on become zeros. kLanes lanes take part.
+template <int kRows, int kDim, int kLanes>
+__device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* tensor,
+                                          unsigned stride, int first, int limit) {
+  using Tile = SharedTile<kRows, kDim>;
+  constexpr int kRowsAtOnce = kLanes / Tile::kChunks;
+  static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
+  const int lane = block_lane();
+  const int chunk = lane % Tile::kChunks;
+  const int lane_row = lane / Tile::kChunks;
+  // Rows of one lane are multiples of 8 apart: one swizzle holds for them all.
+  const std::uint32_t to = tile + Tile::offset(lane_row, chunk);
+#pragma unroll
+  for (int step = 0; step < kRows; step += kRowsAtOnce) {
+    const int row = first + lane_row + step;
+    // 32 bits times 32 bits: one instruction, and no pointer is kept.
+    const std::uint64_t from = std::uint64_t{static_cast<unsigned>(row)} * stride;
+    copy_async(to + static_cast<std::uint32_t>(step * Tile::kRowBytes), tensor + chunk * 8 + from,
+               row < limit);
+  }
+}
+
+/// Reads 16×16 blocks of a tile. Rows and columns of a block are multiples of 16, so that a lane's
+/// swizzle is the same for all of them.
+template <int kDim>
+class BlockReader {
+ public:
+  /// The order of the four 8×8 matrices of a block.
+  enum class Order { down_first, across_first };
+
+  __device__ __forceinline__ BlockReader(std::uint32_t tile, Order order) {
+    const int lane = static_cast<int>(threadIdx.x % kWarpLanes);
+    const int low = lane / 8 % 2;
+    const int high = lane / 16;
+    const int row = lane % 8 + 8 * (order == Order::down_first ? low : high);
+    const int chunk = order == Order::down_first ? high : low;
+    row_ = tile + static_cast<std::uint32_t>(row * 2 * kDim);
+    swizzle_ = static_cast<std::uint32_t>((chunk ^ (row & 7)) << 4);
+  }
+
+  /// Rows 16 · row_block …, columns 16 · column_block … as the A of a product: down_first.
+  [[nodiscard]] __device__ __forceinline__ FragmentA as_a(int row_block, int column_block) const {
+    FragmentA a;
+    load_matrices(address(row_block, column_block), a.words);
+    return a;
+  }
+  /// The transposed block as two adjacent Bs: rows are columns of the product, columns are steps:
+  /// across_first.
+  __device__ __forceinline__ void as_transposed_b(int row_block, int column_block, FragmentB& first,
+                                                  FragmentB& second) const {
+    std::uint32_t words[4];
+    load_matrices(address(row_block, column_block), words);
+    first = {{words[0], words[1]}};
+    second = {{words[2], words[3]}};
+  }
+  /// The block as two adjacent Bs: rows are steps: down_first.
+  __device__ __forceinline__ void as_b(int row_block, int column_block, FragmentB& first,
+                                       FragmentB& second) const {
+    std::uint32_t words[4];
+    load_matrices_transposed(address(row_block, column_block), words);
+    first = {{words[0], words[1]}};
+    second = {{words[2], words[3]}};
+  }
+
+ private:
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int row_block,
+                                                                 int column_block) const {
+    return row_ + static_cast<std::uint32_t>(row_block * 16 * 2 * kDim) +
+           (swizzle_ ^ static_cast<std::uint32_t>(column_block << 5));
+  }
+
+  std::uint32_t row_;
+  std::uint32_t swizzle_;
+};
+
+/// c[m][n] += Σ over D of rows of `a` (16 · (first_row + m) …) times rows of `b` (16 · n / 2 …): a
+/// product a · bᵀ of two tiles, kM × kN blocks of 16×8.
+template <int kDim, int kM, int kN>
+__device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const BlockReader<kDim>& a,
+                                              int first_row, const BlockReader<kDim>& b) {
+  // Not all steps: the compiler would load so far ahead that registers spill.
+#pragma unroll 4
+  for (int step = 0; step < kDim / 16; ++step) {
+    FragmentA left[kM];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      left[m] = a.as_a(first_row + m, step);
+    }
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      FragmentB first;
+      FragmentB second;
+      b.as_transposed_b(n / 2, step, first, second);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add(c[m][n], left[m], first);
+        multiply_add(c[m][n + 1], left[m], second);
+      }
+    }
+  }
+}
+
+/// kM × kSteps blocks of 16×16 as the left side of a product.
+template <int kM, int kSteps>
+struct LeftFragments {
+  FragmentA blocks[kM][kSteps];
+};
+
+/// Results of a product, rounded, as the left side of the next.
+template <int kM, int kN>
+[[nodiscard]] __device__ __forceinline__ LeftFragments<kM, kN / 2> rounded(
+    const Accumulator (&c)[kM][kN]) {
+  LeftFragments<kM, kN / 2> result;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int step = 0; step < kN / 2; ++step) {
+      const float* const left = c[m][2 * step].values;
+      const float* const right = c[m][2 * step + 1].values;
+      result.blocks[m][step] = {{pack_bfloat16(left[0], left[1]), pack_bfloat16(left[2], left[3]),
+                                 pack_bfloat16(right[0], right[1]),
+                                 pack_bfloat16(right[2], right[3])}};
+    }
+  }
+  return result;
+}
+
+/// c[m][n] += weights · rows of `b`, kSteps blocks of 16 of them: a product whose left side stands
+/// in registers.
+template <int kDim, int kM, int kSteps>
+__device__ __forceinline__ void add_weighted_rows(Accumulator (&c)[kM][kDim / 8],
+                                                  const LeftFragments<kM, kSteps>& weights,
+                                                  const BlockReader<kDim>& b) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; n += 2) {
+      FragmentB first;
+      FragmentB second;
+      b.as_b(step, n / 2, first, second);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add(c[m][n], weights.blocks[m][step], first);
+        multiply_add(c[m][n + 1], weights.blocks[m][step], second);
+      }
+    }
+  }
+}
+
+template <int kM, int kN>
+__device__ __forceinline__ void clear(Accumulator (&c)[kM][kN]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      c[m][n] = {};
+    }
+  }
+}
+
+/// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's own rows
+/// [16 · first_row …) of a tile, and from there to the tensor's rows [first, limit) in whole
+/// chunks.
+template <int kDim, int kM, class FactorOf>
+__device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
+                                           unsigned char* tile, int first_row, BFloat16* tensor,
+                                           std::int64_t stride, int first, int limit,
+                                           FactorOf factor_of) {
+  using Tile = SharedTile<16, kDim>;
+  const int lane = warp_lane();
+  unsigned char* const rows = tile + first_row * 16 * Tile::kRowBytes;
+  __syncwarp();  // The warp's own reads of these rows are done.
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float factor = factor_of(m, half);
+      const int row = 16 * m + 8 * half + lane / 4;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        *reinterpret_cast<std::uint32_t*>(rows + Tile::offset(row, n) + lane % 4 * 4) =
+            pack_bfloat16(factor * c[m][n].values[2 * half], factor * c[m][n].values[2 * half + 1]);
+      }
+    }
+  }
+  __syncwarp();
+  constexpr int kRowsAtOnce = static_cast<int>(kWarpLanes) / Tile::kChunks;
+  const int chunk = lane % Tile::kChunks;
+#pragma unroll
+  for (int row = lane / Tile::kChunks; row < 16 * kM; row += kRowsAtOnce) {
+    if (first + row < limit) {
+      *reinterpret_cast<uint4*>(tensor + (first + row) * stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(rows + Tile::offset(row, chunk));
+    }
+  }
+}
+
+}  // namespace jforge

@@ -1,0 +1,131 @@
+#include "model/kernels/cuda/attention_visits.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "tests/support/kernel_calls.h"
+
+namespace jforge::test {
+namespace {
+
+/// Segments of random lengths and intervals that a PackedPlan takes.
+PackedLayout random_layout(unsigned seed, std::int64_t rows) {
+  std::mt19937 random(seed);
+  const auto below = [&](std::int64_t limit) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(limit));
+  };
+  PackedLayout layout{.num_rows = rows, .segments = {}};
+  for (std::int64_t row = 0; row < rows;) {
+    const std::int64_t end = std::min(rows, row + 1 + below(below(4) == 0 ? 150 : 30));
+    const std::int64_t causal = below(3) == 0 ? below(row + 1) : row;
+    const std::int64_t prefix_end = below(causal + 1);
+    const std::int64_t prefix_begin = below(2) == 0 ? 0 : below(prefix_end + 1);
+    layout.segments.push_back({row, end, std::min(prefix_begin, prefix_end), prefix_end, causal});
+    row = end;
+  }
+  return layout;
+}
+
+/// (strip, tile of keys, complete).
+using Visit = std::tuple<std::int64_t, std::int64_t, bool>;
+
+/// By looking at every pair of a row and a key.
+std::set<Visit> visits_by_definition(const PackedLayout& layout) {
+  std::set<Visit> visits;
+  for (std::int64_t strip = 0; strip * kStripRows < layout.num_rows; ++strip) {
+    const std::int64_t row_end = std::min((strip + 1) * kStripRows, layout.num_rows);
+    for (std::int64_t tile = 0; tile * kKeyTileRows < layout.num_rows; ++tile) {
+      bool any = false;
+      bool all = true;
+      for (std::int64_t row = strip * kStripRows; row < row_end; ++row) {
+        for (std::int64_t key = tile * kKeyTileRows; key < (tile + 1) * kKeyTileRows; ++key) {
+          const bool sees = key < layout.num_rows && visible(layout, row, key);
+          any = any || sees;
+          all = all && sees;
+        }
+      }
+      if (any) {
+        visits.emplace(strip, tile, all);
+      }
+    }
+  }
+  return visits;
+}
+
+/// Each list must be ascending within a tile, and the tiles with most visits first.
+void expect_longest_first(const std::vector<TileWork>& tiles) {
+  EXPECT_TRUE(std::ranges::is_sorted(tiles, std::greater{},
+                                     [](const TileWork& work) { return work.end - work.begin; }));
+}
+
+std::set<Visit> visits_of_queries(const AttentionVisits& visits) {
+  std::set<Visit> found;
+  for (const TileWork& work : visits.query_tiles()) {
+    std::int32_t last = -1;
+    for (std::int32_t i = work.begin; i < work.end; ++i) {
+      const KeyVisit& visit = visits.key_visits()[static_cast<std::size_t>(i)];
+      EXPECT_LT(last, visit.key_tile);
+      last = visit.key_tile;
+      for (unsigned strip = 0; strip < kTileStrips; ++strip) {
+        EXPECT_LE(visit.complete_for(strip), visit.seen_by(strip));
+        if (visit.seen_by(strip)) {
+          found.emplace(work.tile * kTileStrips + strip, visit.key_tile, visit.complete_for(strip));
+        }
+      }
+    }
+  }
+  return found;
+}
+
+std::set<Visit> visits_of_keys(const AttentionVisits& visits) {
+  std::set<Visit> found;
+  for (const TileWork& work : visits.key_tiles()) {
+    std::int32_t last = -1;
+    for (std::int32_t i = work.begin; i < work.end; ++i) {
+      const StripVisit& visit = visits.strip_visits()[static_cast<std::size_t>(i)];
+      EXPECT_LT(last, visit.strip);
+      last = visit.strip;
+      found.emplace(visit.strip, work.tile, visit.complete != 0);
+    }
+  }
+  return found;
+}
+
+TEST(AttentionVisits, AreWhatTheLayoutSays) {
+  AttentionVisits visits;
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    const PackedLayout layout =
+        seed == 0 ? causal_layout(400) : random_layout(seed, 1 + 17 * static_cast<int>(seed));
+    visits.place(layout);
+    const std::set<Visit> expected = visits_by_definition(layout);
+    EXPECT_EQ(visits_of_queries(visits), expected);
+    EXPECT_EQ(visits_of_keys(visits), expected);
+    expect_longest_first(visits.query_tiles());
+    expect_longest_first(visits.key_tiles());
+    ASSERT_EQ(std::ssize(visits.rows()) % kQueryTileRows, 0);
+    for (std::int64_t row = 0; row < std::ssize(visits.rows()); ++row) {
+      for (std::int64_t key = 0; key < std::ssize(visits.rows()); ++key) {
+        ASSERT_EQ(visits.rows()[static_cast<std::size_t>(row)].sees(static_cast<std::int32_t>(key)),
+                  row < layout.num_rows && key < layout.num_rows && visible(layout, row, key))
+            << row << " " << key;
+      }
+    }
+  }
+}
+
+/// Plain causal rows: half of all pairs of tiles, and one mask for each strip.
+TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
+  AttentionVisits visits;
+  visits.place(causal_layout(1024));
+  EXPECT_EQ(visits.query_tiles().size(), 8U);
+  EXPECT_EQ(visits.key_visits().size(), 2U * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8));
+  EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);
+}
+
+}  // namespace
+}  // namespace jforge::test
