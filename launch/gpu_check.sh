@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# gpu_check.sh [--build DIR] [--out FILE.md] [--emulated]: everything that a GPU must show, on the GPU of this machine: the
+# tests labelled gpu, compute-sanitizer where it is, the benchmarks. Prints one table (what, result, figure, bound, ratio)
+# and writes it to FILE (gpu_check.md); what each part printed is in FILE's folder, gpu_check_logs.
+# gpu_check.sh [--build DIR] --bundle OUT.tar.zst|OUT.tar.gz: packs all of it for a machine that has neither our packages nor
+# a build; there the unpacked launch/gpu_check.sh does the same.
+#
+# --build: a CUDA build with its gpu_tests (build/cuda-release). --emulated: a short part on the emulated GPU
+# (tests/cuda_emulator), which proves this script, not a device.
+# Exit codes: 0 all passed, 1 something failed, 2 usage, 4 a library or program is missing, 77 no GPU here.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export ROOT
+
+usage() {
+  sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+}
+build=$ROOT/build/cuda-release out=gpu_check.md emulated=no bundle=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --emulated) emulated=yes; shift; continue ;;
+    --build | --out | --bundle) [ $# -ge 2 ] || usage ;;
+    *) usage ;;
+  esac
+  case $1 in
+    --build) build=$(cd "$2" && pwd) ;;
+    --out) out=$2 ;;
+    --bundle) bundle=$2 ;;
+  esac
+  shift 2
+done
+
+missing() {
+  echo "gpu_check.sh: $1" >&2
+  exit 4
+}
+if [ -n "$bundle" ]; then
+  exec python3 -B "$ROOT/launch/scripts/gpu_bundle.py" pack "$build" "$bundle"
+fi
+
+# In a bundle programs lie together; in a build each in its folder.
+if [ -e "$ROOT/checks.tsv" ]; then
+  packed=yes
+  emulator=$ROOT/emulator
+  checks() { cat "$ROOT/checks.tsv"; }
+  program() { echo "$ROOT/bin/$1"; }
+else
+  packed=no
+  emulator=$build/tests/cuda_emulator/libraries
+  checks() { python3 -B "$ROOT/launch/scripts/gpu_bundle.py" list "$build"; }
+  program() { find "$build/tests/gpu" "$build/tests/benchmarks" "$build/launch" -maxdepth 1 -name "$1" -type f | head -1; }
+  [ -x "$(program gpu_kernel_agreement_test)" ] ||
+    missing "$build has no GPU tests; cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests"
+fi
+
+# Folders of CUDA's libraries for a bundle, which has none of its own; a build knows its toolkit.
+cuda_folders() {
+  local IFS=:
+  printf '%s\n' ${JFORGE_CUDA_LIBRARIES:-} ${LD_LIBRARY_PATH:-} ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
+    /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib
+  /sbin/ldconfig -p 2>/dev/null | sed -n 's!.* => \(.*\)/lib\(cudart\|cublas\|nccl\)\.so.*!\1!p' | sort -u
+  python3 -c 'import glob, site
+for folder in [*site.getsitepackages(), site.getusersitepackages()]:
+    print(*glob.glob(folder + "/nvidia/*/lib"), sep="\n")' 2>/dev/null || true
+}
+no_gpu() {
+  echo "no GPU here: $1"
+  exit 77
+}
+if [ $emulated = yes ]; then
+  export JFORGE_CUDA_LIBRARIES=$emulator
+  [ $packed = yes ] || export LD_LIBRARY_PATH=$emulator${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+elif [ $packed = yes ]; then
+  found='' absent=''
+  folders=$(cuda_folders | sed '/^$/d')
+  while read -r library; do
+    folder=$(while read -r one; do [ ! -e "$one/$library" ] || { echo "$one"; break; }; done <<<"$folders")
+    if [ -n "$folder" ]; then
+      case ":$found:" in *":$folder:"*) ;; *) found=$found${found:+:}$folder ;; esac
+    else
+      absent="$absent $library"
+    fi
+  done <"$ROOT/cuda_libraries.txt"
+  if [ -n "$absent" ]; then
+    [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || no_gpu "no NVIDIA driver (/dev/nvidiactl), and CUDA's libraries are missing:$absent"
+    missing "CUDA's libraries are missing:$absent; install CUDA's toolkit, or: pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 (README.md says where they are looked for)"
+  fi
+  export JFORGE_CUDA_LIBRARIES=$found
+fi
+[ $packed = no ] || export PATH="$ROOT/bin:$PATH"
+
+probe=$(program gpu_kernel_agreement_test)
+status=0
+said=$("$probe" '--gtest_filter=-*' 2>&1) || status=$?
+if [ $status -eq 77 ]; then
+  no_gpu "$(sed -n 's/^skipped: no CUDA device (\(.*\))$/\1/p' <<<"$said")"
+elif [ $status -ne 0 ]; then
+  missing "$probe does not start: $(tail -1 <<<"$said")"
+fi
+export JFORGE_REQUIRE_GPU=1
+
+logs=$(mkdir -p "$(dirname "$out")" && cd "$(dirname "$out")" && pwd)/gpu_check_logs
+rm -rf "$logs"
+mkdir -p "$logs"
+failed=0
+rows=()
+row() { rows+=("| $1 | $2 | $3 | $4 | $5 |"); }
+
+# run NAME SECONDS COMMAND: shell text, its output to a log. Sets `result` and `seconds`.
+run() {
+  local status=0 begin=$EPOCHREALTIME
+  echo "$1 …" >&2
+  timeout --kill-after=10 "$2" bash -c "$3" >"$logs/$1.log" 2>&1 </dev/null || status=$?
+  seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+  case $status in
+    0) result=passed ;;
+    124 | 137) result="**timed out**" ;;
+    77) result="**skipped**" ;;
+    *) result="**failed ($status)**" ;;
+  esac
+  [ "$result" = passed ] || failed=1
+}
+
+run_test() {
+  run "$1" "$2" "$3"
+  local count
+  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p; s/^Ran \([0-9]*\) tests\{0,1\} in.*/\1/p' "$logs/$1.log" | tail -1)
+  row "test: $1" "$result" "${count:+$count cases, }$seconds s" "" ""
+}
+
+# A benchmark prints rows of its own, | what | figure | bound | ratio |, for what it compares.
+run_benchmark() {
+  local name=$1 file
+  file=$(program "$1")
+  shift
+  if [ -z "$file" ] || [ ! -x "$file" ]; then
+    row "benchmark: $name" "**not built**" "" "" ""
+    failed=1
+    return
+  fi
+  local label=$name${2:+ $2}
+  run "${label// /_}" 600 "$1 $(printf '%q ' "$file") ${2:-}"
+  row "benchmark: $label" "$result" "$seconds s" "" ""
+  local what figure bound ratio
+  while IFS='|' read -r _ what figure bound ratio _; do
+    row "${what# }" measured "$(xargs <<<"$figure")" "$(xargs <<<"$bound")" "$(xargs <<<"$ratio")"
+  done < <(awk -F'|' 'NF == 6 && $0 !~ /---/ && $2 !~ /measurement/' "$logs/${label// /_}.log" | sed 's/ *|/|/2')
+}
+
+if [ $emulated = yes ]; then
+  export JFORGE_SOURCE_DIR=$ROOT
+  run_test kernel_agreement 120 "'$probe' --gtest_filter=KernelAgreement.RmsNorm:KernelAgreement.AdamW:KernelAgreement.ArgmaxTies*"
+  run_test two_ranks 120 "'$ROOT/launch/scripts/local_mpirun.sh' -n 2 '$(program gpu_zero_trainer_test)' --world-size=2 --gtest_filter=*TwoRuns*"
+else
+  while IFS=$'\t' read -r name limit command; do
+    run_test "$name" "$limit" "$command"
+  done < <(checks)
+  sanitizer=$(command -v compute-sanitizer || true)
+  [ -n "$sanitizer" ] || [ ! -x /usr/local/cuda/bin/compute-sanitizer ] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
+  if [ -n "$sanitizer" ]; then
+    # It slows a kernel a hundred times: cases of little work that together launch nearly every kernel.
+    short='*RmsNorm:*Rotary*:*Swiglu:*Embedding:*PackedAttentionForwardAndBackward:*VocabularyLoss:*CachedAttention:*ArgmaxTies*:*AdamW'
+    for tool in memcheck racecheck synccheck initcheck; do
+      run "$tool" 600 "$(printf '%q ' "$sanitizer" --tool "$tool" --error-exitcode 9 "$probe" "--gtest_filter=$short")"
+      row "compute-sanitizer: $tool" "$result" "$seconds s" "" ""
+    done
+  else
+    row "compute-sanitizer" "not on this machine" "" "" ""
+  fi
+fi
+
+# Named so that a reader of the table knows what it is of.
+if [ $emulated = yes ]; then
+  device="emulated GPU: no figure here says anything about a device"
+else
+  device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -1 || true)
+fi
+{
+  echo "# GPU check"
+  echo
+  echo "- device: ${device:-unknown (no nvidia-smi)}"
+  echo "- program: $("$(program jforge)" --version 2>/dev/null | head -1)"
+  echo "- date: $(date -u +%Y-%m-%dT%H:%MZ)"
+  echo
+  echo "| what | result | figure | bound | ratio |"
+  echo "| --- | --- | --- | --- | --- |"
+  printf '%s\n' "${rows[@]}"
+  echo
+  if [ $failed -eq 0 ]; then echo "All passed."; else echo "Not all passed; logs: $logs"; fi
+} | tee "$out"
+exit $failed

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""What launch/gpu_check.sh runs, and a bundle of it for a machine that has nothing of ours.
+
+    gpu_bundle.py list BUILD           one line per test labelled gpu in a CUDA build: name, seconds, command (tabs between)
+    gpu_bundle.py pack BUILD OUT       OUT: a .tar.gz or .tar.zst of at most 60 MiB; prints its size and what it needs
+
+In a bundle every program and library is where its own root is, so that it may lie anywhere:
+
+    launch/gpu_check.sh                runs everything
+    bin/NAME                           starts libexec/NAME with the libraries of lib/ and Open MPI's places
+    lib/, libexec/                     shared libraries except the C library's, the driver's and CUDA's; programs, stripped
+    emulator/                          stand-ins for CUDA's libraries (tests/cuda_emulator), for gpu_check.sh --emulated
+    checks.tsv, cuda_libraries.txt     what to run; CUDA's libraries that the target must have
+    tests/, launch/                    scripts, models and golden values that the tests read, as in the source tree"""
+
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT_MIB = 60
+BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
+# Of every system; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
+SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
+CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cudnn\w*|nvrtc|nvJitLink|cuda)\.so")
+NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
+# What the programs read, as it lies in the tree.
+DATA = ("tests/golden/reference", "tests/end_to_end/harness.py", "tests/end_to_end/tiny_model.py",
+        "tests/end_to_end/run_pipeline_test.py", "tests/gpu/on_device.py", "tests/benchmarks/flex_attention.py",
+        "launch/gpu_check.sh", "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/scripts/local_mpirun.sh",
+        "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
+STARTER = """#!/bin/sh
+# Starts libexec/NAME for bin/NAME. JFORGE_CUDA_LIBRARIES: folders of CUDA's libraries (launch/gpu_check.sh finds them).
+root=$(cd "$(dirname "$0")/.." && pwd)
+export LD_LIBRARY_PATH="$root/lib${JFORGE_CUDA_LIBRARIES:+:$JFORGE_CUDA_LIBRARIES}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export OPAL_PREFIX="$root" OPAL_BINDIR="$root/bin" OPAL_LIBDIR="$root/lib" OPAL_PKGLIBDIR="$root/lib/openmpi"
+export OPAL_PKGDATADIR="$root/share/openmpi" OPAL_SYSCONFDIR="$root/share/openmpi"
+export PMIX_PKGLIBDIR="$root/lib/pmix" PMIX_PKGDATADIR="$root/share/pmix" PMIX_SYSCONFDIR="$root/share/openmpi"
+exec "$root/libexec/$(basename "$0")" "$@"
+"""
+README = """# Jacobi Forge on this machine's GPU
+
+    launch/gpu_check.sh              # tests, compute-sanitizer where it is, benchmarks; one table, also in gpu_check.md
+    launch/gpu_check.sh --emulated   # a few of them without a GPU, on an emulated one
+
+Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for two of the tests, and a driver
+for CUDA {cuda}. Everything else is here except CUDA's own libraries:
+
+    {libraries}
+
+They are looked for in JFORGE_CUDA_LIBRARIES (folders, with colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, the
+system's folders and python3's packages. `pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13` brings them.
+Exit codes: 0 all passed, 1 something failed, 2 usage, 4 a library or program is missing, 77 no GPU here.
+"""
+
+
+def tests(build):
+    """(name, seconds, {variable: value}, command) of each test labelled gpu."""
+    shown = subprocess.run(["ctest", "--show-only=json-v1", "-L", "^gpu$"], cwd=build, capture_output=True, text=True,
+                           check=True).stdout
+    for test in json.loads(shown)["tests"]:
+        values = {one["name"]: one["value"] for one in test.get("properties", [])}
+        environment = dict(pair.partition("=")[::2] for pair in values.get("ENVIRONMENT", []))
+        yield test["name"], int(values.get("TIMEOUT", 600)), environment, test["command"]
+
+
+def line(name, seconds, environment, command, shown=shlex.quote):
+    words = ["env", *(f"{key}={shown(value)}" for key, value in environment.items() if value), *map(shown, command)]
+    return "\t".join([name, str(seconds), " ".join(words)])
+
+
+def libraries_of(program):
+    """{name: path or None} of what the dynamic linker loads for it."""
+    shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    found = {}
+    for name, path in re.findall(r"^\s+(\S+) => (not found|\S+)", shown, re.M):
+        found[name] = None if path == "not found" else path
+    return found
+
+
+class Bundle:
+    def __init__(self, build, folder):
+        self.build, self.folder = build, folder
+        self.cuda = set()
+        self.taken = set()
+
+    def copy(self, source, to):
+        target = self.folder / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if pathlib.Path(source).is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)  # follows links
+
+    def strip(self, to):
+        subprocess.run(["strip", "--strip-unneeded", self.folder / to], check=True)
+
+    def libraries(self, program):
+        for name, path in libraries_of(program).items():
+            if CUDA.match(name):
+                self.cuda.add(name)
+            elif not SYSTEM.match(name) and name not in self.taken:
+                if path is None:
+                    raise SystemExit(f"gpu_bundle.py: {program} needs {name}, which is not found")
+                self.taken.add(name)
+                self.copy(path, f"lib/{name}")
+                self.strip(f"lib/{name}")
+
+    def program(self, path):
+        """bin/NAME of the program at `path`."""
+        name = pathlib.Path(path).name
+        if not (self.folder / "libexec" / name).exists():
+            self.copy(path, f"libexec/{name}")
+            self.strip(f"libexec/{name}")
+            self.libraries(path)
+            (self.folder / "bin").mkdir(exist_ok=True)
+            (self.folder / "bin" / name).symlink_to("../libexec/start")
+        return f"bin/{name}"
+
+    def open_mpi(self):
+        """mpirun and its plug-ins, without those for networks: one machine needs none."""
+        for name in ("mpirun", "orted"):
+            path = shutil.which(name)
+            if path is None:
+                raise SystemExit(f"gpu_bundle.py: {name} is missing (Debian package openmpi-bin)")
+            self.program(path)
+        shown = subprocess.run(["ompi_info", "--path", "all", "--parsable"], capture_output=True, text=True,
+                               check=True).stdout
+        places = dict(re.findall(r"^path:(\w+):(.*)$", shown, re.M))
+        plugins = pathlib.Path(places["pkglibdir"])
+        for plugin in sorted(plugins.glob("mca_*.so")):
+            if not any(NETWORK.match(name) for name in libraries_of(plugin)):
+                self.libraries(plugin)
+                self.copy(plugin, f"lib/openmpi/{plugin.name}")
+        self.copy(places["pkgdatadir"], "share/openmpi")
+        for config in pathlib.Path(places["sysconfdir"]).glob("*.conf"):
+            self.copy(config, f"share/openmpi/{config.name}")
+        # PMIx has plug-ins of its own, beside the real file.
+        pmix = libraries_of(plugins / "mca_pmix_ext3x.so").get("libpmix.so.2")
+        if pmix:
+            place = pathlib.Path(pmix).resolve().parent
+            for plugin in sorted((place / "pmix").glob("*.so")):
+                self.libraries(plugin)
+                self.copy(plugin, f"lib/pmix/{plugin.name}")
+            self.copy(place.parent / "share" / "pmix", "share/pmix")
+            self.copy(place.parent / "share" / "pmix-mca-params.conf", "share/openmpi/pmix-mca-params.conf")
+
+    def moved(self, text):
+        """A word of a command as it stands in the bundle: under $ROOT, which gpu_check.sh knows."""
+        key, sign, value = text.partition("=") if re.match(r"\w+=/", text) else ("", "", text)
+        path = pathlib.Path(value)
+        if value.startswith(f"{self.build}/") and path.is_file():
+            return f'{key}{sign}"$ROOT"/{self.program(path)}'
+        if re.search(r"/python3[.\d]*$", value):
+            return "python3"
+        if value == str(ROOT) or value.startswith(f"{ROOT}/"):
+            return f'{key}{sign}"$ROOT"{shlex.quote(value[len(str(ROOT)):]) if value != str(ROOT) else ""}'
+        return shlex.quote(text)
+
+
+def highest_glibc(folder):
+    versions = {(2, 17)}
+    for path in [*folder.glob("libexec/*"), *folder.glob("lib/*.so*"), *folder.glob("lib/*/*.so*")]:
+        if path.read_bytes()[:4] == b"\x7fELF":
+            shown = subprocess.run(["objdump", "-T", path], capture_output=True, text=True, check=True).stdout
+            versions.update((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", shown))
+    return ".".join(map(str, max(versions)))
+
+
+def pack(build, out):
+    if not re.search(r"\.tar\.(gz|zst)$", out.name):
+        raise SystemExit("gpu_bundle.py: OUT must end with .tar.gz or .tar.zst")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch) / "jforge-gpu"
+        (folder / "libexec").mkdir(parents=True)
+        (folder / "libexec" / "start").write_text(STARTER, encoding="utf-8")
+        (folder / "libexec" / "start").chmod(0o755)
+        bundle = Bundle(build, folder)
+        checks = [line(*test, shown=bundle.moved) for test in tests(build)]
+        if not checks:
+            raise SystemExit(f"gpu_bundle.py: {build} has no tests labelled gpu; configure with -DJFORGE_CUDA=ON")
+        for name in BENCHMARKS:
+            path = build / "tests" / "benchmarks" / name
+            if path.exists():
+                bundle.program(path)
+        bundle.program(build / "launch" / "jforge")
+        bundle.open_mpi()
+        for library in sorted((build / "tests/cuda_emulator/libraries").glob("*.so.*")):
+            bundle.copy(library, f"emulator/{library.name}")
+            bundle.strip(f"emulator/{library.name}")
+            bundle.libraries(library)
+        for name in DATA:
+            if (ROOT / name).exists():
+                bundle.copy(ROOT / name, name)
+        commit = subprocess.run([folder / "bin" / "jforge", "--version"], capture_output=True, text=True,
+                                check=True).stdout.splitlines()[0]
+        cuda = re.search(r"CUDAToolkit_VERSION_MAJOR|libcudart\.so\.(\d+)", " ".join(bundle.cuda))
+        (folder / "checks.tsv").write_text("".join(f"{one}\n" for one in checks), encoding="utf-8")
+        (folder / "cuda_libraries.txt").write_text("".join(f"{name}\n" for name in sorted(bundle.cuda)), encoding="utf-8")
+        (folder / "README.md").write_text(
+            README.format(commit=commit, glibc=highest_glibc(folder), cuda=cuda[1], libraries=" ".join(sorted(bundle.cuda))),
+            encoding="utf-8")
+        compress = "gzip -6" if out.suffix == ".gz" else "zstd -6 -q"
+        out.unlink(missing_ok=True)
+        subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", f"--use-compress-program={compress}", "-cf", out,
+                        "-C", scratch, folder.name], check=True)
+        unpacked = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    size = out.stat().st_size / 2**20
+    print(f"{out}: {size:.1f} MiB ({unpacked / 2**20:.0f} MiB unpacked), {len(checks)} tests; the target must have "
+          f"{' '.join(sorted(bundle.cuda))}")
+    if size > LIMIT_MIB:
+        raise SystemExit(f"gpu_bundle.py: more than {LIMIT_MIB} MiB")
+
+
+def main(arguments):
+    if len(arguments) == 2 and arguments[0] == "list":
+        for test in tests(arguments[1]):
+            print(line(*test))
+    elif len(arguments) == 3 and arguments[0] == "pack":
+        pack(pathlib.Path(arguments[1]).resolve(), pathlib.Path(arguments[2]).resolve())
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
