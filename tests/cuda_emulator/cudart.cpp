@@ -142,6 +142,8 @@ cudaError_t set(void* to, int value, std::size_t bytes, cudaStream_t handle) {
   return answer_of(device);
 }
 
+unsigned bus_of(int index) { return 1U + static_cast<unsigned>(index); }
+
 const char* name_of_error(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -240,6 +242,7 @@ cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arg
   }
   bool too_much_shared = false;
   device.attempt([&] {
+    device.use();
     const Kernel& kernel = function->second.module->kernel(function->second.name);
     if (shared > function->second.most_dynamic_shared ||
         shared + kernel.static_shared >
@@ -364,6 +367,7 @@ cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return with_device([&](Device& device) {
+    device.use();
     auto* const made = new Stream;
     made->blocking = (flags & cudaStreamNonBlocking) == 0;
     device.order.add_stream(*made);
@@ -403,7 +407,8 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  return with_device([&](Device& /*device*/) {
+  return with_device([&](Device& device) {
+    device.use();
     if (flags != cudaEventDisableTiming) {
       throw Refusal("events with times");
     }
@@ -433,22 +438,37 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 // --- the device and its errors ---
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = Device::get().count();
   return answer_of(Device::get());
 }
 cudaError_t cudaGetDevice(int* index) {
-  *index = 0;
+  *index = Device::current();
   return answer_of(Device::get());
 }
 cudaError_t cudaSetDevice(int index) {
-  return answer_of(Device::get(), index == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  if (index < 0 || index >= Device::get().count()) {
+    return answer_of(Device::get(), cudaErrorInvalidDevice);
+  }
+  Device::current() = index;
+  return answer_of(Device::get());
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int index) {
+  if (index < 0 || index >= Device::get().count()) {
+    return answer(cudaErrorInvalidDevice);
+  }
+  const int length =
+      std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", bus_of(index));
+  return answer(length < bytes ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
-  if (index != 0) {
+  if (index < 0 || index >= Device::get().count()) {
     return answer(cudaErrorInvalidDevice);
   }
   *properties = {};
   std::strcpy(properties->name, "emulated device (compute_80 PTX on the host)");
+  properties->pciBusID = static_cast<int>(bus_of(index));
+  std::memset(properties->uuid.bytes, static_cast<int>(bus_of(index)),
+              sizeof properties->uuid.bytes);
   properties->major = kMajor;
   properties->minor = 0;
   properties->totalGlobalMem = Device::get().memory.total_bytes();

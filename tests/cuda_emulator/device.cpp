@@ -3,10 +3,12 @@
 #include <driver_types.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
 namespace jforge::emulator {
 
@@ -127,8 +129,15 @@ const Kernel& Module::kernel(const std::string& name) {
   return found->second;
 }
 
-Device::Device() : order(environment(kOrder, kDefaultOrder)) {
+Device::Device() : order(kDefaultOrder) {
+  configure();
   constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  // Other threads, and other processes, may bring what is waited for.
+  order.when_idle([this] {
+    mutex.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    mutex.lock();
+  });
   memory.limit(kMebibyte * std::strtoull(environment("JFORGE_EMULATED_MIB", "81920"), nullptr, 10));
 }
 
@@ -167,11 +176,33 @@ void Device::attempt(const std::function<void()>& work) {
   std::fprintf(stderr, "emulated device: %s\n", failure.report.c_str());
 }
 
-std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work) {
-  return order.enqueue(stream, [this, work = std::move(work)] { attempt(work); });
+std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work,
+                                      std::function<bool()> ready) {
+  std::function<bool()> own;
+  if (ready) {
+    own = [this, ready = std::move(ready)] { return failure.code != 0 || ready(); };
+  }
+  return order.enqueue(
+      stream, [this, work = std::move(work)] { attempt(work); }, std::move(own));
+}
+
+int& Device::current() {
+  thread_local int index = 0;
+  return index;
+}
+
+int Device::use() {
+  if (used_ < 0) {
+    used_ = current();
+  } else if (used_ != current()) {
+    throw Refusal("device " + std::to_string(current()) + " in a process that uses device " +
+                  std::to_string(used_) + " (cudaSetDevice is each thread's own), which");
+  }
+  return used_;
 }
 
 std::uint64_t Device::allocate(std::size_t bytes, DeviceMemory::State state) {
+  use();
   std::uint64_t begin = memory.allocate(bytes, state);
   if (begin == 0) {
     order.wait_for_all();
@@ -188,9 +219,18 @@ Stream& Device::stream_of(void* handle) {
                                                          : *static_cast<Stream*>(handle);
 }
 
+void Device::configure() {
+  order.choose(environment(kOrder, kDefaultOrder));
+  count_ = std::atoi(environment("JFORGE_EMULATED_DEVICES", "1"));
+  if (count_ < 1) {
+    throw Refusal("JFORGE_EMULATED_DEVICES is not a number of devices");
+  }
+  used_ = -1;
+}
+
 void Device::reset() {
   order.abandon();
-  order.choose(environment(kOrder, kDefaultOrder));
+  configure();
   failure = {};
 }
 

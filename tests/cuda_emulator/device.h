@@ -34,6 +34,7 @@ class Module {
   std::unordered_set<std::string> launched_;
 };
 
+/// A process has one device of those that the emulated machine has.
 class Device {
  public:
   /// The order of work is JFORGE_EMULATED_ORDER's, or lazy.
@@ -56,16 +57,30 @@ class Device {
   /// Runs `work` unless the device failed; its Fault or Refusal becomes the failure, and a line on
   /// standard error.
   void attempt(const std::function<void()>& work);
-  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work);
+  /// `ready`: as Work's; not asked any more when the device failed.
+  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work,
+                                std::function<bool()> ready = {});
   /// Device memory; what is still to be freed is freed first where there is not enough. 0: full.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);
   /// `handle`: a cudaStream_t.
   [[nodiscard]] Stream& stream_of(void* handle);
-  /// Forgets what is not done and the failure, and takes the order of work anew.
+  /// Devices of the machine (JFORGE_EMULATED_DEVICES, 1 by default).
+  [[nodiscard]] int count() const { return count_; }
+  /// The calling thread's choice.
+  [[nodiscard]] static int& current();
+  /// What belongs to a device is made on the calling thread's: throws Refusal where that is not the
+  /// one that the process has used before.
+  int use();
+  /// Forgets what is not done, the failure and which device is used, and reads the environment
+  /// anew.
   void reset();
 
  private:
   Device();
+  /// From the environment.
+  void configure();
+  int count_ = 1;
+  int used_ = -1;
 };
 
 }  // namespace jforge::emulator

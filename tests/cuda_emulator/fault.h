@@ -20,6 +20,7 @@ enum class FaultKind : std::uint8_t {
   uninitialised_memory,  ///< Shared memory read before anything was written there.
   divergent_barrier,     ///< A barrier or warp operation that its threads do not all reach.
   trap,                  ///< The kernel stopped itself.
+  collective_mismatch,   ///< Ranks whose calls to NCCL are not the same.
 };
 [[nodiscard]] const char* name_of(FaultKind kind);
 

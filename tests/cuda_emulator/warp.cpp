@@ -91,6 +91,8 @@ const char* name_of(FaultKind kind) {
       return "divergent barrier";
     case FaultKind::trap:
       return "trap";
+    case FaultKind::collective_mismatch:
+      return "collective mismatch";
   }
   return "fault";
 }

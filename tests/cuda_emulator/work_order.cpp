@@ -32,9 +32,19 @@ void WorkOrder::choose(std::string_view description) {
 
 void WorkOrder::remove_stream(const Stream& stream) { std::erase(streams_, &stream); }
 
-std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> run) {
+namespace {
+bool possible(const Work& work) {
+  return !work.done && std::all_of(work.after.begin(), work.after.end(), [](const auto& earlier) {
+    return earlier->done;
+  }) && (!work.ready || work.ready());
+}
+}  // namespace
+
+std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> run,
+                                         std::function<bool()> ready) {
   auto work = std::make_shared<Work>();
   work->run = std::move(run);
+  work->ready = std::move(ready);
   work->after = std::move(stream.waits_for);
   stream.waits_for.clear();
   const auto follow = [&](const std::shared_ptr<Work>& earlier) {
@@ -55,8 +65,7 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> r
   stream.last = work;
   waiting_.push_back(work);
   if (kind_ == Kind::eager) {
-    do_now(work);
-    waiting_.clear();
+    do_all_ready();
   } else if (kind_ == Kind::random) {
     // Rarely, so that much waits and many orders are possible.
     constexpr std::uint64_t kOneIn = 4;
@@ -71,9 +80,27 @@ void WorkOrder::do_now(const std::shared_ptr<Work>& work) {
   // Done also where it throws: nobody may try again.
   work->done = true;
   work->after.clear();
+  work->ready = nullptr;
   const auto run = std::move(work->run);
   work->run = nullptr;
   run();
+}
+
+void WorkOrder::do_all_ready() {
+  const std::vector<std::shared_ptr<Work>> works = waiting_;
+  do_ready(works, works.size());
+  sweep();
+}
+
+bool WorkOrder::do_ready(const std::vector<std::shared_ptr<Work>>& works, std::size_t most) {
+  std::size_t count = 0;
+  for (const auto& work : works) {
+    if (count < most && possible(*work)) {
+      do_now(work);
+      ++count;
+    }
+  }
+  return count != 0;
 }
 
 std::vector<std::shared_ptr<Work>> WorkOrder::needed(const std::shared_ptr<Work>& work) const {
@@ -100,9 +127,7 @@ std::vector<std::shared_ptr<Work>> WorkOrder::needed(const std::shared_ptr<Work>
 bool WorkOrder::do_any_ready() {
   std::vector<std::shared_ptr<Work>> ready;
   for (const auto& work : waiting_) {
-    const bool first = std::all_of(work->after.begin(), work->after.end(),
-                                   [](const auto& earlier) { return earlier->done; });
-    if (!work->done && first) {
+    if (possible(*work)) {
       ready.push_back(work);
     }
   }
@@ -121,15 +146,31 @@ void WorkOrder::wait(const std::shared_ptr<Work>& work) {
   if (!work || work->done) {
     return;
   }
-  if (kind_ == Kind::random) {
-    while (!work->done && do_any_ready()) {
+  while (!work->done) {
+    bool any = false;
+    switch (kind_) {
+      case Kind::random:
+        any = do_any_ready();
+        break;
+      case Kind::lazy:
+        any = do_ready(needed(work), waiting_.size());
+        break;
+      case Kind::eager:
+        any = do_ready(std::vector(waiting_), waiting_.size());
+        break;
     }
-  } else {
-    for (const auto& next : needed(work)) {
-      do_now(next);
+    if (!any) {
+      idle_();
     }
   }
   sweep();
+}
+
+void WorkOrder::advance(const std::shared_ptr<Work>& work) {
+  if (work && !work->done) {
+    do_ready(needed(work), waiting_.size());
+    sweep();
+  }
 }
 
 void WorkOrder::wait_for_all() {
@@ -147,7 +188,7 @@ bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
   if (kind_ == Kind::random) {
     do_any_ready();
   } else {
-    do_now(needed(work).front());
+    do_ready(needed(work), 1);
   }
   sweep();
   return work->done;
@@ -157,6 +198,7 @@ void WorkOrder::abandon() {
   for (const auto& work : waiting_) {
     work->done = true;
     work->after.clear();
+    work->ready = nullptr;
     work->run = nullptr;
   }
   waiting_.clear();

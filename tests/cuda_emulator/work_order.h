@@ -13,6 +13,8 @@ namespace jforge::emulator {
 
 struct Work {
   std::function<void()> run;
+  /// Where it needs more than `after`, such as another process; asked often, never waits.
+  std::function<bool()> ready;
   std::vector<std::shared_ptr<Work>> after;
   bool done = false;
 };
@@ -39,7 +41,12 @@ class WorkOrder {
   void remove_stream(const Stream& stream);
   [[nodiscard]] Stream& default_stream() { return default_stream_; }
 
-  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> run);
+  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> run,
+                                std::function<bool()> ready = {});
+  /// Calls `idle` where nothing can be done now that it waits for.
+  void when_idle(std::function<void()> idle) { idle_ = std::move(idle); }
+  /// Does what is possible now of what `work` needs, without waiting.
+  void advance(const std::shared_ptr<Work>& work);
   void wait(const std::shared_ptr<Work>& work);
   void wait_for_all();
   /// Whether `work` is done; where not, a little more is done now, so that asking again ends.
@@ -55,10 +62,15 @@ class WorkOrder {
   /// The places in `waiting_`, in their order, of what `work` needs, itself last.
   [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;
   bool do_any_ready();
+  /// What is possible now, in the order of the calls.
+  void do_all_ready();
+  /// false: nothing of it is possible now.
+  bool do_ready(const std::vector<std::shared_ptr<Work>>& works, std::size_t most);
   void sweep();
 
   Kind kind_ = Kind::eager;
   std::mt19937_64 random_;
+  std::function<void()> idle_;
   Stream default_stream_;
   std::vector<Stream*> streams_;
   std::vector<std::shared_ptr<Work>> waiting_;  ///< In the order of the calls.
