@@ -12,6 +12,8 @@
 
 using jforge::emulator::answer;
 using jforge::emulator::answer_of;
+using jforge::emulator::Capture;
+using jforge::emulator::CapturePlace;
 using jforge::emulator::Device;
 using jforge::emulator::DeviceMemory;
 using jforge::emulator::Dimensions;
@@ -20,6 +22,7 @@ using jforge::emulator::Launch;
 using jforge::emulator::Lock;
 using jforge::emulator::Module;
 using jforge::emulator::number_of;
+using jforge::emulator::outside_capture;
 using jforge::emulator::Refusal;
 using jforge::emulator::Stream;
 using jforge::emulator::with_device;
@@ -43,6 +46,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 struct Event {
   std::shared_ptr<Work> place;
+  CapturePlace captured;  ///< Where it was recorded last, in a capture.
 };
 Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
 
@@ -107,11 +111,19 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
   if (!kind_fits(device, to, from, kind)) {
     return answer_of(device, cudaErrorInvalidMemcpyDirection);
   }
+  const auto pageable = [&](const void* address) {
+    return !device.memory.owns(address) && !is_pinned(device, address);
+  };
+  if (Capture* const capture = Device::capturing();
+      capture != nullptr && (wait || pageable(from) || pageable(to))) {
+    capture->valid = false;
+    return answer_of(device, cudaErrorStreamCaptureUnsupported);
+  }
   if (bytes == 0) {
     return answer_of(device);
   }
   std::shared_ptr<Bytes> kept;
-  if (!device.memory.owns(from) && !is_pinned(device, from)) {
+  if (pageable(from)) {
     const auto* const begin = static_cast<const std::byte*>(from);
     kept = std::make_shared<Bytes>(begin, begin + bytes);
   }
@@ -121,8 +133,7 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
           kept ? kept->data() : bytes_at(device, from, bytes, "copy from device memory");
       std::memmove(bytes_at(device, to, bytes, "copy to device memory"), source, bytes);
     });
-    const bool to_pageable = !device.memory.owns(to) && !is_pinned(device, to);
-    if (wait || to_pageable) {
+    if (wait || pageable(to)) {
       device.order.wait(work);
     }
   });
@@ -168,6 +179,16 @@ const char* name_of_error(cudaError_t error) {
       return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported:
       return "cudaErrorNotSupported";
+    case cudaErrorIllegalState:
+      return "cudaErrorIllegalState";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureUnjoined:
+      return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation:
+      return "cudaErrorStreamCaptureIsolation";
     default:
       return "an error that the emulated device never returns";
   }
@@ -300,6 +321,10 @@ cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, 
 // --- memory ---
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (const cudaError_t status = outside_capture([](Device& /*device*/) {});
+      status != cudaSuccess) {
+    return status;
+  }
   Device& device = Device::get();
   const Lock lock(device.mutex);
   std::uint64_t begin = 0;
@@ -309,7 +334,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* memory) {
-  return with_device([&](Device& device) {
+  return outside_capture([&](Device& device) {
     device.order.wait_for_all();
     if (memory != nullptr && device.failure.code == 0) {
       device.memory.free(number_of(memory));
@@ -318,6 +343,10 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  if (const cudaError_t status = outside_capture([](Device& /*device*/) {});
+      status != cudaSuccess) {
+    return status;
+  }
   Device& device = Device::get();
   const Lock lock(device.mutex);
   constexpr std::size_t kPage = 4096;
@@ -331,7 +360,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 }
 
 cudaError_t cudaFreeHost(void* memory) {
-  return with_device([&](Device& device) {
+  return outside_capture([&](Device& device) {
     device.order.wait_for_all();
     if (memory != nullptr) {
       if (device.pinned.erase(number_of(memory)) == 0) {
@@ -350,6 +379,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return copy(to, from, bytes, kind, stream, false);
 }
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  if (const cudaError_t status = outside_capture([](Device& /*device*/) {});
+      status != cudaSuccess) {
+    return status;
+  }
   return set(memory, value, bytes, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
@@ -385,25 +418,41 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete gone;
   return answer_of(device);
 }
+/// A stream that captures has nothing that could be waited for.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return with_device([&](Device& device) { device.order.wait(device.stream_of(stream).last); });
+  return outside_capture([&](Device& device) { device.order.wait(device.stream_of(stream).last); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  bool done = true;
+  const cudaError_t status = outside_capture(
+      [&](Device& device) { done = device.order.ask(device.stream_of(stream).last); });
+  return status == cudaSuccess && !done ? answer(cudaErrorNotReady) : status;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned /*flags*/) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
-  bool done = true;
-  device.attempt([&] { done = device.order.ask(device.stream_of(stream).last); });
-  return answer_of(device, done ? cudaSuccess : cudaErrorNotReady);
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
-  return with_device([&](Device& device) {
-    if (const auto& place = event_of(event).place) {
-      device.stream_of(stream).waits_for.push_back(place);
+  cudaError_t status = cudaSuccess;
+  device.attempt([&] {
+    const Event& event = event_of(event_handle);
+    Stream& stream = device.stream_of(handle);
+    const auto& capture = event.captured.capture;
+    if (stream.place.capture && stream.place.capture != capture) {
+      // What was recorded outside is nothing that a replay could wait for.
+      stream.place.capture->valid = false;
+      status = cudaErrorStreamCaptureIsolation;
+    } else if (capture) {
+      // The stream takes part in the capture from here on.
+      stream.place.capture = capture;
+      stream.place.after.insert(stream.place.after.end(), event.captured.after.begin(),
+                                event.captured.after.end());
+    } else if (event.place) {
+      stream.waits_for.push_back(event.place);
     }
   });
+  return answer_of(device, status);
 }
 cudaError_t cudaDeviceSynchronize() {
-  return with_device([](Device& device) { device.order.wait_for_all(); });
+  return outside_capture([](Device& device) { device.order.wait_for_all(); });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -419,20 +468,24 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete &event_of(event);
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_device([&](Device& device) {
-    event_of(event).place = device.enqueue(device.stream_of(stream), [] {});
+    Event& event = event_of(handle);
+    Stream& stream = device.stream_of(stream_handle);
+    event.captured = stream.place;
+    if (!stream.place.capture) {
+      event.place = device.enqueue(stream, [] {});
+    }
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return with_device([&](Device& device) { device.order.wait(event_of(event).place); });
+  return outside_capture([&](Device& device) { device.order.wait(event_of(event).place); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  Device& device = Device::get();
-  const Lock lock(device.mutex);
   bool done = true;
-  device.attempt([&] { done = device.order.ask(event_of(event).place); });
-  return answer_of(device, done ? cudaSuccess : cudaErrorNotReady);
+  const cudaError_t status =
+      outside_capture([&](Device& device) { done = device.order.ask(event_of(event).place); });
+  return status == cudaSuccess && !done ? answer(cudaErrorNotReady) : status;
 }
 
 // --- the device and its errors ---

@@ -27,6 +27,17 @@ cudaError_t with_device(Callable work) {
   return answer_of(device);
 }
 
+/// As with_device(), for what may not be called by a thread that captures: it makes the capture
+/// invalid.
+template <class Callable>
+cudaError_t outside_capture(Callable work) {
+  if (Capture* const capture = Device::capturing(); capture != nullptr) {
+    capture->valid = false;
+    return answer(cudaErrorStreamCaptureUnsupported);
+  }
+  return with_device(work);
+}
+
 inline std::uint64_t number_of(const void* address) {
   return reinterpret_cast<std::uint64_t>(address);
 }

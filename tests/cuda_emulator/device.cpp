@@ -178,6 +178,15 @@ void Device::attempt(const std::function<void()>& work) {
 
 std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work,
                                       std::function<bool()> ready) {
+  if (stream.place.capture) {
+    if (ready) {
+      throw Refusal("a call to NCCL while capturing");
+    }
+    Graph& graph = stream.place.capture->graph;
+    graph.nodes.push_back({std::move(work), stream.place.after});
+    stream.place.after = {graph.nodes.size() - 1};
+    return nullptr;
+  }
   std::function<bool()> own;
   if (ready) {
     own = [this, ready = std::move(ready)] { return failure.code != 0 || ready(); };
@@ -189,6 +198,11 @@ std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work
 int& Device::current() {
   thread_local int index = 0;
   return index;
+}
+
+Capture*& Device::capturing() {
+  thread_local Capture* capture = nullptr;
+  return capture;
 }
 
 int Device::use() {

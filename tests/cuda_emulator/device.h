@@ -57,7 +57,8 @@ class Device {
   /// Runs `work` unless the device failed; its Fault or Refusal becomes the failure, and a line on
   /// standard error.
   void attempt(const std::function<void()>& work);
-  /// `ready`: as Work's; not asked any more when the device failed.
+  /// `ready`: as Work's; not asked any more when the device failed. A capturing stream records the
+  /// work as a node instead, and null is returned.
   std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work,
                                 std::function<bool()> ready = {});
   /// Device memory; what is still to be freed is freed first where there is not enough. 0: full.
@@ -68,6 +69,8 @@ class Device {
   [[nodiscard]] int count() const { return count_; }
   /// The calling thread's choice.
   [[nodiscard]] static int& current();
+  /// The calling thread's capture, or null.
+  [[nodiscard]] static Capture*& capturing();
   /// What belongs to a device is made on the calling thread's: throws Refusal where that is not the
   /// one that the process has used before.
   int use();

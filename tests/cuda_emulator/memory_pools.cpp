@@ -55,6 +55,9 @@ cudaError_t allocate(void** memory, std::size_t bytes, Pool& from, cudaStream_t 
   const Lock lock(device.mutex);
   std::uint64_t begin = 0;
   device.attempt([&] {
+    if (device.stream_of(stream).place.capture) {
+      throw Refusal("memory allocated while capturing");
+    }
     const auto pool = pools().find(&from);
     if (pool == pools().end()) {
       throw Refusal("cudaMallocFromPoolAsync from a pool that was destroyed");
@@ -105,6 +108,9 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
     const std::uint64_t begin = number_of(memory);
     if (begin == 0) {
       return;
+    }
+    if (device.stream_of(stream).place.capture) {
+      throw Refusal("memory freed while capturing");
     }
     if (const auto piece = pieces().find(begin); piece != pieces().end()) {
       piece->second.pool->used -= piece->second.bytes;

@@ -63,6 +63,28 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> r
     follow(default_stream_.last);
   }
   stream.last = work;
+  begin(work);
+  return work;
+}
+
+std::shared_ptr<Work> WorkOrder::enqueue_after(std::vector<std::shared_ptr<Work>> after,
+                                               std::function<void()> run) {
+  auto work = std::make_shared<Work>();
+  work->run = std::move(run);
+  work->after = std::move(after);
+  begin(work);
+  return work;
+}
+
+void WorkOrder::forget_capture(const Capture& capture) {
+  for (Stream* const stream : streams_) {
+    if (stream->place.capture.get() == &capture) {
+      stream->place = {};
+    }
+  }
+}
+
+void WorkOrder::begin(const std::shared_ptr<Work>& work) {
   waiting_.push_back(work);
   if (kind_ == Kind::eager) {
     do_all_ready();
@@ -73,7 +95,6 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> r
     }
     sweep();
   }
-  return work;
 }
 
 void WorkOrder::do_now(const std::shared_ptr<Work>& work) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/cuda_emulator/graph.h"
+
 namespace jforge::emulator {
 
 struct Work {
@@ -23,6 +25,7 @@ struct Stream {
   std::shared_ptr<Work> last;
   std::vector<std::shared_ptr<Work>> waits_for;  ///< Of its next work, besides `last`.
   bool blocking = true;                          ///< Ordered with the default stream, both ways.
+  CapturePlace place;
 };
 
 class WorkOrder {
@@ -43,6 +46,11 @@ class WorkOrder {
 
   std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> run,
                                 std::function<bool()> ready = {});
+  /// As enqueue(), of no stream.
+  std::shared_ptr<Work> enqueue_after(std::vector<std::shared_ptr<Work>> after,
+                                      std::function<void()> run);
+  /// Streams that had joined it are in none any more.
+  void forget_capture(const Capture& capture);
   /// Calls `idle` where nothing can be done now that it waits for.
   void when_idle(std::function<void()> idle) { idle_ = std::move(idle); }
   /// Does what is possible now of what `work` needs, without waiting.
@@ -58,6 +66,7 @@ class WorkOrder {
   [[nodiscard]] std::uint64_t draw() { return kind_ == Kind::random ? random_() | 1U : 0; }
 
  private:
+  void begin(const std::shared_ptr<Work>& work);
   void do_now(const std::shared_ptr<Work>& work);
   /// The places in `waiting_`, in their order, of what `work` needs, itself last.
   [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;

@@ -1,0 +1,153 @@
+/// Stream capture and graphs of libcudart: a captured call becomes a node, and a launch gives all
+/// nodes to the order of work again, each after those that it followed.
+
+#include <algorithm>
+
+#include "tests/cuda_emulator/cudart_internal.h"
+#include "tests/cuda_emulator/device.h"
+
+using jforge::emulator::answer;
+using jforge::emulator::answer_of;
+using jforge::emulator::Capture;
+using jforge::emulator::Device;
+using jforge::emulator::Graph;
+using jforge::emulator::Lock;
+using jforge::emulator::Refusal;
+using jforge::emulator::Stream;
+using jforge::emulator::with_device;
+using jforge::emulator::Work;
+
+namespace {
+
+struct Executable {
+  std::shared_ptr<const Graph> graph;
+  std::shared_ptr<Work> last;  ///< A launch follows the one before.
+};
+Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
+Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
+
+/// Whether every node comes before `places`, directly or not.
+bool all_joined(const Graph& graph, const std::vector<std::size_t>& places) {
+  std::vector<bool> reached(graph.nodes.size());
+  for (const std::size_t place : places) {
+    reached[place] = true;
+  }
+  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+    if (!reached[i]) {
+      return false;
+    }
+    for (const std::size_t earlier : graph.nodes[i].after) {
+      reached[earlier] = true;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  bool legal = true;
+  device.attempt([&] {
+    if (mode != cudaStreamCaptureModeThreadLocal) {
+      throw Refusal("stream capture in another mode than thread-local");
+    }
+    Stream& stream = device.stream_of(handle);
+    legal = &stream != &device.order.default_stream() && !stream.place.capture &&
+            Device::capturing() == nullptr;
+    if (legal) {
+      stream.place = {std::make_shared<Capture>(), {}};
+      Device::capturing() = stream.place.capture.get();
+    }
+  });
+  return answer_of(device, legal ? cudaSuccess : cudaErrorStreamCaptureUnsupported);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return with_device([&](Device& device) {
+    const auto& capture = device.stream_of(handle).place.capture;
+    *status = !capture         ? cudaStreamCaptureStatusNone
+              : capture->valid ? cudaStreamCaptureStatusActive
+                               : cudaStreamCaptureStatusInvalidated;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  *graph = nullptr;
+  cudaError_t status = cudaSuccess;
+  device.attempt([&] {
+    Stream& stream = device.stream_of(handle);
+    const auto place = std::move(stream.place);
+    stream.place = {};
+    if (!place.capture || place.capture->thread != std::this_thread::get_id()) {
+      status = cudaErrorIllegalState;
+      return;
+    }
+    Device::capturing() = nullptr;
+    device.order.forget_capture(*place.capture);
+    if (!place.capture->valid) {
+      status = cudaErrorStreamCaptureInvalidated;
+    } else if (!all_joined(place.capture->graph, place.after)) {
+      status = cudaErrorStreamCaptureUnjoined;
+    } else {
+      *graph = reinterpret_cast<cudaGraph_t>(new Graph(std::move(place.capture->graph)));
+    }
+  });
+  if (device.failure.code != 0) {
+    Device::capturing() = nullptr;
+  }
+  return answer_of(device, status);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete &graph_of(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long flags) {
+  return with_device([&](Device& /*device*/) {
+    if (flags != 0) {
+      throw Refusal("cudaGraphInstantiate with flags");
+    }
+    *executable = reinterpret_cast<cudaGraphExec_t>(
+        new Executable{std::make_shared<const Graph>(graph_of(graph)), nullptr});
+  });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete &executable_of(executable);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
+  return with_device([&](Device& device) {
+    Executable& executable = executable_of(handle);
+    Stream& stream = device.stream_of(stream_handle);
+    if (stream.place.capture) {
+      throw Refusal("a graph launched while capturing");
+    }
+    if (executable.last) {
+      stream.waits_for.push_back(executable.last);
+    }
+    const auto begin = device.enqueue(stream, [] {});
+    std::vector<std::shared_ptr<Work>> works;
+    for (std::size_t i = 0; i < executable.graph->nodes.size(); ++i) {
+      std::vector<std::shared_ptr<Work>> after{begin};
+      for (const std::size_t earlier : executable.graph->nodes[i].after) {
+        after.push_back(works[earlier]);
+      }
+      works.push_back(device.order.enqueue_after(
+          std::move(after),
+          [&device, graph = executable.graph, i] { device.attempt(graph->nodes[i].run); }));
+    }
+    stream.waits_for.insert(stream.waits_for.end(), works.begin(), works.end());
+    executable.last = device.enqueue(stream, [] {});
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,141 @@
+/// Captured streams: a graph does at each launch what the calls would have done, and what a capture
+/// forbids is refused. Runs with the emulated libraries.
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "tests/cuda_emulator/emulated_device_test.h"
+#include "tests/cuda_emulator/faulty_kernels.cuh"
+
+namespace jforge::test {
+namespace {
+
+class Graphs : public EmulatedDevice {
+ protected:
+  void begin() {
+    ASSERT_EQ(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  }
+  cudaGraphExec_t end() {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaSuccess);
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    return executable;
+  }
+  /// The capture is lost, and the stream usable.
+  void expect_lost(cudaError_t expected) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(first_, &graph), expected);
+    EXPECT_EQ(graph, nullptr);
+    static_cast<void>(cudaGetLastError());
+    EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  }
+  void put(float value) {
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    std::fill(pinned_, pinned_ + kCount, value);
+  }
+};
+
+/// Copy in, y = 2 x, x = 2 y, y = 2 x, copy out: nothing happens at the capture, and each launch
+/// reads what is there then.
+TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
+  for (const std::string& order : every_order()) {
+    set_order(order);
+    put(1.0F);
+    ASSERT_EQ(cudaMemset(y_, 0, kBytes), cudaSuccess);
+    begin();
+    ASSERT_EQ(cudaMemcpyAsync(x_, pinned_, kBytes, cudaMemcpyHostToDevice, first_), cudaSuccess);
+    launch_double(x_, y_, kCount, first_);
+    launch_double(y_, x_, kCount, first_);
+    ASSERT_EQ(cudaMemcpyAsync(y_, x_, kBytes, cudaMemcpyDeviceToDevice, first_), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(x_, 0, kBytes, first_), cudaSuccess);
+    const cudaGraphExec_t executable = end();
+    EXPECT_EQ(download()[5], 0.0F) << order;
+    for (const float value : {1.0F, 3.0F}) {
+      put(value);
+      ASSERT_EQ(cudaGraphLaunch(executable, first_), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+      EXPECT_EQ(download()[5], 4.0F * value) << order;
+    }
+    // A launch that is queued ends also when the graph is gone.
+    put(5.0F);
+    ASSERT_EQ(cudaGraphLaunch(executable, second_), cudaSuccess);
+    ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(second_), cudaSuccess);
+    EXPECT_EQ(download()[5], 20.0F) << order;
+  }
+}
+
+/// A second stream joins the capture by an event and is joined again by another.
+TEST_F(Graphs, ForkAndJoin) {
+  float* z = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&z), kBytes), cudaSuccess);
+  cudaEvent_t joined = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming), cudaSuccess);
+  for (const bool with_join : {true, false}) {
+    int wrong = 0;
+    for (const std::string& order : every_order()) {
+      set_order(order);
+      put(1.0F);
+      begin();
+      ASSERT_EQ(cudaMemcpyAsync(x_, pinned_, kBytes, cudaMemcpyHostToDevice, first_), cudaSuccess);
+      ASSERT_EQ(cudaEventRecord(event_, first_), cudaSuccess);
+      ASSERT_EQ(cudaStreamWaitEvent(second_, event_, 0), cudaSuccess);
+      launch_double(x_, z, kCount, second_);
+      ASSERT_EQ(cudaEventRecord(joined, second_), cudaSuccess);
+      if (with_join) {
+        ASSERT_EQ(cudaStreamWaitEvent(first_, joined, 0), cudaSuccess);
+      }
+      launch_double(z, y_, kCount, first_);
+      // Without this one the branch would be lost, and the capture refused.
+      ASSERT_EQ(cudaStreamWaitEvent(first_, joined, 0), cudaSuccess);
+      const cudaGraphExec_t executable = end();
+      for (const float value : {1.0F, 3.0F}) {
+        put(value);
+        ASSERT_EQ(cudaGraphLaunch(executable, first_), cudaSuccess);
+        ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+        wrong += download()[5] == 4.0F * value ? 0 : 1;
+      }
+      ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+    }
+    EXPECT_EQ(wrong == 0, with_join);
+  }
+  EXPECT_EQ(cudaEventDestroy(joined), cudaSuccess);
+  EXPECT_EQ(cudaFree(z), cudaSuccess);
+}
+
+TEST_F(Graphs, WhatACaptureForbidsIsRefused) {
+  void* memory = nullptr;
+  std::vector<float> pageable(kCount);
+  const std::vector<std::function<cudaError_t()>> calls{
+      [&] { return cudaMalloc(&memory, kBytes); },
+      [&] { return cudaMallocHost(&memory, kBytes); },
+      [&] { return cudaFree(nullptr); },
+      [&] { return cudaDeviceSynchronize(); },
+      [&] { return cudaStreamSynchronize(first_); },
+      [&] { return cudaStreamQuery(first_); },
+      [&] { return cudaEventQuery(event_); },
+      [&] { return cudaMemcpy(x_, pinned_, kBytes, cudaMemcpyHostToDevice); },
+      [&] { return cudaMemcpyAsync(x_, pageable.data(), kBytes, cudaMemcpyHostToDevice, first_); }};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    begin();
+    EXPECT_EQ(calls[i](), cudaErrorStreamCaptureUnsupported) << i;
+    expect_lost(cudaErrorStreamCaptureInvalidated);
+  }
+  // Waiting for what was recorded outside, and a branch that nobody joined.
+  ASSERT_EQ(cudaEventRecord(event_, second_), cudaSuccess);
+  begin();
+  EXPECT_EQ(cudaStreamWaitEvent(first_, event_, 0), cudaErrorStreamCaptureIsolation);
+  expect_lost(cudaErrorStreamCaptureInvalidated);
+  begin();
+  ASSERT_EQ(cudaEventRecord(event_, first_), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(second_, event_, 0), cudaSuccess);
+  launch_double(x_, y_, kCount, second_);
+  expect_lost(cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(cudaStreamSynchronize(second_), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace jforge::test
