@@ -435,6 +435,9 @@ class KernelParser {
     if (text == "_") {
       return sink_;
     }
+    if (const auto literal = number(text)) {
+      return constant(*literal == 0 ? 0 : kAllLanes, sizeof(LaneMask));
+    }
     const Register found = find_register(text);
     if (found.width != 0) {
       refuse(statement_line_, "predicate " + quoted(text));

@@ -361,6 +361,10 @@ TEST(Ptx, ComparisonsWithNaN) {
                              "selp.u32 %r1, 1, 0, %p1;\nselp.u32 %y, 2, %r1, %p2;",
                              a, b),
                {0, 0, 2, 2, 2, 2}, "setp with two results");
+  expect_equal(evaluate<u32>("mov.pred %p1, 0;\nmov.pred %p2, -1;\n"
+                             "selp.u32 %r1, 1, 2, %p1;\nselp.u32 %y, %r1, 3, %p2;",
+                             a, b),
+               {2, 2, 2, 2, 2, 2}, "literal predicates");
 }
 
 TEST(Ptx, Conversions) {

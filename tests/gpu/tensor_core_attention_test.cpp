@@ -8,7 +8,9 @@
 /// to 2⁻¹⁴ of a weight by far, and a weight's gradient p · (dp − Δ) to as much of p · (|dp| + |Δ|).
 /// The sums of magnitudes are computed here, in double, from the layout itself.
 
+#include <bit>
 #include <cstdio>
+#include <limits>
 
 #include "model/transformer/packed_layout.h"
 #include "tests/gpu/kernel_agreement.h"
@@ -292,6 +294,59 @@ TEST_F(TensorCoreAttention, RepeatsBitForBit) {
     }
   }
   std::printf("digest %016llx\n", static_cast<unsigned long long>(digest));
+}
+
+/// A row that is not finite reaches what sees it, and changes no bit of anything else: not of rows
+/// and keys of its own tile either.
+TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const Case& c :
+       {Case{"gaps", 2, 1, 64, gaps()}, Case{"windows", 3, 1, 128, windows(3, 8, 3, 1, 5)}}) {
+    const Inputs clean(c);
+    const Results expected = run(c, clean);
+    for (const std::int64_t poisoned : {std::int64_t{7}, c.rows() / 2, c.rows() - 3}) {
+      SCOPED_TRACE(std::string(c.name) + ", row " + std::to_string(poisoned));
+      Inputs in = clean;
+      const auto poison = [&](Floats& values, std::int64_t width, std::int64_t column) {
+        values[static_cast<std::size_t>(poisoned * width + column)] = kNaN;
+      };
+      const std::int64_t query_width = c.heads * c.dim;
+      const std::int64_t key_width = c.key_heads * c.dim;
+      for (std::int64_t head = 0; head < c.heads; ++head) {
+        poison(in.q, query_width, head * c.dim + 5);
+        poison(in.output_gradient, query_width, head * c.dim + c.dim - 1);
+      }
+      poison(in.k, key_width, 0);
+      poison(in.v, key_width, 9);
+      const Results found = run(c, in);
+
+      // Rows that see it are NaN, and so are keys that such rows see.
+      std::vector<bool> row_is_reached(static_cast<std::size_t>(c.rows()));
+      std::vector<bool> key_is_reached(static_cast<std::size_t>(c.rows()));
+      for (std::int64_t row = 0; row < c.rows(); ++row) {
+        row_is_reached[static_cast<std::size_t>(row)] = visible(c.layout, row, poisoned);
+        for (std::int64_t key = 0; key <= row && visible(c.layout, row, poisoned); ++key) {
+          if (visible(c.layout, row, key)) {
+            key_is_reached[static_cast<std::size_t>(key)] = true;
+          }
+        }
+      }
+      const auto check = [&](const Floats& values, const Floats& before,
+                             const std::vector<bool>& reached, const char* what) {
+        const std::size_t width = values.size() / reached.size();
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_TRUE(reached[i / width] ? std::isnan(values[i])
+                                         : std::memcmp(&values[i], &before[i], sizeof(float)) == 0)
+              << what << " of row " << i / width << ": " << values[i] << ", was " << before[i];
+        }
+      };
+      check(found.output, expected.output, row_is_reached, "output");
+      check(found.log_sum_exp, expected.log_sum_exp, row_is_reached, "log-sum-exp");
+      check(found.dq, expected.dq, row_is_reached, "q gradient");
+      check(found.dk, expected.dk, key_is_reached, "k gradient");
+      check(found.dv, expected.dv, key_is_reached, "v gradient");
+    }
+  }
 }
 
 /// Scores far apart, and ever larger ones: the running softmax follows them without overflow.

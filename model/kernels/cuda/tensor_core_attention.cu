@@ -1,7 +1,7 @@
 /// Packed attention forward on tensor cores (Dao 2023, algorithm 1): a block of four warps takes
-/// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of 64 keys that
-/// its plan lists. Scores stay in registers, where the softmax makes them the left side of the
-/// second product. Keys of the next visit and values of this one are copied while products run.
+/// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of keys that its
+/// plan lists, 32 keys at a time, while the next 32 are copied. Scores stay in registers, where the
+/// softmax makes them the left side of the second product.
 
 #include <cmath>
 
@@ -15,6 +15,9 @@ namespace {
 constexpr int kLanes = kTileStrips * kWarpLanes;
 constexpr int kTileRows = kQueryTileRows;
 constexpr int kKeys = kKeyTileRows;
+/// Keys that are copied and multiplied at once.
+constexpr int kStepKeys = 32;
+constexpr int kSteps = kKeys / kStepKeys;  ///< Of a visit.
 constexpr int kRowBlocks = kStripRows / 16;
 constexpr float kLog2E = 1.44269504F;
 /// Scores are taken relative to a row's largest, which is followed only when it grows by more than
@@ -34,9 +37,13 @@ struct Arguments {
 template <int kDim>
 struct ForwardShared {
   unsigned char queries[SharedTile<kTileRows, kDim>::kBytes];
-  unsigned char keys[SharedTile<kKeys, kDim>::kBytes];
-  unsigned char values[SharedTile<kKeys, kDim>::kBytes];
+  struct Stage {
+    unsigned char keys[SharedTile<kStepKeys, kDim>::kBytes];
+    unsigned char values[SharedTile<kStepKeys, kDim>::kBytes];
+  } stages[2];
   RowKeys rows[kTileRows];
+  float marks[kStepKeys];  ///< clean_row() of the values.
+  int votes[kTileStrips];
 };
 
 /// The largest of the four lanes that hold a row.
@@ -55,6 +62,14 @@ struct RunningSoftmax {
   static constexpr int kRows = 2 * kRowBlocks;
   float reference[kRows];  ///< −∞ before the first visible key.
   float sum[kRows];        ///< Of this lane's columns.
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      reference[row] = -INFINITY;
+      sum[row] = 0.0F;
+    }
+  }
 
   /// Scores become weights exp(scale · (score − reference)), and `sums` is brought to the same
   /// reference.
@@ -116,7 +131,8 @@ struct RunningSoftmax {
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kLanes, 2) attention_forward(const Arguments arguments) {
+__global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
+    attention_forward(const Arguments arguments) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ForwardShared<kDim>*>(shared_bytes);
   const TensorCoreInputs& in = arguments.in;
@@ -128,77 +144,85 @@ __global__ void __launch_bounds__(kLanes, 2) attention_forward(const Arguments a
   const int first_row = work.tile * kTileRows;
   const unsigned warp = threadIdx.x / kWarpLanes;
 
-  const BFloat16* const k = in.k + key_head * kDim;
-  const BFloat16* const v = in.v + key_head * kDim;
-  const std::uint32_t keys_at = shared_address(shared.keys);
-  const std::uint32_t values_at = shared_address(shared.values);
-  const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
   const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
-  const auto copy_tile = [&](std::uint32_t tile, const BFloat16* tensor, int visit) {
-    copy_rows<kKeys, kDim, kLanes>(tile, tensor, key_stride,
-                                   in.visits.key_visits[visit].key_tile * kKeys, num_rows);
+  const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
+  using Stage = typename ForwardShared<kDim>::Stage;
+
+  const auto first_key_of = [&](int step) {
+    return in.visits.key_visits[work.begin + step / kSteps].key_tile * kKeys +
+           step % kSteps * kStepKeys;
+  };
+  const auto copy_step = [&](int step) {
+    Stage& stage = shared.stages[step % 2];
+    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim,
+                                       key_stride, first_key_of(step), num_rows);
+    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim,
+                                       key_stride, first_key_of(step), num_rows);
     commit_copies();
   };
-
   copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.queries), in.q + head * kDim,
                                      query_stride, first_row, num_rows);
   copy_async(shared_address(&shared.rows[threadIdx.x]), in.visits.rows + first_row + threadIdx.x,
              true);
-  copy_tile(keys_at, k, work.begin);
 
   using Reader = BlockReader<kDim>;
   const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
-  const Reader keys(keys_at, Reader::Order::across_first);
-  const Reader values(values_at, Reader::Order::down_first);
   const int strip_block = static_cast<int>(warp) * kRowBlocks;
-  const RowKeys* const strip_rows = shared.rows + warp * kStripRows;
-
+  const int steps = (work.end - work.begin) * kSteps;
   Accumulator sums[kRowBlocks][kDim / 8];
-  clear(sums);
   RunningSoftmax softmax;
-#pragma unroll
-  for (int row = 0; row < RunningSoftmax::kRows; ++row) {
-    softmax.reference[row] = -INFINITY;
-    softmax.sum[row] = 0.0F;
-  }
-
-  for (int i = work.begin; i < work.end; ++i) {
-    const KeyVisit visit = in.visits.key_visits[i];
-    wait_copies<0>();
-    __syncthreads();  // This visit's keys are there; the last one's values are read.
-    copy_tile(values_at, v, i);
-    Accumulator scores[kRowBlocks][kKeys / 8];
-    if (visit.seen_by(warp)) {
+  for (bool careful = false;; careful = true) {
+    clear(sums);
+    softmax.clear();
+    copy_step(0);
+    for (int step = 0; step < steps; ++step) {
+      wait_copies<0>();
+      __syncthreads();  // This step's keys and values are there, the last one's are read.
+      if (step + 1 < steps) {
+        copy_step(step + 1);
+      }
+      Stage& stage = shared.stages[step % 2];
+      if (careful) {
+        if (threadIdx.x < kStepKeys) {
+          shared.marks[threadIdx.x] = clean_row<kDim>(stage.values, block_lane());
+        }
+        __syncthreads();
+      }
+      const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
+      if (!visit.seen_by(warp)) {
+        continue;
+      }
+      Accumulator scores[kRowBlocks][kStepKeys / 8];
       clear(scores);
-      multiply_rows(scores, queries, strip_block, keys);
-    }
-    wait_copies<0>();
-    __syncthreads();  // This visit's values are there; its keys are read.
-    if (i + 1 < work.end) {
-      copy_tile(keys_at, k, i + 1);
-    }
-    if (!visit.seen_by(warp)) {
-      continue;
-    }
-    if (!visit.complete_for(warp)) {
-      const int lane = warp_lane();
-      const int first_key = visit.key_tile * kKeys + lane % 4 * 2;
+      multiply_rows(scores, queries, strip_block,
+                    Reader(shared_address(stage.keys), Reader::Order::across_first));
+      if (careful) {
+        add_marks(scores, shared.marks);
+      }
+      if (!visit.complete_for(warp)) {
+        const int lane = warp_lane();
+        const int first_key = first_key_of(step) + lane % 4 * 2;
 #pragma unroll
-      for (int row = 0; row < RunningSoftmax::kRows; ++row) {
-        const RowKeys seen = strip_rows[8 * row + lane / 4];
+        for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+          const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
+          for (int n = 0; n < kStepKeys / 8; ++n) {
 #pragma unroll
-          for (int one = 0; one < 2; ++one) {
-            if (!seen.sees(first_key + 8 * n + one)) {
-              scores[row / 2][n].values[row % 2 * 2 + one] = -INFINITY;
+            for (int one = 0; one < 2; ++one) {
+              if (!seen.sees(first_key + 8 * n + one)) {
+                scores[row / 2][n].values[row % 2 * 2 + one] = -INFINITY;
+              }
             }
           }
         }
       }
+      softmax.soften(scores, sums, arguments.log2_scale, arguments.slack);
+      add_weighted_rows<kDim>(sums, rounded(scores),
+                              Reader(shared_address(stage.values), Reader::Order::down_first));
     }
-    softmax.soften(scores, sums, arguments.log2_scale, arguments.slack);
-    add_weighted_rows<kDim>(sums, rounded(scores), values);
+    if (careful || !any_of_block(!all_finite(sums), shared.votes)) {
+      break;
+    }
   }
 
   const int lane = warp_lane();

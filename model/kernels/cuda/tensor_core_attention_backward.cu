@@ -73,6 +73,8 @@ struct QueryShared {
     unsigned char values[SharedTile<kStepKeys, kDim>::kBytes];
   } stages[2];
   RowKeys rows[kTileRows];
+  float marks[2][kStepKeys];  ///< clean_row() of keys and values.
+  int votes[kTileStrips];
 };
 
 /// Gradients of 128 rows of one query head.
@@ -111,7 +113,6 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
                                      first_row, num_rows);
   copy_async(shared_address(&shared.rows[threadIdx.x]), in.visits.rows + first_row + threadIdx.x,
              true);
-  copy_step(0);
 
   using Reader = BlockReader<kDim>;
   const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
@@ -124,62 +125,79 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
         arguments.out.terms[std::uint64_t{head} * arguments.padded_rows +
                             static_cast<unsigned>(strip_first + 8 * row + warp_lane() / 4)];
   }
-  Accumulator sums[kRowBlocks][kDim / 8];
-  clear(sums);
-
   const int steps = (work.end - work.begin) * kSteps;
-  for (int step = 0; step < steps; ++step) {
-    wait_copies<0>();
-    __syncthreads();  // This step's keys and values are there, the last one's are read.
-    if (step + 1 < steps) {
-      copy_step(step + 1);
-    }
-    const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
-    if (!visit.seen_by(warp)) {
-      continue;
-    }
-    const typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
-    Accumulator weights[kRowBlocks][kStepKeys / 8];
-    Accumulator gradients[kRowBlocks][kStepKeys / 8];
-    clear(weights);
-    multiply_rows(weights, queries, strip_block,
-                  Reader(shared_address(stage.keys), Reader::Order::across_first));
-    clear(gradients);
-    multiply_rows(gradients, output_gradients, strip_block,
-                  Reader(shared_address(stage.values), Reader::Order::across_first));
-#pragma unroll
-    for (int row = 0; row < 2 * kRowBlocks; ++row) {
-#pragma unroll
-      for (int n = 0; n < kStepKeys / 8; ++n) {
-#pragma unroll
-        for (int one = 0; one < 2; ++one) {
-          const int i = row % 2 * 2 + one;
-          float& gradient = gradients[row / 2][n].values[i];
-          const float weight = exp2_fast(
-              fmaf(weights[row / 2][n].values[i], arguments.log2_scale, -terms[row].log_sum_exp));
-          gradient = weight * (gradient - terms[row].delta);
-        }
+  Accumulator sums[kRowBlocks][kDim / 8];
+  for (bool careful = false;; careful = true) {
+    clear(sums);
+    copy_step(0);
+    for (int step = 0; step < steps; ++step) {
+      wait_copies<0>();
+      __syncthreads();  // This step's keys and values are there, the last one's are read.
+      if (step + 1 < steps) {
+        copy_step(step + 1);
       }
-    }
-    if (!visit.complete_for(warp)) {
-      const int lane = warp_lane();
-      const int first_key = visit.key_tile * kKeys + step % kSteps * kStepKeys + lane % 4 * 2;
+      typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
+      if (careful) {
+        // Warp 0 cleans keys, warp 1 values.
+        if (warp < 2) {
+          shared.marks[warp][warp_lane()] =
+              clean_row<kDim>(warp == 0 ? stage.keys : stage.values, warp_lane());
+        }
+        __syncthreads();
+      }
+      const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
+      if (!visit.seen_by(warp)) {
+        continue;
+      }
+      Accumulator weights[kRowBlocks][kStepKeys / 8];
+      Accumulator gradients[kRowBlocks][kStepKeys / 8];
+      clear(weights);
+      multiply_rows(weights, queries, strip_block,
+                    Reader(shared_address(stage.keys), Reader::Order::across_first));
+      clear(gradients);
+      multiply_rows(gradients, output_gradients, strip_block,
+                    Reader(shared_address(stage.values), Reader::Order::across_first));
 #pragma unroll
       for (int row = 0; row < 2 * kRowBlocks; ++row) {
-        const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
 #pragma unroll
         for (int n = 0; n < kStepKeys / 8; ++n) {
 #pragma unroll
           for (int one = 0; one < 2; ++one) {
-            if (!seen.sees(first_key + 8 * n + one)) {
-              gradients[row / 2][n].values[row % 2 * 2 + one] = 0.0F;
+            const int i = row % 2 * 2 + one;
+            float& gradient = gradients[row / 2][n].values[i];
+            const float weight = exp2_fast(
+                fmaf(weights[row / 2][n].values[i], arguments.log2_scale, -terms[row].log_sum_exp));
+            gradient = weight * (gradient - terms[row].delta);
+          }
+        }
+      }
+      if (careful) {
+        add_marks(gradients, shared.marks[0]);
+        add_marks(gradients, shared.marks[1]);
+      }
+      if (!visit.complete_for(warp)) {
+        const int lane = warp_lane();
+        const int first_key = visit.key_tile * kKeys + step % kSteps * kStepKeys + lane % 4 * 2;
+#pragma unroll
+        for (int row = 0; row < 2 * kRowBlocks; ++row) {
+          const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
+#pragma unroll
+          for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+            for (int one = 0; one < 2; ++one) {
+              if (!seen.sees(first_key + 8 * n + one)) {
+                gradients[row / 2][n].values[row % 2 * 2 + one] = 0.0F;
+              }
             }
           }
         }
       }
+      add_weighted_rows<kDim>(sums, rounded(gradients),
+                              Reader(shared_address(stage.keys), Reader::Order::down_first));
     }
-    add_weighted_rows<kDim>(sums, rounded(gradients),
-                            Reader(shared_address(stage.keys), Reader::Order::down_first));
+    if (careful || !any_of_block(!all_finite(sums), shared.votes)) {
+      break;
+    }
   }
   store_rows<kDim>(sums, shared.queries, strip_block, arguments.out.q_gradient + head * kDim,
                    query_stride, strip_first, num_rows,
@@ -196,12 +214,15 @@ struct KeyShared {
     RowKeys rows[kStrip];
     alignas(16) QueryTerms terms[kStrip];
   } stages[2];
+  float marks[2][kStrip];  ///< clean_row() of queries and output gradients.
+  int votes[kTileStrips];
 };
 
 /// Gradients of 64 keys and values of one key head, over all query heads that read it; a warp owns
 /// 16 of them. Scores are transposed: rows are keys, columns are a strip's queries.
 template <int kDim>
-__global__ void __launch_bounds__(kLanes, 2) attention_key_gradient(const Arguments arguments) {
+__global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
+    attention_key_gradient(const Arguments arguments) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<KeyShared<kDim>*>(shared_bytes);
   const TensorCoreInputs& in = arguments.in;
@@ -240,69 +261,90 @@ __global__ void __launch_bounds__(kLanes, 2) attention_key_gradient(const Argume
                                  first_key, num_rows);
   copy_rows<kKeys, kDim, kLanes>(shared_address(shared.values), in.v + key_head * kDim, key_stride,
                                  first_key, num_rows);
-  copy_step(0, 0, work.begin);
 
   using Reader = BlockReader<kDim>;
   const Reader keys(shared_address(shared.keys), Reader::Order::down_first);
   const Reader values(shared_address(shared.values), Reader::Order::down_first);
   Accumulator key_sums[1][kDim / 8];
   Accumulator value_sums[1][kDim / 8];
-  clear(key_sums);
-  clear(value_sums);
-
-  int member = 0;
-  int visit = work.begin;
-  for (int stage_index = 0; member < group; stage_index ^= 1) {
-    const StripVisit strip = in.visits.strip_visits[visit];
-    wait_copies<0>();
-    __syncthreads();  // This step's queries are there, the last one's are read.
-    if (++visit == work.end) {
-      visit = work.begin;
-      ++member;
-    }
-    if (member < group) {
-      copy_step(stage_index ^ 1, member, visit);
-    }
-    const typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
-    Accumulator weights[1][kStrip / 8];
-    Accumulator gradients[1][kStrip / 8];
-    clear(weights);
-    multiply_rows(weights, keys, warp,
-                  Reader(shared_address(stage.queries), Reader::Order::across_first));
-    clear(gradients);
-    multiply_rows(gradients, values, warp,
-                  Reader(shared_address(stage.output_gradients), Reader::Order::across_first));
-    const int lane = warp_lane();
-#pragma unroll
-    for (int n = 0; n < kStrip / 8; ++n) {
-#pragma unroll
-      for (int one = 0; one < 2; ++one) {
-        const int query = 8 * n + lane % 4 * 2 + one;
-        const QueryTerms terms = stage.terms[query];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float& weight = weights[0][n].values[2 * half + one];
-          float& gradient = gradients[0][n].values[2 * half + one];
-          weight = exp2_fast(fmaf(weight, arguments.log2_scale, -terms.log_sum_exp));
-          gradient = weight * (gradient - terms.delta);
+  for (bool careful = false;; careful = true) {
+    clear(key_sums);
+    clear(value_sums);
+    copy_step(0, 0, work.begin);
+    int member = 0;
+    int visit = work.begin;
+    for (int stage_index = 0; member < group; stage_index ^= 1) {
+      const StripVisit strip = in.visits.strip_visits[visit];
+      wait_copies<0>();
+      __syncthreads();  // This step's queries are there, the last one's are read.
+      if (++visit == work.end) {
+        visit = work.begin;
+        ++member;
+      }
+      if (member < group) {
+        copy_step(stage_index ^ 1, member, visit);
+      }
+      typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
+      if (careful) {
+        // Warp 0 cleans queries, warp 1 output gradients.
+        if (warp < 2) {
+          shared.marks[warp][warp_lane()] =
+              clean_row<kDim>(warp == 0 ? stage.queries : stage.output_gradients, warp_lane());
         }
-        if (strip.complete == 0) {
-          const RowKeys seen = stage.rows[query];
+        __syncthreads();
+      }
+      Accumulator weights[1][kStrip / 8];
+      Accumulator gradients[1][kStrip / 8];
+      clear(weights);
+      multiply_rows(weights, keys, warp,
+                    Reader(shared_address(stage.queries), Reader::Order::across_first));
+      clear(gradients);
+      multiply_rows(gradients, values, warp,
+                    Reader(shared_address(stage.output_gradients), Reader::Order::across_first));
+      const int lane = warp_lane();
+#pragma unroll
+      for (int n = 0; n < kStrip / 8; ++n) {
+#pragma unroll
+        for (int one = 0; one < 2; ++one) {
+          const int query = 8 * n + lane % 4 * 2 + one;
+          const QueryTerms terms = stage.terms[query];
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if (!seen.sees(first_key + 16 * warp + lane / 4 + 8 * half)) {
-              weights[0][n].values[2 * half + one] = 0.0F;
-              gradients[0][n].values[2 * half + one] = 0.0F;
+            float& weight = weights[0][n].values[2 * half + one];
+            float& gradient = gradients[0][n].values[2 * half + one];
+            weight = exp2_fast(fmaf(weight, arguments.log2_scale, -terms.log_sum_exp));
+            gradient = weight * (gradient - terms.delta);
+          }
+          if (careful) {
+            const float mark = shared.marks[0][query] + shared.marks[1][query];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              weights[0][n].values[2 * half + one] += mark;
+              gradients[0][n].values[2 * half + one] += mark;
+            }
+          }
+          if (strip.complete == 0) {
+            const RowKeys seen = stage.rows[query];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              if (!seen.sees(first_key + 16 * warp + lane / 4 + 8 * half)) {
+                weights[0][n].values[2 * half + one] = 0.0F;
+                gradients[0][n].values[2 * half + one] = 0.0F;
+              }
             }
           }
         }
       }
+      add_weighted_rows<kDim>(
+          value_sums, rounded(weights),
+          Reader(shared_address(stage.output_gradients), Reader::Order::down_first));
+      add_weighted_rows<kDim>(key_sums, rounded(gradients),
+                              Reader(shared_address(stage.queries), Reader::Order::down_first));
     }
-    add_weighted_rows<kDim>(
-        value_sums, rounded(weights),
-        Reader(shared_address(stage.output_gradients), Reader::Order::down_first));
-    add_weighted_rows<kDim>(key_sums, rounded(gradients),
-                            Reader(shared_address(stage.queries), Reader::Order::down_first));
+    const bool finite = all_finite(key_sums) && all_finite(value_sums);
+    if (careful || !any_of_block(!finite, shared.votes)) {
+      break;
+    }
   }
   store_rows<kDim>(key_sums, shared.keys, warp, arguments.out.k_gradient + key_head * kDim,
                    key_stride, first_key + 16 * warp, num_rows,

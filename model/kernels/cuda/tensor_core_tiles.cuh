@@ -199,6 +199,80 @@ __device__ __forceinline__ void clear(Accumulator (&c)[kM][kN]) {
   }
 }
 
+// A weight of 0 does not keep a row out of a product if a number there is infinite or none: 0 · ∞.
+// So a block that ends with such a result does its work a second time, with care: numbers that are
+// not finite become 0 in the tile, and weights of those rows become NaN before masks are applied.
+// What sees them is then NaN, and what does not keeps its bits. Without such numbers it costs a
+// barrier for a block.
+
+template <int kM, int kN>
+[[nodiscard]] __device__ __forceinline__ bool all_finite(const Accumulator (&c)[kM][kN]) {
+  float zero = 0.0F;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (const float value : c[m][n].values) {
+        zero = fmaf(value, 0.0F, zero);
+      }
+    }
+  }
+  return zero == 0.0F;
+}
+
+/// Whether `mine` holds on any lane of the block; `votes` has a place for each warp.
+template <int kWarps>
+[[nodiscard]] __device__ __forceinline__ bool any_of_block(bool mine, int (&votes)[kWarps]) {
+  const bool any = __any_sync(kEveryLane, mine);
+  if (warp_lane() == 0) {
+    votes[block_lane() / static_cast<int>(kWarpLanes)] = any ? 1 : 0;
+  }
+  __syncthreads();
+  int result = 0;
+#pragma unroll
+  for (const int vote : votes) {
+    result |= vote;
+  }
+  return result != 0;
+}
+
+/// Numbers of a tile's row that are not finite become 0. Returns NaN if there were any, else 0.
+template <int kDim>
+[[nodiscard]] __device__ __forceinline__ float clean_row(unsigned char* tile, int row) {
+  constexpr std::uint32_t kExponent = 0x7f80U;
+  float mark = 0.0F;
+  for (int i = 0; i < kDim / 2; ++i) {
+    auto* const word = reinterpret_cast<std::uint32_t*>(
+        tile + SharedTile<1, kDim>::offset(row, i / 4) + i % 4 * 4);
+    const std::uint32_t low = (*word & kExponent) == kExponent ? 0U : *word & 0xffffU;
+    const std::uint32_t high = (*word >> 16 & kExponent) == kExponent ? 0U : *word & 0xffff0000U;
+    if ((low | high) != *word) {
+      *word = low | high;
+      mark = __int_as_float(0x7fc00000);
+    }
+  }
+  return mark;
+}
+
+/// Adds marks of columns.
+template <int kM, int kN>
+__device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float* marks) {
+  const int first = warp_lane() % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const float even = marks[8 * n + first];
+    const float odd = marks[8 * n + first + 1];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      c[m][n].values[0] += even;
+      c[m][n].values[1] += odd;
+      c[m][n].values[2] += even;
+      c[m][n].values[3] += odd;
+    }
+  }
+}
+
 /// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's own rows
 /// [16 · first_row …) of a tile, and from there to the tensor's rows [first, limit) in whole
 /// chunks.
