@@ -253,13 +253,17 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   const auto add = [&](const ConstTensorView& state, float* target, const char* what) {
     const bool whole = state.elements() == view.table.flat_size();
     expect_shape(state, {whole ? view.table.flat_size() : shard_vector_size(view.table)}, what);
-    const std::span<const float> source = state.span<float>();
     const auto begin = whole ? &ShardSlice::flat_begin : &ShardSlice::shard_begin;
     constexpr std::size_t kPart = std::size_t{1} << 18;
     for (const ShardSlice& slice : slices_) {
       const auto size = static_cast<std::size_t>(slice.size());
+      const ConstTensorView from = state.rows(slice.*begin, slice.*begin + slice.size());
+      // What lies on a device comes slice by slice, and its copy is what is looked through.
+      if (from.device() != Device::cpu) {
+        copy_tensor(from, TensorView(target, from.shape()));
+      }
       const std::span<const float> values =
-          source.subspan(static_cast<std::size_t>(slice.*begin), size);
+          from.device() == Device::cpu ? from.span<float>() : std::span<const float>(target, size);
       for (std::size_t done = 0; done < size; done += kPart) {
         const std::size_t part = std::min(kPart, size - done);
         parts.push_back({values.subspan(done, part), target, what, slice.entry});

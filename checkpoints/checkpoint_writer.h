@@ -47,7 +47,8 @@ struct CheckpointConfig {
 /// The state to save, as views that need to stay unchanged only during save().
 struct TrainingStateView {
   const ParameterTable& table;  ///< shard_count = number of ranks.
-  /// float32 each: flat [table.flat_size()], or this rank's shard vector (shard_slices.h).
+  /// float32 each, on any device: flat [table.flat_size()], or this rank's shard vector
+  /// (shard_slices.h).
   ConstTensorView weights;
   ConstTensorView first_moment;  ///< Both empty saves weights only.
   ConstTensorView second_moment;

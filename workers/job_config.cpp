@@ -56,7 +56,8 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
 Sharding JobConfig::sharding() const {
   return {.stage = train.optimizer.zero_stage,
           .compute = model.compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32,
-          .teacher = train.teacher == TeacherKind::frozen};
+          .teacher = train.teacher == TeacherKind::frozen,
+          .offload = train.optimizer.offload};
 }
 
 TrainConfig JobConfig::train_config(std::int32_t round) const {

@@ -64,7 +64,7 @@ ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model
   const ProbeSize size = probe_size(config);
   ProbeMemory memory;
   memory.gathered =
-      config.sharding().separate_masters()
+      config.sharding().copies_weights(device)
           ? static_cast<double>(sizeof(float)) * static_cast<double>(table.flat_size())
           : 0;
   memory.decoding = static_cast<double>(InferenceTransformer::bytes(

@@ -109,7 +109,10 @@ void expect_memory(const ConversationTraining& training, const PreparedTraining&
   together(comm, [&] {
     Needs needs = needs_of(training, prepared, comm.size());
     if (kernels.device() != Device::cpu) {
-      needs.activations = 0;  // They lie on the device.
+      needs.activations = 0;  // They lie on the device …
+      if (training.train.sharding().home(kernels.device()) != Device::cpu) {
+        needs.state = {};  // … and so does this.
+      }
     }
     const double needed = needs.total() * ranks_here;
     const std::optional<std::uint64_t> available = available_memory();

@@ -133,7 +133,7 @@ double MemoryPlan::generation() const {
 }
 
 double MemoryPlan::training() const {
-  return state.total() + snapshot + probe.gathered +
+  return (sharding.home(device) == Device::cpu ? state.total() : 0) + snapshot + probe.gathered +
          (device == Device::cpu ? activations + probe.decoding : 0);
 }
 
@@ -142,7 +142,9 @@ double MemoryPlan::generation_on_device() const {
 }
 
 double MemoryPlan::training_on_device() const {
-  return device == Device::cpu ? 0 : copies + activations + probe.decoding;
+  return device == Device::cpu
+             ? 0
+             : (sharding.offload ? copies : state.total()) + activations + probe.decoding;
 }
 
 DType decoding_type(const JobConfig& config, Device device, std::size_t round,
@@ -196,7 +198,7 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
                                    {.compute = plan.sharding.compute, .forward_only = true}));
   }
   plan.probe = probe_memory(config, model, table, device, prompts.longest);
-  plan.copies = device == Device::cpu ? 0 : device_copies(table, plan.sharding);
+  plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
   plan.payload = step_payload(table, plan.sharding, plan.micro_batches);
   return plan;
 }

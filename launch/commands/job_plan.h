@@ -16,21 +16,21 @@
 
 namespace jforge {
 
-/// Memory of one rank, bytes, largest over the rounds. Packed weights, cache and activations lie
-/// where the kernels compute, everything else on the host. What kernels need for themselves (tens
-/// of MiB) and MPI's buffers are not counted.
+/// Memory of one rank, bytes, largest over the rounds. Packed weights, cache, activations and, but
+/// for train.optimizer_offload, training's `state` lie where the kernels compute, everything else
+/// on the host. What kernels need for themselves (tens of MiB) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
   double weights = 0;   ///< Flat float32 vector; in training where `state` says.
   double decoding = 0;  ///< Generation: packed copy of the matrices and work space …
   double cache = 0;     ///< … and the key/value cache (generate.batch_prompts, cache_mb).
   Sharding sharding;
-  TrainingMemory state;            ///< Training: weights, gradients, optimizer, buffers …
-  double snapshot = 0;             ///< … the copy from which a checkpoint is written …
-  double activations = 0;          ///< … and those of `rows` packed rows.
-  std::int64_t rows = 0;           ///< The largest micro-batch.
-  ProbeMemory probe;               ///< Decoding in the middle of training.
-  double copies = 0;               ///< Training on a device: its copies of weights and gradients.
+  TrainingMemory state;    ///< Training: weights, gradients, optimizer, buffers …
+  double snapshot = 0;     ///< … the copy from which a checkpoint is written …
+  double activations = 0;  ///< … and those of `rows` packed rows.
+  std::int64_t rows = 0;   ///< The largest micro-batch.
+  ProbeMemory probe;       ///< Decoding in the middle of training.
+  double copies = 0;       ///< Offloaded training on a device: its copies of weights and gradients.
   std::int64_t micro_batches = 0;  ///< In a step, on the rank that has most.
   StepPayload payload;             ///< Of one rank in a step.
 

@@ -336,6 +336,9 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
+  fields.add("optimizer_offload", train.optimizer.offload, kOperational,
+             "On a device: keeps masters, moments and gradients' sums in host memory, where the "
+             "optimizer and collectives then run; the device has copies of weights and gradients");
   fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
              "Steps between comparisons of all ranks' weights with their owners'; 0 = never");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,

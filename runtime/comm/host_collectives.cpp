@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/comm/collectives.h"
+#include "runtime/comm/device_staging_internal.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/comm/transport_internal.h"
 #include "runtime/device/queue.h"
@@ -114,8 +115,21 @@ void execute(const Communicator& comm, const Operation& operation) {
   }
 }
 
-void expect_host(const ConstTensorView& view) {
-  expect(view.device() == Device::cpu, "host collectives take tensors in host memory");
+void execute(const Communicator& comm, detail::DeviceStaging& staging, const Operation& operation) {
+  switch (operation.kind) {
+    case Kind::all_reduce:
+      staging.all_reduce_sum(comm, operation.output);
+      return;
+    case Kind::reduce_scatter:
+      staging.reduce_scatter_sum(comm, operation.input, operation.output);
+      return;
+    case Kind::all_gather:
+      staging.all_gather(comm, operation.input, operation.output);
+      return;
+    case Kind::broadcast:
+      staging.broadcast(comm, operation.output, operation.root);
+      return;
+  }
 }
 
 void expect_sum(const ConstTensorView& view) {
@@ -125,8 +139,11 @@ void expect_sum(const ConstTensorView& view) {
 
 class HostCollectives final : public Collectives {
  public:
-  explicit HostCollectives(const Communicator& comm)
+  /// With `staging` of tensors on its device.
+  explicit HostCollectives(const Communicator& comm,
+                           std::unique_ptr<detail::DeviceStaging> staging = nullptr)
       : comm_(comm.duplicate()),
+        staging_(std::move(staging)),
         shared_(std::make_shared<Shared>()),
         exceptions_before_(std::uncaught_exceptions()) {
     comm_.handle().wait_politely();
@@ -135,7 +152,12 @@ class HostCollectives final : public Collectives {
       return;
     }
     queue_ = make_thread_queue();
-    queue_->run([this] { shared_->clock.follow_this_thread(); });
+    queue_->run([this] {
+      shared_->clock.follow_this_thread();
+      if (staging_ != nullptr) {
+        enter_device();
+      }
+    });
   }
 
   ~HostCollectives() override {
@@ -155,6 +177,9 @@ class HostCollectives final : public Collectives {
 
   [[nodiscard]] Rank rank() const noexcept override { return comm_.rank(); }
   [[nodiscard]] int size() const noexcept override { return comm_.size(); }
+  [[nodiscard]] Device device() const noexcept override {
+    return staging_ != nullptr ? Device::cuda : Device::cpu;
+  }
   [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
 
   Work all_reduce_sum(TensorView values) override {
@@ -192,8 +217,8 @@ class HostCollectives final : public Collectives {
 
  private:
   Work append(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
-    expect_host(input);
-    expect_host(output);
+    expect(input.device() == device() && output.device() == device(),
+           "a collective's tensors lie elsewhere than its memory");
     const std::shared_ptr<Operation>& operation = free_operation();
     operation->kind = kind;
     operation->input = input;
@@ -247,11 +272,24 @@ class HostCollectives final : public Collectives {
   }
 
   /// On the communication thread.
+  void enter_device() noexcept {
+    try {
+      staging_->enter_thread();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  /// On the communication thread.
   void run(Operation& operation) noexcept {
     // After an error the ranks may be out of step: nothing more is sent.
     if (failure_ == nullptr) {
       try {
-        execute(comm_, operation);
+        if (staging_ != nullptr) {
+          execute(comm_, *staging_, operation);
+        } else {
+          execute(comm_, operation);
+        }
       } catch (...) {
         failure_ = std::current_exception();
       }
@@ -279,6 +317,7 @@ class HostCollectives final : public Collectives {
   }
 
   Communicator comm_;
+  std::unique_ptr<detail::DeviceStaging> staging_;
   std::shared_ptr<Shared> shared_;
   int exceptions_before_;
   std::vector<std::shared_ptr<Operation>> pool_;
@@ -287,10 +326,53 @@ class HostCollectives final : public Collectives {
   std::unique_ptr<HostQueue> queue_;
 };
 
+/// One rank's, on a device: nothing travels.
+class LoneCollectives final : public Collectives {
+ public:
+  [[nodiscard]] Rank rank() const noexcept override { return 0; }
+  [[nodiscard]] int size() const noexcept override { return 1; }
+  [[nodiscard]] Device device() const noexcept override { return Device::cuda; }
+  [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
+  Work all_reduce_sum(TensorView values) override { return place(values, values); }
+  Work reduce_scatter_sum(TensorView input, TensorView output) override {
+    return place(input, output);
+  }
+  Work all_gather(ConstTensorView input, TensorView output) override {
+    return place(input, output);
+  }
+  Work broadcast(TensorView values, Rank /*root*/) override { return place(values, values); }
+  [[nodiscard]] PayloadBytes bytes() const noexcept override { return {}; }
+  [[nodiscard]] double waited_seconds() const noexcept override { return 0; }
+
+ private:
+  Work place(const ConstTensorView& input, const TensorView& output) {
+    if (input.raw() != output.raw()) {
+      queue_->copy(input, output);
+    }
+    return Work(queue_->record());
+  }
+
+  std::unique_ptr<Queue> queue_ = make_cuda_queue();
+};
+
 }  // namespace
 
 std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm) {
   return std::make_unique<HostCollectives>(comm);
+}
+
+std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
+                                                     MemoryAccount& account) {
+  if (comm.size() == 1) {
+    return std::make_unique<LoneCollectives>();
+  }
+  return std::make_unique<HostCollectives>(comm, std::make_unique<detail::DeviceStaging>(account));
+}
+
+std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
+                                              MemoryAccount& account) {
+  return device == Device::cpu ? make_host_collectives(comm)
+                               : make_staged_collectives(comm, account);
 }
 
 }  // namespace jforge

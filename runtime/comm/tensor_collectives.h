@@ -14,6 +14,7 @@
 
 #include "runtime/comm/mpi_session.h"
 #include "runtime/device/queue.h"
+#include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
@@ -53,6 +54,8 @@ class Collectives {
   virtual ~Collectives() = default;
   [[nodiscard]] virtual Rank rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
+  /// Where the tensors lie.
+  [[nodiscard]] virtual Device device() const noexcept { return Device::cpu; }
   /// Where operations run. What they read must be done before: queue().wait(…) where another queue
   /// makes it.
   [[nodiscard]] virtual Queue& queue() noexcept = 0;
@@ -75,5 +78,16 @@ class Collectives {
 /// (duplicated). The destructor waits for what is queued and frees the communicator without another
 /// collective call.
 [[nodiscard]] std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm);
+
+/// The same for tensors on the device that the calling thread has selected: they travel through
+/// page-locked host memory in pieces of about 1 MB, which come from the device, travel and go back
+/// side by side. Sums have the bits of the host's. `account` is charged with the page-locked
+/// memory, 2 MiB.
+[[nodiscard]] std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
+                                                                   MemoryAccount& account);
+
+/// For tensors of a device: those of host memory, or staged ones.
+[[nodiscard]] std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
+                                                            MemoryAccount& account);
 
 }  // namespace jforge

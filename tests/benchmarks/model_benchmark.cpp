@@ -407,7 +407,7 @@ std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
   MemoryAccount account("training");
   const auto collectives = make_host_collectives(comm);
   ParameterStore store(table, {}, kernels, *collectives, account, weights);
-  ShardedAdamW optimizer(table, kernels, comm, account, store, {});
+  ShardedAdamW optimizer(table, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
   if (!options.batch_file.empty() && comm.rank() == 0) {
     write_batch(options.batch_file, samples);

@@ -6,6 +6,7 @@
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 
@@ -43,5 +44,13 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
 }
 
 std::string cuda_memory::free_memory_note() { return {}; }
+
+int selected_cuda_device() { return 0; }
+
+std::unique_ptr<Queue> make_cuda_queue() { return make_inline_queue(); }
+
+std::byte* cuda_memory::allocate_pinned(std::size_t bytes) { return allocate(bytes); }
+
+void cuda_memory::free_pinned(std::byte* data) noexcept { free(data); }
 
 }  // namespace jforge

@@ -109,9 +109,10 @@ class DistillationTrainer {
 
   [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] ParameterStore& store() noexcept { return store_; }
-  /// Whether the weights given were copied and may go: with sharded weights or another type.
+  /// Whether the weights given were copied and may go: with sharded weights or another type, and on
+  /// a device.
   [[nodiscard]] bool keeps_own_weights() const noexcept {
-    return store_.sharding().separate_masters();
+    return store_.sharding().copies_weights(context_.kernels.device());
   }
 
   /// Collective. Runs steps steps_done + 1 … total_steps, or fewer when any rank is asked to stop:

@@ -9,11 +9,12 @@ std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding) {
 }
 
 LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
-                         Collectives& collectives, MemoryAccount& account, const TensorView& kept,
-                         MemoryUse use)
+                         KernelSet& home, Collectives& collectives, MemoryAccount& account,
+                         const TensorView& kept, MemoryUse use)
     : table_(table),
       sharding_(sharding),
       kernels_(kernels),
+      home_(home),
       collectives_(collectives),
       shard_(shard_groups(table, collectives.rank())),
       kept_(kept),
@@ -22,13 +23,14 @@ LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, 
   const bool shards = sharding_.shards_weights();
   const std::int64_t lent = shards ? resident_.total_size() : table.flat_size();
   if (shards) {
-    slots_ = Buffer(storage_bytes(lent, sharding_.compute), account, MemoryUse::communication);
+    slots_ = Buffer(storage_bytes(lent, sharding_.compute), account, home.device(),
+                    MemoryUse::communication);
   }
-  if (kernels.device() != Device::cpu) {
-    device_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);
+  if (kernels.device() != home.device()) {
+    copies_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);
   }
   work_.resize(shards ? resident_.count() : table.groups().size());
-  device_stale_.assign(work_.size(), true);
+  copy_stale_.assign(work_.size(), true);
   watched_.assign(table.groups().size(), false);
   watched_hashes_.resize(static_cast<std::size_t>(collectives.size()));
 }
@@ -65,7 +67,7 @@ void LentWeights::gather(std::int32_t group) {
     return;
   }
   const std::size_t slot = resident_.slot_of(group);
-  device_stale_[slot] = true;
+  copy_stale_[slot] = true;
   // The slot's last group may still be read.
   collectives_.queue().wait(kernels_.queue().record());
   work_[slot] = collectives_.all_gather(own_block(group), whole(group));
@@ -74,30 +76,31 @@ void LentWeights::gather(std::int32_t group) {
 ConstTensorView LentWeights::lend(std::int32_t group) {
   const std::size_t place = place_of(group);
   work_[place].before(kernels_.queue());
-  const TensorView host = whole(group);
+  const TensorView kept = whole(group);
   if (watching_) {
     hash_lent(group);
   }
-  if (kernels_.device() == Device::cpu) {
-    return host;
+  if (kernels_.device() == home_.device()) {
+    return kept;
   }
   const std::int64_t begin =
       sharding_.shards_weights() ? slot_begins_[place] : table_.groups()[place].offset;
-  const TensorView device(device_.data() + storage_bytes(begin, sharding_.compute),
-                          sharding_.compute, host.shape(), kernels_.device());
-  if (device_stale_[place]) {
-    kernels_.queue().copy(host, device);
-    device_stale_[place] = false;
+  const TensorView copy(copies_.data() + storage_bytes(begin, sharding_.compute), sharding_.compute,
+                        kept.shape(), kernels_.device());
+  if (copy_stale_[place]) {
+    kernels_.queue().copy(kept, copy);
+    copy_stale_[place] = false;
   }
-  return device;
+  return copy;
 }
 
 void LentWeights::changed() {
   resident_.forget();
-  std::fill(device_stale_.begin(), device_stale_.end(), true);
+  std::fill(copy_stale_.begin(), copy_stale_.end(), true);
 }
 
 void LentWeights::share(std::int32_t group) {
+  collectives_.queue().wait(home_.queue().record());
   work_[static_cast<std::size_t>(group)] = collectives_.all_gather(own_block(group), whole(group));
 }
 
@@ -123,9 +126,9 @@ void LentWeights::hash_lent(std::int32_t group) {
   }
   watched_[index] = true;
   for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
-    watched_hashes_[owner] = kernels_.host().content_hash(
-        block_of(whole(group), static_cast<int>(owner), collectives_.size()),
-        watched_hashes_[owner]);
+    watched_hashes_[owner] =
+        home_.content_hash(block_of(whole(group), static_cast<int>(owner), collectives_.size()),
+                           watched_hashes_[owner]);
   }
 }
 
@@ -135,8 +138,7 @@ std::uint64_t LentWeights::replica_hash(int owner) const {
   }
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
-    hash = kernels_.host().content_hash(block_of(whole(range.group), owner, collectives_.size()),
-                                        hash);
+    hash = home_.content_hash(block_of(whole(range.group), owner, collectives_.size()), hash);
   }
   return hash;
 }
@@ -144,7 +146,7 @@ std::uint64_t LentWeights::replica_hash(int owner) const {
 std::uint64_t LentWeights::own_hash() const {
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
-    hash = kernels_.host().content_hash(own_block(range.group), hash);
+    hash = home_.content_hash(own_block(range.group), hash);
   }
   return hash;
 }

@@ -2,7 +2,7 @@
 
 /// Compute weights between the place where a rank keeps them and the kernels that borrow them, by
 /// group: kept whole, or at stage 3 as a shard whose groups are gathered into slots (sharding.h);
-/// with a copy on the kernels' device, where that is another.
+/// with a copy where the kernels compute, if they are offloaded.
 
 #include <cstdint>
 #include <vector>
@@ -22,11 +22,11 @@ namespace jforge {
 /// (ParameterStore). Not thread-safe.
 class LentWeights {
  public:
-  /// `kept`: compute type [kept_size], on the host; must outlive the object. `use`: of the copies
-  /// on a device.
+  /// `kept`: compute type [kept_size], where `home` computes, the set of the collectives' memory;
+  /// must outlive the object. `use`: of the copies for `kernels`, where that computes elsewhere.
   LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
-              Collectives& collectives, MemoryAccount& account, const TensorView& kept,
-              MemoryUse use);
+              KernelSet& home, Collectives& collectives, MemoryAccount& account,
+              const TensorView& kept, MemoryUse use);
   /// Waits for what is under way.
   ~LentWeights();
   LentWeights(const LentWeights&) = delete;
@@ -37,15 +37,15 @@ class LentWeights {
   /// The group as ParameterSource lends it; at stage 3 after gather().
   [[nodiscard]] ConstTensorView lend(std::int32_t group);
 
-  /// What is kept has changed, or is about to be read anew: slots and device copies are stale.
+  /// What is kept has changed, or is about to be read anew: slots and copies are stale.
   void changed();
   /// Collective below stage 3, after own_block() was written on every rank: begins to give it to
   /// the others.
   void share(std::int32_t group);
-  /// Until the host may read and write what is kept.
+  /// Until what is kept may be read and written.
   void wait() const;
 
-  /// On the host: the whole group, kept or in its slot.
+  /// At home: the whole group, kept or in its slot.
   [[nodiscard]] TensorView whole(std::int32_t group) const;
   /// This rank's block of it, as kept.
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
@@ -66,15 +66,16 @@ class LentWeights {
   const ParameterTable& table_;
   const Sharding sharding_;
   KernelSet& kernels_;
+  KernelSet& home_;
   Collectives& collectives_;
   std::vector<ShardGroup> shard_;
   TensorView kept_;
   Buffer slots_;   ///< At stage 3.
-  Buffer device_;  ///< Whole, or slots, of the kernels' device.
+  Buffer copies_;  ///< Whole, or slots, for the kernels where they compute elsewhere.
   GroupSlots resident_;
   std::vector<std::int64_t> slot_begins_;
-  std::vector<Work> work_;          ///< By group, at stage 3 by slot: until it may be read.
-  std::vector<bool> device_stale_;  ///< Likewise.
+  std::vector<Work> work_;        ///< By group, at stage 3 by slot: until it may be read.
+  std::vector<bool> copy_stale_;  ///< Likewise.
   bool watching_ = false;
   std::vector<bool> watched_;                  ///< By group.
   std::vector<std::uint64_t> watched_hashes_;  ///< By owner.

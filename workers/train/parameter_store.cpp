@@ -24,6 +24,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     : table_(table),
       sharding_(sharding),
       kernels_(kernels),
+      home_(sharding.offload ? kernels.host() : kernels),
       collectives_(collectives),
       uses_(table),
       owned_(owned_groups(table, sharding, collectives.rank())),
@@ -34,6 +35,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   sharding_.validate();
   expect(table.shard_count() == collectives.size(),
          "the parameter table's shard count differs from the number of ranks");
+  expect(collectives.device() == home_.device(),
+         "the collectives' tensors lie elsewhere than what training keeps");
   expect_shape(weights, {table.flat_size()}, "weights");
   const bool counts_only = account.backing() == MemoryAccount::Backing::count_only;
   const std::int64_t owned_elements = owned_size(table, sharding_);
@@ -42,35 +45,38 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const std::size_t kept_bytes = storage_bytes(kept, sharding_.compute);
   const bool masters_are_weights = sharding_.compute == DType::float32;
   if (sharding_.separate_masters()) {
-    masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
+    masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account, home_.device(),
                       masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
-    if (!masters_are_weights) {
-      compute_weights_ = Buffer(kept_bytes, account, MemoryUse::weights);
-    }
-  } else {
-    flat_ = weights;
+  }
+  if (sharding_.copies_weights(kernels.device()) &&
+      (!sharding_.separate_masters() || !masters_are_weights)) {
+    compute_weights_ = Buffer(kept_bytes, account, home_.device(), MemoryUse::weights);
+  }
+  if (!sharding_.separate_masters()) {
+    flat_ = compute_weights_.bytes() > 0 ? compute_weights_.floats({kept}) : weights;
   }
   const TensorView lent = !sharding_.separate_masters() ? flat_
                           : masters_are_weights         ? masters_.floats({kept})
                                                 : compute_weights_.view(sharding_.compute, {kept});
-  weights_.emplace(table, sharding_, kernels, collectives, account, lent, MemoryUse::weights);
+  weights_.emplace(table, sharding_, kernels, home_, collectives, account, lent,
+                   MemoryUse::weights);
   if (sharding_.teacher) {
-    teacher_weights_ = Buffer(kept_bytes, account, MemoryUse::teacher);
-    frozen_.emplace(table, sharding_, kernels, collectives, account,
+    teacher_weights_ = Buffer(kept_bytes, account, home_.device(), MemoryUse::teacher);
+    frozen_.emplace(table, sharding_, kernels, home_, collectives, account,
                     teacher_weights_.view(sharding_.compute, {kept}), MemoryUse::teacher);
   }
   const std::int64_t open_gradients =
       sharding_.shards_gradients() ? slot_elements : table.flat_size();
   gradients_ =
-      Buffer(storage_bytes(open_gradients, DType::float32), account,
+      Buffer(storage_bytes(open_gradients, DType::float32), account, home_.device(),
              sharding_.shards_gradients() ? MemoryUse::communication : MemoryUse::gradients);
   if (sharding_.shards_gradients()) {
-    owned_gradients_ =
-        Buffer(storage_bytes(owned_elements, DType::float32), account, MemoryUse::gradients);
+    owned_gradients_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
+                              home_.device(), MemoryUse::gradients);
   }
-  if (on_device()) {
-    device_gradients_ = Buffer(storage_bytes(open_gradients, DType::float32), account,
-                               kernels.device(), MemoryUse::gradients);
+  if (offloaded()) {
+    gradient_copies_ = Buffer(storage_bytes(open_gradients, DType::float32), account,
+                              kernels.device(), MemoryUse::gradients);
   }
 
   const std::size_t groups = table.groups().size();
@@ -82,14 +88,32 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   }
   if (sharding_.separate_masters()) {
     for (const ShardGroup& range : owned_) {
-      copy_tensor(weights.rows(range.flat_begin, range.flat_begin + range.size), master(range));
+      bring(range.group, weights.rows(range.flat_begin, range.flat_begin + range.size),
+            master(range));
     }
-    if (!masters_are_weights) {
-      fill(*weights_, weights);
-    }
+  }
+  if (compute_weights_.bytes() > 0) {
+    fill(*weights_, weights);
   }
   if (frozen_) {
     fill(*frozen_, weights);
+  }
+  if (home_.device() != Device::cpu) {
+    clear_gradients();            // bring() has worked in their memory.
+    home_.queue().synchronize();  // `weights` may go.
+  }
+}
+
+void ParameterStore::bring(std::int32_t group, const ConstTensorView& values,
+                           const TensorView& target) {
+  if (values.dtype() == target.dtype()) {
+    home_.queue().copy(values, target);
+  } else if (home_.device() == Device::cpu) {
+    home_.convert(values, target);
+  } else {
+    const TensorView there = home_gradient(group).rows(0, values.elements());
+    home_.queue().copy(values, there);
+    home_.convert(there, target);
   }
 }
 
@@ -98,11 +122,11 @@ void ParameterStore::fill(LentWeights& lent, const ConstTensorView& weights) {
   for (const ShardGroup& shard : shard_) {
     const ParameterGroup& group = group_of(shard.group);
     if (sharding_.shards_weights()) {
-      kernels_.host().convert(weights.rows(shard.flat_begin, shard.flat_begin + shard.size),
-                              lent.own_block(shard.group));
+      bring(shard.group, weights.rows(shard.flat_begin, shard.flat_begin + shard.size),
+            lent.own_block(shard.group));
     } else {
-      kernels_.host().convert(weights.rows(group.offset, group.offset + group.padded_size),
-                              lent.whole(shard.group));
+      bring(shard.group, weights.rows(group.offset, group.offset + group.padded_size),
+            lent.whole(shard.group));
     }
   }
 }
@@ -118,7 +142,7 @@ ParameterStore::~ParameterStore() {
 
 // ---- views -------------------------------------------------------------------------------------
 
-TensorView ParameterStore::host_gradient(std::int32_t group) const {
+TensorView ParameterStore::home_gradient(std::int32_t group) const {
   const std::int64_t begin =
       sharding_.shards_gradients() ? slot_begins_[slots_.slot_of(group)] : group_of(group).offset;
   const std::int64_t elements =
@@ -127,13 +151,13 @@ TensorView ParameterStore::host_gradient(std::int32_t group) const {
 }
 
 TensorView ParameterStore::compute_gradient(std::int32_t group) const {
-  const TensorView host = host_gradient(group);
-  if (!on_device()) {
-    return host;
+  const TensorView reduced = home_gradient(group);
+  if (!offloaded()) {
+    return reduced;
   }
   const auto* const base = static_cast<const std::byte*>(gradients_.floats({1}).raw());
-  const auto offset = static_cast<const std::byte*>(host.raw()) - base;
-  return {device_gradients_.data() + offset, DType::float32, host.shape(), kernels_.device()};
+  const auto offset = static_cast<const std::byte*>(reduced.raw()) - base;
+  return {gradient_copies_.data() + offset, DType::float32, reduced.shape(), kernels_.device()};
 }
 
 TensorView ParameterStore::master(const ShardGroup& owned) const {
@@ -149,7 +173,7 @@ TensorView ParameterStore::owned_gradient(const ShardGroup& owned) const {
     return owned_gradients_.floats({owned_size(table_, sharding_)})
         .rows(owned.shard_begin, owned.shard_begin + owned.size);
   }
-  const TensorView whole = host_gradient(owned.group);
+  const TensorView whole = home_gradient(owned.group);
   return sharding_.shards_state() ? block_of(whole, collectives_.rank(), collectives_.size())
                                   : whole;
 }
@@ -262,8 +286,8 @@ void ParameterStore::ready(std::int32_t group) {
   if (script_[cursor_].reduces) {
     fault_point("train.reduce");
     sum_squares_of_tensors(group);
-    if (on_device()) {
-      kernels_.queue().copy(compute_gradient(group), host_gradient(group));
+    if (offloaded()) {
+      kernels_.queue().copy(compute_gradient(group), home_gradient(group));
     }
     reduce(group);
   }
@@ -310,7 +334,7 @@ void ParameterStore::expect_finite_gradients(std::int64_t update) {
 }
 
 void ParameterStore::reduce(std::int32_t group) {
-  const TensorView whole = host_gradient(group);
+  const TensorView whole = home_gradient(group);
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   collectives_.queue().wait(kernels_.queue().record());
   if (!sharding_.shards_gradients()) {
@@ -330,14 +354,14 @@ void ParameterStore::fold(std::size_t slot) {
   if (group == kNone) {
     return;
   }
-  gradients_work_[slot].before(kernels_.host().queue());
-  const TensorView own = block_of(host_gradient(group), collectives_.rank(), collectives_.size());
+  gradients_work_[slot].before(home_.queue());
+  const TensorView own = block_of(home_gradient(group), collectives_.rank(), collectives_.size());
   const TensorView kept = owned_gradient(shard_[static_cast<std::size_t>(group)]);
   const auto index = static_cast<std::size_t>(group);
   if (folded_[index]) {
-    kernels_.host().add(own, kept);
+    home_.add(own, kept);
   } else {
-    copy_tensor(own, kept);
+    home_.queue().copy(own, kept);
     folded_[index] = true;
   }
 }
@@ -362,9 +386,12 @@ void ParameterStore::finish_reductions(std::int64_t update) {
     }
   }
   for (const Work& work : gradients_work_) {
-    work.before(kernels_.host().queue());
+    work.before(home_.queue());
   }
   expect_finite_gradients(update);
+  for (const Work& work : gradients_work_) {
+    work.wait();  // Done by now; throws of a collective that failed on its device.
+  }
 }
 
 TensorView ParameterStore::rounded_master(const ShardGroup& owned) const {
@@ -388,9 +415,9 @@ void ParameterStore::clear_gradients() {
     std::fill(folded_.begin(), folded_.end(), false);
     return;
   }
-  zero_tensor(gradients_.floats({table_.flat_size()}));
-  if (on_device()) {
-    kernels_.queue().zero(device_gradients_.floats({table_.flat_size()}));
+  home_.queue().zero(gradients_.floats({table_.flat_size()}));
+  if (offloaded()) {
+    kernels_.queue().zero(gradient_copies_.floats({table_.flat_size()}));
   }
 }
 
@@ -403,18 +430,25 @@ void ParameterStore::load(std::span<const float> shard) {
   for (const ShardGroup& range : shard_) {
     const ConstTensorView part(shard.data() + range.shard_begin, Shape{range.size});
     const ShardGroup& owned = owned_[static_cast<std::size_t>(range.group)];
-    const TensorView kept = sharding_.shards_state()
-                                ? master(owned)
-                                : block_of(master(owned), collectives_.rank(), collectives_.size());
-    copy_tensor(part, kept);
-    if (!sharding_.shards_state()) {
-      collectives_.all_gather(kept, master(owned)).wait();
+    if (sharding_.shards_state()) {
+      home_.queue().copy(part, master(owned));
+    } else {
+      gather_blocks(part, master(owned));
     }
     if (const TensorView rounded = rounded_master(owned); !rounded.empty()) {
-      kernels_.host().convert(master(owned), rounded);
+      home_.convert(master(owned), rounded);
     }
   }
+  home_.queue().synchronize();  // `shard` may go.
   publish();
+}
+
+void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorView& whole) {
+  const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
+  home_.queue().copy(block, own);
+  collectives_.queue().wait(home_.queue().record());
+  const Work work = collectives_.all_gather(own, whole);
+  work.before(home_.queue());
 }
 
 void ParameterStore::gather_masters(TensorView flat) {
@@ -422,21 +456,24 @@ void ParameterStore::gather_masters(TensorView flat) {
   if (!sharding_.separate_masters() && flat.raw() == flat_.raw()) {
     return;
   }
-  std::vector<Work> works;
+  const bool on_host = home_.device() == Device::cpu;
   for (const ShardGroup& range : owned_) {
     const ParameterGroup& group = group_of(range.group);
     const TensorView whole = flat.rows(group.offset, group.offset + group.padded_size);
     if (!sharding_.shards_state()) {
-      copy_tensor(master(range), whole);
+      home_.queue().copy(master(range), whole);
       continue;
     }
-    const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
-    copy_tensor(master(range), own);
-    works.push_back(collectives_.all_gather(own, whole));
+    const TensorView gathered = on_host ? whole : home_gradient(range.group);
+    gather_blocks(master(range), gathered);
+    if (!on_host) {
+      home_.queue().copy(gathered, whole);
+    }
   }
-  for (const Work& work : works) {
-    work.wait();
+  if (!on_host) {
+    clear_gradients();
   }
+  home_.queue().synchronize();
 }
 
 void ParameterStore::wait_for_weights() { weights_->wait(); }

@@ -31,8 +31,9 @@ namespace jforge {
 /// gradients are worthless then on every rank, so all must agree to stop.
 class ParameterStore final : public ParameterSource, public GradientSink {
  public:
-  /// `weights`: float32 [flat_size] on the host, the model. With float32 and stages 0 to 2 it is
+  /// `weights`: float32 [flat_size] on the host, the model. Unless Sharding::copies_weights() it is
   /// used and updated in place and must outlive the object; otherwise it is copied from and may go.
+  /// `collectives`: of tensors where home() computes.
   ParameterStore(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
                  Collectives& collectives, MemoryAccount& account, TensorView weights);
   /// Waits for what is under way.
@@ -41,6 +42,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
+  /// The kernels for what this rank keeps: the store's own, or the host's where it is offloaded.
+  [[nodiscard]] KernelSet& home() const noexcept { return home_; }
   /// Lends the frozen teacher (Sharding::teacher): `weights` of the constructor, for ever. In each
   /// micro-batch a forward pass of it comes before the model's own, and PassUses::teacher_head
   /// before each backward pass.
@@ -76,10 +79,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   // ---- what this rank keeps
   // ----------------------------------------------------------------------
   [[nodiscard]] std::span<const ShardGroup> owned() const noexcept { return owned_; }
-  /// float32, on the host.
+  /// float32, at home.
   [[nodiscard]] TensorView master(const ShardGroup& owned) const;
   [[nodiscard]] TensorView owned_gradient(const ShardGroup& owned) const;
-  /// What the master is rounded to, bfloat16, on the host; empty where masters are lent themselves.
+  /// What the master is rounded to, bfloat16; empty where masters are lent themselves.
   [[nodiscard]] TensorView rounded_master(const ShardGroup& owned) const;
   /// Masters were changed, and rounded: makes them the compute weights of all ranks.
   void publish();
@@ -87,14 +90,17 @@ class ParameterStore final : public ParameterSource, public GradientSink {
 
   // ---- whole weights
   // -----------------------------------------------------------------------------
-  /// In which every master of this rank lies, float32: the flat vector, or from stage 1 on, where
-  /// they are separate, its shard vector. What a checkpoint is written from.
+  /// In which every master of this rank lies, float32, at home: the flat vector, or from stage 1
+  /// on, where they are separate, its shard vector. What a checkpoint is written from.
   [[nodiscard]] ConstTensorView masters() const;
   /// Takes over `shard`, this rank's shard vector of every group (checkpoints/shard_slices.h), and
   /// publishes.
   void load(std::span<const float> shard);
-  /// Collective. The masters of all ranks as a flat vector, float32 [flat_size] on the host; `flat`
-  /// may be the vector that the store works in.
+  /// Collective. `whole` at home, float32, becomes all ranks' blocks, of which this rank gives
+  /// `block`; in the order of home's queue.
+  void gather_blocks(const ConstTensorView& block, const TensorView& whole);
+  /// Collective, between steps. The masters of all ranks as a flat vector, float32 [flat_size] on
+  /// the host; `flat` may be the vector that the store works in.
   void gather_masters(TensorView flat);
   /// Until the vector given to the constructor holds what publish() promised, where it is used in
   /// place.
@@ -140,6 +146,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void write_script(const StepShape& shape);
   /// `weights`, float32 [flat_size], as they are kept to be lent.
   void fill(LentWeights& lent, const ConstTensorView& weights);
+  /// `target`, at home, = values of the host, part of a group.
+  void bring(std::int32_t group, const ConstTensorView& values, const TensorView& target);
   /// The group of a scripted acquire(), then the next that the script has.
   void gather(const ScriptedUse& scripted);
   void reduce(std::int32_t group);
@@ -147,29 +155,30 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void measure(std::int32_t group);
   void sum_squares_of_tensors(std::int32_t group);
   void expect_finite_gradients(std::int64_t update);
-  /// Where a group's gradient adds up, on the kernels' device, and where it is reduced, on the
-  /// host.
+  /// Where a group's gradient adds up, for the kernels, and where it is reduced, at home. Between
+  /// steps the latter is free for other uses; stages 0 and 1 leave zeros there.
   [[nodiscard]] TensorView compute_gradient(std::int32_t group) const;
-  [[nodiscard]] TensorView host_gradient(std::int32_t group) const;
-  [[nodiscard]] bool on_device() const { return kernels_.device() != Device::cpu; }
+  [[nodiscard]] TensorView home_gradient(std::int32_t group) const;
+  [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
 
   const ParameterTable& table_;
   const Sharding sharding_;
   KernelSet& kernels_;
+  KernelSet& home_;
   Collectives& collectives_;
   const PassUses uses_;
   std::vector<ShardGroup> owned_;
   std::vector<ShardGroup> shard_;  ///< Of every group, whatever is owned.
 
-  TensorView flat_;         ///< The caller's weights, where they are used in place.
+  TensorView flat_;         ///< Weights that are masters too: the caller's, or whole on a device.
   Buffer compute_weights_;  ///< Whole or shard, where they are not the caller's or the masters.
   Buffer masters_;          ///< [owned_size], where separate.
   std::optional<LentWeights> weights_;
   Buffer teacher_weights_;  ///< As the compute weights are kept.
   std::optional<LentWeights> frozen_;
   Teacher teacher_{*this};
-  Buffer gradients_;  ///< Whole, or slots.
-  Buffer device_gradients_;
+  Buffer gradients_;        ///< Whole, or slots.
+  Buffer gradient_copies_;  ///< The kernels', where they compute elsewhere.
   Buffer owned_gradients_;  ///< [owned_size], where gradients are sharded.
   GroupSlots slots_;        ///< Of gradients.
   std::vector<std::int64_t> slot_begins_;

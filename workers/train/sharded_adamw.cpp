@@ -35,20 +35,21 @@ void OptimizerConfig::validate() const {
   guard.validate();
 }
 
-ShardedAdamW::ShardedAdamW(const ParameterTable& table, KernelSet& kernels,
-                           const Communicator& comm, MemoryAccount& account, ParameterStore& store,
+ShardedAdamW::ShardedAdamW(const ParameterTable& table, const Communicator& comm,
+                           MemoryAccount& account, ParameterStore& store,
                            const OptimizerConfig& config)
     : table_(table),
-      kernels_(kernels.host()),
+      kernels_(store.home()),
       comm_(comm),
       store_(store),
       config_(config),
       guard_(config.guard),
-      size_(owned_size(table, store.sharding())) {
+      size_(owned_size(table, store.sharding())),
+      own_squares_(store.home(), account) {
   config_.validate();
   const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(float);
-  first_moment_ = Buffer(bytes, account, MemoryUse::optimizer);
-  second_moment_ = Buffer(bytes, account, MemoryUse::optimizer);
+  first_moment_ = Buffer(bytes, account, kernels_.device(), MemoryUse::optimizer);
+  second_moment_ = Buffer(bytes, account, kernels_.device(), MemoryUse::optimizer);
   const std::span<const ShardGroup> owned = store.owned();
   for (const ParameterEntry& entry : table.entries()) {
     const auto index = static_cast<std::size_t>(entry.group);
@@ -111,20 +112,23 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
 /// bits.
 double ShardedAdamW::gradient_squares() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
-  squares_.assign(ranks, 0.0);
   const bool whole = !store_.sharding().shards_state();
+  own_squares_.reset(whole ? comm_.size() : 1);
   for (const ShardGroup& range : store_.owned()) {
     const ConstTensorView gradient = store_.owned_gradient(range);
     const std::int64_t length = whole ? range.size / comm_.size() : range.size;
     for (std::size_t rank = 0; rank < (whole ? ranks : 1); ++rank) {
       const auto begin = static_cast<std::int64_t>(rank) * length;
       kernels_.sum_of_squares(gradient.rows(begin, begin + length),
-                              TensorView(&squares_[rank], Shape{1}));
+                              own_squares_.part(static_cast<std::int64_t>(rank), 1));
     }
   }
-  if (!whole) {
-    const double own = squares_[0];
-    all_gather<double>(comm_, std::span<const double>(&own, 1), squares_);
+  const std::span<const double> own = own_squares_.read();
+  squares_.assign(ranks, 0.0);
+  if (whole) {
+    std::ranges::copy(own, squares_.begin());
+  } else {
+    all_gather<double>(comm_, own, squares_);
   }
   double total = 0;
   for (const double value : squares_) {
@@ -182,22 +186,17 @@ void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updat
 void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& state) const {
   expect(shard.size() == static_cast<std::size_t>(shard_vector_size(table_)),
          "optimizer state of another size than this rank's shard");
-  const std::span<float> values = state.span<float>();
-  if (store_.sharding().shards_state()) {
-    if (shard.data() != values.data()) {
-      std::ranges::copy(shard, values.begin());
+  const ConstTensorView values(shard.data(), Shape{std::ssize(shard)});
+  if (!store_.sharding().shards_state()) {
+    for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
+      const ParameterGroup& group = table_.groups()[static_cast<std::size_t>(range.group)];
+      store_.gather_blocks(values.rows(range.shard_begin, range.shard_begin + range.size),
+                           state.rows(group.offset, group.offset + group.padded_size));
     }
-    return;
+  } else if (values.raw() != state.raw()) {
+    kernels_.queue().copy(values, state);
   }
-  for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
-    const ParameterGroup& group = table_.groups()[static_cast<std::size_t>(range.group)];
-    const std::span<float> whole = values.subspan(static_cast<std::size_t>(group.offset),
-                                                  static_cast<std::size_t>(group.padded_size));
-    all_gather<float>(comm_,
-                      shard.subspan(static_cast<std::size_t>(range.shard_begin),
-                                    static_cast<std::size_t>(range.size)),
-                      whole);
-  }
+  kernels_.queue().synchronize();  // `shard` may go.
 }
 
 }  // namespace jforge

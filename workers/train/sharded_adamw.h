@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
+#include "model/kernels/result_sums.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/tensor/buffer.h"
@@ -23,7 +24,8 @@ struct OptimizerConfig {
   float epsilon = 1e-8F;
   float weight_decay = 0;  ///< Decoupled; matrices only.
   double clip_norm = 1.0;  ///< Largest global gradient norm; 0 turns clipping off.
-  int zero_stage = 1;      ///< What is sharded (sharding.h).
+  int zero_stage = 1;      ///< What is sharded (sharding.h) …
+  bool offload = false;    ///< … and where it lies where the kernels compute on a device.
   GuardConfig guard = {};
 
   /// Throws ConfigError naming the key ("train.clip_norm …").
@@ -39,8 +41,8 @@ class ShardedAdamW {
   };
 
   /// `store` must outlive it. Not collective. Throws ConfigError, EnvironmentError.
-  ShardedAdamW(const ParameterTable& table, KernelSet& kernels, const Communicator& comm,
-               MemoryAccount& account, ParameterStore& store, const OptimizerConfig& config);
+  ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
+               ParameterStore& store, const OptimizerConfig& config);
 
   /// Whether the step to come compares replicas (ParameterStore::StepShape::watch_replicas).
   [[nodiscard]] bool watches_replicas() const { return guard_.replicas_due(comm_, updates_); }
@@ -61,13 +63,13 @@ class ShardedAdamW {
   [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
   /// Updates made since the state was fresh: the exponent of Adam's bias correction.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
-  /// float32 [owned_size].
+  /// float32 [owned_size], at the store's home.
   [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
   [[nodiscard]] TensorView second_moment() const { return second_moment_.floats({size_}); }
 
   /// Collective. Takes over a checkpoint's first_moment() or second_moment(): `shard` is this
-  /// rank's shard vector, which may be the state itself. Throws InternalError on a wrong size,
-  /// before the first collective.
+  /// rank's shard vector on the host, which may be the state itself. Throws InternalError on a
+  /// wrong size, before the first collective.
   void load_moment(std::span<const float> shard, const TensorView& state) const;
   /// Collective, after both moments. The same for the weights, and how many updates were made.
   void load_weights(std::span<const float> shard, std::int64_t updates);
@@ -96,6 +98,7 @@ class ShardedAdamW {
   Buffer first_moment_;
   Buffer second_moment_;
   std::vector<Run> runs_;
+  ResultSums own_squares_;
   std::vector<double> squares_;  ///< Of all ranks, reused.
   std::int64_t updates_ = 0;
 };

@@ -31,6 +31,9 @@ struct Sharding {
   int stage = 1;  ///< 0 … 3
   DType compute = DType::float32;
   bool teacher = false;  ///< Beside them a frozen copy of the weights (lent_weights.h).
+  /// Where the kernels compute on a device: everything of the table lies in host memory, and the
+  /// device has copies of what it works with (device_copies()). Otherwise everything lies there.
+  bool offload = false;
 
   [[nodiscard]] bool shards_state() const noexcept { return stage >= 1; }
   [[nodiscard]] bool shards_gradients() const noexcept { return stage >= 2; }
@@ -38,6 +41,12 @@ struct Sharding {
   /// Masters in memory of their own, not inside the compute weights.
   [[nodiscard]] bool separate_masters() const noexcept {
     return shards_weights() || compute != DType::float32;
+  }
+  /// Where all that the table names lies, for kernels on `device`.
+  [[nodiscard]] Device home(Device device) const noexcept { return offload ? Device::cpu : device; }
+  /// Whether a model in host memory is copied from when training begins, and not trained in place.
+  [[nodiscard]] bool copies_weights(Device device) const noexcept {
+    return separate_masters() || home(device) != Device::cpu;
   }
   /// Throws ConfigError naming train.zero_stage.
   void validate() const;
@@ -90,8 +99,7 @@ struct TrainingMemory {
 /// `table.shard_count()` is the number of ranks.
 [[nodiscard]] TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding);
 
-/// Bytes of the weights and gradients that a rank keeps on a device of its own, where the kernels
-/// compute there.
+/// Bytes of the copies of weights and gradients on the device, where all else is offloaded.
 [[nodiscard]] double device_copies(const ParameterTable& table, const Sharding& sharding);
 
 /// Payload that one rank sends in an optimizer step, bytes, at the ring optimum.

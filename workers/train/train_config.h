@@ -70,7 +70,8 @@ struct TrainConfig {
   [[nodiscard]] Sharding sharding() const {
     return {.stage = optimizer.zero_stage,
             .compute = compute,
-            .teacher = teacher == TeacherKind::frozen};
+            .teacher = teacher == TeacherKind::frozen,
+            .offload = optimizer.offload};
   }
 };
 

@@ -11,6 +11,7 @@ namespace jforge {
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
                    const ShardedAdamW& optimizer) {
   state.optimizer_updates = optimizer.updates();
+  optimizer.store().home().queue().synchronize();
   writer.save(state, {table, optimizer.store().masters(), optimizer.first_moment(),
                       optimizer.second_moment()});
 }
@@ -27,7 +28,8 @@ void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
     reader.emplace(checkpoint, table);
   });
   const std::span<float> staged = memory.floats({shard_vector_size(table)}).span<float>();
-  const bool in_place = optimizer.store().sharding().shards_state();
+  const bool in_place = optimizer.store().sharding().shards_state() &&
+                        optimizer.store().home().device() == Device::cpu;
   const auto read = [&](ShardVector vector, std::span<float> target) {
     together(comm, [&] { reader->read_shard(vector, comm.rank(), target); });
   };

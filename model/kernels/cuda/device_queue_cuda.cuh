@@ -6,15 +6,14 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
-#include <vector>
 
 #include "model/kernels/cuda/block_group.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/cuda_stream_place.h"
 
 namespace jforge {
 
@@ -94,36 +93,14 @@ __global__ void run_body(const Body body) {
   body(group, static_cast<std::int64_t>(blockIdx.x));
 }
 
-/// A place in a stream's order.
-class StreamPlace final : public Event::Source {
- public:
-  [[nodiscard]] bool reached(std::uint64_t /*place*/) const override { return event.reached(); }
-  void wait(std::uint64_t /*place*/) const override { event.wait(); }
-
-  CudaEvent event;
-};
-
 class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
 
   explicit DeviceQueue(MemoryAccount& account) : blas_(stream_, account) {}
 
-  [[nodiscard]] Event record() override {
-    const std::shared_ptr<StreamPlace>& place = free_place();
-    place->event.record(stream_);
-    return Event(place);
-  }
-
-  /// Another stream's place orders the two on the device; what happens on the host is waited for
-  /// there.
-  void wait(const Event& event) override {
-    if (const auto* place = dynamic_cast<const StreamPlace*>(event.source())) {
-      place->event.before(stream_);
-    } else {
-      event.wait();
-    }
-  }
+  [[nodiscard]] Event record() override { return places_.record(stream_); }
+  void wait(const Event& event) override { wait_in_stream(event, stream_); }
 
   void copy(const ConstTensorView& from, const TensorView& to) override {
     expect(from.shape() == to.shape() && from.dtype() == to.dtype(),
@@ -184,19 +161,9 @@ class DeviceQueue final : public Queue {
   [[nodiscard]] const CudaStream& stream() const noexcept { return stream_; }
 
  private:
-  /// A place that no event is of any more.
-  const std::shared_ptr<StreamPlace>& free_place() {
-    for (const std::shared_ptr<StreamPlace>& place : places_) {
-      if (place.use_count() == 1) {
-        return place;
-      }
-    }
-    return places_.emplace_back(std::make_shared<StreamPlace>());
-  }
-
   CudaStream stream_;
   CublasHandle blas_;
-  std::vector<std::shared_ptr<StreamPlace>> places_;
+  StreamPlaces places_;
 };
 
 /// Host values where kernels can read them: copied through page-locked memory, in the stream's

@@ -151,7 +151,7 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   const std::vector<float> before = model.weights;
   const auto collectives = make_host_collectives(comm_);
   ParameterStore store(model.table, {}, *kernels_, *collectives, account_, model.view());
-  ShardedAdamW optimizer(model.table, *kernels_, comm_, account_, store, {});
+  ShardedAdamW optimizer(model.table, comm_, account_, store, {});
   EXPECT_THAT(
       message_of(ExitCode::input_data,
                  [&] { resume_training(comm_, *search.newest, model.table, optimizer, account_); }),

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What must hold of host collectives on any ranks, real or virtual.
+/// What must hold of collectives on any ranks, real or virtual.
 
 #include <gtest/gtest.h>
 
@@ -35,10 +35,10 @@ inline std::vector<std::size_t> block_sizes(int ranks) {
 }
 
 template <class T>
-void check_every_operation(const Communicator& comm) {
+void check_every_operation(const Communicator& comm, Collectives& tested) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto me = static_cast<std::size_t>(comm.rank());
-  const auto collectives = make_host_collectives(comm);
+  Collectives* const collectives = &tested;
   EXPECT_EQ(collectives->rank(), comm.rank());
   EXPECT_EQ(collectives->size(), comm.size());
   for (const std::size_t count : block_sizes(comm.size())) {
@@ -73,6 +73,11 @@ void check_every_operation(const Communicator& comm) {
   }
 }
 
+template <class T>
+void check_every_operation(const Communicator& comm) {
+  check_every_operation<T>(comm, *make_host_collectives(comm));
+}
+
 /// Hundreds of operations are under way while this thread uses a communicator of its own.
 inline void check_many_queued_operations(const Communicator& comm) {
   const std::size_t operations = comm.size() <= 16 ? 200 : 20;
@@ -99,9 +104,9 @@ inline void check_many_queued_operations(const Communicator& comm) {
   EXPECT_GE(collectives->waited_seconds(), 0);
 }
 
-inline void check_payload(const Communicator& comm) {
+inline void check_payload_of(const Communicator& comm, Collectives& tested) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto collectives = make_host_collectives(comm);
+  Collectives* const collectives = &tested;
   std::vector<float> whole(ranks * 10);
   std::vector<BFloat16> half(ranks * 10);
   std::vector<float> block(10);
@@ -116,6 +121,10 @@ inline void check_payload(const Communicator& comm) {
   EXPECT_EQ(bytes.all_gather, (ranks - 1) * 40);
   EXPECT_EQ(bytes.broadcast, (ranks - 1) * 40);
   EXPECT_EQ(bytes.total(), (ranks - 1) * 240);
+}
+
+inline void check_payload(const Communicator& comm) {
+  check_payload_of(comm, *make_host_collectives(comm));
 }
 
 /// The bytes of many results of this rank, to compare real with virtual ranks.

@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
 namespace {
@@ -33,8 +34,34 @@ std::vector<float> gradient_of(const ParameterTable& table, int rank, int step, 
   return gradient;
 }
 
+/// The elements of a tensor of `kernels`' device.
+template <class T = float>
+std::vector<T> values_of(KernelSet& kernels, const ConstTensorView& view) {
+  std::vector<T> values(view.bytes() / sizeof(T));
+  kernels.queue().copy(view, TensorView(values.data(), view.dtype(), view.shape()));
+  kernels.queue().synchronize();
+  return values;
+}
+
+void set_values(KernelSet& kernels, const TensorView& view, const void* values) {
+  kernels.queue().copy(ConstTensorView(values, view.dtype(), view.shape()), view);
+  kernels.queue().synchronize();
+}
+
+/// Changes the lowest bit of the element, or of half of it, that begins at a byte.
+void flip_bit(KernelSet& kernels, const TensorView& view, std::size_t byte) {
+  std::vector<std::byte> bytes = values_of<std::byte>(kernels, view);
+  bytes[byte] ^= std::byte{1};
+  set_values(kernels, view, bytes.data());
+}
+
+TensorView writable(const ConstTensorView& view) {
+  return {const_cast<void*>(view.raw()), view.dtype(), view.shape(), view.device()};
+}
+
 /// A forward and a backward pass that give `gradient`.
-void pass(ParameterStore& store, const ParameterTable& table, std::vector<float> gradient) {
+void pass(KernelSet& kernels, ParameterStore& store, const ParameterTable& table,
+          std::vector<float> gradient) {
   const PassUses uses(table);
   const TensorView flat(gradient.data(), {table.flat_size()});
   for (const auto* half : {&uses.forward, &uses.backward}) {
@@ -47,9 +74,11 @@ void pass(ParameterStore& store, const ParameterTable& table, std::vector<float>
       const ParameterGroup& group = table.groups()[static_cast<std::size_t>(index)];
       const TensorView opened = store.open(index);
       const auto part = flat.rows(group.offset, group.offset + group.padded_size).span<float>();
+      std::vector<float> sum = values_of(kernels, opened);
       for (std::size_t i = 0; i < part.size(); ++i) {
-        opened.data<float>()[i] += part[i];
+        sum[i] += part[i];
       }
+      set_values(kernels, opened, sum.data());
       store.ready(index);
     }
   }
@@ -58,13 +87,14 @@ void pass(ParameterStore& store, const ParameterTable& table, std::vector<float>
 /// A model with all that trains it at one stage.
 class Sharded {
  public:
-  Sharded(const Communicator& comm, KernelSet& kernels, OptimizerConfig config,
+  Sharded(const Communicator& comm, KernelSet& set, OptimizerConfig config,
           DType compute = DType::float32, bool teacher = false)
-      : model(comm.size()),
-        collectives(make_host_collectives(comm)),
+      : kernels(set),
+        model(comm.size()),
+        collectives(make_collectives(comm, kernels.device(), account)),
         store(model.table, {.stage = config.zero_stage, .compute = compute, .teacher = teacher},
               kernels, *collectives, account, model.view()),
-        optimizer(model.table, kernels, comm, account, store, config) {}
+        optimizer(model.table, comm, account, store, config) {}
 
   ShardedAdamW::StepReport step(const std::vector<float>& gradient, double rate = 1e-2) {
     return step(std::vector<std::vector<float>>(1, gradient), rate);
@@ -73,7 +103,7 @@ class Sharded {
     store.begin_step({.micro_batches = static_cast<std::int64_t>(micro_batches.size()),
                       .watch_replicas = optimizer.watches_replicas()});
     for (const std::vector<float>& gradient : micro_batches) {
-      pass(store, model.table, gradient);
+      pass(kernels, store, model.table, gradient);
     }
     return optimizer.step(rate);
   }
@@ -86,6 +116,7 @@ class Sharded {
     return std::vector<float>(model.weights.size(), 0.0F);
   }
 
+  KernelSet& kernels;
   MemoryAccount account{"sharded"};
   Model model;
   std::unique_ptr<Collectives> collectives;
@@ -105,9 +136,9 @@ class ShardedAdamWTest : public ::testing::TestWithParam<int> {
   }
   /// This rank's shard vector of a moment, which at stage 0 is whole.
   [[nodiscard]] std::vector<float> shard_of(const Sharded& sharded, const TensorView& state) const {
-    const std::span<const float> values = state.span<float>();
+    const std::vector<float> values = values_of(*kernels_, state);
     if (sharded.store.sharding().shards_state()) {
-      return {values.begin(), values.end()};
+      return values;
     }
     std::vector<float> shard;
     for (const ShardGroup& range : shard_groups(sharded.model.table, comm_.rank())) {
@@ -119,7 +150,7 @@ class ShardedAdamWTest : public ::testing::TestWithParam<int> {
 
   const Communicator& comm_ = test_world();
   int ranks_ = comm_.size();
-  std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
+  std::unique_ptr<KernelSet> kernels_ = make_tested_kernel_set();
 };
 
 INSTANTIATE_TEST_SUITE_P(Stage, ShardedAdamWTest, ::testing::Range(0, 4));
@@ -195,8 +226,10 @@ TEST_P(ShardedAdamWTest, MovesAndTakesTheBytesOfTheFormulas) {
   Sharded sharded = make(config);
   const Sharding sharding{.stage = GetParam()};
   const TrainingMemory memory = training_memory(sharded.model.table, sharding);
-  const bool weights_are_the_callers = GetParam() < 3;
-  EXPECT_EQ(static_cast<double>(sharded.account.peak_bytes()),
+  const bool weights_are_the_callers = !sharding.copies_weights(kernels_->device());
+  EXPECT_EQ(weights_are_the_callers, kernels_->device() == Device::cpu && GetParam() < 3);
+  EXPECT_EQ(static_cast<double>(sharded.account.peak_bytes() -
+                                sharded.account.peak_bytes(MemoryUse::staging)),
             memory.total() - (weights_are_the_callers ? memory.weights : 0));
   EXPECT_EQ(static_cast<double>(sharded.account.live_bytes(MemoryUse::gradients)),
             memory.gradients);
@@ -280,7 +313,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
       const TensorView target = what == "weights" ? sharded.store.master(sharded.store.owned()[1])
                                 : what == "first moment" ? sharded.optimizer.first_moment()
                                                          : sharded.optimizer.second_moment();
-      reinterpret_cast<std::uint32_t*>(target.data<float>())[3] ^= 1U;
+      flip_bit(*kernels_, target, 3 * sizeof(float));
     }
     const std::string message = message_of(
         ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
@@ -296,14 +329,16 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
   if (GetParam() == 3) {
     return;  // What the store lends is gathered, not what it keeps.
   }
+  if (kernels_->device() != Device::cpu) {
+    return;  // Kernels of a device take float32.
+  }
   const Rank bad = ranks_ - 1;
   Sharded sharded = make({}, DType::bfloat16);
   static_cast<void>(sharded.step(gradient(sharded, 1)));
   sharded.store.wait_for_weights();
   if (comm_.rank() == bad) {
-    const ConstTensorView whole = sharded.store.acquire(1);
-    const std::int64_t own = whole.elements() / ranks_ * bad;
-    static_cast<std::uint16_t*>(const_cast<void*>(whole.raw()))[own + 3] ^= 1U;
+    const TensorView whole = writable(sharded.store.acquire(1));
+    flip_bit(*kernels_, block_of(whole, bad, ranks_), 3 * sizeof(BFloat16));
   }
   const std::string message = message_of(
       ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
@@ -317,14 +352,15 @@ TEST_P(ShardedAdamWTest, AFlippedBitInTheFrozenTeacherIsFound) {
   }
   const Rank bad = ranks_ - 1;
   for (const DType compute : {DType::float32, DType::bfloat16}) {
+    if (compute != DType::float32 && kernels_->device() != Device::cpu) {
+      continue;  // Kernels of a device take float32.
+    }
     for (const Rank owner : std::set<Rank>{0, bad}) {
       Sharded sharded = make({}, compute, true);
       static_cast<void>(sharded.step(gradient(sharded, 1)));
       if (comm_.rank() == bad) {
-        const ConstTensorView whole = sharded.store.teacher().acquire(1);
-        const std::int64_t begin = whole.elements() / ranks_ * owner;
-        static_cast<std::uint16_t*>(
-            const_cast<void*>(whole.raw()))[(compute == DType::float32 ? 2 : 1) * begin + 4] ^= 1U;
+        const TensorView whole = writable(sharded.store.teacher().acquire(1));
+        flip_bit(*kernels_, block_of(whole, owner, ranks_), 4 * sizeof(BFloat16));
       }
       const std::string message = message_of(
           ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
@@ -346,7 +382,7 @@ TEST_P(ShardedAdamWTest, StateIsCheckedWhereThatIsDue) {
       for (int step = 1; step <= flipped_after; ++step) {
         static_cast<void>(sharded.step(gradient(sharded, step)));
       }
-      reinterpret_cast<std::uint32_t*>(sharded.optimizer.first_moment().data<float>())[3] ^= 1U;
+      flip_bit(*kernels_, sharded.optimizer.first_moment(), 3 * sizeof(float));
       const auto next = [&] { static_cast<void>(sharded.step(gradient(sharded, 9))); };
       if (every == 2 && flipped_after == 2) {
         EXPECT_THAT(message_of(ExitCode::numerical, next), HasSubstr("first moment of shard"));
@@ -361,8 +397,7 @@ TEST_P(ShardedAdamWTest, StateIsCheckedWhereThatIsDue) {
 void flip_replica(Sharded& sharded, Rank bad) {
   if (sharded.collectives->rank() == bad) {
     sharded.store.wait_for_weights();
-    reinterpret_cast<std::uint32_t*>(sharded.model.weights.data() +
-                                     sharded.model.table.shard_range(0, 0).begin)[7] ^= 1U;
+    flip_bit(sharded.kernels, writable(sharded.store.acquire(0)), 7 * sizeof(float));
   }
 }
 
@@ -394,7 +429,7 @@ TEST_P(ShardedAdamWTest, ComparingReplicasSendsEightBytesARank) {
   Sharded checked = make(config);
   const auto gathered = [&](Sharded& sharded) {
     sharded.store.begin_step({.watch_replicas = sharded.optimizer.watches_replicas()});
-    pass(sharded.store, sharded.model.table, gradient(sharded, 1));
+    pass(*kernels_, sharded.store, sharded.model.table, gradient(sharded, 1));
     sharded.store.finish_reductions(1);
     const std::uint64_t before = collective_bytes().all_gather;
     static_cast<void>(sharded.optimizer.step(1e-2));
@@ -443,7 +478,7 @@ TEST_P(ShardedAdamWTest, GroupsOutOfTurnAreRefused) {
 TEST_P(ShardedAdamWTest, ATableForAnotherNumberOfRanksIsRefused) {
   MemoryAccount account("other");
   Model other(ranks_ + 1);
-  const auto collectives = make_host_collectives(comm_);
+  const auto collectives = make_collectives(comm_, kernels_->device(), account);
   EXPECT_THROW(ParameterStore(other.table, {.stage = GetParam()}, *kernels_, *collectives, account,
                               other.view()),
                InternalError);

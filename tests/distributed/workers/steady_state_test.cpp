@@ -120,7 +120,7 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
     const auto collectives = make_host_collectives(comm_);
     ParameterStore store(table_, {.stage = stage, .compute = compute}, *kernels_, *collectives,
                          account_, view());
-    ShardedAdamW optimizer(table_, *kernels_, comm_, account_, store, {.zero_stage = stage});
+    ShardedAdamW optimizer(table_, comm_, account_, store, {.zero_stage = stage});
     PackedBatch batch;
     ResultSums losses(*kernels_, account_);
     expect_no_allocation("packing", [&] {

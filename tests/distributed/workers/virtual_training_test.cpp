@@ -408,7 +408,7 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
     Model model(ranks);
     const auto collectives = make_host_collectives(comm);
     ParameterStore store(model.table, sharding, *kernels, *collectives, account, model.view());
-    ShardedAdamW optimizer(model.table, *kernels, comm, account, store, {.zero_stage = stage});
+    ShardedAdamW optimizer(model.table, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {});
     TrainingTransformer teacher(shape, model.table, *kernels, account, {.forward_only = true});
     SyntheticSource source(64);
@@ -559,7 +559,7 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
         late ? std::make_unique<LateCollectives>(comm) : make_host_collectives(comm);
     ParameterStore store(model.table, {.stage = stage, .compute = compute}, *kernels, *collectives,
                          account, model.view());
-    ShardedAdamW optimizer(model.table, *kernels, comm, account, store, {.zero_stage = stage});
+    ShardedAdamW optimizer(model.table, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {.compute = compute});
     SyntheticSource source(64);
     const auto passes = [&](std::size_t fails_at) {
@@ -634,7 +634,7 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
         const auto collectives = make_host_collectives(comm);
         ParameterStore store(table, sharding, *kernels, *collectives, account,
                              weights.floats({table.flat_size()}));
-        const ShardedAdamW optimizer(table, *kernels, comm, account, store, {.zero_stage = stage});
+        const ShardedAdamW optimizer(table, comm, account, store, {.zero_stage = stage});
         const TrainingMemory memory = training_memory(table, sharding);
         const bool in_place = !sharding.separate_masters();
         const auto weight_bytes =

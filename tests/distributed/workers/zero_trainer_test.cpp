@@ -66,6 +66,7 @@ class ZeroTrainerTest : public ::testing::Test {
     plan.checkpoint_every = 2;
     plan.peak = PeakFlops(peak_flops);
     run.outcome = trainer.run(source, plan, hooks);
+    trainer.store().gather_masters(model.view());
     run.weights = consolidated(model.table, model.weights);
     run.saved = saved_;
     return run;

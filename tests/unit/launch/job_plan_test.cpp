@@ -170,8 +170,14 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   const MemoryPlan device =
       plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(device.generation(), device.weights);
-  EXPECT_EQ(device.training(), host.training() - host.activations);
-  EXPECT_EQ(device.training_on_device(), 2 * device.weights + host.activations);
+  EXPECT_EQ(device.training(), host.snapshot) << "weights, gradients and moments are there too";
+  EXPECT_EQ(device.training_on_device(), host.state.total() + host.activations);
+  JobConfig offloaded = job();
+  offloaded.train.optimizer.offload = true;
+  const MemoryPlan copies =
+      plan_memory(offloaded, plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
+  EXPECT_EQ(copies.training(), host.training() - host.activations);
+  EXPECT_EQ(copies.training_on_device(), 2 * device.weights + host.activations);
   // Its own copy of the embedding on top of what the host packs.
   EXPECT_GT(device.generation_on_device(), host.generation() - host.weights + 4 * 1000 * 64);
 }

@@ -1,0 +1,136 @@
+// Collectives over tensors of a device have the results, and staged ones the bits, of the host's.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "model/kernels/kernel_set.h"
+#include "runtime/comm/virtual_world.h"
+#include "runtime/error.h"
+#include "tests/distributed/comm/tensor_collective_cases.h"
+#include "tests/support/mpi_test.h"
+#include "tests/support/tested_kernel_set.h"
+
+namespace jforge {
+namespace {
+
+using namespace jforge::test;
+
+/// Takes tensors of the host to a device and back, operation by operation.
+class ThroughDevice final : public Collectives {
+ public:
+  ThroughDevice(KernelSet& kernels, Collectives& inner) : kernels_(kernels), inner_(inner) {}
+  [[nodiscard]] Rank rank() const noexcept override { return inner_.rank(); }
+  [[nodiscard]] int size() const noexcept override { return inner_.size(); }
+  [[nodiscard]] Queue& queue() noexcept override { return inner_.queue(); }
+  Work all_reduce_sum(TensorView values) override {
+    return run(values, values,
+               [&](const TensorView& in, const TensorView&) { return inner_.all_reduce_sum(in); });
+  }
+  Work reduce_scatter_sum(TensorView input, TensorView output) override {
+    return run(input, output, [&](const TensorView& in, const TensorView& out) {
+      return inner_.reduce_scatter_sum(in, out);
+    });
+  }
+  Work all_gather(ConstTensorView input, TensorView output) override {
+    const TensorView in(const_cast<void*>(input.raw()), input.dtype(), input.shape());
+    return run(in, output, [&](const TensorView& from, const TensorView& to) {
+      return inner_.all_gather(from, to);
+    });
+  }
+  Work broadcast(TensorView values, Rank root) override {
+    return run(values, values,
+               [&](const TensorView& in, const TensorView&) { return inner_.broadcast(in, root); });
+  }
+  [[nodiscard]] PayloadBytes bytes() const noexcept override { return inner_.bytes(); }
+  [[nodiscard]] double waited_seconds() const noexcept override { return inner_.waited_seconds(); }
+
+ private:
+  /// Whether `part` lies in `whole` is kept on the device.
+  static bool lies_in(const TensorView& part, const TensorView& whole) {
+    const auto* const begin = static_cast<const std::byte*>(whole.raw());
+    const auto* const at = static_cast<const std::byte*>(part.raw());
+    return begin <= at && at + part.bytes() <= begin + whole.bytes() && whole.bytes() > 0;
+  }
+
+  template <class Operation>
+  Work run(const TensorView& input, const TensorView& output, const Operation& operation) {
+    const bool output_is_larger = output.bytes() >= input.bytes();
+    const TensorView& larger = output_is_larger ? output : input;
+    const TensorView& smaller = output_is_larger ? input : output;
+    const bool aliased = lies_in(smaller, larger);
+    const Buffer memory(larger.bytes() + (aliased ? 0 : smaller.bytes()), account_,
+                        kernels_.device());
+    const auto offset = aliased ? static_cast<const std::byte*>(smaller.raw()) -
+                                      static_cast<const std::byte*>(larger.raw())
+                                : static_cast<std::ptrdiff_t>(larger.bytes());
+    const TensorView large(memory.data(), larger.dtype(), larger.shape(), kernels_.device());
+    const TensorView small(memory.data() + offset, smaller.dtype(), smaller.shape(),
+                           kernels_.device());
+    Queue& queue = kernels_.queue();
+    queue.copy(larger, large);
+    queue.copy(smaller, small);
+    inner_.queue().wait(queue.record());
+    const Work work = output_is_larger ? operation(small, large) : operation(large, small);
+    work.before(queue);
+    queue.copy(large, larger);
+    queue.copy(small, smaller);
+    queue.synchronize();
+    work.wait();
+    return {};
+  }
+
+  KernelSet& kernels_;
+  Collectives& inner_;
+  MemoryAccount account_{"through a device"};
+};
+
+void check_staged(KernelSet& kernels, const Communicator& comm) {
+  MemoryAccount account("staged");
+  {
+    const auto staged = make_staged_collectives(comm, account);
+    EXPECT_EQ(staged->device(), kernels.device());
+    ThroughDevice through(kernels, *staged);
+    check_every_operation<float>(comm, through);
+    check_every_operation<BFloat16>(comm, through);
+    EXPECT_EQ(account.live_bytes(MemoryUse::staging), comm.size() == 1 ? 0U : std::size_t{2} << 20);
+  }
+  EXPECT_EQ(account.live_bytes(), 0U);
+}
+
+TEST(StagedCollectives, EveryOperationHasTheBitsOfTheHosts) {
+  const auto kernels = make_tested_kernel_set();
+  check_staged(*kernels, test_world());
+}
+
+TEST(StagedCollectives, PayloadIsCountedByKind) {
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("staged");
+  const auto staged = make_staged_collectives(test_world(), account);
+  ThroughDevice through(*kernels, *staged);
+  check_payload_of(test_world(), through);
+}
+
+/// From 16 ranks on sums go round a ring, in an order that the cut into pieces must not change.
+TEST(StagedCollectives, ManyRanksAddInTheOrderOfTheWhole) {
+  if (test_world().size() > 1) {
+    return;
+  }
+  VirtualWorld(17).run([](const Communicator& comm) {
+    const auto kernels = make_tested_kernel_set();
+    check_staged(*kernels, comm);
+  });
+}
+
+TEST(StagedCollectives, TensorsOfTheHostAreRefused) {
+  if (test_world().size() == 1) {
+    return;
+  }
+  MemoryAccount account("staged");
+  const auto staged = make_staged_collectives(test_world(), account);
+  std::vector<float> values(4);
+  EXPECT_THROW(static_cast<void>(staged->all_reduce_sum(view_of(values))), InternalError);
+}
+
+}  // namespace
+}  // namespace jforge
