@@ -56,10 +56,10 @@ std::set<Visit> visits_by_definition(const PackedLayout& layout) {
   return visits;
 }
 
-/// Each list must be ascending within a tile, and the tiles with most visits first.
-void expect_longest_first(const std::vector<TileWork>& tiles) {
-  EXPECT_TRUE(std::ranges::is_sorted(tiles, std::greater{},
-                                     [](const TileWork& work) { return work.end - work.begin; }));
+/// The blocks with most to do come first.
+template <class Work>
+void expect_longest_first(const std::vector<Work>& blocks) {
+  EXPECT_TRUE(std::ranges::is_sorted(blocks, std::greater{}, &Work::length));
 }
 
 std::set<Visit> visits_of_queries(const AttentionVisits& visits) {
@@ -83,7 +83,7 @@ std::set<Visit> visits_of_queries(const AttentionVisits& visits) {
 
 std::set<Visit> visits_of_keys(const AttentionVisits& visits) {
   std::set<Visit> found;
-  for (const TileWork& work : visits.key_tiles()) {
+  for (const KeyWork& work : visits.key_work()) {
     std::int32_t last = -1;
     for (std::int32_t i = work.begin; i < work.end; ++i) {
       const StripVisit& visit = visits.strip_visits()[static_cast<std::size_t>(i)];
@@ -95,18 +95,58 @@ std::set<Visit> visits_of_keys(const AttentionVisits& visits) {
   return found;
 }
 
+/// Every step of every tile of keys is some block's, parts in ascending order.
+void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
+  std::vector<KeyWork> blocks = visits.key_work();
+  std::ranges::sort(blocks, {}, &KeyWork::order);
+  std::int32_t next_step = 0;
+  std::int32_t next_part = 0;
+  for (const KeyWork& work : blocks) {
+    EXPECT_EQ(work.first_step, next_step);
+    EXPECT_LT(work.first_step, work.last_step);
+    next_step = work.last_step == (work.end - work.begin) * group ? 0 : work.last_step;
+    const bool whole = work.first_step == 0 && next_step == 0;
+    EXPECT_EQ(work.part, whole ? -1 : next_part++);
+  }
+  EXPECT_EQ(next_step, 0);
+  EXPECT_EQ(visits.num_parts(), next_part);
+  std::int32_t next_first = 0;
+  for (const SplitTile& split : visits.split_tiles()) {
+    EXPECT_EQ(split.first_part, next_first);
+    next_first = split.last_part;
+    for (std::int32_t part = split.first_part; part < split.last_part; ++part) {
+      EXPECT_EQ(std::ranges::find(blocks, part, &KeyWork::part)->tile, split.tile);
+    }
+  }
+  EXPECT_EQ(next_first, next_part);
+}
+
+/// A tile of keys that all rows see is not left to one block.
+TEST(AttentionVisits, StepsOfEarlyKeysAreCutIntoParts) {
+  AttentionVisits visits;
+  constexpr std::int64_t kGroup = 7;
+  constexpr std::int64_t kKeyHeads = 4;
+  visits.place(causal_layout(4096), kGroup, kKeyHeads);
+  expect_all_steps(visits, kGroup);
+  const std::int64_t steps = std::ssize(visits.strip_visits()) * kGroup * kKeyHeads;
+  EXPECT_LE(visits.key_work().front().length(), divide_up(steps, AttentionVisits::kKeyBlocks));
+  EXPECT_LE(std::ssize(visits.key_work()) * kKeyHeads, 2 * AttentionVisits::kKeyBlocks);
+}
+
 TEST(AttentionVisits, AreWhatTheLayoutSays) {
   AttentionVisits visits;
   for (unsigned seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(seed);
     const PackedLayout layout =
         seed == 0 ? causal_layout(400) : random_layout(seed, 1 + 17 * static_cast<int>(seed));
-    visits.place(layout);
+    const std::int64_t group = 1 + seed % 7;
+    visits.place(layout, group, 2);
     const std::set<Visit> expected = visits_by_definition(layout);
     EXPECT_EQ(visits_of_queries(visits), expected);
     EXPECT_EQ(visits_of_keys(visits), expected);
     expect_longest_first(visits.query_tiles());
-    expect_longest_first(visits.key_tiles());
+    expect_longest_first(visits.key_work());
+    expect_all_steps(visits, group);
     ASSERT_EQ(std::ssize(visits.rows()) % kQueryTileRows, 0);
     for (std::int64_t row = 0; row < std::ssize(visits.rows()); ++row) {
       for (std::int64_t key = 0; key < std::ssize(visits.rows()); ++key) {
@@ -121,7 +161,7 @@ TEST(AttentionVisits, AreWhatTheLayoutSays) {
 /// Plain causal rows: half of all pairs of tiles, and one mask for each strip.
 TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   AttentionVisits visits;
-  visits.place(causal_layout(1024));
+  visits.place(causal_layout(1024), 1, 1);
   EXPECT_EQ(visits.query_tiles().size(), 8U);
   EXPECT_EQ(visits.key_visits().size(), 2U * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8));
   EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);

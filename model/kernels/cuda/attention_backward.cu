@@ -267,7 +267,7 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
     tensor_core_attention_backward(
         queue_, inputs,
         {tensor_core_rows(output_gradient), tensor_core_rows(output), floats(log_sum_exp),
-         partials_.at_least<QueryTerms>(tensor_core_terms(inputs)), tensor_core_rows(q_gradient),
+         partials_.at_least<std::byte>(tensor_core_scratch(inputs)), tensor_core_rows(q_gradient),
          tensor_core_rows(k_gradient), tensor_core_rows(v_gradient)});
     return;
   }

@@ -10,22 +10,25 @@ namespace {
 std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-void longest_first(std::vector<TileWork>& tiles) {
+template <class Work>
+void longest_first(std::vector<Work>& blocks) {
   // Not stable_sort, which allocates.
-  std::sort(tiles.begin(), tiles.end(), [](const TileWork& a, const TileWork& b) {
-    const std::int32_t a_visits = a.end - a.begin;
-    const std::int32_t b_visits = b.end - b.begin;
-    return a_visits != b_visits ? a_visits > b_visits : a.tile < b.tile;
+  std::sort(blocks.begin(), blocks.end(), [](const Work& a, const Work& b) {
+    return a.length() != b.length() ? a.length() > b.length() : a.order() < b.order();
   });
 }
 
 }  // namespace
 
-void AttentionVisits::place(const PackedLayout& layout) {
+void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
+                            std::int64_t key_heads) {
   place_rows(layout);
   seen_.assign(at(divide_up(layout.num_rows, kKeyTileRows)), Seen{});
   place_query_tiles(layout.num_rows);
   place_key_tiles();
+  place_key_work(group, key_heads);
+  longest_first(query_tiles_);
+  longest_first(key_work_);
 }
 
 void AttentionVisits::place_rows(const PackedLayout& layout) {
@@ -129,8 +132,30 @@ void AttentionVisits::place_key_tiles() {
   each_strip([&](TileWork& key_tile, const StripVisit& visit) {
     strip_visits_[at(key_tile.end++)] = visit;
   });
-  longest_first(query_tiles_);
-  longest_first(key_tiles_);
+}
+
+void AttentionVisits::place_key_work(std::int64_t group, std::int64_t key_heads) {
+  key_work_.clear();
+  split_tiles_.clear();
+  const std::int64_t all_steps = std::ssize(strip_visits_) * group * key_heads;
+  const std::int64_t most = std::max(divide_up(all_steps, kKeyBlocks), kLeastSteps);
+  std::int32_t next_part = 0;
+  for (const TileWork& tile : key_tiles_) {
+    const std::int64_t steps = (tile.end - tile.begin) * group;
+    const std::int64_t parts = divide_up(steps, most);
+    KeyWork work{tile.tile, tile.begin, tile.end, 0, narrow(steps), -1};
+    if (parts > 1) {
+      split_tiles_.push_back({tile.tile, next_part, next_part + narrow(parts)});
+      for (std::int64_t part = 0; part < parts; ++part) {
+        work.first_step = narrow(steps * part / parts);
+        work.last_step = narrow(steps * (part + 1) / parts);
+        work.part = next_part++;
+        key_work_.push_back(work);
+      }
+    } else {
+      key_work_.push_back(work);
+    }
+  }
 }
 
 }  // namespace jforge

@@ -55,19 +55,56 @@ struct TileWork {
   std::int32_t tile = 0;
   std::int32_t begin = 0;
   std::int32_t end = 0;
+
+  [[nodiscard]] std::int64_t length() const { return end - begin; }
+  [[nodiscard]] std::int64_t order() const { return tile; }
 };
 
-/// On the host. Visits are in ascending order; tiles with most of them come first, so that no long
-/// one is begun last. Memory is reused: a batch no larger than an earlier one allocates nothing.
+/// A block's share of the gradient of a tile of keys. The tile's steps are its visits [begin, end)
+/// for the first query head of a group, then for the second, …: the block takes steps
+/// [first_step, last_step) of them.
+struct KeyWork {
+  std::int32_t tile = 0;
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  std::int32_t first_step = 0;
+  std::int32_t last_step = 0;
+  std::int32_t part = -1;  ///< Where its sums go, to be added to others; −1: it has all steps.
+
+  [[nodiscard]] std::int64_t length() const { return last_step - first_step; }
+  [[nodiscard]] std::int64_t order() const { return (std::int64_t{tile} << 32) + first_step; }
+};
+
+/// A tile of keys whose steps are cut into parts [first_part, last_part), in ascending order.
+struct SplitTile {
+  std::int32_t tile = 0;
+  std::int32_t first_part = 0;
+  std::int32_t last_part = 0;
+};
+
+/// On the host. Visits are in ascending order; blocks with most of them come first, so that no long
+/// one is begun last. Early keys are seen by many more rows than late ones, so their steps are cut
+/// into parts: about kKeyBlocks blocks of like length for all key heads together, where there are
+/// that many steps. Which parts there are depends on layout and heads only. Memory is reused: a
+/// batch no larger than an earlier one allocates nothing.
 class AttentionVisits {
  public:
-  void place(const PackedLayout& layout);
+  /// Twice to four times what devices with 108 to 132 multiprocessors hold at once.
+  static constexpr std::int64_t kKeyBlocks = 768;
+  /// A part's, at least: its sums cost as much as a few steps.
+  static constexpr std::int64_t kLeastSteps = 16;
+
+  void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads);
 
   /// Padded with rows that see nothing to full query tiles.
   [[nodiscard]] const std::vector<RowKeys>& rows() const noexcept { return rows_; }
   [[nodiscard]] const std::vector<TileWork>& query_tiles() const noexcept { return query_tiles_; }
   [[nodiscard]] const std::vector<KeyVisit>& key_visits() const noexcept { return key_visits_; }
-  [[nodiscard]] const std::vector<TileWork>& key_tiles() const noexcept { return key_tiles_; }
+  [[nodiscard]] const std::vector<KeyWork>& key_work() const noexcept { return key_work_; }
+  [[nodiscard]] const std::vector<SplitTile>& split_tiles() const noexcept { return split_tiles_; }
+  [[nodiscard]] std::int64_t num_parts() const noexcept {
+    return split_tiles_.empty() ? 0 : split_tiles_.back().last_part;
+  }
   [[nodiscard]] const std::vector<StripVisit>& strip_visits() const noexcept {
     return strip_visits_;
   }
@@ -76,6 +113,7 @@ class AttentionVisits {
   void place_rows(const PackedLayout& layout);
   void place_query_tiles(std::int64_t num_rows);
   void place_key_tiles();
+  void place_key_work(std::int64_t group, std::int64_t key_heads);
   void note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip);
 
   /// Of the query tile at hand, for a tile of keys.
@@ -89,6 +127,8 @@ class AttentionVisits {
   std::vector<KeyVisit> key_visits_;
   std::vector<TileWork> key_tiles_;
   std::vector<StripVisit> strip_visits_;
+  std::vector<KeyWork> key_work_;
+  std::vector<SplitTile> split_tiles_;
   std::vector<Seen> seen_;  ///< [tiles of keys]
 };
 

@@ -88,8 +88,11 @@ class CudaPackedPlan final : public PackedPlan {
     const TileWork* query_tiles = nullptr;
     std::int64_t num_query_tiles = 0;
     const KeyVisit* key_visits = nullptr;
-    const TileWork* key_tiles = nullptr;
-    std::int64_t num_key_tiles = 0;
+    const KeyWork* key_work = nullptr;
+    std::int64_t num_key_work = 0;
+    const SplitTile* split_tiles = nullptr;
+    std::int64_t num_split_tiles = 0;
+    std::int64_t num_parts = 0;
     const StripVisit* strip_visits = nullptr;
   };
   /// Made at the first call for a batch.
@@ -138,7 +141,8 @@ class CudaPackedPlan final : public PackedPlan {
         : rows(queue, account),
           query_tiles(queue, account),
           key_visits(queue, account),
-          key_tiles(queue, account),
+          key_work(queue, account),
+          split_tiles(queue, account),
           strip_visits(queue, account) {}
 
     bool placed = false;
@@ -147,7 +151,8 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray rows;
     StagedArray query_tiles;
     StagedArray key_visits;
-    StagedArray key_tiles;
+    StagedArray key_work;
+    StagedArray split_tiles;
     StagedArray strip_visits;
   };
 

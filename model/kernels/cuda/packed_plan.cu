@@ -107,13 +107,16 @@ void CudaPackedPlan::place_keys(const PackedLayout& layout) {
 const CudaPackedPlan::Visits& CudaPackedPlan::visits() const {
   if (!visits_.placed) {
     const AttentionVisits& host = visits_.host;
-    visits_.host.place(batch().layout);
+    visits_.host.place(batch().layout, heads().group(), heads().key_heads);
     visits_.device = {upload(visits_.rows, host.rows()),
                       upload(visits_.query_tiles, host.query_tiles()),
                       length(host.query_tiles().size()),
                       upload(visits_.key_visits, host.key_visits()),
-                      upload(visits_.key_tiles, host.key_tiles()),
-                      length(host.key_tiles().size()),
+                      upload(visits_.key_work, host.key_work()),
+                      length(host.key_work().size()),
+                      upload(visits_.split_tiles, host.split_tiles()),
+                      length(host.split_tiles().size()),
+                      host.num_parts(),
                       upload(visits_.strip_visits, host.strip_visits())};
     visits_.placed = true;
   }

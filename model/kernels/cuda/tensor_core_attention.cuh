@@ -34,26 +34,18 @@ struct TensorCoreInputs {
 void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                            BFloat16* output, float* log_sum_exp);
 
-/// Of one query for backward: log-sum-exp in units of log 2, and Σ_d output · output gradient.
-struct alignas(8) QueryTerms {
-  float log_sum_exp;
-  float delta;
-};
-
 struct TensorCoreGradients {
   const BFloat16* output_gradient = nullptr;
   const BFloat16* output = nullptr;
   const float* log_sum_exp = nullptr;
-  QueryTerms* terms = nullptr;  ///< Scratch, tensor_core_terms() of them.
+  void* scratch = nullptr;  ///< tensor_core_scratch() bytes.
   BFloat16* q_gradient = nullptr;
   BFloat16* k_gradient = nullptr;
   BFloat16* v_gradient = nullptr;
 };
 
-/// Rows of full query tiles × heads.
-[[nodiscard]] inline std::int64_t tensor_core_terms(const TensorCoreInputs& inputs) {
-  return divide_up(inputs.num_rows, kQueryTileRows) * kQueryTileRows * inputs.shape.heads;
-}
+/// Of backward: terms of every query, and sums of parts of the keys' gradients.
+[[nodiscard]] std::int64_t tensor_core_scratch(const TensorCoreInputs& inputs);
 
 void tensor_core_attention_backward(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                                     const TensorCoreGradients& gradients);

@@ -19,9 +19,17 @@ constexpr int kKeys = kKeyTileRows;
 constexpr int kStepKeys = 32;
 constexpr float kLog2E = 1.44269504F;
 
+/// Of one query: log-sum-exp in units of log 2, and Σ_d output · output gradient.
+struct alignas(8) QueryTerms {
+  float log_sum_exp;
+  float delta;
+};
+
 struct Arguments {
   TensorCoreInputs in;
   TensorCoreGradients out;
+  QueryTerms* terms;  ///< [H][padded rows]
+  float* parts;       ///< [parts][Hkv][2: keys, values][kKeys][D]
   float scale;
   float log2_scale;  ///< scale / log 2: exponents to base 2.
   unsigned padded_rows;
@@ -60,7 +68,7 @@ __global__ void __launch_bounds__(kLanes) attention_terms(const Arguments argume
     terms.log_sum_exp = arguments.out.log_sum_exp[query] * kLog2E;
   }
   if (lane == 0) {
-    arguments.out.terms[std::uint64_t{head} * arguments.padded_rows + row] = terms;
+    arguments.terms[std::uint64_t{head} * arguments.padded_rows + row] = terms;
   }
 }
 
@@ -121,9 +129,8 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
   QueryTerms terms[2 * kRowBlocks];
 #pragma unroll
   for (int row = 0; row < 2 * kRowBlocks; ++row) {
-    terms[row] =
-        arguments.out.terms[std::uint64_t{head} * arguments.padded_rows +
-                            static_cast<unsigned>(strip_first + 8 * row + warp_lane() / 4)];
+    terms[row] = arguments.terms[std::uint64_t{head} * arguments.padded_rows +
+                                 static_cast<unsigned>(strip_first + 8 * row + warp_lane() / 4)];
   }
   const int steps = (work.end - work.begin) * kSteps;
   Accumulator sums[kRowBlocks][kDim / 8];
@@ -218,8 +225,31 @@ struct KeyShared {
   int votes[kTileStrips];
 };
 
-/// Gradients of 64 keys and values of one key head, over all query heads that read it; a warp owns
-/// 16 of them. Scores are transposed: rows are keys, columns are a strip's queries.
+/// Sums of keys, then of values, of a part.
+template <int kDim>
+[[nodiscard]] __device__ __forceinline__ float* part_of(const Arguments& arguments, int part,
+                                                        unsigned key_head) {
+  const auto index =
+      static_cast<unsigned>(part) * static_cast<unsigned>(arguments.in.shape.key_heads) + key_head;
+  return arguments.parts + std::uint64_t{index} * (2 * kKeys * kDim);
+}
+
+/// Sixteen rows of float32.
+template <int kDim>
+__device__ __forceinline__ void store_sums(const Accumulator (&sums)[kDim / 8], float* rows) {
+  const int lane = warp_lane();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      *reinterpret_cast<float2*>(rows + (lane / 4 + 8 * half) * kDim + 8 * n + lane % 4 * 2) = {
+          sums[n].values[2 * half], sums[n].values[2 * half + 1]};
+    }
+  }
+}
+
+/// Gradients of 64 keys and values of one key head, over all query heads that read it, or a part of
+/// them; a warp owns 16 keys. Scores are transposed: rows are keys, columns are a strip's queries.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     attention_key_gradient(const Arguments arguments) {
@@ -227,7 +257,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   auto& shared = *reinterpret_cast<KeyShared<kDim>*>(shared_bytes);
   const TensorCoreInputs& in = arguments.in;
   const auto key_heads = static_cast<unsigned>(in.shape.key_heads);
-  const TileWork work = in.visits.key_tiles[blockIdx.x / key_heads];
+  const KeyWork work = in.visits.key_work[blockIdx.x / key_heads];
   const unsigned key_head = blockIdx.x % key_heads;
   const auto group = static_cast<int>(in.shape.group());
   const int num_rows = static_cast<int>(in.num_rows);
@@ -252,8 +282,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
       copy_async(shared_address(stage.rows + lane), in.visits.rows + first + lane, true);
     } else if (const int at = (lane - kStrip) * kTermsAtOnce; at < kStrip) {
       copy_async(shared_address(stage.terms + at),
-                 arguments.out.terms + std::uint64_t{head} * arguments.padded_rows + first + at,
-                 true);
+                 arguments.terms + std::uint64_t{head} * arguments.padded_rows + first + at, true);
     }
     commit_copies();
   };
@@ -270,10 +299,10 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   for (bool careful = false;; careful = true) {
     clear(key_sums);
     clear(value_sums);
-    copy_step(0, 0, work.begin);
-    int member = 0;
-    int visit = work.begin;
-    for (int stage_index = 0; member < group; stage_index ^= 1) {
+    int member = work.first_step / (work.end - work.begin);
+    int visit = work.begin + work.first_step % (work.end - work.begin);
+    copy_step(work.first_step % 2, member, visit);
+    for (int step = work.first_step; step < work.last_step; ++step) {
       const StripVisit strip = in.visits.strip_visits[visit];
       wait_copies<0>();
       __syncthreads();  // This step's queries are there, the last one's are read.
@@ -281,10 +310,10 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
         visit = work.begin;
         ++member;
       }
-      if (member < group) {
-        copy_step(stage_index ^ 1, member, visit);
+      if (step + 1 < work.last_step) {
+        copy_step((step + 1) % 2, member, visit);
       }
-      typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
+      typename KeyShared<kDim>::Stage& stage = shared.stages[step % 2];
       if (careful) {
         // Warp 0 cleans queries, warp 1 output gradients.
         if (warp < 2) {
@@ -346,12 +375,49 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
       break;
     }
   }
+  if (work.part >= 0) {
+    float* const part = part_of<kDim>(arguments, work.part, key_head) + 16 * warp * kDim;
+    store_sums<kDim>(key_sums[0], part);
+    store_sums<kDim>(value_sums[0], part + kKeys * kDim);
+    return;
+  }
   store_rows<kDim>(key_sums, shared.keys, warp, arguments.out.k_gradient + key_head * kDim,
                    key_stride, first_key + 16 * warp, num_rows,
                    [&](int /*m*/, int /*half*/) { return arguments.scale; });
   store_rows<kDim>(value_sums, shared.values, warp, arguments.out.v_gradient + key_head * kDim,
                    key_stride, first_key + 16 * warp, num_rows,
                    [](int /*m*/, int /*half*/) { return 1.0F; });
+}
+
+/// Adds the parts of a tile's gradients of keys, or of values, in their order.
+template <int kDim>
+__global__ void __launch_bounds__(kLanes) attention_add_parts(const Arguments arguments) {
+  const TensorCoreInputs& in = arguments.in;
+  const auto key_heads = static_cast<unsigned>(in.shape.key_heads);
+  const SplitTile split = in.visits.split_tiles[blockIdx.x / (2 * key_heads)];
+  const unsigned key_head = blockIdx.x / 2 % key_heads;
+  const bool values = blockIdx.x % 2 != 0;
+  BFloat16* const gradient = values ? arguments.out.v_gradient : arguments.out.k_gradient;
+  const float factor = values ? 1.0F : arguments.scale;
+  for (int at = 2 * block_lane(); at < kKeys * kDim; at += 2 * kLanes) {
+    float2 sum{0.0F, 0.0F};
+    for (int part = split.first_part; part < split.last_part; ++part) {
+      const float2 two = *reinterpret_cast<const float2*>(part_of<kDim>(arguments, part, key_head) +
+                                                          (values ? kKeys * kDim : 0) + at);
+      sum.x += two.x;
+      sum.y += two.y;
+    }
+    const int row = split.tile * kKeys + at / kDim;
+    if (row < in.num_rows) {
+      *reinterpret_cast<std::uint32_t*>(gradient + row * in.shape.key_stride() + key_head * kDim +
+                                        at % kDim) = pack_bfloat16(factor * sum.x, factor * sum.y);
+    }
+  }
+}
+
+/// Rows of full query tiles × heads.
+std::int64_t num_terms(const TensorCoreInputs& inputs) {
+  return divide_up(inputs.num_rows, kQueryTileRows) * kQueryTileRows * inputs.shape.heads;
 }
 
 template <class Kernel>
@@ -369,24 +435,39 @@ template <int kDim>
 void launch_all(const DeviceQueue& queue, const Arguments& arguments) {
   const CudaPackedPlan::Visits& visits = arguments.in.visits;
   const HeadShape& shape = arguments.in.shape;
-  launch(queue, attention_terms<kDim>,
-         divide_up(tensor_core_terms(arguments.in), kLanes / kWarpLanes), 0, arguments,
-         "attention_backward terms");
+  launch(queue, attention_terms<kDim>, divide_up(num_terms(arguments.in), kLanes / kWarpLanes), 0,
+         arguments, "attention_backward terms");
   launch(queue, attention_query_gradient<kDim>, visits.num_query_tiles * shape.heads,
          sizeof(QueryShared<kDim>), arguments, "attention_backward queries");
-  launch(queue, attention_key_gradient<kDim>, visits.num_key_tiles * shape.key_heads,
+  launch(queue, attention_key_gradient<kDim>, visits.num_key_work * shape.key_heads,
          sizeof(KeyShared<kDim>), arguments, "attention_backward keys");
+  if (visits.num_split_tiles > 0) {
+    launch(queue, attention_add_parts<kDim>, visits.num_split_tiles * shape.key_heads * 2, 0,
+           arguments, "attention_backward parts");
+  }
 }
 
 }  // namespace
+
+std::int64_t tensor_core_scratch(const TensorCoreInputs& inputs) {
+  return shared_size<QueryTerms>(num_terms(inputs)) +
+         shared_size<float>(inputs.visits.num_parts * inputs.shape.key_heads * 2 * kKeys *
+                            inputs.shape.dim);
+}
 
 void tensor_core_attention_backward(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                                     const TensorCoreGradients& gradients) {
   if (inputs.num_rows == 0) {
     return;
   }
+  auto* const scratch = static_cast<std::byte*>(gradients.scratch);
   const Arguments arguments{
-      inputs, gradients, inputs.scale(), inputs.scale() * kLog2E,
+      inputs,
+      gradients,
+      reinterpret_cast<QueryTerms*>(scratch),
+      reinterpret_cast<float*>(scratch + shared_size<QueryTerms>(num_terms(inputs))),
+      inputs.scale(),
+      inputs.scale() * kLog2E,
       static_cast<unsigned>(divide_up(inputs.num_rows, kQueryTileRows) * kQueryTileRows)};
   inputs.shape.dim == 64 ? launch_all<64>(queue, arguments) : launch_all<128>(queue, arguments);
 }
