@@ -1,7 +1,8 @@
 /// Packed attention forward on tensor cores (Dao 2023, algorithm 1): a block of four warps takes
 /// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of keys that its
 /// plan lists, 32 keys at a time, while the next 32 are copied. Scores stay in registers, where the
-/// softmax makes them the left side of the second product.
+/// softmax makes them the left side of the second product. Work, occupancy and what to expect:
+/// tensor_core_attention.md.
 
 #include <cmath>
 
@@ -246,6 +247,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
 template <int kDim>
 void launch(const DeviceQueue& queue, const Arguments& arguments) {
   constexpr int kShared = sizeof(ForwardShared<kDim>);
+  static_assert(blocks_fit(kDim == 64 ? 3 : 2, kShared, 164));
   const std::int64_t blocks = arguments.in.visits.num_query_tiles * arguments.in.shape.heads;
   cuda_check(cudaFuncSetAttribute(attention_forward<kDim>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),

@@ -2,7 +2,7 @@
 /// 2023, algorithm 2). Queries' gradients have a kernel over query tiles, keys' and values' one
 /// over tiles of keys, which computes the transposed scores: so both keep all weights in registers,
 /// every sum has one owner and a fixed order, and nothing is added by atomics. That takes seven
-/// products where one kernel for both would take five.
+/// products where one kernel for both would take five: tensor_core_attention.md.
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #include "model/kernels/cuda/tensor_core_tiles.cuh"
@@ -435,6 +435,8 @@ template <int kDim>
 void launch_all(const DeviceQueue& queue, const Arguments& arguments) {
   const CudaPackedPlan::Visits& visits = arguments.in.visits;
   const HeadShape& shape = arguments.in.shape;
+  static_assert(blocks_fit(2, sizeof(QueryShared<kDim>), kDim == 64 ? 164 : 228));
+  static_assert(blocks_fit(kDim == 64 ? 3 : 2, sizeof(KeyShared<kDim>), 164));
   launch(queue, attention_terms<kDim>, divide_up(num_terms(arguments.in), kLanes / kWarpLanes), 0,
          arguments, "attention_backward terms");
   launch(queue, attention_query_gradient<kDim>, visits.num_query_tiles * shape.heads,

@@ -25,6 +25,13 @@ namespace jforge {
   return block_lane() % static_cast<int>(kWarpLanes);
 }
 
+/// Whether that many blocks' shared memory fits a multiprocessor: 164 KiB on an A100, 228 on an
+/// H100, of which the system takes 1 for each block.
+[[nodiscard]] constexpr bool blocks_fit(std::size_t blocks, std::size_t bytes,
+                                        std::size_t kibibytes) {
+  return blocks * (bytes + 1024) <= kibibytes * 1024;
+}
+
 /// kRows × kDim bfloat16 in shared memory, swizzled.
 template <int kRows, int kDim>
 struct SharedTile {
