@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""The pipeline on a device, at 1, 2 and 4 ranks: generate, train with ZeRO 1 and 3, checkpoint, kill, resume, evaluate;
+a checkpoint goes to the host's kernels and back."""
+
+import json
+import unittest
+
+from kill_and_resume_test import KilledRun
+
+CONFIG = """
+[run]
+directory = "{run}"
+seed = 7
+[model]
+source = "{model}"
+device = "cuda"
+export_as = "float32"
+[prompts]
+files = ["{prompts}"]
+field = "question"
+limit = 12
+[generate]
+max_new_tokens = 12
+batch_prompts = 3
+prompts_per_lease = 3
+[[rounds]]
+block_size = 4
+noise_window = 2
+schedule = "random"
+steps = 3
+[[rounds]]
+block_size = 8
+noise_window = 2
+steps = 2
+[train]
+learning_rate = 1e-3
+batch_samples = 4
+tokens_per_rank = 128
+warmup_ratio = 0.1
+[checkpoint]
+every_steps = 2
+keep_last = 2
+[evaluate]
+tasks = ["gsm8k"]
+data = "{prompts}"
+prompt_style = "plain"
+block_size = 4
+max_new_tokens = 8
+limit = 2
+speed_problems = 0
+"""
+
+
+class DevicePipeline(KilledRun):
+    def config(self, name, text=None, extra=""):
+        return super().config(name, text or CONFIG, extra)
+
+    @staticmethod
+    def stage(number):
+        return "--set", f"train.zero_stage={number}"
+
+    def test_finishes_and_verifies(self):
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                run = self.uninterrupted(ranks, *self.stage(1))
+                self.assertEqual("finished", self.status(run))
+                self.assertIn("hold", self.jforge("verify", run).out)
+                summary = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+                for model in ("base", "final"):
+                    for method in ("ar", "jacobi"):
+                        self.assertEqual(2, summary["models"][model]["gsm8k"][method]["n"])
+                self.assertEqual({(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)}, set(self.losses(run)))
+                self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
+
+    def test_killed_and_resumed(self):
+        for stage, fault in ((1, "train:1:3"), (3, "train.accumulate:0:4")):
+            place, rank, visit = fault.split(":")
+            with self.subTest(stage=stage):
+                self.kill_and_resume(f"killed-{stage}", (place, int(rank), int(visit)), self.stage(stage))
+                self.assert_close_models(self.uninterrupted(1, *self.stage(1)), self.root / f"killed-{stage}")
+
+    def test_a_checkpoint_goes_to_the_host_and_back(self):
+        config, run = self.config("wandering")
+        for number, (device, name) in enumerate([("cuda", "CUDA device 0"), ("cpu", "the CPU"), ("cuda", "CUDA device 0")]):
+            words = (*self.stage(1), "--set", f"model.device={device}", "--set", "checkpoint.every_steps=1", "--set",
+                     "checkpoint.keep_last=1")
+            # As soon as a checkpoint is whole and the one before it goes.
+            result = (self.jforge_with_fault(config, run, "kill@checkpoint.prune:0:1", *words, ranks=1) if number < 2 else
+                      self.jforge("run", config, *words))
+            self.assertIn(f"computing on {name}", result.err)
+            if number > 0:
+                self.assertIn(f"continuing from round-1-step-0000000{number + 1}", result.err)
+        self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
+
+
+# What is inherited from there runs there.
+del KilledRun
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
