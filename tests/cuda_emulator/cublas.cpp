@@ -71,7 +71,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transpos
     product.c = product.d = {address(c), kType, false, m, n, c_step};
     std::memcpy(&product.alpha, alpha, sizeof(float));
     std::memcpy(&product.beta, beta, sizeof(float));
-    device.enqueue(device.stream_of(handle_of(handle).stream),
+    device.enqueue(device.stream_of(handle_of(handle).stream), "a product",
                    [&device, product] { product.run(device.memory); });
   });
   return device.failure.code == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

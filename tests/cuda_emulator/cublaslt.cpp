@@ -198,7 +198,9 @@ cublasStatus_t refuse(const char* call, int attribute) {
 /// The workspace is written, whatever the algorithm: two products that share one must be ordered.
 void spoil(DeviceMemory& memory, std::uint64_t workspace, std::size_t bytes) {
   if (bytes != 0) {
-    std::memset(memory.at(workspace, bytes, "product writes its workspace,"), 0xff, bytes);
+    std::memset(
+        memory.use(DeviceMemory::Use::write, workspace, bytes, "product writes its workspace,"),
+        0xff, bytes);
   }
 }
 
@@ -393,7 +395,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     }
     std::memcpy(&product.alpha, alpha, sizeof product.alpha);
     std::memcpy(&product.beta, beta, sizeof product.beta);
-    device.enqueue(device.stream_of(stream),
+    device.enqueue(device.stream_of(stream), "a product",
                    [&device, product, space, bytes = algorithm.workspace] {
                      spoil(device.memory, space, bytes);
                      product.run(device.memory);

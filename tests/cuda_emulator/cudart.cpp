@@ -8,6 +8,7 @@
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
+#include "tests/cuda_emulator/mutants.h"
 #include "tests/cuda_emulator/warp.h"
 
 using jforge::emulator::answer;
@@ -19,6 +20,7 @@ using jforge::emulator::DeviceMemory;
 using jforge::emulator::Dimensions;
 using jforge::emulator::Kernel;
 using jforge::emulator::Launch;
+using jforge::emulator::leaves_out_wait;
 using jforge::emulator::Lock;
 using jforge::emulator::Module;
 using jforge::emulator::number_of;
@@ -79,9 +81,10 @@ bool is_pinned(const Device& device, const void* address) {
 }
 
 /// Where the bytes are on the host: the address itself, or the device memory's copy.
-std::byte* bytes_at(Device& device, const void* address, std::size_t bytes, const char* access) {
+std::byte* bytes_at(Device& device, DeviceMemory::Use use, const void* address, std::size_t bytes,
+                    const char* access) {
   return device.memory.owns(address)
-             ? device.memory.at(number_of(address), bytes, access)
+             ? device.memory.use(use, number_of(address), bytes, access)
              : const_cast<std::byte*>(static_cast<const std::byte*>(address));
 }
 
@@ -128,11 +131,15 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
     kept = std::make_shared<Bytes>(begin, begin + bytes);
   }
   device.attempt([&] {
-    const auto work = device.enqueue(device.stream_of(handle), [&device, to, from, bytes, kept] {
-      const std::byte* const source =
-          kept ? kept->data() : bytes_at(device, from, bytes, "copy from device memory");
-      std::memmove(bytes_at(device, to, bytes, "copy to device memory"), source, bytes);
-    });
+    const auto work =
+        device.enqueue(device.stream_of(handle), "a copy", [&device, to, from, bytes, kept] {
+          const std::byte* const source = kept ? kept->data()
+                                               : bytes_at(device, DeviceMemory::Use::read, from,
+                                                          bytes, "copy from device memory");
+          std::memmove(
+              bytes_at(device, DeviceMemory::Use::write, to, bytes, "copy to device memory"),
+              source, bytes);
+        });
     if (wait || pageable(to)) {
       device.order.wait(work);
     }
@@ -144,9 +151,11 @@ cudaError_t set(void* to, int value, std::size_t bytes, cudaStream_t handle) {
   Device& device = Device::get();
   const Lock lock(device.mutex);
   device.attempt([&] {
-    device.enqueue(device.stream_of(handle), [&device, to, value, bytes] {
+    device.enqueue(device.stream_of(handle), "a set", [&device, to, value, bytes] {
       if (bytes != 0) {
-        std::memset(device.memory.at(number_of(to), bytes, "set of device memory"), value, bytes);
+        std::memset(device.memory.use(DeviceMemory::Use::write, number_of(to), bytes,
+                                      "set of device memory"),
+                    value, bytes);
       }
     });
   });
@@ -281,7 +290,7 @@ cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arg
       std::memcpy(&launch->parameters[kernel.parameters[i].offset], arguments[i],
                   kernel.parameters[i].bytes);
     }
-    device.enqueue(device.stream_of(stream), [&device, launch] {
+    device.enqueue(device.stream_of(stream), "kernel " + kernel.name, [&device, launch] {
       jforge::emulator::run(*launch, device.memory, device.order.draw());
     });
   });
@@ -420,6 +429,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 /// A stream that captures has nothing that could be waited for.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (leaves_out_wait("cudaStreamSynchronize")) {
+    return cudaSuccess;
+  }
   return outside_capture([&](Device& device) { device.order.wait(device.stream_of(stream).last); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -429,6 +441,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return status == cudaSuccess && !done ? answer(cudaErrorNotReady) : status;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned /*flags*/) {
+  if (leaves_out_wait("cudaStreamWaitEvent")) {
+    return cudaSuccess;
+  }
   Device& device = Device::get();
   const Lock lock(device.mutex);
   cudaError_t status = cudaSuccess;
@@ -452,6 +467,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
   return answer_of(device, status);
 }
 cudaError_t cudaDeviceSynchronize() {
+  if (leaves_out_wait("cudaDeviceSynchronize")) {
+    return cudaSuccess;
+  }
   return outside_capture([](Device& device) { device.order.wait_for_all(); });
 }
 
@@ -474,11 +492,14 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     Stream& stream = device.stream_of(stream_handle);
     event.captured = stream.place;
     if (!stream.place.capture) {
-      event.place = device.enqueue(stream, [] {});
+      event.place = device.enqueue(stream, "an event", [] {});
     }
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (leaves_out_wait("cudaEventSynchronize")) {
+    return cudaSuccess;
+  }
   return outside_capture([&](Device& device) { device.order.wait(event_of(event).place); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

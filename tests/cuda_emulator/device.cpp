@@ -10,6 +10,8 @@
 #include <string_view>
 #include <thread>
 
+#include "tests/cuda_emulator/mutants.h"
+
 namespace jforge::emulator {
 
 namespace {
@@ -79,29 +81,6 @@ const char* environment(const char* name, const char* otherwise) {
 constexpr const char* kOrder = "JFORGE_EMULATED_ORDER";
 constexpr const char* kDefaultOrder = "lazy";
 
-/// For mutants: each barrier of a kernel that is launched is listed on standard error as
-/// "barrier KERNEL:k PTX line n" (JFORGE_EMULATED_LIST), and one of them left out
-/// (JFORGE_EMULATED_OMIT=KERNEL:k).
-void mutate(Kernel& kernel) {
-  const bool list = std::getenv("JFORGE_EMULATED_LIST") != nullptr;
-  const std::string omitted = environment("JFORGE_EMULATED_OMIT", "");
-  unsigned number = 0;
-  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
-    Instruction& instruction = kernel.code[i];
-    if (instruction.flow != Flow::block_barrier) {
-      continue;
-    }
-    const std::string site = kernel.name + ":" + std::to_string(number++);
-    if (list) {
-      std::fprintf(stderr, "barrier %s PTX line %u\n", site.c_str(), kernel.lines[i]);
-    }
-    if (site == omitted) {
-      instruction.flow = Flow::plain;
-      instruction.execute = [](Warp& /*warp*/, const Instruction& /*own*/, LaneMask /*lanes*/) {};
-    }
-  }
-}
-
 int code_of(FaultKind kind) {
   return kind == FaultKind::illegal_address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
 }
@@ -132,6 +111,10 @@ const Kernel& Module::kernel(const std::string& name) {
 Device::Device() : order(kDefaultOrder) {
   configure();
   constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  memory.accessor.follows = [this](std::uint32_t earlier) {
+    return order.before().ordered(earlier, order.current());
+  };
+  memory.accessor.name = [this](std::uint32_t work) { return order.before().name(work); };
   // Other threads, and other processes, may bring what is waited for.
   order.when_idle([this] {
     mutex.unlock();
@@ -176,14 +159,14 @@ void Device::attempt(const std::function<void()>& work) {
   std::fprintf(stderr, "emulated device: %s\n", failure.report.c_str());
 }
 
-std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work,
-                                      std::function<bool()> ready) {
+std::shared_ptr<Work> Device::enqueue(Stream& stream, const std::string& name,
+                                      std::function<void()> work, std::function<bool()> ready) {
   if (stream.place.capture) {
     if (ready) {
       throw Refusal("a call to NCCL while capturing");
     }
     Graph& graph = stream.place.capture->graph;
-    graph.nodes.push_back({std::move(work), stream.place.after});
+    graph.nodes.push_back({name, std::move(work), stream.place.after});
     stream.place.after = {graph.nodes.size() - 1};
     return nullptr;
   }
@@ -192,7 +175,14 @@ std::shared_ptr<Work> Device::enqueue(Stream& stream, std::function<void()> work
     own = [this, ready = std::move(ready)] { return failure.code != 0 || ready(); };
   }
   return order.enqueue(
-      stream, [this, work = std::move(work)] { attempt(work); }, std::move(own));
+      stream, name, [this, work = std::move(work)] { run(work); }, std::move(own));
+}
+
+void Device::run(const std::function<void()>& work) {
+  memory.accessor.work = order.current().work;
+  memory.accessor.block = 0;
+  attempt(work);
+  memory.accessor.work = 0;
 }
 
 int& Device::current() {

@@ -57,9 +57,11 @@ class Device {
   /// Runs `work` unless the device failed; its Fault or Refusal becomes the failure, and a line on
   /// standard error.
   void attempt(const std::function<void()>& work);
-  /// `ready`: as Work's; not asked any more when the device failed. A capturing stream records the
-  /// work as a node instead, and null is returned.
-  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> work,
+  /// attempt() of a piece of the order's work, which its accesses are held to be.
+  void run(const std::function<void()>& work);
+  /// `name`: for messages. `ready`: as Work's; not asked any more when the device failed. A
+  /// capturing stream records the work as a node instead, and null is returned.
+  std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> work,
                                 std::function<bool()> ready = {});
   /// Device memory; what is still to be freed is freed first where there is not enough. 0: full.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/cuda_emulator/fault.h"
@@ -49,7 +51,11 @@ std::uint64_t DeviceMemory::allocate(std::size_t bytes, State state) {
   if (step > range_begin_ + kAddressRange - next_) {
     throw Refusal("emulated device: every device address was used once");
   }
-  Allocation made{next_, bytes, state, std::unique_ptr<std::byte[]>(new std::byte[bytes])};
+  Allocation made;
+  made.begin = next_;
+  made.bytes = bytes;
+  made.state = state;
+  made.data.reset(new std::byte[bytes]);
   std::memset(made.data.get(), 0xff, bytes);
   allocations_.push_back(std::move(made));
   live_bytes_ += bytes;
@@ -75,7 +81,9 @@ DeviceMemory::Allocation& DeviceMemory::beginning_at(std::uint64_t address, cons
 }
 
 void DeviceMemory::begin_life(std::uint64_t address) {
-  beginning_at(address, "allocation").state = State::live;
+  Allocation& allocation = beginning_at(address, "allocation");
+  allocation.state = State::live;
+  allocation.begun_by = accessor.work;
 }
 
 void DeviceMemory::free(std::uint64_t address) {
@@ -86,9 +94,110 @@ void DeviceMemory::free(std::uint64_t address) {
                     (allocation.state == State::freed ? ", which are free already"
                                                       : " before their allocation"));
   }
+  if (accessor.work != 0 && allocation.cells) {
+    // As a write of all of it.
+    note(Use::write, allocation, address, allocation.bytes, "free", 0);
+  }
   allocation.state = State::freed;
   allocation.data.reset();
+  allocation.cells.reset();
   live_bytes_ -= allocation.bytes;
+}
+
+namespace {
+constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
+/// Of write_block: the write was atomic.
+constexpr std::uint32_t kAtomic = std::uint32_t{1} << 31;
+
+DeviceMemory::Cell* new_cells(std::size_t count) {
+  // Pages that nobody touches cost nothing.
+  return static_cast<DeviceMemory::Cell*>(std::calloc(count, sizeof(DeviceMemory::Cell)));
+}
+}  // namespace
+
+void DeviceMemory::narrow(Allocation& allocation, unsigned shift) {
+  const std::size_t count = (allocation.bytes >> shift) + 1;
+  std::unique_ptr<Cell[], void (*)(void*)> cells(new_cells(count), std::free);
+  const unsigned more = allocation.granule_shift - shift;
+  for (std::size_t i = 0; i < count && allocation.cells; ++i) {
+    cells[i] = allocation.cells[i >> more];
+  }
+  allocation.cells = std::move(cells);
+  allocation.granule_shift = shift;
+}
+
+bool DeviceMemory::follows_slowly(std::uint32_t earlier) {
+  if (earlier != accessor.work && !accessor.follows(earlier)) {
+    return false;
+  }
+  last_followed_ = earlier;
+  return true;
+}
+
+void DeviceMemory::race(const Allocation& allocation, std::uint64_t offset, const char* access,
+                        const char* other, std::uint32_t work, std::uint32_t block,
+                        unsigned lane) const {
+  std::string text = std::string(access) + " of byte " + std::to_string(offset) + " of the " +
+                     described(allocation) + " is not ordered after the " + other;
+  if (work != accessor.work) {
+    text += " by " + accessor.name(work) + ", of another stream";
+  } else if (block == kSeveralBlocks) {
+    text += " by several blocks of this launch";
+  } else {
+    text += " by block " + std::to_string(block & ~kAtomic) + " of this launch";
+  }
+  throw Fault(FaultKind::race, text, lane);
+}
+
+void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, std::size_t bytes,
+                        const char* access, unsigned lane) {
+  if (bytes == 0) {
+    return;
+  }
+  const std::uint64_t offset = address - allocation.begin;
+  if (asked_by_ != accessor.work) {
+    asked_by_ = accessor.work;
+    last_followed_ = 0;
+  }
+  // The last granule may be cut off by the end.
+  const bool to_end = offset + bytes == allocation.bytes;
+  const std::uint64_t ends = to_end ? offset : offset | bytes;
+  const auto shift =
+      std::min(allocation.granule_shift, ends == 0 ? allocation.granule_shift
+                                                   : static_cast<unsigned>(std::countr_zero(ends)));
+  if (!allocation.cells || shift < allocation.granule_shift) [[unlikely]] {
+    narrow(allocation, shift);
+  }
+  if (!follows(allocation.begun_by)) [[unlikely]] {
+    race(allocation, offset, access, "allocation", allocation.begun_by, 0, lane);
+  }
+  const std::uint32_t work = accessor.work;
+  const std::uint32_t block = accessor.block;
+  const std::uint32_t own_write = use == Use::update ? block | kAtomic : block;
+  Cell* const end = &allocation.cells[(offset + bytes - 1) >> allocation.granule_shift] + 1;
+  for (Cell* cell = &allocation.cells[offset >> allocation.granule_shift]; cell != end; ++cell) {
+    const auto place = [&] {
+      return static_cast<std::uint64_t>(cell - allocation.cells.get()) << allocation.granule_shift;
+    };
+    const bool own =
+        cell->writer == work && ((cell->write_block & ~kAtomic) == block ||
+                                 (use == Use::update && (cell->write_block & kAtomic) != 0));
+    if (!own && (cell->writer == work || !follows(cell->writer))) [[unlikely]] {
+      race(allocation, place(), access, "write", cell->writer, cell->write_block, lane);
+    }
+    if (use == Use::read) {
+      cell->read_block = cell->reader == work && cell->read_block != block ? kSeveralBlocks : block;
+      cell->reader = work;
+      continue;
+    }
+    if (!(cell->reader == work && cell->read_block == block) &&
+        (cell->reader == work || !follows(cell->reader))) [[unlikely]] {
+      race(allocation, place(), access, "read", cell->reader, cell->read_block, lane);
+    }
+    cell->writer = work;
+    cell->write_block = own_write;
+    cell->reader = 0;
+  }
 }
 
 bool DeviceMemory::owns(const void* address) const {

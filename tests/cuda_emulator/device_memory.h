@@ -2,10 +2,12 @@
 
 /// The emulated device's global memory. Device addresses lie in a reserved range that the host
 /// cannot read, so that a host access crashes as it would with a device; no address is given out
-/// twice, so that every use after a free is seen.
+/// twice, so that every use after a free is seen. Who last wrote and read what is kept, so that two
+/// accesses that nothing orders, one of them writing, are seen in whatever order they come.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,11 +21,32 @@ class DeviceMemory {
     live,
     freed,
   };
+  enum class Use : std::uint8_t { read, write, update };
+  /// Who wrote last and who read since: work and block, or several blocks.
+  struct Cell {
+    std::uint32_t writer;
+    std::uint32_t write_block;
+    std::uint32_t reader;
+    std::uint32_t read_block;
+  };
+  /// Whose accesses come now.
+  struct Accessor {
+    std::uint32_t work = 0;   ///< 0: nobody's, and not looked at.
+    std::uint32_t block = 0;  ///< Of its launch.
+    std::function<bool(std::uint32_t earlier)> follows;
+    std::function<std::string(std::uint32_t work)> name;
+  };
+  Accessor accessor;
+
   struct Allocation {
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
     State state = State::live;
     std::unique_ptr<std::byte[]> data;  ///< Filled with 0xff, a NaN in every float, until written.
+    /// Of each granule, from the first access of a work on; as narrow as the narrowest access.
+    std::unique_ptr<Cell[], void (*)(void*)> cells{nullptr, nullptr};
+    unsigned granule_shift = 2;
+    std::uint32_t begun_by = 0;  ///< The work that began its life.
   };
 
   DeviceMemory();
@@ -45,6 +68,15 @@ class DeviceMemory {
 
   /// Where the host keeps [address, address + bytes). Throws Fault, naming the nearest allocation,
   /// unless all of it is inside one that is live.
+  [[nodiscard]] std::byte* use(Use use, std::uint64_t address, std::size_t bytes,
+                               const char* access, unsigned lane = 0) {
+    std::byte* const place = at(address, bytes, access, lane);
+    if (accessor.work != 0) {
+      note(use, allocations_[last_], address, bytes, access, lane);
+    }
+    return place;
+  }
+  /// As use(), without a look at who used it before.
   [[nodiscard]] std::byte* at(std::uint64_t address, std::size_t bytes, const char* access,
                               unsigned lane = 0) {
     const Allocation& last = allocations_.empty() ? kNothing : allocations_[last_];
@@ -62,6 +94,16 @@ class DeviceMemory {
   [[nodiscard]] std::size_t before(std::uint64_t address) const;
   [[nodiscard]] std::byte* find(std::uint64_t address, std::size_t bytes, const char* access,
                                 unsigned lane);
+  void note(Use use, Allocation& allocation, std::uint64_t address, std::size_t bytes,
+            const char* access, unsigned lane);
+  [[nodiscard]] bool follows(std::uint32_t earlier) {
+    return earlier == 0 || earlier == last_followed_ || follows_slowly(earlier);
+  }
+  [[nodiscard]] bool follows_slowly(std::uint32_t earlier);
+  static void narrow(Allocation& allocation, unsigned shift);
+  [[noreturn]] void race(const Allocation& allocation, std::uint64_t offset, const char* access,
+                         const char* other, std::uint32_t work, std::uint32_t block,
+                         unsigned lane) const;
   [[nodiscard]] Allocation& beginning_at(std::uint64_t address, const char* call);
 
   std::uint64_t range_begin_ = 0;
@@ -69,6 +111,8 @@ class DeviceMemory {
   std::size_t live_bytes_ = 0;
   std::size_t total_bytes_ = std::size_t{80} << 30;
   std::size_t last_ = 0;
+  std::uint32_t last_followed_ = 0;
+  std::uint32_t asked_by_ = 0;           ///< The work for which last_followed_ holds.
   std::vector<Allocation> allocations_;  ///< In the order of their addresses, also the freed.
 };
 

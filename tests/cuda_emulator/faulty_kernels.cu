@@ -57,6 +57,15 @@ __global__ void reverse(const float* x, float* y, unsigned bytes) {
   y[threadIdx.x] = (end - blockDim.x)[threadIdx.x];
 }
 
+template <Shared kShared>
+__global__ void increments(float* values) {
+  if (kShared == Shared::atomic) {
+    atomicAdd(values, 1.0F);
+  } else {
+    values[kShared == Shared::own ? blockIdx.x : 0] += 1.0F;
+  }
+}
+
 }  // namespace
 
 void launch_block_sums(Planted planted, const float* values, float* sums, unsigned blocks,
@@ -95,6 +104,20 @@ cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_
     reverse<<<1, kThreads, bytes, stream>>>(x, y, bytes);
   }
   return allowed;
+}
+
+void launch_increments(Shared shared, float* values, unsigned blocks, cudaStream_t stream) {
+  switch (shared) {
+    case Shared::own:
+      increments<Shared::own><<<blocks, 1, 0, stream>>>(values);
+      break;
+    case Shared::atomic:
+      increments<Shared::atomic><<<blocks, 1, 0, stream>>>(values);
+      break;
+    case Shared::plain:
+      increments<Shared::plain><<<blocks, 1, 0, stream>>>(values);
+      break;
+  }
 }
 
 }  // namespace jforge::test

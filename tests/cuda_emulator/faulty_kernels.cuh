@@ -25,4 +25,8 @@ void launch_double(const float* x, float* y, unsigned count, cudaStream_t stream
 /// Takes `bytes` of dynamic shared memory and reverses 256 values through its end.
 cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_t stream);
 
+/// Whose value each block adds 1 to: its own, or all blocks the first, atomically or not.
+enum class Shared { own, atomic, plain };
+void launch_increments(Shared shared, float* values, unsigned blocks, cudaStream_t stream);
+
 }  // namespace jforge::test

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace jforge::emulator {
 /// Nodes in the order of the calls, so that what a node follows comes before it.
 struct Graph {
   struct Node {
+    std::string name;  ///< For messages.
     std::function<void()> run;
     std::vector<std::size_t> after;
   };

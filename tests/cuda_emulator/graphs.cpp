@@ -21,7 +21,8 @@ namespace {
 
 struct Executable {
   std::shared_ptr<const Graph> graph;
-  std::shared_ptr<Work> last;  ///< A launch follows the one before.
+  std::shared_ptr<Work> last;        ///< A launch follows the one before.
+  std::vector<std::uint32_t> lines;  ///< Of each node: that of a node before it, or one of its own.
 };
 Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
@@ -111,17 +112,36 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
-  return with_device([&](Device& /*device*/) {
+  return with_device([&](Device& device) {
     if (flags != 0) {
       throw Refusal("cudaGraphInstantiate with flags");
     }
-    *executable = reinterpret_cast<cudaGraphExec_t>(
-        new Executable{std::make_shared<const Graph>(graph_of(graph)), nullptr});
+    auto* const made = new Executable{std::make_shared<const Graph>(graph_of(graph)), nullptr, {}};
+    // A branch begins where a node follows one that another follows already.
+    std::vector<bool> followed(made->graph->nodes.size());
+    for (const Graph::Node& node : made->graph->nodes) {
+      const auto free = std::find_if(node.after.begin(), node.after.end(),
+                                     [&](std::size_t earlier) { return !followed[earlier]; });
+      if (free == node.after.end()) {
+        made->lines.push_back(device.order.before().new_line());
+      } else {
+        followed[*free] = true;
+        made->lines.push_back(made->lines[*free]);
+      }
+    }
+    *executable = reinterpret_cast<cudaGraphExec_t>(made);
   });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete &executable_of(executable);
-  return cudaSuccess;
+  return with_device([&](Device& device) {
+    Executable* const gone = &executable_of(executable);
+    std::sort(gone->lines.begin(), gone->lines.end());
+    gone->lines.erase(std::unique(gone->lines.begin(), gone->lines.end()), gone->lines.end());
+    for (const std::uint32_t line : gone->lines) {
+      device.order.before().end_line(line);
+    }
+    delete gone;
+  });
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
@@ -134,7 +154,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
     if (executable.last) {
       stream.waits_for.push_back(executable.last);
     }
-    const auto begin = device.enqueue(stream, [] {});
+    const auto begin = device.enqueue(stream, "a graph", [] {});
     std::vector<std::shared_ptr<Work>> works;
     for (std::size_t i = 0; i < executable.graph->nodes.size(); ++i) {
       std::vector<std::shared_ptr<Work>> after{begin};
@@ -142,11 +162,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
         after.push_back(works[earlier]);
       }
       works.push_back(device.order.enqueue_after(
-          std::move(after),
-          [&device, graph = executable.graph, i] { device.attempt(graph->nodes[i].run); }));
+          std::move(after), executable.lines[i], executable.graph->nodes[i].name,
+          [&device, graph = executable.graph, i] { device.run(graph->nodes[i].run); }));
     }
     stream.waits_for.insert(stream.waits_for.end(), works.begin(), works.end());
-    executable.last = device.enqueue(stream, [] {});
+    executable.last = device.enqueue(stream, "a graph", [] {});
   });
 }
 

@@ -87,6 +87,8 @@ struct Operation {
 
 /// Where generic addresses of shared memory begin.
 inline constexpr std::uint64_t kSharedWindow = std::uint64_t{1} << 60;
+/// And a thread's own memory.
+inline constexpr std::uint64_t kLocalWindow = std::uint64_t{1} << 61;
 
 enum class Special : std::uint8_t {
   tid_x,
@@ -121,6 +123,7 @@ struct Kernel {
   std::vector<Parameter> parameters;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared = 0;    ///< Dynamic shared memory begins here.
+  std::size_t local_bytes = 0;      ///< Of each thread.
   std::size_t shared_granule = 16;  ///< No access to shared memory is narrower.
   std::vector<Instruction> code;
   std::vector<std::string> text;         ///< Of each instruction, for messages.

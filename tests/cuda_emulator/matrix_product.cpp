@@ -34,11 +34,18 @@ void set_element(std::byte* data, ElementType type, std::int64_t index, double v
 
 }  // namespace
 
-std::byte* Matrix::data(DeviceMemory& memory, const char* access) const {
-  const std::int64_t last = (transposed ? rows : columns) - 1;
-  const std::int64_t column = transposed ? columns : rows;
-  return memory.at(address, bytes_of(type) * static_cast<std::size_t>(last * step + column),
-                   access);
+std::byte* Matrix::data(DeviceMemory& memory, DeviceMemory::Use use, const char* access) const {
+  const std::size_t size = bytes_of(type);
+  const std::int64_t count = transposed ? rows : columns;
+  const auto column = static_cast<std::size_t>(transposed ? columns : rows) * size;
+  const std::size_t apart = static_cast<std::size_t>(step) * size;
+  std::byte* const begin =
+      memory.at(address, static_cast<std::size_t>(count - 1) * apart + column, access);
+  // What lies between the columns is another's.
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    static_cast<void>(memory.use(use, address + i * apart, column, access));
+  }
+  return begin;
 }
 
 void MatrixProduct::run(DeviceMemory& memory) const {
@@ -51,8 +58,8 @@ void MatrixProduct::run(DeviceMemory& memory) const {
   std::vector<double> a_columns(rows * depth);
   const std::byte* b_data = nullptr;
   if (depth != 0) {
-    const std::byte* const a_data = a.data(memory, "product reads A,");
-    b_data = b.data(memory, "product reads B,");
+    const std::byte* const a_data = a.data(memory, DeviceMemory::Use::read, "product reads A,");
+    b_data = b.data(memory, DeviceMemory::Use::read, "product reads B,");
     for (std::size_t k = 0; k < depth; ++k) {
       for (std::size_t i = 0; i < rows; ++i) {
         a_columns[k * rows + i] = element(
@@ -60,11 +67,13 @@ void MatrixProduct::run(DeviceMemory& memory) const {
       }
     }
   }
-  const std::byte* const c_data = beta == 0.0F ? nullptr : c.data(memory, "product reads C,");
-  std::byte* const d_data = d.data(memory, "product writes D,");
+  const std::byte* const c_data =
+      beta == 0.0F ? nullptr : c.data(memory, DeviceMemory::Use::read, "product reads C,");
+  std::byte* const d_data = d.data(memory, DeviceMemory::Use::write, "product writes D,");
   std::vector<double> added(rows);
   if (bias) {
-    const std::byte* const bias_data = bias->data(memory, "product reads its bias,");
+    const std::byte* const bias_data =
+        bias->data(memory, DeviceMemory::Use::read, "product reads its bias,");
     for (std::size_t i = 0; i < rows; ++i) {
       added[i] = element(bias_data, bias->type, static_cast<std::int64_t>(i));
     }

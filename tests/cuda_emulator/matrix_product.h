@@ -24,7 +24,8 @@ struct Matrix {
   std::int64_t step = 0;     ///< Between columns in memory.
 
   /// Throws Fault unless all of it is device memory.
-  [[nodiscard]] std::byte* data(DeviceMemory& memory, const char* access) const;
+  [[nodiscard]] std::byte* data(DeviceMemory& memory, DeviceMemory::Use use,
+                                const char* access) const;
   [[nodiscard]] std::int64_t offset(std::int64_t row, std::int64_t column) const {
     return transposed ? row * step + column : column * step + row;
   }

@@ -66,7 +66,7 @@ cudaError_t allocate(void** memory, std::size_t bytes, Pool& from, cudaStream_t 
     if (begin != 0) {
       from.take(bytes);
       pieces()[begin] = {pool->second, bytes};
-      device.enqueue(device.stream_of(stream),
+      device.enqueue(device.stream_of(stream), "an allocation",
                      [&device, begin] { device.memory.begin_life(begin); });
     }
   });
@@ -116,7 +116,8 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
       piece->second.pool->used -= piece->second.bytes;
       pieces().erase(piece);
     }
-    device.enqueue(device.stream_of(stream), [&device, begin] { device.memory.free(begin); });
+    device.enqueue(device.stream_of(stream), "a free",
+                   [&device, begin] { device.memory.free(begin); });
   });
 }
 

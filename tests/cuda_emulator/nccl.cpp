@@ -195,13 +195,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
         own.waits_for.push_back(last_);
       }
       const auto self = shared_from_this();
+      const std::string name = std::string("NCCL ") + name_of(static_cast<Kind>(call.kind));
       const auto source = reinterpret_cast<std::uint64_t>(from);
       const auto target = reinterpret_cast<std::uint64_t>(to);
-      device.enqueue(own, [self, &device, call, number, source, target] {
+      device.enqueue(own, name, [self, &device, call, number, source, target] {
         self->give(device.memory, call, number, source, target);
       });
       last_ = device.enqueue(
-          own,
+          own, name,
           [self, &device, call, number, target] {
             self->take(device.memory, call, number, target);
           },
@@ -254,14 +255,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
             std::uint64_t from, std::uint64_t to) {
     const std::size_t bytes = input_bytes(call);
     const std::byte* const input =
-        bytes == 0 ? nullptr : memory.at(from, bytes, "NCCL reads its input,");
+        bytes == 0 ? nullptr
+                   : memory.use(DeviceMemory::Use::read, from, bytes, "NCCL reads its input,");
     if (!aborted_) {
       meeting_.give(number, call, {input, bytes});
     }
     given_ = number + 1;
     // Until all have come nobody may count on what is there.
     if (const std::size_t out = output_bytes(call); out != 0) {
-      std::memset(memory.at(to, out, "NCCL writes its result,"), 0xff, out);
+      std::memset(memory.use(DeviceMemory::Use::write, to, out, "NCCL writes its result,"), 0xff,
+                  out);
     }
   }
 
@@ -288,7 +291,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     if (bytes == 0) {
       return;
     }
-    const std::span<std::byte> out(memory.at(to, bytes, "NCCL writes its result,"), bytes);
+    const std::span<std::byte> out(
+        memory.use(DeviceMemory::Use::write, to, bytes, "NCCL writes its result,"), bytes);
     const unsigned ranks = meeting_.ranks();
     switch (static_cast<Kind>(call.kind)) {
       case Kind::all_gather:

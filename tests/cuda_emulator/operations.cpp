@@ -486,6 +486,10 @@ void add_conversions(Table& table) {
     add_map<u64, u64>(table, "cvta.to.global." + std::string(type), keep);
     add_map<u64, u64>(table, "cvta.shared." + std::string(type),
                       [](u64 a) { return a + kSharedWindow; });
+    add_map<u64, u64>(table, "cvta.local." + std::string(type),
+                      [](u64 a) { return a + kLocalWindow; });
+    add_map<u64, u64>(table, "cvta.to.local." + std::string(type),
+                      [](u64 a) { return a - kLocalWindow; });
     add_map<u64, u64>(table, "cvta.to.shared." + std::string(type),
                       [](u64 a) { return a - kSharedWindow; });
   }
@@ -493,7 +497,7 @@ void add_conversions(Table& table) {
 
 // --- memory ---
 
-enum class Space : u8 { global, shared, generic, parameter };
+enum class Space : u8 { global, shared, local, generic, parameter };
 
 constexpr u64 kSharedWindowEnd = kSharedWindow + (u64{1} << 32);
 
@@ -506,15 +510,15 @@ const std::byte* parameter_at(const Warp& warp, u64 offset, std::size_t bytes, u
   return &parameters[offset];
 }
 
-std::byte* global_at(Warp& warp, u64 address, std::size_t bytes, const char* access,
-                     unsigned lane) {
+std::byte* global_at(Warp& warp, DeviceMemory::Use use, u64 address, std::size_t bytes,
+                     const char* access, unsigned lane) {
   if ((address & (bytes - 1)) != 0) [[unlikely]] {
     throw Fault(FaultKind::illegal_address,
                 std::string("misaligned ") + access + " of " + std::to_string(bytes) +
                     " bytes at " + hexadecimal(address),
                 lane);
   }
-  return warp.memory().at(address, bytes, access, lane);
+  return warp.memory().use(use, address, bytes, access, lane);
 }
 
 /// The shared memory's own address of a generic one, or none.
@@ -527,6 +531,29 @@ bool in_shared(Space space, u64& address) {
     return true;
   }
   return false;
+}
+
+/// Whether a generic address, or one of local memory, is in local memory, whose own it becomes.
+bool in_local(Space space, u64& address) {
+  if (space == Space::local) {
+    return true;
+  }
+  if (space == Space::generic && address >= kLocalWindow) {
+    address -= kLocalWindow;
+    return true;
+  }
+  return false;
+}
+std::byte* local_at(Warp& warp, u64 offset, std::size_t bytes, const char* access, unsigned lane) {
+  const std::span<std::byte> local = warp.local(lane);
+  if (offset > local.size() || bytes > local.size() - offset || (offset & (bytes - 1)) != 0) {
+    throw Fault(FaultKind::illegal_address,
+                std::string(access) + " of " + std::to_string(bytes) + " bytes at local byte " +
+                    std::to_string(static_cast<s64>(offset)) + " of " +
+                    std::to_string(local.size()),
+                lane);
+  }
+  return &local[offset];
 }
 
 template <class T>
@@ -557,8 +584,10 @@ void load(Warp& warp, const Instruction& i, LaneMask mask) {
       from = parameter_at(warp, address, kBytes, lane);
     } else if (in_shared(kSpace, address)) {
       from = warp.shared().read(warp.access(lane), address, kBytes);
+    } else if (in_local(kSpace, address)) {
+      from = local_at(warp, address, kBytes, "read", lane);
     } else {
-      from = global_at(warp, address, kBytes, "read", lane);
+      from = global_at(warp, DeviceMemory::Use::read, address, kBytes, "read", lane);
     }
     T values[kCount];
     std::memcpy(values, from, kBytes);
@@ -577,9 +606,11 @@ void store(Warp& warp, const Instruction& i, LaneMask mask) {
     for (unsigned part = 0; part < kCount; ++part) {
       values[part] = take_wider<T>(warp, i.operands[part], i.width, lane);
     }
-    std::byte* const to = in_shared(kSpace, address)
-                              ? warp.shared().write(warp.access(lane), address, kBytes)
-                              : global_at(warp, address, kBytes, "write", lane);
+    std::byte* const to =
+        in_shared(kSpace, address) ? warp.shared().write(warp.access(lane), address, kBytes)
+        : in_local(kSpace, address)
+            ? local_at(warp, address, kBytes, "write", lane)
+            : global_at(warp, DeviceMemory::Use::write, address, kBytes, "write", lane);
     std::memcpy(to, values, kBytes);
   });
 }
@@ -647,9 +678,10 @@ void atomic(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kFirst = kResult ? 1 : 0;
   each_lane(mask, [&](unsigned lane) {
     u64 address = warp.address(i.addresses[0], lane);
-    std::byte* const at = in_shared(kSpace, address)
-                              ? warp.shared().update(warp.access(lane), address, sizeof(T))
-                              : global_at(warp, address, sizeof(T), "atomic access", lane);
+    std::byte* const at =
+        in_shared(kSpace, address)
+            ? warp.shared().update(warp.access(lane), address, sizeof(T))
+            : global_at(warp, DeviceMemory::Use::update, address, sizeof(T), "atomic access", lane);
     T old;
     std::memcpy(&old, at, sizeof old);
     const T b = warp.lanes<T>(i.operands[kFirst])[lane];
@@ -716,6 +748,8 @@ void add_memory(Table& table) {
     add_loads<Space::shared>(table, "ld" + std::string(kind) + ".shared");
     add_stores<Space::shared>(table, "st" + std::string(kind) + ".shared");
   }
+  add_loads<Space::local>(table, "ld.local");
+  add_stores<Space::local>(table, "st.local");
   add_loads<Space::generic>(table, "ld");
   add_stores<Space::generic>(table, "st");
   add_loads<Space::parameter>(table, "ld.param");
@@ -764,7 +798,7 @@ void add_copies(Table& table) {
                     lane);
       }
       if (read != 0) {
-        static_cast<void>(warp.memory().at(from, read, "cp.async", lane));
+        static_cast<void>(warp.memory().use(DeviceMemory::Use::read, from, read, "cp.async", lane));
       }
       warp.shared().begin_copy(warp.access(lane), to, i.immediate);
       warp.copies(lane).open.push_back({to, from, i.immediate, read});

@@ -322,6 +322,11 @@ class KernelParser {
     const std::string_view text = until(';');
     if (text.starts_with(".reg")) {
       declare_registers(text.substr(std::strlen(".reg")));
+    } else if (text.starts_with(".local")) {
+      const Variable variable = parse_variable(text.substr(std::strlen(".local")), statement_line_);
+      const std::size_t offset = aligned(kernel_.local_bytes, variable.alignment);
+      symbols_[variable.name] = offset;
+      kernel_.local_bytes = offset + variable.bytes;
     } else if (!text.starts_with(".pragma") && !text.starts_with(".shared")) {
       refuse(statement_line_, "directive " + quoted(text));
     }

@@ -520,6 +520,28 @@ TEST(Ptx, AtomicsOfAllThreads) {
   EXPECT_THAT(machine.download<u32>(sums, 2), testing::ElementsAre(100, 0));
 }
 
+/// Each thread turns its own four words round, with a place that is known only when it runs.
+TEST(Ptx, LocalMemory) {
+  Machine machine;
+  const std::uint64_t out = machine.memory.allocate(64 * sizeof(u32));
+  const std::string text = kernel_text(
+      "mov.u64 %rd1, depot;\ncvta.local.u64 %rd2, %rd1;\n"
+      "st.local.v4.u32 [%rd1], {%r0, %r0, %r0, 7};\nadd.u32 %r1, %r0, 100;\n"
+      "and.b32 %r2, %r0, 3;\nmul.wide.u32 %rd3, %r2, 4;\nadd.s64 %rd3, %rd2, %rd3;\n"
+      "st.u32 [%rd3], %r1;\nld.local.u32 %r3, [%rd1+12];\n"
+      "mul.wide.u32 %rd4, %r0, 4;\nadd.s64 %rd4, %rd0, %rd4;\nst.global.u32 [%rd4], %r3;",
+      ".local .align 16 .b8 depot[16];\n");
+  machine.run_kernel(text, 64, out);
+  const std::vector<u32> values = machine.download<u32>(out, 64);
+  for (u32 i = 0; i < 64; ++i) {
+    EXPECT_EQ(values[i], i % 4 == 3 ? i + 100 : 7);
+  }
+  EXPECT_THAT(machine.fault_of(kernel_text("mov.u64 %rd1, depot;\nst.local.u32 [%rd1+16], %r0;",
+                                           ".local .align 16 .b8 depot[16];\n"),
+                               8),
+              HasSubstr("write of 4 bytes at local byte 16 of 16"));
+}
+
 // --- faults ---
 
 constexpr const char* kShared = ".shared .align 4 .b8 s[512];\n";
@@ -663,7 +685,7 @@ TEST(PtxFaults, WhatIsNotKnownIsRefusedByName) {
   EXPECT_THAT(refusal("add.u32 %r1, %r0, %q;"), HasSubstr("`%q`"));
   EXPECT_THAT(refusal("add.u64 %rd2, %r0, %rd1;"), HasSubstr("register `%r0` of 32 bits"));
   EXPECT_THAT(refusal("bra $nowhere;"), HasSubstr("label `$nowhere`"));
-  EXPECT_THAT(refusal(".local .b8 d[8];"), HasSubstr("directive `.local .b8 d[8]`"));
+  EXPECT_THAT(refusal(".const .b8 d[8];"), HasSubstr("directive `.const .b8 d[8]`"));
   EXPECT_THROW(static_cast<void>(parse_ptx(".global .b32 g;\n")), Refusal);
 }
 

@@ -98,7 +98,10 @@ const char* name_of(FaultKind kind) {
 }
 
 Warp::Warp(BlockState& block, unsigned index)
-    : block_(block), index_(index), registers_(block.launch.kernel->register_file) {
+    : block_(block),
+      index_(index),
+      registers_(block.launch.kernel->register_file),
+      local_(kLanes * block.launch.kernel->local_bytes) {
   const std::uint32_t lanes = std::min(kLanes, block.threads - index * kLanes);
   born_ = lanes == kLanes ? kAllLanes : (LaneMask{1} << lanes) - 1;
 }
@@ -109,6 +112,7 @@ void Warp::begin_block() {
   meeting_ = 0;
   epoch_ = 1;
   places_.fill(0);
+  std::fill(local_.begin(), local_.end(), std::byte{0xff});
   for (Copies& copies : copies_) {
     copies.open.clear();
     copies.groups.clear();
@@ -389,6 +393,7 @@ void run(const Launch& launch, DeviceMemory& memory, std::uint64_t seed) {
   for (std::uint32_t z = 0; z < launch.grid[2]; ++z) {
     for (std::uint32_t y = 0; y < launch.grid[1]; ++y) {
       for (std::uint32_t x = 0; x < launch.grid[0]; ++x) {
+        memory.accessor.block = (z * launch.grid[1] + y) * launch.grid[0] + x;
         runner.run({x, y, z});
       }
     }

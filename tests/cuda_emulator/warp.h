@@ -77,6 +77,10 @@ class Warp {
   }
   [[nodiscard]] DeviceMemory& memory() { return block_.memory; }
   [[nodiscard]] SharedMemory& shared() { return block_.shared; }
+  [[nodiscard]] std::span<std::byte> local(unsigned lane) {
+    const std::size_t bytes = local_.size() / kLanes;
+    return {&local_[lane * bytes], bytes};
+  }
   [[nodiscard]] std::span<const std::byte> parameters() const { return block_.launch.parameters; }
   [[nodiscard]] SharedAccess access(unsigned lane) const {
     return {index_ * kLanes + lane, epoch_, lane};
@@ -113,6 +117,7 @@ class Warp {
   BlockState& block_;
   unsigned index_;
   std::vector<std::byte> registers_;
+  std::vector<std::byte> local_;  ///< Each lane's own, one after the other.
   std::array<std::uint32_t, kLanes> places_{};
   std::array<LaneMask, kLanes> members_{};  ///< Whom a meeting lane waits for.
   LaneMask born_ = 0;

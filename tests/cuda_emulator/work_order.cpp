@@ -9,6 +9,16 @@
 
 namespace jforge::emulator {
 
+WorkOrder::WorkOrder(std::string_view description) {
+  default_stream_.line = before_.new_line();
+  choose(description);
+}
+
+void WorkOrder::add_stream(Stream& stream) {
+  stream.line = before_.new_line();
+  streams_.push_back(&stream);
+}
+
 void WorkOrder::choose(std::string_view description) {
   constexpr std::string_view kRandom = "random:";
   kind_ = Kind::eager;
@@ -30,7 +40,10 @@ void WorkOrder::choose(std::string_view description) {
   }
 }
 
-void WorkOrder::remove_stream(const Stream& stream) { std::erase(streams_, &stream); }
+void WorkOrder::remove_stream(const Stream& stream) {
+  std::erase(streams_, &stream);
+  before_.end_line(stream.line);
+}
 
 namespace {
 bool possible(const Work& work) {
@@ -40,18 +53,22 @@ bool possible(const Work& work) {
 }
 }  // namespace
 
-std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> run,
-                                         std::function<bool()> ready) {
+std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, const std::string& name,
+                                         std::function<void()> run, std::function<bool()> ready) {
   auto work = std::make_shared<Work>();
   work->run = std::move(run);
   work->ready = std::move(ready);
-  work->after = std::move(stream.waits_for);
-  stream.waits_for.clear();
+  work->stamp = before_.next(stream.line, name);
   const auto follow = [&](const std::shared_ptr<Work>& earlier) {
-    if (earlier && !earlier->done) {
-      work->after.push_back(earlier);
+    if (earlier) {
+      HappensBefore::join(work->stamp, earlier->stamp);
+      if (!earlier->done) {
+        work->after.push_back(earlier);
+      }
     }
   };
+  std::for_each(stream.waits_for.begin(), stream.waits_for.end(), follow);
+  stream.waits_for.clear();
   follow(stream.last);
   if (&stream == &default_stream_) {
     for (const Stream* other : streams_) {
@@ -68,9 +85,14 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, std::function<void()> r
 }
 
 std::shared_ptr<Work> WorkOrder::enqueue_after(std::vector<std::shared_ptr<Work>> after,
+                                               std::uint32_t line, const std::string& name,
                                                std::function<void()> run) {
   auto work = std::make_shared<Work>();
   work->run = std::move(run);
+  work->stamp = before_.next(line, name);
+  for (const auto& earlier : after) {
+    HappensBefore::join(work->stamp, earlier->stamp);
+  }
   work->after = std::move(after);
   begin(work);
   return work;
@@ -104,7 +126,9 @@ void WorkOrder::do_now(const std::shared_ptr<Work>& work) {
   work->ready = nullptr;
   const auto run = std::move(work->run);
   work->run = nullptr;
+  current_ = work->stamp;
   run();
+  current_ = {};
 }
 
 void WorkOrder::do_all_ready() {
@@ -164,9 +188,10 @@ void WorkOrder::sweep() {
 }
 
 void WorkOrder::wait(const std::shared_ptr<Work>& work) {
-  if (!work || work->done) {
+  if (!work) {
     return;
   }
+  before_.host_saw(work->stamp);
   while (!work->done) {
     bool any = false;
     switch (kind_) {
@@ -200,10 +225,15 @@ void WorkOrder::wait_for_all() {
     const std::shared_ptr<Work> last = waiting_.back();
     wait(last);
   }
+  before_.host_saw_all();
 }
 
 bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
-  if (!work || work->done) {
+  if (!work) {
+    return true;
+  }
+  if (work->done) {
+    before_.host_saw(work->stamp);
     return true;
   }
   if (kind_ == Kind::random) {
@@ -212,6 +242,9 @@ bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
     do_ready(needed(work), 1);
   }
   sweep();
+  if (work->done) {
+    before_.host_saw(work->stamp);
+  }
   return work->done;
 }
 
@@ -223,6 +256,7 @@ void WorkOrder::abandon() {
     work->run = nullptr;
   }
   waiting_.clear();
+  before_.host_saw_all();
 }
 
 }  // namespace jforge::emulator

@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tests/cuda_emulator/graph.h"
+#include "tests/cuda_emulator/happens_before.h"
 
 namespace jforge::emulator {
 
@@ -19,6 +21,7 @@ struct Work {
   std::function<bool()> ready;
   std::vector<std::shared_ptr<Work>> after;
   bool done = false;
+  Stamp stamp;
 };
 
 struct Stream {
@@ -26,6 +29,7 @@ struct Stream {
   std::vector<std::shared_ptr<Work>> waits_for;  ///< Of its next work, besides `last`.
   bool blocking = true;                          ///< Ordered with the default stream, both ways.
   CapturePlace place;
+  std::uint32_t line = 0;  ///< Of HappensBefore.
 };
 
 class WorkOrder {
@@ -36,19 +40,20 @@ class WorkOrder {
     random,  ///< Between the calls and while waiting, drawn from what is ready.
   };
   /// "eager", "lazy" or "random:SEED"; throws Refusal for anything else.
-  explicit WorkOrder(std::string_view description) { choose(description); }
+  explicit WorkOrder(std::string_view description);
   void choose(std::string_view description);
 
-  void add_stream(Stream& stream) { streams_.push_back(&stream); }
+  void add_stream(Stream& stream);
   /// Its work is still done.
   void remove_stream(const Stream& stream);
   [[nodiscard]] Stream& default_stream() { return default_stream_; }
 
-  std::shared_ptr<Work> enqueue(Stream& stream, std::function<void()> run,
+  /// `name`: for messages.
+  std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> run,
                                 std::function<bool()> ready = {});
-  /// As enqueue(), of no stream.
-  std::shared_ptr<Work> enqueue_after(std::vector<std::shared_ptr<Work>> after,
-                                      std::function<void()> run);
+  /// As enqueue(), of no stream but a line of works that follow each other.
+  std::shared_ptr<Work> enqueue_after(std::vector<std::shared_ptr<Work>> after, std::uint32_t line,
+                                      const std::string& name, std::function<void()> run);
   /// Streams that had joined it are in none any more.
   void forget_capture(const Capture& capture);
   /// Calls `idle` where nothing can be done now that it waits for.
@@ -61,6 +66,10 @@ class WorkOrder {
   [[nodiscard]] bool ask(const std::shared_ptr<Work>& work);
   /// Forgets what is not done.
   void abandon();
+
+  [[nodiscard]] HappensBefore& before() { return before_; }
+  /// Of the work that is done now; of no work before the first.
+  [[nodiscard]] const Stamp& current() const { return current_; }
 
   /// For the order of a kernel's warps: 0 unless random.
   [[nodiscard]] std::uint64_t draw() { return kind_ == Kind::random ? random_() | 1U : 0; }
@@ -80,6 +89,8 @@ class WorkOrder {
   Kind kind_ = Kind::eager;
   std::mt19937_64 random_;
   std::function<void()> idle_;
+  HappensBefore before_;
+  Stamp current_;
   Stream default_stream_;
   std::vector<Stream*> streams_;
   std::vector<std::shared_ptr<Work>> waiting_;  ///< In the order of the calls.

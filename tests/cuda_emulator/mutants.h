@@ -1,0 +1,18 @@
+#pragma once
+
+/// One thing that the program does left out, so that its tests can show that they notice. With
+/// JFORGE_EMULATED_LIST set each that could be is listed on standard error; JFORGE_EMULATED_OMIT
+/// names the one that is left out.
+
+#include "tests/cuda_emulator/instruction.h"
+
+namespace jforge::emulator {
+
+/// The block barriers of a kernel that is launched: "barrier KERNEL:k PTX line n".
+void mutate(Kernel& kernel);
+
+/// Whether this wait is left out: "wait CALL:h FRAME FRAME …", where h stands for the places in the
+/// program that led to it, each given as OBJECT+OFFSET.
+[[nodiscard]] bool leaves_out_wait(const char* call);
+
+}  // namespace jforge::emulator
