@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 
+// For XXH3_generateSecret_fromSeed.
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
 // The widest vectors that the processor has: three times the speed of its baseline in cache.
 #include <xxh_x86dispatch.h>
 
@@ -23,6 +26,13 @@ std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed) {
 
 std::uint64_t hash64(std::string_view text, std::uint64_t seed) {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
+}
+
+std::array<std::byte, 192> hash64_secret(std::uint64_t seed) {
+  std::array<std::byte, 192> secret{};
+  static_assert(secret.size() == XXH3_SECRET_DEFAULT_SIZE);
+  XXH3_generateSecret_fromSeed(secret.data(), seed);
+  return secret;
 }
 
 HashStream::HashStream() : state_(XXH3_createState()) {

@@ -2,6 +2,7 @@
 
 /// The hash of everything that is checked or compared by its content.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +17,9 @@ namespace jforge {
 /// 64-bit XXH3 of bytes.
 [[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 [[nodiscard]] std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0);
+/// What XXH3 mixes inputs of more than 240 bytes with for a seed: for those who compute hash64
+/// elsewhere.
+[[nodiscard]] std::array<std::byte, 192> hash64_secret(std::uint64_t seed);
 /// Of a file's bytes. Throws DataError naming it when it cannot be read.
 [[nodiscard]] std::uint64_t hash_file(const std::filesystem::path& path);
 /// hash64 (seed 0) of bytes that come in pieces.

@@ -1,5 +1,5 @@
 # JFORGE_CUDA=ON|OFF|AUTO. Sets JFORGE_HAS_CUDA; where it is true, CUDA is a language of the project and CUDA::cudart and
-# CUDA::cublas exist. The driver's own library is never linked: a CUDA binary must start on machines without a driver.
+# CUDA::cublasLt exist. The driver's own library is never linked: a CUDA binary must start on machines without a driver.
 set(JFORGE_CUDA OFF CACHE STRING "Build the CUDA kernels: ON, OFF or AUTO (where nvcc is)")
 set_property(CACHE JFORGE_CUDA PROPERTY STRINGS ON OFF AUTO)
 set(JFORGE_HAS_CUDA FALSE)

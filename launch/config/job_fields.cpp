@@ -124,7 +124,7 @@ void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
   fields.add_enum("compute", model.compute, kIdentity, kComputeTypes,
                   "Type that training computes in. With `\"bfloat16\"` weights and activations "
                   "are rounded to it; masters, moments, gradients of parameters, losses and sums "
-                  "stay float32 (CPU only)");
+                  "stay float32");
   fields.add_enum(
       "device", model.device, kOperational, kDeviceNames,
       "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "

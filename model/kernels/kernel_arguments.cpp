@@ -36,6 +36,12 @@ void expect_tokens(const PlannedRows& rows, std::int64_t vocabulary) {
   expect(rows.token_limit <= vocabulary, "token id outside the embedding table");
 }
 
+void expect_embedding_types(const ConstTensorView& table, const ConstTensorView& output) {
+  expect_floating(table, "embedding table");
+  expect(output.dtype() == table.dtype() || output.dtype() == DType::float32,
+         "embedding: the output must have the table's type or float32");
+}
+
 void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x) {
   expect(x.shape().rank() == 2, "keep_rows: x must be a matrix");
   std::int64_t last = -1;

@@ -45,6 +45,9 @@ struct LinearShape {
 /// Throws InternalError unless a table of `vocabulary` rows has one for every token.
 void expect_tokens(const PlannedRows& rows, std::int64_t vocabulary);
 
+/// Throws InternalError unless the rows have the table's type or float32.
+void expect_embedding_types(const ConstTensorView& table, const ConstTensorView& output);
+
 /// Throws InternalError unless x is [T, heads, D] with even D and T planned positions.
 void check_rotary(const ConstTensorView& x, const PlannedRows& rows);
 
@@ -73,6 +76,9 @@ struct RotaryTable {
 void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state);
 /// What `found` and `left` of KernelSet::adamw become, by passes of their own: `hashes` are seeds.
 void continue_hashes(KernelSet& kernels, const AdamWState& state, AdamWHashes& hashes);
+/// KernelSet::content_hash is hash64 of the hash64s of a tensor's blocks of so many bytes, the last
+/// one shorter, all with its seed.
+inline constexpr std::int64_t kContentHashBlock = 1 << 15;
 
 /// Which rows the items of a vocabulary loss need.
 struct LossUse {

@@ -12,16 +12,17 @@
 /// written (=); the gradient of the residual stream is added to (+=), where a parameter named
 /// `accumulate` says so.
 ///
-/// Element types, taken from the views (CPU; the CUDA set takes float32 only and refuses others).
-/// "Row-wise" and "training" functions take float32 or bfloat16 for weights, activations and their
-/// gradients; bfloat16 is widened exactly, all arithmetic and sums are float32, and a bfloat16
-/// result is rounded once, to nearest even. The operands of a product have one type, its result
-/// that or float32; inverse_rms, log_sum_exp and gradients of parameters are float32. Row-wise
-/// functions and attention have the bits of the float32 function on the widened values, rounded.
-/// Products of bfloat16 add pairs of steps in ascending order, the odd step of a pair first, by
-/// fused multiply-add: each sum over K is within (K + 1) · 2⁻²⁴ · Σ|aᵢbᵢ| of the exact one, repeats
-/// from run to run, and depends neither on the number of threads nor on the instruction set, except
-/// that processors with AVX-512 BF16 take denormal operands and denormal sums for 0.
+/// Element types, taken from the views. "Row-wise" and "training" functions take float32 or
+/// bfloat16 for weights, activations and their gradients; bfloat16 is widened exactly, all
+/// arithmetic and sums are float32, and a bfloat16 result is rounded once, to nearest even. The
+/// operands of a product have one type, its result that or float32; inverse_rms, log_sum_exp and
+/// gradients of parameters are float32. Row-wise functions and attention have the bits of the
+/// float32 function on the widened values, rounded. Products of bfloat16 on the CPU add pairs of
+/// steps in ascending order, the odd step of a pair first, by fused multiply-add: each sum over K
+/// is within (K + 1) · 2⁻²⁴ · Σ|aᵢbᵢ| of the exact one, repeats from run to run, and depends
+/// neither on the number of threads nor on the instruction set, except that processors with AVX-512
+/// BF16 take denormal operands and denormal sums for 0. On CUDA they are cuBLASLt's: float32 sums
+/// in an order of its own, rounded once, alike from run to run.
 ///
 /// Batch invariance (ARCHITECTURE.md "Compute"): the functions under "decoding" promise on CPU fp32
 /// that the bits of a row depend only on that row, its context and the weights. They use a matrix
@@ -253,7 +254,8 @@ class KernelSet {
 
   // ---- training
   // ----------------------------------------------------------------------------------------------------
-  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N] when not empty).
+  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N] when not empty). On CUDA a float32 bias needs a
+  /// float32 result.
   virtual void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
                       TensorView y) = 0;
   /// x_gradient [M, K] = y_gradient [M, N] · weight; with `accumulate`, +=.

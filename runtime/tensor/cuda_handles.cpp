@@ -78,20 +78,6 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
                       where.file_name() + ":" + std::to_string(where.line()));
 }
 
-void cublas_check(cublasStatus_t status, const char* what, std::source_location where) {
-  if (status == CUBLAS_STATUS_SUCCESS) [[likely]] {
-    return;
-  }
-  const std::string text = std::string("cuBLAS: ") + what + ": " + cublasGetStatusString(status);
-  if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED ||
-      status == CUBLAS_STATUS_ARCH_MISMATCH) {
-    throw EnvironmentError(text +
-                           ": check that the device has memory left and that cuBLAS fits it" +
-                           cuda_memory::free_memory_note());
-  }
-  throw InternalError(text + " at " + where.file_name() + ":" + std::to_string(where.line()));
-}
-
 CudaStream::CudaStream() { cuda_check(cudaStreamCreate(&stream_), "create a stream"); }
 
 CudaStream::~CudaStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
@@ -125,27 +111,6 @@ bool CudaEvent::reached() const {
 void CudaEvent::before(const CudaStream& stream) const {
   cuda_check(cudaStreamWaitEvent(stream.get(), event_, 0), "let a stream wait for an event");
 }
-
-namespace {
-/// What cuBLAS itself takes on the largest supported devices.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-}  // namespace
-
-CublasHandle::CublasHandle(const CudaStream& stream, MemoryAccount& account)
-    : workspace_(kWorkspaceBytes, account, Device::cuda) {
-  cublas_check(cublasCreate(&handle_), "create a handle");
-  try {
-    cublas_check(cublasSetStream(handle_, stream.get()), "set the stream");
-    cublas_check(cublasSetWorkspace(handle_, workspace_.data(), workspace_.bytes()),
-                 "set the workspace");
-    cublas_check(cublasSetMathMode(handle_, CUBLAS_PEDANTIC_MATH), "ask for full precision");
-  } catch (...) {
-    static_cast<void>(cublasDestroy(handle_));
-    throw;
-  }
-}
-
-CublasHandle::~CublasHandle() { static_cast<void>(cublasDestroy(handle_)); }
 
 PinnedMemory::PinnedMemory(std::size_t bytes) {
   void* data = nullptr;

@@ -2,7 +2,6 @@
 
 /// Owners of CUDA's handles and the check around every call. Seen only by CUDA builds.
 
-#include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -20,8 +19,6 @@ namespace jforge {
 /// (driver, device, memory, ECC), InternalError for the rest. `what` names the operation.
 void cuda_check(cudaError_t status, const char* what,
                 std::source_location where = std::source_location::current());
-void cublas_check(cublasStatus_t status, const char* what,
-                  std::source_location where = std::source_location::current());
 
 /// A stream that the default stream waits for and that waits for it, so that Buffer's copies keep
 /// their order with kernels.
@@ -55,21 +52,6 @@ class CudaEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
-};
-
-/// cuBLAS bound to a stream, with products in full float32 (no TF32) and a workspace of its own, so
-/// that equal calls give equal bits.
-class CublasHandle {
- public:
-  CublasHandle(const CudaStream& stream, MemoryAccount& account);
-  ~CublasHandle();
-  CublasHandle(const CublasHandle&) = delete;
-  CublasHandle& operator=(const CublasHandle&) = delete;
-  [[nodiscard]] cublasHandle_t get() const noexcept { return handle_; }
-
- private:
-  Buffer workspace_;
-  cublasHandle_t handle_ = nullptr;
 };
 
 /// Page-locked host memory, from which copies to the device overlap with the host.

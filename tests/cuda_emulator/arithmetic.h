@@ -208,15 +208,16 @@ T bit_field(T value, std::uint32_t begin, std::uint32_t length) {
   return static_cast<T>(result);
 }
 
-/// bfi.b32: the lowest `length` bits of a in the place of b's from `begin` on.
-inline std::uint32_t with_bit_field(std::uint32_t a, std::uint32_t b, std::uint32_t begin,
-                                    std::uint32_t length) {
+/// bfi: the lowest `length` bits of a in the place of b's from `begin` on.
+template <class T>
+T with_bit_field(T a, T b, std::uint32_t begin, std::uint32_t length) {
+  constexpr std::uint32_t kBits = 8 * sizeof(T);
   begin &= 0xffU;
   length &= 0xffU;
-  if (begin >= 32 || length == 0) {
+  if (begin >= kBits || length == 0) {
     return b;
   }
-  const std::uint32_t ones = length >= 32 ? ~0U : (1U << length) - 1;
+  const T ones = length >= kBits ? ~T{0} : (T{1} << length) - 1;
   return (b & ~(ones << begin)) | ((a & ones) << begin);
 }
 

@@ -221,6 +221,9 @@ void add_bit_operations(Table& table) {
   add_map<u32, u32, u32, u32, u32>(table, "bfi.b32", [](u32 a, u32 b, u32 begin, u32 length) {
     return with_bit_field(a, b, begin, length);
   });
+  add_map<u64, u64, u64, u32, u32>(table, "bfi.b64", [](u64 a, u64 b, u32 begin, u32 length) {
+    return with_bit_field(a, b, begin, length);
+  });
   add_map<u32, u32>(table, "popc.b32", [](u32 a) { return static_cast<u32>(std::popcount(a)); });
   add_map<u32, u64>(table, "popc.b64", [](u64 a) { return static_cast<u32>(std::popcount(a)); });
   add_map<u32, u32>(table, "clz.b32", [](u32 a) { return static_cast<u32>(std::countl_zero(a)); });

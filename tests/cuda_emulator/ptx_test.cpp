@@ -198,6 +198,9 @@ TEST(Ptx, IntegerProducts) {
   const auto c = samples<u64>(3);
   const auto d = samples<u64>(4);
   expect_function<u64>(
+      "bfi.b64 %y, %x0, %x1, 28, 8;",
+      [](u64 x, u64 y) { return (y & ~(u64{0xff} << 28)) | (x & 0xffU) << 28; }, c, d);
+  expect_function<u64>(
       "mul.hi.u64 %y, %x0, %x1;",
       [](u64 x, u64 y) {
         // By halves, unlike the emulator.

@@ -27,25 +27,44 @@ inline Floats random_floats(std::int64_t count, unsigned seed, float scale = 1.0
   return values;
 }
 
-/// A float32 tensor on a set's device.
-class DeviceTensor {
- public:
-  DeviceTensor(const KernelSet& kernels, MemoryAccount& account, const Floats& values, Shape shape)
-      : buffer_(values.size() * sizeof(float), account, kernels.device()), shape_(shape) {
-    expect(static_cast<std::int64_t>(values.size()) == shape.elements(),
-           "test tensor has another size");
-    copy_tensor(ConstTensorView(values.data(), shape), view());
-  }
-  [[nodiscard]] TensorView view() const { return buffer_.floats(shape_); }
-  [[nodiscard]] Floats values() const {
-    Floats result(static_cast<std::size_t>(shape_.elements()));
-    copy_tensor(ConstTensorView(view()), TensorView(result.data(), shape_));
+/// A float32 or bfloat16 tensor's elements, wherever it is.
+inline Floats values_of(const ConstTensorView& view) {
+  Floats result(static_cast<std::size_t>(view.elements()));
+  if (view.dtype() == DType::float32) {
+    copy_tensor(view, TensorView(result.data(), view.shape()));
     return result;
   }
+  std::vector<BFloat16> shorts(result.size());
+  copy_tensor(view, TensorView(shorts.data(), view.shape()));
+  std::transform(shorts.begin(), shorts.end(), result.begin(), to_float);
+  return result;
+}
+
+/// A tensor on a set's device: float32, or rounded to bfloat16.
+class DeviceTensor {
+ public:
+  DeviceTensor(const KernelSet& kernels, MemoryAccount& account, const Floats& values, Shape shape,
+               DType type = DType::float32)
+      : buffer_(storage_bytes(shape.elements(), type), account, kernels.device()),
+        shape_(shape),
+        type_(type) {
+    expect(static_cast<std::int64_t>(values.size()) == shape.elements(),
+           "test tensor has another size");
+    if (type == DType::float32) {
+      copy_tensor(ConstTensorView(values.data(), shape), view());
+    } else {
+      std::vector<BFloat16> shorts(values.size());
+      std::transform(values.begin(), values.end(), shorts.begin(), to_bfloat16);
+      copy_tensor(ConstTensorView(shorts.data(), shape), view());
+    }
+  }
+  [[nodiscard]] TensorView view() const { return buffer_.view(type_, shape_); }
+  [[nodiscard]] Floats values() const { return values_of(view()); }
 
  private:
   Buffer buffer_;
   Shape shape_;
+  DType type_;
 };
 
 /// Equal bit for bit.
@@ -74,6 +93,20 @@ inline double relative_error(const Floats& a, const Floats& b) {
     scale = std::max(scale, std::abs(static_cast<double>(b[i])));
   }
   return worst / scale;
+}
+
+/// The same of two tensors of bfloat16, beyond the one unit in the last place that a difference
+/// before rounding can make.
+inline double rounded_error(const Floats& a, const Floats& b) {
+  constexpr float kUnit = 1.0F / 128;
+  Floats nearest = a;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float unit = kUnit * std::max(std::abs(a[i]), std::abs(b[i]));
+    if (std::abs(a[i] - b[i]) <= unit) {
+      nearest[i] = b[i];
+    }
+  }
+  return relative_error(nearest, b);
 }
 
 }  // namespace jforge::test

@@ -17,6 +17,9 @@ namespace jforge::test {
 /// Sums of up to a few hundred terms in another order, and exp to a few units in the last place.
 inline constexpr double kTolerance = 5e-6;
 
+/// Of weights and activations.
+inline constexpr DType kElementTypes[] = {DType::float32, DType::bfloat16};
+
 class KernelAgreement : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(account_.live_bytes(), 0U); }
@@ -26,17 +29,21 @@ class KernelAgreement : public ::testing::Test {
   struct Results {
     std::vector<Floats> tested;
     std::vector<Floats> reference;
+    std::vector<DType> types;
   };
   class Tensors {
    public:
     Tensors(KernelSet& set, MemoryAccount& account) : kernels(set), account_(account) {}
-    TensorView operator()(const Floats& values, Shape shape) {
-      kept_.push_back(std::make_unique<DeviceTensor>(kernels, account_, values, shape));
+    TensorView operator()(const Floats& values, Shape shape, DType type = DType::float32) {
+      kept_.push_back(std::make_unique<DeviceTensor>(kernels, account_, values, shape, type));
       return kept_.back()->view();
     }
+    TensorView random(Shape shape, unsigned seed, DType type = DType::float32) {
+      return (*this)(random_floats(shape.elements(), seed), shape, type);
+    }
     /// Filled with a value that no kernel leaves behind by chance.
-    TensorView blank(Shape shape) {
-      return (*this)(Floats(static_cast<std::size_t>(shape.elements()), -77.0F), shape);
+    TensorView blank(Shape shape, DType type = DType::float32) {
+      return (*this)(Floats(static_cast<std::size_t>(shape.elements()), -77.0F), shape, type);
     }
     MemoryAccount& account() { return account_; }
     KernelSet& kernels;
@@ -47,22 +54,30 @@ class KernelAgreement : public ::testing::Test {
   };
   using Work = std::function<std::vector<TensorView>(Tensors&)>;
 
-  Results run(const Work& work) { return {run_on(*tested_, work), run_on(*reference_, work)}; }
-  std::vector<Floats> run_on(KernelSet& kernels, const Work& work) {
+  Results run(const Work& work) {
+    Results results;
+    results.tested = run_on(*tested_, work, &results.types);
+    results.reference = run_on(*reference_, work);
+    return results;
+  }
+  std::vector<Floats> run_on(KernelSet& kernels, const Work& work,
+                             std::vector<DType>* types = nullptr) {
     Tensors tensors(kernels, account_);
     std::vector<Floats> results;
     for (const TensorView& view : work(tensors)) {
-      Floats values(static_cast<std::size_t>(view.elements()));
-      copy_tensor(ConstTensorView(view), TensorView(values.data(), view.shape()));
-      results.push_back(std::move(values));
+      results.push_back(values_of(view));
+      if (types != nullptr) {
+        types->push_back(view.dtype());
+      }
     }
     return results;
   }
+  /// Before rounding, where the result is bfloat16.
   void expect_close(const Work& work, double tolerance = kTolerance) {
     const Results results = run(work);
     for (std::size_t i = 0; i < results.reference.size(); ++i) {
-      EXPECT_LT(relative_error(results.tested[i], results.reference[i]), tolerance)
-          << "tensor " << i;
+      const auto error = results.types[i] == DType::bfloat16 ? rounded_error : relative_error;
+      EXPECT_LT(error(results.tested[i], results.reference[i]), tolerance) << "tensor " << i;
     }
   }
   void expect_same_bits(const Work& work) {

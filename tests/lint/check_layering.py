@@ -25,7 +25,7 @@ VENDOR = [
     (re.compile(r"^mpi\.h$"), ("runtime/comm/", "tests/support/", "tests/distributed/", "tests/benchmarks/"), "MPI"),
     (re.compile(r"^(hdf5|H5\w*)\.h$"), ("data/", "checkpoints/", "tests/"), "HDF5"),
     (re.compile(r"^toml\+\+/"), ("launch/", "tests/unit/launch/"), "TOML"),
-    (re.compile(r"^(cuda|cublas|cudnn|nccl)|^runtime/tensor/cuda_handles\.h$"), (), "CUDA"),
+    (re.compile(r"^(cuda|cublas|cudnn|nccl)|^runtime/tensor/cuda_(handles|products)\.h$"), (), "CUDA"),
 ]
 # Parsers that bound no depth, and the files that do it for them.
 UNBOUNDED = [

@@ -87,10 +87,6 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
     teacher_.emplace(context.model, context.table, context.kernels, context.account,
                      TrainingTransformer::Options{.compute = config.compute, .forward_only = true});
   }
-  if (config_.compute != DType::float32 && context_.kernels.device() != Device::cpu) {
-    throw ConfigError(
-        "model.compute = \"bfloat16\" is there on the CPU only; set \"float32\" for a device");
-  }
 }
 
 TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& plan,

@@ -15,8 +15,9 @@ namespace {
 /// Elements of one unit of work: fixed, so that sums do not depend on the number of threads, and
 /// few enough that a unit of an AdamW step stays in a core's second-level cache.
 constexpr std::int64_t kBlock = 1 << 14;
-/// The same for hashes, in bytes: a unit of work is whole ones of float32 and of bfloat16.
-constexpr std::int64_t kHashBlock = kBlock * 2;
+/// A unit of work is whole ones of float32 and of bfloat16.
+constexpr std::int64_t kHashBlock = kContentHashBlock;
+static_assert(kBlock * 2 % kHashBlock == 0);
 
 std::int64_t hash_blocks(std::int64_t bytes) { return (bytes + kHashBlock - 1) / kHashBlock; }
 

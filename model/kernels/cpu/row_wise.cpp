@@ -64,9 +64,7 @@ void CpuKernelSet::embedding(const PlannedRows& planned, ConstTensorView table, 
   const std::int64_t columns = table.dim(1);
   expect_shape(output, Shape{rows, columns}, "embedding output");
   expect_tokens(planned, table.dim(0));
-  expect_floating(table, "embedding table");
-  expect(output.dtype() == table.dtype() || output.dtype() == DType::float32,
-         "embedding: the output must have the table's type or float32");
+  expect_embedding_types(table, output);
   for (std::int64_t t = 0; t < rows; ++t) {
     const std::int64_t from = tokens[static_cast<std::size_t>(t)] * columns;
     if (output.dtype() == DType::bfloat16) {
@@ -286,11 +284,13 @@ void CpuKernelSet::convert(ConstTensorView x, TensorView y) {
 
 void CpuKernelSet::keep_rows(std::span<const std::int32_t> rows, TensorView x) {
   expect_kept_rows(rows, x);
-  const std::int64_t columns = x.dim(1);
-  float* data = x.data<float>();
+  expect_floating(x, "keep_rows x");
+  const std::size_t row_bytes = storage_bytes(x.dim(1), x.dtype());
+  auto* const data = static_cast<std::byte*>(x.raw());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] != static_cast<std::int32_t>(i)) {
-      std::copy_n(data + rows[i] * columns, columns, data + length(i) * columns);
+      std::memcpy(data + i * row_bytes, data + static_cast<std::size_t>(rows[i]) * row_bytes,
+                  row_bytes);
     }
   }
 }

@@ -21,10 +21,10 @@ struct AttentionForward {
   const QueryTile* blocks;
   const std::int32_t* visible;  ///< Keys that each row sees.
   const std::int32_t* pages;    ///< The cache's page table; null for a packed batch.
-  const float* q;
-  const float* k;
-  const float* v;
-  float* output;
+  FloatSource q;
+  FloatSource k;
+  FloatSource v;
+  FloatTarget output;
   float* log_sum_exp;  ///< May be null.
   float scale;
   std::int64_t most_queries;
@@ -112,7 +112,7 @@ struct AttentionForward {
       for (std::int64_t at = lane; at < queries * shape.dim; at += group.lanes()) {
         const std::int64_t i = at / shape.dim;
         const std::int64_t d = at % shape.dim;
-        output[place(i) + d] = sums[i * stride + d] / states[i].sum;
+        output.set(place(i) + d, sums[i * stride + d] / states[i].sum);
       }
       for (std::int64_t i = lane; log_sum_exp != nullptr && i < queries; i += group.lanes()) {
         log_sum_exp[query_index(shape, block.row_begin, key_head, i)] =
@@ -179,9 +179,10 @@ HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads) {
   return shape;
 }
 
-void CudaKernelSet::attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
-                           const std::int32_t* pages, const float* q, const float* k,
-                           const float* v, float* output, float* log_sum_exp) {
+void CudaKernelSet::lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
+                                   const std::int32_t* pages, const FloatSource& q,
+                                   const FloatSource& k, const FloatSource& v,
+                                   const FloatTarget& output, float* log_sum_exp) {
   const AttentionForward body{shape,
                               queries.tiles,
                               queries.visible,
@@ -206,8 +207,8 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
     return;
   }
 #endif
-  attend(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floats(q), floats(k),
-         floats(v), floats(output), floats(log_sum_exp));
+  lane_attention(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floating(q),
+                 floating(k), floating(v), floating(output), floats(log_sum_exp));
 }
 
 void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k,
@@ -273,8 +274,11 @@ void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensor
       staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
       static_cast<std::int64_t>(blocks_.size()),
       staged_visible_.upload(std::span<const std::int32_t>(visible_))};
-  attend(shape, queries, staged_pages_.upload(cache.table.pages), floats(q), floats(cache.keys),
-         floats(cache.values), floats(output), nullptr);
+  expect_float32(q, "cached_attention q");
+  expect_float32(output, "cached_attention output");
+  lane_attention(shape, queries, staged_pages_.upload(cache.table.pages), floating(q),
+                 floating(ConstTensorView(cache.keys)), floating(ConstTensorView(cache.values)),
+                 floating(output), nullptr);
 }
 
 }  // namespace jforge

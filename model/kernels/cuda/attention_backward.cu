@@ -15,22 +15,26 @@ namespace jforge {
 namespace {
 
 struct BackwardTensors {
-  const float* output_gradient;
-  const float* q;
-  const float* k;
-  const float* v;
+  FloatSource output_gradient;
+  FloatSource q;
+  FloatSource k;
+  FloatSource v;
   const float* log_sum_exp;
   const float* deltas;  ///< Σ_d output · output gradient, [T, H].
 };
 
 /// Δ of one query.
 struct QueryDelta {
-  const float* output_gradient;
-  const float* output;
+  FloatSource output_gradient;
+  FloatSource output;
   float* deltas;
   std::int64_t dim;
   JFORGE_DEVICE void operator()(std::int64_t query) const {
-    deltas[query] = dot_ascending(output_gradient + query * dim, output + query * dim, dim);
+    float sum = 0;
+    for (std::int64_t at = query * dim; at < (query + 1) * dim; ++at) {
+      sum = fmaf(output_gradient[at], output[at], sum);
+    }
+    deltas[query] = sum;
   }
 };
 
@@ -54,7 +58,7 @@ struct QueryGradient {
   const QueryTile* blocks;
   const std::int32_t* visible;
   BackwardTensors tensors;
-  float* q_gradient;
+  FloatTarget q_gradient;
   float scale;
   std::int64_t most_queries;
   std::int64_t tile_keys;
@@ -131,7 +135,7 @@ struct QueryGradient {
       for (std::int64_t at = lane; at < queries * shape.dim; at += group.lanes()) {
         const std::int64_t i = at / shape.dim;
         const std::int64_t d = at % shape.dim;
-        q_gradient[place(i) + d] = scale * sums[i * stride + d];
+        q_gradient.set(place(i) + d, scale * sums[i * stride + d]);
       }
     });
   }
@@ -144,8 +148,8 @@ struct KeyGradient {
   const SeeingRows* ranges;
   const std::int64_t* begins;  ///< [tiles + 1] where each tile's ranges begin.
   BackwardTensors tensors;
-  float* k_gradient;
-  float* v_gradient;
+  FloatTarget k_gradient;
+  FloatTarget v_gradient;
   float scale;
   std::int64_t rows;  ///< T
   std::int64_t most_queries;
@@ -197,8 +201,8 @@ struct KeyGradient {
       for (std::int64_t at = lane; at < size * shape.dim; at += group.lanes()) {
         const std::int64_t j = at / shape.dim;
         const std::int64_t d = at % shape.dim;
-        k_gradient[key_place(j) + d] = key_sums[j * stride + d];
-        v_gradient[key_place(j) + d] = value_sums[j * stride + d];
+        k_gradient.set(key_place(j) + d, key_sums[j * stride + d]);
+        v_gradient.set(key_place(j) + d, value_sums[j * stride + d]);
       }
     });
   }
@@ -272,6 +276,15 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
     return;
   }
 #endif
+  lane_attention_backward(plan, output_gradient, q, k, v, output, log_sum_exp, q_gradient,
+                          k_gradient, v_gradient);
+}
+
+void CudaKernelSet::lane_attention_backward(
+    const PackedPlan& plan, const ConstTensorView& output_gradient, const ConstTensorView& q,
+    const ConstTensorView& k, const ConstTensorView& v, const ConstTensorView& output,
+    const ConstTensorView& log_sum_exp, const TensorView& q_gradient, const TensorView& k_gradient,
+    const TensorView& v_gradient) {
   const HeadShape shape = check_heads(q, k.dim(1));
   const std::int64_t rows = plan.num_rows();
   const auto& [tiles, num_tiles, visible] = on_device(plan).queries();
@@ -279,19 +292,19 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
 
   auto* const deltas = partials_.at_least<float>(rows * shape.heads);
   launch_elements(queue_, rows * shape.heads,
-                  QueryDelta{floats(output_gradient), floats(output), deltas, shape.dim},
+                  QueryDelta{floating(output_gradient), floating(output), deltas, shape.dim},
                   "attention_backward deltas");
-  const BackwardTensors tensors{floats(output_gradient), floats(q), floats(k), floats(v),
-                                floats(log_sum_exp),     deltas};
+  const BackwardTensors tensors{floating(output_gradient), floating(q), floating(k), floating(v),
+                                floats(log_sum_exp),       deltas};
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
   const std::int64_t queries = rows_per_block(shape.group()) * shape.group();
-  queue_.launch(
-      num_tiles * shape.key_heads, kAttentionLanes,
-      QueryGradient{shape, tiles, visible, tensors, floats(q_gradient), scale, queries, tile_keys},
-      "attention_backward queries");
+  queue_.launch(num_tiles * shape.key_heads, kAttentionLanes,
+                QueryGradient{shape, tiles, visible, tensors, floating(q_gradient), scale, queries,
+                              tile_keys},
+                "attention_backward queries");
   queue_.launch(divide_up(rows, tile_keys) * shape.key_heads, kAttentionLanes,
-                KeyGradient{shape, ranges, range_begins, tensors, floats(k_gradient),
-                            floats(v_gradient), scale, rows, queries, tile_keys},
+                KeyGradient{shape, ranges, range_begins, tensors, floating(k_gradient),
+                            floating(v_gradient), scale, rows, queries, tile_keys},
                 "attention_backward keys");
 }
 

@@ -61,7 +61,7 @@ inline constexpr std::int64_t kAttentionLanes = 128;
 
 /// Fills tile[i][d] = factor · source[row_of(i)][d] for i in [0, count); one phase.
 template <class Group, class RowOf>
-JFORGE_DEVICE void load_tile(Group& group, const float* source, std::int64_t count,
+JFORGE_DEVICE void load_tile(Group& group, const FloatSource& source, std::int64_t count,
                              std::int64_t dim, std::int64_t stride, float factor, float* tile,
                              RowOf row_of) {
   group.each([&](std::int64_t lane) {

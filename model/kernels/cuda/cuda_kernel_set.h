@@ -6,7 +6,7 @@
 
 namespace jforge {
 
-/// The CUDA implementation, float32, on CUDA device `index`, which becomes the calling thread's
+/// The CUDA implementation, on CUDA device `index`, which becomes the calling thread's
 /// device: buffers and kernels belong to the thread that made them. Throws EnvironmentError, saying
 /// how to mend it, without CUDA in the build, without a driver and without that device.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cuda_kernel_set(int index);

@@ -1,17 +1,20 @@
 #pragma once
 
 /// The CUDA KernelSet: one class over several files (row_wise, product, attention,
-/// attention_backward, vocabulary_loss, optimizer, packed_plan). Float32 throughout. Tensors and
-/// plans lie on the device; what decoding gives as host values is copied through StagedArray. One
-/// user at a time.
+/// attention_backward, vocabulary_loss, optimizer, content_hash, packed_plan). Tensors and plans
+/// lie on the device; what decoding gives as host values is copied through StagedArray. One user at
+/// a time.
 
 #include <memory>
 #include <vector>
 
+#include "model/kernels/cuda/content_hashes.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/float_elements.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
+#include "runtime/tensor/matrix_product.h"
 
 namespace jforge {
 
@@ -65,6 +68,29 @@ struct HeadShape {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
   expect_float32(view, "a tensor of the CUDA kernels");
   return view.data<float>();
+}
+
+/// Pointer to a dense bfloat16 tensor of the device, null for an empty one. Throws InternalError as
+/// floats() does.
+[[nodiscard]] inline BFloat16* bfloat16s(const TensorView& view) {
+  if (view.empty()) {
+    return nullptr;
+  }
+  expect(view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  return view.data<BFloat16>();
+}
+
+/// Elements of a dense float32 or bfloat16 tensor of the device. Throws InternalError for one
+/// elsewhere or of another type.
+[[nodiscard]] inline FloatSource floating(const ConstTensorView& view) {
+  expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  expect_floating(view, "a tensor of the CUDA kernels");
+  return {view.raw(), view.dtype() == DType::bfloat16};
+}
+[[nodiscard]] inline FloatTarget floating(const TensorView& view) {
+  expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
+  expect_floating(view, "a tensor of the CUDA kernels");
+  return {view.raw(), view.dtype() == DType::bfloat16};
 }
 
 class CudaKernelSet final : public KernelSet {
@@ -144,11 +170,19 @@ class CudaKernelSet final : public KernelSet {
                                    std::int64_t positions);
   void rotate_rows(TensorView x, const PlannedRows& rows, const RotarySettings& settings,
                    bool backward);
-  void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
-               const float* a, const float* b, bool accumulate, float* c);
-  void attend(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
-              const std::int32_t* pages, const float* q, const float* k, const float* v,
-              float* output, float* log_sum_exp);
+  /// Also of no rows, no columns and no steps.
+  void product(const MatrixProduct& product);
+  /// Attention forward without tensor cores, for every element type and shape: of packed batches
+  /// (pages null) and of decoding (log_sum_exp null).
+  void lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
+                      const std::int32_t* pages, const FloatSource& q, const FloatSource& k,
+                      const FloatSource& v, const FloatTarget& output, float* log_sum_exp);
+  /// packed_attention_backward without tensor cores; the arguments are checked.
+  void lane_attention_backward(const PackedPlan& plan, const ConstTensorView& output_gradient,
+                               const ConstTensorView& q, const ConstTensorView& k,
+                               const ConstTensorView& v, const ConstTensorView& output,
+                               const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
+                               const TensorView& k_gradient, const TensorView& v_gradient);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 
   MemoryAccount account_{"CUDA kernels"};
@@ -165,10 +199,13 @@ class CudaKernelSet final : public KernelSet {
   std::vector<QueryTile> blocks_;
   std::vector<std::int32_t> visible_;
   std::vector<std::int64_t> places_;
+  ContentHashes hashes_{queue_, account_};
   DeviceScratch partials_{account_};
   DeviceScratch loss_hidden_{account_};
   DeviceScratch loss_logits_{account_};
+  DeviceScratch loss_rounded_{account_};
   DeviceScratch loss_gradient_{account_};
+  DeviceScratch bias_{account_};
 };
 
 }  // namespace jforge

@@ -115,17 +115,17 @@ class CudaPackedPlan final : public PackedPlan {
     std::int64_t own;            ///< Rows of the student's hidden states, before the teacher's.
     std::int64_t with_gradient;  ///< Rows with gradient; they come first.
   };
-  /// Made at the first call for a batch.
-  [[nodiscard]] std::span<const LossChunk> loss(std::int64_t vocabulary, LossUse use) const;
+  /// Chunks of at most `most_rows` rows. Made at the first call for a batch.
+  [[nodiscard]] std::span<const LossChunk> loss(std::int64_t most_rows, LossUse use) const;
 
  private:
   /// Chunks of the present batch.
   struct Loss {
     Loss(DeviceQueue& queue, MemoryAccount& account)
         : staged_items(queue, account), staged_sources(queue, account) {}
-    void place(std::span<const LossItem> loss_items, std::int64_t most_rows);
+    void place(std::span<const LossItem> loss_items);
 
-    std::int64_t vocabulary = -1;  ///< That it was made for; −1: not yet of this batch.
+    std::int64_t most_rows = -1;  ///< −1: not yet of this batch.
     LossUse use;
     LossPlacement placement;
     std::vector<LossItemRows> items;

@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/cuda_products.h"
 #include "runtime/tensor/cuda_stream_place.h"
 
 namespace jforge {
@@ -97,7 +98,7 @@ class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
 
-  explicit DeviceQueue(MemoryAccount& account) : blas_(stream_, account) {}
+  explicit DeviceQueue(MemoryAccount& account) : products_(stream_, account) {}
 
   [[nodiscard]] Event record() override { return places_.record(stream_); }
   void wait(const Event& event) override { wait_in_stream(event, stream_); }
@@ -138,18 +139,7 @@ class DeviceQueue final : public Queue {
     cuda_check(cudaGetLastError(), what);
   }
 
-  /// Column-major c [m, n] = op(a) [m, k] · op(b) [k, n] + beta · c in full float32.
-  void product_by_columns(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
-                          std::int64_t k, const float* a, std::int64_t a_column, const float* b,
-                          std::int64_t b_column, float beta, float* c, std::int64_t c_column) {
-    const float one = 1.0F;
-    cublas_check(
-        cublasGemmEx_64(blas_.get(), transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-                        transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &one, a, CUDA_R_32F,
-                        a_column, b, CUDA_R_32F, b_column, &beta, c, CUDA_R_32F, c_column,
-                        CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT),
-        "matrix product");
-  }
+  void multiply(const MatrixProduct& product) { products_.run(product); }
 
   /// Waits for all work, so that `host` may be read; failures of earlier kernels surface here.
   void download(void* host, const void* device, std::size_t bytes) {
@@ -162,7 +152,7 @@ class DeviceQueue final : public Queue {
 
  private:
   CudaStream stream_;
-  CublasHandle blas_;
+  CudaProducts products_;
   StreamPlaces places_;
 };
 

@@ -6,6 +6,7 @@
 /// is what the program's cuda_memory functions make of it (tests/gpu/emulated_device_memory.cpp).
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -14,9 +15,11 @@
 #include <vector>
 
 #include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/float_elements.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
+#include "runtime/tensor/matrix_product.h"
 
 namespace jforge {
 
@@ -141,19 +144,26 @@ class DeviceQueue final : public Queue {
     }
   }
 
-  /// As cublasGemmEx: column-major c [m, n] = op(a) [m, k] · op(b) [k, n] + beta · c.
-  void product_by_columns(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
-                          std::int64_t k, const float* a, std::int64_t a_column, const float* b,
-                          std::int64_t b_column, float beta, float* c, std::int64_t c_column) {
-    for (std::int64_t column = 0; column < n; ++column) {
-      for (std::int64_t row = 0; row < m; ++row) {
+  /// Each sum in ascending order by FMA, then the bias, then what was there.
+  void multiply(const MatrixProduct& product) {
+    const FloatSource a{product.a, product.operands == DType::bfloat16};
+    const FloatSource b{product.b, product.operands == DType::bfloat16};
+    const bool narrow = product.result == DType::bfloat16;
+    const FloatSource bias{product.bias, narrow};
+    const FloatTarget c{product.c, narrow};
+    const auto [m, n, k] = std::array{product.m, product.n, product.k};
+    for (std::int64_t row = 0; row < m; ++row) {
+      for (std::int64_t column = 0; column < n; ++column) {
         float sum = 0;
         for (std::int64_t i = 0; i < k; ++i) {
-          sum = std::fma(transpose_a ? a[row * a_column + i] : a[i * a_column + row],
-                         transpose_b ? b[i * b_column + column] : b[column * b_column + i], sum);
+          sum = std::fma(a[product.transpose_a ? i * m + row : row * k + i],
+                         b[product.transpose_b ? column * k + i : i * n + column], sum);
         }
-        float& target = c[column * c_column + row];
-        target = beta == 0.0F ? sum : std::fma(beta, target, sum);
+        if (product.bias != nullptr) {
+          sum += bias[column];
+        }
+        const std::int64_t at = row * n + column;
+        c.set(at, product.accumulate ? c[at] + sum : sum);
       }
     }
   }

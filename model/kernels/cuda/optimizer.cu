@@ -65,6 +65,7 @@ struct AdamWElement {
   float* parameter;
   float* first_moment;
   float* second_moment;
+  BFloat16* rounded;  ///< May be null.
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     const float g = gradient[i] * step.gradient_scale;
     const float m = fmaf(1.0F - step.beta1, g, step.beta1 * first_moment[i]);
@@ -72,7 +73,11 @@ struct AdamWElement {
     const float denominator = fmaf(sqrtf(v), step.inverse_sqrt_correction2, step.epsilon);
     first_moment[i] = m;
     second_moment[i] = v;
-    parameter[i] = parameter[i] * step.decay_factor - step.step_size * m / denominator;
+    const float updated = parameter[i] * step.decay_factor - step.step_size * m / denominator;
+    parameter[i] = updated;
+    if (rounded != nullptr) {
+      rounded[i] = round_to_bfloat16(updated);
+    }
   }
 };
 
@@ -90,30 +95,32 @@ void CudaKernelSet::sum_of_squares(ConstTensorView x, TensorView sum) {
   queue_.launch(1, kSumLanes, AddBlockSums{sums, blocks, sums_of(sum)}, "sum_of_squares total");
 }
 
-std::uint64_t CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed) {
-  std::vector<std::byte> bytes(x.bytes());
-  const TensorView on_host(bytes.data(), x.dtype(), x.shape());
-  copy_tensor(x, on_host);
-  return host_->content_hash(on_host, seed);
-}
-
 void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
                           const AdamWState& state, AdamWHashes* found, AdamWHashes* left) {
   expect_adamw_shapes(gradient, state);
-  if (found != nullptr) {
-    continue_hashes(*this, state, *found);
-  }
-  launch_elements(
-      queue_, state.parameter.elements(),
-      AdamWElement{adamw_step(settings, decay), floats(gradient), floats(state.parameter),
-                   floats(state.first_moment), floats(state.second_moment)},
-      "adamw");
-  if (!state.rounded.empty()) {
-    convert(state.parameter, state.rounded);
-  }
-  if (left != nullptr) {
-    continue_hashes(*this, state, *left);
-  }
+  hashes_.clear();
+  const auto add = [&](AdamWHashes* hashes) {
+    if (hashes == nullptr) {
+      return;
+    }
+    hashes_.add(state.parameter, &hashes->parameter);
+    hashes_.add(state.first_moment, &hashes->first_moment);
+    hashes_.add(state.second_moment, &hashes->second_moment);
+    if (!state.rounded.empty()) {
+      hashes_.add(state.rounded, &hashes->rounded);
+    }
+  };
+  add(found);
+  const std::size_t before = hashes_.size();
+  add(left);
+  hashes_.run(0, before);
+  launch_elements(queue_, state.parameter.elements(),
+                  AdamWElement{adamw_step(settings, decay), floats(gradient),
+                               floats(state.parameter), floats(state.first_moment),
+                               floats(state.second_moment), bfloat16s(state.rounded)},
+                  "adamw");
+  hashes_.run(before, hashes_.size());
+  hashes_.finish();
 }
 
 }  // namespace jforge

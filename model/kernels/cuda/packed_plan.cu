@@ -57,7 +57,7 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
   place_keys(batch.layout);
   place_token_rows(batch.tokens);
   for (Loss& loss : loss_) {
-    loss.vocabulary = -1;
+    loss.most_rows = -1;
   }
   visits_.placed = false;
 }
@@ -145,18 +145,18 @@ void CudaPackedPlan::place_token_rows(std::span<const TokenId> tokens) {
                  distinct};
 }
 
-std::span<const CudaPackedPlan::LossChunk> CudaPackedPlan::loss(std::int64_t vocabulary,
+std::span<const CudaPackedPlan::LossChunk> CudaPackedPlan::loss(std::int64_t most_rows,
                                                                 LossUse use) const {
   Loss& loss = loss_[use.students ? 1 : 0];
-  if (loss.vocabulary != vocabulary || loss.use != use) {
-    loss.vocabulary = vocabulary;
+  if (loss.most_rows != most_rows || loss.use != use) {
+    loss.most_rows = most_rows;
     loss.use = use;
-    loss.place(batch().loss_items, loss_chunk_rows(vocabulary, DType::float32));
+    loss.place(batch().loss_items);
   }
   return loss.chunks;
 }
 
-void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items, std::int64_t most_rows) {
+void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items) {
   items.clear();
   sources.clear();
   chunks.clear();

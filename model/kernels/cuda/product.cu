@@ -1,4 +1,4 @@
-/// Matrix products: cuBLAS for training, our own batch-invariant one for decoding, where every
+/// Matrix products: cuBLASLt's for training, our own batch-invariant one for decoding, where every
 /// element is accumulated over K in ascending order by FMA and never depends on how many rows there
 /// are.
 
@@ -11,15 +11,24 @@ namespace jforge {
 
 namespace {
 
-struct CopyBias {
-  const float* bias;
-  float* y;
+/// A product over no steps.
+struct EmptySums {
+  FloatSource bias;  ///< No data: zero.
+  FloatTarget c;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { y[i] = bias[i % columns]; }
+  JFORGE_DEVICE void operator()(std::int64_t i) const {
+    c.set(i, bias.data == nullptr ? 0.0F : bias[i % columns]);
+  }
+};
+
+struct WidenBias {
+  FloatSource bias;
+  float* widened;
+  JFORGE_DEVICE void operator()(std::int64_t i) const { widened[i] = bias[i]; }
 };
 
 struct BiasTerm {
-  const float* y_gradient;
+  FloatSource y_gradient;
   std::int64_t columns;
   JFORGE_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
     return y_gradient[row * columns + column];
@@ -220,49 +229,79 @@ const DeviceWeight& device_weight(const PackedWeight& weight) {
 
 }  // namespace
 
-/// Row-major c [m, n] = op(a) · op(b) (+ c): by columns it is cᵀ = op(b)ᵀ · op(a)ᵀ.
-void CudaKernelSet::product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
-                            std::int64_t k, const float* a, const float* b, bool accumulate,
-                            float* c) {
-  if (m == 0 || n == 0) {
+void CudaKernelSet::product(const MatrixProduct& product) {
+  if (product.m == 0 || product.n == 0) {
     return;
   }
-  if (k == 0) {
-    if (!accumulate) {
-      zero_tensor(TensorView(c, DType::float32, Shape{m, n}, DeviceQueue::kDevice));
-    }
-    return;
+  if (product.k > 0) {
+    queue_.multiply(product);
+  } else if (!product.accumulate) {
+    const bool narrow = product.result == DType::bfloat16;
+    launch_elements(queue_, product.m * product.n,
+                    EmptySums{{product.bias, narrow}, {product.c, narrow}, product.n},
+                    "empty product");
   }
-  queue_.product_by_columns(transpose_b, transpose_a, n, m, k, b, transpose_b ? k : n, a,
-                            transpose_a ? m : k, accumulate ? 1.0F : 0.0F, c, n);
 }
 
 void CudaKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
                            TensorView y) {
   const auto [m, n, k] = check_linear(x, weight, y);
+  const DType operands = product_type(x, weight, y, "linear");
+  const void* added = nullptr;
   if (!bias.empty()) {
     expect_shape(bias, Shape{n}, "linear bias");
-    launch_elements(queue_, m * n, CopyBias{floats(bias), floats(y), n}, "linear bias");
+    added = floating(bias).data;
+    if (bias.dtype() != y.dtype()) {
+      // What rounds once cannot be fused with what has more digits than the result.
+      expect(y.dtype() == DType::float32, "linear: a float32 bias needs a float32 result");
+      auto* const widened = bias_.at_least<float>(n);
+      launch_elements(queue_, n, WidenBias{floating(bias), widened}, "linear bias");
+      added = widened;
+    }
   }
-  product(false, true, m, n, k, floats(x), floats(weight), !bias.empty(), floats(y));
+  product({.transpose_b = true,
+           .m = m,
+           .n = n,
+           .k = k,
+           .operands = operands,
+           .a = floating(x).data,
+           .b = floating(weight).data,
+           .result = y.dtype(),
+           .c = floating(y).data,
+           .bias = added});
 }
 
 void CudaKernelSet::linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                                           TensorView x_gradient, bool accumulate) {
   const auto [m, n, k] = check_linear(x_gradient, weight, y_gradient);
-  product(false, false, m, k, n, floats(y_gradient), floats(weight), accumulate,
-          floats(x_gradient));
+  product({.m = m,
+           .n = k,
+           .k = n,
+           .operands = product_type(y_gradient, weight, x_gradient, "linear_backward_input"),
+           .a = floating(y_gradient).data,
+           .b = floating(weight).data,
+           .result = x_gradient.dtype(),
+           .c = floating(x_gradient).data,
+           .accumulate = accumulate});
 }
 
 void CudaKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                                            TensorView weight_gradient, TensorView bias_gradient) {
   const auto [m, n, k] = check_linear(x, weight_gradient, y_gradient);
-  product(true, false, n, k, m, floats(y_gradient), floats(x), true, floats(weight_gradient));
+  product({.transpose_a = true,
+           .m = n,
+           .n = k,
+           .k = m,
+           .operands = product_type(y_gradient, x, weight_gradient, "linear_backward_weight"),
+           .a = floating(y_gradient).data,
+           .b = floating(x).data,
+           .c = floats(weight_gradient),
+           .accumulate = true});
   if (bias_gradient.empty()) {
     return;
   }
   expect_shape(bias_gradient, Shape{n}, "linear bias_gradient");
-  add_column_sums(queue_, partials_, m, n, BiasTerm{floats(y_gradient), n}, floats(bias_gradient),
+  add_column_sums(queue_, partials_, m, n, BiasTerm{floating(y_gradient), n}, floats(bias_gradient),
                   "linear bias_gradient");
 }
 

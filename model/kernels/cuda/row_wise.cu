@@ -16,11 +16,11 @@ std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); 
 
 struct CopyTableRow {
   const TokenId* tokens;
-  const float* table;
-  float* output;
+  FloatSource table;
+  FloatTarget output;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    output[i] = table[tokens[i / columns] * columns + i % columns];
+    output.set(i, table[tokens[i / columns] * columns + i % columns]);
   }
 };
 
@@ -30,7 +30,7 @@ struct AddTokenRows {
   const std::int64_t* order;   ///< Rows sorted by token, then by row.
   const std::int64_t* begins;  ///< [distinct + 1] where each token's rows begin in `order`.
   const TokenId* tokens;
-  const float* output_gradient;
+  FloatSource output_gradient;
   float* table_gradient;
   std::int64_t columns;
 
@@ -51,28 +51,28 @@ struct AddTokenRows {
 };
 
 struct NormRow {
-  const float* x;
-  const float* weight;
+  FloatSource x;
+  FloatSource weight;
   float epsilon;
-  float* y;
+  FloatTarget y;
   float* inverse_rms;  ///< May be null.
   std::int64_t columns;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
-    const float* const source = x + row * columns;
+    const std::int64_t at = row * columns;
     const float squares = group.template sum<float>([&](std::int64_t lane) {
       float sum = 0;
       for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        sum = fmaf(source[i], source[i], sum);
+        sum = fmaf(x[at + i], x[at + i], sum);
       }
       return sum;
     });
     const float inverse = 1.0F / sqrtf(squares / static_cast<float>(columns) + epsilon);
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        y[row * columns + i] = source[i] * inverse * weight[i];
+        y.set(at + i, x[at + i] * inverse * weight[i]);
       }
       if (lane == 0 && inverse_rms != nullptr) {
         inverse_rms[row] = inverse;
@@ -83,11 +83,11 @@ struct NormRow {
 
 /// dx += r·dy·w − x·(r³/C)·Σ dy·w·x
 struct NormRowBackward {
-  const float* y_gradient;
-  const float* x;
-  const float* weight;
+  FloatSource y_gradient;
+  FloatSource x;
+  FloatSource weight;
   const float* inverse_rms;
-  float* x_gradient;
+  FloatTarget x_gradient;
   std::int64_t columns;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
@@ -105,7 +105,8 @@ struct NormRowBackward {
     const float factor = projection * inverse * inverse * inverse / static_cast<float>(columns);
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        x_gradient[at + i] += inverse * (y_gradient[at + i] * weight[i]) - x[at + i] * factor;
+        const float added = inverse * (y_gradient[at + i] * weight[i]) - x[at + i] * factor;
+        x_gradient.set(at + i, x_gradient[at + i] + added);
       }
     });
   }
@@ -113,8 +114,8 @@ struct NormRowBackward {
 
 /// A row's part of the norm weight's gradient.
 struct NormWeightTerm {
-  const float* y_gradient;
-  const float* x;
+  FloatSource y_gradient;
+  FloatSource x;
   const float* inverse_rms;
   std::int64_t columns;
   JFORGE_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
@@ -124,7 +125,7 @@ struct NormWeightTerm {
 
 /// Rotates pair (i, i + D/2) of one head of one row; `direction` −1 is the inverse.
 struct RotatePair {
-  float* x;
+  FloatTarget x;
   const std::int32_t* positions;
   const float* cosines;
   const float* sines;
@@ -137,29 +138,31 @@ struct RotatePair {
     const std::int64_t angle = std::int64_t{positions[head / heads]} * half + i;
     const float cosine = cosines[angle];
     const float sine = direction * sines[angle];
-    float* const low = x + head * 2 * half + i;
-    float* const high = low + half;
-    const float before = *low;
-    *low = before * cosine - *high * sine;
-    *high = *high * cosine + before * sine;
+    const std::int64_t low = head * 2 * half + i;
+    const std::int64_t high = low + half;
+    const float first = x[low];
+    const float second = x[high];
+    x.set(low, first * cosine - second * sine);
+    x.set(high, second * cosine + first * sine);
   }
 };
 
 struct Swiglu {
-  const float* gate;
-  const float* up;
-  float* y;
+  FloatSource gate;
+  FloatSource up;
+  FloatTarget y;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    y[i] = gate[i] / (1.0F + expf(-gate[i])) * up[i];
+    const float g = gate[i];
+    y.set(i, g / (1.0F + expf(-g)) * up[i]);
   }
 };
 
 struct SwigluBackward {
-  const float* y_gradient;
-  const float* gate;
-  const float* up;
-  float* gate_gradient;
-  float* up_gradient;
+  FloatSource y_gradient;
+  FloatSource gate;
+  FloatSource up;
+  FloatTarget gate_gradient;
+  FloatTarget up_gradient;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     const float dy = y_gradient[i];
     const float g = gate[i];
@@ -167,21 +170,21 @@ struct SwigluBackward {
     // The outputs may be the inputs' places: everything is read first.
     const float dg = dy * up[i] * sigmoid * (1.0F + g * (1.0F - sigmoid));
     const float du = dy * g * sigmoid;
-    gate_gradient[i] = dg;
-    up_gradient[i] = du;
+    gate_gradient.set(i, dg);
+    up_gradient.set(i, du);
   }
 };
 
-struct Copy {
-  const float* x;
-  float* y;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { y[i] = x[i]; }
+struct Convert {
+  FloatSource x;
+  FloatTarget y;
+  JFORGE_DEVICE void operator()(std::int64_t i) const { y.set(i, x[i]); }
 };
 
 struct Add {
-  const float* x;
-  float* y;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { y[i] += x[i]; }
+  FloatSource x;
+  FloatTarget y;
+  JFORGE_DEVICE void operator()(std::int64_t i) const { y.set(i, y[i] + x[i]); }
 };
 
 /// Moves kept rows to the front. A lane owns a column and goes through the rows in order, so that
@@ -189,11 +192,11 @@ struct Add {
 struct KeepRows {
   const std::int32_t* rows;
   std::int64_t count;
-  float* x;
+  FloatTarget x;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t column) const {
     for (std::int64_t i = 0; i < count; ++i) {
-      x[i * columns + column] = x[std::int64_t{rows[i]} * columns + column];
+      x.set(i * columns + column, x[std::int64_t{rows[i]} * columns + column]);
     }
   }
 };
@@ -204,8 +207,9 @@ void CudaKernelSet::embedding(const PlannedRows& rows, ConstTensorView table, Te
   const std::int64_t columns = table.dim(1);
   expect_shape(output, Shape{rows.tokens.elements(), columns}, "embedding output");
   expect_tokens(rows, table.dim(0));
+  expect_embedding_types(table, output);
   launch_elements(queue_, output.elements(),
-                  CopyTableRow{indices(rows.tokens), floats(table), floats(output), columns},
+                  CopyTableRow{indices(rows.tokens), floating(table), floating(output), columns},
                   "embedding");
 }
 
@@ -216,7 +220,7 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
   expect_tokens(plan.rows(), table_gradient.dim(0));
   const auto& [order, begins, distinct] = on_device(plan).token_rows();
   queue_.launch(distinct, kRowLanes,
-                AddTokenRows{order, begins, indices(plan.rows().tokens), floats(output_gradient),
+                AddTokenRows{order, begins, indices(plan.rows().tokens), floating(output_gradient),
                              floats(table_gradient), columns},
                 "embedding_backward");
 }
@@ -231,7 +235,7 @@ void CudaKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float ep
     expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
   }
   queue_.launch(rows, kRowLanes,
-                NormRow{floats(x), floats(weight), epsilon, floats(y),
+                NormRow{floating(x), floating(weight), epsilon, floating(y),
                         inverse_rms.empty() ? nullptr : floats(inverse_rms), columns},
                 "rms_norm");
 }
@@ -247,11 +251,11 @@ void CudaKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorVie
   expect_shape(x_gradient, x.shape(), "rms_norm x_gradient");
   expect_shape(weight_gradient, Shape{columns}, "rms_norm weight_gradient");
   queue_.launch(rows, kRowLanes,
-                NormRowBackward{floats(y_gradient), floats(x), floats(weight), floats(inverse_rms),
-                                floats(x_gradient), columns},
+                NormRowBackward{floating(y_gradient), floating(x), floating(weight),
+                                floats(inverse_rms), floating(x_gradient), columns},
                 "rms_norm_backward");
   add_column_sums(queue_, partials_, rows, columns,
-                  NormWeightTerm{floats(y_gradient), floats(x), floats(inverse_rms), columns},
+                  NormWeightTerm{floating(y_gradient), floating(x), floats(inverse_rms), columns},
                   floats(weight_gradient), "rms_norm_backward weight");
 }
 
@@ -287,7 +291,7 @@ void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows,
   const std::int64_t half = x.dim(2) / 2;
   const DeviceRotary& rotary = rotary_table(settings, half, rows.position_limit);
   launch_elements(queue_, x.elements() / 2,
-                  RotatePair{floats(x), indices(rows.positions),
+                  RotatePair{floating(x), indices(rows.positions),
                              reinterpret_cast<const float*>(rotary.cosines.data()),
                              reinterpret_cast<const float*>(rotary.sines.data()), x.dim(1), half,
                              backward ? -1.0F : 1.0F},
@@ -306,7 +310,8 @@ void CudaKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& ro
 void CudaKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {
   expect_shape(up, gate.shape(), "swiglu up");
   expect_shape(y, gate.shape(), "swiglu y");
-  launch_elements(queue_, gate.elements(), Swiglu{floats(gate), floats(up), floats(y)}, "swiglu");
+  launch_elements(queue_, gate.elements(), Swiglu{floating(gate), floating(up), floating(y)},
+                  "swiglu");
 }
 
 void CudaKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate,
@@ -317,26 +322,26 @@ void CudaKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView 
   expect_shape(gate_gradient, gate.shape(), "swiglu gate_gradient");
   expect_shape(up_gradient, gate.shape(), "swiglu up_gradient");
   launch_elements(queue_, gate.elements(),
-                  SwigluBackward{floats(y_gradient), floats(gate), floats(up),
-                                 floats(gate_gradient), floats(up_gradient)},
+                  SwigluBackward{floating(y_gradient), floating(gate), floating(up),
+                                 floating(gate_gradient), floating(up_gradient)},
                   "swiglu_backward");
 }
 
 void CudaKernelSet::add(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "add y");
-  launch_elements(queue_, x.elements(), Add{floats(x), floats(y)}, "add");
+  launch_elements(queue_, x.elements(), Add{floating(x), floating(y)}, "add");
 }
 
 void CudaKernelSet::convert(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "convert y");
-  launch_elements(queue_, x.elements(), Copy{floats(x), floats(y)}, "convert");
+  launch_elements(queue_, x.elements(), Convert{floating(x), floating(y)}, "convert");
 }
 
 void CudaKernelSet::keep_rows(std::span<const std::int32_t> rows, TensorView x) {
   expect_kept_rows(rows, x);
   const std::int64_t columns = x.dim(1);
   launch_elements(queue_, rows.empty() ? 0 : columns,
-                  KeepRows{staged_rows_.upload(rows), length(rows.size()), floats(x), columns},
+                  KeepRows{staged_rows_.upload(rows), length(rows.size()), floating(x), columns},
                   "keep_rows");
 }
 

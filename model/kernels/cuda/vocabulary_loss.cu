@@ -18,12 +18,12 @@ struct ItemTerms {
 };
 
 struct GatherRows {
-  const float* source;
+  FloatSource source;
   const std::int64_t* rows;
-  float* target;
+  FloatTarget target;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    target[i] = source[rows[i / columns] * columns + i % columns];
+    target.set(i, source[rows[i / columns] * columns + i % columns]);
   }
 };
 
@@ -32,21 +32,23 @@ struct ScatterAddRows {
   const float* source;
   const std::int64_t* rows;
   std::int64_t count;
-  float* target;
+  FloatTarget target;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t column) const {
     for (std::int64_t i = 0; i < count; ++i) {
-      target[rows[i] * columns + column] += source[i * columns + column];
+      const std::int64_t at = rows[i] * columns + column;
+      target.set(at, target[at] + source[i * columns + column]);
     }
   }
 };
 
-/// Terms of one item; its logits become the gradients of the logits.
+/// Terms of one item, and the gradients of its logits: in the logits' place where both are float32.
 struct ItemLoss {
   const LossItemRows* items;
   float consistency_scale;
   float ar_scale;
-  float* logits;
+  const float* logits;
+  FloatTarget gradients;
   ItemTerms* terms;
   std::int64_t vocabulary;
 
@@ -87,7 +89,8 @@ struct ItemLoss {
       student_terms(group, item, teacher, teacher_sum, index);
     }
     if (item.target >= 0) {
-      float* const clean = logits + item.clean * vocabulary;
+      const std::int64_t begin = item.clean * vocabulary;
+      const float* const clean = logits + begin;
       const bool taught = item.student >= 0 && item.teacher == item.clean;
       const float clean_sum = taught ? teacher_sum : log_sum(group, clean);
       group.each([&](std::int64_t lane) {
@@ -100,17 +103,18 @@ struct ItemLoss {
       group.each([&](std::int64_t lane) {
         for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
           const float probability = weight * expf(clean[i] - clean_sum);
-          clean[i] = i == item.target ? probability - weight : probability;
+          gradients.set(begin + i, i == item.target ? probability - weight : probability);
         }
       });
     }
   }
 
-  /// Σ p_t (log p_t − log p_s); the student's logits become weight · (p_s − p_t).
+  /// Σ p_t (log p_t − log p_s); the gradients of the student's logits are weight · (p_s − p_t).
   template <class Group>
   JFORGE_DEVICE void student_terms(Group& group, const LossItemRows& item, const float* teacher,
                                    float teacher_sum, std::int64_t index) const {
-    float* const student = logits + item.student * vocabulary;
+    const std::int64_t begin = item.student * vocabulary;
+    const float* const student = logits + begin;
     const float student_sum = log_sum(group, student);
     const float weight = consistency_scale * item.consistency_weight;
     const double divergence = group.template sum<double>([&](std::int64_t lane) {
@@ -119,7 +123,7 @@ struct ItemLoss {
         const float log_t = teacher[i] - teacher_sum;
         const float log_s = student[i] - student_sum;
         const float p_t = expf(log_t);
-        student[i] = weight * (expf(log_s) - p_t);
+        gradients.set(begin + i, weight * (expf(log_s) - p_t));
         sum += static_cast<double>(p_t * (log_t - log_s));
       }
       return sum;
@@ -171,11 +175,12 @@ struct CudaKernelSet::LossCall {
   const LossTerms& terms;
   std::int64_t hidden_size;
   std::int64_t vocabulary;
-  const float* hidden;
-  const float* head;
-  const float* teacher_hidden;  ///< Null: the student's own.
-  const float* teacher_head;
-  float* hidden_gradient;
+  DType type;  ///< Of hidden states, head and the gradients of logits.
+  FloatSource hidden;
+  const void* head;
+  FloatSource teacher_hidden;  ///< No data: the student's own.
+  const void* teacher_head;
+  FloatTarget hidden_gradient;
   float* head_gradient;
 };
 
@@ -186,32 +191,59 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
   const auto& [items, num_items, sources, rows, own, with_gradient] = chunk;
   const std::int64_t c = call.hidden_size;
   const std::int64_t v = call.vocabulary;
-  auto* const gathered = loss_hidden_.at_least<float>(rows * c);
+  const bool narrow = call.type == DType::bfloat16;
+  const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(call.type));
+  auto* const gathered = loss_hidden_.at_least<std::byte>(rows * c * element_bytes);
   auto* const logits = loss_logits_.at_least<float>(rows * v);
   auto* const terms = partials_.at_least<ItemTerms>(num_items);
-  const auto project = [&](const float* states, const float* head, std::int64_t begin,
+  // Rows with gradient come first.
+  const FloatTarget logit_gradients{
+      narrow ? static_cast<void*>(loss_rounded_.at_least<BFloat16>(with_gradient * v)) : logits,
+      narrow};
+  const auto project = [&](const FloatSource& states, const void* head, std::int64_t begin,
                            std::int64_t end) {
-    float* const part = gathered + begin * c;
-    launch_elements(queue_, (end - begin) * c, GatherRows{states, chunk.sources + begin, part, c},
-                    "loss rows");
-    product(false, true, end - begin, v, c, part, head, false, logits + begin * v);
+    std::byte* const part = gathered + begin * c * element_bytes;
+    launch_elements(queue_, (end - begin) * c,
+                    GatherRows{states, chunk.sources + begin, {part, narrow}, c}, "loss rows");
+    product({.transpose_b = true,
+             .m = end - begin,
+             .n = call.vocabulary,
+             .k = c,
+             .operands = call.type,
+             .a = part,
+             .b = head,
+             .c = logits + begin * call.vocabulary});
   };
   project(call.hidden, call.head, 0, own);
   if (rows > own) {
     project(call.teacher_hidden, call.teacher_head, own, rows);
   }
-  queue_.launch(
-      num_items, kLossLanes,
-      ItemLoss{items, call.terms.consistency_scale, call.terms.ar_scale, logits, terms, v},
-      "loss terms");
+  queue_.launch(num_items, kLossLanes,
+                ItemLoss{items, call.terms.consistency_scale, call.terms.ar_scale, logits,
+                         logit_gradients, terms, v},
+                "loss terms");
   queue_.launch(1, kLossLanes, AddTerms{items, terms, num_items, sums_of(call.terms.sums)},
                 "loss sums");
   auto* const gradient = loss_gradient_.at_least<float>(with_gradient * c);
-  product(false, false, with_gradient, c, v, logits, call.head, false, gradient);
+  product({.m = with_gradient,
+           .n = c,
+           .k = v,
+           .operands = call.type,
+           .a = logit_gradients.data,
+           .b = call.head,
+           .c = gradient});
   launch_elements(queue_, with_gradient == 0 ? 0 : c,
                   ScatterAddRows{gradient, sources, with_gradient, call.hidden_gradient, c},
                   "loss hidden gradient");
-  product(true, false, v, c, with_gradient, logits, gathered, true, call.head_gradient);
+  product({.transpose_a = true,
+           .m = v,
+           .n = c,
+           .k = with_gradient,
+           .operands = call.type,
+           .a = logit_gradients.data,
+           .b = gathered,
+           .c = call.head_gradient,
+           .accumulate = true});
 }
 
 void CudaKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden,
@@ -221,15 +253,16 @@ void CudaKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidd
   const LossCall call{terms,
                       hidden.dim(1),
                       head.dim(0),
-                      floats(hidden),
-                      floats(head),
-                      floats(terms.teacher.hidden),
-                      floats(terms.teacher.head),
-                      floats(hidden_gradient),
+                      head.dtype(),
+                      floating(hidden),
+                      floating(head).data,
+                      floating(terms.teacher.hidden),
+                      floating(terms.teacher.head).data,
+                      floating(hidden_gradient),
                       floats(head_gradient)};
   queue_.zero(hidden_gradient);
   for (const CudaPackedPlan::LossChunk& chunk :
-       on_device(plan).loss(call.vocabulary, loss_use(terms))) {
+       on_device(plan).loss(loss_chunk_rows(call.vocabulary, call.type), loss_use(terms))) {
     loss_chunk(call, chunk);
   }
 }

@@ -1,0 +1,67 @@
+#pragma once
+
+/// Matrix products by cuBLASLt. Seen only by CUDA builds.
+
+#include <cublasLt.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <type_traits>
+
+#include "runtime/tensor/buffer.h"
+#include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/matrix_product.h"
+
+namespace jforge {
+
+/// Throws unless `status` says success, as cuda_check() does.
+void cublas_check(cublasStatus_t status, const char* what,
+                  std::source_location where = std::source_location::current());
+
+/// Products on one stream, with a workspace of their own. float32 operands are multiplied as
+/// float32 (no TF32), sums are float32, and none is left to chance: equal calls give equal bits.
+/// How a product is computed is asked once for its shape, types and alignment and then kept; a
+/// call that came before allocates nothing and asks nothing.
+class CudaProducts {
+ public:
+  CudaProducts(const CudaStream& stream, MemoryAccount& account);
+  /// Throws EnvironmentError when cuBLAS has no way to compute it on this device.
+  void run(const MatrixProduct& product);
+  /// Different products so far.
+  [[nodiscard]] std::size_t size() const noexcept { return plans_.size(); }
+
+ private:
+  /// What tells one way of computing from another.
+  struct Kind {
+    bool transpose_a, transpose_b, accumulate, bias;
+    DType operands, result;
+    std::uint32_t a_alignment, b_alignment, c_alignment, bias_alignment;  ///< Bytes.
+    std::int64_t m, n, k;
+    auto operator<=>(const Kind&) const = default;
+  };
+  template <auto destroy>
+  struct Destroy {
+    template <class T>
+    void operator()(T* handle) const noexcept {
+      static_cast<void>(destroy(handle));
+    }
+  };
+  template <class Handle, auto destroy>
+  using Owner = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+  using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+  struct Plan {
+    Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
+    Layout a, b, c;  ///< By columns: of the transposed matrices.
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+  [[nodiscard]] Plan make_plan(const Kind& kind) const;
+
+  const CudaStream& stream_;
+  Buffer workspace_;
+  Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
+  std::map<Kind, Plan> plans_;
+};
+
+}  // namespace jforge

@@ -1,0 +1,28 @@
+#pragma once
+
+/// A product of dense matrices as a device's library is asked for it.
+
+#include <cstdint>
+
+#include "runtime/tensor/tensor_view.h"
+
+namespace jforge {
+
+/// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
+/// rounded once. None of m, n, k is 0.
+struct MatrixProduct {
+  bool transpose_a = false;  ///< Stored [k, m].
+  bool transpose_b = false;  ///< Stored [n, k].
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType operands = DType::float32;  ///< Or bfloat16: of a and b.
+  const void* a = nullptr;
+  const void* b = nullptr;
+  DType result = DType::float32;  ///< Or the operands': of c and the bias.
+  void* c = nullptr;
+  const void* bias = nullptr;  ///< May be null.
+  bool accumulate = false;     ///< Adds to c; without it c is not read.
+};
+
+}  // namespace jforge
