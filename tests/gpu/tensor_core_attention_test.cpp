@@ -336,7 +336,8 @@ TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
         const std::size_t width = values.size() / reached.size();
         for (std::size_t i = 0; i < values.size(); ++i) {
           ASSERT_TRUE(reached[i / width] ? std::isnan(values[i])
-                                         : std::memcmp(&values[i], &before[i], sizeof(float)) == 0)
+                                         : std::bit_cast<std::uint32_t>(values[i]) ==
+                                               std::bit_cast<std::uint32_t>(before[i]))
               << what << " of row " << i / width << ": " << values[i] << ", was " << before[i];
         }
       };
