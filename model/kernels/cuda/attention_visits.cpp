@@ -23,7 +23,7 @@ void longest_first(std::vector<Work>& blocks) {
 void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
                             std::int64_t key_heads) {
   place_rows(layout);
-  seen_.assign(at(divide_up(layout.num_rows, kKeyTileRows)), Seen{});
+  seen_.assign(at(divide_up(layout.num_rows, kVisitKeys)), Seen{});
   place_query_tiles(layout.num_rows);
   place_key_tiles();
   place_key_work(group, key_heads);
@@ -53,13 +53,13 @@ void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, u
     if (first_key == last_key) {
       return;
     }
-    for (std::int64_t tile = first_key / kKeyTileRows; tile * kKeyTileRows < last_key; ++tile) {
-      Seen& seen = seen_[at(tile)];
+    for (std::int64_t place = first_key / kVisitKeys; place * kVisitKeys < last_key; ++place) {
+      Seen& seen = seen_[at(place)];
       if ((seen.strips & own) == 0) {
         seen.strips |= own;
         seen.complete_rows = 0;
       }
-      seen.complete_rows += narrow(complete_rows(tile * kKeyTileRows));
+      seen.complete_rows += narrow(complete_rows(place * kVisitKeys));
       if (seen.complete_rows == row_end - row_begin) {
         seen.strips |= own << kTileStrips;
       }
@@ -74,11 +74,11 @@ void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, u
       ++end;
     }
     note(keys.prefix_begin, keys.prefix_end, [&](std::int64_t first) {
-      const bool inside = keys.prefix_begin <= first && first + kKeyTileRows <= keys.prefix_end;
+      const bool inside = keys.prefix_begin <= first && first + kVisitKeys <= keys.prefix_end;
       return inside ? end - begin : 0;
     });
     note(keys.causal_begin, end, [&](std::int64_t first) {
-      const std::int64_t first_row = std::max(begin, first + kKeyTileRows - 1);
+      const std::int64_t first_row = std::max(begin, first + kVisitKeys - 1);
       return keys.causal_begin <= first ? std::max<std::int64_t>(end - first_row, 0) : 0;
     });
     begin = end;
@@ -94,9 +94,9 @@ void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
       note_strip(begin, std::min(begin + kStripRows, num_rows), strip);
     }
     const std::int32_t first = narrow(std::ssize(key_visits_));
-    for (std::int64_t key_tile = 0; key_tile < std::ssize(seen_); ++key_tile) {
-      if (const std::uint32_t strips = std::exchange(seen_[at(key_tile)], {}).strips; strips != 0) {
-        key_visits_.push_back({narrow(key_tile), strips});
+    for (std::int64_t place = 0; place < std::ssize(seen_); ++place) {
+      if (const std::uint32_t strips = std::exchange(seen_[at(place)], {}).strips; strips != 0) {
+        key_visits_.push_back({narrow(place), strips});
       }
     }
     query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
@@ -105,16 +105,26 @@ void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
 
 void AttentionVisits::place_key_tiles() {
   // Counts, then begins, then the visits themselves: strips come in ascending order.
-  key_tiles_.assign(seen_.size(), TileWork{});
+  constexpr std::int32_t kVisits = kKeyTileRows / kVisitKeys;
+  key_tiles_.assign(at(divide_up(std::ssize(seen_), kVisits)), TileWork{});
   const auto each_strip = [&](auto use) {
     for (const TileWork& query_tile : query_tiles_) {
-      for (std::int32_t i = query_tile.begin; i < query_tile.end; ++i) {
-        const KeyVisit& visit = key_visits_[at(i)];
+      for (std::int32_t i = query_tile.begin; i < query_tile.end;) {
+        // Visits to the same tile: seen where one is, complete where all are.
+        const std::int32_t tile = key_visits_[at(i)].place / kVisits;
+        std::uint32_t any = 0;
+        std::uint32_t all = ~0U;
+        std::int32_t count = 0;
+        for (; i < query_tile.end && key_visits_[at(i)].place / kVisits == tile; ++i, ++count) {
+          any |= key_visits_[at(i)].strips;
+          all &= key_visits_[at(i)].strips;
+        }
+        const KeyVisit seen{tile, any};
+        const KeyVisit complete{tile, count == kVisits ? all : 0};
         for (unsigned strip = 0; strip < kTileStrips; ++strip) {
-          if (visit.seen_by(strip)) {
-            use(key_tiles_[at(visit.key_tile)],
-                StripVisit{narrow(query_tile.tile * kTileStrips + strip),
-                           visit.complete_for(strip) ? 1 : 0});
+          if (seen.seen_by(strip)) {
+            use(key_tiles_[at(tile)], StripVisit{narrow(query_tile.tile * kTileStrips + strip),
+                                                 complete.complete_for(strip) ? 1 : 0});
           }
         }
       }

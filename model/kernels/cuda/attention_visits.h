@@ -2,8 +2,9 @@
 
 /// Which tiles of keys the rows of a packed batch visit when attention runs on tensor cores. Rows
 /// come in strips of 32, what one warp works on, and four strips make a query tile, whatever
-/// segments they are of: short segments share a tile. Keys come in tiles of 64. Tiles that no row
-/// of a strip sees are not among its visits; those that every row sees in full need no mask.
+/// segments they are of: short segments share a tile. Rows visit keys 32 at a time; keys whose
+/// gradients are one block's come in tiles of 64. What no row of a strip sees is not among its
+/// visits; what every row sees in full needs no mask.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +17,9 @@ namespace jforge {
 inline constexpr std::int64_t kStripRows = 32;
 inline constexpr std::int64_t kTileStrips = 4;
 inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
-inline constexpr std::int64_t kKeyTileRows = 64;
+/// Keys of a visit.
+inline constexpr std::int64_t kVisitKeys = 32;
+inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 
 /// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end).
 struct alignas(16) RowKeys {
@@ -30,9 +33,9 @@ struct alignas(16) RowKeys {
   }
 };
 
-/// A query tile's visit to a tile of keys.
+/// A query tile's visit to keys [kVisitKeys · place, …).
 struct KeyVisit {
-  std::int32_t key_tile = 0;
+  std::int32_t place = 0;
   /// Bit s: rows of strip s see keys here; bit kTileStrips + s: all its rows see all of them.
   std::uint32_t strips = 0;
 
@@ -44,7 +47,7 @@ struct KeyVisit {
   }
 };
 
-/// A strip that sees keys of a tile.
+/// A strip that sees keys of a tile of kKeyTileRows.
 struct StripVisit {
   std::int32_t strip = 0;
   std::int32_t complete = 0;  ///< 1: all its rows see all keys of the tile.
@@ -116,7 +119,7 @@ class AttentionVisits {
   void place_key_work(std::int64_t group, std::int64_t key_heads);
   void note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip);
 
-  /// Of the query tile at hand, for a tile of keys.
+  /// Of the query tile at hand, for a visit's keys.
   struct Seen {
     std::int32_t complete_rows = 0;  ///< Of the strip at hand.
     std::uint32_t strips = 0;
@@ -129,7 +132,7 @@ class AttentionVisits {
   std::vector<StripVisit> strip_visits_;
   std::vector<KeyWork> key_work_;
   std::vector<SplitTile> split_tiles_;
-  std::vector<Seen> seen_;  ///< [tiles of keys]
+  std::vector<Seen> seen_;  ///< [places of visits]
 };
 
 }  // namespace jforge

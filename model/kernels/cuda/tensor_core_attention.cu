@@ -15,10 +15,7 @@ namespace {
 
 constexpr int kLanes = kTileStrips * kWarpLanes;
 constexpr int kTileRows = kQueryTileRows;
-constexpr int kKeys = kKeyTileRows;
-/// Keys that are copied and multiplied at once.
-constexpr int kStepKeys = 32;
-constexpr int kSteps = kKeys / kStepKeys;  ///< Of a visit.
+constexpr int kKeys = kVisitKeys;
 constexpr int kRowBlocks = kStripRows / 16;
 constexpr float kLog2E = 1.44269504F;
 /// Scores are taken relative to a row's largest, which is followed only when it grows by more than
@@ -39,11 +36,11 @@ template <int kDim>
 struct ForwardShared {
   unsigned char queries[SharedTile<kTileRows, kDim>::kBytes];
   struct Stage {
-    unsigned char keys[SharedTile<kStepKeys, kDim>::kBytes];
-    unsigned char values[SharedTile<kStepKeys, kDim>::kBytes];
+    unsigned char keys[SharedTile<kKeys, kDim>::kBytes];
+    unsigned char values[SharedTile<kKeys, kDim>::kBytes];
   } stages[2];
   RowKeys rows[kTileRows];
-  float marks[kStepKeys];  ///< clean_row() of the values.
+  float marks[kKeys];  ///< clean_row() of the values.
   int votes[kTileStrips];
 };
 
@@ -149,16 +146,13 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
   using Stage = typename ForwardShared<kDim>::Stage;
 
-  const auto first_key_of = [&](int step) {
-    return in.visits.key_visits[work.begin + step / kSteps].key_tile * kKeys +
-           step % kSteps * kStepKeys;
-  };
-  const auto copy_step = [&](int step) {
-    Stage& stage = shared.stages[step % 2];
-    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim,
-                                       key_stride, first_key_of(step), num_rows);
-    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim,
-                                       key_stride, first_key_of(step), num_rows);
+  const auto copy_visit = [&](int i) {
+    Stage& stage = shared.stages[i % 2];
+    const int first_key = in.visits.key_visits[i].place * kKeys;
+    copy_rows<kKeys, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim, key_stride,
+                                   first_key, num_rows);
+    copy_rows<kKeys, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim, key_stride,
+                                   first_key, num_rows);
     commit_copies();
   };
   copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.queries), in.q + head * kDim,
@@ -169,31 +163,30 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   using Reader = BlockReader<kDim>;
   const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
   const int strip_block = static_cast<int>(warp) * kRowBlocks;
-  const int steps = (work.end - work.begin) * kSteps;
   Accumulator sums[kRowBlocks][kDim / 8];
   RunningSoftmax softmax;
   for (bool careful = false;; careful = true) {
     clear(sums);
     softmax.clear();
-    copy_step(0);
-    for (int step = 0; step < steps; ++step) {
+    copy_visit(work.begin);
+    for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This step's keys and values are there, the last one's are read.
-      if (step + 1 < steps) {
-        copy_step(step + 1);
+      __syncthreads();  // This visit's keys and values are there, the last one's are read.
+      if (i + 1 < work.end) {
+        copy_visit(i + 1);
       }
-      Stage& stage = shared.stages[step % 2];
+      Stage& stage = shared.stages[i % 2];
       if (careful) {
-        if (threadIdx.x < kStepKeys) {
+        if (threadIdx.x < kKeys) {
           shared.marks[threadIdx.x] = clean_row<kDim>(stage.values, block_lane());
         }
         __syncthreads();
       }
-      const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
+      const KeyVisit visit = in.visits.key_visits[i];
       if (!visit.seen_by(warp)) {
         continue;
       }
-      Accumulator scores[kRowBlocks][kStepKeys / 8];
+      Accumulator scores[kRowBlocks][kKeys / 8];
       clear(scores);
       multiply_rows(scores, queries, strip_block,
                     Reader(shared_address(stage.keys), Reader::Order::across_first));
@@ -202,12 +195,12 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
       }
       if (!visit.complete_for(warp)) {
         const int lane = warp_lane();
-        const int first_key = first_key_of(step) + lane % 4 * 2;
+        const int first_key = visit.place * kKeys + lane % 4 * 2;
 #pragma unroll
         for (int row = 0; row < RunningSoftmax::kRows; ++row) {
           const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
 #pragma unroll
-          for (int n = 0; n < kStepKeys / 8; ++n) {
+          for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
             for (int one = 0; one < 2; ++one) {
               if (!seen.sees(first_key + 8 * n + one)) {

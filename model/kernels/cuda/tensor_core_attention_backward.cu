@@ -15,8 +15,7 @@ constexpr int kLanes = kTileStrips * kWarpLanes;
 constexpr int kTileRows = kQueryTileRows;
 constexpr int kStrip = kStripRows;
 constexpr int kKeys = kKeyTileRows;
-/// Keys that are copied and multiplied at once for queries' gradients.
-constexpr int kStepKeys = 32;
+constexpr int kVisit = kVisitKeys;
 constexpr float kLog2E = 1.44269504F;
 
 /// Of one query: log-sum-exp in units of log 2, and Σ_d output · output gradient.
@@ -77,11 +76,11 @@ struct QueryShared {
   unsigned char queries[SharedTile<kTileRows, kDim>::kBytes];
   unsigned char output_gradients[SharedTile<kTileRows, kDim>::kBytes];
   struct Stage {
-    unsigned char keys[SharedTile<kStepKeys, kDim>::kBytes];
-    unsigned char values[SharedTile<kStepKeys, kDim>::kBytes];
+    unsigned char keys[SharedTile<kVisit, kDim>::kBytes];
+    unsigned char values[SharedTile<kVisit, kDim>::kBytes];
   } stages[2];
   RowKeys rows[kTileRows];
-  float marks[2][kStepKeys];  ///< clean_row() of keys and values.
+  float marks[2][kVisit];  ///< clean_row() of keys and values.
   int votes[kTileStrips];
 };
 
@@ -91,7 +90,6 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<QueryShared<kDim>*>(shared_bytes);
   constexpr int kRowBlocks = kStrip / 16;
-  constexpr int kSteps = kKeys / kStepKeys;  // Of a visit.
   const TensorCoreInputs& in = arguments.in;
   const auto heads = static_cast<unsigned>(in.shape.heads);
   const TileWork work = in.visits.query_tiles[blockIdx.x / heads];
@@ -104,14 +102,13 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
   const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
   const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
 
-  const auto copy_step = [&](int step) {
-    typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
-    const int first_key = in.visits.key_visits[work.begin + step / kSteps].key_tile * kKeys +
-                          step % kSteps * kStepKeys;
-    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim,
-                                       key_stride, first_key, num_rows);
-    copy_rows<kStepKeys, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim,
-                                       key_stride, first_key, num_rows);
+  const auto copy_visit = [&](int i) {
+    typename QueryShared<kDim>::Stage& stage = shared.stages[i % 2];
+    const int first_key = in.visits.key_visits[i].place * kVisit;
+    copy_rows<kVisit, kDim, kLanes>(shared_address(stage.keys), in.k + key_head * kDim, key_stride,
+                                    first_key, num_rows);
+    copy_rows<kVisit, kDim, kLanes>(shared_address(stage.values), in.v + key_head * kDim,
+                                    key_stride, first_key, num_rows);
     commit_copies();
   };
   copy_rows<kTileRows, kDim, kLanes>(shared_address(shared.queries), in.q + head * kDim,
@@ -132,18 +129,17 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
     terms[row] = arguments.terms[std::uint64_t{head} * arguments.padded_rows +
                                  static_cast<unsigned>(strip_first + 8 * row + warp_lane() / 4)];
   }
-  const int steps = (work.end - work.begin) * kSteps;
   Accumulator sums[kRowBlocks][kDim / 8];
   for (bool careful = false;; careful = true) {
     clear(sums);
-    copy_step(0);
-    for (int step = 0; step < steps; ++step) {
+    copy_visit(work.begin);
+    for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This step's keys and values are there, the last one's are read.
-      if (step + 1 < steps) {
-        copy_step(step + 1);
+      __syncthreads();  // This visit's keys and values are there, the last one's are read.
+      if (i + 1 < work.end) {
+        copy_visit(i + 1);
       }
-      typename QueryShared<kDim>::Stage& stage = shared.stages[step % 2];
+      typename QueryShared<kDim>::Stage& stage = shared.stages[i % 2];
       if (careful) {
         // Warp 0 cleans keys, warp 1 values.
         if (warp < 2) {
@@ -152,12 +148,12 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
         }
         __syncthreads();
       }
-      const KeyVisit visit = in.visits.key_visits[work.begin + step / kSteps];
+      const KeyVisit visit = in.visits.key_visits[i];
       if (!visit.seen_by(warp)) {
         continue;
       }
-      Accumulator weights[kRowBlocks][kStepKeys / 8];
-      Accumulator gradients[kRowBlocks][kStepKeys / 8];
+      Accumulator weights[kRowBlocks][kVisit / 8];
+      Accumulator gradients[kRowBlocks][kVisit / 8];
       clear(weights);
       multiply_rows(weights, queries, strip_block,
                     Reader(shared_address(stage.keys), Reader::Order::across_first));
@@ -167,13 +163,13 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
 #pragma unroll
       for (int row = 0; row < 2 * kRowBlocks; ++row) {
 #pragma unroll
-        for (int n = 0; n < kStepKeys / 8; ++n) {
+        for (int n = 0; n < kVisit / 8; ++n) {
 #pragma unroll
           for (int one = 0; one < 2; ++one) {
-            const int i = row % 2 * 2 + one;
-            float& gradient = gradients[row / 2][n].values[i];
-            const float weight = exp2_fast(
-                fmaf(weights[row / 2][n].values[i], arguments.log2_scale, -terms[row].log_sum_exp));
+            const int at = row % 2 * 2 + one;
+            float& gradient = gradients[row / 2][n].values[at];
+            const float weight = exp2_fast(fmaf(weights[row / 2][n].values[at],
+                                                arguments.log2_scale, -terms[row].log_sum_exp));
             gradient = weight * (gradient - terms[row].delta);
           }
         }
@@ -184,12 +180,12 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
       }
       if (!visit.complete_for(warp)) {
         const int lane = warp_lane();
-        const int first_key = visit.key_tile * kKeys + step % kSteps * kStepKeys + lane % 4 * 2;
+        const int first_key = visit.place * kVisit + lane % 4 * 2;
 #pragma unroll
         for (int row = 0; row < 2 * kRowBlocks; ++row) {
           const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
 #pragma unroll
-          for (int n = 0; n < kStepKeys / 8; ++n) {
+          for (int n = 0; n < kVisit / 8; ++n) {
 #pragma unroll
             for (int one = 0; one < 2; ++one) {
               if (!seen.sees(first_key + 8 * n + one)) {

@@ -127,7 +127,7 @@ template <int kDim, int kM, int kN>
 __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const BlockReader<kDim>& a,
                                               int first_row, const BlockReader<kDim>& b) {
   // Not all steps: the compiler would load so far ahead that registers spill.
-#pragma unroll 4
+#pragma unroll 2
   for (int step = 0; step < kDim / 16; ++step) {
     FragmentA left[kM];
 #pragma unroll
