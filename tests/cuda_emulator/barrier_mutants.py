@@ -27,7 +27,7 @@ def run(libraries, program, tests=None, **environment):
 def kernel_name(mangled):
     """The kernel's own source and body, as far as they stand in its name."""
     source = re.search(r"_\d+_([a-z_]+)_cu_", mangled)
-    body = re.search(r"([A-Z][A-Za-z]+)E+vT_$", mangled) or re.search(r"(?<=\d)([a-z][a-z_]+I(?:Li\d+E)+)Ev", mangled)
+    body = re.search(r"([A-Z][A-Za-z]+)E+vT_$", mangled) or re.search(r"(?<=\d)([a-z][a-z_]+ILi\d+)E+v", mangled)
     return f"{source.group(1) if source else ''} {body.group(1) if body else mangled}"
 
 
