@@ -103,6 +103,8 @@ export JFORGE_REQUIRE_GPU=1
 logs=$(mkdir -p "$(dirname "$out")" && cd "$(dirname "$out")" && pwd)/gpu_check_logs
 rm -rf "$logs"
 mkdir -p "$logs"
+# What the device computes in.
+compute=float32
 failed=0
 rows=()
 row() { rows+=("| $1 | $2 | $3 | $4 | $5 |"); }
@@ -129,23 +131,23 @@ run_test() {
   row "test: $1" "$result" "${count:+$count cases, }$seconds s" "" ""
 }
 
-# A benchmark prints rows of its own, | what | figure | bound | ratio |, for what it compares.
+# run_benchmark LABEL PROGRAM ARGUMENT…: it prints rows of its own, | what | figure | bound | ratio |, for what it compares.
 run_benchmark() {
-  local name=$1 file
-  file=$(program "$1")
-  shift
-  if [ -z "$file" ] || [ ! -x "$file" ]; then
-    row "benchmark: $name" "**not built**" "" "" ""
+  local label=$1 file
+  file=$(program "$2")
+  shift 2
+  if [ -z "$file" ]; then
+    row "benchmark: $label" "**not built**" "" "" ""
     failed=1
     return
   fi
-  local label=$name${2:+ $2}
-  run "${label// /_}" 600 "$1 $(printf '%q ' "$file") ${2:-}"
+  run "$label" 600 "$(printf '%q ' "$file" "$@")"
   row "benchmark: $label" "$result" "$seconds s" "" ""
-  local what figure bound ratio
-  while IFS='|' read -r _ what figure bound ratio _; do
-    row "${what# }" measured "$(xargs <<<"$figure")" "$(xargs <<<"$bound")" "$(xargs <<<"$ratio")"
-  done < <(awk -F'|' 'NF == 6 && $0 !~ /---/ && $2 !~ /measurement/' "$logs/${label// /_}.log" | sed 's/ *|/|/2')
+  local measured
+  while read -r measured; do
+    rows+=("$measured")
+  done < <(awk -F' *[|] *' 'NF == 6 && !/---/ && $2 != "measurement" { printf "| %s | measured | %s | %s | %s |\n", $2, $3, $4, $5 }' \
+    "$logs/$label.log")
 }
 
 if [ $emulated = yes ]; then
@@ -168,6 +170,19 @@ else
   else
     row "compute-sanitizer" "not on this machine" "" "" ""
   fi
+fi
+
+if [ $emulated = yes ]; then
+  tiny=(--hidden 64 --intermediate 64 --layers 1 --heads 2 --kv-heads 1 --vocabulary 128 --prompt 16)
+  run_benchmark kernels kernel_benchmark --device cuda --compute "$compute" --tiny
+  run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" "${tiny[@]}" --tokens 2
+  run_benchmark training model_benchmark --device cuda --only training --compute "$compute" "${tiny[@]}" --rows 112 --steps 1
+  run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" "${tiny[@]}" --batch 1 --parallel-blocks 1
+else
+  run_benchmark kernels kernel_benchmark --device cuda --compute "$compute"
+  run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" --prompt 512 --tokens 128
+  run_benchmark training model_benchmark --device cuda --only training --compute "$compute" --rows 8192 --steps 5
+  run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" --batch 32
 fi
 
 # Named so that a reader of the table knows what it is of.

@@ -1,18 +1,26 @@
 /// Speed of the CPU kernels, as numbers and as ratios within one run: the decoding product against
 /// oneDNN's and against the memory's bandwidth, attention and the vocabulary loss against the
 /// multiply-adds they need. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
+///
+/// kernel_benchmark --device cuda [--compute float32|bfloat16] [--tiny]: the training kernels of a
+/// device instead, as shares of its data sheet (device_kernels.h).
 
 #include <benchmark/benchmark.h>
 #include <dnnl.h>
 #include <omp.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstring>
 #include <ctime>
+#include <iostream>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "model/kernels/cpu/cpu_kernel_set.h"
+#include "runtime/error.h"
+#include "tests/benchmarks/device_kernels.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge {
@@ -494,7 +502,40 @@ void mixed_precision(benchmark::State& state) {
 }
 BENCHMARK(mixed_precision)->DenseRange(0, 7)->Iterations(12);
 
+int run_on_device(int argc, char** argv) {
+  CLI::App app("Training kernels of a device against its data sheet", "kernel_benchmark");
+  DeviceKernelOptions options;
+  std::string device = "cuda";
+  std::string compute = "bfloat16";
+  app.add_option("--device", device)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--compute", compute)->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_flag("--tiny", options.tiny, "shapes that show that it works");
+  CLI11_PARSE(app, argc, argv);
+  options.device = device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;
+  options.dtype = compute == "float32" ? DType::float32 : DType::bfloat16;
+  try {
+    run_device_kernels(options);
+    return 0;
+  } catch (const Error& error) {
+    std::cerr << "kernel_benchmark: " << error.what() << '\n';
+    return static_cast<int>(error.code());
+  }
+}
+
 }  // namespace
 }  // namespace jforge
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  const bool on_device = std::any_of(
+      argv, argv + argc, [](const char* word) { return std::strcmp(word, "--device") == 0; });
+  if (on_device) {
+    return jforge::run_on_device(argc, argv);
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
+    return 1;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

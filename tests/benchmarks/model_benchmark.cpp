@@ -1,7 +1,8 @@
 /// Greedy decoding and a training step of a whole model with random weights, as shares of what this
 /// machine can do at most (decoding is bound by memory, training by products):
 /// peaks and model are measured in one process, so that the shares hold on any machine. Prints
-/// Markdown. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
+/// Markdown. Run it on an idle machine; OMP_NUM_THREADS sets the threads. --device cuda: the same
+/// of a device, against its data sheet (device_model.h).
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -36,6 +37,7 @@
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
 #include "tests/benchmarks/allocation_counter.h"
+#include "tests/benchmarks/device_model.h"
 #include "tests/benchmarks/machine_peaks.h"
 #include "workers/train/sharded_adamw.h"
 
@@ -48,15 +50,17 @@ struct BenchmarkOptions {
   std::string shape = "qwen2.5-0.5b";
   TransformerConfig model;  ///< Of a named shape, with what the flags override.
   std::string only = "both";
-  std::string compute = "float32";  ///< Of training.
-  std::string batch_file;           ///< Gets the training batch as JSON; empty: none.
-  std::int64_t rows = 2048;         ///< Packed rows of the training batch, at most.
-  std::int64_t steps = 3;           ///< Measured training steps, after one for warming up.
-  std::int64_t tokens = 64;         ///< Measured tokens of decoding …
-  std::int64_t warmup = 8;          ///< … after so many.
-  std::int64_t prompt = 64;         ///< Prompt tokens before decoding.
-  int repetitions = 10;             ///< Runs of each peak; the best counts.
-  int read_megabytes = 1024;        ///< Array of the bandwidth measurement.
+  std::string compute = "float32";   ///< Of training.
+  std::string device;                ///< Empty: the host, as everything below says.
+  std::string storage = "bfloat16";  ///< Of decoding's matrices on a device.
+  std::string batch_file;            ///< Gets the training batch as JSON; empty: none.
+  std::int64_t rows = 2048;          ///< Packed rows of the training batch, at most.
+  std::int64_t steps = 3;            ///< Measured training steps, after one for warming up.
+  std::int64_t tokens = 64;          ///< Measured tokens of decoding …
+  std::int64_t warmup = 8;           ///< … after so many.
+  std::int64_t prompt = 64;          ///< Prompt tokens before decoding.
+  int repetitions = 10;              ///< Runs of each peak; the best counts.
+  int read_megabytes = 1024;         ///< Array of the bandwidth measurement.
 };
 
 struct DecodingFigures {
@@ -585,6 +589,11 @@ BenchmarkOptions parse(int argc, char** argv) {
       ->check(CLI::IsMember({"both", "decoding", "training", "storage"}));
   app.add_option("--compute", options.compute, "of training: float32 | bfloat16 | both, in turns")
       ->check(CLI::IsMember({"float32", "bfloat16", "both"}));
+  app.add_option("--device", options.device,
+                 "cpu | cuda: decoding and training there, against the device's data sheet")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--storage", options.storage, "of decoding's matrices with --device")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--batch-out", options.batch_file, "file for the training batch, as JSON");
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
@@ -683,6 +692,24 @@ void run(const BenchmarkOptions& options, const std::string& command,
   }
 }
 
+void run_there(const BenchmarkOptions& options, const Communicator* comm) {
+  if (options.compute == "both") {
+    throw ConfigError("--device measures one type: --compute float32 or bfloat16");
+  }
+  run_device_model(
+      {.model = options.model,
+       .device = options.device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda,
+       .decoding = options.only != "training",
+       .training = comm != nullptr,
+       .compute = options.compute == "float32" ? DType::float32 : DType::bfloat16,
+       .storage = options.storage == "float32" ? WeightStorage::float32 : WeightStorage::bfloat16,
+       .rows = options.rows,
+       .steps = options.steps,
+       .prompt = options.prompt,
+       .tokens = options.tokens},
+      comm);
+}
+
 int guarded_main(int argc, char** argv) {
   std::string command = "model_benchmark";
   for (int i = 1; i < argc; ++i) {
@@ -690,11 +717,14 @@ int guarded_main(int argc, char** argv) {
   }
   try {
     const BenchmarkOptions options = parse(argc, argv);
+    const auto measure = [&](const Communicator* comm) {
+      options.device.empty() ? run(options, command, comm) : run_there(options, comm);
+    };
     if (options.only == "decoding" || options.only == "storage") {
-      run(options, command, nullptr);
+      measure(nullptr);
     } else {
       MpiSession session(&argc, &argv);
-      run(options, command, &session.world());
+      measure(&session.world());
       session.finalize();
     }
     return 0;

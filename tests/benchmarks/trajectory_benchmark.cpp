@@ -1,6 +1,7 @@
 /// Generation of trajectories with random weights: a batch of prompts against one prompt at a time,
 /// and all blocks of a prompt at once against one after the other. The two that are compared share
 /// one model and take turns, forward by forward, so that other load slows both. Prints Markdown.
+/// --device cuda: positions per second of both ways on a device, against its data sheet.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -16,11 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "model/kernels/device_choice.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
 #include "runtime/tensor/buffer.h"
+#include "tests/benchmarks/device_rows.h"
 #include "workers/generate/trajectory_generator.h"
 
 namespace jforge {
@@ -31,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 struct BenchmarkOptions {
   TransformerConfig model;  ///< Qwen2.5-0.5B with what the flags override.
   std::string only = "both";
+  std::string device;                 ///< Empty: the host, as everything below says.
+  std::string storage = "bfloat16";   ///< Of the matrices on a device.
   std::int64_t batch = 32;            ///< Prompts at once …
   std::int64_t single = 4;            ///< … against so many one by one.
   std::int64_t batch_blocks = 2;      ///< Of each of those answers, n = 16.
@@ -217,6 +222,42 @@ void compare_methods(const BenchmarkOptions& options, const Weights& weights) {
   }
 }
 
+/// Forwarded positions of a batch of prompts on a device, by each way of making trajectories.
+void measure_positions(const BenchmarkOptions& options, const Weights& weights) {
+  constexpr std::int32_t kBlockSize = 32;
+  double matrices = 0;
+  for (const ParameterEntry& entry : weights.table.entries()) {
+    const bool looked_up =
+        !options.model.tie_word_embeddings && entry.name == "model.embed_tokens.weight";
+    matrices +=
+        entry.shape.rank() == 2 && !looked_up ? static_cast<double>(entry.shape.elements()) : 0;
+  }
+  const WeightStorage storage =
+      options.storage == "float32" ? WeightStorage::float32 : WeightStorage::bfloat16;
+  const DType products = storage == WeightStorage::float32 ? DType::float32 : DType::bfloat16;
+  const KnownDevice* const sheet = device_sheet(weights.kernels);
+  print_device_head(weights.kernels);
+  for (const auto& [method, name] : {std::pair{GenerationMethod::sequential, "sequential"},
+                                     std::pair{GenerationMethod::parallel, "parallel"}}) {
+    GenerateOptions way = generation(kBlockSize, options.parallel_blocks, options.batch);
+    way.method = method;
+    const auto model = weights.transformer(
+        storage, options.batch, way.required_positions(options.prompt), way.required_branch_rows());
+    Contestant contestant(*model, 0, way, random_prompts(options, options.batch));
+    while (!contestant.done()) {
+      contestant.step();
+    }
+    const double positions =
+        static_cast<double>(contestant.counts().decoder.rows) / contestant.seconds;
+    // Attention's own products are left out: a few percent at these lengths.
+    print_rate(
+        fmt::format("trajectories, {}, {} prompts, n = {}, {:.4g} positions/s, {:.4g} "
+                    "tokens/s (MFU)",
+                    name, options.batch, kBlockSize, positions, contestant.tokens_per_second()),
+        2 * matrices * positions, sheet != nullptr ? sheet->flops(products) : 0, 1e12, "TFLOP/s");
+  }
+}
+
 TransformerConfig half_billion() {
   TransformerConfig config;
   config.tie_word_embeddings = true;
@@ -237,9 +278,17 @@ BenchmarkOptions parse(int argc, char** argv) {
   CLI::App app{"Generation of trajectories, ways against each other; prints Markdown."};
   app.option_defaults()->always_capture_default();
   app.add_option("--layers", options.model.num_layers, "of the model");
+  app.add_option("--hidden", options.model.hidden_size, "of the model");
+  app.add_option("--intermediate", options.model.intermediate_size, "of the model");
+  app.add_option("--heads", options.model.num_heads, "of the model");
+  app.add_option("--kv-heads", options.model.num_kv_heads, "of the model");
   app.add_option("--vocabulary", options.model.vocabulary_size, "of the model");
   app.add_option("--only", options.only, "both | batch | parallel")
       ->check(CLI::IsMember({"both", "batch", "parallel"}));
+  app.add_option("--device", options.device, "cpu | cuda: positions per second there")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--storage", options.storage, "of the matrices with --device")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   const auto count = [&](const char* name, std::int64_t& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(CLI::PositiveNumber);
   };
@@ -271,8 +320,12 @@ void run(const BenchmarkOptions& options) {
   Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
   const TensorView flat = memory.floats({table.flat_size()});
   initialise_weights(table, flat, 1, config.num_layers);
-  const std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
+  const std::unique_ptr<KernelSet> kernels =
+      make_kernel_set(options.device == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu, 0);
   const Weights weights{config, table, flat, *kernels, account};
+  if (!options.device.empty()) {
+    return measure_positions(options, weights);
+  }
   if (options.only != "parallel") {
     compare_batches(options, weights);
   }

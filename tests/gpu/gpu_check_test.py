@@ -5,6 +5,7 @@ every library that it needs, says that there is no GPU, and its own table is rig
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ class Bundle(unittest.TestCase):
     def setUpClass(cls):
         cls.scratch = tempfile.TemporaryDirectory()
         folder = pathlib.Path(cls.scratch.name)
-        packed = folder / "bundle.tar.gz"
+        packed = folder / ("bundle.tar.zst" if shutil.which("zstd") else "bundle.tar.gz")
         cls.packing = subprocess.run([SOURCE / "launch/gpu_check.sh", "--build", BUILD, "--bundle", packed],
                                      capture_output=True, text=True, check=False)
         if cls.packing.returncode != 0:
@@ -89,18 +90,29 @@ class Bundle(unittest.TestCase):
         self.assertIn("emulated GPU: no figure here says anything about a device", said.stdout)
         self.assertRegex(said.stdout, r"\| test: kernel_agreement \| passed \| \d+ cases, ")
         self.assertIn("| test: two_ranks | passed |", said.stdout)
+        for name in ("kernels", "decoding", "training", "trajectories"):
+            self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
+        for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
+                    r"vocabulary loss, .* \| measured \| .* ms \| its products .* target 1\.25 at most \| [\d.]+",
+                    r"AR decoding, .* \| measured \| .* GB/s", r"64 rows in flight \| measured \| .* target 1\.15 at most",
+                    r"training step .* \| measured \| .* TFLOP/s", r"trajectories, parallel, .* \| measured \| "):
+            self.assertRegex(said.stdout, rf"(?m)^\| {row}")
 
     def test_a_failure_is_told(self):
-        program = self.root / "libexec/gpu_zero_trainer_test"
-        program.rename(program.with_suffix(".away"))
-        program.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
-        program.chmod(0o755)
+        away = {}
+        for name in ("gpu_zero_trainer_test", "kernel_benchmark", "model_benchmark", "trajectory_benchmark"):
+            program = self.root / "libexec" / name
+            away[program] = program.rename(f"{program}.away")
+            program.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+            program.chmod(0o755)
         try:
             said = self.check("--emulated")
         finally:
-            program.with_suffix(".away").rename(program)
+            for program, place in away.items():
+                place.rename(program)
         self.assertEqual(said.returncode, 1, said.stdout + said.stderr)
         self.assertRegex(said.stdout, r"\| test: two_ranks \| \*\*failed \(\d+\)\*\* \|")
+        self.assertIn("| benchmark: kernels | **failed (3)** |", said.stdout)
         self.assertIn("Not all passed", said.stdout)
 
 

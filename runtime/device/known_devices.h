@@ -1,0 +1,45 @@
+#pragma once
+
+/// What the makers of accelerators say of them: what a plan reckons with where no such device is at
+/// hand (--dry-run --device-plan), and what benchmarks on one are compared with.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/tensor/tensor_view.h"
+
+namespace jforge {
+
+struct KnownDevice {
+  std::string_view name;        ///< Part of what the driver calls it.
+  double bfloat16_flops = 0;    ///< Dense tensor-core products, FLOP/s.
+  double float32_flops = 0;     ///< Without tensor cores, FLOP/s.
+  double bytes_per_second = 0;  ///< Of its memory.
+  double memory_bytes = 0;
+  double link_bytes_per_second = 0;  ///< NVLink, to all others together, each way.
+
+  /// Of products whose operands are `dtype`.
+  [[nodiscard]] constexpr double flops(DType dtype) const {
+    return dtype == DType::bfloat16 ? bfloat16_flops : float32_flops;
+  }
+};
+
+/// Data sheets of the SXM modules; the dense figures, not those of sparse products.
+inline constexpr std::array kKnownDevices{
+    KnownDevice{"H100", 989e12, 67e12, 3.35e12, 80e9, 450e9},
+    KnownDevice{"H200", 989e12, 67e12, 4.8e12, 141e9, 450e9},
+    KnownDevice{"A100", 312e12, 19.5e12, 2.0e12, 80e9, 300e9},
+};
+
+/// The known device whose name stands in `name` ("H200", "NVIDIA H200"); null where none does.
+[[nodiscard]] constexpr const KnownDevice* find_known_device(std::string_view name) {
+  for (const KnownDevice& device : kKnownDevices) {
+    if (name.find(device.name) != std::string_view::npos) {
+      return &device;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace jforge

@@ -1,0 +1,218 @@
+#include "tests/benchmarks/device_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "model/transformer/inference_transformer.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/error.h"
+#include "tests/benchmarks/device_rows.h"
+#include "workers/train/distillation_trainer.h"
+
+namespace jforge {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
+  static std::mt19937 generator(7);
+  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(vocabulary - 1));
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::ranges::generate(tokens, [&] { return any(generator); });
+  return tokens;
+}
+
+/// Elements of the matrices that a row is multiplied with.
+double matrix_elements(const TransformerConfig& config, const ParameterTable& table) {
+  double elements = 0;
+  for (const ParameterEntry& entry : table.entries()) {
+    const bool looked_up = !config.tie_word_embeddings && entry.name == "model.embed_tokens.weight";
+    elements +=
+        entry.shape.rank() == 2 && !looked_up ? static_cast<double>(entry.shape.elements()) : 0;
+  }
+  return elements;
+}
+
+/// Rows of one sequence behind a prompt.
+class Sequence {
+ public:
+  Sequence(DecodeModel& model, std::vector<TokenId> tokens)
+      : model_(model), tokens_(std::move(tokens)) {}
+
+  /// Forwards tokens [begin, begin + count); the last one's prediction.
+  TokenId forward(std::int64_t begin, std::int64_t count) {
+    rows_.clear();
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      rows_.push_back({.token = tokens_[static_cast<std::size_t>(i)],
+                       .place = {.position = static_cast<std::int32_t>(i)}});
+    }
+    predictions_.resize(rows_.size());
+    model_.predict(rows_, predictions_);
+    return predictions_.back();
+  }
+  void set(std::int64_t position, TokenId token) {
+    tokens_[static_cast<std::size_t>(position)] = token;
+  }
+
+ private:
+  DecodeModel& model_;
+  std::vector<TokenId> tokens_;
+  std::vector<DecodeRow> rows_;
+  std::vector<TokenId> predictions_;
+};
+
+void measure_decoding(const DeviceModelOptions& options, const ParameterTable& table,
+                      ConstTensorView weights, KernelSet& kernels) {
+  constexpr std::int64_t kWarm = 8;
+  MemoryAccount account("decoding");
+  const std::int64_t positions =
+      options.prompt + std::max(options.tokens + kWarm, options.rows_in_flight);
+  InferenceTransformer model(
+      options.model, table, weights, kernels, account,
+      {.slot_capacity = static_cast<std::int32_t>(positions), .weights = options.storage});
+  Sequence sequence(model, random_tokens(positions, options.model.vocabulary_size));
+  (void)sequence.forward(0, options.prompt);
+  Clock::time_point begin;
+  for (std::int64_t i = 0; i < kWarm + options.tokens; ++i) {
+    if (i == kWarm) {
+      begin = Clock::now();
+    }
+    // The predictions end on the host: each forward has ended when the next begins.
+    const TokenId next = sequence.forward(options.prompt + i, 1);
+    if (options.prompt + i + 1 < positions) {
+      sequence.set(options.prompt + i + 1, next);
+    }
+  }
+  const double seconds = seconds_since(begin) / static_cast<double>(options.tokens);
+  const double element = options.storage == WeightStorage::float32 ? 4 : 2;
+  const KnownDevice* const sheet = device_sheet(kernels);
+  print_rate(fmt::format("AR decoding, one sequence, {:.4g} tokens/s, weights of {:.0f} bytes",
+                         1 / seconds, element),
+             element * matrix_elements(options.model, table) / seconds,
+             sheet != nullptr ? sheet->bytes_per_second : 0, 1e9, "GB/s");
+
+  const auto pass = [&](std::int64_t rows) {
+    std::vector<double> seconds_of_pass;
+    for (std::int64_t i = 0; i < kWarm + options.tokens; ++i) {
+      const auto start = Clock::now();
+      (void)sequence.forward(options.prompt, rows);
+      if (i >= kWarm) {
+        seconds_of_pass.push_back(seconds_since(start));
+      }
+    }
+    return median(std::move(seconds_of_pass));
+  };
+  const double one = pass(1);
+  print_times(fmt::format("{} rows in flight", options.rows_in_flight),
+              pass(options.rows_in_flight), "1 row", one, "1.15 at most");
+}
+
+/// Samples of about 1,024 rows: a quarter prompt, the rest clean and noisy blocks of 32.
+class RandomSamples final : public SampleSource {
+ public:
+  RandomSamples(std::int64_t count, std::int64_t rows, std::int64_t vocabulary) {
+    constexpr std::int32_t kBlock = 32;
+    const std::int64_t answer = std::max<std::int64_t>(1, 3 * rows / 8 / kBlock) * kBlock;
+    for (std::int64_t i = 0; i < count; ++i) {
+      PackedSample sample;
+      sample.prompt_id = static_cast<PromptId>(i);
+      sample.block_size = kBlock;
+      sample.window = 8;
+      sample.prompt = random_tokens(std::max<std::int64_t>(1, rows / 4), vocabulary);
+      sample.clean = random_tokens(answer, vocabulary);
+      sample.noisy = random_tokens(answer, vocabulary);
+      samples_.push_back(std::move(sample));
+    }
+  }
+  [[nodiscard]] std::int64_t size() const override { return std::ssize(samples_); }
+  [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+    const PackedSample& sample = samples_[static_cast<std::size_t>(index)];
+    return std::ssize(sample.prompt) + std::ssize(sample.clean) + std::ssize(sample.noisy);
+  }
+  [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+    return samples_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::span<const PackedSample> first(std::int64_t count) const {
+    return {samples_.data(), static_cast<std::size_t>(count)};
+  }
+
+ private:
+  std::vector<PackedSample> samples_;
+};
+
+void measure_training(const DeviceModelOptions& options, const ParameterTable& table,
+                      TensorView weights, KernelSet& kernels, const Communicator& comm) {
+  constexpr std::int64_t kWarm = 2;
+  const std::int64_t sample_rows = std::min<std::int64_t>(options.rows, 1024);
+  const std::int64_t batch = std::max<std::int64_t>(1, options.rows / sample_rows) * comm.size();
+  RandomSamples samples(batch * (kWarm + options.steps), sample_rows,
+                        options.model.vocabulary_size);
+  TrainConfig config;
+  config.batch_samples = batch;
+  config.tokens_per_rank = options.rows + samples.length(0);
+  config.compute = options.compute;
+  config.gradient_norms_every = 0;
+  MemoryAccount account("training");
+  DistillationTrainer trainer({options.model, table, kernels, comm, account}, weights, config);
+  std::vector<double> milliseconds;
+  std::int64_t rows = 0;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepMetrics& step) {
+    rows = step.tokens;
+    if (step.step > kWarm) {
+      milliseconds.push_back(step.milliseconds);
+    }
+  };
+  (void)trainer.run(samples, {.total_steps = kWarm + options.steps}, hooks);
+  if (comm.rank() != 0) {
+    return;
+  }
+  const double seconds = median(milliseconds) / 1e3;
+  const double flops = training_flops(
+      options.model, pack_samples(samples.first(batch), config.packing(options.model.eos_ids), 1));
+  const KnownDevice* const sheet = device_sheet(kernels);
+  const double peak = sheet != nullptr ? sheet->flops(options.compute) * comm.size() : 0;
+  print_rate(fmt::format("training step of {} rows on {} rank{}, {}, {:.4g} rows/s (MFU)", rows,
+                         comm.size(), comm.size() == 1 ? "" : "s", dtype_name(options.compute),
+                         static_cast<double>(rows) / seconds),
+             flops / seconds, peak, 1e12, "TFLOP/s");
+}
+
+}  // namespace
+
+void run_device_model(const DeviceModelOptions& options, const Communicator* comm) {
+  const int rank = comm == nullptr ? 0 : comm->rank();
+  const std::unique_ptr<KernelSet> kernels = make_kernel_set(options.device, rank);
+  const ParameterTable table(options.model, comm == nullptr ? 1 : comm->size());
+  if (rank == 0) {
+    fmt::print("- model: {} parameters, random weights\n", table.parameter_count());
+    print_device_head(*kernels);
+  }
+  MemoryAccount account("weights");
+  const Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
+  const TensorView weights = memory.floats({table.flat_size()});
+  initialise_weights(table, weights, 1, options.model.num_layers);
+  if (options.decoding && rank == 0) {
+    measure_decoding(options, table, weights, *kernels);
+  }
+  if (options.training && comm != nullptr) {
+    measure_training(options, table, weights, *kernels, *comm);
+  }
+}
+
+}  // namespace jforge
