@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "launch/shell/man_page.h"
 #include "launch/shell/shell_completion.h"
 #include "launch/version.h"
+#include "runtime/device/known_devices.h"
 #include "runtime/nearest_name.h"
 #include "workers/evaluate/decoding_method.h"
 
@@ -133,7 +135,24 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
                   "With --dry-run: plan for so many ranks like those started now")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(dry_run);
-  if (std::string(name) == "generate" || std::string(name) == "train") {
+  const std::string_view of = name;
+  if (of != "pretrain" && of != "finetune") {
+    std::map<std::string, std::string> names;  // In lower case, as words on a command line are.
+    std::vector<std::string> words;
+    for (const KnownDevice& device : kKnownDevices) {
+      std::string word(device.name);
+      std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+      names.emplace(word, device.name);
+      words.push_back(word);
+    }
+    one_of(sub->add_option_function<std::string>(
+               "--device-plan",
+               [options, names](const std::string& word) { options->device_plan = names.at(word); },
+               "With --dry-run: calculate memory and times for ranks with one such GPU each"),
+           words)
+        ->needs(dry_run);
+  }
+  if (of == "generate" || of == "train") {
     sub->add_option("--round", options->round, "Round, from 1")->required();
   }
   run_distributed(*sub, line, options, command);

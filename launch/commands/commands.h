@@ -24,7 +24,8 @@ struct JobOptions {
   std::string resume = "auto";              ///< auto | never | PATH of a checkpoint
   std::vector<std::string> accept_changes;  ///< --accept-change KEY
   bool dry_run = false;
-  std::optional<int> planned_ranks;   ///< With dry_run: of the planned job, instead of this one's.
+  std::optional<int> planned_ranks;  ///< With dry_run: of the planned job, instead of this one's.
+  std::string device_plan;  ///< With dry_run: a known device to plan for; empty: what is here.
   std::optional<std::int32_t> round;  ///< generate and train: this round alone.
   std::string inject;                 ///< Faults for tests.
 };

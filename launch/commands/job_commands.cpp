@@ -281,6 +281,14 @@ class Job {
 ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
   session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
+  if (const KnownDevice* const device = find_known_device(options.device_plan)) {
+    if (session.world().rank() == 0) {
+      fmt::print(
+          "{}", describe_device_plan(config, options.planned_ranks.value_or(session.world().size()),
+                                     *device));
+    }
+    return ExitCode::ok;
+  }
   const auto kernels = make_job_kernels(session.world(), config.model.device);
   MachineSpeed speed = measure_speed(*kernels, session.world(), config.sharding().compute,
                                      RunLayout(config.run.directory).peak_flops());

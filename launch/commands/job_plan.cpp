@@ -243,8 +243,60 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
   }));
 }
 
-std::string describe_plan(const JobConfig& config, int ranks, Device device,
-                          const MachineSpeed& speed) {
+namespace {
+
+/// What lies on a device of `device`'s memory, and how fast it can be at most.
+std::string describe_device(const JobConfig& config, const TransformerConfig& model, int ranks,
+                            const KnownDevice& device, const MemoryPlan& plan,
+                            std::int64_t longest_prompt, const MachineSpeed& speed,
+                            double weight_bytes) {
+  const DType compute = plan.sharding.compute;
+  std::string text = fmt::format(
+      "{}, calculated from its data sheet, nothing was measured: {:.0f} GB, {:.3g} TFLOP/s in {}, "
+      "{:.0f} GB/s, {:.0f} GB/s to other devices\n",
+      device.name, device.memory_bytes / 1e9, device.flops(compute) / 1e12, dtype_name(compute),
+      device.bytes_per_second / 1e9, device.link_bytes_per_second / 1e9);
+  const auto phase = [&](const char* name, const std::vector<DeviceRows::Row>& rows) {
+    double sum = 0;
+    std::string labels;
+    for (const auto& [label, bytes] : rows) {
+      sum += bytes;
+      labels += fmt::format("{}{} {}", labels.empty() ? "" : ", ", label, megabytes(bytes));
+    }
+    text += fmt::format("  {} on the device: {}; {} in all, {:.1f} % of its memory{}\n", name,
+                        labels, megabytes(sum), 100 * sum / device.memory_bytes,
+                        sum > device.memory_bytes ? ": DOES NOT FIT" : "");
+  };
+  const DeviceRows rows = rows_on_device(plan);
+  phase("generation", rows.generation);
+  phase("training", rows.training);
+
+  const double weights = weight_bytes * matrix_weights(model);
+  text += fmt::format(
+      "  a forward reads {} of weights: {:.3g} ms at least, so at most {:.4g} tokens/s of one "
+      "sequence at one token a pass\n",
+      megabytes(weights), 1e3 * weights / device.bytes_per_second,
+      device.bytes_per_second / weights);
+  RoundWork step;
+  step.samples_trained = config.train.batch_samples;
+  step.prompt_tokens = static_cast<double>(longest_prompt);
+  step.answer_tokens = longest_answer(config);
+  step.block_size = 1;
+  step.batch_prompts = 1;
+  step.recompute = config.train.activation_checkpointing;
+  const double expected = estimate_round(model, step, speed, ranks).train;
+  text += fmt::format(
+      "  a step of {} samples of full length: {:.3g} s of arithmetic at {:.0f} % of the peak, "
+      "{:.3g} "
+      "s at all of it; beside it {:.3g} s to send {}\n",
+      config.train.batch_samples, expected, 100 * kPlannedEfficiency, expected * kPlannedEfficiency,
+      plan.payload.total() / device.link_bytes_per_second, megabytes(plan.payload.total()));
+  return text;
+}
+
+/// `sheet`: of the device that is planned for; null: of this machine, at `speed`.
+std::string describe(const JobConfig& config, int ranks, Device device, const MachineSpeed& speed,
+                     const KnownDevice* sheet) {
   const TransformerConfig model = read_hf_config(config.model.source);
   const ParameterTable table(model, ranks);
   const auto parameters = static_cast<double>(table.flat_size());
@@ -253,19 +305,26 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
                   table.parameter_count(), model.num_layers, model.vocabulary_size, ranks);
   const auto [prompts, mean_tokens, longest, lengths] = known_prompts(config);
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
-  text += describe_memory(plan_memory(
-      config, model, ranks, device,
-      {prompts, longest.value_or(prompt_limit(config, model, longest_answer(config))), lengths},
-      source_is_bfloat16));
-  if (const auto available = available_memory()) {
+  const std::int64_t longest_prompt =
+      longest.value_or(prompt_limit(config, model, longest_answer(config)));
+  const MemoryPlan memory = plan_memory(config, model, ranks, device,
+                                        {prompts, longest_prompt, lengths}, source_is_bfloat16);
+  text += describe_memory(memory);
+  if (sheet != nullptr) {
+    const DType decoded = decoding_type(
+        config, device, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
+    text += describe_device(config, model, ranks, *sheet, memory, longest_prompt, speed,
+                            static_cast<double>(dtype_bytes(decoded)));
+  } else if (const auto available = available_memory()) {
     text += fmt::format("memory available here: {}\n", megabytes(static_cast<double>(*available)));
   }
   text += fmt::format("checkpoint: {} in {} shards, the last {} kept\n", megabytes(12 * parameters),
                       ranks, config.checkpoint.keep_last);
   text += fmt::format(
-      "measured here: {:.1f} GFLOP/s, {:.1f} GB/s, all ranks together; time estimates below assume "
+      "{}: {:.1f} GFLOP/s, {:.1f} GB/s, all ranks together; time estimates below assume "
       "{:.0f} % of it, one token per forward pass and answers of full length\n",
-      speed.flops / 1e9, speed.bytes_per_second / 1e9, 100 * kPlannedEfficiency);
+      sheet != nullptr ? "data sheet, not measured" : "measured here", speed.flops / 1e9,
+      speed.bytes_per_second / 1e9, 100 * kPlannedEfficiency);
   RoundSeconds total;
   bool all_rounds = true;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
@@ -322,6 +381,32 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
                         duration_text(total.generate + total.train));
   }
   return text;
+}
+
+}  // namespace
+
+DeviceRows rows_on_device(const MemoryPlan& plan) {
+  if (plan.device == Device::cpu) {
+    return {};
+  }
+  return {.generation = {{"packed weights and work space", plan.decoding},
+                         {"key/value cache", plan.cache}},
+          .training = {{"weights and gradients", plan.copies},
+                       {"activations", plan.activations},
+                       {"checks", plan.probe.decoding}}};
+}
+
+std::string describe_plan(const JobConfig& config, int ranks, Device device,
+                          const MachineSpeed& speed) {
+  return describe(config, ranks, device, speed, nullptr);
+}
+
+std::string describe_device_plan(const JobConfig& config, int ranks, const KnownDevice& device) {
+  const DType decoding =
+      decoding_type(config, Device::cuda, std::max<std::size_t>(1, config.rounds.size()),
+                    hf_matrices_are_bfloat16(config.model.source));
+  return describe(config, ranks, Device::cuda,
+                  sheet_speed(device, decoding, config.sharding().compute, ranks), &device);
 }
 
 }  // namespace jforge

@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "launch/commands/plan_time.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/device/known_devices.h"
 #include "runtime/tensor/tensor_view.h"
 #include "workers/job_config.h"
 #include "workers/train/sharding.h"
@@ -76,11 +79,25 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm);
 
+/// What of a rank's plan lies on its device, by label, bytes; their sums are
+/// generation_on_device() and training_on_device().
+struct DeviceRows {
+  using Row = std::pair<std::string, double>;
+  std::vector<Row> generation;
+  std::vector<Row> training;
+};
+[[nodiscard]] DeviceRows rows_on_device(const MemoryPlan& plan);
+
 /// Memory and disk per rank, steps, prompts generated against consumed, an estimate of the time at
 /// `speed`: plain text. Reads config.json of the model, the headers of its weight files where they
 /// exist, and the run's prompt store where it does; nothing else is touched. Throws DataError for a
 /// bad model directory.
 [[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks, Device device,
                                         const MachineSpeed& speed);
+
+/// The same for ranks with one `device` each, which need not be here: its memory against what lies
+/// there, and times from its data sheet. The text says that it is a calculation.
+[[nodiscard]] std::string describe_device_plan(const JobConfig& config, int ranks,
+                                               const KnownDevice& device);
 
 }  // namespace jforge

@@ -14,16 +14,6 @@ namespace jforge {
 
 namespace {
 
-// Weights that take part in a matrix product for every row: all but the embedding's look-up.
-double matrix_weights(const TransformerConfig& model) {
-  const auto hidden = static_cast<double>(model.hidden_size);
-  const auto kv = static_cast<double>(model.num_kv_heads * model.head_size());
-  const double layer = 2 * hidden * hidden + 2 * hidden * kv +
-                       3 * hidden * static_cast<double>(model.intermediate_size);
-  return static_cast<double>(model.num_layers) * layer +
-         static_cast<double>(model.vocabulary_size) * hidden;
-}
-
 // FLOPs of a forward of attention for one row that sees `context` positions, all layers.
 double attention_flops(const TransformerConfig& model, double context) {
   return 4 * static_cast<double>(model.num_layers * model.hidden_size) * context;
@@ -52,6 +42,21 @@ double best_read_speed(KernelSet& kernels) {
 }
 
 }  // namespace
+
+double matrix_weights(const TransformerConfig& model) {
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto kv = static_cast<double>(model.num_kv_heads * model.head_size());
+  const double layer = 2 * hidden * hidden + 2 * hidden * kv +
+                       3 * hidden * static_cast<double>(model.intermediate_size);
+  return static_cast<double>(model.num_layers) * layer +
+         static_cast<double>(model.vocabulary_size) * hidden;
+}
+
+MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training, int ranks) {
+  return {.flops = device.flops(decoding) * ranks,
+          .training_flops = device.flops(training) * ranks,
+          .bytes_per_second = device.bytes_per_second * ranks};
+}
 
 MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm, DType training,
                            const std::filesystem::path& peaks) {

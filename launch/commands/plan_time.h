@@ -10,6 +10,7 @@
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/device/known_devices.h"
 
 namespace jforge {
 
@@ -24,6 +25,14 @@ struct MachineSpeed {
 /// knows is not lowered by it. `training`: the type that training computes in.
 [[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm,
                                          DType training, const std::filesystem::path& peaks);
+
+/// What `ranks` ranks with one `device` each reach by its data sheet, in products of `decoding` and
+/// `training`: nothing is measured.
+[[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training,
+                                       int ranks);
+
+/// Weights that take part in a matrix product for every row: all but the embedding's look-up.
+[[nodiscard]] double matrix_weights(const TransformerConfig& model);
 
 /// The work of one round. Lengths in tokens.
 struct RoundWork {

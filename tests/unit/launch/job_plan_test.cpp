@@ -182,6 +182,36 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   EXPECT_GT(device.generation_on_device(), host.generation() - host.weights + 4 * 1000 * 64);
 }
 
+double sum_of(const std::vector<DeviceRows::Row>& rows) {
+  double sum = 0;
+  for (const auto& [label, bytes] : rows) {
+    EXPECT_GE(bytes, 0) << label;
+    sum += bytes;
+  }
+  return sum;
+}
+
+TEST(MemoryPlan, TheRowsOfADeviceAreAllOfIt) {
+  for (const std::int32_t stage : {0, 1, 2, 3}) {
+    for (const TeacherKind teacher : {TeacherKind::detached, TeacherKind::frozen}) {
+      JobConfig config = job();
+      config.train.optimizer.zero_stage = stage;
+      config.train.teacher = teacher;
+      config.train.collapse = {.check_every = 5, .prompts = 6, .max_new_tokens = 40};
+      const MemoryPlan plan =
+          plan_memory(config, plan_model(), 2, Device::cuda, {std::nullopt, 30}, false);
+      const DeviceRows rows = rows_on_device(plan);
+      EXPECT_DOUBLE_EQ(sum_of(rows.generation), plan.generation_on_device());
+      EXPECT_DOUBLE_EQ(sum_of(rows.training), plan.training_on_device());
+      EXPECT_GT(plan.training_on_device(), 0);
+    }
+  }
+  const MemoryPlan host =
+      plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
+  EXPECT_TRUE(rows_on_device(host).generation.empty());
+  EXPECT_TRUE(rows_on_device(host).training.empty());
+}
+
 TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
   const MemoryPlan plan =
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
@@ -256,6 +286,37 @@ TEST_F(DescribePlan, EpochsAreCountedPerThousandPromptsUntilTheirNumberIsKnown) 
   config_.prompts.limit = 12;
   EXPECT_THAT(plan(), AllOf(HasSubstr("12 samples consumed in 2 steps of 6"),
                             HasSubstr("time, estimated, all rounds")));
+}
+
+TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
+  const KnownDevice half{"Half", 2e12, 1e12, 1e12, 80e9, 1e11};
+  const KnownDevice whole{"Whole", 4e12, 2e12, 2e12, 160e9, 2e11};
+  const auto text = [&](const KnownDevice& device) {
+    return describe_device_plan(config_, 2, device);
+  };
+  EXPECT_THAT(
+      text(half),
+      AllOf(HasSubstr("Half, calculated from its data sheet, nothing was measured: 80 GB, 1 "
+                      "TFLOP/s in float32, 1000 GB/s, 100 GB/s to other devices"),
+            HasSubstr("generation on the device: packed weights"),
+            HasSubstr("training on the device: weights"),
+            HasSubstr("data sheet, not measured: 2000.0 GFLOP/s, 2000.0 GB/s, all ranks"),
+            ::testing::Not(HasSubstr("DOES NOT FIT")), ::testing::Not(HasSubstr("measured here"))));
+  // 2 · 64 · (3 · 64 + 3 · 128) + 1000 · 64 weights of four bytes: 137,728 · 4 / 1e12 s.
+  EXPECT_THAT(text(half), HasSubstr("0.000551 ms at least"));
+  EXPECT_THAT(text(whole), HasSubstr("0.000275 ms at least"));
+  KnownDevice tiny = half;
+  tiny.memory_bytes = 1e3;
+  EXPECT_THAT(text(tiny), HasSubstr("DOES NOT FIT"));
+}
+
+TEST(KnownDevices, AreFoundByTheDriversNames) {
+  EXPECT_EQ(find_known_device("NVIDIA H200"), find_known_device("H200"));
+  ASSERT_NE(find_known_device("NVIDIA H100 80GB HBM3"), nullptr);
+  EXPECT_EQ(find_known_device("NVIDIA H100 80GB HBM3")->bfloat16_flops, 989e12);
+  EXPECT_EQ(find_known_device("NVIDIA A100-SXM4-80GB")->bytes_per_second, 2.0e12);
+  EXPECT_EQ(find_known_device("NVIDIA GeForce RTX 4070"), nullptr);
+  EXPECT_EQ(find_known_device(""), nullptr);
 }
 
 class AvailableMemory : public ::testing::Test {
