@@ -389,11 +389,21 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
   if (plan.device == Device::cpu) {
     return {};
   }
-  return {.generation = {{"packed weights and work space", plan.decoding},
-                         {"key/value cache", plan.cache}},
-          .training = {{"weights and gradients", plan.copies},
-                       {"activations", plan.activations},
-                       {"checks", plan.probe.decoding}}};
+  DeviceRows rows;
+  rows.generation = {{"packed weights and work space", plan.decoding},
+                     {"key/value cache", plan.cache}};
+  if (plan.sharding.offload) {
+    rows.training = {{"copies of weights and gradients", plan.copies}};
+  } else {
+    rows.training = {{"weights", plan.state.weights},
+                     {"gradients", plan.state.gradients},
+                     {"optimizer", plan.state.optimizer},
+                     {"communication", plan.state.communication},
+                     {"teacher", plan.state.teacher}};
+  }
+  rows.training.emplace_back("activations", plan.activations);
+  rows.training.emplace_back("checks", plan.probe.decoding);
+  return rows;
 }
 
 std::string describe_plan(const JobConfig& config, int ranks, Device device,

@@ -193,10 +193,11 @@ double sum_of(const std::vector<DeviceRows::Row>& rows) {
 
 TEST(MemoryPlan, TheRowsOfADeviceAreAllOfIt) {
   for (const std::int32_t stage : {0, 1, 2, 3}) {
-    for (const TeacherKind teacher : {TeacherKind::detached, TeacherKind::frozen}) {
+    for (const bool offload : {false, true}) {
       JobConfig config = job();
       config.train.optimizer.zero_stage = stage;
-      config.train.teacher = teacher;
+      config.train.optimizer.offload = offload;
+      config.train.teacher = TeacherKind::frozen;
       config.train.collapse = {.check_every = 5, .prompts = 6, .max_new_tokens = 40};
       const MemoryPlan plan =
           plan_memory(config, plan_model(), 2, Device::cuda, {std::nullopt, 30}, false);
