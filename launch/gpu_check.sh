@@ -131,17 +131,22 @@ run_test() {
   row "test: $1" "$result" "${count:+$count cases, }$seconds s" "" ""
 }
 
-# run_benchmark LABEL PROGRAM ARGUMENT…: it prints rows of its own, | what | figure | bound | ratio |, for what it compares.
+# run_benchmark LABEL [STARTER -n N] PROGRAM ARGUMENT…: it prints rows of its own, | what | figure | bound | ratio |, for what it compares.
 run_benchmark() {
-  local label=$1 file
-  file=$(program "$2")
-  shift 2
+  local label=$1 file starter=()
+  shift
+  if [ "${2:-}" = -n ]; then
+    starter=("${@:1:3}")
+    shift 3
+  fi
+  file=$(program "$1")
+  shift
   if [ -z "$file" ]; then
     row "benchmark: $label" "**not built**" "" "" ""
     failed=1
     return
   fi
-  run "$label" 600 "$(printf '%q ' "$file" "$@")"
+  run "$label" 600 "$(printf '%q ' "${starter[@]}" "$file" "$@")"
   row "benchmark: $label" "$result" "$seconds s" "" ""
   local measured
   while read -r measured; do
@@ -178,11 +183,15 @@ if [ $emulated = yes ]; then
   run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" "${tiny[@]}" --tokens 2
   run_benchmark training model_benchmark --device cuda --only training --compute "$compute" "${tiny[@]}" --rows 112 --steps 1
   run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" "${tiny[@]}" --batch 1 --parallel-blocks 1
+  run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n 2 collectives_benchmark --device cuda 1
 else
   run_benchmark kernels kernel_benchmark --device cuda --compute "$compute"
   run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" --prompt 512 --tokens 128
   run_benchmark training model_benchmark --device cuda --only training --compute "$compute" --rows 8192 --steps 5
   run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" --batch 32
+  # As many ranks as devices; with one device two ranks share it, and show the way over the host.
+  devices=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
+  run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n $((devices > 1 ? devices : 2)) collectives_benchmark --device cuda 256
 fi
 
 # Named so that a reader of the table knows what it is of.

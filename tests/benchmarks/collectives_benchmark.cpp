@@ -7,6 +7,10 @@
 /// time) for ours and for MPI's call, and their ratio. Both run on the same buffers, turn by turn.
 /// A second table has the operations of runtime/comm/tensor_collectives.h, which wait politely on a
 /// thread of their own, beside the same operations on the calling thread.
+///
+///   … collectives_benchmark --device cuda [MAX_MEBIBYTES]
+///
+/// measures those of tensors on the ranks' devices instead, against the devices' link.
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -19,14 +23,19 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "model/kernels/device_choice.h"
 #include "runtime/comm/collectives.h"
+#include "runtime/comm/local_rank.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/error.h"
+#include "runtime/tensor/buffer.h"
+#include "tests/benchmarks/device_rows.h"
 
 namespace jforge {
 namespace {
@@ -149,11 +158,72 @@ void compete(const Contest& contest, std::size_t elements, const Communicator& c
   }
 }
 
+/// Bytes that a rank sends per second, at the ring optimum, of vectors on the ranks' devices.
+void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
+  const std::unique_ptr<KernelSet> kernels = make_kernel_set(DeviceChoice::cuda, local_rank(comm));
+  if (comm.rank() == 0) {
+    print_device_head(*kernels);
+  }
+  const KnownDevice* const sheet = device_sheet(*kernels);
+  MemoryAccount account("benchmark");
+  const auto collectives = make_collectives(comm, kernels->device(), account);
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  for (std::size_t bytes = std::min<std::size_t>(largest_bytes, 1 << 20); bytes <= largest_bytes;
+       bytes *= 16) {
+    const auto part = static_cast<std::int64_t>(bytes / sizeof(float) / ranks);
+    const auto size = part * comm.size();
+    const auto memory = static_cast<std::size_t>(size) * sizeof(float);
+    const Buffer whole_buffer(memory, account, kernels->device());
+    const Buffer part_buffer(memory / ranks, account, kernels->device());
+    const TensorView whole = whole_buffer.floats({size});
+    const TensorView piece = part_buffer.floats({part});
+    kernels->queue().synchronize();
+    struct Operation {
+      const char* name;
+      double sent;  ///< By each rank, for each byte of the vector.
+      std::function<void()> call;
+    };
+    const std::array<Operation, 3> operations{
+        Operation{"all_reduce", 2 * share, [&] { collectives->all_reduce_sum(whole).wait(); }},
+        Operation{"reduce_scatter", share,
+                  [&] { collectives->reduce_scatter_sum(whole, piece).wait(); }},
+        Operation{"all_gather", share, [&] { collectives->all_gather(piece, whole).wait(); }}};
+    for (const Operation& operation : operations) {
+      double best = std::numeric_limits<double>::infinity();
+      for (int run = 0; run < 6; ++run) {
+        comm.barrier();
+        const auto begin = Clock::now();
+        operation.call();
+        kernels->queue().synchronize();
+        std::array<double, 1> seconds = {
+            std::chrono::duration<double>(Clock::now() - begin).count()};
+        all_reduce_max<double>(comm, seconds);
+        best = std::min(best, seconds[0]);
+      }
+      if (comm.rank() == 0) {
+        print_rate(fmt::format("{} of {} MiB, {} ranks", operation.name,
+                               static_cast<double>(memory) / (1 << 20), ranks),
+                   operation.sent * static_cast<double>(memory) / best,
+                   sheet != nullptr ? sheet->link_bytes_per_second : 0, 1e9, "GB/s");
+      }
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   MpiSession session(&argc, &argv);
   const Communicator& comm = session.world();
-  const long largest = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 64;
+  const bool on_devices =
+      argc > 2 && std::string(argv[1]) == "--device" && std::string(argv[2]) == "cuda";
+  const int at = on_devices ? 3 : 1;
+  const long largest = argc > at ? std::strtol(argv[at], nullptr, 10) : 64;
   expect(largest >= 1 && largest <= 4096, "MAX_MEBIBYTES must be 1 to 4096");
+  if (on_devices) {
+    measure_on_devices(comm, static_cast<std::size_t>(largest) << 20);
+    session.finalize();
+    return 0;
+  }
   const auto table = [&](const char* ours, const char* other, const std::vector<Contest>& rows) {
     if (comm.rank() == 0) {
       fmt::print(

@@ -90,17 +90,18 @@ class Bundle(unittest.TestCase):
         self.assertIn("emulated GPU: no figure here says anything about a device", said.stdout)
         self.assertRegex(said.stdout, r"\| test: kernel_agreement \| passed \| \d+ cases, ")
         self.assertIn("| test: two_ranks | passed |", said.stdout)
-        for name in ("kernels", "decoding", "training", "trajectories"):
+        for name in ("kernels", "decoding", "training", "trajectories", "collectives"):
             self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
         for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
                     r"vocabulary loss, .* \| measured \| .* ms \| its products .* target 1\.25 at most \| [\d.]+",
                     r"AR decoding, .* \| measured \| .* GB/s", r"64 rows in flight \| measured \| .* target 1\.15 at most",
-                    r"training step .* \| measured \| .* TFLOP/s", r"trajectories, parallel, .* \| measured \| "):
+                    r"training step .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks \| measured \| .* GB/s",
+                    r"trajectories, parallel, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
 
     def test_a_failure_is_told(self):
         away = {}
-        for name in ("gpu_zero_trainer_test", "kernel_benchmark", "model_benchmark", "trajectory_benchmark"):
+        for name in ("gpu_zero_trainer_test", "kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark"):
             program = self.root / "libexec" / name
             away[program] = program.rename(f"{program}.away")
             program.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
