@@ -29,10 +29,9 @@ BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "co
 SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
 CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cudnn\w*|nvrtc|nvJitLink|cuda)\.so")
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
-# What the programs read, as it lies in the tree.
-DATA = ("tests/golden/reference", "tests/end_to_end/harness.py", "tests/end_to_end/tiny_model.py",
-        "tests/end_to_end/run_pipeline_test.py", "tests/gpu/on_device.py", "tests/benchmarks/flex_attention.py",
-        "launch/gpu_check.sh", "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/scripts/local_mpirun.sh",
+# What the programs read, as it lies in the tree; files that a command names come by themselves.
+DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
+        "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/scripts/local_mpirun.sh",
         "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
 STARTER = """#!/bin/sh
 # Starts libexec/NAME for bin/NAME. JFORGE_CUDA_LIBRARIES: folders of CUDA's libraries (launch/gpu_check.sh finds them).
@@ -154,10 +153,14 @@ class Bundle:
         """A word of a command as it stands in the bundle: under $ROOT, which gpu_check.sh knows."""
         key, sign, value = text.partition("=") if re.match(r"\w+=/", text) else ("", "", text)
         path = pathlib.Path(value)
+        if value.startswith(f"{self.build}/") and not path.exists():
+            raise SystemExit(f"gpu_bundle.py: {value} is not built (target gpu_tests)")
         if value.startswith(f"{self.build}/") and path.is_file():
             return f'{key}{sign}"$ROOT"/{self.program(path)}'
         if re.search(r"/python3[.\d]*$", value):
             return "python3"
+        if value.startswith(f"{ROOT}/") and path.is_file() and not (self.folder / path.relative_to(ROOT)).exists():
+            self.copy(path, path.relative_to(ROOT))
         if value == str(ROOT) or value.startswith(f"{ROOT}/"):
             return f'{key}{sign}"$ROOT"{shlex.quote(value[len(str(ROOT)):]) if value != str(ROOT) else ""}'
         return shlex.quote(text)
@@ -181,6 +184,8 @@ def pack(build, out):
         (folder / "libexec" / "start").write_text(STARTER, encoding="utf-8")
         (folder / "libexec" / "start").chmod(0o755)
         bundle = Bundle(build, folder)
+        for name in DATA:
+            bundle.copy(ROOT / name, name)
         checks = [line(*test, shown=bundle.moved) for test in tests(build)]
         if not checks:
             raise SystemExit(f"gpu_bundle.py: {build} has no tests labelled gpu; configure with -DJFORGE_CUDA=ON")
@@ -194,9 +199,6 @@ def pack(build, out):
             bundle.copy(library, f"emulator/{library.name}")
             bundle.strip(f"emulator/{library.name}")
             bundle.libraries(library)
-        for name in DATA:
-            if (ROOT / name).exists():
-                bundle.copy(ROOT / name, name)
         commit = subprocess.run([folder / "bin" / "jforge", "--version"], capture_output=True, text=True,
                                 check=True).stdout.splitlines()[0]
         cuda = re.search(r"CUDAToolkit_VERSION_MAJOR|libcudart\.so\.(\d+)", " ".join(bundle.cuda))
