@@ -83,6 +83,9 @@ constexpr EnumName<EarlyStopMeasure> kEarlyStopMeasures[] = {
     {EarlyStopMeasure::either, "either"},
     {EarlyStopMeasure::tpf, "tpf"},
     {EarlyStopMeasure::accuracy, "accuracy"}};
+constexpr EnumName<CollectivesChoice> kCollectives[] = {{CollectivesChoice::automatic, "auto"},
+                                                        {CollectivesChoice::nccl, "nccl"},
+                                                        {CollectivesChoice::mpi, "mpi"}};
 constexpr EnumName<OptimizerStart> kOptimizerStarts[] = {{OptimizerStart::fresh, "fresh"},
                                                          {OptimizerStart::carry, "carry"}};
 constexpr EnumName<Compat> kCompat[] = {
@@ -339,6 +342,10 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add("optimizer_offload", train.optimizer.offload, kOperational,
              "On a device: keeps masters, moments and gradients' sums in host memory, where the "
              "optimizer and collectives then run; the device has copies of weights and gradients");
+  fields.add_enum(
+      "collectives", train.collectives, kOperational, kCollectives,
+      "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through "
+      "host memory), or `\"auto\"`: NCCL where every rank has it and a device of its own");
   fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
              "Steps between comparisons of all ranks' weights with their owners'; 0 = never");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,

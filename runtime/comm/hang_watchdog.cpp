@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <future>
 #include <utility>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/log.h"
@@ -16,6 +17,20 @@
 namespace jforge {
 
 namespace {
+/// Of the living WatchedErrors.
+std::mutex watched_mutex;
+std::vector<const std::function<void()>*>& watched() {
+  static std::vector<const std::function<void()>*> all;
+  return all;
+}
+
+void look_for_errors() {
+  const std::lock_guard lock(watched_mutex);
+  for (const std::function<void()>* look : watched()) {
+    (*look)();
+  }
+}
+
 /// How long to sleep before the next look: a quarter of the deadline, between 5 and 250 ms.
 double poll_seconds(double deadline_seconds) {
   return deadline_seconds > 0 ? std::clamp(deadline_seconds / 4, 0.005, 0.25) : 0.25;
@@ -55,6 +70,16 @@ std::string describe_hang(const PhaseClock::Reading& reading) {
 }
 }  // namespace
 
+WatchedErrors::WatchedErrors(std::function<void()> look) : look_(std::move(look)) {
+  const std::lock_guard lock(watched_mutex);
+  watched().push_back(&look_);
+}
+
+WatchedErrors::~WatchedErrors() {
+  const std::lock_guard lock(watched_mutex);
+  std::erase(watched(), &look_);
+}
+
 HangWatchdog::HangWatchdog(const PhaseClock& clock,
                            std::function<void(const PhaseClock::Reading&)> on_hang)
     : clock_(clock),
@@ -83,6 +108,7 @@ void HangWatchdog::watch() {
     }
     const double slept =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    look_for_errors();
     PhaseClock::Reading reading = clock_.read();
     if (reading.age_seconds < last_age) {
       frozen_seconds = 0;  // A sign of progress has come since.

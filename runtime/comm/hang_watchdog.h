@@ -12,6 +12,20 @@
 
 namespace jforge {
 
+/// A place where errors come up beside the program's calls, for as long as the object lives: `look`
+/// is called by every watchdog's thread at each of its looks, at least every quarter of a second.
+/// It must neither throw nor block.
+class WatchedErrors {
+ public:
+  explicit WatchedErrors(std::function<void()> look);
+  ~WatchedErrors();
+  WatchedErrors(const WatchedErrors&) = delete;
+  WatchedErrors& operator=(const WatchedErrors&) = delete;
+
+ private:
+  std::function<void()> look_;
+};
+
 /// Polls a PhaseClock; when the age passes Reading::limit_seconds() it calls `on_hang` once
 /// (default: log rank, phase, step and age, then _Exit(70), which makes mpirun end the other
 /// ranks).

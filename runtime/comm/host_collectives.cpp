@@ -10,8 +10,7 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/device_staging_internal.h"
-#include "runtime/comm/tensor_collectives.h"
-#include "runtime/comm/transport_internal.h"
+#include "runtime/comm/tensor_collectives_internal.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
 
@@ -21,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast };
+using Kind = detail::Operation;
 
 /// What the communication thread and those who wait for it share. Outlives both.
 struct Shared {
@@ -43,7 +42,7 @@ struct Operation final : Event::Source {
   const std::shared_ptr<Shared> shared;
   bool done = true;
   std::exception_ptr failure;
-  Kind kind = Kind::all_reduce;
+  Kind kind = Kind::all_reduce_sum;
   ConstTensorView input;
   TensorView output;
   Rank root = 0;
@@ -87,7 +86,7 @@ std::span<std::uint8_t> bytes_of(const TensorView& view) {
 template <class T>
 void sum(const Communicator& comm, const Operation& operation) {
   const std::span<T> output = operation.output.span<T>();
-  if (operation.kind == Kind::all_reduce) {
+  if (operation.kind == Kind::all_reduce_sum) {
     all_reduce_sum<T>(comm, output);
     return;
   }
@@ -98,8 +97,8 @@ void sum(const Communicator& comm, const Operation& operation) {
 
 void execute(const Communicator& comm, const Operation& operation) {
   switch (operation.kind) {
-    case Kind::all_reduce:
-    case Kind::reduce_scatter:
+    case Kind::all_reduce_sum:
+    case Kind::reduce_scatter_sum:
       if (operation.output.dtype() == DType::bfloat16) {
         sum<BFloat16>(comm, operation);
       } else {
@@ -109,7 +108,7 @@ void execute(const Communicator& comm, const Operation& operation) {
     case Kind::all_gather:
       all_gather<std::uint8_t>(comm, bytes_of(operation.input), bytes_of(operation.output));
       return;
-    case Kind::broadcast:
+    default:
       broadcast<std::uint8_t>(comm, bytes_of(operation.output), operation.root);
       return;
   }
@@ -117,24 +116,19 @@ void execute(const Communicator& comm, const Operation& operation) {
 
 void execute(const Communicator& comm, detail::DeviceStaging& staging, const Operation& operation) {
   switch (operation.kind) {
-    case Kind::all_reduce:
+    case Kind::all_reduce_sum:
       staging.all_reduce_sum(comm, operation.output);
       return;
-    case Kind::reduce_scatter:
+    case Kind::reduce_scatter_sum:
       staging.reduce_scatter_sum(comm, operation.input, operation.output);
       return;
     case Kind::all_gather:
       staging.all_gather(comm, operation.input, operation.output);
       return;
-    case Kind::broadcast:
+    default:
       staging.broadcast(comm, operation.output, operation.root);
       return;
   }
-}
-
-void expect_sum(const ConstTensorView& view) {
-  expect(view.dtype() == DType::float32 || view.dtype() == DType::bfloat16,
-         "sums are of float32 or bfloat16");
 }
 
 class HostCollectives final : public Collectives {
@@ -183,25 +177,22 @@ class HostCollectives final : public Collectives {
   [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
 
   Work all_reduce_sum(TensorView values) override {
-    expect_sum(values);
-    return append(Kind::all_reduce, values, values, 0);
+    detail::expect_sum(values);
+    return append(Kind::all_reduce_sum, values, values, 0);
   }
 
   Work reduce_scatter_sum(TensorView input, TensorView output) override {
-    expect_sum(input);
-    expect(input.dtype() == output.dtype() && input.elements() == output.elements() * size(),
-           "reduce_scatter_sum: input is not one block of output's size per rank");
-    return append(Kind::reduce_scatter, input, output, 0);
+    detail::expect_reduce_scatter(input, output, size());
+    return append(Kind::reduce_scatter_sum, input, output, 0);
   }
 
   Work all_gather(ConstTensorView input, TensorView output) override {
-    expect(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
-           "all_gather: output is not one block of input's size per rank");
+    detail::expect_all_gather(input, output, size());
     return append(Kind::all_gather, input, output, 0);
   }
 
   Work broadcast(TensorView values, Rank root) override {
-    expect(0 <= root && root < size(), "broadcast: no such root");
+    detail::expect_root(root, size());
     return append(Kind::broadcast, values, values, root);
   }
 
@@ -217,8 +208,8 @@ class HostCollectives final : public Collectives {
 
  private:
   Work append(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
-    expect(input.device() == device() && output.device() == device(),
-           "a collective's tensors lie elsewhere than its memory");
+    detail::expect_place(input, device());
+    detail::expect_place(output, device());
     const std::shared_ptr<Operation>& operation = free_operation();
     operation->kind = kind;
     operation->input = input;
@@ -229,7 +220,7 @@ class HostCollectives final : public Collectives {
       operation->done = false;
       operation->failure = nullptr;
       ++shared_->unfinished;
-      count(kind, std::max(input.bytes(), output.bytes()));
+      detail::count_payload(shared_->bytes, kind, std::max(input.bytes(), output.bytes()), size());
     }
     Work work{Event(operation)};
     // Two pointers: std::function keeps them in place. The pool owns the operation.
@@ -249,26 +240,6 @@ class HostCollectives final : public Collectives {
     pool_.push_back(std::make_shared<Operation>(shared_));
     next_ = pool_.size() - 1;
     return pool_.back();
-  }
-
-  /// With shared_->mutex held.
-  void count(Kind kind, std::uint64_t whole) {
-    const auto ranks = static_cast<std::uint64_t>(size());
-    const std::uint64_t sent = whole / ranks * (ranks - 1) + whole % ranks * (ranks - 1) / ranks;
-    switch (kind) {
-      case Kind::all_reduce:
-        shared_->bytes.all_reduce += 2 * sent;
-        return;
-      case Kind::reduce_scatter:
-        shared_->bytes.reduce_scatter += sent;
-        return;
-      case Kind::all_gather:
-        shared_->bytes.all_gather += sent;
-        return;
-      case Kind::broadcast:
-        shared_->bytes.broadcast += sent;
-        return;
-    }
   }
 
   /// On the communication thread.
@@ -367,12 +338,6 @@ std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
     return std::make_unique<LoneCollectives>();
   }
   return std::make_unique<HostCollectives>(comm, std::make_unique<detail::DeviceStaging>(account));
-}
-
-std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
-                                              MemoryAccount& account) {
-  return device == Device::cpu ? make_host_collectives(comm)
-                               : make_staged_collectives(comm, account);
 }
 
 }  // namespace jforge

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "runtime/comm/mpi_session.h"
@@ -86,8 +87,30 @@ class Collectives {
 [[nodiscard]] std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
                                                                    MemoryAccount& account);
 
-/// For tensors of a device: those of host memory, or staged ones.
-[[nodiscard]] std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
-                                                            MemoryAccount& account);
+/// Collective. The same by NCCL (2.18 or later, opened when it is first asked for), on a stream of
+/// its own: a device of its own for each rank. NCCL adds in an order of its own choice, and
+/// bfloat16 in a precision of its own; equal calls of equal ranks give equal bits. An error that
+/// comes up while operations run is looked for by whoever waits and by the watchdog
+/// (hang_watchdog.h); operations under way then end, and every later wait and call throws
+/// CommError. Destroyed while an exception unwinds, it gives the communicator up without the other
+/// ranks. Throws EnvironmentError, CommError.
+[[nodiscard]] std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm);
+/// Why this process cannot use NCCL, on one line; empty where it can.
+[[nodiscard]] std::string nccl_problem();
+/// Tells the calling thread's device from the others of its host.
+[[nodiscard]] std::string cuda_device_identity();
+
+/// train.collectives: what tensors of a device travel by.
+enum class CollectivesChoice : std::uint8_t {
+  automatic,  ///< NCCL where every rank has it and a device of its own, else MPI.
+  nccl,
+  mpi,
+};
+/// Collective. For tensors of `device`: on the CPU make_host_collectives(), whatever the choice.
+/// One rank alone needs neither. Rank 0 logs why automatic is not NCCL. Throws EnvironmentError on
+/// every rank where NCCL is asked for and cannot be used.
+[[nodiscard]] std::unique_ptr<Collectives> make_collectives(
+    const Communicator& comm, Device device, MemoryAccount& account,
+    CollectivesChoice choice = CollectivesChoice::automatic);
 
 }  // namespace jforge

@@ -85,6 +85,15 @@ class ThroughDevice final : public Collectives {
   MemoryAccount account_{"through a device"};
 };
 
+template <class T>
+auto to_bits(T value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
+
 void check_staged(KernelSet& kernels, const Communicator& comm) {
   MemoryAccount account("staged");
   {
@@ -130,6 +139,133 @@ TEST(StagedCollectives, TensorsOfTheHostAreRefused) {
   const auto staged = make_staged_collectives(test_world(), account);
   std::vector<float> values(4);
   EXPECT_THROW(static_cast<void>(staged->all_reduce_sum(view_of(values))), InternalError);
+}
+
+/// Whether NCCL can be used here: each rank has a device of its own.
+bool nccl_is_there() {
+  MemoryAccount account("probe");
+  try {
+    return make_collectives(test_world(), Device::cuda, account, CollectivesChoice::nccl)->size() >
+           1;
+  } catch (const EnvironmentError&) {
+    return false;
+  }
+}
+
+/// Whole numbers, whose sums are exact in any order.
+template <class T>
+void check_nccl(KernelSet& kernels, const Communicator& comm) {
+  const auto nccl = make_nccl_collectives(comm);
+  ThroughDevice through(kernels, *nccl);
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto me = static_cast<std::size_t>(comm.rank());
+  const auto number = [](std::size_t rank, std::size_t i) {
+    const auto value = static_cast<float>((rank * 7 + i) % 23);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      return to_bfloat16(value);
+    } else {
+      return value;
+    }
+  };
+  for (const std::size_t count : {std::size_t{1}, std::size_t{257}, std::size_t{20'000}}) {
+    std::vector<T> input(count * ranks);
+    std::vector<T> sum(count * ranks);
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      input[i] = number(me, i);
+      float total = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const T term = number(rank, i);
+        if constexpr (std::is_same_v<T, BFloat16>) {
+          total += to_float(term);
+        } else {
+          total += term;
+        }
+      }
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        sum[i] = to_bfloat16(total);
+      } else {
+        sum[i] = total;
+      }
+    }
+    std::vector<T> values = input;
+    through.all_reduce_sum(view_of(values)).wait();
+    EXPECT_TRUE(same_bits<T>(values, sum)) << count;
+    values = input;
+    std::vector<T> block(count);
+    through.reduce_scatter_sum(view_of(values), view_of(block)).wait();
+    EXPECT_TRUE(same_bits<T>(block, std::span(sum).subspan(me * count, count))) << count;
+    const auto own = std::span(values).subspan(me * count, count);
+    through.reduce_scatter_sum(view_of(values), view_of(own)).wait();
+    EXPECT_TRUE(same_bits<T>(own, std::span(sum).subspan(me * count, count))) << count;
+    through.all_gather(view_of(own), view_of(values)).wait();
+    EXPECT_TRUE(same_bits<T>(values, sum)) << count;
+    values = input;
+    through.broadcast(view_of(values), comm.size() - 1).wait();
+    EXPECT_EQ(to_bits(values[0]), to_bits(number(ranks - 1, 0)));
+  }
+}
+
+TEST(NcclCollectives, EveryOperationIsExactOnWholeNumbers) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  check_nccl<float>(*kernels, test_world());
+  check_nccl<BFloat16>(*kernels, test_world());
+  const auto nccl = make_nccl_collectives(test_world());
+  ThroughDevice through(*kernels, *nccl);
+  check_payload_of(test_world(), through);
+}
+
+TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("chosen");
+  const bool there = nccl_is_there();
+  const auto chosen = make_collectives(test_world(), Device::cuda, account);
+  EXPECT_EQ(account.live_bytes() == 0, there || test_world().size() == 1);
+  EXPECT_NO_THROW(static_cast<void>(
+      make_collectives(test_world(), Device::cuda, account, CollectivesChoice::mpi)));
+}
+
+// One rank fails with an operation under way that the others never join.
+TEST(NcclCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("abandoned");
+  const Buffer values(4096, account, Device::cuda);
+  test_world().barrier();
+  try {
+    const auto nccl = make_nccl_collectives(test_world());
+    if (nccl->rank() == 0) {
+      const Work work = nccl->all_reduce_sum(values.floats({1024}));
+      throw DataError("rank 0 fails");
+    }
+    // As after an agreement: everybody throws.
+    throw DataError("rank 0 failed");
+  } catch (const DataError&) {
+  }
+  test_world().barrier();
+}
+
+/// A rank that is in another collective than the rest is an error on all, by the checks' message.
+TEST(NcclCollectives, AMismatchIsNamed) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("mismatched");
+  const Buffer values(4096, account, Device::cuda);
+  enable_collective_checks(true);
+  {
+    const auto nccl = make_nccl_collectives(test_world());
+    const bool odd = test_world().rank() == test_world().size() - 1;
+    EXPECT_THROW(static_cast<void>(nccl->all_reduce_sum(values.floats({odd ? 11 : 10}))),
+                 CommError);
+    EXPECT_THROW(static_cast<void>(nccl->all_reduce_sum(values.floats({10}))), CommError);
+  }
+  enable_collective_checks(false);
 }
 
 }  // namespace

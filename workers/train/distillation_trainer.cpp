@@ -73,7 +73,7 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
       collectives_(make_collectives(context.comm, config.sharding().home(context.kernels.device()),
-                                    context.account)),
+                                    context.account, config.collectives)),
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
              weights),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),

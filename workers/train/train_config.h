@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/transformer/packed_layout.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "runtime/ids.h"
 #include "workers/train/collapse.h"
 #include "workers/train/early_stop.h"
@@ -44,6 +45,7 @@ struct TrainConfig {
   /// Of compute weights and activations: float32 or bfloat16. Masters, moments, gradients of
   /// parameters, losses and sums are float32.
   DType compute = DType::float32;
+  CollectivesChoice collectives = CollectivesChoice::automatic;
   bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
   /// Steps between measurements of both loss terms' gradient norms (first at step 1); 0 = never.
   /// One costs two more backward passes over one micro-batch of rank 0 (at stage 3 of every rank).

@@ -14,7 +14,7 @@
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_products.h"
-#include "runtime/tensor/cuda_stream_place.h"
+#include "runtime/tensor/cuda_stream_queue.h"
 
 namespace jforge {
 
@@ -153,7 +153,7 @@ class DeviceQueue final : public Queue {
  private:
   CudaStream stream_;
   CudaProducts products_;
-  StreamPlaces places_;
+  StreamPlaces<> places_;
 };
 
 /// Host values where kernels can read them: copied through page-locked memory, in the stream's

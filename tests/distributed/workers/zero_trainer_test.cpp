@@ -177,6 +177,47 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
   }
 }
 
+/// At every stage, with the state on the kernels' device or on the host.
+TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
+  TrainConfig config = config_for_tests();
+  config.tokens_per_rank = 4096;  // One micro-batch: all stages add in one order.
+  config.gradient_norms_every = 0;
+  SyntheticSource source(16, false);
+  std::vector<float> first;
+  for (const bool offload : {false, true}) {
+    for (const int stage : {1, 0, 2, 3}) {
+      SCOPED_TRACE(stage);
+      config.optimizer.zero_stage = stage;
+      config.optimizer.offload = offload;
+      const std::vector<float> weights = train(config, source, 2).weights;
+      if (first.empty()) {
+        first = weights;
+      }
+      // NCCL adds in an order of its own, and the norm on a host in that of its kernels.
+      EXPECT_LT(relative_l2(weights, first), 1e-6);
+      if (kernels_->device() == Device::cpu) {
+        EXPECT_EQ(weights, first);
+      }
+    }
+  }
+  EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
+}
+
+/// The rank that fails has announced reductions: the others are not left waiting for them.
+TEST_F(ZeroTrainerTest, AFailureInABackwardStrandsNobodyAtAnyStage) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    TrainConfig config = config_for_tests();
+    config.optimizer.zero_stage = stage;
+    config.gradient_norms_every = 0;
+    arm_faults("throw@train.reduce:" + std::to_string(ranks_ - 1) + ":3", comm_.rank());
+    SyntheticSource source(16);
+    EXPECT_THAT(
+        message_of(ExitCode::internal, [&] { static_cast<void>(train(config, source, 2)); }),
+        HasSubstr("rank " + std::to_string(ranks_ - 1) + " ("));
+  }
+}
+
 TEST_F(ZeroTrainerTest, AFrozenTeacherIsTheDetachedOneInTheFirstStepOnly) {
   TrainConfig config = config_for_tests();
   config.learning_rate = 1e-2;

@@ -1,0 +1,340 @@
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <thread>
+
+#include "runtime/comm/collectives.h"
+#include "runtime/comm/failure_agreement.h"
+#include "runtime/comm/hang_watchdog.h"
+#include "runtime/comm/nccl_library.h"
+#include "runtime/comm/tensor_collectives_internal.h"
+#include "runtime/tensor/cuda_queue.h"
+#include "runtime/tensor/cuda_stream_queue.h"
+
+namespace jforge {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using detail::Operation;
+
+/// Looks until `done()`; sleeps between its looks, so that other threads have the core.
+template <class Done>
+void poll(const Done& done) {
+  constexpr int kTriesWithoutSleep = 20;
+  constexpr auto kLongestSleep = std::chrono::microseconds(200);
+  auto sleep = std::chrono::microseconds(10);
+  for (int tries = 0; !done(); ++tries) {
+    if (tries < kTriesWithoutSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(kLongestSleep, sleep * 2);
+    }
+  }
+}
+
+/// NCCL's communicator and what went wrong with it. Its user's thread and the watchdog's may use
+/// it.
+class NcclComm {
+ public:
+  /// Collective over `comm`. Throws CommError on every rank when one does not get there.
+  explicit NcclComm(const Communicator& comm) {
+    ncclUniqueId id{};
+    together(comm, [&] {
+      if (comm.rank() == 0) {
+        check(nccl_.get_unique_id(&id), "make an id");
+      }
+    });
+    broadcast<std::uint8_t>(comm, {reinterpret_cast<std::uint8_t*>(&id), sizeof id}, 0);
+    const auto begin = [&] {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      const WaitingForOthers waiting;
+      ncclComm_t made = nullptr;
+      const ncclResult_t begun =
+          nccl_.comm_init_rank_config(&made, comm.size(), id, comm.rank(), &config);
+      {
+        const std::lock_guard lock(mutex_);
+        comm_ = made;
+      }
+      settle(begun, "make a communicator");
+    };
+    try {
+      together(comm, begin);
+    } catch (...) {
+      abort("it was never whole");
+      throw;
+    }
+  }
+  ~NcclComm() { abort("destroyed"); }
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  /// `call(communicator)`, and until NCCL has taken it. Throws CommError, from then on always.
+  template <class Call>
+  void issue(std::string_view what, const Call& call) {
+    expect_sound();
+    ncclResult_t result = ncclSuccess;
+    {
+      const std::lock_guard lock(mutex_);
+      result = comm_ == nullptr ? ncclSuccess : call(comm_);
+    }
+    settle(result, what);
+    expect_sound();
+  }
+
+  /// Throws what went wrong.
+  void expect_sound() const {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) {
+      throw CommError(failure_);
+    }
+  }
+  [[nodiscard]] bool failed() const {
+    const std::lock_guard lock(mutex_);
+    return !failure_.empty();
+  }
+
+  /// An error that came up beside the calls aborts, so that who waits for an operation goes on, and
+  /// throws there.
+  void look() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) {
+      return;
+    }
+    ncclResult_t result = ncclSuccess;
+    if (nccl_.comm_get_async_error(comm_, &result) != ncclSuccess ||
+        (result != ncclSuccess && result != ncclInProgress)) {
+      abort_with(describe(result, "a collective"));
+    }
+  }
+
+  /// Operations under way end with worthless results; `why` is what later calls throw.
+  void abort(const char* why) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (comm_ != nullptr) {
+      abort_with(std::string("NCCL's communicator was given up: ") + why);
+    }
+  }
+
+  /// The normal end, together with the other ranks, when all operations are done.
+  void finish() {
+    issue("finish a communicator", [&](ncclComm_t comm) { return nccl_.comm_finalize(comm); });
+    const std::lock_guard lock(mutex_);
+    static_cast<void>(nccl_.comm_destroy(comm_));
+    comm_ = nullptr;
+  }
+
+ private:
+  [[nodiscard]] std::string describe(ncclResult_t result, std::string_view what) const {
+    const char* const last = comm_ == nullptr ? "" : nccl_.get_last_error(comm_);
+    return fmt::format("NCCL: {}: {}{}{}", what, nccl_.get_error_string(result),
+                       last == nullptr || *last == '\0' ? "" : ": ", last == nullptr ? "" : last);
+  }
+
+  void check(ncclResult_t result, std::string_view what) const {
+    if (result != ncclSuccess) {
+      throw CommError(describe(result, what));
+    }
+  }
+
+  /// With mutex_ held.
+  void abort_with(std::string failure) noexcept {
+    failure_ = std::move(failure);
+    static_cast<void>(nccl_.comm_abort(std::exchange(comm_, nullptr)));
+  }
+
+  void settle(ncclResult_t result, std::string_view what) {
+    poll([&] {
+      const std::lock_guard lock(mutex_);
+      if (comm_ != nullptr && result == ncclInProgress &&
+          nccl_.comm_get_async_error(comm_, &result) != ncclSuccess) {
+        result = ncclInternalError;
+      }
+      return comm_ == nullptr || result != ncclInProgress;
+    });
+    {
+      const std::lock_guard lock(mutex_);
+      if (comm_ != nullptr && result != ncclSuccess) {
+        abort_with(describe(result, what));
+      }
+    }
+    expect_sound();
+  }
+
+  const NcclLibrary& nccl_ = nccl_library();
+  mutable std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;  ///< Null once it has ended.
+  std::string failure_;
+};
+
+/// What the waits of a communicator share.
+struct Waits {
+  explicit Waits(const Communicator& ranks) : comm(ranks) {}
+  NcclComm comm;
+  double seconds = 0;
+};
+
+/// The end of an operation.
+class OperationEnd final : public StreamPlace {
+ public:
+  explicit OperationEnd(std::shared_ptr<Waits> waits) : waits_(std::move(waits)) {}
+  void wait(std::uint64_t /*place*/) const override {
+    if (!event.reached()) {
+      const WaitingForOthers waiting;
+      const auto begin = Clock::now();
+      poll([&] {
+        waits_->comm.look();
+        return event.reached();
+      });
+      waits_->seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    }
+    note_progress();
+    waits_->comm.expect_sound();
+  }
+
+ private:
+  std::shared_ptr<Waits> waits_;
+};
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return ncclFloat32;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    default:
+      return ncclInt8;
+  }
+}
+
+/// Elements of type_of(): what is only moved goes as bytes.
+std::size_t count_of(const ConstTensorView& view) {
+  const bool typed = view.dtype() == DType::float32 || view.dtype() == DType::bfloat16;
+  return typed ? static_cast<std::size_t>(view.elements()) : view.bytes();
+}
+
+class NcclCollectives final : public Collectives {
+ public:
+  explicit NcclCollectives(const Communicator& comm)
+      : comm_(comm.duplicate()),
+        waits_(std::make_shared<Waits>(comm_)),
+        exceptions_before_(std::uncaught_exceptions()) {}
+
+  ~NcclCollectives() override {
+    if (std::uncaught_exceptions() > exceptions_before_) {
+      // Other ranks may never ask for what this one has asked for.
+      waits_->comm.abort("this rank failed");
+      return;
+    }
+    try {
+      end_.wait();
+      waits_->comm.finish();
+      comm_.handle().close();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): who needed a result has heard of it
+    }
+  }
+  NcclCollectives(const NcclCollectives&) = delete;
+  NcclCollectives& operator=(const NcclCollectives&) = delete;
+
+  [[nodiscard]] Rank rank() const noexcept override { return comm_.rank(); }
+  [[nodiscard]] int size() const noexcept override { return comm_.size(); }
+  [[nodiscard]] Device device() const noexcept override { return Device::cuda; }
+  [[nodiscard]] Queue& queue() noexcept override { return queue_; }
+
+  Work all_reduce_sum(TensorView values) override {
+    detail::expect_sum(values);
+    return append(Operation::all_reduce_sum, values, values, 0, [&](ncclComm_t comm) {
+      return nccl_.all_reduce(values.raw(), values.raw(), count_of(values), type_of(values.dtype()),
+                              ncclSum, comm, queue_.stream().get());
+    });
+  }
+
+  Work reduce_scatter_sum(TensorView input, TensorView output) override {
+    detail::expect_reduce_scatter(input, output, size());
+    return append(Operation::reduce_scatter_sum, input, output, 0, [&](ncclComm_t comm) {
+      return nccl_.reduce_scatter(input.raw(), output.raw(), count_of(output),
+                                  type_of(output.dtype()), ncclSum, comm, queue_.stream().get());
+    });
+  }
+
+  Work all_gather(ConstTensorView input, TensorView output) override {
+    detail::expect_all_gather(input, output, size());
+    return append(Operation::all_gather, input, output, 0, [&](ncclComm_t comm) {
+      return nccl_.all_gather(input.raw(), output.raw(), count_of(input), type_of(input.dtype()),
+                              comm, queue_.stream().get());
+    });
+  }
+
+  Work broadcast(TensorView values, Rank root) override {
+    detail::expect_root(root, size());
+    return append(Operation::broadcast, values, values, root, [&](ncclComm_t comm) {
+      return nccl_.broadcast(values.raw(), values.raw(), count_of(values), type_of(values.dtype()),
+                             root, comm, queue_.stream().get());
+    });
+  }
+
+  [[nodiscard]] PayloadBytes bytes() const noexcept override { return bytes_; }
+  [[nodiscard]] double waited_seconds() const noexcept override { return waits_->seconds; }
+
+ private:
+  template <class Call>
+  Work append(Operation operation, const ConstTensorView& input, const ConstTensorView& output,
+              Rank root, const Call& call) {
+    detail::expect_place(input, Device::cuda);
+    detail::expect_place(output, Device::cuda);
+    const std::size_t whole = std::max(input.bytes(), output.bytes());
+    try {
+      const detail::InCollective in(comm_, operation, whole, root);
+      waits_->comm.issue(detail::operation_name(operation), call);
+    } catch (const CommError&) {
+      waits_->comm.abort("the ranks' calls differ");
+      throw;
+    }
+    detail::count_payload(bytes_, operation, whole, size());
+    end_ = Work(ends_.record(queue_.stream(), waits_));
+    return end_;
+  }
+
+  const NcclLibrary& nccl_ = nccl_library();
+  Communicator comm_;
+  CudaQueue queue_;
+  std::shared_ptr<Waits> waits_;
+  const WatchedErrors watched_{[waits = waits_] { waits->comm.look(); }};
+  int exceptions_before_;
+  StreamPlaces<OperationEnd> ends_;
+  Work end_;  ///< Of the last operation.
+  PayloadBytes bytes_;
+};
+
+}  // namespace
+
+std::string nccl_problem() { return nccl_library().problem; }
+
+std::string cuda_device_identity() {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, selected_cuda_device()), "read a device's name");
+  std::string text;
+  for (const char byte : properties.uuid.bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  }
+  return text;
+}
+
+std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm) {
+  together(comm, [] {
+    if (const std::string problem = nccl_problem(); !problem.empty()) {
+      throw EnvironmentError("NCCL cannot be used: " + problem);
+    }
+  });
+  return std::make_unique<NcclCollectives>(comm);
+}
+
+}  // namespace jforge

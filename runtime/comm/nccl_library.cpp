@@ -1,0 +1,54 @@
+#include "runtime/comm/nccl_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace jforge {
+
+namespace {
+
+constexpr const char* kName = "libnccl.so.2";
+/// 2.18: communicators that neither begin nor end by blocking.
+constexpr int kOldest = 21800;
+
+NcclLibrary open_library() {
+  NcclLibrary nccl;
+  void* const handle = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    nccl.problem = fmt::format("{} cannot be opened", kName);
+    return nccl;
+  }
+  const auto find = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
+    if (function == nullptr && nccl.problem.empty()) {
+      nccl.problem = fmt::format("{} has no {}", kName, name);
+    }
+  };
+  find("ncclGetVersion", nccl.get_version);
+  find("ncclGetUniqueId", nccl.get_unique_id);
+  find("ncclCommInitRankConfig", nccl.comm_init_rank_config);
+  find("ncclCommGetAsyncError", nccl.comm_get_async_error);
+  find("ncclCommFinalize", nccl.comm_finalize);
+  find("ncclCommDestroy", nccl.comm_destroy);
+  find("ncclCommAbort", nccl.comm_abort);
+  find("ncclAllReduce", nccl.all_reduce);
+  find("ncclReduceScatter", nccl.reduce_scatter);
+  find("ncclAllGather", nccl.all_gather);
+  find("ncclBroadcast", nccl.broadcast);
+  find("ncclGetErrorString", nccl.get_error_string);
+  find("ncclGetLastError", nccl.get_last_error);
+  int version = 0;
+  if (nccl.problem.empty() && nccl.get_version(&version) == ncclSuccess && version < kOldest) {
+    nccl.problem = fmt::format("{} is version {}, {} is needed", kName, version, kOldest);
+  }
+  return nccl;
+}
+
+}  // namespace
+
+const NcclLibrary& nccl_library() {
+  static const NcclLibrary nccl = open_library();
+  return nccl;
+}
+
+}  // namespace jforge
