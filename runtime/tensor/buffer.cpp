@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "runtime/tensor/cuda_memory.h"
 
@@ -82,6 +84,66 @@ const char* memory_use_name(MemoryUse use) noexcept {
   return "other";
 }
 
+namespace {
+
+/// Who holds device memory and for what, for those who get none.
+class DeviceHoldings {
+ public:
+  /// Never destroyed: it outlives all buffers.
+  static DeviceHoldings& get() {
+    static auto& holdings = *new DeviceHoldings;
+    return holdings;
+  }
+  void add(const MemoryAccount& account, MemoryUse use, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    entry(account, use).bytes += bytes;
+  }
+  void remove(const MemoryAccount& account, MemoryUse use, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = find(account, use);
+    if (found == entries_.end()) {
+      return;  // Of no bytes, as one that went before.
+    }
+    found->bytes -= bytes;
+    if (found->bytes == 0) {
+      entries_.erase(found);
+    }
+  }
+  /// "; held there: training activations 123456 bytes, …", the largest first.
+  [[nodiscard]] std::string to_string() {
+    const std::lock_guard lock(mutex_);
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
+    std::string text;
+    for (const Entry& held : entries_) {
+      text += (text.empty() ? "; held there: " : ", ") + held.account->name() + " " +
+              memory_use_name(held.use) + " " + std::to_string(held.bytes) + " bytes";
+    }
+    return text;
+  }
+
+ private:
+  struct Entry {
+    const MemoryAccount* account;
+    MemoryUse use;
+    std::size_t bytes;
+  };
+  [[nodiscard]] std::vector<Entry>::iterator find(const MemoryAccount& account, MemoryUse use) {
+    return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& held) {
+      return held.account == &account && held.use == use;
+    });
+  }
+  [[nodiscard]] Entry& entry(const MemoryAccount& account, MemoryUse use) {
+    const auto found = find(account, use);
+    return found != entries_.end() ? *found : entries_.emplace_back(Entry{&account, use, 0});
+  }
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
 void MemoryAccount::Count::charge(std::size_t bytes) noexcept {
   const std::size_t now = live.fetch_add(bytes) + bytes;
   std::size_t highest = peak.load();
@@ -107,18 +169,25 @@ Buffer::Buffer(std::size_t bytes, MemoryAccount& account, Device device, MemoryU
       device_(device),
       use_(use) {
   if (data_ == nullptr) {
-    throw EnvironmentError("out of memory: " + std::to_string(bytes) + " bytes for " +
-                           account.name() + " (" + std::to_string(account.live_bytes()) +
-                           " bytes already live there)" +
-                           (device == Device::cuda ? cuda_memory::free_memory_note() : ""));
+    const std::string asked = std::to_string(bytes) + " bytes for " + account.name();
+    throw EnvironmentError(
+        device == Device::cuda
+            ? "out of device memory: " + asked + " " + memory_use_name(use) +
+                  cuda_memory::free_memory_note() + DeviceHoldings::get().to_string()
+            : "out of memory: " + asked + " (" + std::to_string(account.live_bytes()) +
+                  " bytes already live there)");
   }
   account.charge(bytes, use);
+  if (device == Device::cuda) {
+    DeviceHoldings::get().add(account, use, bytes);
+  }
 }
 
 Buffer::~Buffer() {
   if (data_ != nullptr) {
     if (device_ == Device::cuda) {
       cuda_memory::free(data_);
+      DeviceHoldings::get().remove(*account_, use_, bytes_);
     } else {
       free_host(data_, bytes_, account_->backing());
     }

@@ -1,6 +1,8 @@
 #include "runtime/tensor/cuda_handles.h"
 
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
@@ -59,6 +61,10 @@ std::string message(cudaError_t status, const char* what) {
   return std::string("CUDA: ") + what + ": " + cudaGetErrorString(status);
 }
 
+std::string place(const std::source_location& where) {
+  return std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
+}
+
 }  // namespace
 
 std::string cuda_failure(cudaError_t status, const char* what) {
@@ -72,15 +78,70 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
   // The call's error stays behind as the thread's last one and would be blamed on the next kernel.
   static_cast<void>(cudaGetLastError());
   if (machine_failed(status)) {
-    throw EnvironmentError(cuda_failure(status, what));
+    throw EnvironmentError(cuda_failure(status, what) + " (" + cudaGetErrorName(status) +
+                           place(where) + ")");
   }
-  throw InternalError(message(status, what) + " (" + cudaGetErrorName(status) + ") at " +
-                      where.file_name() + ":" + std::to_string(where.line()));
+  throw InternalError(message(status, what) + " (" + cudaGetErrorName(status) + ")" + place(where));
 }
 
-CudaStream::CudaStream() { cuda_check(cudaStreamCreate(&stream_), "create a stream"); }
+namespace {
 
-CudaStream::~CudaStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+/// The process's streams.
+struct Streams {
+  std::mutex mutex;
+  std::vector<const CudaStream*> all;
+};
+/// Never destroyed: buffers may be freed by other objects' destructors at exit.
+Streams& streams() {
+  static auto& all = *new Streams;
+  return all;
+}
+
+}  // namespace
+
+CudaStream::CudaStream() {
+  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
+  const cudaError_t status = cudaEventCreateWithFlags(&place_, cudaEventDisableTiming);
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaStreamDestroy(stream_));
+    cuda_check(status, "create a stream's event");
+  }
+  const std::lock_guard lock(streams().mutex);
+  streams().all.push_back(this);
+}
+
+/// What it still has to do is done all the same, and memory that is freed from now on may be of
+/// that.
+CudaStream::~CudaStream() {
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  {
+    const std::lock_guard lock(streams().mutex);
+    std::erase(streams().all, this);
+  }
+  static_cast<void>(cudaEventDestroy(place_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+cudaError_t wait_for_streams(cudaStream_t stream) noexcept {
+  const std::lock_guard lock(streams().mutex);
+  for (const CudaStream* other : streams().all) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t status = cudaStreamIsCapturing(other->stream_, &capture);
+    if (status == cudaSuccess && capture != cudaStreamCaptureStatusNone) {
+      status = cudaErrorStreamCaptureUnsupported;
+    }
+    if (status == cudaSuccess) {
+      status = cudaEventRecord(other->place_, other->stream_);
+    }
+    if (status == cudaSuccess) {
+      status = cudaStreamWaitEvent(stream, other->place_, 0);
+    }
+    if (status != cudaSuccess) {
+      return status;
+    }
+  }
+  return cudaSuccess;
+}
 
 void CudaStream::synchronize() const {
   cuda_check(cudaStreamSynchronize(stream_), "wait for the device");

@@ -20,8 +20,7 @@ namespace jforge {
 void cuda_check(cudaError_t status, const char* what,
                 std::source_location where = std::source_location::current());
 
-/// A stream that the default stream waits for and that waits for it, so that Buffer's copies keep
-/// their order with kernels.
+/// A non-blocking stream: ordered with nothing but by events. Nothing runs on the default stream.
 class CudaStream {
  public:
   CudaStream();
@@ -33,8 +32,15 @@ class CudaStream {
   void synchronize() const;
 
  private:
+  friend cudaError_t wait_for_streams(cudaStream_t stream) noexcept;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t place_ = nullptr;  ///< wait_for_streams() records it.
 };
+
+/// What `stream` is given from now on begins after all that this process has given its CudaStreams
+/// so far. None of them may be capturing: a captured step must not depend on memory that is made,
+/// freed or copied meanwhile (cudaErrorStreamCaptureUnsupported). Thread: any.
+[[nodiscard]] cudaError_t wait_for_streams(cudaStream_t stream) noexcept;
 
 class CudaEvent {
  public:

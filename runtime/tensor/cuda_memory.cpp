@@ -3,6 +3,10 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_handles.h"
 
@@ -65,30 +69,122 @@ std::string cuda_device_name(int index) {
 
 void select_cuda_device(int index) { cuda_check(cudaSetDevice(index), "select a device"); }
 
-std::byte* cuda_memory::allocate(std::size_t bytes) {
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    return nullptr;
-  }
-  cuda_check(status, "allocate device memory");
-  const cudaError_t zeroed = cudaMemset(data, 0, bytes);
-  if (zeroed != cudaSuccess) {
-    static_cast<void>(cudaFree(data));
-    cuda_check(zeroed, "zero device memory");
-  }
-  return static_cast<std::byte*>(data);
-}
+namespace {
 
-void cuda_memory::free(std::byte* data) noexcept {
-  static_cast<void>(cudaFree(data));
-  // At process exit the driver may be gone before a buffer; nobody may be blamed for it later.
-  static_cast<void>(cudaGetLastError());
-}
+/// The selected device's memory for buffers, and the stream that it is given out, zeroed, copied
+/// and freed on. Calls of this stream come after all that the process's streams were given before
+/// (wait_for_streams), and end before the call returns, but for a free: nothing waits for that, and
+/// memory that follows it on this stream may be the same.
+class BufferMemory {
+ public:
+  /// Of the process's one device. Never destroyed: at exit the driver may be gone first.
+  static BufferMemory& get() {
+    static BufferMemory& memory = *new BufferMemory;
+    return memory;
+  }
+  /// What the pools hold without anybody using it.
+  [[nodiscard]] static std::size_t unused() noexcept {
+    const cudaMemPool_t pool = existing_pool().load();
+    std::uint64_t reserved = 0;
+    std::uint64_t used = 0;
+    if (pool == nullptr ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) !=
+            cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return 0;
+    }
+    return reserved - used;
+  }
+
+  std::byte* allocate(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    void* data = nullptr;
+    const cudaError_t status =
+        cudaMallocFromPoolAsync(&data, bytes == 0 ? 1 : bytes, pool_, stream_);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      return nullptr;
+    }
+    cuda_check(status, "allocate device memory");
+    cudaError_t zeroed = cudaMemsetAsync(data, 0, bytes, stream_);
+    if (zeroed == cudaSuccess) {
+      zeroed = cudaStreamSynchronize(stream_);
+    }
+    if (zeroed != cudaSuccess) {
+      static_cast<void>(cudaFreeAsync(data, stream_));
+      cuda_check(zeroed, "zero device memory");
+    }
+    return static_cast<std::byte*>(data);
+  }
+
+  void free(std::byte* data) noexcept {
+    const std::lock_guard lock(mutex_);
+    // Memory that may still be in use is better lost than given out again.
+    if (wait_for_streams(stream_) == cudaSuccess) {
+      static_cast<void>(cudaFreeAsync(data, stream_));
+    }
+    // At process exit the driver may be gone before a buffer; nobody may be blamed for it later.
+    static_cast<void>(cudaGetLastError());
+  }
+
+  /// `call` is given the stream and ends before this returns.
+  template <class Call>
+  void in_order(const char* what, const Call& call) {
+    const std::lock_guard lock(mutex_);
+    cuda_check(wait_for_streams(stream_), what);
+    cuda_check(call(stream_), what);
+    cuda_check(cudaStreamSynchronize(stream_), what);
+  }
+
+ private:
+  /// What freed memory is kept up to, so that scratch that grows does not go to the driver. More is
+  /// given back at the next wait: to NCCL, to another rank of the device, to the next phase.
+  static constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
+
+  BufferMemory() {
+    int device = 0;
+    cuda_check(cudaGetDevice(&device), "ask for the selected device");
+    int has_pools = 0;
+    cuda_check(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device),
+               "ask for memory pools");
+    if (has_pools == 0) {
+      throw EnvironmentError(
+          "CUDA: this device or its driver has no memory pools: use model.device = \"cpu\"");
+    }
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device;
+    cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
+    cuda_check(cudaMemPoolCreate(&pool_, &properties), "create a memory pool");
+    std::uint64_t kept = kKeptBytes;
+    cuda_check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
+               "set up a memory pool");
+    existing_pool() = pool_;
+  }
+
+  /// For messages, also of what fails before there is one.
+  static std::atomic<cudaMemPool_t>& existing_pool() noexcept {
+    static std::atomic<cudaMemPool_t> pool = nullptr;
+    return pool;
+  }
+
+  std::mutex mutex_;
+  cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+};
+
+}  // namespace
+
+std::byte* cuda_memory::allocate(std::size_t bytes) { return BufferMemory::get().allocate(bytes); }
+
+void cuda_memory::free(std::byte* data) noexcept { BufferMemory::get().free(data); }
 
 void cuda_memory::zero(void* data, std::size_t bytes) {
-  cuda_check(cudaMemset(data, 0, bytes), "zero device memory");
+  BufferMemory::get().in_order("zero device memory", [&](cudaStream_t stream) {
+    return cudaMemsetAsync(data, 0, bytes, stream);
+  });
 }
 
 void cuda_memory::copy(void* to, Device to_device, const void* from, Device from_device,
@@ -98,7 +194,9 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
   const cudaMemcpyKind kind = to_cuda
                                   ? (from_cuda ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                                   : (from_cuda ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
-  cuda_check(cudaMemcpy(to, from, bytes, kind), "copy a tensor");
+  BufferMemory::get().in_order("copy a tensor", [&](cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, bytes, kind, stream);
+  });
 }
 
 std::string cuda_memory::free_memory_note() {
@@ -108,6 +206,7 @@ std::string cuda_memory::free_memory_note() {
     static_cast<void>(cudaGetLastError());
     return {};
   }
+  available += BufferMemory::unused();
   return " (" + gibibytes(available) + " of " + gibibytes(total) + " free on the device)";
 }
 

@@ -37,12 +37,14 @@ void expect_cuda_device();
 void select_cuda_device(int index);
 
 /// The calls under Buffer and copy_tensor. All are ordered after the work issued before them by
-/// this process on the selected device; copies to the host have ended when they return.
+/// this process on the selected device, and have ended when they return. None may be made while a
+/// stream is being captured.
 namespace cuda_memory {
 /// Zeroed memory of the selected device. Null when the device has not enough of it; other failures
 /// throw.
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
-/// Never throws: it runs in destructors, also after the device failed.
+/// Ends the memory's life once all work issued before has; does not wait for that. Never throws: it
+/// runs in destructors, also after the device failed.
 void free(std::byte* data) noexcept;
 void zero(void* data, std::size_t bytes);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);

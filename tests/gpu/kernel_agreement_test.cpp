@@ -4,6 +4,8 @@
 
 #include "tests/gpu/kernel_agreement.h"
 
+#include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -17,6 +19,7 @@ namespace jforge {
 namespace {
 
 using namespace jforge::test;
+using ::testing::HasSubstr;
 
 // ---- types
 
@@ -472,7 +475,65 @@ TEST_F(KernelAgreement, TrainingRepeats) {
   }
 }
 
+#if !defined(JFORGE_EMULATED_DEVICE)
+/// How a product is computed is asked once. The emulated cuBLASLt counts; nothing else does.
+TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
+  using Count = std::uint64_t (*)();
+  const auto asked =
+      reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls"));
+  const bool told = asked != nullptr;
+  const auto count = [&] { return told ? asked() : 0; };
+  static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    const TensorView x = t.random({32, 64}, 1, DType::bfloat16);
+    const TensorView y = t.blank({32, 64}, DType::bfloat16);
+    const TensorView weight = t.random({64, 64}, 2, DType::bfloat16);
+    const TensorView gradient = t.random({64, 64}, 3);
+    const auto step = [&] {
+      t.kernels.linear(x, weight, {}, y);
+      t.kernels.linear_backward_input(y, weight, x, true);
+      t.kernels.linear_backward_weight(y, x, gradient, {});
+    };
+    const std::uint64_t before = count();
+    step();
+    EXPECT_EQ(count(), before + (told ? 3U : 0U));
+    step();
+    EXPECT_EQ(count(), before + (told ? 3U : 0U));
+    return {};
+  }));
+}
+#endif
+
+/// Buffers are zeroed, copied and freed beside the kernels' queue: none may come too early.
+TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
+  constexpr std::int64_t kCount = 100000;
+  const Floats ones(kCount, 1.0F);
+  static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    const TensorView sum = t.blank({kCount});
+    for (int i = 0; i < 4; ++i) {
+      zero_tensor(sum);
+      for (int k = 0; k < 3; ++k) {
+        const DeviceTensor added(t.kernels, account_, ones, {kCount});
+        t.kernels.add(added.view(), sum);
+      }  // Freed while the kernel may still have to run.
+      EXPECT_EQ(values_of(sum), Floats(kCount, 3.0F));
+    }
+    return {};
+  }));
+}
+
 // ---- refusals
+
+TEST_F(KernelAgreement, OutOfMemorySaysWhatAskedAndWhatHoldsTheRest) {
+  const Buffer held(4096, account_, tested_->device(), MemoryUse::weights);
+  try {
+    const Buffer asked(std::size_t{1} << 50, account_, tested_->device(), MemoryUse::activations);
+    ADD_FAILURE() << "a device of a pebibyte";
+  } catch (const EnvironmentError& error) {
+    const std::string message = error.what();
+    EXPECT_THAT(message, HasSubstr("1125899906842624 bytes for test activations"));
+    EXPECT_THAT(message, HasSubstr("test weights 4096 bytes"));
+  }
+}
 
 TEST_F(KernelAgreement, WrongShapesAreRefused) {
   static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
