@@ -54,22 +54,33 @@ struct ItemLoss {
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
 
-  /// log Σ exp(z)
+  /// Σ exp(z − maximum) of what a lane has seen.
+  struct LaneSum {
+    float maximum;
+    double sum;
+  };
+
+  /// log Σ exp(z), with one look at each logit: a lane's sum shrinks where its maximum grows
+  /// (Milakov & Gimelshein 2018).
   template <class Group>
   JFORGE_DEVICE float log_sum(Group& group, const float* z) const {
-    const float highest = group.largest([&](std::int64_t lane) {
-      float largest = -INFINITY;
+    typename Group::template PerLane<LaneSum> sums(group);
+    group.each([&](std::int64_t lane) {
+      // Finite, so that −∞ less it is −∞.
+      LaneSum own{-3.402823466e38F, 0.0};
       for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        largest = fmaxf(largest, z[i]);
+        const float value = z[i];
+        if (value > own.maximum) {
+          own.sum *= static_cast<double>(expf(own.maximum - value));
+          own.maximum = value;
+        }
+        own.sum += static_cast<double>(expf(value - own.maximum));
       }
-      return largest;
+      sums[lane] = own;
     });
+    const float highest = group.largest([&](std::int64_t lane) { return sums[lane].maximum; });
     const double total = group.template sum<double>([&](std::int64_t lane) {
-      double sum = 0;
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        sum += static_cast<double>(expf(z[i] - highest));
-      }
-      return sum;
+      return sums[lane].sum * static_cast<double>(expf(sums[lane].maximum - highest));
     });
     return highest + static_cast<float>(log(total));
   }
