@@ -221,5 +221,51 @@ class Models(EndToEndTest):
         self.check("mistral")
 
 
+SMOLLM2 = pathlib.Path(os.environ.get("JFORGE_SMOLLM2", SOURCE / "models" / "smollm2"))
+
+
+@unittest.skipUnless(transformers and DATA.is_dir() and SMOLLM2.is_dir(),
+                     f"needs torch, transformers, the benchmark files and {SMOLLM2} (launch/models/smollm2.sh)")
+class SmolLM2(EndToEndTest):
+    """A real model: its greedy tokens to 50 real prompts, in float32."""
+
+    NEW_TOKENS = 48
+    TIE = 1e-4  # Of a row's largest logit: closer candidates are a matter of the order of addition.
+
+    def questions(self):
+        for name, key in (("gsm8k/test.jsonl", "question"), ("humaneval/HumanEval.jsonl.gz", "prompt")):
+            path = DATA.parent / name
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
+                for _ in range(25):
+                    yield json.loads(next(stream))[key]
+
+    def test_greedy_tokens_of_fifty_prompts(self):
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
+        model = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32).eval()
+        prompts = [tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
+                                                 return_dict=True)["input_ids"] for text in self.questions()]
+        self.assertEqual(50, len(prompts))
+        ids, out = self.root / "smollm2.ids.json", self.root / "smollm2.out.json"
+        ids.write_text(json.dumps(prompts), encoding="utf-8")
+        self.jforge("probe", "decode", "--model", SMOLLM2, "--tokens", ids, "--out", out, "--method", "ar",
+                    "--max-new-tokens", self.NEW_TOKENS, timeout=1200)
+        ties = []
+        for place, (prompt, record) in enumerate(zip(prompts, json.loads(out.read_text(encoding="utf-8")), strict=True)):
+            generated = model.generate(input_ids=torch.tensor([prompt]), do_sample=False, max_new_tokens=self.NEW_TOKENS,
+                                       repetition_penalty=1.0, return_dict_in_generate=True, output_logits=True)
+            expected, found = generated.sequences[0, len(prompt):].tolist(), record["tokens"]
+            first = next((i for i, pair in enumerate(zip(expected, found)) if pair[0] != pair[1]), None)
+            if first is None:
+                self.assertEqual(len(expected), len(found), place)
+                continue
+            logits = generated.logits[first][0]
+            gap = float((logits[expected[first]] - logits[found[first]]) / logits.abs().max())
+            self.assertLess(gap, self.TIE, f"prompt {place}, token {first}: {expected[first]} and {found[first]}")
+            ties.append((place, first, gap))
+        print(f"SmolLM2: {50 - len(ties)} of 50 equal, ties (prompt, token, gap): {ties}")
+
+
 if __name__ == "__main__":
     unittest.main()
