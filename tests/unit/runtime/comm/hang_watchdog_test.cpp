@@ -44,6 +44,23 @@ struct Alarm {
   }
 };
 
+TEST(WatchedErrors, AreLookedAtWhileTheyLive) {
+  const PhaseClock clock;
+  const HangWatchdog watchdog(clock);
+  std::atomic<int> looks{0};
+  {
+    const WatchedErrors watched([&] { ++looks; });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (looks < 2 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    EXPECT_GE(looks, 2);
+  }
+  const int seen = looks;
+  std::this_thread::sleep_for(milliseconds(600));
+  EXPECT_EQ(looks, seen);
+}
+
 TEST(PhaseClock, ReadsWhatWasWritten) {
   PhaseClock clock;
   EXPECT_EQ(clock.read().phase, "start");
