@@ -146,6 +146,10 @@ std::uint64_t LentWeights::replica_hash(int owner) const {
 std::uint64_t LentWeights::own_hash() const {
   std::uint64_t hash = 0;
   for (const ShardGroup& range : shard_) {
+    // On a device a gathering in place may write this rank's block too.
+    if (home_.device() != Device::cpu && !sharding_.shards_weights()) {
+      work_[place_of(range.group)].before(home_.queue());
+    }
     hash = home_.content_hash(own_block(range.group), hash);
   }
   return hash;
