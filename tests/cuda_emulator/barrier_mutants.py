@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""barrier_mutants.py LIBRARIES [--sample SECONDS [--seed N]] [--registry FILE] PROGRAM …: leaves each block barrier and
-each wait of the CUDA test programs on the emulated device out once and says which program notices, in a table. One that
-none notices must stand in FILE with the reason why it is redundant, and one that stands there must be noticed by none;
-else exit 1. --sample takes mutants in a drawn order and begins none after SECONDS."""
+"""barrier_mutants.py LIBRARIES PROGRAM …: leaves each block barrier and each wait of the CUDA test programs on the
+emulated device out once and says in a table which test notices; by hand, since it takes half an hour.
+barrier_mutants.py LIBRARIES --sample SECONDS [--seed N] --table mutants.md PROGRAM …: a drawn part of those that the table
+says are noticed; exit 1 where one is not any more."""
 
 import argparse
+import datetime
 import os
 import pathlib
 import random
@@ -16,9 +17,9 @@ import time
 FRAMES_TOLD = 3
 
 
-def run(libraries, program, tests=None, **environment):
+def run(libraries, program, argument, **environment):
     path = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
-    return subprocess.run([program, *([f"--gtest_filter={tests}"] if tests else [])],
+    return subprocess.run([program, argument],
                           env={**os.environ, "LD_LIBRARY_PATH": path, "GTEST_FAIL_FAST": "1",
                                "JFORGE_REQUIRE_GPU": "1", **environment}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
@@ -31,93 +32,123 @@ def kernel_name(mangled):
     return f"{source.group(1) if source else ''} {body.group(1) if body else mangled}"
 
 
-def function_names(frames):
-    """Of OBJECT+OFFSET …: the innermost functions of our own that led to a call."""
+def function_names(frames, known={}):
+    """Of OBJECT+OFFSET …: the innermost functions that led to a call, without the tests' own."""
     names = []
     for frame in frames:
-        program, offset = frame.rsplit("+", 1)
-        if "/libraries/lib" in program:
-            continue
-        found = subprocess.run(["addr2line", "-f", "-C", "-e", program, hex(int(offset, 16) - 1)],
-                               capture_output=True, text=True, check=False).stdout.splitlines()
-        name = re.sub(r"\(anonymous namespace\)::|jforge::|\(.*", "", found[0]) if found else "?"
+        if frame not in known:
+            program, offset = frame.rsplit("+", 1)
+            found = subprocess.run(["addr2line", "-f", "-C", "-e", program, hex(int(offset, 16) - 1)],
+                                   capture_output=True, text=True, check=False).stdout.splitlines()
+            known[frame] = found[0] if found else "?"
+        if re.search(r"testing::|_Test::|jforge::test::|^main$", known[frame]):
+            break
+        name = re.sub(r"\(anonymous namespace\)::|jforge::|\(.*", "", known[frame])
         if name and (not names or names[-1] != name):
             names.append(name)
     return names[:FRAMES_TOLD]
 
 
-def sites(libraries, programs):
-    """Site to (name, [(program, first test that comes to it)])."""
-    found, numbers = {}, {}
-    for program in programs:
-        listed = run(libraries, program, JFORGE_EMULATED_LIST="1")
+def tests_of(libraries, program):
+    """Their full names."""
+    suite, tests = "", []
+    for line in run(libraries, program, "--gtest_list_tests").stdout.splitlines():
+        name = line.split("#")[0].rstrip()
+        if name.endswith(".") and not line.startswith(" "):
+            suite = name
+        elif line.startswith("  "):
+            tests.append(suite + name.strip())
+    return tests
+
+
+def sites(libraries, tests):
+    """`tests`: (program, test). What is left out together, with commas between, to (name, [(program, test that comes to
+    it)], whether the barriers beside it make it superfluous)."""
+    found, groups, idle = {}, {}, set()
+    for program, test in tests:
+        listed = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST="1")
         if listed.returncode != 0:
             sys.exit(f"{program} fails without a mutant:\n{listed.stdout[-4000:]}")
-        test = None
         for line in listed.stdout.splitlines():
-            if match := re.match(r"\[ RUN +\] (\S+)", line):
-                test = match.group(1)
-            elif match := re.match(r"barrier (\S+) PTX", line):
+            if match := re.match(r"barrier (\S+) PTX line \d+( idle)?", line):
                 mangled, number = match.group(1).rsplit(":", 1)
-                found.setdefault(match.group(1), (f"{kernel_name(mangled)}, barrier {number}", []))[1].append((program, test))
-            elif match := re.match(r"wait ((\w+):\w+) (.*)", line):
-                if match.group(1) not in found:
-                    name = f"{match.group(2)} in {' < '.join(function_names(match.group(3).split()))}"
-                    numbers[name] = numbers.get(name, 0) + 1
-                    found[match.group(1)] = (f"{name}, {numbers[name]}", [])
-                found[match.group(1)][1].append((program, test))
-    return found
+                name = key = f"{kernel_name(mangled)}, barrier {number}"
+                idle.update({key} if match.group(2) else ())
+            elif match := re.match(r"wait ((\w+):\w+) (\S+)(.*)", line):
+                # One place that is come to by several tests is one mutant.
+                name = f"{match.group(2)} in {' < '.join(function_names([match.group(3), *match.group(4).split()]))}"
+                key = (name, match.group(3))
+            else:
+                continue
+            found.setdefault(key, (name, []))
+            groups.setdefault(key, set()).add(match.group(1))
+            if (program, test) not in found[key][1]:
+                found[key][1].append((program, test))
+    numbers, result = {}, {}
+    for key, (name, users) in found.items():
+        numbers[name] = numbers.get(name, 0) + 1
+        several = f", {numbers[name]}" if isinstance(key, tuple) and numbers[name] > 1 else ""
+        result[",".join(sorted(groups[key]))] = (name + several, users, key in idle)
+    return result
 
 
 def noticed(libraries, site, users):
     """What notices that `site` is left out, or None."""
-    # The test that comes to it first mostly does, and is soon over.
-    for tests in ("first", "all"):
-        for program, test in users:
-            result = run(libraries, program, test if tests == "first" else None, JFORGE_EMULATED_OMIT=site)
-            if result.returncode != 0:
-                found = re.search(r"^emulated device: ([a-z ]+):", result.stdout, re.M)
-                return f"{found.group(1) if found else 'wrong result'} ({os.path.basename(program)})"
+    for program, test in users:
+        result = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_OMIT=site)
+        if result.returncode != 0:
+            found = re.search(r"^emulated device: ([a-z ]+):", result.stdout, re.M)
+            return f"{found.group(1) if found else 'wrong result'} ({test})"
     return None
+
+
+def try_all(libraries, tests):
+    killed = idle = 0
+    all_sites = sites(libraries, tests)
+    print("| left out | noticed by |\n| --- | --- |")
+    for site, (name, users, is_idle) in all_sites.items():
+        how = "idle" if is_idle else noticed(libraries, site, users)
+        idle += is_idle
+        killed += how is not None and not is_idle
+        print(f"| {name} | {how or 'not noticed'} |", flush=True)
+    print(f"\n{killed} of {len(all_sites)} left out were noticed, {idle} are idle")
+    return 0
+
+
+def try_some(libraries, tests, table, seconds, seed):
+    """Of the table's lines "| NAME | FAULT (TEST) |"."""
+    noticed_once = re.findall(r"^\| (.+) \| [a-z ]+ \((\S+)\) \|$", table.read_text(encoding="utf-8"), re.M)
+    random.Random(seed).shuffle(noticed_once)
+    programs = {test: program for program, test in tests}
+    begin, tried, wrong = time.monotonic(), 0, 0
+    for name, test in noticed_once:
+        if time.monotonic() - begin > seconds:
+            break
+        found = {}
+        if test in programs:
+            found = {own: site for site, (own, _, _) in sites(libraries, [(programs[test], test)]).items()}
+        how = noticed(libraries, found[name], [(programs[test], test)]) if name in found else "gone"
+        tried += how != "gone"
+        wrong += how is None
+        print(f"{name}: {how or 'NOT NOTICED any more by ' + test}", flush=True)
+    print(f"seed {seed}: {tried - wrong} of {tried} tried were noticed")
+    return 1 if wrong or tried == 0 else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("libraries")
     parser.add_argument("--sample", type=float)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--registry", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=datetime.date.today().toordinal())
+    parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     options = parser.parse_args()
     libraries = os.path.abspath(options.libraries)
-    redundant = {}
-    if options.registry:
-        for line in options.registry.read_text(encoding="utf-8").splitlines():
-            if line.startswith("| ") and " | redundant: " in line:
-                name, reason = line.strip("| ").split(" | redundant: ")
-                redundant[name] = reason
-    begin = time.monotonic()
-    all_sites = list(sites(libraries, [os.path.abspath(program) for program in options.programs]).items())
-    if options.sample is not None:
-        random.Random(options.seed).shuffle(all_sites)
-    tried = killed = wrong = 0
-    print("| left out | noticed by |\n| --- | --- |")
-    for site, (name, users) in all_sites:
-        if options.sample is not None and time.monotonic() - begin > options.sample:
-            break
-        if options.sample is not None and name in redundant:
-            continue
-        tried += 1
-        how = noticed(libraries, site, users)
-        killed += how is not None
-        if how is None and name in redundant:
-            how = f"redundant: {redundant[name]}"
-        elif how is None or name in redundant:
-            wrong += 1
-            how = how or "NOT NOTICED"
-        print(f"| {name} | {how} |", flush=True)
-    print(f"\n{killed} of {tried} left out were noticed; {len(all_sites)} sites")
-    return 1 if wrong else 0
+    programs = [os.path.abspath(program) for program in options.programs]
+    tests = [(program, test) for program in programs for test in tests_of(libraries, program)]
+    if options.sample is None:
+        return try_all(libraries, tests)
+    return try_some(libraries, tests, options.table, options.sample, options.seed)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "tests/cuda_emulator/device_memory.h"
 
@@ -19,12 +21,80 @@ bool listing() {
   static const bool set = std::getenv("JFORGE_EMULATED_LIST") != nullptr;
   return set;
 }
-const std::string& omitted() {
-  static const std::string site = [] {
+const std::unordered_set<std::string>& omitted() {
+  static const auto& all = *new std::unordered_set<std::string>([] {
+    std::unordered_set<std::string> sites;
     const char* const value = std::getenv("JFORGE_EMULATED_OMIT");
-    return std::string(value == nullptr ? "" : value);
-  }();
-  return site;
+    std::istringstream text(value == nullptr ? "" : value);
+    for (std::string site; std::getline(text, site, ',');) {
+      sites.insert(site);
+    }
+    return sites;
+  }());
+  return all;
+}
+
+/// Whether an instruction may access shared memory.
+bool uses_shared(const std::string& text) {
+  const std::size_t begin = text.front() == '@' ? text.find(' ') + 1 : 0;
+  const std::string name = text.substr(begin, text.find(' ', begin) - begin);
+  // A copy arrives where it is waited for.
+  if (name.find(".shared") != std::string::npos || name.starts_with("cp.async.wait")) {
+    return true;
+  }
+  const bool access = name.starts_with("ld.") || name.starts_with("st.") ||
+                      name.starts_with("atom.") || name.starts_with("red.");
+  return access && name.find(".global") == std::string::npos &&
+         name.find(".param") == std::string::npos && name.find(".local") == std::string::npos;
+}
+
+/// Whether a way along `next` leads from `start` to an access to shared memory before it comes to a
+/// barrier.
+bool reaches_shared(const Kernel& kernel, std::size_t start,
+                    const std::vector<std::vector<std::size_t>>& next) {
+  std::vector<bool> seen(kernel.code.size());
+  std::vector<std::size_t> open = next[start];
+  while (!open.empty()) {
+    const std::size_t at = open.back();
+    open.pop_back();
+    if (seen[at] || kernel.code[at].flow == Flow::block_barrier) {
+      continue;
+    }
+    seen[at] = true;
+    if (uses_shared(kernel.text[at])) {
+      return true;
+    }
+    open.insert(open.end(), next[at].begin(), next[at].end());
+  }
+  return false;
+}
+
+/// The barriers that the ones beside them make superfluous, as far as shared memory goes: on one of
+/// their sides none is accessed up to the next barrier or the end.
+std::vector<bool> idle_barriers(const Kernel& kernel) {
+  std::vector<std::vector<std::size_t>> after(kernel.code.size());
+  std::vector<std::vector<std::size_t>> before(kernel.code.size());
+  const auto follow = [&](std::size_t from, std::size_t to) {
+    if (to < kernel.code.size()) {
+      after[from].push_back(to);
+      before[to].push_back(from);
+    }
+  };
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    const Instruction& own = kernel.code[i];
+    if (own.flow == Flow::branch) {
+      follow(i, own.target);
+    }
+    if (own.guarded || (own.flow != Flow::branch && own.flow != Flow::exit)) {
+      follow(i, i + 1);
+    }
+  }
+  std::vector<bool> idle(kernel.code.size());
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    idle[i] = kernel.code[i].flow == Flow::block_barrier &&
+              (!reaches_shared(kernel, i, after) || !reaches_shared(kernel, i, before));
+  }
+  return idle;
 }
 
 }  // namespace
@@ -33,6 +103,7 @@ void mutate(Kernel& kernel) {
   if (!listing() && omitted().empty()) {
     return;
   }
+  const std::vector<bool> idle = listing() ? idle_barriers(kernel) : std::vector<bool>();
   unsigned number = 0;
   for (std::size_t i = 0; i < kernel.code.size(); ++i) {
     Instruction& instruction = kernel.code[i];
@@ -41,9 +112,10 @@ void mutate(Kernel& kernel) {
     }
     const std::string site = kernel.name + ":" + std::to_string(number++);
     if (listing()) {
-      std::fprintf(stderr, "barrier %s PTX line %u\n", site.c_str(), kernel.lines[i]);
+      std::fprintf(stderr, "barrier %s PTX line %u%s\n", site.c_str(), kernel.lines[i],
+                   idle[i] ? " idle" : "");
     }
-    if (site == omitted()) {
+    if (omitted().contains(site)) {
       instruction.flow = Flow::plain;
       instruction.execute = [](Warp& /*warp*/, const Instruction& /*own*/, LaneMask /*lanes*/) {};
     }
@@ -51,12 +123,12 @@ void mutate(Kernel& kernel) {
 }
 
 bool leaves_out_wait(const char* call) {
-  if (!listing() && !omitted().starts_with(call)) {
+  if (!listing() && omitted().empty()) {
     return false;
   }
   // The calls that led here, without this one and the library's.
   constexpr int kOwn = 2;
-  constexpr int kDeep = 8;
+  constexpr int kDeep = 6;
   std::array<void*, kOwn + kDeep> frames{};
   const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
   std::string places;
@@ -84,7 +156,7 @@ bool leaves_out_wait(const char* call) {
       std::fprintf(stderr, "wait %s%s\n", site.c_str(), places.c_str());
     }
   }
-  return site == omitted();
+  return omitted().contains(site);
 }
 
 }  // namespace jforge::emulator

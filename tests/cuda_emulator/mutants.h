@@ -2,13 +2,14 @@
 
 /// One thing that the program does left out, so that its tests can show that they notice. With
 /// JFORGE_EMULATED_LIST set each that could be is listed on standard error; JFORGE_EMULATED_OMIT
-/// names the one that is left out.
+/// names, with commas between, what is left out.
 
 #include "tests/cuda_emulator/instruction.h"
 
 namespace jforge::emulator {
 
-/// The block barriers of a kernel that is launched: "barrier KERNEL:k PTX line n".
+/// The block barriers of a kernel that is launched: "barrier KERNEL:k PTX line n", and "idle" where
+/// on one side no shared memory is accessed up to the barrier beside it, which then orders as much.
 void mutate(Kernel& kernel);
 
 /// Whether this wait is left out: "wait CALL:h FRAME FRAME …", where h stands for the places in the
