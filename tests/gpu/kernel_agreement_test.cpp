@@ -517,6 +517,13 @@ TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
       }  // Freed while the kernel may still have to run.
       EXPECT_EQ(values_of(sum), Floats(kCount, 3.0F));
     }
+    // A free orders what follows; here there is none.
+    const TensorView added = t(ones, {kCount});
+    for (int i = 0; i < 2; ++i) {
+      zero_tensor(sum);
+      t.kernels.add(added, sum);
+      EXPECT_EQ(values_of(sum), ones);
+    }
     return {};
   }));
 }
