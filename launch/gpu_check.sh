@@ -103,7 +103,7 @@ export JFORGE_REQUIRE_GPU=1
 logs=$(mkdir -p "$(dirname "$out")" && cd "$(dirname "$out")" && pwd)/gpu_check_logs
 rm -rf "$logs"
 mkdir -p "$logs"
-# What the device computes in.
+# What whole models compute in here.
 compute=float32
 failed=0
 rows=()
@@ -182,13 +182,13 @@ fi
 
 if [ $emulated = yes ]; then
   tiny=(--hidden 64 --intermediate 64 --layers 1 --heads 2 --kv-heads 1 --vocabulary 128 --prompt 16)
-  run_benchmark kernels kernel_benchmark --device cuda --compute "$compute" --tiny
+  run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16 --tiny
   run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" "${tiny[@]}" --tokens 2
   run_benchmark training model_benchmark --device cuda --only training --compute "$compute" "${tiny[@]}" --rows 112 --steps 1
   run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" "${tiny[@]}" --batch 1 --parallel-blocks 1
   run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n 2 collectives_benchmark --device cuda 1
 else
-  run_benchmark kernels kernel_benchmark --device cuda --compute "$compute"
+  run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16
   run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" --prompt 512 --tokens 128
   run_benchmark training model_benchmark --device cuda --only training --compute "$compute" --rows 8192 --steps 5
   run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" --batch 32
