@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,26 @@ void load_hf_weights(const std::filesystem::path& model_directory, const Transfo
 /// cannot read is everybody's DataError; the others need not see the directory.
 void load_hf_weights(const Communicator& comm, const std::filesystem::path& model_directory,
                      const TransformerConfig& config, const ParameterTable& table, TensorView flat);
+
+/// The weight files of a model directory, open: tensors are had one at a time, so that nobody need
+/// hold all of them.
+class HfTensors {
+ public:
+  /// Errors as load_hf_weights(), but that of a tensor which is missing or of another shape comes
+  /// when it is read. `table` must outlive the object.
+  HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
+            const ParameterTable& table);
+  ~HfTensors();
+  HfTensors(const HfTensors&) = delete;
+  HfTensors& operator=(const HfTensors&) = delete;
+  /// Of host memory, float32 or bfloat16, valid until the next call: where the file is mapped, or
+  /// widened from float16.
+  [[nodiscard]] ConstTensorView read(const ParameterEntry& entry);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Whether the weight files hold every matrix as bfloat16; only their headers are read. False where
 /// there are no weight files yet. Throws DataError as load_hf_weights for files that are damaged.

@@ -123,18 +123,26 @@ class HfWeights {
     }
   }
 
- private:
   void read(const ParameterEntry& entry, std::span<float> values) const {
+    std::vector<std::int64_t> shape;
+    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
+      shape.push_back(entry.shape[dim]);
+    }
+    file_of(entry).read_float32(entry.name, shape, values);
+  }
+  /// Where the file has it; empty as SafetensorsFile::mapped().
+  [[nodiscard]] ConstTensorView mapped(const ParameterEntry& entry) const {
+    return file_of(entry).mapped(entry.name, entry.shape);
+  }
+
+ private:
+  [[nodiscard]] const SafetensorsFile& file_of(const ParameterEntry& entry) const {
     const auto found = weights_.file_of.find(entry.name);
     if (found == weights_.file_of.end()) {
       throw DataError(fmt::format("{}: tensor {} is missing from the model's weights",
                                   directory_.string(), entry.name));
     }
-    std::vector<std::int64_t> shape;
-    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-      shape.push_back(entry.shape[dim]);
-    }
-    weights_.files.at(found->second).read_float32(entry.name, shape, values);
+    return weights_.files.at(found->second);
   }
 
   fs::path directory_;
@@ -143,6 +151,27 @@ class HfWeights {
 };
 
 }  // namespace
+
+struct HfTensors::State {
+  HfWeights weights;
+  std::vector<float> values;  ///< Of a tensor that is not had where the file is mapped.
+};
+
+HfTensors::HfTensors(const fs::path& model_directory, const TransformerConfig& config,
+                     const ParameterTable& table)
+    : state_(new State{HfWeights(model_directory, config, table), {}}) {}
+
+HfTensors::~HfTensors() = default;
+
+ConstTensorView HfTensors::read(const ParameterEntry& entry) {
+  const ConstTensorView mapped = state_->weights.mapped(entry);
+  if (!mapped.empty()) {
+    return mapped;
+  }
+  state_->values.resize(static_cast<std::size_t>(entry.shape.elements()));
+  state_->weights.read(entry, state_->values);
+  return {state_->values.data(), entry.shape};
+}
 
 void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat) {

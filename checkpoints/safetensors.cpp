@@ -368,9 +368,8 @@ bool SafetensorsFile::contains(std::string_view name) const {
   return mapping_->entries.contains(std::string(name));
 }
 
-void SafetensorsFile::read_float32(std::string_view name,
-                                   std::span<const std::int64_t> expected_shape,
-                                   std::span<float> output) const {
+const SafetensorsEntry& SafetensorsFile::find(std::string_view name,
+                                              std::span<const std::int64_t> expected_shape) const {
   const auto found = mapping_->entries.find(std::string(name));
   if (found == mapping_->entries.end()) {
     refuse(mapping_->path, fmt::format("tensor {} is missing", name));
@@ -381,6 +380,28 @@ void SafetensorsFile::read_float32(std::string_view name,
                   fmt::format("shape [{}], expected [{}]", fmt::join(entry.shape, ", "),
                               fmt::join(expected_shape, ", ")));
   }
+  return entry;
+}
+
+ConstTensorView SafetensorsFile::mapped(std::string_view name, const Shape& expected_shape) const {
+  std::vector<std::int64_t> shape;
+  for (int dim = 0; dim < expected_shape.rank(); ++dim) {
+    shape.push_back(expected_shape[dim]);
+  }
+  const SafetensorsEntry& entry = find(name, shape);
+  const std::byte* const source = mapping_->data + entry.begin;
+  const bool known = entry.dtype == DType::float32 || entry.dtype == DType::bfloat16;
+  if (!known || std::bit_cast<std::uintptr_t>(source) % dtype_bytes(entry.dtype) != 0) {
+    return {};
+  }
+  note_progress();
+  return {source, entry.dtype, expected_shape};
+}
+
+void SafetensorsFile::read_float32(std::string_view name,
+                                   std::span<const std::int64_t> expected_shape,
+                                   std::span<float> output) const {
+  const SafetensorsEntry& entry = find(name, expected_shape);
   expect((entry.end - entry.begin) / dtype_bytes(entry.dtype) == output.size(),
          "output span does not fit the tensor's shape");
   const std::byte* const source = mapping_->data + entry.begin;

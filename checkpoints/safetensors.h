@@ -39,9 +39,14 @@ class SafetensorsFile {
   /// the name is missing or the shape differs from `expected_shape`.
   void read_float32(std::string_view name, std::span<const std::int64_t> expected_shape,
                     std::span<float> output) const;
+  /// A tensor of float32 or bfloat16 as the file holds it, in host memory for as long as this
+  /// object; empty for other types and where the file does not align it. Errors as read_float32().
+  [[nodiscard]] ConstTensorView mapped(std::string_view name, const Shape& expected_shape) const;
 
  private:
   struct Mapping;
+  [[nodiscard]] const SafetensorsEntry& find(std::string_view name,
+                                             std::span<const std::int64_t> expected_shape) const;
   std::unique_ptr<Mapping> mapping_;
 };
 

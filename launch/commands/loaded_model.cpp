@@ -7,9 +7,16 @@ namespace jforge {
 LoadedModel::LoadedModel(const std::filesystem::path& directory, DeviceChoice device)
     : config(read_hf_config(directory)),
       table(config, 1),
-      weights(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account),
-      kernels(make_kernel_set(device, 0)) {
-  load_hf_weights(directory, config, table, weights.floats({table.flat_size()}));
+      tensors(directory, config, table),
+      kernels(make_kernel_set(device, 0)) {}
+
+Buffer LoadedModel::flat_weights() {
+  Buffer weights(storage_bytes(table.flat_size(), DType::float32), account);
+  const TensorView flat = weights.floats({table.flat_size()});
+  for (const ParameterEntry& entry : table.entries()) {
+    kernels->host().convert(tensors.read(entry), tensor_in_group(flat, 0, entry));
+  }
+  return weights;
 }
 
 std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
@@ -27,8 +34,9 @@ std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
   options.slot_capacity = static_cast<std::int32_t>(capacity);
   options.branch_rows = static_cast<std::int32_t>(branch_rows);
   options.weights = storage;
-  return std::make_unique<InferenceTransformer>(config, table, weights.floats({table.flat_size()}),
-                                                *kernels, account, options);
+  const auto read = [this](const ParameterEntry& entry) { return tensors.read(entry); };
+  return std::make_unique<InferenceTransformer>(config, table, ParameterReader(read), *kernels,
+                                                account, options);
 }
 
 }  // namespace jforge

@@ -1,7 +1,7 @@
 #pragma once
 
-/// A model read from a Hugging Face directory with everything that single-process commands need
-/// around it.
+/// A model of a Hugging Face directory, whose weights are read when they are asked for, with
+/// everything that single-process commands need around it.
 
 #include <filesystem>
 #include <memory>
@@ -18,6 +18,9 @@ struct LoadedModel {
   /// Throws DataError for files that do not make a model of a known family, EnvironmentError for a
   /// device that is not there.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+  ~LoadedModel() = default;
 
   /// A decoding forward with `slots` sequences of at most `capacity` positions, and as many
   /// `branch_rows` for the alternative drafts of each.
@@ -25,10 +28,13 @@ struct LoadedModel {
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);
 
+  /// All weights, the flat float32 vector of the table.
+  [[nodiscard]] Buffer flat_weights();
+
   MemoryAccount account{"model"};
   TransformerConfig config;
   ParameterTable table;
-  Buffer weights;
+  HfTensors tensors;
   std::unique_ptr<KernelSet> kernels;
 };
 

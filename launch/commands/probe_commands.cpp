@@ -221,8 +221,9 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
   const PackedInput input = read_packed(options.packed, model.config.vocabulary_size);
   packing.eos_ids = input.eos_ids;
   const PackedBatch batch = pack_samples(std::span(&input.sample, 1), packing, 1.0F);
-  const TensorView weights = model.weights.floats({model.table.flat_size()});
-  Buffer gradients(model.weights.bytes(), model.account);
+  const Buffer memory = model.flat_weights();
+  const TensorView weights = memory.floats({model.table.flat_size()});
+  Buffer gradients(memory.bytes(), model.account);
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
   const auto ar_weight = static_cast<float>(options.ar_weight);
   const TensorView flat_gradients = gradients.floats({model.table.flat_size()});

@@ -92,7 +92,8 @@ void verify_checkpoint(const fs::path& path) {
 
 void verify_model(const fs::path& path) {
   const bool sealed = check_checksums(path);
-  const LoadedModel model(path, DeviceChoice::cpu);
+  LoadedModel model(path, DeviceChoice::cpu);
+  static_cast<void>(model.flat_weights());
   if (BytePairTokenizer::present(path)) {
     expect_tokenizer_fits(path, BytePairTokenizer::load(path), model.config);
   }

@@ -111,10 +111,9 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "(a "
       "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
       "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
-      "(after training), which changes some tokens. On CUDA float32 always, of the same values. "
-      "`\"bfloat16_arithmetic\"`: products of bfloat16, for which activations are rounded too (CPU "
-      "only): faster where many sequences share a pass; methods still agree with greedy decoding "
-      "token for token");
+      "(after training), which changes some tokens. `\"bfloat16_arithmetic\"`: products of "
+      "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
+      "(on CUDA by tensor cores); methods still agree with greedy decoding token for token");
   fields.same_results({"auto", "float32"});
 }
 

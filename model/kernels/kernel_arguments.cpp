@@ -42,70 +42,46 @@ void expect_embedding_types(const ConstTensorView& table, const ConstTensorView&
          "embedding: the output must have the table's type or float32");
 }
 
-void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x) {
-  expect(x.shape().rank() == 2, "keep_rows: x must be a matrix");
-  std::int64_t last = -1;
-  for (const std::int32_t row : rows) {
-    expect(row > last && row < x.dim(0), "keep_rows: rows must ascend and lie in the matrix");
-    last = row;
-  }
+void expect_kept_rows(const DecodePlan& plan, const ConstTensorView& x) {
+  expect(x.shape().rank() == 2 && x.dim(0) == plan.num_rows(DecodeRows::all),
+         "keep_rows: x must be a matrix of the plan's rows");
 }
 
-namespace {
-
-/// What rows of slots a cache has pages for.
-class CacheBounds {
- public:
-  explicit CacheBounds(const LayerCache& cache)
-      : table_(cache.table), num_pages_(cache.keys.dim(0)) {
-    expect(cache.keys.shape().rank() == 4 && cache.keys.dim(1) == kCachePageRows,
-           "the cache must be [pages, 64, Hkv, D]");
-    expect_shape(cache.values, cache.keys.shape(), "cache values");
-    expect(table_.slot_pages > 0 && std::ssize(table_.pages) % table_.slot_pages == 0,
-           "the cache's page table must be [slots, pages of a slot]");
-  }
-  [[nodiscard]] bool hold(std::int64_t slot, std::int64_t row) const {
-    if (slot < 0 || slot >= table_.num_slots() || row < 0 ||
-        row >= table_.slot_pages * kCachePageRows) {
-      return false;
-    }
-    const std::int32_t page = table_.slot(slot)[row / kCachePageRows];
-    return page >= 0 && page < num_pages_;
-  }
-
- private:
-  PageTable table_;
-  std::int64_t num_pages_;
-};
-
-}  // namespace
-
-void expect_in_cache(std::span<const CacheRow> rows, const LayerCache& cache) {
-  const CacheBounds bounds(cache);
-  for (const CacheRow& row : rows) {
-    expect(row.fork >= 0 && row.fork <= row.fork_row && row.fork <= row.position &&
-               bounds.hold(row.slot, row.row()),
-           "decoding row outside the cache");
-  }
+void expect_cache(const DecodePlan& plan, const LayerCache& cache) {
+  expect(cache.keys.shape().rank() == 4 && cache.keys.dim(1) == kCachePageRows,
+         "the cache must be [pages, 64, Hkv, D]");
+  expect_shape(cache.keys,
+               {cache.keys.dim(0), kCachePageRows, plan.heads().key_heads, plan.heads().size},
+               "cache keys");
+  expect_shape(cache.values, cache.keys.shape(), "cache values");
+  expect(plan.page_limit() <= cache.keys.dim(0), "a decoding row's page is not the cache's");
 }
 
-void expect_in_cache(std::span<const CacheCopy> rows, const LayerCache& cache) {
-  const CacheBounds bounds(cache);
-  for (const CacheCopy& row : rows) {
-    expect(bounds.hold(row.slot, row.from) && bounds.hold(row.slot, row.to),
-           "copied row outside the cache");
-  }
+void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const ConstTensorView& v,
+                       const LayerCache& cache) {
+  expect_cache(plan, cache);
+  const Shape shape{plan.num_rows(DecodeRows::all), plan.heads().key_heads, plan.heads().size};
+  expect_shape(k, shape, "cache_write k");
+  expect_shape(v, shape, "cache_write v");
 }
 
-void expect_seen(const CacheRow& last, const LayerCache& cache) {
-  const CacheBounds bounds(cache);
-  const auto expect_pages = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; row += kCachePageRows - row % kCachePageRows) {
-      expect(bounds.hold(last.slot, row), "a row sees a page that its slot has not");
-    }
-  };
-  expect_pages(0, last.fork);
-  expect_pages(last.fork_row, last.row() + 1);
+void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
+                            const LayerCache& cache, const ConstTensorView& output) {
+  expect_cache(plan, cache);
+  expect_shape(q, {plan.num_rows(which), plan.heads().heads, plan.heads().size},
+               "cached_attention q");
+  expect_shape(output, q.shape(), "cached_attention output");
+}
+
+void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result) {
+  const TensorView host(result.data(), Shape{std::ssize(result)});
+  kernels.queue().copy(tokens, host);
+  kernels.queue().synchronize();
+  const auto missing = std::ranges::find(result, kNoToken);
+  if (missing != result.end()) {
+    throw NumericalError("logits of decoding row " + std::to_string(missing - result.begin()) +
+                         " hold NaN: the model's weights are damaged or training diverged");
+  }
 }
 
 LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,

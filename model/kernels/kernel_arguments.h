@@ -25,14 +25,17 @@ void expect_floating(const ConstTensorView& view, const char* name);
 [[nodiscard]] DType product_type(const ConstTensorView& a, const ConstTensorView& b,
                                  const ConstTensorView& result, const char* name);
 
-/// Throws InternalError unless `rows` ascend and lie in the matrix x.
-void expect_kept_rows(std::span<const std::int32_t> rows, const ConstTensorView& x);
+/// Throws InternalError unless x is a matrix that has the plan's rows.
+void expect_kept_rows(const DecodePlan& plan, const ConstTensorView& x);
 
-/// Throws InternalError unless slots have pages of the cache for the rows.
-void expect_in_cache(std::span<const CacheRow> rows, const LayerCache& cache);
-void expect_in_cache(std::span<const CacheCopy> rows, const LayerCache& cache);
-/// … and for all rows that `last` sees.
-void expect_seen(const CacheRow& last, const LayerCache& cache);
+/// Throws InternalError unless the cache has the plan's heads and pages.
+void expect_cache(const DecodePlan& plan, const LayerCache& cache);
+/// … and k and v are of the plan's rows.
+void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const ConstTensorView& v,
+                       const LayerCache& cache);
+/// … and q and output of those that `which` says.
+void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
+                            const LayerCache& cache, const ConstTensorView& output);
 
 /// y [m, n] = x [m, k] · weight [n, k]ᵀ
 struct LinearShape {

@@ -38,14 +38,16 @@
 /// repeat from run to run on one device.
 ///
 /// Every function checks its shapes and throws InternalError; tensors are dense, row-major, on the
-/// set's device. Index data come as plans (packed_plan.h), made once per batch; sums go to views
-/// that are read once per step (result_sums.h). So a function of training neither reads nor returns
-/// a host value, and a device's queue never runs dry.
+/// set's device. Index data come as plans (packed_plan.h, decode_plan.h), made once per batch; sums
+/// go to views that are read once per step (result_sums.h), chosen tokens too (read_tokens). So no
+/// function of training or of a decoding step reads or returns a host value, and a device's queue
+/// never runs dry.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "model/kernels/decode_plan.h"
 #include "model/kernels/packed_plan.h"
 #include "model/kernels/rotary_settings.h"
 #include "runtime/device/queue.h"
@@ -91,61 +93,12 @@ class PackedWeight {
   DType dtype_;
 };
 
-/// Place of a decoding row in the key/value cache. A sequence's own rows lie where their positions
-/// say. Rows of an alternative draft lie elsewhere in the slot, one behind the other: that of
-/// position `fork`, the first they do not share with the sequence, at `fork_row`. A row sees
-/// positions 0 … fork − 1 of the sequence, then those of its alternative up to its own.
-struct CacheRow {
-  std::int32_t slot = 0;      ///< Sequence's slot.
-  std::int32_t position = 0;  ///< Absolute.
-  std::int32_t fork = 0;      ///< ≤ position; 0 with fork_row 0: a row of the sequence itself.
-  std::int32_t fork_row = 0;  ///< ≥ fork
-
-  /// Where in the slot its key and value lie.
-  [[nodiscard]] std::int64_t row() const noexcept {
-    return std::int64_t{fork_row} + position - fork;
-  }
-  /// Whether both are rows of one sequence or of one alternative: they see the same keys up to the
-  /// position of the one that comes first.
-  [[nodiscard]] bool follows(const CacheRow& other) const noexcept {
-    return slot == other.slot && fork == other.fork && fork_row == other.fork_row;
-  }
-};
-
-/// A cache row that is copied to another place of its slot.
-struct CacheCopy {
-  std::int32_t slot = 0;
-  std::int32_t from = 0;
-  std::int32_t to = 0;
-};
-
-/// Rows of a cache page: a tile of the keys that attention takes together.
-inline constexpr std::int64_t kCachePageRows = 64;
-
-/// Which pages a slot's rows lie in: row r in the (r / kCachePageRows)-th of the slot, at
-/// r % kCachePageRows. No page belongs to two slots.
-struct PageTable {
-  std::span<const std::int32_t> pages;  ///< [slots, slot_pages]; −1 where the slot has none.
-  std::int64_t slot_pages = 0;
-
-  [[nodiscard]] std::int64_t num_slots() const noexcept { return std::ssize(pages) / slot_pages; }
-  /// [slot_pages]
-  [[nodiscard]] const std::int32_t* slot(std::int64_t slot) const noexcept {
-    return pages.data() + slot * slot_pages;
-  }
-  /// The row of the cache, seen as [pages · kCachePageRows, …], that holds a slot's row.
-  [[nodiscard]] std::int64_t place(std::int64_t in_slot, std::int64_t row) const noexcept {
-    return slot(in_slot)[row / kCachePageRows] * kCachePageRows + row % kCachePageRows;
-  }
-};
-
 /// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order. The order
 /// within a page of keys is the set's own: on the CPU they lie as attention multiplies with them,
 /// [pages, Hkv, kCachePageRows / 16, D, 16].
 struct LayerCache {
   TensorView keys;
   TensorView values;
-  PageTable table;
 };
 
 struct AdamWSettings {
@@ -198,12 +151,15 @@ struct VocabularyLossSums {
   double autoregressive = 0;  ///< Σ weight · cross-entropy
 };
 
+/// What invariant_argmax() gives a row without a largest logit.
+inline constexpr TokenId kNoToken = -1;
+
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
 
   /// Where the set computes and its tensors must lie (Buffer, copy_tensor and zero_tensor of
-  /// buffer.h take a device). What decoding gives as spans is host memory on every device.
+  /// buffer.h take a device).
   [[nodiscard]] virtual Device device() const noexcept = 0;
   /// The set for tensors in host memory that goes with this one: the set itself on the CPU. What
   /// stays on the host when the model is on a device (optimizer state, collectives) uses it.
@@ -217,8 +173,13 @@ class KernelSet {
   /// time.
   [[nodiscard]] virtual std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                               MemoryAccount& account) = 0;
-  /// Rows that belong to no packed batch; either span may be empty. Valid until the next call, and
-  /// while what the spans show stays as it is. Throws InternalError for a negative value.
+  /// For the decoding functions below, for batches of up to `max_rows` rows. The set must outlive
+  /// it; one user at a time.
+  [[nodiscard]] virtual std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
+                                                                     std::int64_t max_rows,
+                                                                     MemoryAccount& account) = 0;
+  /// Rows that belong to no batch with a plan; either span may be empty. Valid until the next call,
+  /// and while what the spans show stays as it is. Throws InternalError for a negative value.
   [[nodiscard]] virtual PlannedRows plan_rows(std::span<const TokenId> tokens,
                                               std::span<const std::int32_t> positions) = 0;
 
@@ -251,8 +212,8 @@ class KernelSet {
   virtual void add(ConstTensorView x, TensorView y) = 0;
   /// y = x, any equal shapes, each float32 or bfloat16: widened exactly or rounded to nearest even.
   virtual void convert(ConstTensorView x, TensorView y) = 0;
-  /// Moves rows rows[0], rows[1], … of x [M, C] to its front, in place; ascending, no row twice.
-  virtual void keep_rows(std::span<const std::int32_t> rows, TensorView x) = 0;
+  /// Moves the plan's kept rows of x [M, C] to its front, in place.
+  virtual void keep_rows(const DecodePlan& plan, TensorView x) = 0;
 
   // ---- training
   // ----------------------------------------------------------------------------------------------------
@@ -304,29 +265,32 @@ class KernelSet {
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------
-  /// `weight` [N, K] is float32 and may also lie in host memory. CUDA stores float32 in every case,
-  /// with WeightStorage::bfloat16 of the rounded values, and refuses bfloat16_arithmetic
-  /// (ConfigError).
+  /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory.
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                                     MemoryAccount& account) = 0;
   /// y [M, N] = x [M, K] · weightᵀ (+ bias). Each element is accumulated over K in ascending order
-  /// by FMA; with WeightStorage::bfloat16_arithmetic as products of bfloat16 are.
+  /// by FMA; with WeightStorage::bfloat16_arithmetic on the CPU as products of bfloat16 are, on
+  /// CUDA by tensor cores in an order that K alone decides.
   virtual void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                                 TensorView y) = 0;
-  /// Writes k and v [M, Hkv, D] of each row to its place in the cache; no two to the same one.
-  virtual void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+  /// Writes k and v [M, Hkv, D] of each row to its place in the cache.
+  virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;
-  /// Copies keys and values within their slots; no row is both read and written, or written twice.
-  virtual void cache_copy(std::span<const CacheCopy> rows, LayerCache cache) = 0;
+  /// Copies keys and values within their slots, as the batch's `copies` say.
+  virtual void cache_copy(const DecodePlan& plan, LayerCache cache) = 0;
   /// output [M, H, D]: each row attends to the keys that CacheRow says, in position order. Its bits
   /// do not depend on where they lie.
-  virtual void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
-                                TensorView output) = 0;
-  /// tokens[i] = argmax over V of hidden row i · headᵀ; ties go to the smallest id. The logits are
-  /// never stored whole. Throws NumericalError when a row's logits hold NaN.
+  virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
+                                LayerCache cache, TensorView output) = 0;
+  /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; ties go to the smallest id,
+  /// kNoToken where a row's logits hold NaN. The logits are never stored whole.
   virtual void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
-                                std::span<TokenId> tokens) = 0;
+                                TensorView tokens) = 0;
 };
+
+/// Tokens of invariant_argmax() on the host, once everything queued before has run. Throws
+/// NumericalError for a row whose logits hold NaN.
+void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result);
 
 /// The CPU implementation (AVX2 + FMA at least; AVX-512 where the machine has it, with equal bits
 /// in the decoding functions). Throws EnvironmentError when the processor lacks AVX2 or FMA.

@@ -34,6 +34,10 @@ struct LayerWeights {
   std::unique_ptr<PackedWeight> down;
 };
 
+/// Works of a plan (DecodePlan::run).
+constexpr std::int32_t kPrediction = 0;
+constexpr std::int32_t kHiddenStates = 1;
+
 /// What a chunk of rows needs while it passes through the layers; allocated once for max_rows.
 struct Workspace {
   Workspace(const TransformerConfig& config, std::int64_t max_rows, MemoryAccount& account,
@@ -46,10 +50,10 @@ struct Workspace {
         attention(floats(max_rows * config.num_heads * config.head_size(), account, device)),
         gate(floats(max_rows * config.intermediate_size, account, device)),
         up(floats(max_rows * config.intermediate_size, account, device)),
-        activated(floats(max_rows * config.intermediate_size, account, device)) {
+        activated(floats(max_rows * config.intermediate_size, account, device)),
+        chosen(static_cast<std::size_t>(max_rows) * sizeof(TokenId), account, device) {
     tokens.reserve(static_cast<std::size_t>(max_rows));
     places.reserve(static_cast<std::size_t>(max_rows));
-    positions.reserve(static_cast<std::size_t>(max_rows));
     kept.reserve(static_cast<std::size_t>(max_rows));
   }
 
@@ -66,10 +70,9 @@ struct Workspace {
   Buffer gate;       ///< [M, F]
   Buffer up;         ///< [M, F]
   Buffer activated;  ///< [M, F]
+  Buffer chosen;     ///< [M] tokens, int32.
   std::vector<TokenId> tokens;
   std::vector<CacheRow> places;
-  std::vector<std::int32_t> positions;
-  PlannedRows planned;             ///< tokens and positions, or what is left of them.
   std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
 };
 
@@ -82,36 +85,40 @@ Shape cache_shape(const TransformerConfig& config, std::int64_t pages) {
 
 struct InferenceTransformer::State {
   State(const TransformerConfig& model_config, const ParameterTable& table,
-        ConstTensorView parameters, KernelSet& set, MemoryAccount& account, Options chosen);
+        const ParameterReader& read, bool stays, KernelSet& set, MemoryAccount& account,
+        Options chosen);
 
+  TensorView widened_copy(const ConstTensorView& parameter);
   void check_rows(std::span<const DecodeRow> rows);
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
-  std::int64_t forward_chunk(std::span<const DecodeRow> rows);
-  void write_keys_and_values(const LayerWeights& layer, std::size_t index, std::int64_t rows);
-  void norm_and_rotate(const TensorView& heads, const ConstTensorView& norm);
-  std::int64_t keep_wanted(std::span<const DecodeRow> rows);
-  void attend(const LayerWeights& layer, std::size_t index, std::int64_t rows);
+  void plan_chunk(std::span<const DecodeRow> rows);
+  void forward();
+  void write_keys_and_values(const LayerWeights& layer, std::size_t index);
+  void norm_and_rotate(const TensorView& heads, const ConstTensorView& norm, DecodeRows which);
+  void keep_wanted();
+  void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
 
-  /// Runs `rows` in chunks; `emit(first, hidden)` gets the hidden states [m, C] after the final
-  /// norm of the wanted rows first … first + m of the whole call.
-  template <class Emit>
-  void run(std::span<const DecodeRow> rows, const Emit& emit) {
+  /// Runs `rows` in chunks. `step()` computes what is planned; `emit(first, wanted)` is called
+  /// behind it for the wanted rows first … first + wanted of the whole call.
+  template <class Step, class Emit>
+  void run(std::span<const DecodeRow> rows, const Step& step, const Emit& emit) {
     check_rows(rows);
     const auto chunk_rows = static_cast<std::size_t>(options.max_rows);
     std::int64_t done = 0;
     for (std::size_t begin = 0; begin < rows.size(); begin += chunk_rows) {
-      const std::int64_t wanted =
-          forward_chunk(rows.subspan(begin, std::min(chunk_rows, rows.size() - begin)));
-      if (wanted == 0) {
-        continue;
+      plan_chunk(rows.subspan(begin, std::min(chunk_rows, rows.size() - begin)));
+      step();
+      const std::int64_t wanted = std::ssize(work.kept);
+      if (wanted > 0) {
+        emit(done, wanted);
       }
-      const TensorView hidden = work.normed.floats({wanted, config.hidden_size});
-      kernels.rms_norm(work.stream.floats({wanted, config.hidden_size}), final_norm,
-                       static_cast<float>(config.rms_norm_eps), hidden, {});
-      emit(done, hidden);
       done += wanted;
     }
+  }
+  /// Hidden states after the final norm of the rows that were kept, and what their plan added.
+  [[nodiscard]] TensorView hidden() const {
+    return work.normed.floats({plan->num_rows(DecodeRows::kept), config.hidden_size});
   }
 
   const TransformerConfig config;
@@ -127,6 +134,8 @@ struct InferenceTransformer::State {
   std::vector<LayerCache> cache;
   CachePages pages;
   Workspace work;
+  std::unique_ptr<DecodePlan> plan;      ///< Of the present chunk.
+  std::unique_ptr<DecodePlan> branches;  ///< Of keep_branches().
   Buffer logits;       ///< [kLogitsRows, V] of predict_logits(), from its first call on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
@@ -138,6 +147,10 @@ namespace {
 /// Pages of a slot that is full.
 std::int64_t slot_pages(const InferenceTransformer::Options& options) {
   return cache_pages(options.slot_capacity, options.branch_rows);
+}
+
+AttentionHeads heads_of(const TransformerConfig& config) {
+  return {.heads = config.num_heads, .key_heads = config.num_kv_heads, .size = config.head_size()};
 }
 
 InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
@@ -160,33 +173,32 @@ InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
 }  // namespace
 
 InferenceTransformer::State::State(const TransformerConfig& model_config,
-                                   const ParameterTable& table, ConstTensorView parameters,
-                                   KernelSet& set, MemoryAccount& memory, Options chosen)
+                                   const ParameterTable& table, const ParameterReader& read,
+                                   bool stays, KernelSet& set, MemoryAccount& memory,
+                                   Options chosen)
     : config(model_config),
       options(resolve(chosen)),
       kernels(set),
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
       work(config, options.max_rows, account, set.device()),
+      plan(set.make_decode_plan(heads_of(config), options.max_rows, account)),
+      branches(set.make_decode_plan(heads_of(config), 0, account)),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
-  expect(parameters.elements() == table.flat_size(),
-         "the parameter vector's size differs from the table's");
   const ModelParameters model(config, table);
   const auto view = [&](const ParameterEntry* entry) -> ConstTensorView {
     if (entry == nullptr) {
       return {};  // a bias or norm that the model has not
     }
-    const ConstTensorView host = parameter_view(parameters, entry);
-    if (host.device() == kernels.device()) {
-      return host;
+    const ConstTensorView found = read(*entry);
+    if (stays && found.device() == kernels.device()) {
+      return found;
     }
-    const Buffer& copy = copies.emplace_back(host.bytes(), account, kernels.device());
-    copy_tensor(host, copy.floats(host.shape()));
-    return copy.floats(host.shape());
+    return widened_copy(found);
   };
   const auto pack = [&](const ParameterEntry* entry) {
-    return kernels.pack_weight(parameter_view(parameters, entry), options.weights, account);
+    return kernels.pack_weight(read(*entry), options.weights, account);
   };
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
@@ -211,8 +223,35 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     const Buffer& keys = cache_memory.emplace_back(bytes, account, kernels.device());
     const TensorView key_view = keys.floats(shape);
     const Buffer& values = cache_memory.emplace_back(bytes, account, kernels.device());
-    cache.push_back({key_view, values.floats(shape), pages.table()});
+    cache.push_back({key_view, values.floats(shape)});
   }
+}
+
+/// A float32 copy where the kernels compute.
+TensorView InferenceTransformer::State::widened_copy(const ConstTensorView& parameter) {
+  const Buffer& memory = copies.emplace_back(storage_bytes(parameter.elements(), DType::float32),
+                                             account, kernels.device());
+  const TensorView copy = memory.floats(parameter.shape());
+  if (parameter.dtype() == DType::float32) {
+    copy_tensor(parameter, copy);
+    return copy;
+  }
+  // On the host in pieces, so that no second copy of all of it is ever there.
+  constexpr std::int64_t kPieceFloats = 1 << 20;
+  const std::int64_t rows = parameter.dim(0);
+  const std::int64_t step = std::max<std::int64_t>(
+      1, kPieceFloats * rows / std::max<std::int64_t>(1, parameter.elements()));
+  const Buffer piece(
+      static_cast<std::size_t>(std::min(step, rows) * (parameter.elements() / rows)) *
+          sizeof(float),
+      account);
+  for (std::int64_t row = 0; row < rows; row += step) {
+    const ConstTensorView from = parameter.rows(row, std::min(row + step, rows));
+    const TensorView widened = piece.floats(from.shape());
+    kernels.host().convert(from, widened);
+    copy_tensor(widened, copy.rows(row, row + from.dim(0)));
+  }
+  return copy;
 }
 
 void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
@@ -255,7 +294,8 @@ void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
 }
 
 void InferenceTransformer::State::write_keys_and_values(const LayerWeights& layer,
-                                                        std::size_t index, std::int64_t rows) {
+                                                        std::size_t index) {
+  const std::int64_t rows = plan->num_rows(DecodeRows::all);
   const TensorView stream = work.stream.floats({rows, config.hidden_size});
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
   const Shape heads{rows, config.num_kv_heads, config.head_size()};
@@ -263,50 +303,41 @@ void InferenceTransformer::State::write_keys_and_values(const LayerWeights& laye
   kernels.rms_norm(stream, layer.input_norm, static_cast<float>(config.rms_norm_eps), normed, {});
   kernels.invariant_linear(normed, *layer.k, layer.k_bias, work.k.floats(flat));
   kernels.invariant_linear(normed, *layer.v, layer.v_bias, work.v.floats(flat));
-  norm_and_rotate(work.k.floats(heads), layer.k_norm);
-  kernels.cache_write(work.places, work.k.floats(heads), work.v.floats(heads), cache[index]);
+  norm_and_rotate(work.k.floats(heads), layer.k_norm, DecodeRows::all);
+  kernels.cache_write(*plan, work.k.floats(heads), work.v.floats(heads), cache[index]);
 }
 
 /// In place on the queries or keys [M, heads, D] of the planned rows.
 void InferenceTransformer::State::norm_and_rotate(const TensorView& heads,
-                                                  const ConstTensorView& norm) {
+                                                  const ConstTensorView& norm, DecodeRows which) {
   if (!norm.empty()) {
     const TensorView rows = heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
     kernels.rms_norm(rows, norm, static_cast<float>(config.rms_norm_eps), rows, {});
   }
-  kernels.rotary(heads, work.planned, config.rope);
+  kernels.rotary(heads, plan->rows(which), config.rope);
 }
 
 /// After the last layer's keys and values are stored only rows that want output go on: moves them
 /// to the front.
-std::int64_t InferenceTransformer::State::keep_wanted(std::span<const DecodeRow> rows) {
-  work.kept.clear();
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    if (!rows[row].wants_output) {
-      continue;
-    }
-    work.places[work.kept.size()] = work.places[row];
-    work.positions[work.kept.size()] = work.positions[row];
-    work.kept.push_back(static_cast<std::int32_t>(row));
+void InferenceTransformer::State::keep_wanted() {
+  if (plan->keeps_all()) {
+    return;
   }
-  const Shape all{static_cast<std::int64_t>(rows.size()), config.hidden_size};
-  kernels.keep_rows(work.kept, work.stream.floats(all));
-  kernels.keep_rows(work.kept, work.normed.floats(all));
-  work.places.resize(work.kept.size());
-  work.positions.resize(work.kept.size());
-  work.planned = kernels.plan_rows({}, work.positions);
-  return static_cast<std::int64_t>(work.kept.size());
+  const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
+  kernels.keep_rows(*plan, work.stream.floats(all));
+  kernels.keep_rows(*plan, work.normed.floats(all));
 }
 
 void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t index,
-                                         std::int64_t rows) {
+                                         DecodeRows which) {
+  const std::int64_t rows = plan->num_rows(which);
   const TensorView stream = work.stream.floats({rows, config.hidden_size});
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
   const Shape heads{rows, config.num_heads, config.head_size()};
   const Shape flat{rows, config.num_heads * config.head_size()};
   kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
-  norm_and_rotate(work.q.floats(heads), layer.q_norm);
-  kernels.cached_attention(work.places, work.q.floats(heads), cache[index],
+  norm_and_rotate(work.q.floats(heads), layer.q_norm, which);
+  kernels.cached_attention(*plan, which, work.q.floats(heads), cache[index],
                            work.attention.floats(heads));
   kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
   kernels.add(normed, stream);
@@ -325,39 +356,62 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
   kernels.add(normed, stream);
 }
 
-/// Leaves the residual stream of the wanted rows at the front of work.stream and returns their
-/// number.
-std::int64_t InferenceTransformer::State::forward_chunk(std::span<const DecodeRow> rows) {
+void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
   work.tokens.clear();
   work.places.clear();
-  work.positions.clear();
-  for (const DecodeRow& row : rows) {
-    work.tokens.push_back(row.token);
-    work.places.push_back(row.place);
-    work.positions.push_back(row.place.position);
-  }
-  auto num_rows = static_cast<std::int64_t>(rows.size());
-  work.planned = kernels.plan_rows(work.tokens, work.positions);
-  kernels.embedding(work.planned, embedding, work.stream.floats({num_rows, config.hidden_size}));
-  for (std::size_t index = 0; index < layers.size(); ++index) {
-    write_keys_and_values(layers[index], index, num_rows);
-    if (index + 1 == layers.size()) {
-      num_rows = keep_wanted(rows);
-      if (num_rows == 0) {
-        return 0;
-      }
+  work.kept.clear();
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    work.tokens.push_back(rows[row].token);
+    work.places.push_back(rows[row].place);
+    if (rows[row].wants_output) {
+      work.kept.push_back(static_cast<std::int32_t>(row));
     }
-    attend(layers[index], index, num_rows);
-    feed_forward(layers[index], num_rows);
   }
-  return num_rows;
+  plan->assign({.tokens = work.tokens,
+                .places = work.places,
+                .kept = work.kept,
+                .copies = {},
+                .table = pages.table(),
+                .padded = options.replay});
+}
+
+/// Takes the planned rows through the layers, and those that are kept through the final norm.
+void InferenceTransformer::State::forward() {
+  kernels.embedding(plan->rows(DecodeRows::all), embedding,
+                    work.stream.floats({plan->num_rows(DecodeRows::all), config.hidden_size}));
+  for (std::size_t index = 0; index < layers.size(); ++index) {
+    write_keys_and_values(layers[index], index);
+    DecodeRows which = DecodeRows::all;
+    if (index + 1 == layers.size()) {
+      if (plan->num_rows(DecodeRows::kept) == 0) {
+        return;
+      }
+      keep_wanted();
+      which = DecodeRows::kept;
+    }
+    attend(layers[index], index, which);
+    feed_forward(layers[index], plan->num_rows(which));
+  }
+  const TensorView last = hidden();
+  kernels.rms_norm(work.stream.floats(last.shape()), final_norm,
+                   static_cast<float>(config.rms_norm_eps), last, {});
 }
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, ConstTensorView parameters,
                                            KernelSet& kernels, MemoryAccount& account,
+                                           Options options) {
+  expect(parameters.elements() == table.flat_size(),
+         "the parameter vector's size differs from the table's");
+  const auto read = [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); };
+  state_ = std::make_unique<State>(config, table, read, true, kernels, account, options);
+}
+
+InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
+                                           const ParameterTable& table, const ParameterReader& read,
+                                           KernelSet& kernels, MemoryAccount& account,
                                            Options options)
-    : state_(std::make_unique<State>(config, table, parameters, kernels, account, options)) {}
+    : state_(std::make_unique<State>(config, table, read, false, kernels, account, options)) {}
 
 InferenceTransformer::~InferenceTransformer() = default;
 
@@ -378,8 +432,10 @@ void InferenceTransformer::keep_branches(std::span<const CacheCopy> rows) {
     state.pages.provide(row.slot, row.to / kCachePageRows);
     filled = std::max(filled, row.to + 1);
   }
+  state.branches->assign(
+      {.tokens = {}, .places = {}, .kept = {}, .copies = rows, .table = state.pages.table()});
   for (const LayerCache& layer : state.cache) {
-    state.kernels.cache_copy(rows, layer);
+    state.kernels.cache_copy(*state.branches, layer);
   }
 }
 
@@ -400,16 +456,25 @@ void InferenceTransformer::release(std::int32_t slot) {
 
 std::int64_t InferenceTransformer::free_pages() const { return state_->pages.free_pages(); }
 
+std::int64_t InferenceTransformer::replays() const { return state_->plan->replays(); }
+
 void InferenceTransformer::predict(std::span<const DecodeRow> rows,
                                    std::span<TokenId> predictions) {
-  const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
-  expect(static_cast<std::size_t>(wanted) == predictions.size(),
+  expect(std::ranges::count_if(rows, &DecodeRow::wants_output) == std::ssize(predictions),
          "predictions must have one place for each row that wants output");
   State& state = *state_;
-  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
-    state.kernels.invariant_argmax(hidden, *state.head,
-                                   predictions.subspan(static_cast<std::size_t>(first),
-                                                       static_cast<std::size_t>(hidden.dim(0))));
+  const auto step = [&state] {
+    state.plan->run(kPrediction, [&state] {
+      state.forward();
+      const TensorView hidden = state.hidden();
+      state.kernels.invariant_argmax(hidden, *state.head,
+                                     state.work.chosen.view(DType::int32, {hidden.dim(0)}));
+    });
+  };
+  state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
+    read_tokens(
+        state.kernels, state.work.chosen.view(DType::int32, {wanted}),
+        predictions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
   });
 }
 
@@ -431,12 +496,13 @@ void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
       state.host_logits = Buffer(bytes, state.account);
     }
   }
-  state.run(rows, [&](std::int64_t first, const TensorView& hidden) {
-    for (std::int64_t begin = 0; begin < hidden.dim(0); begin += most_rows) {
-      const std::int64_t end = std::min(begin + most_rows, hidden.dim(0));
+  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
+  state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
+    for (std::int64_t begin = 0; begin < wanted; begin += most_rows) {
+      const std::int64_t end = std::min(begin + most_rows, wanted);
       const Shape shape{end - begin, vocabulary};
       const TensorView logits = state.logits.floats(shape);
-      state.kernels.invariant_linear(hidden.rows(begin, end), *state.head, {}, logits);
+      state.kernels.invariant_linear(state.hidden().rows(begin, end), *state.head, {}, logits);
       if (on_host) {
         reader(first + begin, logits);
       } else {
@@ -465,8 +531,6 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const std::int64_t layer =
       hidden * (2 * query + 2 * key_value) + 3 * hidden * config.intermediate_size;
   const std::int64_t packed = config.num_layers * layer + embedding;
-  // A device keeps float32 whatever is asked for.
-  const bool halved = device == Device::cpu && rounds(chosen.weights);
   std::int64_t floats = 0;
   if (device != Device::cpu) {
     const std::int64_t biases = config.attention_bias() ? query + 2 * key_value : 0;
@@ -475,8 +539,11 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   }
   floats +=
       chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);
-  return static_cast<std::size_t>(packed) * (halved ? sizeof(BFloat16) : sizeof(float)) +
-         static_cast<std::size_t>(floats) * sizeof(float) + cache_bytes(config, chosen.cache_pages);
+  return static_cast<std::size_t>(packed) *
+             (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
+         static_cast<std::size_t>(floats) * sizeof(float) +
+         static_cast<std::size_t>(chosen.max_rows) * sizeof(TokenId) +
+         cache_bytes(config, chosen.cache_pages);
 }
 
 std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages) {

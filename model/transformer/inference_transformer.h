@@ -25,6 +25,10 @@ struct DecodeRow {
 /// They are its own to overwrite until it returns.
 using LogitsReader = std::function<void(std::int64_t first, const TensorView& logits)>;
 
+/// Gives a parameter, float32 or bfloat16 in host memory, valid until the next call. Asked for each
+/// one once, or twice for an embedding that is the head too.
+using ParameterReader = std::function<ConstTensorView(const ParameterEntry&)>;
+
 /// What decoders need of a model; a fake implements it in decoder tests.
 class DecodeModel {
  public:
@@ -78,9 +82,17 @@ class InferenceTransformer final : public DecodeModel {
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
     WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32.
+    /// Whether a device may replay a pass that it did before for as many rows (DecodePlan::run):
+    /// the same bits.
+    bool replay = true;
   };
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
                        ConstTensorView parameters, KernelSet& kernels, MemoryAccount& account,
+                       Options options);
+  /// Reads the parameters one at a time and keeps copies of its own: a matrix goes from where it is
+  /// read to where it is multiplied, as it is.
+  InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
+                       const ParameterReader& read, KernelSet& kernels, MemoryAccount& account,
                        Options options);
   ~InferenceTransformer() override;
 
@@ -93,6 +105,8 @@ class InferenceTransformer final : public DecodeModel {
   void release(std::int32_t slot) override;
   /// Cache pages that are no slot's and set aside for none.
   [[nodiscard]] std::int64_t free_pages() const;
+  /// Passes that a device replayed.
+  [[nodiscard]] std::int64_t replays() const;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
   /// The first call allocates logits of kLogitsRows rows, on a device twice.
   void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override;

@@ -232,7 +232,8 @@ void invariant_argmax(benchmark::State& state) {
       kernels->pack_weight(ConstTensorView(w.data(), Shape{v, c}), WeightStorage::float32, account);
   std::vector<TokenId> tokens(static_cast<std::size_t>(m));
   for (auto _ : state) {
-    kernels->invariant_argmax(ConstTensorView(x.data(), Shape{m, c}), *packed, tokens);
+    kernels->invariant_argmax(ConstTensorView(x.data(), Shape{m, c}), *packed,
+                              TensorView(tokens.data(), Shape{m}));
   }
   report_flops(state, 2.0 * static_cast<double>(m * v * c));
   report_bytes(state, 4.0 * static_cast<double>(v * c));
@@ -265,11 +266,14 @@ void cached_attention(benchmark::State& state) {
   const Floats q = random_floats(count * heads.query * heads.dim);
   Floats output(q.size());
   const Shape query_shape{count, heads.query, heads.dim};
+  const test::PagedCache cache{TensorView(k.data(), shape), TensorView(v.data(), shape),
+                               pages.table()};
+  const test::TestDecodePlan plan(
+      *kernels, heads.query, cache,
+      {.tokens = {}, .places = rows, .kept = {}, .copies = {}, .table = pages.table()});
   for (auto _ : state) {
-    kernels->cached_attention(
-        rows, ConstTensorView(q.data(), query_shape),
-        {TensorView(k.data(), shape), TensorView(v.data(), shape), pages.table()},
-        TensorView(output.data(), query_shape));
+    kernels->cached_attention(*plan, DecodeRows::all, ConstTensorView(q.data(), query_shape),
+                              cache.layer(), TensorView(output.data(), query_shape));
   }
   report_flops(state, 4.0 * static_cast<double>(count * keys * heads.query * heads.dim));
   report_bytes(state, 8.0 * static_cast<double>(slots * keys * heads.key * heads.dim));

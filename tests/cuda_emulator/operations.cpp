@@ -415,19 +415,28 @@ void add_predicates(Table& table) {
 
 template <class To, class From>
 void add_integer_conversion(Table& table, const std::string& to, const std::string& from) {
-  if constexpr (sizeof(To) > 1 && sizeof(From) > 1) {
+  if constexpr (sizeof(To) > 1 && sizeof(From) == 8) {
     add_map<To, From>(table, "cvt." + to + "." + from, [](From a) { return static_cast<To>(a); });
   } else if constexpr (sizeof(To) > 1) {
-    // Eight bits stand in a register of more; lanes are that register's apart.
+    // A source may stand in a register of more bits, and one of eight always does: lanes are that
+    // register's apart.
     add(table, "cvt." + to + "." + from,
         [](Warp& warp, const Instruction& i, LaneMask mask) {
           To* const result = warp.lanes<To>(i.operands[0]);
+          if (i.width == sizeof(From)) {
+            map_lanes(
+                mask, [](From a) { return static_cast<To>(a); }, result,
+                warp.lanes<const From>(i.operands[1]));
+            return;
+          }
           const u8* const bytes = warp.lanes<u8>(i.operands[1]);
           each_lane(mask, [&](unsigned lane) {
-            result[lane] = static_cast<To>(static_cast<From>(bytes[std::size_t{lane} * i.width]));
+            From value;
+            std::memcpy(&value, bytes + std::size_t{lane} * i.width, sizeof value);
+            result[lane] = static_cast<To>(value);
           });
         },
-        {{Slot::result, sizeof(To)}, {Slot::wider_value, sizeof(u16)}});
+        {{Slot::result, sizeof(To)}, {Slot::wider_value, std::max(sizeof(From), sizeof(u16))}});
   }
 }
 

@@ -272,6 +272,13 @@ TEST(Ptx, ShiftsAndBits) {
   expect_function<u32>(
       "bfi.b32 %y, %x0, %x1, 4, 8;", [](u32 x, u32 y) { return (y & ~0xff0U) | (x & 0xffU) << 4; },
       a, b);
+  expect_function<u64>(
+      "bfi.b64 %y, %x0, %x1, 36, 8;",
+      [](u64 x, u64 y) { return (y & ~(u64{0xff} << 36)) | (x & 0xffU) << 36; }, samples<u64>(6),
+      samples<u64>(7));
+  expect_function<u32>(
+      "mov.pred %p1, 0;\nmov.pred %p2, 1;\nselp.u32 %y, 1, %x0, %p1;\nselp.u32 %y, %y, 2, %p2;",
+      [](u32 x) { return x; }, a);
   expect_function<u32>(
       "clz.b32 %y, %x0;", [](u32 x) { return static_cast<u32>(std::countl_zero(x)); }, a);
   expect_function<u32>(
@@ -393,6 +400,9 @@ TEST(Ptx, Conversions) {
       "cvt.rn.f32.s64 %y, %x0;", [](s64 x) { return static_cast<float>(x); }, samples<s64>(3));
   expect_function<s64>(
       "cvt.s64.s32 %y, %x0;", [](s32 x) { return s64{x}; }, samples<s32>(4));
+  // The lower half of a register.
+  expect_function<s64>(
+      "cvt.s64.s32 %y, %x0;", [](s64 x) { return s64{static_cast<s32>(x)}; }, samples<s64>(4));
   expect_function<s32>(
       "cvt.s32.s8 %y, %x0;", [](u32 x) { return s32{static_cast<std::int8_t>(x)}; },
       samples<u32>(5));

@@ -39,12 +39,47 @@ TEST_F(KernelAgreement, InvariantLinearHasTheCpusBits) {
   }
 }
 
-TEST_F(KernelAgreement, Bfloat16ArithmeticIsRefusedByName) {
-  const Floats weight = random_floats(6, 84);
-  MemoryAccount account("test");
-  EXPECT_THROW(static_cast<void>(tested_->pack_weight({weight.data(), {2, 3}},
-                                                      WeightStorage::bfloat16_arithmetic, account)),
-               ConfigError);
+TEST_F(KernelAgreement, AWeightOfBfloat16NumbersIsStoredSo) {
+  Floats weight = random_floats(70 * 50, 83);
+  for (float& value : weight) {
+    value = to_float(to_bfloat16(value));
+  }
+  expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
+    const auto exact =
+        t.kernels.pack_weight(t(weight, {70, 50}), WeightStorage::automatic, t.account());
+    EXPECT_EQ(exact->dtype(), DType::bfloat16);
+    Floats other = weight;
+    other[1234] = 1.0F + 1.0F / 512;
+    const auto inexact =
+        t.kernels.pack_weight(t(other, {70, 50}), WeightStorage::automatic, t.account());
+    EXPECT_EQ(inexact->dtype(), DType::float32);
+    const TensorView x = t(random_floats(9 * 50, 84), {9, 50});
+    const TensorView first = t.blank({9, 70});
+    const TensorView second = t.blank({9, 70});
+    t.kernels.invariant_linear(x, *exact, {}, first);
+    t.kernels.invariant_linear(x, *inexact, {}, second);
+    return {first, second};
+  });
+}
+
+/// Rows of every number of tiles, columns and depths of part of a tile, one and several; sums of
+/// products of bfloat16 in another order than the CPU's.
+TEST_F(KernelAgreement, Bfloat16Arithmetic) {
+  for (const std::int64_t m : {1, 8, 9, 17, 33, 70}) {
+    for (const auto& [n, k] :
+         {std::pair<std::int64_t, std::int64_t>{1, 1}, {16, 32}, {33, 40}, {70, 300}}) {
+      expect_close([&](Tensors& t) -> std::vector<TensorView> {
+        const auto packed = t.kernels.pack_weight(t(random_floats(n * k, 80), {n, k}),
+                                                  WeightStorage::bfloat16_arithmetic, t.account());
+        const TensorView x = t(random_floats(m * k, 81), {m, k});
+        const TensorView plain = t.blank({m, n});
+        const TensorView with_bias = t.blank({m, n});
+        t.kernels.invariant_linear(x, *packed, {}, plain);
+        t.kernels.invariant_linear(x, *packed, t(random_floats(n, 82), {n}), with_bias);
+        return {plain, with_bias};
+      });
+    }
+  }
 }
 
 TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
@@ -68,16 +103,21 @@ TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
 /// several with a part behind them.
 constexpr std::array<std::int64_t, 6> kDepths{40, 64, 65, 128, 129, 200};
 
+/// One of each order of a packed weight on the device.
+constexpr std::array<WeightStorage, 3> kStorages{WeightStorage::float32, WeightStorage::bfloat16,
+                                                 WeightStorage::bfloat16_arithmetic};
+
 /// The tokens that a set chooses for `hidden` [m, k] with `head` [v, k].
 std::vector<TokenId> argmax_tokens(KernelSet& kernels, MemoryAccount& account, const Floats& hidden,
-                                   const Floats& head, std::int64_t k) {
+                                   const Floats& head, std::int64_t k,
+                                   WeightStorage storage = WeightStorage::float32) {
   const std::int64_t m = std::ssize(hidden) / k;
   const std::int64_t v = std::ssize(head) / k;
   const DeviceTensor weight(kernels, account, head, {v, k});
   const DeviceTensor rows(kernels, account, hidden, {m, k});
-  const auto packed = kernels.pack_weight(weight.view(), WeightStorage::float32, account);
+  const auto packed = kernels.pack_weight(weight.view(), storage, account);
   std::vector<TokenId> tokens(static_cast<std::size_t>(m), -1);
-  kernels.invariant_argmax(rows.view(), *packed, tokens);
+  invariant_argmax(kernels, rows.view(), *packed, tokens);
   return tokens;
 }
 
@@ -106,8 +146,11 @@ TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
       hidden[static_cast<std::size_t>(p * k + p)] = 1.0F;
       expected.push_back(static_cast<TokenId>(100 + p));
     }
-    EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k), expected) << "k " << k;
-    EXPECT_EQ(argmax_tokens(*reference_, account_, hidden, head, k), expected) << "k " << k;
+    for (const WeightStorage storage : kStorages) {
+      EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k, storage), expected) << "k " << k;
+      EXPECT_EQ(argmax_tokens(*reference_, account_, hidden, head, k, storage), expected)
+          << "k " << k;
+    }
   }
 }
 
@@ -146,8 +189,11 @@ TEST_F(KernelAgreement, ArgmaxTiesOverSeveralTilesGoToTheSmallestId) {
     Floats hidden = best;
     hidden.insert(hidden.end(), static_cast<std::size_t>(k), 0.0F);
     for (const auto& set : {tested_.get(), reference_.get()}) {
-      EXPECT_THAT(argmax_tokens(*set, account_, hidden, head, k), ::testing::ElementsAre(70, 0))
-          << "k " << k;
+      for (const WeightStorage storage : kStorages) {
+        EXPECT_THAT(argmax_tokens(*set, account_, hidden, head, k, storage),
+                    ::testing::ElementsAre(70, 0))
+            << "k " << k;
+      }
     }
   }
 }
@@ -161,7 +207,7 @@ TEST_F(KernelAgreement, ArgmaxTiesGoToTheSmallestId) {
     const auto packed =
         t.kernels.pack_weight(t(head, {300, 1}), WeightStorage::float32, t.account());
     std::vector<TokenId> tokens(3, -1);
-    t.kernels.invariant_argmax(t({1.0F, -1.0F, 0.0F}, {3, 1}), *packed, tokens);
+    invariant_argmax(t.kernels, t({1.0F, -1.0F, 0.0F}, {3, 1}), *packed, tokens);
     EXPECT_THAT(tokens, ::testing::ElementsAre(70, 0, 0));
     return {};
   }));
@@ -173,8 +219,10 @@ TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
     head.back() = std::numeric_limits<float>::quiet_NaN();  // The last column's deepest weight.
     const Floats hidden(static_cast<std::size_t>(k), 1.0F);
     for (const auto& set : {tested_.get(), reference_.get()}) {
-      EXPECT_THROW(static_cast<void>(argmax_tokens(*set, account_, hidden, head, k)),
-                   NumericalError);
+      for (const WeightStorage storage : kStorages) {
+        EXPECT_THROW(static_cast<void>(argmax_tokens(*set, account_, hidden, head, k, storage)),
+                     NumericalError);
+      }
     }
   }
 }
@@ -190,7 +238,7 @@ struct CacheProblem {
   std::vector<CacheRow> rows;
 
   template <class Tensors>
-  [[nodiscard]] LayerCache cache(Tensors& tensors) const {
+  [[nodiscard]] PagedCache cache(Tensors& tensors) const {
     const Shape shape = slots.shape(key_heads, dim);
     return {tensors.blank(shape), tensors.blank(shape), slots.table()};
   }
@@ -212,11 +260,11 @@ TEST_F(KernelAgreement, CachedAttention) {
     problem.rows.push_back({1, 70 + i, 70, 80});
   }
   expect_close([&](Tensors& t) -> std::vector<TensorView> {
-    const LayerCache cache = problem.cache(t);
+    const PagedCache cache = problem.cache(t);
     const auto write = [&](std::span<const CacheRow> rows, unsigned seed) {
       const Shape keys{static_cast<std::int64_t>(rows.size()), problem.key_heads, problem.dim};
-      t.kernels.cache_write(rows, t(random_floats(keys.elements(), seed), keys),
-                            t(random_floats(keys.elements(), seed + 1), keys), cache);
+      cache_write(t.kernels, rows, t(random_floats(keys.elements(), seed), keys),
+                  t(random_floats(keys.elements(), seed + 1), keys), cache);
     };
     std::vector<CacheRow> all;
     for (std::int32_t slot = 0; slot < CacheProblem::kSlots; ++slot) {
@@ -229,12 +277,12 @@ TEST_F(KernelAgreement, CachedAttention) {
     const TensorView queries =
         t(random_floats(problem.queries().elements(), 94), problem.queries());
     const TensorView output = t.blank(problem.queries());
-    t.kernels.cached_attention(problem.rows, queries, cache, output);
+    cached_attention(t.kernels, problem.rows, queries, cache, output);
     const std::vector<CacheCopy> copies{{1, 80, 70}, {1, 81, 71}, {0, 0, 5}};
-    t.kernels.cache_copy(copies, cache);
+    cache_copy(t.kernels, copies, cache);
     // How the keys lie is the set's own affair: what was copied shows in what is attended to.
     const TensorView behind = t.blank(problem.queries());
-    t.kernels.cached_attention(problem.rows, queries, cache, behind);
+    cached_attention(t.kernels, problem.rows, queries, cache, behind);
     return {output, behind, cache.values};
   });
 }
@@ -252,15 +300,15 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   const Floats k = random_floats(key.elements(), 96);
   const Floats v = random_floats(key.elements(), 97);
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    const LayerCache cache = problem.cache(t);
-    t.kernels.cache_write(problem.rows, t(k, key), t(v, key), cache);
+    const PagedCache cache = problem.cache(t);
+    cache_write(t.kernels, problem.rows, t(k, key), t(v, key), cache);
     const TensorView queries = t(q, query);
     const TensorView together = t.blank(query);
-    t.kernels.cached_attention(problem.rows, queries, cache, together);
+    cached_attention(t.kernels, problem.rows, queries, cache, together);
     const TensorView alone = t.blank(query);
     for (std::int64_t row = 0; row < query[0]; ++row) {
-      t.kernels.cached_attention(std::span(problem.rows).subspan(static_cast<std::size_t>(row), 1),
-                                 queries.rows(row, row + 1), cache, alone.rows(row, row + 1));
+      cached_attention(t.kernels, std::span(problem.rows).subspan(static_cast<std::size_t>(row), 1),
+                       queries.rows(row, row + 1), cache, alone.rows(row, row + 1));
     }
     const TensorView packed = t.blank(query);
     PackedLayout layout;
@@ -274,23 +322,93 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
 
-TEST_F(KernelAgreement, InvariantLinearDoesNotDependOnTheBatch) {
-  const std::int64_t m = 19;
-  const std::int64_t n = 77;
-  const std::int64_t k = 90;
-  const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    const auto weight = t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}),
-                                              WeightStorage::float32, t.account());
-    const TensorView x = t(random_floats(m * k, 99), {m, k});
-    const TensorView together = t.blank({m, n});
-    const TensorView alone = t.blank({m, n});
-    t.kernels.invariant_linear(x, *weight, {}, together);
-    for (std::int64_t row = 0; row < m; ++row) {
-      t.kernels.invariant_linear(x.rows(row, row + 1), *weight, {}, alone.rows(row, row + 1));
+/// A long context's keys are shared out among blocks where rows are few, and taken by one block
+/// where there are many: the same bits, and close to the CPU's.
+TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
+  CacheProblem problem;
+  problem.slots = FullSlots(2, 7, 11);
+  problem.dim = 20;
+  std::vector<CacheRow> all;
+  for (std::int32_t slot = 0; slot < 2; ++slot) {
+    for (std::int32_t row = 0; row < 7 * kCachePageRows; ++row) {
+      all.push_back({slot, row});
     }
-    return {together, alone};
-  });
-  EXPECT_TRUE(same_bits(results[0], results[1]));
+  }
+  // Few keys to nearly all, ends of splits and behind them, alternatives that fork off within one.
+  for (const std::int32_t position : {0, 127, 128, 255, 256, 300, 383, 384}) {
+    problem.rows.push_back({0, position});
+    problem.rows.push_back({1, position});
+  }
+  for (std::int32_t i = 0; i < 12; ++i) {
+    problem.rows.push_back({1, 250 + i, 250, 400});
+  }
+  const std::size_t few = problem.rows.size();
+  while (problem.rows.size() < few + 140) {
+    const auto i = static_cast<std::int32_t>(problem.rows.size());
+    problem.rows.push_back({i % 2, i % 5});
+  }
+  const Shape query = problem.queries();
+  const Shape keys{std::ssize(all), problem.key_heads, problem.dim};
+  const Floats q = random_floats(query.elements(), 100);
+  const auto work = [&](Tensors& t) -> std::vector<TensorView> {
+    const PagedCache cache = problem.cache(t);
+    cache_write(t.kernels, all, t(random_floats(keys.elements(), 101), keys),
+                t(random_floats(keys.elements(), 102), keys), cache);
+    const TensorView queries = t(q, query);
+    const TensorView many = t.blank(query);
+    const TensorView some = t.blank(query);
+    const TensorView alone = t.blank(query);
+    const std::span<const CacheRow> rows(problem.rows);
+    const auto count = static_cast<std::int64_t>(few);
+    cached_attention(t.kernels, rows, queries, cache, many);
+    cached_attention(t.kernels, rows.first(few), queries.rows(0, count), cache,
+                     some.rows(0, count));
+    for (std::int64_t row = 0; row < count; row += 3) {
+      cached_attention(t.kernels, rows.subspan(static_cast<std::size_t>(row), 1),
+                       queries.rows(row, row + 1), cache, alone.rows(row, row + 1));
+    }
+    return {many.rows(0, count), some.rows(0, count), alone.rows(0, count)};
+  };
+  const Results results = run(work);
+  EXPECT_LT(relative_error(results.tested[0], results.reference[0]), kTolerance);
+  EXPECT_TRUE(same_bits(results.tested[0], results.tested[1]));
+  const std::int64_t row_floats = query.elements() / query[0];
+  for (std::size_t row = 0; row < few; row += 3) {
+    const auto begin = static_cast<std::ptrdiff_t>(row) * row_floats;
+    const auto row_of = [&](const Floats& values) {
+      return Floats(values.begin() + begin, values.begin() + begin + row_floats);
+    };
+    EXPECT_TRUE(same_bits(row_of(results.tested[0]), row_of(results.tested[2]))) << "row " << row;
+  }
+}
+
+TEST_F(KernelAgreement, InvariantLinearDoesNotDependOnTheBatch) {
+  const std::int64_t m = 70;
+  const std::int64_t n = 77;
+  const std::int64_t k = 290;
+  for (const WeightStorage storage : kStorages) {
+    const Work work = [&](Tensors& t) -> std::vector<TensorView> {
+      const auto weight =
+          t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}), storage, t.account());
+      const TensorView x = t(random_floats(m * k, 99), {m, k});
+      std::vector<TensorView> results;
+      // Batches of one row and of every width of the device's tiles.
+      for (const std::int64_t batch :
+           {m, std::int64_t{32}, std::int64_t{16}, std::int64_t{8}, std::int64_t{1}}) {
+        const TensorView y = t.blank({m, n});
+        for (std::int64_t row = 0; row < m; row += batch) {
+          const std::int64_t end = std::min(row + batch, m);
+          t.kernels.invariant_linear(x.rows(row, end), *weight, {}, y.rows(row, end));
+        }
+        results.push_back(y);
+      }
+      return results;
+    };
+    const std::vector<Floats> results = run_on(*tested_, work);
+    for (const Floats& result : results) {
+      EXPECT_TRUE(same_bits(results.front(), result));
+    }
+  }
 }
 
 }  // namespace

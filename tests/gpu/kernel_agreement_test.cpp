@@ -144,9 +144,9 @@ TEST_F(KernelAgreement, AddAndKeepRows) {
       t.kernels.add(t.random({7, 111}, 15, type), stream);
       const TensorView kept = t.random({7, 111}, 16, type);
       const std::vector<std::int32_t> rows{1, 2, 5, 6};
-      t.kernels.keep_rows(rows, kept);
+      keep_rows(t.kernels, rows, kept);
       const TensorView none = t.random({7, 111}, 17, type);
-      t.kernels.keep_rows({}, none);
+      keep_rows(t.kernels, {}, none);
       return {y, stream, kept.rows(0, 4), none};
     });
   }
@@ -557,7 +557,7 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
     const std::vector<std::int32_t> negative{0, 1, 2, -1};
     EXPECT_THROW(rotary(kernels, heads, negative, {.theta = 1e4}), InternalError);
     const std::vector<std::int32_t> descending{1, 0};
-    EXPECT_THROW(kernels.keep_rows(descending, a), InternalError);
+    EXPECT_THROW(keep_rows(kernels, descending, a), InternalError);
     PackedLayout gap;
     gap.num_rows = 4;
     gap.segments = {{0, 2, 0, 0, 0}, {3, 4, 3, 3, 3}};
@@ -566,10 +566,10 @@ TEST_F(KernelAgreement, WrongShapesAreRefused) {
         InternalError);
     const FullSlots slots(1, 1);
     const Shape pages = slots.shape(3, 2);
-    const LayerCache cache{t.blank(pages), t.blank(pages), slots.table()};
+    const PagedCache cache{t.blank(pages), t.blank(pages), slots.table()};
     const std::vector<CacheRow> outside{{0, 0}, {0, 1}, {0, 2}, {0, 64}};
-    EXPECT_THROW(kernels.cache_write(outside, heads, heads, cache), InternalError);
-    EXPECT_THROW(kernels.cached_attention(outside, heads, cache, t.blank({4, 3, 2})),
+    EXPECT_THROW(cache_write(kernels, outside, heads, heads, cache), InternalError);
+    EXPECT_THROW(cached_attention(kernels, outside, heads, cache, t.blank({4, 3, 2})),
                  InternalError);
     EXPECT_THROW(kernels.adamw({.step = 0}, false, a, {a, a, a, {}}), InternalError);
     const std::vector<LossItem> items{{.clean_row = 4}};

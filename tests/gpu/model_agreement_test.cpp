@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
@@ -114,6 +117,106 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
       << "chunks of the prefill change bits";
   EXPECT_EQ(ours, chunked);
   EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+/// Tensor by tensor, as bfloat16 where the values are, the parameters are those of the flat vector.
+TEST_P(ModelAgreement, ParametersThatAreReadOneByOne) {
+  TinyModel model(GetParam());
+  for (float& value : model.values) {
+    value = to_float(to_bfloat16(value));
+  }
+  std::vector<BFloat16> shorts;
+  const ParameterReader read = [&](const ParameterEntry& entry) -> ConstTensorView {
+    const float* const values = model.values.data() + entry.offset;
+    if (entry.group % 2 == 1) {
+      return {values, entry.shape};
+    }
+    shorts.clear();
+    std::transform(values, values + entry.shape.elements(), std::back_inserter(shorts),
+                   to_bfloat16);
+    return {shorts.data(), entry.shape};
+  };
+  const std::vector<DecodeRow> rows{{3, {0, 0}}, {5, {0, 1}}, {7, {0, 2}}};
+  const auto logits = [&](InferenceTransformer transformer) {
+    Floats result(static_cast<std::size_t>(3 * model.config.vocabulary_size));
+    transformer.logits(rows, {result.data(), {3, model.config.vocabulary_size}});
+    return result;
+  };
+  for (KernelSet* const kernels : {tested_.get(), model.kernels.get()}) {
+    for (const WeightStorage weights : {WeightStorage::automatic, WeightStorage::float32}) {
+      const InferenceTransformer::Options options{
+          .num_slots = 1, .slot_capacity = 64, .weights = weights};
+      const Floats whole = logits({model.config, model.table, ConstTensorView(model.flat()),
+                                   *kernels, model.account, options});
+      EXPECT_TRUE(test::same_bits(
+          whole, logits({model.config, model.table, read, *kernels, model.account, options})));
+    }
+  }
+  EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+/// Two sequences that grow, by one row and by several with an alternative between: what each pass
+/// chooses and the logits of some, as numbers. Contexts pass the end of a split of keys.
+Floats grow(TinyModel& model, KernelSet& kernels, bool replay, WeightStorage weights,
+            std::int64_t& replays) {
+  constexpr std::int32_t kCapacity = 192;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
+                                   {.num_slots = 2,
+                                    .slot_capacity = kCapacity,
+                                    .branch_rows = 8,
+                                    .weights = weights,
+                                    .replay = replay});
+  RandomStream stream(11, RandomPurpose::test);
+  Floats result;
+  std::int32_t length = 0;
+  const auto pass = [&](std::int32_t count, bool all_outputs, bool with_logits) {
+    std::vector<DecodeRow> rows;
+    for (std::int32_t slot = 0; slot < 2; ++slot) {
+      for (std::int32_t i = 0; i < count; ++i) {
+        rows.push_back({static_cast<TokenId>(stream.below(37)),
+                        {slot, length + i},
+                        all_outputs || i + 1 == count});
+      }
+      for (std::int32_t i = 0; i < 2 && count > 1 && all_outputs; ++i) {
+        rows.push_back({static_cast<TokenId>(stream.below(37)),
+                        {slot, length + 1 + i, length + 1, kCapacity}});
+      }
+    }
+    const auto wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
+    std::vector<TokenId> tokens(static_cast<std::size_t>(wanted));
+    transformer.predict(rows, tokens);
+    result.insert(result.end(), tokens.begin(), tokens.end());
+    if (with_logits) {
+      Floats logits(static_cast<std::size_t>(wanted * model.config.vocabulary_size));
+      transformer.logits(rows, {logits.data(), {wanted, model.config.vocabulary_size}});
+      result.insert(result.end(), logits.begin(), logits.end());
+    }
+    length += count;
+  };
+  pass(100, false, false);
+  for (int turn = 0; turn < 9; ++turn) {
+    pass(1, true, true);
+    pass(5, true, turn == 8);
+    pass(2, false, false);
+  }
+  replays = transformer.replays();
+  return result;
+}
+
+TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
+  for (const WeightStorage weights :
+       {WeightStorage::automatic, WeightStorage::bfloat16_arithmetic}) {
+    TinyModel model(GetParam());
+    std::int64_t replays = 0;
+    const Floats plain = grow(model, *tested_, false, weights, replays);
+    EXPECT_EQ(replays, 0);
+    const Floats replayed = grow(model, *tested_, true, weights, replays);
+    EXPECT_GE(replays, 8);
+    EXPECT_TRUE(test::same_bits(plain, replayed));
+    const Floats reference = grow(model, *model.kernels, true, weights, replays);
+    EXPECT_LT(relative_error(plain, reference), 2e-5);
+    EXPECT_EQ(model.account.live_bytes(), 0U);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),

@@ -100,6 +100,75 @@ inline void rotary_backward(KernelSet& kernels, TensorView x_gradient,
   kernels.rotary_backward(x_gradient, kernels.plan_rows({}, positions), settings);
 }
 
+/// A layer's cache with a page table for the calls below.
+struct PagedCache {
+  TensorView keys;
+  TensorView values;
+  PageTable table;
+  [[nodiscard]] LayerCache layer() const { return {keys, values}; }
+};
+
+/// Decoding rows over a cache and their plan.
+class TestDecodePlan {
+ public:
+  TestDecodePlan(KernelSet& kernels, std::int64_t heads, const PagedCache& cache,
+                 const DecodeBatch& batch)
+      : plan_(kernels.make_decode_plan(
+            {.heads = heads, .key_heads = cache.keys.dim(2), .size = cache.keys.dim(3)},
+            std::ssize(batch.places), account_)) {
+    plan_->assign(batch);
+  }
+  [[nodiscard]] const DecodePlan& operator*() const { return *plan_; }
+
+ private:
+  MemoryAccount account_{"test decoding plan"};
+  std::unique_ptr<DecodePlan> plan_;
+};
+
+inline void cache_write(KernelSet& kernels, std::span<const CacheRow> rows, ConstTensorView k,
+                        ConstTensorView v, const PagedCache& cache) {
+  const TestDecodePlan plan(
+      kernels, cache.keys.dim(2), cache,
+      {.tokens = {}, .places = rows, .kept = {}, .copies = {}, .table = cache.table});
+  kernels.cache_write(*plan, k, v, cache.layer());
+}
+
+inline void cache_copy(KernelSet& kernels, std::span<const CacheCopy> copies,
+                       const PagedCache& cache) {
+  const TestDecodePlan plan(
+      kernels, cache.keys.dim(2), cache,
+      {.tokens = {}, .places = {}, .kept = {}, .copies = copies, .table = cache.table});
+  kernels.cache_copy(*plan, cache.layer());
+}
+
+inline void cached_attention(KernelSet& kernels, std::span<const CacheRow> rows, ConstTensorView q,
+                             const PagedCache& cache, TensorView output) {
+  const TestDecodePlan plan(
+      kernels, q.dim(1), cache,
+      {.tokens = {}, .places = rows, .kept = {}, .copies = {}, .table = cache.table});
+  kernels.cached_attention(*plan, DecodeRows::all, q, cache.layer(), output);
+}
+
+/// Keeps rows of x [M, C].
+inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, TensorView x) {
+  const std::vector<CacheRow> places(static_cast<std::size_t>(x.dim(0)));
+  const std::vector<std::int32_t> pages{0};
+  MemoryAccount account("test decoding plan");
+  const auto plan = kernels.make_decode_plan(kOneHead, x.dim(0), account);
+  plan->assign({.tokens = {}, .places = places, .kept = rows, .copies = {}, .table = {pages, 1}});
+  kernels.keep_rows(*plan, x);
+}
+
+/// Tokens on the host.
+inline void invariant_argmax(KernelSet& kernels, ConstTensorView hidden, const PackedWeight& head,
+                             std::span<TokenId> tokens) {
+  MemoryAccount account("test tokens");
+  const Buffer memory(tokens.size_bytes(), account, kernels.device());
+  const TensorView chosen = memory.view(DType::int32, {std::ssize(tokens)});
+  kernels.invariant_argmax(hidden, head, chosen);
+  read_tokens(kernels, chosen, tokens);
+}
+
 inline void packed_attention(KernelSet& kernels, ConstTensorView q, ConstTensorView k,
                              ConstTensorView v, const PackedLayout& layout, TensorView output,
                              TensorView log_sum_exp) {

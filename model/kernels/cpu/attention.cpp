@@ -361,25 +361,23 @@ void CpuKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, C
   attend_all(shape, q, output, blocks_, work);
 }
 
-void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+void CpuKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                                LayerCache cache) {
-  expect_in_cache(rows, cache);
+  check_cache_write(plan, k, v, cache);
+  const std::span<const CacheRow> rows = plan.places(DecodeRows::all);
+  const PageTable& table = plan.batch().table;
   const Shape& shape = cache.keys.shape();
-  const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
-  expect_shape(k, expected, "cache_write k");
-  expect_shape(v, expected, "cache_write v");
   const std::int64_t width = shape[2] * shape[3];
   const float* new_keys = k.data<float>();
   const float* new_values = v.data<float>();
   for (std::size_t i = 0; i < rows.size();) {
     // Rows that lie side by side in a page are transposed together.
-    const std::int64_t first = cache.table.place(rows[i].slot, rows[i].row());
+    const std::int64_t first = table.place(rows[i].slot, rows[i].row());
     const std::int64_t page = first / kCachePageRows;
     const std::int64_t row = first % kCachePageRows;
     std::int64_t count = 1;
-    for (std::size_t next = i + 1;
-         next < rows.size() && row + count < kCachePageRows &&
-         cache.table.place(rows[next].slot, rows[next].row()) == first + count;
+    for (std::size_t next = i + 1; next < rows.size() && row + count < kCachePageRows &&
+                                   table.place(rows[next].slot, rows[next].row()) == first + count;
          ++next) {
       ++count;
     }
@@ -393,12 +391,13 @@ void CpuKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k
   }
 }
 
-void CpuKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
-  expect_in_cache(rows, cache);
+void CpuKernelSet::cache_copy(const DecodePlan& plan, LayerCache cache) {
+  expect_cache(plan, cache);
+  const PageTable& table = plan.batch().table;
   const Shape& shape = cache.keys.shape();
-  for (const CacheCopy& row : rows) {
-    const std::int64_t from = cache.table.place(row.slot, row.from);
-    const std::int64_t to = cache.table.place(row.slot, row.to);
+  for (const CacheCopy& row : plan.batch().copies) {
+    const std::int64_t from = table.place(row.slot, row.from);
+    const std::int64_t to = table.place(row.slot, row.to);
     const std::int64_t from_page = from / kCachePageRows;
     const std::int64_t to_page = to / kCachePageRows;
     for (std::int64_t head = 0; head < shape[2]; ++head) {
@@ -410,14 +409,12 @@ void CpuKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache)
   }
 }
 
-void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorView q,
+void CpuKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                     LayerCache cache, TensorView output) {
-  expect_in_cache(rows, cache);
-  const Shape& dims = cache.keys.shape();
-  const AttentionShape shape = check_attention(q, dims[2]);
-  const auto count = static_cast<std::int64_t>(rows.size());
-  expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
-  expect_shape(output, q.shape(), "cached_attention output");
+  check_cached_attention(plan, which, q, cache, output);
+  const std::span<const CacheRow> rows = plan.places(which);
+  const AttentionShape shape = check_attention(q, plan.heads().key_heads);
+  const std::int64_t count = std::ssize(rows);
   expect_float32(q, "cached_attention q");
   expect_float32(output, "cached_attention output");
   blocks_.clear();
@@ -425,16 +422,11 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
   const std::int64_t step = block_rows(shape.group());
   for (std::int64_t row = 0; row < count;) {
     const CacheRow* place = rows.data() + row;
-    const CacheRow* last = place;  // The one that sees most.
     std::int64_t size = 0;
     std::int64_t longest = 0;
     for (; row + size < count && size < step && place[size].follows(*place); ++size) {
-      if (place[size].position >= longest) {
-        longest = std::int64_t{place[size].position} + 1;
-        last = place + size;
-      }
+      longest = std::max(longest, std::int64_t{place[size].position} + 1);
     }
-    expect_seen(*last, cache);
     for (std::int64_t head = 0; head < shape.key_heads; ++head) {
       const std::int64_t at = row * shape.query_stride() + head * shape.group() * shape.dim;
       blocks_.push_back({.first = at,
@@ -442,7 +434,7 @@ void CpuKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorV
                          .rows = size,
                          .first_visible = 0,
                          .places = place,
-                         .runs = {.pages = cache.table.slot(place->slot),
+                         .runs = {.pages = plan.batch().table.slot(place->slot),
                                   .rows = {0, place->fork_row},
                                   .cache = &cache,
                                   .head = head,

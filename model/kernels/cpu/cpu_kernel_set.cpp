@@ -51,7 +51,21 @@ class HostPlan final : public PackedPlan {
   void place(const PackedBatch& /*batch*/, PlannedRows& /*rows*/) override {}
 };
 
+class HostDecodePlan final : public DecodePlan {
+ public:
+  using DecodePlan::DecodePlan;
+
+ private:
+  void place(PlannedRows& /*rows*/, PlannedRows& /*kept*/) override {}
+};
+
 }  // namespace
+
+std::unique_ptr<DecodePlan> CpuKernelSet::make_decode_plan(const AttentionHeads& heads,
+                                                           std::int64_t max_rows,
+                                                           MemoryAccount& /*account*/) {
+  return std::make_unique<HostDecodePlan>(heads, max_rows);
+}
 
 std::unique_ptr<PackedPlan> CpuKernelSet::make_plan(const AttentionHeads& heads,
                                                     MemoryAccount& /*account*/) {

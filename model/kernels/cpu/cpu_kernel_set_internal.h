@@ -181,6 +181,9 @@ class CpuKernelSet final : public KernelSet {
 
   [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                       MemoryAccount& account) override;
+  [[nodiscard]] std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
+                                                             std::int64_t max_rows,
+                                                             MemoryAccount& account) override;
   [[nodiscard]] PlannedRows plan_rows(std::span<const TokenId> tokens,
                                       std::span<const std::int32_t> positions) override;
 
@@ -200,7 +203,7 @@ class CpuKernelSet final : public KernelSet {
                        TensorView gate_gradient, TensorView up_gradient) override;
   void add(ConstTensorView x, TensorView y) override;
   void convert(ConstTensorView x, TensorView y) override;
-  void keep_rows(std::span<const std::int32_t> rows, TensorView x) override;
+  void keep_rows(const DecodePlan& plan, TensorView x) override;
 
   void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
               TensorView y) override;
@@ -227,13 +230,13 @@ class CpuKernelSet final : public KernelSet {
                                             MemoryAccount& account) override;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) override;
-  void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+  void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
-  void cache_copy(std::span<const CacheCopy> rows, LayerCache cache) override;
-  void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
-                        TensorView output) override;
+  void cache_copy(const DecodePlan& plan, LayerCache cache) override;
+  void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
+                        LayerCache cache, TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
-                        std::span<TokenId> tokens) override;
+                        TensorView tokens) override;
 
  private:
   struct LossChunk;

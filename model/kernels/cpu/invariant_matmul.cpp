@@ -62,16 +62,20 @@ bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::in
   return exact.load();
 }
 
-/// `count` rows of k floats become the columns of a zeroed panel of pairs (PanelWeight).
-void fill_pairs(const float* source, std::int64_t count, std::int64_t k, std::uint32_t* panel) {
+BFloat16 rounded(float value) { return to_bfloat16(value); }
+BFloat16 rounded(BFloat16 value) { return value; }
+
+/// `count` rows of k numbers become the columns of a zeroed panel of pairs (PanelWeight).
+template <class Element>
+void fill_pairs(const Element* source, std::int64_t count, std::int64_t k, std::uint32_t* panel) {
   constexpr std::int64_t kBlock = 128;  // So deep a part of a panel stays in the nearest cache.
   for (std::int64_t begin = 0; begin < k; begin += kBlock) {
     const std::int64_t end = std::min(begin + kBlock, k);
     for (std::int64_t column = 0; column < count; ++column) {
-      const float* const row = source + column * k;
+      const Element* const row = source + column * k;
       for (std::int64_t i = begin; i < end; i += 2) {
-        const std::uint32_t first = to_bfloat16(row[i]).bits;
-        const std::uint32_t second = i + 1 < end ? to_bfloat16(row[i + 1]).bits : 0U;
+        const std::uint32_t first = rounded(row[i]).bits;
+        const std::uint32_t second = i + 1 < end ? rounded(row[i + 1]).bits : 0U;
         panel[i / 2 * kLanes + column] = first | second << 16U;
       }
     }
@@ -180,19 +184,30 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
          "pack_weight: weight must be a non-empty matrix");
   const std::int64_t n = weight.dim(0);
   const std::int64_t k = weight.dim(1);
-  const float* source = weight.data<float>();
+  expect_floating(weight, "pack_weight weight");
+  const bool narrow = weight.dtype() == DType::bfloat16;
   const bool parallel = n * k > (1 << 18);
-  const bool pairs = rounds(storage) ||
-                     (storage == WeightStorage::automatic && all_bfloat16(parallel, source, n, k));
+  const bool pairs =
+      rounds(storage) || (storage == WeightStorage::automatic &&
+                          (narrow || all_bfloat16(parallel, weight.data<float>(), n, k)));
+  if (narrow && !pairs) {
+    Buffer widened(storage_bytes(n * k, DType::float32), account);
+    const TensorView floats = widened.floats(weight.shape());
+    convert(weight, floats);
+    return pack_weight(floats, storage, account);
+  }
   auto packed = std::make_unique<PanelWeight>(n, k, storage,
                                               pairs ? DType::bfloat16 : DType::float32, account);
   parallel_for(parallel, packed->num_panels(), [&](std::int64_t panel) {
-    const float* const begin = source + panel * kLanes * k;
+    const std::int64_t begin = panel * kLanes * k;
     const std::int64_t count = std::min(kLanes, n - panel * kLanes);
-    if (pairs) {
-      fill_pairs(begin, count, k, packed->pairs(panel));
+    if (narrow) {
+      fill_pairs(weight.data<BFloat16>() + begin, count, k, packed->pairs(panel));
+    } else if (pairs) {
+      fill_pairs(weight.data<float>() + begin, count, k, packed->pairs(panel));
     } else {
-      vector_.transpose_keys(begin, k, count, k, k, 0, packed->floats(panel));
+      vector_.transpose_keys(weight.data<float>() + begin, k, count, k, k, 0,
+                             packed->floats(panel));
     }
   });
   return packed;
@@ -260,11 +275,13 @@ void CpuKernelSet::argmax_part(const ProductInput& hidden, const PanelWeight& pa
 }
 
 void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
-                                    std::span<TokenId> tokens) {
+                                    TensorView tokens) {
   const PanelWeight& panels = panels_of(head);
-  const auto m = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t m = hidden.dim(0);
   const std::int64_t k = head.columns();
   expect_shape(hidden, Shape{m, k}, "invariant_argmax hidden");
+  expect_shape(tokens, Shape{m}, "invariant_argmax tokens");
+  auto* const chosen = tokens.data<TokenId>();
   const ProductInput input = product_input(hidden, panels);
   const std::int64_t limit =
       product_work(m, head.rows(), k) < kParallelWork ? 1 : omp_get_max_threads();
@@ -283,15 +300,15 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
       const std::int64_t index = best_indices_[static_cast<std::size_t>(thread * m + row)];
       const float candidate = best_values_[static_cast<std::size_t>(thread * m + row)];
       if (index == kNaN) {
-        throw NumericalError("logits of decoding row " + std::to_string(row) +
-                             " hold NaN: the model's weights are damaged or training diverged");
+        best = kNaN;
+        break;
       }
       if (index != kNone && (best == kNone || candidate > value)) {
         value = candidate;
         best = index;
       }
     }
-    tokens[static_cast<std::size_t>(row)] = static_cast<TokenId>(best);
+    chosen[row] = best == kNaN ? kNoToken : static_cast<TokenId>(best);
   }
 }
 

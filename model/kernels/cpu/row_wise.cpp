@@ -282,9 +282,10 @@ void CpuKernelSet::convert(ConstTensorView x, TensorView y) {
   });
 }
 
-void CpuKernelSet::keep_rows(std::span<const std::int32_t> rows, TensorView x) {
-  expect_kept_rows(rows, x);
+void CpuKernelSet::keep_rows(const DecodePlan& plan, TensorView x) {
+  expect_kept_rows(plan, x);
   expect_floating(x, "keep_rows x");
+  const std::span<const std::int32_t> rows = plan.batch().kept;
   const std::size_t row_bytes = storage_bytes(x.dim(1), x.dtype());
   auto* const data = static_cast<std::byte*>(x.raw());
   for (std::size_t i = 0; i < rows.size(); ++i) {

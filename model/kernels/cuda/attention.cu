@@ -139,34 +139,6 @@ struct AttentionForward {
   }
 };
 
-/// Where the keys and values of decoding rows go.
-struct WriteCache {
-  const std::int64_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
-  const float* source_keys;
-  const float* source_values;
-  float* keys;
-  float* values;
-  std::int64_t width;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const std::int64_t at = rows[i / width] * width + i % width;
-    keys[at] = source_keys[i];
-    values[at] = source_values[i];
-  }
-};
-
-struct CopyCache {
-  const std::int64_t* rows;  ///< From and to, of each row in turn.
-  float* keys;
-  float* values;
-  std::int64_t width;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const std::int64_t from = rows[2 * (i / width)] * width + i % width;
-    const std::int64_t to = rows[2 * (i / width) + 1] * width + i % width;
-    keys[to] = keys[from];
-    values[to] = values[from];
-  }
-};
-
 }  // namespace
 
 HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads) {
@@ -209,76 +181,6 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
 #endif
   lane_attention(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floating(q),
                  floating(k), floating(v), floating(output), floats(log_sum_exp));
-}
-
-void CudaKernelSet::cache_write(std::span<const CacheRow> rows, ConstTensorView k,
-                                ConstTensorView v, LayerCache cache) {
-  expect_in_cache(rows, cache);
-  const Shape& shape = cache.keys.shape();
-  const Shape expected{static_cast<std::int64_t>(rows.size()), shape[2], shape[3]};
-  expect_shape(k, expected, "cache_write k");
-  expect_shape(v, expected, "cache_write v");
-  places_.clear();
-  for (const CacheRow& row : rows) {
-    places_.push_back(cache.table.place(row.slot, row.row()));
-  }
-  launch_elements(
-      queue_, k.elements(),
-      WriteCache{staged_rows_.upload(std::span<const std::int64_t>(places_)), floats(k), floats(v),
-                 floats(cache.keys), floats(cache.values), shape[2] * shape[3]},
-      "cache_write");
-}
-
-void CudaKernelSet::cache_copy(std::span<const CacheCopy> rows, LayerCache cache) {
-  expect_in_cache(rows, cache);
-  const Shape& shape = cache.keys.shape();
-  const std::int64_t width = shape[2] * shape[3];
-  places_.clear();
-  for (const CacheCopy& row : rows) {
-    places_.push_back(cache.table.place(row.slot, row.from));
-    places_.push_back(cache.table.place(row.slot, row.to));
-  }
-  launch_elements(queue_, static_cast<std::int64_t>(rows.size()) * width,
-                  CopyCache{staged_rows_.upload(std::span<const std::int64_t>(places_)),
-                            floats(cache.keys), floats(cache.values), width},
-                  "cache_copy");
-}
-
-void CudaKernelSet::cached_attention(std::span<const CacheRow> rows, ConstTensorView q,
-                                     LayerCache cache, TensorView output) {
-  expect_in_cache(rows, cache);
-  const Shape& dims = cache.keys.shape();
-  const HeadShape shape = check_heads(q, dims[2]);
-  const auto count = static_cast<std::int64_t>(rows.size());
-  expect_shape(q, Shape{count, shape.heads, dims[3]}, "cached_attention q");
-  expect_shape(output, q.shape(), "cached_attention output");
-  const std::int64_t most_rows = rows_per_block(shape.group());
-  blocks_.clear();
-  visible_.clear();
-  for (std::int64_t row = 0; row < count; ++row) {
-    const CacheRow& place = rows[static_cast<std::size_t>(row)];
-    expect_seen(place, cache);
-    const std::int64_t seen = std::int64_t{place.position} + 1;
-    visible_.push_back(static_cast<std::int32_t>(seen));
-    // Adjacent rows of one sequence or alternative share a block.
-    if (blocks_.empty() || !place.follows(rows[static_cast<std::size_t>(row) - 1]) ||
-        blocks_.back().rows == most_rows) {
-      blocks_.push_back(
-          {row, 0, 0, place.fork, place.fork_row, 0, place.slot * cache.table.slot_pages});
-    }
-    QueryTile& block = blocks_.back();
-    ++block.rows;
-    block.keys = std::max(block.keys, seen);
-  }
-  const CudaPackedPlan::Queries queries{
-      staged_blocks_.upload(std::span<const QueryTile>(blocks_)),
-      static_cast<std::int64_t>(blocks_.size()),
-      staged_visible_.upload(std::span<const std::int32_t>(visible_))};
-  expect_float32(q, "cached_attention q");
-  expect_float32(output, "cached_attention output");
-  lane_attention(shape, queries, staged_pages_.upload(cache.table.pages), floating(q),
-                 floating(ConstTensorView(cache.keys)), floating(ConstTensorView(cache.values)),
-                 floating(output), nullptr);
 }
 
 }  // namespace jforge

@@ -1,9 +1,9 @@
 #pragma once
 
 /// The CUDA KernelSet: one class over several files (row_wise, product, attention,
-/// attention_backward, vocabulary_loss, optimizer, content_hash, packed_plan). Tensors and plans
-/// lie on the device; what decoding gives as host values is copied through StagedArray. One user at
-/// a time.
+/// attention_backward, vocabulary_loss, optimizer, content_hash, packed_plan; of decoding
+/// decode_plan, decode_attention, decode_product). Tensors and plans lie on the device. One
+/// user at a time.
 
 #include <memory>
 #include <vector>
@@ -18,17 +18,35 @@
 
 namespace jforge {
 
-/// A projection's weight as [K][N] float32: adjacent lanes own adjacent outputs and read adjacent
-/// floats.
+/// A projection's weight in 16-byte words of adjacent steps of K, padded with zeros: column by
+/// column for lanes that own a column each, [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16; or as
+/// the operand fragments of tensor cores, [⌈N / 16⌉][⌈K / 32⌉][2][32 lanes][8] bfloat16
+/// (tensor_core.cuh), which a warp reads in one stretch.
 class DeviceWeight final : public PackedWeight {
  public:
-  DeviceWeight(std::int64_t rows, std::int64_t columns, MemoryAccount& account)
-      : PackedWeight(rows, columns, DType::float32),
-        storage_(static_cast<std::size_t>(rows * columns) * sizeof(float), account,
-                 DeviceQueue::kDevice) {}
-  [[nodiscard]] float* data() const { return reinterpret_cast<float*>(storage_.data()); }
+  DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool fragments,
+               MemoryAccount& account)
+      : PackedWeight(rows, columns, dtype),
+        fragments_(fragments),
+        storage_(storage_bytes(elements(), dtype), account, DeviceQueue::kDevice,
+                 MemoryUse::weights) {}
+  /// Whether what it is multiplied with is rounded too, and multiplied by tensor cores.
+  [[nodiscard]] bool fragments() const noexcept { return fragments_; }
+  /// With the padding.
+  [[nodiscard]] std::int64_t elements() const noexcept {
+    if (fragments_) {
+      return divide_up(rows(), 16) * 16 * divide_up(columns(), 32) * 32;
+    }
+    const std::int64_t each = dtype() == DType::float32 ? 4 : 8;
+    return divide_up(columns(), each) * each * rows();
+  }
+  template <class T>
+  [[nodiscard]] T* data() const {
+    return reinterpret_cast<T*>(storage_.data());
+  }
 
  private:
+  bool fragments_;
   Buffer storage_;
 };
 
@@ -47,6 +65,11 @@ struct HeadShape {
 
 /// Planned tokens or positions. Throws InternalError for those elsewhere.
 [[nodiscard]] inline const std::int32_t* indices(const ConstTensorView& view) {
+  expect(view.device() == DeviceQueue::kDevice, "index data are not on the device");
+  return view.data<std::int32_t>();
+}
+
+[[nodiscard]] inline std::int32_t* indices(const TensorView& view) {
   expect(view.device() == DeviceQueue::kDevice, "index data are not on the device");
   return view.data<std::int32_t>();
 }
@@ -103,6 +126,9 @@ class CudaKernelSet final : public KernelSet {
 
   [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                       MemoryAccount& account) override;
+  [[nodiscard]] std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
+                                                             std::int64_t max_rows,
+                                                             MemoryAccount& account) override;
   [[nodiscard]] PlannedRows plan_rows(std::span<const TokenId> tokens,
                                       std::span<const std::int32_t> positions) override;
 
@@ -122,7 +148,7 @@ class CudaKernelSet final : public KernelSet {
                        TensorView gate_gradient, TensorView up_gradient) override;
   void add(ConstTensorView x, TensorView y) override;
   void convert(ConstTensorView x, TensorView y) override;
-  void keep_rows(std::span<const std::int32_t> rows, TensorView x) override;
+  void keep_rows(const DecodePlan& plan, TensorView x) override;
 
   void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
               TensorView y) override;
@@ -149,13 +175,13 @@ class CudaKernelSet final : public KernelSet {
                                             MemoryAccount& account) override;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) override;
-  void cache_write(std::span<const CacheRow> rows, ConstTensorView k, ConstTensorView v,
+  void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
-  void cache_copy(std::span<const CacheCopy> rows, LayerCache cache) override;
-  void cached_attention(std::span<const CacheRow> rows, ConstTensorView q, LayerCache cache,
-                        TensorView output) override;
+  void cache_copy(const DecodePlan& plan, LayerCache cache) override;
+  void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
+                        LayerCache cache, TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
-                        std::span<TokenId> tokens) override;
+                        TensorView tokens) override;
 
  private:
   /// A table of angles and its copies on the device.
@@ -170,6 +196,10 @@ class CudaKernelSet final : public KernelSet {
                                    std::int64_t positions);
   void rotate_rows(TensorView x, const PlannedRows& rows, const RotarySettings& settings,
                    bool backward);
+  template <class Finish>
+  void invariant_product(const ConstTensorView& x, const PackedWeight& weight, const Finish& finish,
+                         const char* what);
+  [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Also of no rows, no columns and no steps.
   void product(const MatrixProduct& product);
   /// Attention forward without tensor cores, for every element type and shape: of packed batches
@@ -191,16 +221,11 @@ class CudaKernelSet final : public KernelSet {
   // A kernel that takes several host arrays needs a place for each.
   StagedArray staged_tokens_{queue_, account_};
   StagedArray staged_positions_{queue_, account_};
-  StagedArray staged_rows_{queue_, account_};
-  StagedArray staged_blocks_{queue_, account_};
-  StagedArray staged_visible_{queue_, account_};
-  StagedArray staged_pages_{queue_, account_};
   std::vector<DeviceRotary> rotary_tables_;
-  std::vector<QueryTile> blocks_;
-  std::vector<std::int32_t> visible_;
-  std::vector<std::int64_t> places_;
   ContentHashes hashes_{queue_, account_};
   DeviceScratch partials_{account_};
+  DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
+  DeviceScratch best_columns_{account_};
   DeviceScratch loss_hidden_{account_};
   DeviceScratch loss_logits_{account_};
   DeviceScratch loss_rounded_{account_};

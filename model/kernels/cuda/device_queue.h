@@ -25,6 +25,8 @@ class DeviceScratch {
     }
     return reinterpret_cast<T*>(memory_.data());
   }
+  /// Where it is; it moves when it grows.
+  [[nodiscard]] const void* data() const noexcept { return memory_.data(); }
 
  private:
   MemoryAccount& account_;

@@ -6,7 +6,9 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "model/kernels/cuda/block_group.h"
 #include "runtime/device/queue.h"
@@ -94,6 +96,30 @@ __global__ void run_body(const Body body) {
   body(group, static_cast<std::int64_t>(blockIdx.x));
 }
 
+/// Launches that were recorded once, with their arguments, and run as a whole. Empty: none.
+class RecordedLaunches {
+ public:
+  RecordedLaunches() = default;
+  explicit RecordedLaunches(cudaGraphExec_t graph) : graph_(graph) {}
+  ~RecordedLaunches() {
+    if (graph_ != nullptr) {
+      static_cast<void>(cudaGraphExecDestroy(graph_));
+    }
+  }
+  RecordedLaunches(RecordedLaunches&& other) noexcept
+      : graph_(std::exchange(other.graph_, nullptr)) {}
+  RecordedLaunches& operator=(RecordedLaunches&& other) noexcept {
+    std::swap(graph_, other.graph_);
+    return *this;
+  }
+  RecordedLaunches(const RecordedLaunches&) = delete;
+  RecordedLaunches& operator=(const RecordedLaunches&) = delete;
+  [[nodiscard]] cudaGraphExec_t get() const noexcept { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
@@ -141,6 +167,31 @@ class DeviceQueue final : public Queue {
 
   void multiply(const MatrixProduct& product) { products_.run(product); }
 
+  /// What `work` launches, which does not run. It may do nothing else with the device.
+  [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
+               "record launches");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream_.get(), &graph));
+      static_cast<void>(cudaGetLastError());
+      destroy(graph);
+      throw;
+    }
+    cuda_check(cudaStreamEndCapture(stream_.get(), &graph), "record launches");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    destroy(graph);
+    cuda_check(status, "prepare recorded launches");
+    return RecordedLaunches(executable);
+  }
+  /// Runs them, in the stream's order.
+  void replay(const RecordedLaunches& launches) {
+    cuda_check(cudaGraphLaunch(launches.get(), stream_.get()), "replay launches");
+  }
+
   /// Waits for all work, so that `host` may be read; failures of earlier kernels surface here.
   void download(void* host, const void* device, std::size_t bytes) {
     cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_.get()),
@@ -151,6 +202,12 @@ class DeviceQueue final : public Queue {
   [[nodiscard]] const CudaStream& stream() const noexcept { return stream_; }
 
  private:
+  static void destroy(cudaGraph_t graph) {
+    if (graph != nullptr) {
+      static_cast<void>(cudaGraphDestroy(graph));
+    }
+  }
+
   CudaStream stream_;
   CudaProducts products_;
   StreamPlaces<> places_;

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -118,6 +119,9 @@ class SerialGroup {
   std::int64_t used_ = 0;
 };
 
+/// Launches that were recorded once, with their arguments, and run as a whole.
+using RecordedLaunches = std::vector<std::function<void()>>;
+
 class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
@@ -138,6 +142,11 @@ class DeviceQueue final : public Queue {
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {
     expect(std::has_single_bit(static_cast<std::uint64_t>(lanes)), what);
+    if (recording_ != nullptr) {
+      recording_->push_back(
+          [this, blocks, lanes, body, what] { launch(blocks, lanes, body, what); });
+      return;
+    }
     for (std::int64_t block = 0; block < blocks; ++block) {
       SerialGroup group(lanes, body.shared_bytes(), lane_order());
       body(group, block);
@@ -171,6 +180,28 @@ class DeviceQueue final : public Queue {
   void download(void* host, const void* device, std::size_t bytes) {
     std::memcpy(host, device, bytes);
   }
+
+  /// What `work` launches, which does not run. It may do nothing else with the device.
+  [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
+    RecordedLaunches launches;
+    recording_ = &launches;
+    try {
+      work();
+    } catch (...) {
+      recording_ = nullptr;
+      throw;
+    }
+    recording_ = nullptr;
+    return launches;
+  }
+  static void replay(const RecordedLaunches& launches) {
+    for (const auto& launch : launches) {
+      launch();
+    }
+  }
+
+ private:
+  RecordedLaunches* recording_ = nullptr;
 };
 
 /// Host values where kernels can read them.
@@ -183,7 +214,9 @@ class StagedArray {
     if (values.empty()) {
       return nullptr;
     }
-    memory_ = Buffer(values.size_bytes(), account_, Device::cuda);
+    if (values.size_bytes() > memory_.bytes()) {
+      memory_ = Buffer(2 * values.size_bytes(), account_, Device::cuda);
+    }
     std::memcpy(memory_.data(), values.data(), values.size_bytes());
     return reinterpret_cast<const T*>(memory_.data());
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/kernels/cuda/column_sums.h"
+#include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 
 namespace jforge {
@@ -188,15 +189,27 @@ struct Add {
 };
 
 /// Moves kept rows to the front. A lane owns a column and goes through the rows in order, so that
-/// nothing is overwritten before it is read.
+/// nothing is overwritten before it is read; it reads several rows before it writes them, so as not
+/// to wait for each.
 struct KeepRows {
   const std::int32_t* rows;
   std::int64_t count;
   FloatTarget x;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t column) const {
-    for (std::int64_t i = 0; i < count; ++i) {
-      x.set(i * columns + column, x[std::int64_t{rows[i]} * columns + column]);
+    constexpr std::int64_t kAtOnce = 8;
+    float read[kAtOnce] = {};
+    for (std::int64_t begin = 0; begin < count; begin += kAtOnce) {
+      for (std::int64_t i = 0; i < kAtOnce; ++i) {
+        if (begin + i < count) {
+          read[i] = x[std::int64_t{rows[begin + i]} * columns + column];
+        }
+      }
+      for (std::int64_t i = 0; i < kAtOnce; ++i) {
+        if (begin + i < count) {
+          x.set((begin + i) * columns + column, read[i]);
+        }
+      }
     }
   }
 };
@@ -337,12 +350,12 @@ void CudaKernelSet::convert(ConstTensorView x, TensorView y) {
   launch_elements(queue_, x.elements(), Convert{floating(x), floating(y)}, "convert");
 }
 
-void CudaKernelSet::keep_rows(std::span<const std::int32_t> rows, TensorView x) {
-  expect_kept_rows(rows, x);
+void CudaKernelSet::keep_rows(const DecodePlan& plan, TensorView x) {
+  expect_kept_rows(plan, x);
   const std::int64_t columns = x.dim(1);
-  launch_elements(queue_, rows.empty() ? 0 : columns,
-                  KeepRows{staged_rows_.upload(rows), length(rows.size()), floating(x), columns},
-                  "keep_rows");
+  const std::int64_t count = plan.num_rows(DecodeRows::kept);
+  launch_elements(queue_, count == 0 ? 0 : columns,
+                  KeepRows{on_device(plan).kept(), count, floating(x), columns}, "keep_rows");
 }
 
 }  // namespace jforge

@@ -106,6 +106,28 @@ class HfModelTest : public ::testing::Test {
   fs::path source_;
 };
 
+TEST_F(HfModelTest, TensorsAreReadOneByOne) {
+  Model model = make_model();
+  for (const DType stored : {DType::float32, DType::bfloat16}) {
+    const fs::path directory = root_ / dtype_name(stored);
+    export_hf_model(source_, directory, model.config, model.table, values_in(model.flat()),
+                    {.stored = stored});
+    Model whole = make_model();
+    load(directory, whole);
+    HfTensors tensors(directory, model.config, model.table);
+    for (const ParameterEntry& entry : model.table.entries()) {
+      const ConstTensorView tensor = tensors.read(entry);
+      EXPECT_EQ(tensor.shape(), entry.shape);
+      EXPECT_EQ(tensor.dtype(), stored);
+      for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        const float value = stored == DType::float32 ? tensor.data<float>()[i]
+                                                     : to_float(tensor.data<BFloat16>()[i]);
+        ASSERT_EQ(value, whole.values[static_cast<std::size_t>(entry.offset + i)]) << entry.name;
+      }
+    }
+  }
+}
+
 TEST_F(HfModelTest, ReadsTheConfiguration) {
   const TransformerConfig config = read_hf_config(source_);
   EXPECT_EQ(config.vocabulary_size, 33);

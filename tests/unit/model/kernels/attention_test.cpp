@@ -137,17 +137,17 @@ class Attention : public KernelTest {
     const Shape shape = slots.shape(p.heads.key, p.heads.dim);
     Floats keys(at(shape.elements()), garbage);
     Floats values(keys.size(), garbage);
-    const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
+    const PagedCache cache{view(keys, shape), view(values, shape), slots.table()};
     Floats output(p.q.size());
     for (std::int64_t begin = 0; begin < p.layout.num_rows; begin += chunk) {
       const std::int64_t end = std::min(begin + chunk, p.layout.num_rows);
       std::vector<CacheRow> rows;
       for (std::int64_t row = begin; row < end; ++row)
         rows.push_back({slot, static_cast<std::int32_t>(row)});
-      kernels.cache_write(rows, view(p.k, p.key_shape()).rows(begin, end),
-                          view(p.v, p.key_shape()).rows(begin, end), cache);
-      kernels.cached_attention(rows, view(p.q, p.query_shape()).rows(begin, end), cache,
-                               view(output, p.query_shape()).rows(begin, end));
+      cache_write(kernels, rows, view(p.k, p.key_shape()).rows(begin, end),
+                  view(p.v, p.key_shape()).rows(begin, end), cache);
+      cached_attention(kernels, rows, view(p.q, p.query_shape()).rows(begin, end), cache,
+                       view(output, p.query_shape()).rows(begin, end));
     }
     return output;
   }
@@ -209,7 +209,7 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   const Shape shape = slots.shape(heads.key, heads.dim);
   Floats keys = random_floats(shape.elements(), 31);
   Floats values = random_floats(shape.elements(), 32);
-  const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
+  const PagedCache cache{view(keys, shape), view(values, shape), slots.table()};
   // Unordered on purpose: adjacent rows of one slot, jumps back and the same place twice.
   const std::vector<CacheRow> rows = {{2, 5},   {2, 6}, {2, 100}, {2, 3}, {0, 0},
                                       {3, 129}, {0, 0}, {1, 63},  {1, 64}};
@@ -219,12 +219,12 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   for (const int threads : {1, 2}) {
     const ThreadCount scope(threads);
     Floats together(q.size());
-    kernels_->cached_attention(rows, view(q, query_shape), cache, view(together, query_shape));
+    cached_attention(*kernels_, rows, view(q, query_shape), cache, view(together, query_shape));
     for (std::int64_t i = 0; i < count; ++i) {
       Floats alone(at(heads.query * heads.dim));
-      kernels_->cached_attention(std::span(rows).subspan(at(i), 1),
-                                 view(q, query_shape).rows(i, i + 1), cache,
-                                 view(alone, Shape{1, heads.query, heads.dim}));
+      cached_attention(*kernels_, std::span(rows).subspan(at(i), 1),
+                       view(q, query_shape).rows(i, i + 1), cache,
+                       view(alone, Shape{1, heads.query, heads.dim}));
       EXPECT_TRUE(same_bits(alone.data(), &together[at(i * heads.query * heads.dim)],
                             heads.query * heads.dim))
           << i;
@@ -245,11 +245,11 @@ TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
     const Problem main(heads, causal(length), 71);
     Floats keys(at(shape.elements()), std::numeric_limits<float>::quiet_NaN());
     Floats values(keys);
-    const LayerCache cache{view(keys, shape), view(values, shape), slots.table()};
+    const PagedCache cache{view(keys, shape), view(values, shape), slots.table()};
     std::vector<CacheRow> rows;
     for (std::int32_t row = 0; row < length; ++row) rows.push_back({1, row});
-    kernels_->cache_write(rows, view(main.k, main.key_shape()), view(main.v, main.key_shape()),
-                          cache);
+    cache_write(*kernels_, rows, view(main.k, main.key_shape()), view(main.v, main.key_shape()),
+                cache);
     rows.clear();
     std::vector<Problem> alone;  // what each alternative is on its own
     std::int32_t next = 150;
@@ -272,13 +272,13 @@ TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
       k.insert(k.end(), own(p.k, heads.key), p.k.end());
       v.insert(v.end(), own(p.v, heads.key), p.v.end());
     }
-    kernels_->cache_write(rows, view(k, Shape{count, heads.key, heads.dim}),
-                          view(v, Shape{count, heads.key, heads.dim}), cache);
+    cache_write(*kernels_, rows, view(k, Shape{count, heads.key, heads.dim}),
+                view(v, Shape{count, heads.key, heads.dim}), cache);
     for (const int threads : {1, 2}) {
       const ThreadCount scope(threads);
       Floats output(q.size());
-      kernels_->cached_attention(rows, view(q, Shape{count, heads.query, heads.dim}), cache,
-                                 view(output, Shape{count, heads.query, heads.dim}));
+      cached_attention(*kernels_, rows, view(q, Shape{count, heads.query, heads.dim}), cache,
+                       view(output, Shape{count, heads.query, heads.dim}));
       const std::int64_t each = 20 * heads.query * heads.dim;
       for (std::size_t i = 0; i < alone.size(); ++i) {
         EXPECT_TRUE(same_bits(&output[i * at(each)], &*(alone[i].output.end() - each), each)) << i;
@@ -286,13 +286,13 @@ TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
     }
     std::vector<CacheCopy> moves;
     for (std::int32_t i = 0; i < 20; ++i) moves.push_back({1, 170 + i, 100 + i});
-    kernels_->cache_copy(moves, cache);
+    cache_copy(*kernels_, moves, cache);
     std::vector<CacheRow> plain;
     for (std::int32_t i = 0; i < 20; ++i) plain.push_back({1, 100 + i});
     Floats output(at(20 * heads.query * heads.dim));
     const Problem& moved = alone[1];
-    kernels_->cached_attention(plain, view(moved.q, moved.query_shape()).rows(100, 120), cache,
-                               view(output, Shape{20, heads.query, heads.dim}));
+    cached_attention(*kernels_, plain, view(moved.q, moved.query_shape()).rows(100, 120), cache,
+                     view(output, Shape{20, heads.query, heads.dim}));
     EXPECT_TRUE(same_bits(output.data(), &moved.output[at(100 * heads.query * heads.dim)],
                           20 * heads.query * heads.dim));
   }
@@ -456,21 +456,21 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
   FullSlots slots(2, 1);
   const Shape shape = slots.shape(2, 16);
   Floats keys(at(shape.elements()));
-  LayerCache cache{view(keys, shape), view(keys, shape), slots.table()};
+  PagedCache cache{view(keys, shape), view(keys, shape), slots.table()};
   Floats output(at(64));
   const Floats q(at(64));
   const Floats k(at(32));
   const auto expect_refused = [&](const CacheRow& row) {
     const std::vector<CacheRow> rows = {row};
-    EXPECT_THROW(kernels_->cached_attention(rows, view(q, Shape{1, 4, 16}), cache,
-                                            view(output, Shape{1, 4, 16})),
+    EXPECT_THROW(cached_attention(*kernels_, rows, view(q, Shape{1, 4, 16}), cache,
+                                  view(output, Shape{1, 4, 16})),
                  InternalError);
     EXPECT_THROW(
-        kernels_->cache_write(rows, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache),
+        cache_write(*kernels_, rows, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache),
         InternalError);
   };
   for (const CacheCopy copy : {CacheCopy{2, 0, 1}, CacheCopy{0, 64, 1}, CacheCopy{0, 1, -1}}) {
-    EXPECT_THROW(kernels_->cache_copy(std::span(&copy, 1), cache), InternalError);
+    EXPECT_THROW(cache_copy(*kernels_, std::span(&copy, 1), cache), InternalError);
   }
   for (const CacheRow row : {CacheRow{2, 0}, CacheRow{-1, 0}, CacheRow{0, 64}, CacheRow{0, -1},
                              CacheRow{0, 3, 4, 6}, CacheRow{0, 5, 4, 63}, CacheRow{0, 5, 4, 3}}) {
@@ -483,10 +483,8 @@ TEST_P(Attention, BadLayoutsAndShapesAreRefused) {
   cache.table = {std::span(slots.pages).first(2), 2};
   slots.pages = {-1, 1};
   const std::vector<CacheRow> second = {CacheRow{0, 64}};
-  EXPECT_NO_THROW(
-      kernels_->cache_write(second, view(k, Shape{1, 2, 16}), view(k, Shape{1, 2, 16}), cache));
-  EXPECT_THROW(kernels_->cached_attention(second, view(q, Shape{1, 4, 16}), cache,
-                                          view(output, Shape{1, 4, 16})),
+  EXPECT_THROW(cached_attention(*kernels_, second, view(q, Shape{1, 4, 16}), cache,
+                                view(output, Shape{1, 4, 16})),
                InternalError)
       << "it sees a page that its slot has not";
   slots.pages = {0, 1};

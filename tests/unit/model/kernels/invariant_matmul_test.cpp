@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
 namespace jforge::test {
@@ -97,7 +98,7 @@ TEST_P(InvariantMatmul, ArgmaxFindsTheLargestLogit) {
       for (const int threads : {1, 2}) {
         const ThreadCount scope(threads);
         std::vector<TokenId> tokens(at(m), -1);
-        kernels_->invariant_argmax(view(x, Shape{m, k}), *packed, tokens);
+        invariant_argmax(*kernels_, view(x, Shape{m, k}), *packed, tokens);
         for (std::int64_t i = 0; i < m; ++i) {
           const auto begin = logits.begin() + i * v;
           ASSERT_EQ(tokens[at(i)], std::max_element(begin, begin + v) - begin)
@@ -127,7 +128,7 @@ TEST_P(InvariantMatmul, TiesGoToTheSmallestId) {
   for (const int threads : {1, 2, 4}) {
     const ThreadCount scope(threads);
     std::vector<TokenId> tokens(1);
-    kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens);
+    invariant_argmax(*kernels_, view(x, Shape{1, k}), *packed, tokens);
     EXPECT_EQ(tokens[0], std::min<std::int64_t>(best, 70));
   }
 }
@@ -138,7 +139,7 @@ TEST_P(InvariantMatmul, AllEqualLogitsGiveTokenZero) {
   const auto packed =
       kernels_->pack_weight(view(w, Shape{100, 8}), WeightStorage::float32, account_);
   std::vector<TokenId> tokens(3, 9);
-  kernels_->invariant_argmax(view(x, Shape{3, 8}), *packed, tokens);
+  invariant_argmax(*kernels_, view(x, Shape{3, 8}), *packed, tokens);
   EXPECT_EQ(tokens, (std::vector<TokenId>{0, 0, 0}));
 }
 
@@ -153,12 +154,12 @@ TEST_P(InvariantMatmul, ArgmaxRefusesNaNAndTakesInfinity) {
     broken[at(place * k + 3)] = std::numeric_limits<float>::quiet_NaN();
     const auto packed =
         kernels_->pack_weight(view(broken, Shape{v, k}), WeightStorage::float32, account_);
-    EXPECT_THROW(kernels_->invariant_argmax(view(x, Shape{2, k}), *packed, tokens), NumericalError)
+    EXPECT_THROW(invariant_argmax(*kernels_, view(x, Shape{2, k}), *packed, tokens), NumericalError)
         << place;
   }
   w[at(211 * k)] = std::numeric_limits<float>::infinity();
   const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::float32, account_);
-  kernels_->invariant_argmax(view(x, Shape{2, k}), *packed, tokens);
+  invariant_argmax(*kernels_, view(x, Shape{2, k}), *packed, tokens);
   EXPECT_EQ(tokens, (std::vector<TokenId>{211, 211}));
 }
 
@@ -220,8 +221,8 @@ TEST_P(InvariantMatmul, Bfloat16ArgmaxFindsTheSameTokens) {
         const ThreadCount scope(threads);
         std::vector<TokenId> tokens(at(m), -1);
         std::vector<TokenId> chosen(at(m), -2);
-        kernels_->invariant_argmax(view(x, Shape{m, k}), *expected, tokens);
-        kernels_->invariant_argmax(view(x, Shape{m, k}), *packed, chosen);
+        invariant_argmax(*kernels_, view(x, Shape{m, k}), *expected, tokens);
+        invariant_argmax(*kernels_, view(x, Shape{m, k}), *packed, chosen);
         ASSERT_EQ(chosen, tokens) << m << " rows, " << v << " columns, " << threads << " threads";
       }
     }
@@ -241,11 +242,11 @@ TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
     const ThreadCount scope(threads);
     const auto exact =
         kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::automatic, account_);
-    kernels_->invariant_argmax(view(x, Shape{1, k}), *exact, tokens);
+    invariant_argmax(*kernels_, view(x, Shape{1, k}), *exact, tokens);
     EXPECT_EQ(tokens[0], 3000);
     const auto packed =
         kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::bfloat16, account_);
-    kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens);
+    invariant_argmax(*kernels_, view(x, Shape{1, k}), *packed, tokens);
     EXPECT_EQ(tokens[0], 1234);
   }
   for (const std::int64_t place : {0, 2000, 3999}) {
@@ -253,7 +254,7 @@ TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
     broken[at(place * k + k - 1)] = std::numeric_limits<float>::quiet_NaN();
     const auto packed =
         kernels_->pack_weight(view(broken, Shape{v, k}), WeightStorage::bfloat16, account_);
-    EXPECT_THROW(kernels_->invariant_argmax(view(x, Shape{1, k}), *packed, tokens), NumericalError)
+    EXPECT_THROW(invariant_argmax(*kernels_, view(x, Shape{1, k}), *packed, tokens), NumericalError)
         << place;
   }
 }
@@ -305,7 +306,7 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticChoosesTheLargestOfItsOwnLogits) {
     const Floats x = random_floats(m * k, static_cast<unsigned>(80 + m));
     const Floats logits = product(x, m, *packed, {});
     std::vector<TokenId> tokens(at(m), -1);
-    kernels_->invariant_argmax(view(x, Shape{m, k}), *packed, tokens);
+    invariant_argmax(*kernels_, view(x, Shape{m, k}), *packed, tokens);
     for (std::int64_t row = 0; row < m; ++row) {
       const auto begin = logits.begin() + row * v;
       EXPECT_EQ(tokens[at(row)], std::max_element(begin, begin + v) - begin);
@@ -314,7 +315,7 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticChoosesTheLargestOfItsOwnLogits) {
   Floats broken = random_floats(k, 90);
   broken[3] = std::numeric_limits<float>::quiet_NaN();
   std::vector<TokenId> token(1);
-  EXPECT_THROW(kernels_->invariant_argmax(view(broken, Shape{1, k}), *packed, token),
+  EXPECT_THROW(invariant_argmax(*kernels_, view(broken, Shape{1, k}), *packed, token),
                NumericalError);
 }
 
@@ -383,7 +384,8 @@ TEST_P(InvariantMatmul, WrongShapesAreRefused) {
       kernels_->invariant_linear(view(good, Shape{2, 8}), *packed, {}, view(y, Shape{1, 32})),
       InternalError);
   std::vector<TokenId> tokens(3);
-  EXPECT_THROW(kernels_->invariant_argmax(view(good, Shape{2, 8}), *packed, tokens), InternalError);
+  EXPECT_THROW(invariant_argmax(*kernels_, view(good, Shape{2, 8}), *packed, tokens),
+               InternalError);
 }
 
 }  // namespace

@@ -198,8 +198,8 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
   const std::int64_t page_floats = shape.elements() / kPages;
   std::vector<float> keys(static_cast<std::size_t>(shape.elements()), kNaN);
   std::vector<float> values(keys);
-  const LayerCache cache{TensorView(keys.data(), shape), TensorView(values.data(), shape),
-                         pages.table()};
+  const test::PagedCache cache{TensorView(keys.data(), shape), TensorView(values.data(), shape),
+                               pages.table()};
   std::vector<std::unique_ptr<Text>> texts(kSlots);
   int finished = 0;
   int refused = 0;
@@ -232,10 +232,10 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
                         static_cast<std::int32_t>(position)});
       pages.provide(slot, rows.back().row() / kCachePageRows);
     }
-    kernels->cache_write(rows, text->keys(begin, end), text->vals(begin, end), cache);
+    test::cache_write(*kernels, rows, text->keys(begin, end), text->vals(begin, end), cache);
     std::vector<float> output(static_cast<std::size_t>((end - begin) * Text::kHeads * Text::kDim));
-    kernels->cached_attention(rows, text->queries(begin, end), cache,
-                              TensorView(output.data(), {end - begin, Text::kHeads, Text::kDim}));
+    test::cached_attention(*kernels, rows, text->queries(begin, end), cache,
+                           TensorView(output.data(), {end - begin, Text::kHeads, Text::kDim}));
     ASSERT_EQ(std::memcmp(output.data(), text->expected.data() + begin * Text::kHeads * Text::kDim,
                           output.size() * sizeof(float)),
               0)
@@ -245,7 +245,7 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
       for (const CacheCopy& copy : copies) {
         pages.provide(slot, copy.to / kCachePageRows);
       }
-      kernels->cache_copy(copies, cache);
+      test::cache_copy(*kernels, copies, cache);
     }
     text->done = end;
     if (text->done == text->rows || below(10) == 0) {  // The end, or dropped in the middle.

@@ -1,0 +1,143 @@
+#pragma once
+
+/// What the CUDA kernels read of a batch of decoding rows: one block of numbers, copied to the
+/// device once per forward, in the queue's order.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/decode_plan.h"
+
+namespace jforge {
+
+/// Queries of adjacent rows that share keys, against all of these or one split: what one block of
+/// lanes works on for one key head. Key j of the logical order (ascending position) lies in row j
+/// of the slot while j < fork, then in fork_row + j − fork. All zero: nothing.
+struct DecodeTile {
+  std::int32_t row_begin = 0;
+  std::int32_t rows = 0;
+  std::int32_t fork = 0;
+  std::int32_t fork_row = 0;
+  std::int32_t first_page = 0;  ///< Of the slot, in the plan's pages.
+  std::int32_t key_begin = 0;   ///< A multiple of kSplitKeys.
+  std::int32_t key_end = 0;     ///< What the row that sees most sees, or the split's end.
+  std::int32_t whole = 0;       ///< 1: all keys, and the block adds the splits up itself.
+};
+
+/// Keys whose part of the softmax is computed by itself, from a multiple of it in logical order on:
+/// the parts of a row are added up in order, whoever computed them.
+inline constexpr std::int64_t kSplitKeys = 128;
+
+class CudaDecodePlan final : public DecodePlan {
+ public:
+  /// Appends the places of memory that launches of decoding functions name and that may move.
+  using MovingMemory = std::function<void(std::vector<const void*>& places)>;
+  /// Throws InternalError for more query heads to a key head than the kernels take.
+  CudaDecodePlan(const AttentionHeads& heads, std::int64_t max_rows, DeviceQueue& queue,
+                 MovingMemory moving_memory, MemoryAccount& account);
+
+  /// A padded batch's work is recorded when it comes a second time and replayed from then on,
+  /// unless memory that it names has moved.
+  void run(std::int32_t step, const std::function<void()>& work) override;
+  [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
+
+  struct Queries {
+    const DecodeTile* tiles = nullptr;
+    std::int64_t num_tiles = 0;
+    std::int64_t most_rows = 0;             ///< Of a tile.
+    const std::int32_t* visible = nullptr;  ///< [rows] keys that each sees.
+    /// [rows] where a row's parts begin, −1: the row is complete with its tile.
+    const std::int32_t* first_part = nullptr;
+    std::int64_t num_parts = 0;  ///< Of all rows; 0: all are complete.
+  };
+  [[nodiscard]] const Queries& queries(DecodeRows which) const noexcept {
+    return which == DecodeRows::kept && !keeps_all() ? kept_queries_ : queries_;
+  }
+  /// [rows] the cache's row, seen as [pages · kCachePageRows, …], of each; −1: none.
+  [[nodiscard]] const std::int32_t* places() const noexcept { return places_; }
+  /// Cache rows from and to, of each copy in turn.
+  [[nodiscard]] const std::int32_t* copies() const noexcept { return copies_; }
+  [[nodiscard]] const std::int32_t* kept() const noexcept { return kept_; }
+  [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
+  /// Room for parts of rows, at least so many floats.
+  [[nodiscard]] float* parts(std::int64_t floats) const { return parts_.at_least<float>(floats); }
+
+ private:
+  /// Queries on the host, and where their numbers begin in the block.
+  struct HostQueries {
+    std::vector<DecodeTile> tiles;
+    std::vector<std::int32_t> visible;
+    std::vector<std::int32_t> first_part;
+    std::int64_t num_parts = 0;
+    std::int64_t most_rows = 0;
+    std::size_t tiles_at = 0;
+    std::size_t visible_at = 0;
+    std::size_t first_part_at = 0;
+  };
+
+  /// All that launches of a work depend on beside the contents of the plan's block.
+  struct Shapes {
+    std::int32_t step = 0;
+    std::int64_t rows = 0;
+    std::int64_t kept = 0;
+    bool with_tokens = false;
+    bool separate = false;
+    std::array<std::int64_t, 3> queries{};  ///< Tiles, their most rows, parts …
+    std::array<std::int64_t, 3> kept_queries{};
+    bool operator==(const Shapes&) const = default;
+  };
+  struct Work {
+    Shapes shapes;
+    std::vector<const void*> places;  ///< Of memory when it ran, or was recorded.
+    RecordedLaunches launches;
+    bool recorded = false;
+  };
+  /// Works that are remembered: the oldest goes.
+  static constexpr std::size_t kMostWorks = 64;
+
+  void place(PlannedRows& rows, PlannedRows& kept) override;
+  [[nodiscard]] Shapes shapes(std::int32_t step) const;
+  [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
+  /// Appends numbers, and zeros or `filler` up to `count`, to the block; where they begin.
+  std::size_t append(std::span<const std::int32_t> values, std::int64_t count,
+                     std::int32_t filler = 0);
+  void place_pages();
+  void place_tiles(std::span<const CacheRow> places, HostQueries& queries);
+  void append_queries(HostQueries& queries, std::int64_t rows);
+  [[nodiscard]] Queries on_device(const HostQueries& queries, const std::int32_t* block) const;
+
+  Queries queries_;
+  Queries kept_queries_;
+  const std::int32_t* places_ = nullptr;
+  const std::int32_t* copies_ = nullptr;
+  const std::int32_t* kept_ = nullptr;
+  const std::int32_t* pages_ = nullptr;
+  const std::int32_t* block_on_device_ = nullptr;
+
+  // On the host, reused.
+  HostQueries host_queries_;
+  HostQueries host_kept_queries_;
+  std::vector<DecodeTile> row_tiles_;
+  std::vector<std::int32_t> block_;
+  std::vector<std::int32_t> table_;       ///< Pages of the slots that occur.
+  std::vector<std::int32_t> slot_begin_;  ///< [slots] where theirs begin there, −1: none.
+  std::vector<std::int32_t> numbers_;
+
+  DeviceQueue& queue_;
+  MovingMemory moving_memory_;
+  StagedArray staged_;
+  mutable DeviceScratch parts_;
+  std::vector<Work> works_;
+  std::vector<const void*> memory_;  ///< Where it is now.
+  std::int64_t replays_ = 0;
+  std::size_t next_work_ = 0;  ///< The oldest, where all are taken.
+};
+
+/// Throws InternalError for a plan that another kind of set made.
+[[nodiscard]] const CudaDecodePlan& on_device(const DecodePlan& plan);
+
+}  // namespace jforge

@@ -1,0 +1,525 @@
+/// Attention over the paged cache. A row's result is a function of its query and its keys in
+/// logical order: these are taken in splits that begin at multiples of kSplitKeys of that order,
+/// and within a split in tiles of kTileKeys. Scores add over D in order, sums over a tile's keys in
+/// order; a split is a softmax of its own, and the splits of a row are added up in order. So
+/// neither how keys lie in memory, nor which rows share a block, nor whether one block or several
+/// take a row's splits change a bit.
+///
+/// Per key head and tile of queries a block reads kSplitKeys · D · 8 bytes of keys and values once;
+/// with one row a sequence 2 · H / Hkv multiply-adds per number read leave the memory the bound.
+
+#include <cmath>
+
+#include "model/kernels/cuda/attention_tiles.h"
+#include "model/kernels/cuda/cuda_decode_plan_internal.h"
+
+namespace jforge {
+
+namespace {
+
+/// Softmax of some keys before its division: Σ exp(score − maximum), and the values' sum so
+/// weighted beside it.
+struct SoftmaxPart {
+  float maximum;
+  float sum;
+};
+
+/// What the two parts' sums are multiplied with where they become one.
+struct Merge {
+  float before;
+  float added;
+
+  /// `part` becomes that of both; the sums are the caller's affair.
+  JFORGE_DEVICE static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
+    const float maximum = fmaxf(part.maximum, other.maximum);
+    const Merge merge{expf(part.maximum - maximum), expf(other.maximum - maximum)};
+    part = {maximum, merge.together(part.sum, other.sum)};
+    return merge;
+  }
+  [[nodiscard]] JFORGE_DEVICE float together(float sum, float other) const {
+    return sum * before + other * added;
+  }
+};
+
+/// Sixteen bytes that are read together.
+struct alignas(16) FourFloats {
+  float values[4];
+};
+
+/// Parts of rows that several blocks share: of part p and head h the softmax at p · heads + h, and
+/// the values' sums [D] there.
+struct RowParts {
+  SoftmaxPart* softmax;
+  float* sums;
+};
+
+/// One tile of queries of one key head; block index = tile · key heads + key head.
+struct CachedAttention {
+  HeadShape shape;
+  const DecodeTile* tiles;
+  const std::int32_t* visible;
+  const std::int32_t* first_part;
+  const std::int32_t* pages;
+  const float* q;
+  const float* k;
+  const float* v;
+  float* output;
+  RowParts parts;
+  float scale;
+  std::int64_t most_queries;
+
+  [[nodiscard]] std::int64_t shared_bytes() const {
+    const std::int64_t stride = tile_stride(shape);
+    return 3 * shared_size<float>(most_queries * stride) +
+           2 * shared_size<float>(kTileKeys * stride) +
+           shared_size<float>(most_queries * kTileKeys) +
+           2 * shared_size<SoftmaxPart>(most_queries) + shared_size<float>(most_queries) +
+           shared_size<Merge>(most_queries) + shared_size<std::int64_t>(kTileKeys);
+  }
+
+  /// Shared memory of a block and what it works on.
+  struct Block {
+    DecodeTile tile;
+    std::int64_t key_head;
+    std::int32_t queries;
+    std::int32_t stride;
+    float* query;   ///< [queries][stride], scaled.
+    float* sums;    ///< [queries][stride] of the split.
+    float* totals;  ///< [queries][stride] of the splits before, where the block has them all.
+    float* keys;    ///< [kTileKeys][stride]
+    float* values;
+    float* scores;          ///< [queries][kTileKeys]
+    SoftmaxPart* softmax;   ///< [queries] of the split.
+    SoftmaxPart* total;     ///< [queries]
+    float* shrink;          ///< [queries] what the tile makes of the split's sums before.
+    Merge* merge;           ///< [queries]
+    std::int64_t* sources;  ///< [kTileKeys] where a key begins in k and v.
+  };
+
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+    Block block;
+    block.tile = tiles[index / shape.key_heads];
+    if (block.tile.rows == 0) {
+      return;
+    }
+    const std::int64_t stride = tile_stride(shape);
+    block.key_head = index % shape.key_heads;
+    block.queries = block.tile.rows * static_cast<std::int32_t>(shape.group());
+    block.stride = static_cast<std::int32_t>(stride);
+    block.query = group.template shared<float>(most_queries * stride);
+    block.sums = group.template shared<float>(most_queries * stride);
+    block.totals = group.template shared<float>(most_queries * stride);
+    block.keys = group.template shared<float>(kTileKeys * stride);
+    block.values = group.template shared<float>(kTileKeys * stride);
+    block.scores = group.template shared<float>(most_queries * kTileKeys);
+    block.softmax = group.template shared<SoftmaxPart>(most_queries);
+    block.total = group.template shared<SoftmaxPart>(most_queries);
+    block.shrink = group.template shared<float>(most_queries);
+    block.merge = group.template shared<Merge>(most_queries);
+    block.sources = group.template shared<std::int64_t>(kTileKeys);
+
+    load_tile(group, FloatSource{q, false}, block.queries, shape.dim, stride, scale, block.query,
+              [&](std::int64_t i) { return place(block, i); });
+    for (std::int32_t begin = block.tile.key_begin; begin < block.tile.key_end;
+         begin += static_cast<std::int32_t>(kSplitKeys)) {
+      const auto split = static_cast<std::int32_t>(kSplitKeys);
+      const std::int32_t end =
+          block.tile.key_end - begin < split ? block.tile.key_end : begin + split;
+      take_split(group, block, begin, end);
+      finish_split(group, block, begin);
+    }
+    write_totals(group, block);
+  }
+
+  /// Where query i begins in q and output.
+  [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
+    return query_offset(shape, block.tile.row_begin, block.key_head, i);
+  }
+  /// Keys from `begin` on that query i sees, up to `count`.
+  [[nodiscard]] JFORGE_DEVICE std::int32_t seen(const Block& block, std::int32_t i,
+                                                std::int32_t begin, std::int32_t count) const {
+    const auto group = static_cast<std::int32_t>(shape.group());
+    const std::int32_t left = visible[block.tile.row_begin + i / group] - begin;
+    return left < 0 ? 0 : (left < count ? left : count);
+  }
+
+  /// Softmax of the keys [begin, end).
+  template <class Group>
+  JFORGE_DEVICE void take_split(Group& group, const Block& block, std::int32_t begin,
+                                std::int32_t end) const {
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    group.each([&](std::int64_t lane) {
+      for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        block.softmax[i] = {-INFINITY, 0.0F};
+      }
+      for (auto at = static_cast<std::int32_t>(lane); at < block.queries * block.stride;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        block.sums[at] = 0.0F;
+      }
+    });
+    const auto keys_each = static_cast<std::int32_t>(kTileKeys);
+    for (std::int32_t first = begin; first < end; first += keys_each) {
+      const std::int32_t size = end - first < keys_each ? end - first : keys_each;
+      load_keys(group, block, first, size);
+      // Few queries leave lanes idle unless each takes one; many share what a lane reads.
+      if (block.queries <= 4) {
+        score<1>(group, block, first, size);
+      } else {
+        score<4>(group, block, first, size);
+      }
+      soften(group, block, first, size);
+      if (block.queries * dim <= 4 * static_cast<std::int32_t>(group.lanes())) {
+        add_values<1>(group, block, first, size);
+      } else {
+        add_values<4>(group, block, first, size);
+      }
+    }
+  }
+
+  template <class Group>
+  JFORGE_DEVICE void load_keys(Group& group, const Block& block, std::int32_t first,
+                               std::int32_t size) const {
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t j = lane; j < size; j += group.lanes()) {
+        const DecodeTile& tile = block.tile;
+        const std::int64_t key = first + j;
+        const std::int64_t row = key < tile.fork ? key : tile.fork_row + key - tile.fork;
+        const std::int64_t page = pages[tile.first_page + row / kCachePageRows];
+        block.sources[j] = (page * kCachePageRows + row % kCachePageRows) * shape.key_stride() +
+                           block.key_head * shape.dim;
+      }
+    });
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    if (dim % 4 != 0) {
+      copy_keys<float>(group, block, size, dim);
+    } else {
+      copy_keys<FourFloats>(group, block, size, dim / 4);
+    }
+  }
+
+  template <class Chunk, class Group>
+  JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size,
+                               std::int32_t chunks) const {
+    constexpr auto kEach = static_cast<std::int32_t>(sizeof(Chunk) / sizeof(float));
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < size * chunks;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t j = at / chunks;
+        const std::int32_t d = at % chunks * kEach;
+        const Chunk key = *reinterpret_cast<const Chunk*>(k + block.sources[j] + d);
+        const Chunk value = *reinterpret_cast<const Chunk*>(v + block.sources[j] + d);
+        for (std::int32_t e = 0; e < kEach; ++e) {
+          block.keys[j * block.stride + d + e] = number(key, e);
+          block.values[j * block.stride + d + e] = number(value, e);
+        }
+      }
+    });
+  }
+  [[nodiscard]] JFORGE_DEVICE static float number(float chunk, std::int32_t /*e*/) { return chunk; }
+  [[nodiscard]] JFORGE_DEVICE static float number(const FourFloats& chunk, std::int32_t e) {
+    return chunk.values[e];
+  }
+
+  /// Scores of the tile's keys, kEach queries of one key to a lane.
+  template <int kEach, class Group>
+  JFORGE_DEVICE void score(Group& group, const Block& block, std::int32_t first,
+                           std::int32_t size) const {
+    constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < divide_up(block.queries, kEach) * kKeys;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t i = at / kKeys * kEach;
+        const std::int32_t j = at % kKeys;
+        if (j >= size) {
+          continue;
+        }
+        float sums[kEach] = {};
+        for (std::int32_t d = 0; d < dim; ++d) {
+          const float key = block.keys[j * block.stride + d];
+          for (int e = 0; e < kEach; ++e) {
+            if (i + e < block.queries) {
+              sums[e] = fmaf(block.query[(i + e) * block.stride + d], key, sums[e]);
+            }
+          }
+        }
+        for (int e = 0; e < kEach; ++e) {
+          if (i + e < block.queries && j < seen(block, i + e, first, size)) {
+            block.scores[(i + e) * kKeys + j] = sums[e];
+          }
+        }
+      }
+    });
+  }
+
+  /// Scores become exp(score − maximum so far).
+  template <class Group>
+  JFORGE_DEVICE void soften(Group& group, const Block& block, std::int32_t first,
+                            std::int32_t size) const {
+    constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    group.each([&](std::int64_t lane) {
+      for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t count = seen(block, i, first, size);
+        const float before = block.softmax[i].maximum;
+        float maximum = before;
+        for (std::int32_t j = 0; j < count; ++j) {
+          maximum = fmaxf(maximum, block.scores[i * kKeys + j]);
+        }
+        // Nothing seen yet and nothing here: −∞ − −∞ would be NaN.
+        block.shrink[i] = count == 0 ? 1.0F : expf(before - maximum);
+        block.softmax[i].maximum = maximum;
+      }
+    });
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < block.queries * kKeys;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t i = at / kKeys;
+        if (at % kKeys < seen(block, i, first, size)) {
+          block.scores[at] = expf(block.scores[at] - block.softmax[i].maximum);
+        }
+      }
+    });
+    group.each([&](std::int64_t lane) {
+      for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t count = seen(block, i, first, size);
+        float sum = block.softmax[i].sum * block.shrink[i];
+        for (std::int32_t j = 0; j < count; ++j) {
+          sum += block.scores[i * kKeys + j];
+        }
+        block.softmax[i].sum = sum;
+      }
+    });
+  }
+
+  /// Adds the tile's values to the split's sums, kEach queries of one column to a lane. What a
+  /// query does not see is never multiplied in.
+  template <int kEach, class Group>
+  JFORGE_DEVICE void add_values(Group& group, const Block& block, std::int32_t first,
+                                std::int32_t size) const {
+    constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < divide_up(block.queries, kEach) * dim;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t i = at / dim * kEach;
+        const std::int32_t d = at % dim;
+        float sums[kEach] = {};
+        std::int32_t counts[kEach] = {};
+        std::int32_t most = 0;
+        for (int e = 0; e < kEach; ++e) {
+          if (i + e < block.queries) {
+            sums[e] = block.sums[(i + e) * block.stride + d] * block.shrink[i + e];
+            counts[e] = seen(block, i + e, first, size);
+            most = most < counts[e] ? counts[e] : most;
+          }
+        }
+        for (std::int32_t j = 0; j < most; ++j) {
+          const float value = block.values[j * block.stride + d];
+          for (int e = 0; e < kEach; ++e) {
+            if (j < counts[e]) {
+              sums[e] = fmaf(block.scores[(i + e) * kKeys + j], value, sums[e]);
+            }
+          }
+        }
+        for (int e = 0; e < kEach; ++e) {
+          if (i + e < block.queries) {
+            block.sums[(i + e) * block.stride + d] = sums[e];
+          }
+        }
+      }
+    });
+  }
+
+  /// Adds the split to the row's total, or leaves it as a part.
+  template <class Group>
+  JFORGE_DEVICE void finish_split(Group& group, const Block& block, std::int32_t begin) const {
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    const auto heads = static_cast<std::int32_t>(shape.group());
+    if (block.tile.whole != 0 || begin == 0) {
+      group.each([&](std::int64_t lane) {
+        for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
+             i += static_cast<std::int32_t>(group.lanes())) {
+          if (begin == 0) {
+            block.total[i] = block.softmax[i];
+          } else if (block.softmax[i].sum != 0.0F) {
+            block.merge[i] = Merge::of(block.total[i], block.softmax[i]);
+          }
+        }
+      });
+      group.each([&](std::int64_t lane) {
+        for (auto at = static_cast<std::int32_t>(lane); at < block.queries * dim;
+             at += static_cast<std::int32_t>(group.lanes())) {
+          const std::int32_t i = at / dim;
+          const std::int32_t place = i * block.stride + at % dim;
+          if (begin == 0) {
+            block.totals[place] = block.sums[place];
+          } else if (block.softmax[i].sum != 0.0F) {
+            block.totals[place] = block.merge[i].together(block.totals[place], block.sums[place]);
+          }
+        }
+      });
+    }
+    if (block.tile.whole != 0) {
+      return;
+    }
+    const auto split = begin / static_cast<std::int32_t>(kSplitKeys);
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < block.queries * dim;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t i = at / dim;
+        const std::int32_t row = block.tile.row_begin + i / heads;
+        if (first_part[row] < 0 || visible[row] <= begin) {
+          continue;
+        }
+        const std::int64_t part = std::int64_t{first_part[row] + split} * shape.heads +
+                                  block.key_head * heads + i % heads;
+        parts.sums[part * dim + at % dim] = block.sums[i * block.stride + at % dim];
+        if (at % dim == 0) {
+          parts.softmax[part] = block.softmax[i];
+        }
+      }
+    });
+  }
+
+  /// Rows that are complete with the tile.
+  template <class Group>
+  JFORGE_DEVICE void write_totals(Group& group, const Block& block) const {
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    const auto heads = static_cast<std::int32_t>(shape.group());
+    if (block.tile.key_begin != 0) {
+      return;
+    }
+    group.each([&](std::int64_t lane) {
+      for (auto at = static_cast<std::int32_t>(lane); at < block.queries * dim;
+           at += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t i = at / dim;
+        if (first_part[block.tile.row_begin + i / heads] < 0) {
+          output[place(block, i) + at % dim] =
+              block.totals[i * block.stride + at % dim] / block.total[i].sum;
+        }
+      }
+    });
+  }
+};
+
+/// Adds up the parts of a row and head; block index = row · heads + head.
+struct MergeParts {
+  RowParts parts;
+  const std::int32_t* visible;
+  const std::int32_t* first_part;
+  float* output;
+  std::int64_t heads;
+  std::int64_t dim;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+    const std::int64_t row = index / heads;
+    if (first_part[row] < 0) {
+      return;
+    }
+    group.each([&](std::int64_t lane) {
+      const std::int64_t splits = divide_up(std::int64_t{visible[row]}, kSplitKeys);
+      const std::int64_t first = std::int64_t{first_part[row]} * heads + index % heads;
+      for (std::int64_t d = lane; d < dim; d += group.lanes()) {
+        SoftmaxPart total = parts.softmax[first];
+        float sum = parts.sums[first * dim + d];
+        for (std::int64_t split = 1; split < splits; ++split) {
+          const std::int64_t part = first + split * heads;
+          sum = Merge::of(total, parts.softmax[part]).together(sum, parts.sums[part * dim + d]);
+        }
+        output[index * dim + d] = sum / total.sum;
+      }
+    });
+  }
+};
+
+/// Where the keys and values of decoding rows go.
+struct WriteCache {
+  const std::int32_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
+  const float* source_keys;
+  const float* source_values;
+  float* keys;
+  float* values;
+  std::int64_t width;
+  JFORGE_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t row = rows[i / width];
+    if (row < 0) {
+      return;
+    }
+    const std::int64_t at = row * width + i % width;
+    keys[at] = source_keys[i];
+    values[at] = source_values[i];
+  }
+};
+
+struct CopyCache {
+  const std::int32_t* rows;  ///< From and to, of each copy in turn.
+  float* keys;
+  float* values;
+  std::int64_t width;
+  JFORGE_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t from = rows[2 * (i / width)] * width + i % width;
+    const std::int64_t to = rows[2 * (i / width) + 1] * width + i % width;
+    keys[to] = keys[from];
+    values[to] = values[from];
+  }
+};
+
+}  // namespace
+
+void CudaKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
+                                LayerCache cache) {
+  check_cache_write(plan, k, v, cache);
+  launch_elements(queue_, k.elements(),
+                  WriteCache{on_device(plan).places(), floats(k), floats(v), floats(cache.keys),
+                             floats(cache.values), k.dim(1) * k.dim(2)},
+                  "cache_write");
+}
+
+void CudaKernelSet::cache_copy(const DecodePlan& plan, LayerCache cache) {
+  expect_cache(plan, cache);
+  const std::int64_t width = plan.heads().key_heads * plan.heads().size;
+  launch_elements(
+      queue_, std::ssize(plan.batch().copies) * width,
+      CopyCache{on_device(plan).copies(), floats(cache.keys), floats(cache.values), width},
+      "cache_copy");
+}
+
+void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
+                                     LayerCache cache, TensorView output) {
+  check_cached_attention(plan, which, q, cache, output);
+  const std::int64_t rows = plan.num_rows(which);
+  if (rows == 0) {
+    return;
+  }
+  const CudaDecodePlan& own = on_device(plan);
+  const CudaDecodePlan::Queries& queries = own.queries(which);
+  const HeadShape shape = check_heads(q, plan.heads().key_heads);
+  RowParts parts{};
+  if (queries.num_parts > 0) {
+    const std::int64_t count = queries.num_parts * shape.heads;
+    constexpr auto kSoftmaxFloats = static_cast<std::int64_t>(sizeof(SoftmaxPart) / sizeof(float));
+    float* const memory = own.parts(count * (kSoftmaxFloats + shape.dim));
+    parts = {reinterpret_cast<SoftmaxPart*>(memory), memory + count * kSoftmaxFloats};
+  }
+  queue_.launch(
+      queries.num_tiles * shape.key_heads, kAttentionLanes,
+      CachedAttention{shape, queries.tiles, queries.visible, queries.first_part, own.pages(),
+                      floats(q), floats(cache.keys), floats(cache.values), floats(output), parts,
+                      1.0F / std::sqrt(static_cast<float>(shape.dim)),
+                      queries.most_rows * shape.group()},
+      "cached_attention");
+  if (queries.num_parts > 0) {
+    queue_.launch(rows * shape.heads, kAttentionLanes,
+                  MergeParts{parts, queries.visible, queries.first_part, floats(output),
+                             shape.heads, shape.dim},
+                  "cached_attention parts");
+  }
+}
+
+}  // namespace jforge
