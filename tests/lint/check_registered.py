@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 # Needs a build with CUDA; there it is checked too.
-DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/")
+DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/", "tests/end_to_end/device_")
 
 
 def registered(build):

@@ -178,6 +178,8 @@ AdamWHashes ShardedAdamW::state_hashes() const {
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
   store_.load(shard);
+  // Where masters are lent themselves, a gathering in place may write what is hashed below.
+  store_.wait_for_weights();
   updates_ = updates;
   guard_.loaded(store_, updates_, [&] { return state_hashes(); });
   guard_.seal_weights(comm_, store_, updates_);
