@@ -59,7 +59,7 @@ cuda_folders() {
   local IFS=:
   printf '%s\n' ${JFORGE_CUDA_LIBRARIES:-} ${LD_LIBRARY_PATH:-} ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
     /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib
-  /sbin/ldconfig -p 2>/dev/null | sed -n 's!.* => \(.*\)/lib\(cudart\|cublas\|nccl\)\.so.*!\1!p' | sort -u
+  /sbin/ldconfig -p 2>/dev/null | sed -n 's!.* => \(.*\)/lib\(cudart\|cublasLt\|nccl\)\.so.*!\1!p' | sort -u
   python3 -c 'import glob, site
 for folder in [*site.getsitepackages(), site.getusersitepackages()]:
     print(*glob.glob(folder + "/nvidia/*/lib"), sep="\n")' 2>/dev/null || true
