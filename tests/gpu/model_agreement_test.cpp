@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "model/transformer/flat_parameters.h"
@@ -69,6 +70,57 @@ TEST_P(ModelAgreement, LossesAndGradients) {
   }
 }
 
+/// More batches are planned than staged arrays have places, and nothing between waits for the
+/// device: work in the order "lazy" begins when all are queued.
+TEST(PlansOfManyBatches, ReachADeviceThatLagsBehind) {
+  constexpr std::int64_t kBatches = 20;
+  constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
+  const auto results = [&](KernelSet& kernels) {
+    MemoryAccount account("test");
+    const std::unique_ptr<PackedPlan> plan = kernels.make_plan(kHeads, account);
+    std::vector<PackedBatch> batches;
+    for (std::int32_t i = 0; i < kBatches; ++i) {
+      const PackedSample sample = random_sample(static_cast<std::uint64_t>(i), 9, 4, 5, 1 + i % 5);
+      batches.push_back(pack_samples({&sample, 1}, {.mask = MaskKind::window}, 1.0F));
+    }
+    const std::int64_t rows = batches[0].layout.num_rows;
+    const auto tensor = [&](unsigned seed, Shape shape) {
+      return test::DeviceTensor(kernels, account, test::random_floats(shape.elements(), seed),
+                                shape);
+    };
+    const auto table = tensor(1, {64, 8});
+    const auto q = tensor(2, {rows, kHeads.heads, kHeads.size});
+    const auto k = tensor(3, {rows, kHeads.key_heads, kHeads.size});
+    const auto v = tensor(4, {rows, kHeads.key_heads, kHeads.size});
+    const auto embedded = tensor(5, {kBatches * rows, 8});
+    const auto attended = tensor(6, {kBatches, rows, kHeads.heads, kHeads.size});
+    const auto log_sum_exp = tensor(7, {rows, kHeads.heads});
+    const auto table_gradient = tensor(8, {kBatches * 64, 8});
+    const auto q_gradient = tensor(9, {rows, kHeads.heads, kHeads.size});
+    const auto k_gradient = tensor(10, {kBatches, rows, kHeads.key_heads, kHeads.size});
+    const auto v_gradient = tensor(11, {rows, kHeads.key_heads, kHeads.size});
+    for (std::int64_t i = 0; i < kBatches; ++i) {
+      plan->assign(batches[static_cast<std::size_t>(i)]);
+      kernels.embedding(plan->rows(), table.view(), embedded.view().rows(i * rows, (i + 1) * rows));
+      const TensorView output =
+          attended.view().rows(i, i + 1).reshaped({rows, kHeads.heads, kHeads.size});
+      kernels.packed_attention(*plan, q.view(), k.view(), v.view(), output, log_sum_exp.view());
+      kernels.packed_attention_backward(
+          *plan, q.view(), q.view(), k.view(), v.view(), output, log_sum_exp.view(),
+          q_gradient.view(),
+          k_gradient.view().rows(i, i + 1).reshaped({rows, kHeads.key_heads, kHeads.size}),
+          v_gradient.view());
+    }
+    return std::array{embedded.values(), table_gradient.values(), attended.values(),
+                      k_gradient.values()};
+  };
+  const auto ours = results(*make_tested_kernel_set());
+  const auto reference = results(*make_cpu_kernel_set());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_LT(relative_error(ours.at(i), reference.at(i)), 1e-5) << i;
+  }
+}
+
 TEST_P(ModelAgreement, ABatchWithoutRowsStillReportsItsGroups) {
   TinyModel model(GetParam());
   Floats gradients(model.values.size(), 0.5F);
@@ -117,6 +169,24 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
       << "chunks of the prefill change bits";
   EXPECT_EQ(ours, chunked);
   EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+/// A prefill in more chunks than staged arrays have places; only the last one's token is read.
+TEST_P(ModelAgreement, ChunksOfAPrefillKeepTheirTurn) {
+  TinyModel model(GetParam());
+  std::vector<DecodeRow> rows;
+  for (std::int32_t i = 0; i < 40; ++i) {
+    rows.push_back({i * 7 % 37, {0, i}, i == 39});
+  }
+  const auto logits = [&](KernelSet& kernels, std::int32_t max_rows) {
+    InferenceTransformer transformer(model.config, model.table, model.flat(), kernels,
+                                     model.account, {.slot_capacity = 64, .max_rows = max_rows});
+    Floats last(static_cast<std::size_t>(model.config.vocabulary_size));
+    transformer.logits(rows, {last.data(), {1, model.config.vocabulary_size}});
+    return last;
+  };
+  EXPECT_TRUE(test::same_bits(logits(*tested_, 3), logits(*tested_, 40)));
+  EXPECT_LT(relative_error(logits(*tested_, 3), logits(*model.kernels, 3)), 2e-5);
 }
 
 /// Tensor by tensor, as bfloat16 where the values are, the parameters are those of the flat vector.
