@@ -17,6 +17,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -147,12 +148,11 @@ double MemoryPlan::training_on_device() const {
              : (sharding.offload ? copies : state.total()) + activations + probe.decoding;
 }
 
-DType decoding_type(const JobConfig& config, Device device, std::size_t round,
-                    bool source_is_bfloat16) {
+DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
   const WeightStorage storage = config.model.decode_weights;
   const bool halved =
       rounds(storage) || (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
-  return device == Device::cpu && halved ? DType::bfloat16 : DType::float32;
+  return halved ? DType::bfloat16 : DType::float32;
 }
 
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
@@ -168,8 +168,8 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   plan.device = device;
   plan.weights = vector;
   // The last round's matrices take as much as any round's.
-  const DType packed = decoding_type(config, device, std::max<std::size_t>(1, config.rounds.size()),
-                                     source_is_bfloat16);
+  const DType packed =
+      decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
   plan.decoding =
       static_cast<double>(InferenceTransformer::bytes(
           model,
@@ -228,17 +228,59 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
              : "");
 }
 
+void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
+                        const PlannedPhases& phases, int ranks_here, std::uint64_t available) {
+  const DeviceRows rows = rows_on_device(plan);
+  const auto check = [&](bool planned, const char* phase,
+                         const std::vector<DeviceRows::Row>& labels, const std::string& advice) {
+    double needed = 0;
+    std::string parts;
+    for (const auto& [label, bytes] : labels) {
+      needed += bytes;
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", label, megabytes(bytes));
+    }
+    if (planned && needed * ranks_here > static_cast<double>(available)) {
+      throw EnvironmentError(fmt::format(
+          "{} needs about {} on the device of each rank ({}){}, and {} are free there; {}", phase,
+          megabytes(needed), parts,
+          ranks_here == 1 ? "" : fmt::format(", which {} ranks share", ranks_here),
+          megabytes(static_cast<double>(available)), advice));
+    }
+  };
+  check(
+      phases.generation, "generation", rows.generation,
+      fmt::format("lower generate.batch_prompts (now {}), set generate.cache_mb lower or "
+                  "model.decode_weights = \"bfloat16\", or take a device that holds the model: it "
+                  "is not spread over several while it decodes",
+                  config.generate.batch_prompts));
+  check(phases.training, "training", rows.training,
+        fmt::format("raise train.zero_stage (now {}) on more ranks, set train.optimizer_offload = "
+                    "true or train.activation_checkpointing = true, or lower "
+                    "train.tokens_per_rank (now {})",
+                    plan.sharding.stage, config.train.tokens_per_rank));
+}
+
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm) {
   const int ranks_here = ranks_on_host(comm);
   static_cast<void>(agree(comm, false, [&] {
     const std::optional<std::uint64_t> available = available_memory();
+    const std::optional<std::uint64_t> on_device =
+        device == Device::cpu ? std::nullopt : cuda_memory::available();
+    if ((!available && !on_device) || config.rounds.empty()) {
+      return;
+    }
     const KnownPrompts known = known_prompts(config);
-    if (available && !config.rounds.empty()) {
-      expect_fits(plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
-                              {known.count, known.longest.value_or(0), known.lengths},
-                              hf_matrices_are_bfloat16(config.model.source)),
-                  config, phases, ranks_here, *available);
+    const MemoryPlan plan =
+        plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
+                    {known.count, known.longest.value_or(0), known.lengths},
+                    hf_matrices_are_bfloat16(config.model.source));
+    if (available) {
+      expect_fits(plan, config, phases, ranks_here, *available);
+    }
+    if (on_device) {
+      const int devices = cuda_device_count();
+      expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *on_device);
     }
   }));
 }
@@ -311,8 +353,8 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
                                         {prompts, longest_prompt, lengths}, source_is_bfloat16);
   text += describe_memory(memory);
   if (sheet != nullptr) {
-    const DType decoded = decoding_type(
-        config, device, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
+    const DType decoded =
+        decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
     text += describe_device(config, model, ranks, *sheet, memory, longest_prompt, speed,
                             static_cast<double>(dtype_bytes(decoded)));
   } else if (const auto available = available_memory()) {
@@ -366,7 +408,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     work.batch_prompts = static_cast<std::int32_t>(std::clamp<std::int64_t>(
         config.generate.most_cache_pages(model) / request, 1, config.generate.batch_prompts));
     work.weight_bytes =
-        static_cast<double>(dtype_bytes(decoding_type(config, device, i + 1, source_is_bfloat16)));
+        static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;
     const RoundSeconds seconds = estimate_round(model, work, speed, ranks);
     total.generate += seconds.generate;
@@ -412,9 +454,8 @@ std::string describe_plan(const JobConfig& config, int ranks, Device device,
 }
 
 std::string describe_device_plan(const JobConfig& config, int ranks, const KnownDevice& device) {
-  const DType decoding =
-      decoding_type(config, Device::cuda, std::max<std::size_t>(1, config.rounds.size()),
-                    hf_matrices_are_bfloat16(config.model.source));
+  const DType decoding = decoding_type(config, std::max<std::size_t>(1, config.rounds.size()),
+                                       hf_matrices_are_bfloat16(config.model.source));
   return describe(config, ranks, Device::cuda,
                   sheet_speed(device, decoding, config.sharding().compute, ranks), &device);
 }

@@ -45,9 +45,9 @@ struct MemoryPlan {
   [[nodiscard]] double training_on_device() const;
 };
 
-/// How generation of round `round` (1-based) stores the matrices on `device`, where the source
-/// holds bfloat16 matrices or not: "auto" finds float32 in what a round has trained.
-[[nodiscard]] DType decoding_type(const JobConfig& config, Device device, std::size_t round,
+/// How generation of round `round` (1-based) stores the matrices, where the source holds bfloat16
+/// matrices or not: "auto" finds float32 in what a round has trained.
+[[nodiscard]] DType decoding_type(const JobConfig& config, std::size_t round,
                                   bool source_is_bfloat16);
 
 /// The prompts that a plan is made for.
@@ -73,9 +73,15 @@ struct PlannedPhases {
 void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
                  int ranks_here, std::uint64_t available);
 
-/// Collective. expect_fits() on every host with what is available there; nothing where the kernel
-/// does not tell. Prompts count with their true lengths once they are imported, before that not at
-/// all. Throws EnvironmentError on every rank, DataError for a bad model directory.
+/// The same for `ranks_here` ranks that share a device with `available` bytes: a model is on one
+/// device as a whole while it decodes, and at stages below 3 while it trains.
+void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
+                        const PlannedPhases& phases, int ranks_here, std::uint64_t available);
+
+/// Collective. expect_fits() on every host with what is available there, and expect_fits_device()
+/// with what is on its devices; nothing where the kernel does not tell. Prompts count with their
+/// true lengths once they are imported, before that not at all. Throws EnvironmentError on every
+/// rank, DataError for a bad model directory.
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm);
 

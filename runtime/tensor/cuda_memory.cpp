@@ -199,14 +199,33 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
   });
 }
 
+namespace {
+
+/// Bytes of the selected device: free, those that the pools hold unused included, and all.
+bool memory_of_device(std::size_t& available, std::size_t& total) {
+  if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  available += BufferMemory::unused();
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> cuda_memory::available() {
+  std::size_t available = 0;
+  std::size_t total = 0;
+  return memory_of_device(available, total) ? std::optional<std::uint64_t>(available)
+                                            : std::nullopt;
+}
+
 std::string cuda_memory::free_memory_note() {
   std::size_t available = 0;
   std::size_t total = 0;
-  if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
+  if (!memory_of_device(available, total)) {
     return {};
   }
-  available += BufferMemory::unused();
   return " (" + gibibytes(available) + " of " + gibibytes(total) + " free on the device)";
 }
 

@@ -4,6 +4,8 @@
 /// functions, and those that need a device throw EnvironmentError saying how to get one.
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/tensor/tensor_view.h"
@@ -48,6 +50,8 @@ namespace cuda_memory {
 void free(std::byte* data) noexcept;
 void zero(void* data, std::size_t bytes);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+/// Bytes that the selected device can still give; empty where it does not tell.
+[[nodiscard]] std::optional<std::uint64_t> available();
 /// " (1.2 GiB of 80.0 GiB free on the device)", for messages; empty when unknown.
 [[nodiscard]] std::string free_memory_note();
 }  // namespace cuda_memory

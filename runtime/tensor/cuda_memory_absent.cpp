@@ -36,6 +36,8 @@ void cuda_memory::copy(void* /*to*/, Device /*to_device*/, const void* /*from*/,
   refuse();
 }
 
+std::optional<std::uint64_t> cuda_memory::available() { return {}; }
+
 std::string cuda_memory::free_memory_note() { return {}; }
 
 }  // namespace jforge

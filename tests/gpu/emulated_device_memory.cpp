@@ -43,6 +43,8 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
   std::memcpy(to, from, bytes);
 }
 
+std::optional<std::uint64_t> cuda_memory::available() { return {}; }
+
 std::string cuda_memory::free_memory_note() { return {}; }
 
 int selected_cuda_device() { return 0; }

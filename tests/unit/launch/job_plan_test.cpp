@@ -155,13 +155,13 @@ TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
   config.rounds.resize(1);
   EXPECT_EQ(decoding(config, Device::cpu, true), whole - 2 * matrices);
   EXPECT_EQ(decoding(config, Device::cpu, false), whole);
-  EXPECT_EQ(decoding(config, Device::cuda, true), decoding(config, Device::cuda, false));
+  EXPECT_EQ(decoding(config, Device::cuda, true),
+            decoding(config, Device::cuda, false) - 2 * matrices);
   config.model.decode_weights = WeightStorage::float32;
   EXPECT_EQ(decoding(config, Device::cpu, true), whole);
   config = job();
   config.model.decode_weights = WeightStorage::bfloat16;
   EXPECT_EQ(decoding(config, Device::cpu, false), whole - 2 * matrices);
-  EXPECT_EQ(decoding_type(config, Device::cuda, 1, true), DType::float32);
 }
 
 TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
@@ -232,6 +232,26 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
       [&] { expect_fits(plan, job(), {}, 1, static_cast<std::uint64_t>(plan.generation()) - 1); },
       ::testing::ThrowsMessage<EnvironmentError>(
           HasSubstr("lower generate.batch_prompts (now 4)")));
+}
+
+TEST(MemoryPlan, WhatDoesNotFitADeviceIsRefusedWithItsParts) {
+  const MemoryPlan plan =
+      plan_memory(job(), plan_model(), 2, Device::cuda, {std::nullopt, 30}, false);
+  const double most = std::max(plan.generation_on_device(), plan.training_on_device());
+  EXPECT_NO_THROW(expect_fits_device(plan, job(), {}, 2, static_cast<std::uint64_t>(2 * most) + 1));
+  const auto refusal = [&](const PlannedPhases& phases, int ranks, double available) {
+    return [&plan, phases, ranks, available] {
+      expect_fits_device(plan, job(), phases, ranks, static_cast<std::uint64_t>(available));
+    };
+  };
+  EXPECT_THAT(refusal({.generation = true, .training = false}, 2, plan.generation_on_device()),
+              ::testing::ThrowsMessage<EnvironmentError>(
+                  AllOf(HasSubstr("generation needs"), HasSubstr("which 2 ranks share"),
+                        HasSubstr("generate.batch_prompts (now 4)"))));
+  EXPECT_THAT(refusal({.generation = false, .training = true}, 1, 0.9 * plan.training_on_device()),
+              ::testing::ThrowsMessage<EnvironmentError>(
+                  AllOf(HasSubstr("training needs"), HasSubstr("optimizer"),
+                        HasSubstr("train.zero_stage (now 1)"))));
 }
 
 TEST(MemoryPlan, OnlyThePhasesThatAProcessRunsCount) {
