@@ -138,7 +138,7 @@ void each_run(const PassLine& line, const Run& run) {
   }
 }
 
-/// "jacobi: 23 passes, 2.61 tokens each, 0.04 s". The prefill is none of the passes.
+/// "jacobi: 23 passes, 2.61 tokens each, 40.0 ms". The prefill is none of the passes.
 std::string summary(const TimedAnswer& answer) {
   std::ptrdiff_t tokens = 0;
   for (const TraceRow& row : answer.rows) {
@@ -146,8 +146,8 @@ std::string summary(const TimedAnswer& answer) {
   }
   const auto passes = std::max<std::ptrdiff_t>(1, std::ssize(answer.rows) - 1);
   return fmt::format(
-      "{}: {} passes, {:.2f} tokens each, {:.3f} s", answer.name, answer.rows.size() - 1,
-      static_cast<double>(tokens - 1) / static_cast<double>(passes), answer.seconds.back());
+      "{}: {} passes, {:.2f} tokens each, {:.1f} ms", answer.name, answer.rows.size() - 1,
+      static_cast<double>(tokens - 1) / static_cast<double>(passes), 1e3 * answer.seconds.back());
 }
 
 }  // namespace

@@ -100,8 +100,8 @@ TEST(Comparison, SetsPassesOffFromEachOther) {
   const TimedAnswer jacobi = timed("jacobi", {accepted({0}), draft}, {0, 1.5});
   EXPECT_EQ(
       comparison_text(ar, jacobi, text, false),
-      "ar: 3 passes, 1.00 tokens each, 3.000 s            jacobi: 1 passes, 3.00 tokens each, "
-      "1.500 s\n"
+      "ar: 3 passes, 1.00 tokens each, 3000.0 ms          jacobi: 1 passes, 3.00 tokens each, "
+      "1500.0 ms\n"
       "t0 |t1 |                                           t0 |t1\n"
       "|t2 |                                              t2 |\n");
   EXPECT_THAT(comparison_text(ar, jacobi, text, true),
