@@ -120,28 +120,12 @@ class RecordedLaunches {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-class DeviceQueue final : public Queue {
+/// Of kernels, products and recorded launches.
+class DeviceQueue final : public CudaQueue {
  public:
   static constexpr Device kDevice = Device::cuda;
 
-  explicit DeviceQueue(MemoryAccount& account) : products_(stream_, account) {}
-
-  [[nodiscard]] Event record() override { return places_.record(stream_); }
-  void wait(const Event& event) override { wait_in_stream(event, stream_); }
-
-  void copy(const ConstTensorView& from, const TensorView& to) override {
-    expect(from.shape() == to.shape() && from.dtype() == to.dtype(),
-           "a copy changes neither shape nor element type");
-    cuda_check(
-        cudaMemcpyAsync(to.raw(), from.raw(), from.bytes(), cudaMemcpyDefault, stream_.get()),
-        "copy a tensor");
-  }
-
-  void zero(const TensorView& view) override {
-    cuda_check(cudaMemsetAsync(view.raw(), 0, view.bytes(), stream_.get()), "zero device memory");
-  }
-
-  void synchronize() override { stream_.synchronize(); }
+  explicit DeviceQueue(MemoryAccount& account) : products_(stream(), account) {}
 
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {
@@ -161,7 +145,7 @@ class DeviceQueue final : public Queue {
                  what);
     }
     run_body<Body><<<static_cast<unsigned>(blocks), static_cast<unsigned>(lanes),
-                     static_cast<std::size_t>(shared), stream_.get()>>>(body);
+                     static_cast<std::size_t>(shared), stream().get()>>>(body);
     cuda_check(cudaGetLastError(), what);
   }
 
@@ -169,18 +153,18 @@ class DeviceQueue final : public Queue {
 
   /// What `work` launches, which does not run. It may do nothing else with the device.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
-    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal),
+    cuda_check(cudaStreamBeginCapture(stream().get(), cudaStreamCaptureModeThreadLocal),
                "record launches");
     cudaGraph_t graph = nullptr;
     try {
       work();
     } catch (...) {
-      static_cast<void>(cudaStreamEndCapture(stream_.get(), &graph));
+      static_cast<void>(cudaStreamEndCapture(stream().get(), &graph));
       static_cast<void>(cudaGetLastError());
       destroy(graph);
       throw;
     }
-    cuda_check(cudaStreamEndCapture(stream_.get(), &graph), "record launches");
+    cuda_check(cudaStreamEndCapture(stream().get(), &graph), "record launches");
     cudaGraphExec_t executable = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
     destroy(graph);
@@ -189,17 +173,15 @@ class DeviceQueue final : public Queue {
   }
   /// Runs them, in the stream's order.
   void replay(const RecordedLaunches& launches) {
-    cuda_check(cudaGraphLaunch(launches.get(), stream_.get()), "replay launches");
+    cuda_check(cudaGraphLaunch(launches.get(), stream().get()), "replay launches");
   }
 
   /// Waits for all work, so that `host` may be read; failures of earlier kernels surface here.
   void download(void* host, const void* device, std::size_t bytes) {
-    cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_.get()),
+    cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream().get()),
                "copy a result to the host");
-    stream_.synchronize();
+    synchronize();
   }
-
-  [[nodiscard]] const CudaStream& stream() const noexcept { return stream_; }
 
  private:
   static void destroy(cudaGraph_t graph) {
@@ -208,9 +190,7 @@ class DeviceQueue final : public Queue {
     }
   }
 
-  CudaStream stream_;
   CudaProducts products_;
-  StreamPlaces<> places_;
 };
 
 /// Host values where kernels can read them: copied through page-locked memory, in the stream's
