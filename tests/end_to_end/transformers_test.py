@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import unicodedata
 import unittest
 
 import tiny_model
@@ -20,9 +21,15 @@ try:
 except ImportError:
     tokenizers = None
 try:
+    import tiktoken
+    import tiktoken.load
+except ImportError:
+    tiktoken = None
+try:
     import safetensors.torch
     import torch
     import transformers
+    from transformers.convert_slow_tokenizer import TikTokenConverter
 except ImportError:
     transformers = None
 
@@ -34,8 +41,13 @@ TEKKEN_PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{
                   r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
                   r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 BOS, END = "<|begin_of_text|>", "<|eot_id|>"
-# The families' tokens for ends, so that a tokenizer.json says all that jforge reads.
-TOKENIZER_CONFIG = {"bos_token": BOS, "eos_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
+# Ranks as they were published: tokenizer.model of llama_models/llama3 in the Python package llama-models, qwen.tiktoken
+# of dashscope/resources in the package dashscope; in one directory.
+RANKS = pathlib.Path(os.environ.get("JFORGE_TEST_RANKS", "models/ranks"))
+LLAMA3_SPECIAL = [BOS, "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
+                  "<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
+                  END, "<|python_tag|>"]
+QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def shared_texts():
@@ -91,21 +103,34 @@ class Tokenizers(EndToEndTest):
             processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])])
         return tokenizer
 
-    def compare(self, name, tokenizer):
+    def compare(self, name, tokenizer, bos=BOS, end=END, encode=None, normalize=str):
+        """`encode` works out a normalized text's ids in yet another way, without the bos."""
         directory = self.root / name
         directory.mkdir()
         tokenizer.save(str(directory / "tokenizer.json"))
-        (directory / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG), encoding="utf-8")
+        (directory / "tokenizer_config.json").write_text(
+            json.dumps({"bos_token": bos, "eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}),
+            encoding="utf-8")
+        count = 0
         # One text: an added token cuts it as two texts are cut.
         for texts in (hostile_strings(5000), shared_texts()):
-            text = END.join(texts)
+            text = end.join(texts)
             result = self.jforge("tokenize", "--model", directory, stdin=text.encode("utf-8"))
             ids = [int(token) for token in result.out.split()]
+            text = normalize(text)
             expected = tokenizer.encode(text).ids
-            self.assertEqual(tokenizer.token_to_id(BOS), ids[0])
-            first = next((i for i, pair in enumerate(zip(ids, expected)) if pair[0] != pair[1]), None)
-            self.assertIsNone(first, f"{name}: {ids[first - 2:first + 6] if first else ids[:6]} at {first}")
-            self.assertEqual(len(expected), len(ids))
+            start = [] if bos is None else [tokenizer.token_to_id(bos)]
+            self.assertEqual(start, ids[:len(start)])
+            self.expect_same(name, expected, ids)
+            if encode:
+                self.expect_same(f"{name}, from its ranks", encode(text), ids[len(start):])
+            count += len(ids)
+        return count
+
+    def expect_same(self, name, expected, ids):
+        first = next((i for i, pair in enumerate(zip(ids, expected)) if pair[0] != pair[1]), None)
+        self.assertIsNone(first, f"{name}: {ids[first - 2:first + 6] if first else ids[:6]} at {first}")
+        self.assertEqual(len(expected), len(ids))
 
     def test_llama3_split_with_and_without_merges(self):
         for ignore_merges in (True, False):
@@ -114,6 +139,36 @@ class Tokenizers(EndToEndTest):
     def test_other_splits(self):
         self.compare("tekken", self.train(TEKKEN_PATTERN, True))
         self.compare("qwen", self.train(tiny_model.QWEN2_PATTERN, False))
+
+    def published(self, file, special, pattern):
+        """(the tokenizer that transformers makes of a published file of ranks, what tiktoken makes of a text)"""
+        path = RANKS / file
+        if not (tiktoken and transformers and path.is_file()):
+            self.skipTest(f"needs tiktoken, transformers and {path}: JFORGE_TEST_RANKS names the directory")
+        ranks = tiktoken.load.load_tiktoken_bpe(str(path))
+        encoding = tiktoken.Encoding(file, pat_str=pattern, mergeable_ranks=ranks,
+                                     special_tokens={token: len(ranks) + i for i, token in enumerate(special)})
+        tokenizer = TikTokenConverter(
+            str(path), pattern=pattern, extra_special_tokens=special).converted()
+        return tokenizer, lambda text: encoding.encode(text, allowed_special="all")
+
+    def test_published_llama3(self):
+        tokenizer, encode = self.published("tokenizer.model", LLAMA3_SPECIAL, LLAMA3_PATTERN)
+        tokenizer.post_processor = processors.Sequence([
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])])
+        print(f"Llama 3: {self.compare('llama3', tokenizer, encode=encode)} ids equal")
+
+    def test_published_qwen(self):
+        tokenizer, encode = self.published("qwen.tiktoken", QWEN_SPECIAL, tiny_model.QWEN2_PATTERN)
+        definition = json.loads(tokenizer.to_str())
+        definition["model"]["ignore_merges"] = False
+        definition["normalizer"] = {"type": "NFC"}
+        # The package's own NFC is of an older Unicode than Python's and ours: it leaves U+11935 U+11930 as they are.
+        count = self.compare("published-qwen", tokenizers.Tokenizer.from_str(json.dumps(definition)), bos=None,
+                             end="<|im_end|>", encode=encode,
+                             normalize=lambda text: unicodedata.normalize("NFC", text))
+        print(f"Qwen: {count} ids equal")
 
 
 def model_options(family):
