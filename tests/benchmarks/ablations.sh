@@ -12,7 +12,8 @@
 #   --base N         steps of 32 samples that make the base from the quickstart's model (default 600)
 #   --steps "N …"    of an arm's first round, of 16 samples (default 120); a second round has half. Several numbers train
 #                    every arm so often, the largest first: learning curves.
-#   --arms "A …"     (default: the fourteen listed below; besides them mixed-linear mixed-random)
+#   --arms "A …"     (default: the fourteen listed below; besides them mixed-linear mixed-random, and any of all these with
+#                    settings behind it: clean-random,rounds.1.noise_window=4,train.ar_weight=1)
 #   --prompts N      that trajectories are made of (default 4000)
 #   --seeds "S …"    (default "1 2 3")
 #   --blocks "B …"   inference block sizes (default "16 64 128")
@@ -24,6 +25,7 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 build=build/cpu-release ranks=2 base_steps=600 steps=120 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
+command=$(printf ' %q' "$@")
 arms="noise-linear noise-random noise-reverse window-linear window-random window-reverse clean-linear clean-random"
 arms+=" clean-reverse window-of-4 window-of-16 all-kept frozen-teacher two-rounds"
 while [[ ${1:-} == --* ]]; do
@@ -71,6 +73,7 @@ make_base() {
 # What makes an arm another one than the configuration.
 settings_of() {
   case $1 in
+    *,*) settings_of "${1%%,*}" && tr ',' '\n' <<<"${1#*,}" && return ;;
     noise-linear | two-rounds) ;;
     noise-* | window-linear | window-random | window-reverse | clean-* | mixed-*)
       echo "rounds.1.mask=${1%-*} rounds.1.schedule=${1#*-}" ;;
@@ -125,7 +128,7 @@ for seed in $seeds; do
   done
 done
 python3 -B tests/benchmarks/study_real.py ablations --work "$work" \
-  --command "tests/benchmarks/ablations.sh --base $base_steps --steps '${steps% }' --seeds '$seeds' --limit $limit" >"$work/ablations.md.tmp"
+  --command "tests/benchmarks/ablations.sh$command" >"$work/ablations.md.tmp"
 mv "$work/ablations.md.tmp" "$work/ablations.md"
 for method in jacobi mr; do
   python3 -B tests/benchmarks/study_real.py picture --work "$work" --method "$method" --block "${blocks##* }" \

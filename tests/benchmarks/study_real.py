@@ -200,21 +200,71 @@ def mean_and_deviation(values, digits=2):
 
 
 def read_ablations(work):
-    """Arm to the sweeps of its seeds by method, and the greatest accuracy of all in percent."""
+    """Arm to the sweeps of each seed by method, and the greatest accuracy of all in percent."""
     folders = sorted(path for path in (work / "evaluation").iterdir() if (path / "mr.json").exists())
     arms, best = {}, 0
     for folder in folders:
         sweeps = {method: json.loads((folder / f"{method}.json").read_text("utf-8")) for method in ("jacobi", "mr")}
         # "noise-linear@120.2" is the arm's run of 120 steps with seed 2.
-        arms.setdefault(re.sub(r"\.\d+$", "", folder.name), []).append(sweeps)
+        arm, seed = re.fullmatch(r"(base|.*@\d+)(?:\.(\d+))?", folder.name).groups()
+        arms.setdefault(arm, {})[seed] = sweeps
         best = max([best, *(100 * one["accuracy"] for sweep in sweeps.values() for one in [sweep["baseline"], *sweep["points"]])])
     return arms, best
+
+
+def greedy_accuracy(run):
+    """In percent; every method's tokens are greedy decoding's."""
+    return 100 * run["jacobi"]["baseline"]["accuracy"]
+
+
+def half_interval(values):
+    """Half the 95 % interval of the mean, by Student's t."""
+    student = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+    freedom = len(values) - 1
+    t = student[freedom - 1] if freedom <= len(student) else 1.96
+    return t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def ratio_cell(ratios):
+    """Geometric mean with its 95 % interval, of the logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.mean(logs)
+    if len(logs) < 2:
+        return f"{math.exp(middle):.2f}"
+    half = half_interval(logs)
+    return f"{math.exp(middle):.2f} ({math.exp(middle - half):.2f}–{math.exp(middle + half):.2f})"
+
+
+def difference_cell(differences):
+    half = f" ± {half_interval(differences):.1f}" if len(differences) > 1 else ""
+    return f"{statistics.mean(differences):+.1f}{half}"
+
+
+def write_ratios(arms, blocks, reference):
+    """Every arm against the reference after as many steps, seed by seed."""
+    print(f"\n## Against {reference} after as many steps\n\nOf each seed the arm's tokens per forward over {reference}'s: "
+          "geometric mean, and with several seeds its 95 % interval (Student's t of the logarithms, paired by seed); accuracy: "
+          "the mean difference in points, with the same interval.\n")
+    print("| arm | steps | seeds | accuracy | " + " | ".join(f"{method}, block {block}" for method in ("jacobi", "mr")
+                                                           for block in blocks) + " |")
+    print("|" + " --- |" * (4 + 2 * len(blocks)))
+    for arm, runs in arms.items():
+        name, _, steps = arm.partition("@")
+        others = arms.get(f"{reference}@{steps}", {})
+        seeds = [seed for seed in runs if seed in others]
+        if name in ("base", reference) or not seeds:
+            continue
+        cells = [difference_cell([greedy_accuracy(runs[seed]) - greedy_accuracy(others[seed]) for seed in seeds])]
+        cells += [ratio_cell([runs[seed][method]["points"][place]["tpf"] / others[seed][method]["points"][place]["tpf"]
+                              for seed in seeds]) for method in ("jacobi", "mr") for place in range(len(blocks))]
+        print(f"| {name} | {steps} | {len(seeds)} | " + " | ".join(cells) + " |")
 
 
 def write_ablations(options):
     work = pathlib.Path(options.work)
     arms, best = read_ablations(work)
-    blocks = [point["settings"]["block_size"] for point in arms["base"][0]["jacobi"]["points"]]
+    (base,) = arms["base"].values()
+    blocks = [point["settings"]["block_size"] for point in base["jacobi"]["points"]]
     print(f"# Ablations\n\n- command: `{options.command}`; configuration launch/configs/ablations.toml\n{machine()}\n")
     print("Mean ± standard deviation over seeds; accuracy is greedy decoding's, which every method shares. AUP is d3LLM's "
           f"accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}.\n")
@@ -222,9 +272,9 @@ def write_ablations(options):
                                                          for block in blocks) + " | AUP jacobi | AUP mr |")
     print("|" + " --- |" * (6 + 2 * len(blocks)))
     for arm in ["base", *(name for name in arms if name != "base")]:
-        runs = arms[arm]
+        runs = list(arms[arm].values())
         name, _, steps = arm.partition("@")
-        cells = [mean_and_deviation([100 * run["jacobi"]["baseline"]["accuracy"] for run in runs], 1)]
+        cells = [mean_and_deviation([greedy_accuracy(run) for run in runs], 1)]
         for method in ("jacobi", "mr"):
             for place in range(len(blocks)):
                 cells.append(mean_and_deviation([run[method]["points"][place]["tpf"] for run in runs]))
@@ -233,6 +283,7 @@ def write_ablations(options):
                 [(one["tpf"], 100 * one["accuracy"]) for one in [run[method]["baseline"], *run[method]["points"]]], best)
                 for run in runs], 1))
         print(f"| {name} | {steps or '–'} | {len(runs)} | " + " | ".join(cells) + " |")
+    write_ratios(arms, blocks, "noise-linear")
     seconds = [int(path.read_text(encoding="utf-8")) for path in (work / "seconds").iterdir()]
     print(f"\nAll stages together: {sum(seconds)} s.")
 
@@ -248,7 +299,7 @@ def write_picture(options):
     for arm, runs in arms.items():
         name, _, steps = arm.partition("@")
         places = [next(point for point in run[options.method]["points"] if point["settings"]["block_size"] == int(options.block))
-                  for run in runs]
+                  for run in runs.values()]
         curves.setdefault(name, []).append((int(steps or 0), statistics.mean(place["tpf"] for place in places),
                                             100 * statistics.mean(place["accuracy"] for place in places)))
     points = [point for curve in curves.values() for point in curve]

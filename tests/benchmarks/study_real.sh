@@ -24,6 +24,7 @@
 #   --steps "N M"    of the two rounds, of 16 samples each (default "300 150")
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
 #   --limit N        test problems (default 60)
+#   --lines "N M"    fewest and most changes of a ledger (default those of make_ledger.py; "8 12": 164 to 257 tokens)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
 #   --set K=V        for every arm and evaluation, may be repeated; --set-finetune K=V for the base
 set -euo pipefail
@@ -32,8 +33,8 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
-arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=60
-extra=() finetune_extra=()
+arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=60 lines=()
+extra=() finetune_extra=() command=$(printf ' %q' "$@")
 while [[ ${1:-} == --* ]]; do
   option=$1
   if [ "$option" = --tiny ]; then
@@ -56,6 +57,7 @@ while [[ ${1:-} == --* ]]; do
     --steps) steps=$2 ;;
     --blocks) blocks=$2 ;;
     --limit) limit=$2 ;;
+    --lines) lines=(--fewest "${2% *}" --most "${2#* }") ;;
     --set) extra+=(--set "$2") ;;
     --set-finetune) finetune_extra+=(--set "$2") ;;
     *) usage ;;
@@ -90,7 +92,7 @@ stage_data() {
     python3 -B launch/quickstart/make_ledger.py --out "$work/data" --train 400 --prompts 400 --validation 40 --test 40 \
       --fewest 4 --most 5
   else
-    python3 -B launch/quickstart/make_ledger.py --out "$work/data"
+    python3 -B launch/quickstart/make_ledger.py --out "$work/data" "${lines[@]}"
   fi
 }
 
@@ -146,7 +148,7 @@ stage_fidelity() {
 
 stage_page() {
   python3 -B tests/benchmarks/study_real.py page --task "$task" --work "$work" --arms "$arms" \
-    --command "tests/benchmarks/study_real.sh --task $task --finetune $finetune_steps --steps '$steps' --limit $limit" \
+    --command "tests/benchmarks/study_real.sh$command" \
     >"$work/study.md.tmp"
   mv "$work/study.md.tmp" "$work/study.md"
   cat "$work/study.md"
