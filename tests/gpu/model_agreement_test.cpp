@@ -7,6 +7,7 @@
 #include <array>
 #include <iterator>
 
+#include "model/kernels/result_sums.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
@@ -99,20 +100,30 @@ TEST(PlansOfManyBatches, ReachADeviceThatLagsBehind) {
     const auto q_gradient = tensor(9, {rows, kHeads.heads, kHeads.size});
     const auto k_gradient = tensor(10, {kBatches, rows, kHeads.key_heads, kHeads.size});
     const auto v_gradient = tensor(11, {rows, kHeads.key_heads, kHeads.size});
+    const auto hidden = tensor(12, {rows, 8});
+    const auto hidden_gradient = tensor(13, {kBatches * rows, 8});
+    const auto head_gradient = tensor(14, {64, 8});
+    ResultSums sums(kernels, account);
+    sums.reset(2 * kBatches);
     for (std::int64_t i = 0; i < kBatches; ++i) {
       plan->assign(batches[static_cast<std::size_t>(i)]);
-      kernels.embedding(plan->rows(), table.view(), embedded.view().rows(i * rows, (i + 1) * rows));
-      const TensorView output =
-          attended.view().rows(i, i + 1).reshaped({rows, kHeads.heads, kHeads.size});
+      const auto of_batch = [i](const test::DeviceTensor& all, std::int64_t each) {
+        return all.view().rows(i * each, (i + 1) * each);
+      };
+      kernels.embedding(plan->rows(), table.view(), of_batch(embedded, rows));
+      kernels.embedding_backward(*plan, hidden.view(), of_batch(table_gradient, 64));
+      kernels.vocabulary_loss(*plan, hidden.view(), table.view(), {0.7F, 1.3F, sums.part(2 * i, 2)},
+                              of_batch(hidden_gradient, rows), head_gradient.view());
+      const TensorView output = of_batch(attended, 1).reshaped({rows, kHeads.heads, kHeads.size});
       kernels.packed_attention(*plan, q.view(), k.view(), v.view(), output, log_sum_exp.view());
       kernels.packed_attention_backward(
           *plan, q.view(), q.view(), k.view(), v.view(), output, log_sum_exp.view(),
           q_gradient.view(),
-          k_gradient.view().rows(i, i + 1).reshaped({rows, kHeads.key_heads, kHeads.size}),
+          of_batch(k_gradient, 1).reshaped({rows, kHeads.key_heads, kHeads.size}),
           v_gradient.view());
     }
-    return std::array{embedded.values(), table_gradient.values(), attended.values(),
-                      k_gradient.values()};
+    return std::array{embedded.values(),        table_gradient.values(), attended.values(),
+                      hidden_gradient.values(), head_gradient.values(),  k_gradient.values()};
   };
   const auto ours = results(*make_tested_kernel_set());
   const auto reference = results(*make_cpu_kernel_set());
