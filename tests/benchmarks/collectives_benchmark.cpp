@@ -8,13 +8,14 @@
 /// A second table has the operations of runtime/comm/tensor_collectives.h, which wait politely on a
 /// thread of their own, beside the same operations on the calling thread.
 ///
-///   … collectives_benchmark --device cuda [MAX_MEBIBYTES]
+///   … collectives_benchmark [MAX_MEBIBYTES] --device cuda
 ///
 /// measures those of tensors on the ranks' devices instead, against the devices' link.
 
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -212,15 +213,21 @@ void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
 }
 
 int run(int argc, char** argv) {
+  std::size_t largest = 64;
+  std::string device = "cpu";
+  CLI::App app{"Collectives beside plain MPI calls, or of tensors on devices; prints Markdown."};
+  app.add_option("MAX_MEBIBYTES", largest, "the largest vector")->check(CLI::Range(1, 4096));
+  app.add_option("--device", device, "cpu | cuda: where the tensors lie")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
   MpiSession session(&argc, &argv);
   const Communicator& comm = session.world();
-  const bool on_devices =
-      argc > 2 && std::string(argv[1]) == "--device" && std::string(argv[2]) == "cuda";
-  const int at = on_devices ? 3 : 1;
-  const long largest = argc > at ? std::strtol(argv[at], nullptr, 10) : 64;
-  expect(largest >= 1 && largest <= 4096, "MAX_MEBIBYTES must be 1 to 4096");
-  if (on_devices) {
-    measure_on_devices(comm, static_cast<std::size_t>(largest) << 20);
+  if (device == "cuda") {
+    measure_on_devices(comm, largest << 20);
     session.finalize();
     return 0;
   }
@@ -232,8 +239,7 @@ int run(int argc, char** argv) {
           comm.size(), host_name(), ours, other);
     }
     for (const Contest& contest : rows) {
-      for (std::size_t bytes = 4096; bytes <= static_cast<std::size_t>(largest) << 20;
-           bytes *= 16) {
+      for (std::size_t bytes = 4096; bytes <= largest << 20; bytes *= 16) {
         const auto ranks = static_cast<std::size_t>(comm.size());
         compete(contest, bytes / sizeof(float) / ranks * ranks, comm);
       }
