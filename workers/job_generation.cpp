@@ -238,8 +238,9 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     for (PromptId id = 0; id < prompts.size(); ++id) {
       batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
     }
-    inference_options.cache_pages = config_.generate.cache_pages(model.config(), batch);
     inference_options.weights = config_.model.decode_weights;
+    inference_options.cache_pages = config_.generate.cache_pages(
+        model.config(), cache_type(inference_options.weights, services_.kernels.device()), batch);
     InferenceTransformer inference(model.config(), model.table(), model.weights(),
                                    services_.kernels, account, inference_options);
     TrajectoryGenerator generator(inference, options);

@@ -79,19 +79,19 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
 }
 
 /// Pages of generation's cache, for answers of full length.
-std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model,
+std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model, DType cache,
                               const PlannedPrompts& prompts, std::int64_t places) {
   const std::int64_t answer = longest_answer(config);
   const std::int64_t branch_rows = generation_branch_rows(config);
   if (prompts.lengths.empty()) {
     return std::min(places * cache_pages(prompts.longest + answer, branch_rows),
-                    config.generate.most_cache_pages(model));
+                    config.generate.most_cache_pages(model, cache));
   }
   BatchPages batch(places);
   for (const std::int64_t length : prompts.lengths) {
     batch.add(cache_pages(length + answer, branch_rows));
   }
-  return config.generate.cache_pages(model, batch);
+  return config.generate.cache_pages(model, cache, batch);
 }
 
 /// What the settings allow when the prompts are not known.
@@ -170,16 +170,15 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   // The last round's matrices take as much as any round's.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
+  const WeightStorage storage =
+      packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32;
   plan.decoding =
       static_cast<double>(InferenceTransformer::bytes(
-          model,
-          {.num_slots = 1,
-           .slot_capacity = 1,
-           .weights = packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32},
-          device)) -
-      static_cast<double>(InferenceTransformer::cache_bytes(model, 1));
-  plan.cache = static_cast<double>(
-      InferenceTransformer::cache_bytes(model, generation_pages(config, model, prompts, places)));
+          model, {.num_slots = 1, .slot_capacity = 1, .weights = storage}, device)) -
+      static_cast<double>(InferenceTransformer::cache_bytes(model, 1, cache_type(storage, device)));
+  const DType cache = cache_type(config.model.decode_weights, device);
+  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes(
+      model, generation_pages(config, model, cache, prompts, places), cache));
   plan.sharding = config.sharding();
   plan.state = training_memory(table, plan.sharding);
   plan.snapshot = 3 * vector / ranks;
@@ -406,7 +405,9 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     const std::int64_t request =
         cache_pages(std::llround(work.prompt_tokens) + answer, generation_branch_rows(config));
     work.batch_prompts = static_cast<std::int32_t>(std::clamp<std::int64_t>(
-        config.generate.most_cache_pages(model) / request, 1, config.generate.batch_prompts));
+        config.generate.most_cache_pages(model, cache_type(config.model.decode_weights, device)) /
+            request,
+        1, config.generate.batch_prompts));
     work.weight_bytes =
         static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;

@@ -113,7 +113,9 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
       "(after training), which changes some tokens. `\"bfloat16_arithmetic\"`: products of "
       "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
-      "(on CUDA by tensor cores); methods still agree with greedy decoding token for token");
+      "(on CUDA by tensor cores); methods still agree with greedy decoding token for token. On "
+      "CUDA "
+      "the last two also keep keys and values as bfloat16");
   fields.same_results({"auto", "float32"});
 }
 

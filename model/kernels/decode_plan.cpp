@@ -6,8 +6,8 @@
 
 namespace jforge {
 
-DecodePlan::DecodePlan(const AttentionHeads& heads, std::int64_t max_rows)
-    : heads_(heads), max_rows_(max_rows) {
+DecodePlan::DecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows)
+    : heads_(heads), cache_type_(cache), max_rows_(max_rows) {
   expect(heads.key_heads > 0 && heads.heads % heads.key_heads == 0,
          "attention: query heads must be a multiple of key heads");
 }

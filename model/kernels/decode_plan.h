@@ -82,9 +82,9 @@ enum class DecodeRows : std::uint8_t { all, kept };
 /// functions; memory grows to the largest batch and is reused.
 class DecodePlan {
  public:
-  /// Throws InternalError when the numbers of heads do not fit. `max_rows`: a batch has no more,
-  /// and a plan adds none beyond them.
-  DecodePlan(const AttentionHeads& heads, std::int64_t max_rows);
+  /// Throws InternalError when the numbers of heads do not fit. `cache`: type of the cache's
+  /// elements. `max_rows`: a batch has no more, and a plan adds none beyond them.
+  DecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows);
   virtual ~DecodePlan() = default;
   DecodePlan(const DecodePlan&) = delete;
   DecodePlan& operator=(const DecodePlan&) = delete;
@@ -95,6 +95,7 @@ class DecodePlan {
   void assign(const DecodeBatch& batch);
 
   [[nodiscard]] const AttentionHeads& heads() const noexcept { return heads_; }
+  [[nodiscard]] DType cache_type() const noexcept { return cache_type_; }
   [[nodiscard]] std::int64_t max_rows() const noexcept { return max_rows_; }
   [[nodiscard]] const DecodeBatch& batch() const noexcept { return batch_; }
   /// Where the batch's rows lie, [M] or those that are kept, on the host.
@@ -135,6 +136,7 @@ class DecodePlan {
   void expect_seen(const CacheRow& last);
 
   AttentionHeads heads_;
+  DType cache_type_;
   std::int64_t max_rows_;
   DecodeBatch batch_;
   PlannedRows rows_;

@@ -54,6 +54,8 @@ void expect_cache(const DecodePlan& plan, const LayerCache& cache) {
                {cache.keys.dim(0), kCachePageRows, plan.heads().key_heads, plan.heads().size},
                "cache keys");
   expect_shape(cache.values, cache.keys.shape(), "cache values");
+  expect(cache.keys.dtype() == plan.cache_type() && cache.values.dtype() == plan.cache_type(),
+         "the cache is of another type than its plan");
   expect(plan.page_limit() <= cache.keys.dim(0), "a decoding row's page is not the cache's");
 }
 
@@ -63,6 +65,11 @@ void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const C
   const Shape shape{plan.num_rows(DecodeRows::all), plan.heads().key_heads, plan.heads().size};
   expect_shape(k, shape, "cache_write k");
   expect_shape(v, shape, "cache_write v");
+}
+
+void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q) {
+  expect_shape(q, {plan.num_rows(which), plan.heads().heads, plan.heads().size},
+               "rotate_and_write q");
 }
 
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,

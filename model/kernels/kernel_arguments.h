@@ -28,12 +28,15 @@ void expect_floating(const ConstTensorView& view, const char* name);
 /// Throws InternalError unless x is a matrix that has the plan's rows.
 void expect_kept_rows(const DecodePlan& plan, const ConstTensorView& x);
 
-/// Throws InternalError unless the cache has the plan's heads and pages.
+/// Throws InternalError unless the cache has the plan's type, heads and pages.
 void expect_cache(const DecodePlan& plan, const LayerCache& cache);
 /// … and k and v are of the plan's rows.
 void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const ConstTensorView& v,
                        const LayerCache& cache);
-/// … and q and output of those that `which` says.
+/// Throws InternalError unless q is of the plan's rows that `which` says.
+void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q);
+/// expect_cache(), and throws InternalError unless q and output are of the plan's rows that `which`
+/// says.
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
                             const LayerCache& cache, const ConstTensorView& output);
 

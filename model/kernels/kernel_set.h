@@ -57,9 +57,10 @@
 
 namespace jforge {
 
-/// How decoding weights are stored. But for the last, arithmetic is float32 whatever it is: a
-/// bfloat16 is widened exactly in a register, so that products have the bits of float32 weights of
-/// the same values, and a forward pass reads half the bytes.
+/// How decoding weights are stored. But for the last, products' arithmetic is float32 whatever it
+/// is: a bfloat16 is widened exactly in a register, so that products have the bits of float32
+/// weights of the same values, and a forward pass reads half the bytes. Where weights are rounded a
+/// device keeps keys and values as bfloat16, too (cache_type()).
 enum class WeightStorage : std::uint8_t {
   automatic,  ///< bfloat16 where every element of the matrix is one, else float32: loses nothing.
   float32,
@@ -72,6 +73,12 @@ enum class WeightStorage : std::uint8_t {
 /// Whether elements are rounded that are no bfloat16.
 [[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
   return storage == WeightStorage::bfloat16 || storage == WeightStorage::bfloat16_arithmetic;
+}
+
+/// Element type of the key/value cache beside weights that are stored so, where `device` computes:
+/// the CPU's are float32.
+[[nodiscard]] constexpr DType cache_type(WeightStorage storage, Device device) noexcept {
+  return device != Device::cpu && rounds(storage) ? DType::bfloat16 : DType::float32;
 }
 
 /// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
@@ -93,9 +100,10 @@ class PackedWeight {
   DType dtype_;
 };
 
-/// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order. The order
-/// within a page of keys is the set's own: on the CPU they lie as attention multiplies with them,
-/// [pages, Hkv, kCachePageRows / 16, D, 16].
+/// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order, of the
+/// plan's cache type: float32 on the CPU, that or bfloat16 on a device. The order within a page of
+/// keys is the set's own: on the CPU they lie as attention multiplies with them, [pages, Hkv,
+/// kCachePageRows / 16, D, 16].
 struct LayerCache {
   TensorView keys;
   TensorView values;
@@ -173,15 +181,12 @@ class KernelSet {
   /// time.
   [[nodiscard]] virtual std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                               MemoryAccount& account) = 0;
-  /// For the decoding functions below, for batches of up to `max_rows` rows. The set must outlive
-  /// it; one user at a time.
+  /// For the decoding functions below, for batches of up to `max_rows` rows over a cache of
+  /// elements of type `cache`. The set must outlive it; one user at a time.
   [[nodiscard]] virtual std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
+                                                                     DType cache,
                                                                      std::int64_t max_rows,
                                                                      MemoryAccount& account) = 0;
-  /// Rows that belong to no batch with a plan; either span may be empty. Valid until the next call,
-  /// and while what the spans show stays as it is. Throws InternalError for a negative value.
-  [[nodiscard]] virtual PlannedRows plan_rows(std::span<const TokenId> tokens,
-                                              std::span<const std::int32_t> positions) = 0;
 
   // ---- row-wise, forward and backward
   // ------------------------------------------------------------------------------
@@ -198,12 +203,16 @@ class KernelSet {
   virtual void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
                                  ConstTensorView weight, ConstTensorView inverse_rms,
                                  TensorView x_gradient, TensorView weight_gradient) = 0;
-  /// In place on x [T, heads, D]: rotate pairs (i, i + D/2) by position ·
-  /// rotary_frequency(settings, i, D/2) (HF "rotate_half" order).
-  virtual void rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) = 0;
+  /// stream += x, then y = rms_norm(stream), with the bits of add() and rms_norm(). y may be x.
+  virtual void add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
+                            float epsilon, TensorView y, TensorView inverse_rms) = 0;
+  /// In place on q [T, H, D] and k [T, Hkv, D], either of which may be empty: rotate pairs
+  /// (i, i + D/2) by position · rotary_frequency(settings, i, D/2) (HF "rotate_half" order).
+  virtual void rotary(TensorView q, TensorView k, const PlannedRows& rows,
+                      const RotarySettings& settings) = 0;
   /// In place: the inverse rotation, which maps output gradients to input gradients.
-  virtual void rotary_backward(TensorView x_gradient, const PlannedRows& rows,
-                               const RotarySettings& settings) = 0;
+  virtual void rotary_backward(TensorView q_gradient, TensorView k_gradient,
+                               const PlannedRows& rows, const RotarySettings& settings) = 0;
   /// y [T, F] = silu(gate) · up.
   virtual void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
   virtual void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
@@ -273,13 +282,21 @@ class KernelSet {
   /// CUDA by tensor cores in an order that K alone decides.
   virtual void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                                 TensorView y) = 0;
-  /// Writes k and v [M, Hkv, D] of each row to its place in the cache.
+  /// Writes k and v [M, Hkv, D] of each row to its place in the cache, rounded where that is
+  /// bfloat16.
   virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;
+  /// rotary() of q [M', H, D], the rows of `which`, in place, and of k, then cache_write(), with
+  /// the bits of the three. k is left unspecified.
+  virtual void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
+                                TensorView k, ConstTensorView v, const RotarySettings& settings,
+                                LayerCache cache) = 0;
   /// Copies keys and values within their slots, as the batch's `copies` say.
   virtual void cache_copy(const DecodePlan& plan, LayerCache cache) = 0;
-  /// output [M, H, D]: each row attends to the keys that CacheRow says, in position order. Its bits
-  /// do not depend on where they lie.
+  /// output [M, H, D], float32 as q: each row attends to the keys that CacheRow says, in position
+  /// order. Its bits do not depend on where they lie. Over a cache of bfloat16 with heads of 64 or
+  /// 128 CUDA multiplies on tensor cores, queries rounded, and weights of keys (by 2⁻⁸ of
+  /// Σ|weight · value|), too; other rows of the same call still change no bit.
   virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                 LayerCache cache, TensorView output) = 0;
   /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; ties go to the smallest id,

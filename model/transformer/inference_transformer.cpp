@@ -93,11 +93,11 @@ struct InferenceTransformer::State {
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   void plan_chunk(std::span<const DecodeRow> rows);
   void forward();
-  void write_keys_and_values(const LayerWeights& layer, std::size_t index);
-  void norm_and_rotate(const TensorView& heads, const ConstTensorView& norm, DecodeRows which);
+  void norm_heads(const TensorView& heads, const ConstTensorView& norm);
   void keep_wanted();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
+  void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
 
   /// Runs `rows` in chunks. `step()` computes what is planned; `emit(first, wanted)` is called
   /// behind it for the wanted rows first … first + wanted of the whole call.
@@ -182,8 +182,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
       work(config, options.max_rows, account, set.device()),
-      plan(set.make_decode_plan(heads_of(config), options.max_rows, account)),
-      branches(set.make_decode_plan(heads_of(config), 0, account)),
+      plan(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
+                                options.max_rows, account)),
+      branches(set.make_decode_plan(heads_of(config), plan->cache_type(), 0, account)),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
   const ModelParameters model(config, table);
@@ -204,7 +205,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   final_norm = view(model.final_norm);
   head = pack(model.head);
   const Shape shape = cache_shape(config, options.cache_pages);
-  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+  const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
   for (const LayerParameters& layer : model.layers) {
     layers.push_back({.input_norm = view(layer.input_norm),
                       .q_bias = view(layer.q_bias),
@@ -221,9 +222,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .up = pack(layer.up_weight),
                       .down = pack(layer.down_weight)});
     const Buffer& keys = cache_memory.emplace_back(bytes, account, kernels.device());
-    const TensorView key_view = keys.floats(shape);
+    const TensorView key_view = keys.view(plan->cache_type(), shape);
     const Buffer& values = cache_memory.emplace_back(bytes, account, kernels.device());
-    cache.push_back({key_view, values.floats(shape)});
+    cache.push_back({key_view, values.view(plan->cache_type(), shape)});
   }
 }
 
@@ -293,32 +294,16 @@ void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
   expect(place.position == place.fork || continues, "rows of an alternative are not adjacent");
 }
 
-void InferenceTransformer::State::write_keys_and_values(const LayerWeights& layer,
-                                                        std::size_t index) {
-  const std::int64_t rows = plan->num_rows(DecodeRows::all);
-  const TensorView stream = work.stream.floats({rows, config.hidden_size});
-  const TensorView normed = work.normed.floats({rows, config.hidden_size});
-  const Shape heads{rows, config.num_kv_heads, config.head_size()};
-  const Shape flat{rows, config.num_kv_heads * config.head_size()};
-  kernels.rms_norm(stream, layer.input_norm, static_cast<float>(config.rms_norm_eps), normed, {});
-  kernels.invariant_linear(normed, *layer.k, layer.k_bias, work.k.floats(flat));
-  kernels.invariant_linear(normed, *layer.v, layer.v_bias, work.v.floats(flat));
-  norm_and_rotate(work.k.floats(heads), layer.k_norm, DecodeRows::all);
-  kernels.cache_write(*plan, work.k.floats(heads), work.v.floats(heads), cache[index]);
-}
-
-/// In place on the queries or keys [M, heads, D] of the planned rows.
-void InferenceTransformer::State::norm_and_rotate(const TensorView& heads,
-                                                  const ConstTensorView& norm, DecodeRows which) {
+/// In place on the queries or keys [M, heads, D], where the model norms them.
+void InferenceTransformer::State::norm_heads(const TensorView& heads, const ConstTensorView& norm) {
   if (!norm.empty()) {
     const TensorView rows = heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
     kernels.rms_norm(rows, norm, static_cast<float>(config.rms_norm_eps), rows, {});
   }
-  kernels.rotary(heads, plan->rows(which), config.rope);
 }
 
-/// After the last layer's keys and values are stored only rows that want output go on: moves them
-/// to the front.
+/// After the last layer's keys and values are made only rows that want output go on: moves them to
+/// the front.
 void InferenceTransformer::State::keep_wanted() {
   if (plan->keeps_all()) {
     return;
@@ -328,32 +313,50 @@ void InferenceTransformer::State::keep_wanted() {
   kernels.keep_rows(*plan, work.normed.floats(all));
 }
 
+/// From the layer's normed input on. Keys and values are of all rows, queries of those of `which`.
 void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t index,
                                          DecodeRows which) {
+  const std::int64_t all = plan->num_rows(DecodeRows::all);
   const std::int64_t rows = plan->num_rows(which);
-  const TensorView stream = work.stream.floats({rows, config.hidden_size});
-  const TensorView normed = work.normed.floats({rows, config.hidden_size});
-  const Shape heads{rows, config.num_heads, config.head_size()};
+  const Shape flat_keys{all, config.num_kv_heads * config.head_size()};
+  const TensorView keys = work.k.floats({all, config.num_kv_heads, config.head_size()});
+  const TensorView queries = work.q.floats({rows, config.num_heads, config.head_size()});
   const Shape flat{rows, config.num_heads * config.head_size()};
-  kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
-  norm_and_rotate(work.q.floats(heads), layer.q_norm, which);
-  kernels.cached_attention(*plan, which, work.q.floats(heads), cache[index],
-                           work.attention.floats(heads));
-  kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
-  kernels.add(normed, stream);
+  const TensorView input = work.normed.floats({all, config.hidden_size});
+  kernels.invariant_linear(input, *layer.k, layer.k_bias, work.k.floats(flat_keys));
+  kernels.invariant_linear(input, *layer.v, layer.v_bias, work.v.floats(flat_keys));
+  norm_heads(keys, layer.k_norm);
+  if (which == DecodeRows::kept) {
+    keep_wanted();
+  }
+  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  if (rows > 0) {
+    kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
+    norm_heads(queries, layer.q_norm);
+  }
+  kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()), config.rope,
+                           cache[index]);
+  if (rows > 0) {
+    kernels.cached_attention(*plan, which, queries, cache[index],
+                             work.attention.floats(queries.shape()));
+    kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
+  }
 }
 
 void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::int64_t rows) {
-  const TensorView stream = work.stream.floats({rows, config.hidden_size});
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
   const Shape wide{rows, config.intermediate_size};
-  kernels.rms_norm(stream, layer.attention_norm, static_cast<float>(config.rms_norm_eps), normed,
-                   {});
   kernels.invariant_linear(normed, *layer.gate, {}, work.gate.floats(wide));
   kernels.invariant_linear(normed, *layer.up, {}, work.up.floats(wide));
   kernels.swiglu(work.gate.floats(wide), work.up.floats(wide), work.activated.floats(wide));
   kernels.invariant_linear(work.activated.floats(wide), *layer.down, {}, normed);
-  kernels.add(normed, stream);
+}
+
+/// Adds a branch's result to the residual stream, and norms that for the next.
+void InferenceTransformer::State::add_and_norm(const ConstTensorView& weight, std::int64_t rows) {
+  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  kernels.add_rms_norm(normed, work.stream.floats(normed.shape()), weight,
+                       static_cast<float>(config.rms_norm_eps), normed, {});
 }
 
 void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
@@ -377,24 +380,22 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
 
 /// Takes the planned rows through the layers, and those that are kept through the final norm.
 void InferenceTransformer::State::forward() {
-  kernels.embedding(plan->rows(DecodeRows::all), embedding,
-                    work.stream.floats({plan->num_rows(DecodeRows::all), config.hidden_size}));
+  const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
+  kernels.embedding(plan->rows(DecodeRows::all), embedding, work.stream.floats(all));
+  kernels.rms_norm(work.stream.floats(all), layers.front().input_norm,
+                   static_cast<float>(config.rms_norm_eps), work.normed.floats(all), {});
   for (std::size_t index = 0; index < layers.size(); ++index) {
-    write_keys_and_values(layers[index], index);
-    DecodeRows which = DecodeRows::all;
-    if (index + 1 == layers.size()) {
-      if (plan->num_rows(DecodeRows::kept) == 0) {
-        return;
-      }
-      keep_wanted();
-      which = DecodeRows::kept;
-    }
+    const bool last = index + 1 == layers.size();
+    const DecodeRows which = last ? DecodeRows::kept : DecodeRows::all;
+    const std::int64_t rows = plan->num_rows(which);
     attend(layers[index], index, which);
-    feed_forward(layers[index], plan->num_rows(which));
+    if (rows == 0) {
+      return;
+    }
+    add_and_norm(layers[index].attention_norm, rows);
+    feed_forward(layers[index], rows);
+    add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
   }
-  const TensorView last = hidden();
-  kernels.rms_norm(work.stream.floats(last.shape()), final_norm,
-                   static_cast<float>(config.rms_norm_eps), last, {});
 }
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
@@ -543,12 +544,13 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.max_rows) * sizeof(TokenId) +
-         cache_bytes(config, chosen.cache_pages);
+         cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));
 }
 
-std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages) {
-  return 2 * static_cast<std::size_t>(config.num_layers) * sizeof(float) *
-         static_cast<std::size_t>(cache_shape(config, pages).elements());
+std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages,
+                                              DType cache) {
+  return 2 * static_cast<std::size_t>(config.num_layers) *
+         storage_bytes(cache_shape(config, pages).elements(), cache);
 }
 
 }  // namespace jforge

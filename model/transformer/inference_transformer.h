@@ -119,8 +119,9 @@ class InferenceTransformer final : public DecodeModel {
   /// padding of packed weights: a packed copy of every matrix, cache, work space. With
   /// WeightStorage::automatic matrices count as float32, the most they can take.
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
-  /// Bytes of a cache of so many pages.
-  static std::size_t cache_bytes(const TransformerConfig& config, std::int64_t pages);
+  /// Bytes of a cache of so many pages of elements of type `cache`: cache_type() of the weights and
+  /// the device.
+  static std::size_t cache_bytes(const TransformerConfig& config, std::int64_t pages, DType cache);
 
  private:
   struct State;

@@ -164,7 +164,11 @@ struct TrainingTransformer::State : Activations {
   void project_heads(const BorrowedGroup& borrowed, const HeadWeights& weights,
                      const LayerActivations& kept, const NormedHeads& norm,
                      const TensorView& heads);
-  void forward_attention(const BorrowedGroup& borrowed, std::size_t layer);
+  void norm_stream(const TensorView& branch, const TensorView& stream,
+                   const ConstTensorView& weight, const TensorView& y,
+                   const TensorView& inverse_rms);
+  void forward_attention(const BorrowedGroup& borrowed, std::size_t layer,
+                         const TensorView& branch);
   void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
   void backward_mlp(const BorrowedGroup& borrowed, const OpenGradient& gradients,
                     std::size_t layer);
@@ -271,32 +275,43 @@ void TrainingTransformer::State::project_heads(const BorrowedGroup& borrowed,
   }
 }
 
-void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed,
-                                                   std::size_t layer) {
+/// Norms the residual stream after what is left to add to it, if anything.
+void TrainingTransformer::State::norm_stream(const TensorView& branch, const TensorView& stream,
+                                             const ConstTensorView& weight, const TensorView& y,
+                                             const TensorView& inverse_rms) {
+  const auto epsilon = static_cast<float>(config.rms_norm_eps);
+  if (branch.empty()) {
+    kernels.rms_norm(stream, weight, epsilon, y, inverse_rms);
+  } else {
+    kernels.add_rms_norm(branch, stream, weight, epsilon, y, inverse_rms);
+  }
+}
+
+/// Up to the output projection. `branch` is what residual[layer] still lacks, empty where it is
+/// complete.
+void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed, std::size_t layer,
+                                                   const TensorView& branch) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  const auto epsilon = static_cast<float>(config.rms_norm_eps);
-  kernels.rms_norm(residual[layer], borrowed(weights.input_norm), epsilon, kept.attention_input,
-                   kept.inverse_rms_1);
+  norm_stream(branch, residual[layer], borrowed(weights.input_norm), kept.attention_input,
+              kept.inverse_rms_1);
   project_heads(borrowed, {weights.q_weight, weights.q_bias, weights.q_norm}, kept, kept.q_norm,
                 kept.q);
   project_heads(borrowed, {weights.k_weight, weights.k_bias, weights.k_norm}, kept, kept.k_norm,
                 kept.k);
   kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
                  matrix(kept.v));
-  kernels.rotary(kept.q, plan->rows(), config.rope);
-  kernels.rotary(kept.k, plan->rows(), config.rope);
+  kernels.rotary(kept.q, kept.k, plan->rows(), config.rope);
   kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
   kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
-  kernels.add(residual[layer], kept.middle);
 }
 
 /// Up to the activated rows: the down projection's result is a residual, which checkpointing keeps.
 void TrainingTransformer::State::forward_mlp(const BorrowedGroup& borrowed, std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  kernels.rms_norm(kept.middle, borrowed(weights.attention_norm),
-                   static_cast<float>(config.rms_norm_eps), kept.mlp_input, kept.inverse_rms_2);
+  norm_stream(residual[layer], kept.middle, borrowed(weights.attention_norm), kept.mlp_input,
+              kept.inverse_rms_2);
   kernels.linear(kept.mlp_input, borrowed(weights.gate_weight), {}, kept.gate);
   kernels.linear(kept.mlp_input, borrowed(weights.up_weight), {}, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
@@ -344,8 +359,7 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
                                     kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
                                     gradient.v);
-  kernels.rotary_backward(gradient.q, plan->rows(), config.rope);
-  kernels.rotary_backward(gradient.k, plan->rows(), config.rope);
+  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), config.rope);
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
     kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
@@ -405,15 +419,17 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
       state.kernels.embedding(state.plan->rows(), borrowed(model.embedding), state.residual[0]);
     }
   }
+  // A layer's output lacks the stream before its last branch until the next norm passes over it.
+  TensorView branch;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
     if (work) {
-      state.forward_attention(borrowed, layer);
+      state.forward_attention(borrowed, layer, branch);
       state.forward_mlp(borrowed, layer);
       const LayerActivations& kept = state.layer_activations(layer);
       state.kernels.linear(kept.activated, borrowed(model.layers[layer].down_weight), {},
                            state.residual[layer + 1]);
-      state.kernels.add(kept.middle, state.residual[layer + 1]);
+      branch = kept.middle;
     }
     note_progress();
   }
@@ -421,9 +437,8 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   if (!work) {
     return {};
   }
-  state.kernels.rms_norm(state.residual.back(), borrowed(model.final_norm),
-                         static_cast<float>(state.config.rms_norm_eps), state.hidden,
-                         state.final_inverse_rms);
+  state.norm_stream(branch, state.residual.back(), borrowed(model.final_norm), state.hidden,
+                    state.final_inverse_rms);
   return state.hidden;
 }
 
@@ -473,7 +488,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
     const OpenGradient opened(gradients, state.table, group);
     if (work) {
       if (state.options.activation_checkpointing) {
-        state.forward_attention(borrowed, layer);
+        state.forward_attention(borrowed, layer, {});
         state.forward_mlp(borrowed, layer);
       }
       state.backward_mlp(borrowed, opened, layer);

@@ -247,6 +247,48 @@ struct CacheProblem {
   }
 };
 
+/// Rotated and written in one pass, or in three: the same bits, rounded or not.
+TEST_F(KernelAgreement, KeysAreRotatedOnTheirWayToTheCache) {
+  CacheProblem problem;
+  problem.rows = {{1, 60}, {1, 61}, {0, 3}, {1, 61, 61, 80}};
+  const std::vector<std::int32_t> kept{1, 3};
+  for (const std::int64_t dim : {10, 32}) {
+    problem.dim = dim;
+    const Shape key{4, problem.key_heads, dim};
+    for (const DType type : kElementTypes) {
+      const auto results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+        const auto cache = [&] {
+          const Shape shape = problem.slots.shape(problem.key_heads, dim);
+          return PagedCache{t.blank(shape, type), t.blank(shape, type), problem.slots.table()};
+        };
+        const PagedCache together = cache();
+        const PagedCache alone = cache();
+        const TestDecodePlan plan(t.kernels, problem.heads, together,
+                                  {.tokens = {},
+                                   .places = problem.rows,
+                                   .kept = kept,
+                                   .copies = {},
+                                   .table = together.table});
+        const RotarySettings settings{.theta = 1e4};
+        const TensorView values = t.random(key, 98);
+        const auto queries = [&] { return t.random({2, problem.heads, dim}, 99); };
+        const TensorView q = queries();
+        t.kernels.rotate_and_write(*plan, DecodeRows::kept, q, t.random(key, 100), values, settings,
+                                   together.layer());
+        const TensorView expected = queries();
+        t.kernels.rotary(expected, {}, (*plan).rows(DecodeRows::kept), settings);
+        const TensorView k = t.random(key, 100);
+        t.kernels.rotary({}, k, (*plan).rows(DecodeRows::all), settings);
+        t.kernels.cache_write(*plan, k, values, alone.layer());
+        return {q, together.keys, together.values, expected, alone.keys, alone.values};
+      });
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(same_bits(results[i], results[i + 3])) << dim << " tensor " << i;
+      }
+    }
+  }
+}
+
 TEST_F(KernelAgreement, CachedAttention) {
   CacheProblem problem;
   for (std::int32_t i = 0; i < 20; ++i) {

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <limits>
 #include <numeric>
@@ -115,6 +116,118 @@ TEST_F(KernelAgreement, RotaryAndItsInverse) {
              {.theta = 10000.0, .scaling = RotaryScaling::linear, .factor = 3});
       return {forward, both, backward, scaled};
     });
+  }
+}
+
+/// One pass has the bits of two, on every set.
+TEST_F(KernelAgreement, AddAndNormInOnePass) {
+  for (const std::int64_t columns : {1, 130, 576}) {
+    const Shape shape{19, columns};
+    for (const DType type : kElementTypes) {
+      for (const DType stream_type : {type, DType::float32}) {
+        const Results results = run([&](Tensors& t) -> std::vector<TensorView> {
+          const TensorView weight = t.random({columns}, 16, type);
+          const TensorView stream = t.random(shape, 17, stream_type);
+          const TensorView inverse = t.blank({19});
+          const TensorView y = t.random(shape, 18, type);  // What is added lies where y goes.
+          t.kernels.add_rms_norm(y, stream, weight, 1e-6F, y, inverse);
+          const TensorView sum = t.random(shape, 17, stream_type);
+          const TensorView expected_inverse = t.blank({19});
+          const TensorView expected = t.blank(shape, type);
+          t.kernels.add(t.random(shape, 18, type), sum);
+          t.kernels.rms_norm(sum, weight, 1e-6F, expected, expected_inverse);
+          return {y, stream, inverse, expected, sum, expected_inverse};
+        });
+        for (const auto& found : {results.tested, results.reference}) {
+          for (std::size_t i = 0; i < 3; ++i) {
+            EXPECT_TRUE(same_bits(found[i], found[i + 3])) << columns << " tensor " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(KernelAgreement, RotaryOfQueriesAndKeysAtOnce) {
+  const std::vector<std::int32_t> positions{0, 5, 3, 99};
+  for (const std::int64_t dim : {6, 32}) {
+    for (const DType type : kElementTypes) {
+      const Results results = run([&](Tensors& t) -> std::vector<TensorView> {
+        const TestPlan plan(t.kernels, kOneHead, batch_at(positions));
+        const auto q = [&] { return t.random({4, 5, dim}, 19, type); };
+        const auto k = [&] { return t.random({4, 2, dim}, 20, type); };
+        const std::array<TensorView, 4> together{q(), k(), q(), k()};
+        t.kernels.rotary(together[0], together[1], (*plan).rows(), {.theta = 1e4});
+        t.kernels.rotary_backward(together[2], together[3], (*plan).rows(), {.theta = 1e4});
+        const std::array<TensorView, 4> alone{q(), k(), q(), k()};
+        t.kernels.rotary(alone[0], {}, (*plan).rows(), {.theta = 1e4});
+        t.kernels.rotary({}, alone[1], (*plan).rows(), {.theta = 1e4});
+        t.kernels.rotary_backward(alone[2], {}, (*plan).rows(), {.theta = 1e4});
+        t.kernels.rotary_backward({}, alone[3], (*plan).rows(), {.theta = 1e4});
+        return {together[0], together[1], together[2], together[3],
+                alone[0],    alone[1],    alone[2],    alone[3]};
+      });
+      for (const auto& found : {results.tested, results.reference}) {
+        for (std::size_t i = 0; i < 4; ++i) {
+          EXPECT_TRUE(same_bits(found[i], found[i + 4])) << dim << " tensor " << i;
+        }
+      }
+    }
+  }
+}
+
+/// Rows of whole words that do not begin where one may, and rows that are none: the same bits one
+/// by one.
+TEST_F(KernelAgreement, AlignmentChangesNoBit) {
+  constexpr std::int64_t kRows = 5;
+  constexpr std::int64_t kColumns = 64;
+  const Shape shape{kRows, kColumns};
+  const std::vector<TokenId> tokens{2, 0, 1, 2, 2};
+  const std::vector<std::int32_t> positions{4, 0, 7, 1, 1};
+  const auto all = [&](Tensors& t, DType type, std::int64_t offset) {
+    const auto place = [&](const Floats& values, Shape wanted, DType own) {
+      Floats shifted(static_cast<std::size_t>(offset), 0.0F);
+      shifted.insert(shifted.end(), values.begin(), values.end());
+      const TensorView wide = t(shifted, {std::ssize(shifted)}, own);
+      return TensorView(static_cast<std::byte*>(wide.raw()) + storage_bytes(offset, own), own,
+                        wanted, wide.device());
+    };
+    unsigned seed = 21;
+    const auto made = [&](Shape wanted, DType own) {
+      return place(random_floats(wanted.elements(), ++seed), wanted, own);
+    };
+    const TensorView rows = made(shape, type);
+    const TensorView stream = made(shape, DType::float32);
+    const TensorView weight = made({kColumns}, type);
+    const TensorView inverse = made({kRows}, DType::float32);
+    const TensorView normed = made(shape, type);
+    t.kernels.add_rms_norm(rows, stream, weight, 1e-6F, normed, inverse);
+    const TensorView weight_gradient = made({kColumns}, DType::float32);
+    const TensorView gradient = made(shape, DType::float32);
+    t.kernels.rms_norm_backward(rows, stream, weight, inverse, gradient, weight_gradient);
+    const TensorView embedded = made(shape, type);
+    embedding(t.kernels, tokens, made({3, kColumns}, type), embedded);
+    const TensorView heads = made({kRows, 2, kColumns / 2}, type);
+    rotary(t.kernels, heads, positions, {.theta = 1e4});
+    const TensorView activated = made(shape, type);
+    t.kernels.swiglu(rows, embedded, activated);
+    const TensorView gate_gradient = made(shape, type);
+    const TensorView up_gradient = made(shape, type);
+    t.kernels.swiglu_backward(activated, rows, embedded, gate_gradient, up_gradient);
+    const TensorView sum = made(shape, DType::float32);
+    t.kernels.add(rows, sum);
+    const TensorView converted = made(shape, DType::bfloat16);
+    t.kernels.convert(sum, converted);
+    return std::vector<TensorView>{stream,          normed,      inverse, gradient,
+                                   weight_gradient, embedded,    heads,   activated,
+                                   gate_gradient,   up_gradient, sum,     converted};
+  };
+  for (const DType type : kElementTypes) {
+    const auto aligned = run_on(*tested_, [&](Tensors& t) { return all(t, type, 0); });
+    const auto shifted = run_on(*tested_, [&](Tensors& t) { return all(t, type, 1); });
+    for (std::size_t i = 0; i < aligned.size(); ++i) {
+      EXPECT_TRUE(same_bits(aligned[i], shifted[i])) << "tensor " << i;
+    }
   }
 }
 

@@ -53,6 +53,18 @@ inline PackedLayout causal_layout(std::int64_t rows) {
   return layout;
 }
 
+/// Rows of one sequence, of these tokens or at these positions.
+inline PackedBatch batch_of_rows(std::span<const TokenId> tokens) {
+  PackedBatch batch = batch_of(causal_layout(std::ssize(tokens)));
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  return batch;
+}
+inline PackedBatch batch_at(std::span<const std::int32_t> positions) {
+  PackedBatch batch = batch_of(causal_layout(std::ssize(positions)));
+  batch.positions.assign(positions.begin(), positions.end());
+  return batch;
+}
+
 inline AttentionHeads heads_of(const ConstTensorView& q, const ConstTensorView& k) {
   return {.heads = q.dim(1), .key_heads = k.dim(1), .size = q.dim(2)};
 }
@@ -78,26 +90,27 @@ struct FullSlots {
 
 inline void embedding(KernelSet& kernels, std::span<const TokenId> tokens, ConstTensorView table,
                       TensorView output) {
-  kernels.embedding(kernels.plan_rows(tokens, {}), table, output);
+  const TestPlan plan(kernels, kOneHead, batch_of_rows(tokens));
+  kernels.embedding((*plan).rows(), table, output);
 }
 
 inline void embedding_backward(KernelSet& kernels, std::span<const TokenId> tokens,
                                ConstTensorView output_gradient, TensorView table_gradient) {
-  PackedBatch batch = batch_of(causal_layout(static_cast<std::int64_t>(tokens.size())));
-  batch.tokens.assign(tokens.begin(), tokens.end());
-  const TestPlan plan(kernels, kOneHead, std::move(batch));
+  const TestPlan plan(kernels, kOneHead, batch_of_rows(tokens));
   kernels.embedding_backward(*plan, output_gradient, table_gradient);
 }
 
 inline void rotary(KernelSet& kernels, TensorView x, std::span<const std::int32_t> positions,
                    const RotarySettings& settings) {
-  kernels.rotary(x, kernels.plan_rows({}, positions), settings);
+  const TestPlan plan(kernels, kOneHead, batch_at(positions));
+  kernels.rotary(x, {}, (*plan).rows(), settings);
 }
 
 inline void rotary_backward(KernelSet& kernels, TensorView x_gradient,
                             std::span<const std::int32_t> positions,
                             const RotarySettings& settings) {
-  kernels.rotary_backward(x_gradient, kernels.plan_rows({}, positions), settings);
+  const TestPlan plan(kernels, kOneHead, batch_at(positions));
+  kernels.rotary_backward(x_gradient, {}, (*plan).rows(), settings);
 }
 
 /// A layer's cache with a page table for the calls below.
@@ -115,7 +128,7 @@ class TestDecodePlan {
                  const DecodeBatch& batch)
       : plan_(kernels.make_decode_plan(
             {.heads = heads, .key_heads = cache.keys.dim(2), .size = cache.keys.dim(3)},
-            std::ssize(batch.places), account_)) {
+            cache.keys.dtype(), std::ssize(batch.places), account_)) {
     plan_->assign(batch);
   }
   [[nodiscard]] const DecodePlan& operator*() const { return *plan_; }
@@ -154,7 +167,7 @@ inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, Te
   const std::vector<CacheRow> places(static_cast<std::size_t>(x.dim(0)));
   const std::vector<std::int32_t> pages{0};
   MemoryAccount account("test decoding plan");
-  const auto plan = kernels.make_decode_plan(kOneHead, x.dim(0), account);
+  const auto plan = kernels.make_decode_plan(kOneHead, DType::float32, x.dim(0), account);
   plan->assign({.tokens = {}, .places = places, .kept = rows, .copies = {}, .table = {pages, 1}});
   kernels.keep_rows(*plan, x);
 }

@@ -29,24 +29,24 @@ void GenerateConfig::validate() const {
   }
 }
 
-std::int64_t GenerateConfig::most_cache_pages(const TransformerConfig& model) const {
+std::int64_t GenerateConfig::most_cache_pages(const TransformerConfig& model, DType cache) const {
   if (cache_mb == 0) {
     return std::numeric_limits<std::int64_t>::max();
   }
   return static_cast<std::int64_t>(
       static_cast<double>(cache_mb) * kBytesPerMegabyte /
-      static_cast<double>(InferenceTransformer::cache_bytes(model, 1)));
+      static_cast<double>(InferenceTransformer::cache_bytes(model, 1, cache)));
 }
 
-std::int64_t GenerateConfig::cache_pages(const TransformerConfig& model,
+std::int64_t GenerateConfig::cache_pages(const TransformerConfig& model, DType cache,
                                          const BatchPages& batch) const {
-  const std::int64_t most = most_cache_pages(model);
+  const std::int64_t most = most_cache_pages(model, cache);
   if (batch.largest() > most) {
     throw ConfigError(fmt::format(
         "generate.cache_mb = {} is too little for the longest prompt and its answer, which need "
         "{:.1f} MB; raise it, or set prompts.max_prompt_tokens",
         cache_mb,
-        static_cast<double>(InferenceTransformer::cache_bytes(model, batch.largest())) /
+        static_cast<double>(InferenceTransformer::cache_bytes(model, batch.largest(), cache)) /
             kBytesPerMegabyte));
   }
   return std::min(batch.most(), most);

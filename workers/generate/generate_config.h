@@ -24,11 +24,11 @@ struct GenerateConfig {
 
   /// Throws ConfigError naming the key.
   void validate() const;
-  /// Pages that cache_mb allows.
-  [[nodiscard]] std::int64_t most_cache_pages(const TransformerConfig& model) const;
+  /// Pages that cache_mb allows, of elements of type `cache`.
+  [[nodiscard]] std::int64_t most_cache_pages(const TransformerConfig& model, DType cache) const;
   /// Pages of the cache of a batch of prompts. Throws ConfigError where cache_mb is too little for
   /// the one that takes most.
-  [[nodiscard]] std::int64_t cache_pages(const TransformerConfig& model,
+  [[nodiscard]] std::int64_t cache_pages(const TransformerConfig& model, DType cache,
                                          const BatchPages& batch) const;
 };
 

@@ -53,7 +53,10 @@ class HostPlan final : public PackedPlan {
 
 class HostDecodePlan final : public DecodePlan {
  public:
-  using DecodePlan::DecodePlan;
+  HostDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows)
+      : DecodePlan(heads, cache, max_rows) {
+    expect(cache == DType::float32, "the CPU keeps keys and values as float32");
+  }
 
  private:
   void place(PlannedRows& /*rows*/, PlannedRows& /*kept*/) override {}
@@ -61,20 +64,15 @@ class HostDecodePlan final : public DecodePlan {
 
 }  // namespace
 
-std::unique_ptr<DecodePlan> CpuKernelSet::make_decode_plan(const AttentionHeads& heads,
+std::unique_ptr<DecodePlan> CpuKernelSet::make_decode_plan(const AttentionHeads& heads, DType cache,
                                                            std::int64_t max_rows,
                                                            MemoryAccount& /*account*/) {
-  return std::make_unique<HostDecodePlan>(heads, max_rows);
+  return std::make_unique<HostDecodePlan>(heads, cache, max_rows);
 }
 
 std::unique_ptr<PackedPlan> CpuKernelSet::make_plan(const AttentionHeads& heads,
                                                     MemoryAccount& /*account*/) {
   return std::make_unique<HostPlan>(heads);
-}
-
-PlannedRows CpuKernelSet::plan_rows(std::span<const TokenId> tokens,
-                                    std::span<const std::int32_t> positions) {
-  return rows_on_host(tokens, positions);
 }
 
 bool instruction_set_available(InstructionSet set) noexcept {

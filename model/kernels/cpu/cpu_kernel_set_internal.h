@@ -182,10 +182,8 @@ class CpuKernelSet final : public KernelSet {
   [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                       MemoryAccount& account) override;
   [[nodiscard]] std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
-                                                             std::int64_t max_rows,
+                                                             DType cache, std::int64_t max_rows,
                                                              MemoryAccount& account) override;
-  [[nodiscard]] PlannedRows plan_rows(std::span<const TokenId> tokens,
-                                      std::span<const std::int32_t> positions) override;
 
   void embedding(const PlannedRows& rows, ConstTensorView table, TensorView output) override;
   void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
@@ -195,8 +193,11 @@ class CpuKernelSet final : public KernelSet {
   void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x, ConstTensorView weight,
                          ConstTensorView inverse_rms, TensorView x_gradient,
                          TensorView weight_gradient) override;
-  void rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) override;
-  void rotary_backward(TensorView x_gradient, const PlannedRows& rows,
+  void add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight, float epsilon,
+                    TensorView y, TensorView inverse_rms) override;
+  void rotary(TensorView q, TensorView k, const PlannedRows& rows,
+              const RotarySettings& settings) override;
+  void rotary_backward(TensorView q_gradient, TensorView k_gradient, const PlannedRows& rows,
                        const RotarySettings& settings) override;
   void swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) override;
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
@@ -232,6 +233,9 @@ class CpuKernelSet final : public KernelSet {
                         TensorView y) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
+  void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
+                        ConstTensorView v, const RotarySettings& settings,
+                        LayerCache cache) override;
   void cache_copy(const DecodePlan& plan, LayerCache cache) override;
   void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                         LayerCache cache, TensorView output) override;
@@ -248,6 +252,9 @@ class CpuKernelSet final : public KernelSet {
 
   const RotaryTable& rotary_table(const RotarySettings& settings, std::int64_t half,
                                   std::int64_t positions);
+  template <class RowAt>
+  void norm_rows(const ConstTensorView& x, const ConstTensorView& weight, float epsilon,
+                 const TensorView& y, const TensorView& inverse_rms, const RowAt& row_at);
   void rotate_rows(TensorView x, const PlannedRows& rows, const RotarySettings& settings,
                    bool backward);
   void attend_all(const AttentionShape& shape, const ConstTensorView& q, const TensorView& output,

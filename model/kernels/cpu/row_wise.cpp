@@ -96,8 +96,11 @@ void CpuKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView ou
   });
 }
 
-void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
-                            TensorView inverse_rms) {
+/// rms_norm() of rows that row_at(first element, scratch of 2 · columns) gives as float32.
+template <class RowAt>
+void CpuKernelSet::norm_rows(const ConstTensorView& x, const ConstTensorView& weight, float epsilon,
+                             const TensorView& y, const TensorView& inverse_rms,
+                             const RowAt& row_at) {
   const std::int64_t rows = x.dim(0);
   const std::int64_t columns = x.dim(1);
   expect_shape(weight, Shape{columns}, "rms_norm weight");
@@ -114,7 +117,7 @@ void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float eps
   parallel_for(rows * columns > kParallelElements, rows, [&](std::int64_t t) {
     float* const scratch = thread_floats(2 * columns);
     const std::int64_t at = t * columns;
-    const float* row = floats_of(vector_, x, at, columns, scratch);
+    const float* row = row_at(at, scratch);
     float* const result = room_for(y, at, scratch + columns);
     const float mean = vector_.dot(row, row, columns) / static_cast<float>(columns);
     const float inverse = 1.0F / std::sqrt(mean + epsilon);
@@ -123,6 +126,27 @@ void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float eps
     if (kept != nullptr) {
       kept[t] = inverse;
     }
+  });
+}
+
+void CpuKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
+                            TensorView inverse_rms) {
+  norm_rows(x, weight, epsilon, y, inverse_rms, [&](std::int64_t at, float* scratch) {
+    return floats_of(vector_, x, at, x.dim(1), scratch);
+  });
+}
+
+void CpuKernelSet::add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
+                                float epsilon, TensorView y, TensorView inverse_rms) {
+  expect_shape(stream, x.shape(), "add_rms_norm stream");
+  expect_floating(x, "add_rms_norm x");
+  norm_rows(stream, weight, epsilon, y, inverse_rms, [&](std::int64_t at, float* scratch) {
+    const std::int64_t columns = x.dim(1);
+    float* const sum = floats_of(vector_, stream, at, columns, scratch);
+    vector_.add(floats_of(vector_, x, at, columns, scratch + columns), sum, columns);
+    round_floats(vector_, sum, stream, at, columns);
+    // What add() leaves, where that is rounded.
+    return floats_of(vector_, stream, at, columns, scratch);
   });
 }
 
@@ -187,6 +211,9 @@ const RotaryTable& CpuKernelSet::rotary_table(const RotarySettings& settings, st
 
 void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned,
                                const RotarySettings& settings, bool backward) {
+  if (x.empty()) {
+    return;
+  }
   check_rotary(x, planned);
   const std::span<const std::int32_t> positions = planned.positions.span<std::int32_t>();
   expect_floating(x, "rotary x");
@@ -208,13 +235,25 @@ void CpuKernelSet::rotate_rows(TensorView x, const PlannedRows& planned,
   });
 }
 
-void CpuKernelSet::rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) {
-  rotate_rows(x, rows, settings, false);
+void CpuKernelSet::rotary(TensorView q, TensorView k, const PlannedRows& rows,
+                          const RotarySettings& settings) {
+  rotate_rows(q, rows, settings, false);
+  rotate_rows(k, rows, settings, false);
 }
 
-void CpuKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows,
-                                   const RotarySettings& settings) {
-  rotate_rows(x_gradient, rows, settings, true);
+void CpuKernelSet::rotary_backward(TensorView q_gradient, TensorView k_gradient,
+                                   const PlannedRows& rows, const RotarySettings& settings) {
+  rotate_rows(q_gradient, rows, settings, true);
+  rotate_rows(k_gradient, rows, settings, true);
+}
+
+void CpuKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
+                                    TensorView k, ConstTensorView v, const RotarySettings& settings,
+                                    LayerCache cache) {
+  check_rotate_and_write(plan, which, q);
+  rotate_rows(q, plan.rows(which), settings, false);
+  rotate_rows(k, plan.rows(DecodeRows::all), settings, false);
+  cache_write(plan, k, v, cache);
 }
 
 void CpuKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {

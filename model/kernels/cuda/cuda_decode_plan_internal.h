@@ -32,18 +32,25 @@ struct DecodeTile {
 /// the parts of a row are added up in order, whoever computed them.
 inline constexpr std::int64_t kSplitKeys = 128;
 
+/// Queries (rows × heads of one group) of a tile on tensor cores, at most.
+inline constexpr std::int64_t kMostTensorCoreQueries = 64;
+
 class CudaDecodePlan final : public DecodePlan {
  public:
   /// Appends the places of memory that launches of decoding functions name and that may move.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
   /// Throws InternalError for more query heads to a key head than the kernels take.
-  CudaDecodePlan(const AttentionHeads& heads, std::int64_t max_rows, DeviceQueue& queue,
-                 MovingMemory moving_memory, MemoryAccount& account);
+  CudaDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows,
+                 DeviceQueue& queue, MovingMemory moving_memory, MemoryAccount& account);
 
   /// A padded batch's work is recorded when it comes a second time and replayed from then on,
   /// unless memory that it names has moved.
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
+
+  /// Whether cached attention of this plan runs on tensor cores. The host, which plays a device,
+  /// has none.
+  [[nodiscard]] bool on_tensor_cores() const noexcept;
 
   struct Queries {
     const DecodeTile* tiles = nullptr;
@@ -101,6 +108,7 @@ class CudaDecodePlan final : public DecodePlan {
 
   void place(PlannedRows& rows, PlannedRows& kept) override;
   [[nodiscard]] Shapes shapes(std::int32_t step) const;
+  [[nodiscard]] std::int64_t tile_rows() const noexcept;
   [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
   /// Appends numbers, and zeros or `filler` up to `count`, to the block; where they begin.
   std::size_t append(std::span<const std::int32_t> values, std::int64_t count,

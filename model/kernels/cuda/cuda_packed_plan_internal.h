@@ -188,7 +188,4 @@ class CudaPackedPlan final : public PackedPlan {
 /// Throws InternalError for a plan that another kind of set made.
 [[nodiscard]] const CudaPackedPlan& on_device(const PackedPlan& plan);
 
-/// `rows`, whose views are of host memory, as views of the copies that two arrays make.
-void stage_rows(PlannedRows& rows, StagedArray& tokens, StagedArray& positions);
-
 }  // namespace jforge

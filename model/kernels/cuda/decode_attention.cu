@@ -11,62 +11,16 @@
 #include <cmath>
 
 #include "model/kernels/cuda/attention_tiles.h"
-#include "model/kernels/cuda/cuda_decode_plan_internal.h"
+#include "model/kernels/cuda/cached_attention_parts.h"
+#include "model/kernels/cuda/tensor_core_attention.cuh"
 
 namespace jforge {
 
 namespace {
 
-/// Softmax of some keys before its division: Σ exp(score − maximum), and the values' sum so
-/// weighted beside it.
-struct SoftmaxPart {
-  float maximum;
-  float sum;
-};
-
-/// What the two parts' sums are multiplied with where they become one.
-struct Merge {
-  float before;
-  float added;
-
-  /// `part` becomes that of both; the sums are the caller's affair.
-  JFORGE_DEVICE static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
-    const float maximum = fmaxf(part.maximum, other.maximum);
-    const Merge merge{expf(part.maximum - maximum), expf(other.maximum - maximum)};
-    part = {maximum, merge.together(part.sum, other.sum)};
-    return merge;
-  }
-  [[nodiscard]] JFORGE_DEVICE float together(float sum, float other) const {
-    return sum * before + other * added;
-  }
-};
-
-/// Sixteen bytes that are read together.
-struct alignas(16) FourFloats {
-  float values[4];
-};
-
-/// Parts of rows that several blocks share: of part p and head h the softmax at p · heads + h, and
-/// the values' sums [D] there.
-struct RowParts {
-  SoftmaxPart* softmax;
-  float* sums;
-};
-
-/// One tile of queries of one key head; block index = tile · key heads + key head.
-struct CachedAttention {
-  HeadShape shape;
-  const DecodeTile* tiles;
-  const std::int32_t* visible;
-  const std::int32_t* first_part;
-  const std::int32_t* pages;
-  const float* q;
-  const float* k;
-  const float* v;
-  float* output;
-  RowParts parts;
-  float scale;
-  std::int64_t most_queries;
+/// One tile of queries of one key head.
+struct CachedAttention : CachedAttentionInputs<FloatSource> {
+  bool words;  ///< Whether keys and values can be read in words.
 
   [[nodiscard]] std::int64_t shared_bytes() const {
     const std::int64_t stride = tile_stride(shape);
@@ -191,35 +145,31 @@ struct CachedAttention {
                            block.key_head * shape.dim;
       }
     });
-    const auto dim = static_cast<std::int32_t>(shape.dim);
-    if (dim % 4 != 0) {
-      copy_keys<float>(group, block, size, dim);
+    if (words) {
+      copy_keys<kWordElements>(group, block, size);
     } else {
-      copy_keys<FourFloats>(group, block, size, dim / 4);
+      copy_keys<1>(group, block, size);
     }
   }
 
-  template <class Chunk, class Group>
-  JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size,
-                               std::int32_t chunks) const {
-    constexpr auto kEach = static_cast<std::int32_t>(sizeof(Chunk) / sizeof(float));
+  template <int kEach, class Group>
+  JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size) const {
+    const std::int32_t chunks = static_cast<std::int32_t>(shape.dim) / kEach;
     group.each([&](std::int64_t lane) {
       for (auto at = static_cast<std::int32_t>(lane); at < size * chunks;
            at += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t j = at / chunks;
         const std::int32_t d = at % chunks * kEach;
-        const Chunk key = *reinterpret_cast<const Chunk*>(k + block.sources[j] + d);
-        const Chunk value = *reinterpret_cast<const Chunk*>(v + block.sources[j] + d);
+        float key[kEach];
+        float value[kEach];
+        k.read(block.sources[j] + d, key);
+        v.read(block.sources[j] + d, value);
         for (std::int32_t e = 0; e < kEach; ++e) {
-          block.keys[j * block.stride + d + e] = number(key, e);
-          block.values[j * block.stride + d + e] = number(value, e);
+          block.keys[j * block.stride + d + e] = key[e];
+          block.values[j * block.stride + d + e] = value[e];
         }
       }
     });
-  }
-  [[nodiscard]] JFORGE_DEVICE static float number(float chunk, std::int32_t /*e*/) { return chunk; }
-  [[nodiscard]] JFORGE_DEVICE static float number(const FourFloats& chunk, std::int32_t e) {
-    return chunk.values[e];
   }
 
   /// Scores of the tile's keys, kEach queries of one key to a lane.
@@ -441,10 +391,10 @@ struct MergeParts {
 /// Where the keys and values of decoding rows go.
 struct WriteCache {
   const std::int32_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
-  const float* source_keys;
-  const float* source_values;
-  float* keys;
-  float* values;
+  FloatSource source_keys;
+  FloatSource source_values;
+  FloatTarget keys;
+  FloatTarget values;
   std::int64_t width;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t row = rows[i / width];
@@ -452,21 +402,21 @@ struct WriteCache {
       return;
     }
     const std::int64_t at = row * width + i % width;
-    keys[at] = source_keys[i];
-    values[at] = source_values[i];
+    keys.set(at, source_keys[i]);
+    values.set(at, source_values[i]);
   }
 };
 
 struct CopyCache {
   const std::int32_t* rows;  ///< From and to, of each copy in turn.
-  float* keys;
-  float* values;
+  FloatTarget keys;
+  FloatTarget values;
   std::int64_t width;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t from = rows[2 * (i / width)] * width + i % width;
     const std::int64_t to = rows[2 * (i / width) + 1] * width + i % width;
-    keys[to] = keys[from];
-    values[to] = values[from];
+    keys.set(to, keys[from]);
+    values.set(to, values[from]);
   }
 };
 
@@ -476,8 +426,8 @@ void CudaKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, Const
                                 LayerCache cache) {
   check_cache_write(plan, k, v, cache);
   launch_elements(queue_, k.elements(),
-                  WriteCache{on_device(plan).places(), floats(k), floats(v), floats(cache.keys),
-                             floats(cache.values), k.dim(1) * k.dim(2)},
+                  WriteCache{on_device(plan).places(), floating(k), floating(v),
+                             floating(cache.keys), floating(cache.values), k.dim(1) * k.dim(2)},
                   "cache_write");
 }
 
@@ -486,7 +436,7 @@ void CudaKernelSet::cache_copy(const DecodePlan& plan, LayerCache cache) {
   const std::int64_t width = plan.heads().key_heads * plan.heads().size;
   launch_elements(
       queue_, std::ssize(plan.batch().copies) * width,
-      CopyCache{on_device(plan).copies(), floats(cache.keys), floats(cache.values), width},
+      CopyCache{on_device(plan).copies(), floating(cache.keys), floating(cache.values), width},
       "cache_copy");
 }
 
@@ -507,13 +457,34 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
     float* const memory = own.parts(count * (kSoftmaxFloats + shape.dim));
     parts = {reinterpret_cast<SoftmaxPart*>(memory), memory + count * kSoftmaxFloats};
   }
-  queue_.launch(
-      queries.num_tiles * shape.key_heads, kAttentionLanes,
-      CachedAttention{shape, queries.tiles, queries.visible, queries.first_part, own.pages(),
-                      floats(q), floats(cache.keys), floats(cache.values), floats(output), parts,
-                      1.0F / std::sqrt(static_cast<float>(shape.dim)),
-                      queries.most_rows * shape.group()},
-      "cached_attention");
+  const auto inputs = [&]<class Elements>(const Elements& k, const Elements& v) {
+    return CachedAttentionInputs<Elements>{shape,
+                                           queries.tiles,
+                                           queries.visible,
+                                           queries.first_part,
+                                           own.pages(),
+                                           floats(q),
+                                           k,
+                                           v,
+                                           floats(output),
+                                           parts,
+                                           1.0F / std::sqrt(static_cast<float>(shape.dim)),
+                                           queries.most_rows * shape.group()};
+  };
+  if (own.on_tensor_cores()) {
+#if !defined(JFORGE_EMULATED_DEVICE)
+    tensor_core_cached_attention(queue_, queries.num_tiles, queries.num_parts == 0,
+                                 inputs(tensor_core_rows(ConstTensorView(cache.keys)),
+                                        tensor_core_rows(ConstTensorView(cache.values))));
+#endif
+  } else {
+    const FloatSource k = floating(ConstTensorView(cache.keys));
+    const FloatSource v = floating(ConstTensorView(cache.values));
+    queue_.launch(
+        queries.num_tiles * shape.key_heads, kAttentionLanes,
+        CachedAttention{inputs(k, v), shape.dim % kWordElements == 0 && begin_words(k, v)},
+        "cached_attention");
+  }
   if (queries.num_parts > 0) {
     queue_.launch(rows * shape.heads, kAttentionLanes,
                   MergeParts{parts, queries.visible, queries.first_part, floats(output),

@@ -32,16 +32,30 @@ const CudaDecodePlan& on_device(const DecodePlan& plan) {
   return *own;
 }
 
-CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, std::int64_t max_rows,
+CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows,
                                DeviceQueue& queue, MovingMemory moving_memory,
                                MemoryAccount& account)
-    : DecodePlan(heads, max_rows),
+    : DecodePlan(heads, cache, max_rows),
       queue_(queue),
       moving_memory_(std::move(moving_memory)),
       staged_(queue, account),
       parts_(account) {
   expect(heads.group() <= kMostQueries,
          "attention: the CUDA kernels take at most 32 query heads for each key head");
+}
+
+bool CudaDecodePlan::on_tensor_cores() const noexcept {
+#if defined(JFORGE_EMULATED_DEVICE)
+  return false;
+#else
+  return cache_type() == DType::bfloat16 && (heads().size == 64 || heads().size == 128);
+#endif
+}
+
+/// Rows of a tile, at most.
+std::int64_t CudaDecodePlan::tile_rows() const noexcept {
+  return on_tensor_cores() ? kMostTensorCoreQueries / heads().group()
+                           : rows_per_block(heads().group());
 }
 
 CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
@@ -186,7 +200,7 @@ void CudaDecodePlan::place_pages() {
 }
 
 void CudaDecodePlan::place_tiles(std::span<const CacheRow> places, HostQueries& queries) {
-  const std::int64_t most_rows = rows_per_block(heads().group());
+  const std::int64_t most_rows = tile_rows();
   row_tiles_.clear();
   queries.visible.clear();
   queries.most_rows = 0;
@@ -242,7 +256,7 @@ void CudaDecodePlan::append_queries(HostQueries& queries, std::int64_t rows) {
   constexpr std::int64_t kNumbers = sizeof(DecodeTile) / sizeof(std::int32_t);
   if (batch().padded) {
     queries.tiles.resize(std::bit_ceil(queries.tiles.size()));
-    queries.most_rows = padded(queries.most_rows, rows_per_block(heads().group()));
+    queries.most_rows = padded(queries.most_rows, tile_rows());
     queries.num_parts = static_cast<std::int64_t>(
         queries.num_parts == 0 ? 0 : std::bit_ceil(static_cast<std::uint64_t>(queries.num_parts)));
   }
@@ -266,15 +280,17 @@ CudaDecodePlan::Queries CudaDecodePlan::on_device(const HostQueries& queries,
 }
 
 std::unique_ptr<DecodePlan> CudaKernelSet::make_decode_plan(const AttentionHeads& heads,
-                                                            std::int64_t max_rows,
+                                                            DType cache, std::int64_t max_rows,
                                                             MemoryAccount& account) {
+  expect(cache == DType::float32 || cache == DType::bfloat16,
+         "keys and values are kept as float32 or bfloat16");
   const auto moving_memory = [this](std::vector<const void*>& places) {
     places.insert(places.end(), {rounded_input_.data(), best_columns_.data()});
     for (const DeviceRotary& rotary : rotary_tables_) {
       places.push_back(rotary.cosines.data());
     }
   };
-  return std::make_unique<CudaDecodePlan>(heads, max_rows, queue_, moving_memory, account);
+  return std::make_unique<CudaDecodePlan>(heads, cache, max_rows, queue_, moving_memory, account);
 }
 
 }  // namespace jforge

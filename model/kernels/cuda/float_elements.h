@@ -25,6 +25,46 @@ namespace jforge {
                                             : (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
 }
 
+/// Adjacent elements that a lane takes together where memory's alignment allows: 16 bytes of
+/// bfloat16, twice as many of float32.
+inline constexpr int kWordElements = 8;
+
+/// Sixteen bytes that are moved by one instruction.
+struct alignas(16) [[gnu::may_alias]] MemoryWord {
+  std::uint32_t bits[4];
+};
+
+/// Whether all begin where a MemoryWord may: the first elements of tensors.
+template <class... Elements>
+[[nodiscard]] bool begin_words(const Elements&... elements) {
+  return ((reinterpret_cast<std::uintptr_t>(elements.data) % sizeof(MemoryWord) == 0) && ...);
+}
+
+/// Reads elements i … i + kCount − 1, in words where there are as many as a word's.
+template <int kCount>
+JFORGE_DEVICE void read_elements(const void* data, bool narrow, std::int64_t i,
+                                 float (&values)[kCount]) {
+  static_assert(kCount == 1 || kCount == kWordElements);
+  if constexpr (kCount == 1) {
+    values[0] =
+        narrow ? widen(static_cast<const BFloat16*>(data)[i]) : static_cast<const float*>(data)[i];
+  } else if (narrow) {
+    const MemoryWord word =
+        *reinterpret_cast<const MemoryWord*>(static_cast<const BFloat16*>(data) + i);
+    for (int pair = 0; pair < 4; ++pair) {
+      values[2 * pair] = __builtin_bit_cast(float, word.bits[pair] << 16);
+      values[2 * pair + 1] = __builtin_bit_cast(float, word.bits[pair] & 0xFFFF0000U);
+    }
+  } else {
+    const auto* const words =
+        reinterpret_cast<const MemoryWord*>(static_cast<const float*>(data) + i);
+    const MemoryWord both[2] = {words[0], words[1]};
+    for (int e = 0; e < kWordElements; ++e) {
+      values[e] = __builtin_bit_cast(float, both[e / 4].bits[e % 4]);
+    }
+  }
+}
+
 /// Read-only elements.
 struct FloatSource {
   const void* data = nullptr;
@@ -33,6 +73,10 @@ struct FloatSource {
   [[nodiscard]] JFORGE_DEVICE float operator[](std::int64_t i) const {
     return narrow ? widen(static_cast<const BFloat16*>(data)[i])
                   : static_cast<const float*>(data)[i];
+  }
+  template <int kCount>
+  JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
+    read_elements(data, narrow, i, values);
   }
 };
 
@@ -49,6 +93,35 @@ struct FloatTarget {
       static_cast<BFloat16*>(data)[i] = round_to_bfloat16(value);
     } else {
       static_cast<float*>(data)[i] = value;
+    }
+  }
+  template <int kCount>
+  JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
+    read_elements(data, narrow, i, values);
+  }
+  /// Elements i … i + kCount − 1, as read() takes them.
+  template <int kCount>
+  JFORGE_DEVICE void write(std::int64_t i, const float (&values)[kCount]) const {
+    static_assert(kCount == 1 || kCount == kWordElements);
+    if constexpr (kCount == 1) {
+      set(i, values[0]);
+    } else if (narrow) {
+      MemoryWord word;
+      for (int pair = 0; pair < 4; ++pair) {
+        word.bits[pair] = round_to_bfloat16(values[2 * pair]).bits |
+                          static_cast<std::uint32_t>(round_to_bfloat16(values[2 * pair + 1]).bits)
+                              << 16;
+      }
+      *reinterpret_cast<MemoryWord*>(static_cast<BFloat16*>(data) + i) = word;
+    } else {
+      auto* const words = reinterpret_cast<MemoryWord*>(static_cast<float*>(data) + i);
+      for (int half = 0; half < 2; ++half) {
+        MemoryWord word;
+        for (int e = 0; e < 4; ++e) {
+          word.bits[e] = __builtin_bit_cast(std::uint32_t, values[4 * half + e]);
+        }
+        words[half] = word;
+      }
     }
   }
 };

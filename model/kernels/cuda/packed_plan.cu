@@ -1,4 +1,4 @@
-/// Index data of packed batches and of rows on their way to the device.
+/// Index data of packed batches on their way to the device.
 
 #include <algorithm>
 
@@ -22,11 +22,6 @@ ConstTensorView staged_view(StagedArray& staged, const ConstTensorView& host) {
 }
 
 }  // namespace
-
-void stage_rows(PlannedRows& rows, StagedArray& tokens, StagedArray& positions) {
-  rows.tokens = staged_view(tokens, rows.tokens);
-  rows.positions = staged_view(positions, rows.positions);
-}
 
 const CudaPackedPlan& on_device(const PackedPlan& plan) {
   const auto* const own = dynamic_cast<const CudaPackedPlan*>(&plan);
@@ -52,7 +47,8 @@ CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
 }
 
 void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
-  stage_rows(rows, staged_tokens_, staged_positions_);
+  rows.tokens = staged_view(staged_tokens_, rows.tokens);
+  rows.positions = staged_view(staged_positions_, rows.positions);
   place_queries(batch.layout);
   place_keys(batch.layout);
   place_token_rows(batch.tokens);
@@ -187,13 +183,6 @@ void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items) {
 std::unique_ptr<PackedPlan> CudaKernelSet::make_plan(const AttentionHeads& heads,
                                                      MemoryAccount& account) {
   return std::make_unique<CudaPackedPlan>(heads, queue_, account);
-}
-
-PlannedRows CudaKernelSet::plan_rows(std::span<const TokenId> tokens,
-                                     std::span<const std::int32_t> positions) {
-  PlannedRows rows = rows_on_host(tokens, positions);
-  stage_rows(rows, staged_tokens_, staged_positions_);
-  return rows;
 }
 
 }  // namespace jforge

@@ -1,7 +1,12 @@
-/// Norm, rotary, SwiGLU, embedding. Reductions are trees of fixed shape, so that bits repeat.
+/// Norm, rotary, SwiGLU, embedding: memory's work. Where tensors are aligned and rows are whole
+/// words a lane moves eight elements at once (MemoryWord), else one by one in the same order, so
+/// that alignment changes no bit. Reductions are trees of a shape that the row's length decides.
+/// Bytes of a layer, and what to expect: row_wise.md.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "model/kernels/cuda/column_sums.h"
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
@@ -15,13 +20,76 @@ constexpr std::int64_t kRowLanes = 256;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
+/// element.take<kCount>(i), which is for elements i … i + kCount − 1, for all of [0, count): word
+/// by word where `words`, the rest one by one.
+template <class Element>
+struct ForWords {
+  Element element;
+  std::int64_t count;
+  std::int64_t blocks;
+  bool words;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+    group.each([&](std::int64_t lane) {
+      const std::int64_t first = block * group.lanes() + lane;
+      const std::int64_t step = blocks * group.lanes();
+      const std::int64_t whole = words ? count / kWordElements : 0;
+      for (std::int64_t word = first; word < whole; word += step) {
+        element.template take<kWordElements>(word * kWordElements);
+      }
+      for (std::int64_t i = whole * kWordElements + first; i < count; i += step) {
+        element.template take<1>(i);
+      }
+    });
+  }
+};
+
+template <class Element>
+void launch_words(DeviceQueue& queue, std::int64_t count, bool words, const Element& element,
+                  const char* what) {
+  const std::int64_t each = words ? kWordElements : 1;
+  const std::int64_t blocks =
+      std::min(divide_up(divide_up(count, each), kElementLanes), kMostElementBlocks);
+  queue.launch(blocks, kElementLanes, ForWords<Element>{element, count, blocks, words}, what);
+}
+
+/// A lane's share of a row, always the same elements in the same order: words of it, each taken at
+/// once where `words`, else one by one. take(Count<n>, i) is for elements i … i + n − 1.
+template <int kCount>
+using Count = std::integral_constant<int, kCount>;
+template <class Take>
+JFORGE_DEVICE void for_row(std::int64_t lane, std::int64_t lanes, std::int64_t columns, bool words,
+                           const Take& take) {
+  for (std::int64_t begin = lane * kWordElements; begin < columns; begin += lanes * kWordElements) {
+    if (words) {
+      take(Count<kWordElements>(), begin);
+      continue;
+    }
+    const std::int64_t end = begin + kWordElements < columns ? begin + kWordElements : columns;
+    for (std::int64_t i = begin; i < end; ++i) {
+      take(Count<1>(), i);
+    }
+  }
+}
+/// Lanes for a row: its words', but whole warps and not too many.
+std::int64_t row_lanes(std::int64_t columns) {
+  const auto words = static_cast<std::uint64_t>(divide_up(columns, kWordElements));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::bit_ceil(words)), 32, kRowLanes);
+}
+bool whole_words(std::int64_t columns) { return columns % kWordElements == 0; }
+
 struct CopyTableRow {
   const TokenId* tokens;
   FloatSource table;
   FloatTarget output;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    output.set(i, table[tokens[i / columns] * columns + i % columns]);
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t i) const {
+    float values[kCount];
+    table.read(tokens[i / columns] * columns + i % columns, values);
+    output.write(i, values);
   }
 };
 
@@ -51,13 +119,17 @@ struct AddTokenRows {
   }
 };
 
+/// y = x / rms(x) · weight of rows. With `added`, x is the residual stream, which that is added to
+/// first: what is normed is what the stream then holds.
 struct NormRow {
-  FloatSource x;
+  FloatSource added;  ///< Null: none.
+  FloatTarget x;
   FloatSource weight;
   float epsilon;
   FloatTarget y;
   float* inverse_rms;  ///< May be null.
   std::int64_t columns;
+  bool words;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
@@ -65,16 +137,38 @@ struct NormRow {
     const std::int64_t at = row * columns;
     const float squares = group.template sum<float>([&](std::int64_t lane) {
       float sum = 0;
-      for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        sum = fmaf(x[at + i], x[at + i], sum);
-      }
+      for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
+        constexpr int kCount = decltype(count)::value;
+        float values[kCount];
+        x.read(at + i, values);
+        if (added.data != nullptr) {
+          float terms[kCount];
+          added.read(at + i, terms);
+          for (int e = 0; e < kCount; ++e) {
+            values[e] += terms[e];
+            values[e] = x.narrow ? widen(round_to_bfloat16(values[e])) : values[e];
+          }
+          x.write(at + i, values);
+        }
+        for (int e = 0; e < kCount; ++e) {
+          sum = fmaf(values[e], values[e], sum);
+        }
+      });
       return sum;
     });
     const float inverse = 1.0F / sqrtf(squares / static_cast<float>(columns) + epsilon);
     group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        y.set(at + i, x[at + i] * inverse * weight[i]);
-      }
+      for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
+        constexpr int kCount = decltype(count)::value;
+        float values[kCount];
+        float factors[kCount];
+        x.read(at + i, values);  // This lane's own words, from the nearest cache.
+        weight.read(i, factors);
+        for (int e = 0; e < kCount; ++e) {
+          values[e] = values[e] * inverse * factors[e];
+        }
+        y.write(at + i, values);
+      });
       if (lane == 0 && inverse_rms != nullptr) {
         inverse_rms[row] = inverse;
       }
@@ -90,6 +184,7 @@ struct NormRowBackward {
   const float* inverse_rms;
   FloatTarget x_gradient;
   std::int64_t columns;
+  bool words;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
@@ -97,18 +192,38 @@ struct NormRowBackward {
     const std::int64_t at = row * columns;
     const float projection = group.template sum<float>([&](std::int64_t lane) {
       float sum = 0;
-      for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        sum = fmaf(y_gradient[at + i] * weight[i], x[at + i], sum);
-      }
+      for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
+        constexpr int kCount = decltype(count)::value;
+        float dy[kCount];
+        float factors[kCount];
+        float values[kCount];
+        y_gradient.read(at + i, dy);
+        weight.read(i, factors);
+        x.read(at + i, values);
+        for (int e = 0; e < kCount; ++e) {
+          sum = fmaf(dy[e] * factors[e], values[e], sum);
+        }
+      });
       return sum;
     });
     const float inverse = inverse_rms[row];
     const float factor = projection * inverse * inverse * inverse / static_cast<float>(columns);
     group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < columns; i += group.lanes()) {
-        const float added = inverse * (y_gradient[at + i] * weight[i]) - x[at + i] * factor;
-        x_gradient.set(at + i, x_gradient[at + i] + added);
-      }
+      for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
+        constexpr int kCount = decltype(count)::value;
+        float dy[kCount];
+        float factors[kCount];
+        float values[kCount];
+        float dx[kCount];
+        y_gradient.read(at + i, dy);
+        weight.read(i, factors);
+        x.read(at + i, values);
+        x_gradient.read(at + i, dx);
+        for (int e = 0; e < kCount; ++e) {
+          dx[e] += inverse * (dy[e] * factors[e]) - values[e] * factor;
+        }
+        x_gradient.write(at + i, dx);
+      });
     });
   }
 };
@@ -124,27 +239,120 @@ struct NormWeightTerm {
   }
 };
 
-/// Rotates pair (i, i + D/2) of one head of one row; `direction` −1 is the inverse.
-struct RotatePair {
-  FloatTarget x;
-  const std::int32_t* positions;
+/// Rotation of pairs (i, i + D/2) of a head's numbers; `direction` −1 is the inverse.
+struct Rotation {
   const float* cosines;
   const float* sines;
-  std::int64_t heads;
   std::int64_t half;
   float direction;
-  JFORGE_DEVICE void operator()(std::int64_t pair) const {
-    const std::int64_t i = pair % half;
-    const std::int64_t head = pair / half;  // Of all rows.
-    const std::int64_t angle = std::int64_t{positions[head / heads]} * half + i;
-    const float cosine = cosines[angle];
-    const float sine = direction * sines[angle];
-    const std::int64_t low = head * 2 * half + i;
-    const std::int64_t high = low + half;
-    const float first = x[low];
-    const float second = x[high];
-    x.set(low, first * cosine - second * sine);
-    x.set(high, second * cosine + first * sine);
+
+  /// kCount pairs from i on of the head that begins at `from_head` of `from` and at `to_head` of
+  /// `to`.
+  template <int kCount, class From>
+  JFORGE_DEVICE void take(const From& from, std::int64_t from_head, const FloatTarget& to,
+                          std::int64_t to_head, std::int32_t position, std::int64_t i) const {
+    const std::int64_t angle = std::int64_t{position} * half + i;
+    float cosine[kCount];
+    float sine[kCount];
+    float low[kCount];
+    float high[kCount];
+    read_elements(cosines, false, angle, cosine);
+    read_elements(sines, false, angle, sine);
+    from.read(from_head + i, low);
+    from.read(from_head + half + i, high);
+    for (int e = 0; e < kCount; ++e) {
+      const float first = low[e];
+      const float second = high[e];
+      sine[e] *= direction;
+      low[e] = first * cosine[e] - second * sine[e];
+      high[e] = second * cosine[e] + first * sine[e];
+    }
+    to.write(to_head + i, low);
+    to.write(to_head + half + i, high);
+  }
+};
+
+/// By tables of angles on the device.
+template <class Tables>
+Rotation rotation(const Tables& tables, bool backward) {
+  return {reinterpret_cast<const float*>(tables.cosines.data()),
+          reinterpret_cast<const float*>(tables.sines.data()), tables.table.half,
+          backward ? -1.0F : 1.0F};
+}
+
+/// Heads of rows that are rotated in place.
+struct RotatedHeads {
+  FloatTarget x;
+  const std::int32_t* positions;
+  std::int64_t heads;
+  std::int64_t pairs;
+
+  template <int kCount>
+  JFORGE_DEVICE void take(const Rotation& rotation, std::int64_t pair) const {
+    const std::int64_t head = pair / rotation.half;  // Of all rows.
+    const std::int64_t at = head * 2 * rotation.half;
+    rotation.take<kCount>(x, at, x, at, positions[head / heads], pair % rotation.half);
+  }
+};
+RotatedHeads rotated_heads(const TensorView& x, const PlannedRows& rows) {
+  if (x.empty()) {
+    return {};
+  }
+  check_rotary(x, rows);
+  return {floating(x), indices(rows.positions), x.dim(1), x.elements() / 2};
+}
+
+/// Pairs of q, then of k.
+struct RotateBoth {
+  Rotation rotation;
+  RotatedHeads q;
+  RotatedHeads k;
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t pair) const {
+    if (pair < q.pairs) {
+      q.take<kCount>(rotation, pair);
+    } else {
+      k.take<kCount>(rotation, pair - q.pairs);
+    }
+  }
+};
+
+/// Pairs of q in place, then of k on their way to the cache, then those of v as they are.
+struct RotateAndWrite {
+  Rotation rotation;
+  RotatedHeads q;
+  RotatedHeads k;
+  FloatSource v;
+  const std::int32_t* places;  ///< Of rows in the cache, seen as [pages · kCachePageRows, …].
+  FloatTarget keys;
+  FloatTarget values;
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t pair) const {
+    if (pair < q.pairs) {
+      q.take<kCount>(rotation, pair);
+      return;
+    }
+    const std::int64_t half = rotation.half;
+    const bool of_keys = pair < q.pairs + k.pairs;
+    const std::int64_t own = pair - q.pairs - (of_keys ? 0 : k.pairs);
+    const std::int64_t i = own % half;
+    const std::int64_t head = own / half;
+    const std::int64_t row = head / k.heads;
+    const std::int64_t from = head * 2 * half;
+    const std::int64_t place = places[row];
+    if (place < 0) {
+      return;
+    }
+    const std::int64_t to = (place * k.heads + head % k.heads) * 2 * half;
+    if (of_keys) {
+      rotation.take<kCount>(k.x, from, keys, to, k.positions[row], i);
+      return;
+    }
+    float numbers[kCount];
+    v.read(from + i, numbers);
+    values.write(to + i, numbers);
+    v.read(from + half + i, numbers);
+    values.write(to + half + i, numbers);
   }
 };
 
@@ -152,9 +360,16 @@ struct Swiglu {
   FloatSource gate;
   FloatSource up;
   FloatTarget y;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const float g = gate[i];
-    y.set(i, g / (1.0F + expf(-g)) * up[i]);
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t i) const {
+    float g[kCount];
+    float u[kCount];
+    gate.read(i, g);
+    up.read(i, u);
+    for (int e = 0; e < kCount; ++e) {
+      g[e] = g[e] / (1.0F + expf(-g[e])) * u[e];
+    }
+    y.write(i, g);
   }
 };
 
@@ -164,28 +379,51 @@ struct SwigluBackward {
   FloatSource up;
   FloatTarget gate_gradient;
   FloatTarget up_gradient;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const float dy = y_gradient[i];
-    const float g = gate[i];
-    const float sigmoid = 1.0F / (1.0F + expf(-g));
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t i) const {
     // The outputs may be the inputs' places: everything is read first.
-    const float dg = dy * up[i] * sigmoid * (1.0F + g * (1.0F - sigmoid));
-    const float du = dy * g * sigmoid;
-    gate_gradient.set(i, dg);
-    up_gradient.set(i, du);
+    float dy[kCount];
+    float g[kCount];
+    float u[kCount];
+    y_gradient.read(i, dy);
+    gate.read(i, g);
+    up.read(i, u);
+    for (int e = 0; e < kCount; ++e) {
+      const float sigmoid = 1.0F / (1.0F + expf(-g[e]));
+      const float dg = dy[e] * u[e] * sigmoid * (1.0F + g[e] * (1.0F - sigmoid));
+      u[e] = dy[e] * g[e] * sigmoid;
+      g[e] = dg;
+    }
+    gate_gradient.write(i, g);
+    up_gradient.write(i, u);
   }
 };
 
 struct Convert {
   FloatSource x;
   FloatTarget y;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { y.set(i, x[i]); }
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t i) const {
+    float values[kCount];
+    x.read(i, values);
+    y.write(i, values);
+  }
 };
 
 struct Add {
   FloatSource x;
   FloatTarget y;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { y.set(i, y[i] + x[i]); }
+  template <int kCount>
+  JFORGE_DEVICE void take(std::int64_t i) const {
+    float added[kCount];
+    float sums[kCount];
+    x.read(i, added);
+    y.read(i, sums);
+    for (int e = 0; e < kCount; ++e) {
+      sums[e] += added[e];
+    }
+    y.write(i, sums);
+  }
 };
 
 /// Moves kept rows to the front. A lane owns a column and goes through the rows in order, so that
@@ -221,9 +459,9 @@ void CudaKernelSet::embedding(const PlannedRows& rows, ConstTensorView table, Te
   expect_shape(output, Shape{rows.tokens.elements(), columns}, "embedding output");
   expect_tokens(rows, table.dim(0));
   expect_embedding_types(table, output);
-  launch_elements(queue_, output.elements(),
-                  CopyTableRow{indices(rows.tokens), floating(table), floating(output), columns},
-                  "embedding");
+  const CopyTableRow body{indices(rows.tokens), floating(table), floating(output), columns};
+  launch_words(queue_, output.elements(),
+               whole_words(columns) && begin_words(body.table, body.output), body, "embedding");
 }
 
 void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
@@ -238,19 +476,41 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
                 "embedding_backward");
 }
 
-void CudaKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
-                             TensorView inverse_rms) {
-  const std::int64_t rows = x.dim(0);
-  const std::int64_t columns = x.dim(1);
+namespace {
+
+/// y = rms_norm(x), after x += added where that is not null.
+void norm_rows(DeviceQueue& queue, const FloatSource& added, const FloatTarget& x,
+               const ConstTensorView& weight, float epsilon, const TensorView& y,
+               const TensorView& inverse_rms, const char* what) {
+  const std::int64_t rows = y.dim(0);
+  const std::int64_t columns = y.dim(1);
   expect_shape(weight, Shape{columns}, "rms_norm weight");
-  expect_shape(y, x.shape(), "rms_norm y");
   if (!inverse_rms.empty()) {
     expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
   }
-  queue_.launch(rows, kRowLanes,
-                NormRow{floating(x), floating(weight), epsilon, floating(y),
-                        inverse_rms.empty() ? nullptr : floats(inverse_rms), columns},
-                "rms_norm");
+  NormRow body{added,   x,           floating(weight),
+               epsilon, floating(y), inverse_rms.empty() ? nullptr : floats(inverse_rms),
+               columns, false};
+  body.words = whole_words(columns) && begin_words(body.added, body.x, body.weight, body.y);
+  queue.launch(rows, row_lanes(columns), body, what);
+}
+
+}  // namespace
+
+void CudaKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
+                             TensorView inverse_rms) {
+  expect_shape(y, x.shape(), "rms_norm y");
+  const FloatSource source = floating(x);
+  // Nothing is added: x is only read.
+  norm_rows(queue_, {}, {const_cast<void*>(source.data), source.narrow}, weight, epsilon, y,
+            inverse_rms, "rms_norm");
+}
+
+void CudaKernelSet::add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
+                                 float epsilon, TensorView y, TensorView inverse_rms) {
+  expect_shape(stream, x.shape(), "add_rms_norm stream");
+  expect_shape(y, x.shape(), "add_rms_norm y");
+  norm_rows(queue_, floating(x), floating(stream), weight, epsilon, y, inverse_rms, "add_rms_norm");
 }
 
 void CudaKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
@@ -263,10 +523,16 @@ void CudaKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorVie
   expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
   expect_shape(x_gradient, x.shape(), "rms_norm x_gradient");
   expect_shape(weight_gradient, Shape{columns}, "rms_norm weight_gradient");
-  queue_.launch(rows, kRowLanes,
-                NormRowBackward{floating(y_gradient), floating(x), floating(weight),
-                                floats(inverse_rms), floating(x_gradient), columns},
-                "rms_norm_backward");
+  NormRowBackward body{floating(y_gradient),
+                       floating(x),
+                       floating(weight),
+                       floats(inverse_rms),
+                       floating(x_gradient),
+                       columns,
+                       false};
+  body.words =
+      whole_words(columns) && begin_words(body.y_gradient, body.x, body.weight, body.x_gradient);
+  queue_.launch(rows, row_lanes(columns), body, "rms_norm_backward");
   add_column_sums(queue_, partials_, rows, columns,
                   NormWeightTerm{floating(y_gradient), floating(x), floats(inverse_rms), columns},
                   floats(weight_gradient), "rms_norm_backward weight");
@@ -298,33 +564,50 @@ const CudaKernelSet::DeviceRotary& CudaKernelSet::rotary_table(const RotarySetti
   return *found;
 }
 
-void CudaKernelSet::rotate_rows(TensorView x, const PlannedRows& rows,
+void CudaKernelSet::rotate_rows(const TensorView& q, const TensorView& k, const PlannedRows& rows,
                                 const RotarySettings& settings, bool backward) {
-  check_rotary(x, rows);
-  const std::int64_t half = x.dim(2) / 2;
-  const DeviceRotary& rotary = rotary_table(settings, half, rows.position_limit);
-  launch_elements(queue_, x.elements() / 2,
-                  RotatePair{floating(x), indices(rows.positions),
-                             reinterpret_cast<const float*>(rotary.cosines.data()),
-                             reinterpret_cast<const float*>(rotary.sines.data()), x.dim(1), half,
-                             backward ? -1.0F : 1.0F},
-                  "rotary");
+  const std::int64_t half = (q.empty() ? k : q).dim(2) / 2;
+  expect(k.empty() || k.dim(2) == 2 * half, "rotary: q and k differ in head size");
+  const RotateBoth body{rotation(rotary_table(settings, half, rows.position_limit), backward),
+                        rotated_heads(q, rows), rotated_heads(k, rows)};
+  launch_words(queue_, body.q.pairs + body.k.pairs,
+               whole_words(half) && begin_words(body.q.x, body.k.x), body, "rotary");
 }
 
-void CudaKernelSet::rotary(TensorView x, const PlannedRows& rows, const RotarySettings& settings) {
-  rotate_rows(x, rows, settings, false);
+void CudaKernelSet::rotary(TensorView q, TensorView k, const PlannedRows& rows,
+                           const RotarySettings& settings) {
+  rotate_rows(q, k, rows, settings, false);
 }
 
-void CudaKernelSet::rotary_backward(TensorView x_gradient, const PlannedRows& rows,
-                                    const RotarySettings& settings) {
-  rotate_rows(x_gradient, rows, settings, true);
+void CudaKernelSet::rotary_backward(TensorView q_gradient, TensorView k_gradient,
+                                    const PlannedRows& rows, const RotarySettings& settings) {
+  rotate_rows(q_gradient, k_gradient, rows, settings, true);
+}
+
+void CudaKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
+                                     TensorView k, ConstTensorView v,
+                                     const RotarySettings& settings, LayerCache cache) {
+  check_rotate_and_write(plan, which, q);
+  check_cache_write(plan, k, v, cache);
+  const PlannedRows& rows = plan.rows(DecodeRows::all);
+  const std::int64_t half = plan.heads().size / 2;
+  const RotateAndWrite body{rotation(rotary_table(settings, half, rows.position_limit), false),
+                            rotated_heads(q, plan.rows(which)),
+                            rotated_heads(k, rows),
+                            floating(v),
+                            on_device(plan).places(),
+                            floating(cache.keys),
+                            floating(cache.values)};
+  launch_words(queue_, body.q.pairs + 2 * body.k.pairs,
+               whole_words(half) && begin_words(body.q.x, body.k.x, body.v, body.keys, body.values),
+               body, "rotate_and_write");
 }
 
 void CudaKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {
   expect_shape(up, gate.shape(), "swiglu up");
   expect_shape(y, gate.shape(), "swiglu y");
-  launch_elements(queue_, gate.elements(), Swiglu{floating(gate), floating(up), floating(y)},
-                  "swiglu");
+  const Swiglu body{floating(gate), floating(up), floating(y)};
+  launch_words(queue_, gate.elements(), begin_words(body.gate, body.up, body.y), body, "swiglu");
 }
 
 void CudaKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate,
@@ -334,20 +617,24 @@ void CudaKernelSet::swiglu_backward(ConstTensorView y_gradient, ConstTensorView 
   expect_shape(up, gate.shape(), "swiglu up");
   expect_shape(gate_gradient, gate.shape(), "swiglu gate_gradient");
   expect_shape(up_gradient, gate.shape(), "swiglu up_gradient");
-  launch_elements(queue_, gate.elements(),
-                  SwigluBackward{floating(y_gradient), floating(gate), floating(up),
-                                 floating(gate_gradient), floating(up_gradient)},
-                  "swiglu_backward");
+  const SwigluBackward body{floating(y_gradient), floating(gate), floating(up),
+                            floating(gate_gradient), floating(up_gradient)};
+  launch_words(
+      queue_, gate.elements(),
+      begin_words(body.y_gradient, body.gate, body.up, body.gate_gradient, body.up_gradient), body,
+      "swiglu_backward");
 }
 
 void CudaKernelSet::add(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "add y");
-  launch_elements(queue_, x.elements(), Add{floating(x), floating(y)}, "add");
+  const Add body{floating(x), floating(y)};
+  launch_words(queue_, x.elements(), begin_words(body.x, body.y), body, "add");
 }
 
 void CudaKernelSet::convert(ConstTensorView x, TensorView y) {
   expect_shape(y, x.shape(), "convert y");
-  launch_elements(queue_, x.elements(), Convert{floating(x), floating(y)}, "convert");
+  const Convert body{floating(x), floating(y)};
+  launch_words(queue_, x.elements(), begin_words(body.x, body.y), body, "convert");
 }
 
 void CudaKernelSet::keep_rows(const DecodePlan& plan, TensorView x) {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
-#include "model/kernels/cuda/tensor_core_tiles.cuh"
+#include "model/kernels/cuda/tensor_core_softmax.cuh"
 
 namespace jforge {
 
@@ -17,11 +17,7 @@ constexpr int kLanes = kTileStrips * kWarpLanes;
 constexpr int kTileRows = kQueryTileRows;
 constexpr int kKeys = kVisitKeys;
 constexpr int kRowBlocks = kStripRows / 16;
-constexpr float kLog2E = 1.44269504F;
-/// Scores are taken relative to a row's largest, which is followed only when it grows by more than
-/// this factor's logarithm to base 2: what was summed is rarely scaled anew, and 2^8 times as large
-/// weights lose nothing in floating point.
-constexpr float kSlack = 8.0F;
+using Softmax = RunningSoftmax<kRowBlocks>;
 
 struct Arguments {
   TensorCoreInputs in;
@@ -29,7 +25,7 @@ struct Arguments {
   float* log_sum_exp;
   float scale;
   float log2_scale;  ///< scale / log 2: exponents to base 2.
-  float slack;       ///< kSlack in units of scores.
+  float slack;       ///< kSoftmaxSlack in units of scores.
 };
 
 template <int kDim>
@@ -42,90 +38,6 @@ struct ForwardShared {
   RowKeys rows[kTileRows];
   float marks[kKeys];  ///< clean_row() of the values.
   int votes[kTileStrips];
-};
-
-/// The largest of the four lanes that hold a row.
-[[nodiscard]] __device__ __forceinline__ float row_largest(float value) {
-  value = fmaxf(value, __shfl_xor_sync(kEveryLane, value, 1));
-  return fmaxf(value, __shfl_xor_sync(kEveryLane, value, 2));
-}
-[[nodiscard]] __device__ __forceinline__ float row_sum(float value) {
-  value += __shfl_xor_sync(kEveryLane, value, 1);
-  return value + __shfl_xor_sync(kEveryLane, value, 2);
-}
-
-/// Softmax of the rows that a lane holds parts of, as far as keys have come. Row 2 m + half is 16 m
-/// + 8 half + lane / 4 of the strip.
-struct RunningSoftmax {
-  static constexpr int kRows = 2 * kRowBlocks;
-  float reference[kRows];  ///< −∞ before the first visible key.
-  float sum[kRows];        ///< Of this lane's columns.
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      reference[row] = -INFINITY;
-      sum[row] = 0.0F;
-    }
-  }
-
-  /// Scores become weights exp(scale · (score − reference)), and `sums` is brought to the same
-  /// reference.
-  template <int kN, int kColumns>
-  __device__ __forceinline__ void soften(Accumulator (&scores)[kRowBlocks][kN],
-                                         Accumulator (&sums)[kRowBlocks][kColumns],
-                                         float log2_scale, float slack) {
-    float largest[kRows];
-    bool moves = false;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      largest[row] = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const float* const two = scores[row / 2][n].values + row % 2 * 2;
-        largest[row] = fmaxf(largest[row], fmaxf(two[0], two[1]));
-      }
-      largest[row] = row_largest(largest[row]);
-      moves |= largest[row] > reference[row] + slack;
-    }
-    // Rows that stay are multiplied by 1, so that what other rows of the warp do changes no bit.
-    if (__any_sync(kEveryLane, moves)) {
-      move(largest, sums, log2_scale, slack);
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float offset = reference[row] == -INFINITY ? 0.0F : reference[row] * log2_scale;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        float* const two = scores[row / 2][n].values + row % 2 * 2;
-        two[0] = exp2_fast(fmaf(two[0], log2_scale, -offset));
-        two[1] = exp2_fast(fmaf(two[1], log2_scale, -offset));
-        sum[row] += two[0] + two[1];
-      }
-    }
-  }
-
- private:
-  template <int kColumns>
-  __device__ __forceinline__ void move(const float (&largest)[kRows],
-                                       Accumulator (&sums)[kRowBlocks][kColumns], float log2_scale,
-                                       float slack) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      float shrink = 1.0F;
-      if (largest[row] > reference[row] + slack) {
-        shrink = exp2_fast((reference[row] - largest[row]) * log2_scale);
-        reference[row] = largest[row];
-      }
-      sum[row] *= shrink;
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        float* const two = sums[row / 2][n].values + row % 2 * 2;
-        two[0] *= shrink;
-        two[1] *= shrink;
-      }
-    }
-  }
 };
 
 template <int kDim>
@@ -164,7 +76,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   const Reader queries(shared_address(shared.queries), Reader::Order::down_first);
   const int strip_block = static_cast<int>(warp) * kRowBlocks;
   Accumulator sums[kRowBlocks][kDim / 8];
-  RunningSoftmax softmax;
+  Softmax softmax;
   for (bool careful = false;; careful = true) {
     clear(sums);
     softmax.clear();
@@ -197,7 +109,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
         const int lane = warp_lane();
         const int first_key = visit.place * kKeys + lane % 4 * 2;
 #pragma unroll
-        for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+        for (int row = 0; row < Softmax::kRows; ++row) {
           const RowKeys seen = shared.rows[strip_block * 16 + 8 * row + lane / 4];
 #pragma unroll
           for (int n = 0; n < kKeys / 8; ++n) {
@@ -224,7 +136,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   const int strip_first = in.visits.query_tiles[blockIdx.x / heads].tile * kTileRows +
                           static_cast<int>(warp) * static_cast<int>(kStripRows);
 #pragma unroll
-  for (int row = 0; row < RunningSoftmax::kRows; ++row) {
+  for (int row = 0; row < Softmax::kRows; ++row) {
     softmax.sum[row] = row_sum(softmax.sum[row]);
     const int own = strip_first + 8 * row + lane / 4;
     if (own < num_rows && lane % 4 == 0) {
@@ -281,7 +193,8 @@ void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inp
   }
   const float scale = inputs.scale();
   const float log2_scale = scale * kLog2E;
-  const Arguments arguments{inputs, output, log_sum_exp, scale, log2_scale, kSlack / log2_scale};
+  const Arguments arguments{inputs, output,     log_sum_exp,
+                            scale,  log2_scale, kSoftmaxSlack / log2_scale};
   inputs.shape.dim == 64 ? launch<64>(queue, arguments) : launch<128>(queue, arguments);
 }
 

@@ -154,6 +154,27 @@ struct LeftFragments {
   FragmentA blocks[kM][kSteps];
 };
 
+/// c[m][n] += Σ over D of rows of `a`, which stand in registers, times rows of `b`, as above.
+template <int kDim, int kM, int kN>
+__device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN],
+                                              const LeftFragments<kM, kDim / 16>& a,
+                                              const BlockReader<kDim>& b) {
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      FragmentB first;
+      FragmentB second;
+      b.as_transposed_b(n / 2, step, first, second);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add(c[m][n], a.blocks[m][step], first);
+        multiply_add(c[m][n + 1], a.blocks[m][step], second);
+      }
+    }
+  }
+}
+
 /// Results of a product, rounded, as the left side of the next.
 template <int kM, int kN>
 [[nodiscard]] __device__ __forceinline__ LeftFragments<kM, kN / 2> rounded(

@@ -164,6 +164,21 @@ TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
   EXPECT_EQ(decoding(config, Device::cpu, false), whole - 2 * matrices);
 }
 
+TEST(MemoryPlan, ADevicesCacheTakesHalfBesideRoundedWeights) {
+  const auto cache = [](WeightStorage storage, Device device) {
+    JobConfig config = job();
+    config.model.decode_weights = storage;
+    return plan_memory(config, plan_model(), 1, device, {std::nullopt, 30}, true).cache;
+  };
+  const double whole = cache(WeightStorage::automatic, Device::cuda);
+  EXPECT_EQ(cache(WeightStorage::float32, Device::cuda), whole);
+  for (const WeightStorage storage :
+       {WeightStorage::bfloat16, WeightStorage::bfloat16_arithmetic}) {
+    EXPECT_EQ(cache(storage, Device::cuda), whole / 2);
+    EXPECT_EQ(cache(storage, Device::cpu), whole);
+  }
+}
+
 TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   const MemoryPlan host =
       plan_memory(job(), plan_model(), 1, Device::cpu, {std::nullopt, 30}, false);

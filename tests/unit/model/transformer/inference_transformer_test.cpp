@@ -161,7 +161,7 @@ TEST_P(InferenceTransformerTest, OverwritingDropsARejectedDraft) {
 TEST_P(InferenceTransformerTest, AllocatesNothingOnceBuilt) {
   InferenceTransformer inference = make(model_, 0);
   const std::size_t built = model_.account.live_bytes();
-  EXPECT_GE(built, 3 * InferenceTransformer::cache_bytes(model_.config, 1));
+  EXPECT_GE(built, 3 * InferenceTransformer::cache_bytes(model_.config, 1, DType::float32));
   std::vector<TokenId> predictions(20);
   inference.predict(sequence_rows(random_tokens(stream_, 20), 0), predictions);
   EXPECT_EQ(model_.account.live_bytes(), built);
@@ -310,7 +310,7 @@ TEST_P(InferenceTransformerTest, SlotsShareAPoolOfPages) {
   const std::size_t few = model_.account.live_bytes() - before;
   InferenceTransformer full = make_pool(0);
   const std::size_t all = model_.account.live_bytes() - before - few;
-  EXPECT_EQ(all - few, InferenceTransformer::cache_bytes(model_.config, 3 * 5 - 7));
+  EXPECT_EQ(all - few, InferenceTransformer::cache_bytes(model_.config, 3 * 5 - 7, DType::float32));
   const auto expect_row = [&](std::int32_t slot, const std::vector<TokenId>& tokens,
                               std::size_t begin, std::size_t end) {
     const std::vector<TokenId> known(tokens.begin(), tokens.begin() + static_cast<int>(end));

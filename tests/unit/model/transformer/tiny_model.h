@@ -22,9 +22,9 @@ namespace jforge {
 /// uniform, and biases and norms that differ from 0 and 1.
 struct TinyModel {
   explicit TinyModel(bool tied = false, ModelFamily family = ModelFamily::qwen2)
-      : config(test::tiny_config(tied, family)),
-        table(config, 2),
-        values(static_cast<std::size_t>(table.flat_size())) {
+      : TinyModel(test::tiny_config(tied, family)) {}
+  explicit TinyModel(const TransformerConfig& own)
+      : config(own), table(config, 2), values(static_cast<std::size_t>(table.flat_size())) {
     initialise_weights(table, flat(), 11, config.num_layers);
     RandomStream stream(3, RandomPurpose::test);
     for (const ParameterEntry& entry : table.entries()) {
