@@ -38,8 +38,9 @@ HEADS = [(14, 2, 64), (28, 4, 128), (32, 8, 128)]
 
 
 class CudnnSupport(unittest.TestCase):
-    def support(self, device, heads, rows, keys, mask, backward=False, dtype="BFLOAT16"):
-        """None where cuDNN has plans, else why not. Rows lie as ours do: [T, H, D] of each sequence."""
+    def support(self, device, heads, rows, keys, mask, backward=False, dtype="BFLOAT16", packed=False):
+        """None where cuDNN has plans, else why not. Rows lie as ours do, [T, H, D]: of each sequence, or `packed`, of several
+        of any length up to `rows` and `keys` that begin anywhere in one tensor; their log-sum-exp is then [T, H] as ours."""
         import cudnn
         h, hk, d = heads
         properties = DEVICES[device]
@@ -52,20 +53,35 @@ class CudnnSupport(unittest.TestCase):
         def shape(count, length):
             return {"dim": [batch, count, length, d], "stride": [length * count * d, d, count * d, 1]}
 
+        def numbers(name, count, data_type):
+            return graph.tensor(name=name, dim=[count, 1, 1, 1], stride=[1, 1, 1, 1], data_type=cudnn.data_type[data_type])
+
+        # Where sequences begin, in elements of a tensor with so many to a row.
+        begins = {width: numbers(f"begins {width}", batch + 1, "INT64") for width in {h * d, hk * d, h}}
+
+        def placed(one, width):
+            if packed:
+                one.set_ragged_offset(begins[width])
+            return one
+
         def tensor(name, count, length):
-            return graph.tensor(name=name, data_type=cudnn.data_type[dtype], **shape(count, length))
+            return placed(graph.tensor(name=name, data_type=cudnn.data_type[dtype], **shape(count, length)), count * d)
 
         def written(one, count, length):
             one.set_output(True).set_data_type(cudnn.data_type[dtype])
             one.set_dim(shape(count, length)["dim"]).set_stride(shape(count, length)["stride"])
+            placed(one, count * d)
 
         q, k, v = tensor("q", h, rows), tensor("k", hk, keys), tensor("v", hk, keys)
         settings = {"attn_scale": d ** -0.5, "use_causal_mask": mask == "causal",
                     "use_causal_mask_bottom_right": mask == "last rows"}
+        if packed:
+            settings |= {"use_padding_mask": True, "seq_len_q": numbers("rows", batch, "INT32"),
+                         "seq_len_kv": numbers("keys", batch, "INT32")}
+        sums_shape = {"dim": [batch, h, rows, 1], "stride": [h * rows, 1, h, 1] if packed else [h * rows, rows, 1, 1]}
         try:
             if backward:
-                sums = graph.tensor(name="log_sum_exp", dim=[batch, h, rows, 1], stride=[h * rows, rows, 1, 1],
-                                    data_type=cudnn.data_type.FLOAT)
+                sums = placed(graph.tensor(name="log_sum_exp", data_type=cudnn.data_type.FLOAT, **sums_shape), h)
                 gradients = graph.sdpa_backward(name="backward", q=q, k=k, v=v, o=tensor("o", h, rows),
                                                 dO=tensor("dO", h, rows), stats=sums, **settings)
                 for one, count, length in zip(gradients, (h, hk, hk), (rows, keys, keys)):
@@ -74,6 +90,8 @@ class CudnnSupport(unittest.TestCase):
                 output, sums = graph.sdpa(name="forward", q=q, k=k, v=v, generate_stats=True, **settings)
                 written(output, h, rows)
                 sums.set_output(True).set_data_type(cudnn.data_type.FLOAT)
+                sums.set_dim(sums_shape["dim"]).set_stride(sums_shape["stride"])
+                placed(sums, h)
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([cudnn.heur_mode.A])
@@ -93,6 +111,16 @@ class CudnnSupport(unittest.TestCase):
                         (512, 2048, "last rows", False)]:  # a prompt in pieces
                     with self.subTest(device=device, heads=heads, rows=rows, keys=keys, mask=mask, backward=backward):
                         self.assertIsNone(self.support(device, heads, rows, keys, mask, backward))
+
+    def test_sequences_of_one_packed_tensor_are_accepted(self):
+        for device in ("H100", "A100"):
+            for heads in HEADS:
+                for backward in (False, True):
+                    with self.subTest(device=device, heads=heads, backward=backward):
+                        self.assertIsNone(self.support(device, heads, 2048, 2048, "causal", backward, packed=True))
+                # Noisy rows' prefix.
+                with self.subTest(device=device, heads=heads, prefix=True):
+                    self.assertIsNone(self.support(device, heads, 512, 2048, "none", packed=True))
 
     def test_what_it_does_not_have_is_refused(self):
         for heads, why in [((14, 4, 64), "14 heads do not share 4"), ((14, 2, 65), "rows of 130 bytes")]:
