@@ -6,7 +6,7 @@
 /// with SerialGroup (device_queue_emulated.h), one lane after the other.
 ///
 /// Group offers
-///   each(f)        f(lane) on every lane, then a barrier;
+///   each(f)        a phase: f(lane) on every lane, once all have ended the phase before;
 ///   sum<T>(f)      Σ over lanes of f(lane), as a tree of fixed shape, on every lane;
 ///   largest(f)     the largest f(lane), NaN ignored, on every lane;
 ///   shared<T>(n)   n elements that all lanes of the block see, uninitialised;

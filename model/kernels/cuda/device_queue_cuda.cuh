@@ -40,18 +40,18 @@ class BlockGroup {
   [[nodiscard]] __device__ std::int64_t lanes() const { return blockDim.x; }
 
   template <class Function>
-  __device__ void each(Function function) const {
+  __device__ void each(Function function) {
+    begin_phase();
     function(static_cast<std::int64_t>(threadIdx.x));
-    __syncthreads();
   }
 
   template <class T, class Function>
-  __device__ T sum(Function function) const {
+  __device__ T sum(Function function) {
     return reduce<T>(function, [](T a, T b) { return a + b; });
   }
 
   template <class Function>
-  __device__ float largest(Function function) const {
+  __device__ float largest(Function function) {
     return reduce<float>(function, [](float a, float b) { return fmaxf(a, b); });
   }
 
@@ -68,10 +68,19 @@ class BlockGroup {
     return memory;
   }
 
+  /// Waits for the phase before, where there is one: nobody is behind a block's last.
+  __device__ void begin_phase() {
+    if (began_) {
+      __syncthreads();
+    }
+    began_ = true;
+  }
+
   template <class T, class Function, class Combine>
-  __device__ T reduce(Function function, Combine combine) const {
+  __device__ T reduce(Function function, Combine combine) {
     T* const values = reinterpret_cast<T*>(reduction_memory());
     const unsigned lane = threadIdx.x;
+    begin_phase();
     values[lane] = function(static_cast<std::int64_t>(lane));
     __syncthreads();
     for (unsigned stride = blockDim.x / 2; stride > 0; stride /= 2) {
@@ -80,13 +89,11 @@ class BlockGroup {
       }
       __syncthreads();
     }
-    const T result = values[0];
-    // The next reduction may write values[0] only when everybody has read it.
-    __syncthreads();
-    return result;
+    return values[0];
   }
 
   unsigned char* shared_;
+  bool began_ = false;  ///< A constant wherever the compiler sees which phases came before.
 };
 
 template <class Body>
