@@ -1,35 +1,58 @@
 #!/usr/bin/env python3
-"""barrier_mutants.py LIBRARIES PROGRAM …: leaves each block barrier and each wait of the CUDA test programs on the
-emulated device out once and says in a table which test notices; by hand, since it takes half an hour.
-barrier_mutants.py LIBRARIES --sample SECONDS [--seed N] --table mutants.md PROGRAM …: a drawn part of those that the table
+"""barrier_mutants.py LIBRARIES COMMAND …: leaves each barrier and each wait of the CUDA test programs on the emulated
+device out once and says in a table which test notices; by hand, since it takes an hour. A command is a test program, or
+what starts one: "mpirun -n 2 PROGRAM --world-size=2".
+--only REGEX: of what has such a name. --draw N [--seed N]: N of them. --filter PATTERN: of these tests (gtest's).
+barrier_mutants.py LIBRARIES --sample SECONDS [--seed N] --table mutants.md COMMAND …: a drawn part of those that the table
 says are noticed; exit 1 where one is not any more."""
 
 import argparse
 import datetime
+import fnmatch
 import os
 import pathlib
 import random
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
 
 FRAMES_TOLD = 3
+LIMIT_SECONDS = 240
+BARRIERS = {"b": "barrier", "w": "warp barrier", "c": "copies' wait"}
 
 
-def run(libraries, program, argument, **environment):
+def run(libraries, command, argument, **environment):
+    """(exit status, what it said); None: it did not end."""
     path = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
-    return subprocess.run([program, argument],
+    with subprocess.Popen([*shlex.split(command), argument], start_new_session=True,
                           env={**os.environ, "LD_LIBRARY_PATH": path, "GTEST_FAIL_FAST": "1",
                                "JFORGE_REQUIRE_GPU": "1", **environment}, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT_SECONDS)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            # mpirun ends its processes when it is asked to, not when it is killed.
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            return None, ""
 
 
-def kernel_name(mangled):
-    """The kernel's own source and body, as far as they stand in its name."""
-    source = re.search(r"_\d+_([a-z_]+)_cu_", mangled)
-    body = re.search(r"([A-Z][A-Za-z]+)E+vT_$", mangled) or re.search(r"(?<=\d)([a-z][a-z_]+ILi\d+)E+v", mangled)
-    return f"{source.group(1) if source else ''} {body.group(1) if body else mangled}"
+def kernel_name(mangled, known={}):
+    """The kernel's own source and body."""
+    if mangled not in known:
+        source = re.search(r"_\d+_([a-z_]+)_cu_", mangled)
+        shown = subprocess.run(["c++filt", "-p", mangled], capture_output=True, text=True, check=False).stdout.strip()
+        shown = re.sub(r"^void |jforge::|\(anonymous namespace\)::|_GLOBAL__N__\w+::|\((int|bool)\)", "", shown)
+        body = re.fullmatch(r"run_body<(.*)>", shown.replace(" >", ">"))
+        known[mangled] = f"{source.group(1) if source else ''} {body.group(1) if body else shown}".strip()
+    return known[mangled]
 
 
 def function_names(frames, known={}):
@@ -52,13 +75,13 @@ def function_names(frames, known={}):
 def tests_of(libraries, program):
     """Their full names."""
     suite, tests = "", []
-    for line in run(libraries, program, "--gtest_list_tests").stdout.splitlines():
+    for line in run(libraries, program, "--gtest_list_tests")[1].splitlines():
         name = line.split("#")[0].rstrip()
         if name.endswith(".") and not line.startswith(" "):
             suite = name
         elif line.startswith("  "):
             tests.append(suite + name.strip())
-    return tests
+    return list(dict.fromkeys(tests))  # Every rank lists them.
 
 
 def sites(libraries, tests):
@@ -66,13 +89,13 @@ def sites(libraries, tests):
     it)], whether the barriers beside it make it superfluous)."""
     found, groups, idle = {}, {}, set()
     for program, test in tests:
-        listed = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST="1")
-        if listed.returncode != 0:
-            sys.exit(f"{program} fails without a mutant:\n{listed.stdout[-4000:]}")
-        for line in listed.stdout.splitlines():
+        status, listed = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST="1")
+        if status != 0:
+            sys.exit(f"{program} fails without a mutant:\n{listed[-4000:]}")
+        for line in listed.splitlines():
             if match := re.match(r"barrier (\S+) PTX line \d+( idle)?", line):
                 mangled, number = match.group(1).rsplit(":", 1)
-                name = key = f"{kernel_name(mangled)}, barrier {number}"
+                name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"
                 idle.update({key} if match.group(2) else ())
             elif match := re.match(r"wait ((\w+):\w+) (\S+)(.*)", line):
                 # One place that is come to by several tests is one mutant.
@@ -95,16 +118,22 @@ def sites(libraries, tests):
 def noticed(libraries, site, users):
     """What notices that `site` is left out, or None."""
     for program, test in users:
-        result = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_OMIT=site)
-        if result.returncode != 0:
-            found = re.search(r"^emulated device: ([a-z ]+):", result.stdout, re.M)
+        status, said = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_OMIT=site)
+        if status is None:
+            return f"no end ({test})"
+        if status != 0:
+            found = re.search(r"^emulated device: ([a-z ]+):", said, re.M)
             return f"{found.group(1) if found else 'wrong result'} ({test})"
     return None
 
 
-def try_all(libraries, tests):
+def try_all(libraries, tests, only, draw, seed):
     killed = idle = 0
-    all_sites = sites(libraries, tests)
+    all_sites = {site: one for site, one in sites(libraries, tests).items() if re.search(only, one[0])}
+    if draw is not None and draw < len(all_sites):
+        print(f"{draw} drawn of {len(all_sites)}, seed {seed}", file=sys.stderr)
+        drawn = set(random.Random(seed).sample(list(all_sites), draw))
+        all_sites = {site: one for site, one in all_sites.items() if site in drawn}
     print("| left out | noticed by |\n| --- | --- |")
     for site, (name, users, is_idle) in all_sites.items():
         how = "idle" if is_idle else noticed(libraries, site, users)
@@ -141,13 +170,16 @@ def main():
     parser.add_argument("--sample", type=float)
     parser.add_argument("--seed", type=int, default=datetime.date.today().toordinal())
     parser.add_argument("--table", type=pathlib.Path)
-    parser.add_argument("programs", nargs="+", metavar="PROGRAM")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--draw", type=int)
+    parser.add_argument("--filter", default="*")
+    parser.add_argument("commands", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     libraries = os.path.abspath(options.libraries)
-    programs = [os.path.abspath(program) for program in options.programs]
-    tests = [(program, test) for program in programs for test in tests_of(libraries, program)]
+    tests = [(command, test) for command in options.commands for test in tests_of(libraries, command)
+             if any(fnmatch.fnmatchcase(test, pattern) for pattern in options.filter.split(":"))]
     if options.sample is None:
-        return try_all(libraries, tests)
+        return try_all(libraries, tests, options.only, options.draw, options.seed)
     return try_some(libraries, tests, options.table, options.sample, options.seed)
 
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <sstream>
 #include <string>
 #include <unordered_set>
@@ -34,10 +35,15 @@ const std::unordered_set<std::string>& omitted() {
   return all;
 }
 
+/// An instruction's name with its modifiers.
+std::string name_of(const std::string& text) {
+  const std::size_t begin = text.front() == '@' ? text.find(' ') + 1 : 0;
+  return text.substr(begin, text.find_first_of(" ;", begin) - begin);
+}
+
 /// Whether an instruction may access shared memory.
 bool uses_shared(const std::string& text) {
-  const std::size_t begin = text.front() == '@' ? text.find(' ') + 1 : 0;
-  const std::string name = text.substr(begin, text.find(' ', begin) - begin);
+  const std::string name = name_of(text);
   // A copy arrives where it is waited for.
   if (name.find(".shared") != std::string::npos || name.starts_with("cp.async.wait")) {
     return true;
@@ -97,6 +103,20 @@ std::vector<bool> idle_barriers(const Kernel& kernel) {
   return idle;
 }
 
+/// What could be left out of a kernel, by its letter in a site's name.
+enum class Kind : char { block_barrier = 'b', warp_barrier = 'w', copy_wait = 'c', none = 0 };
+
+Kind kind_of(const Kernel& kernel, std::size_t i) {
+  if (kernel.code[i].flow == Flow::block_barrier) {
+    return Kind::block_barrier;
+  }
+  const std::string name = name_of(kernel.text[i]);
+  if (name == "bar.warp.sync") {
+    return Kind::warp_barrier;
+  }
+  return name.starts_with("cp.async.wait") ? Kind::copy_wait : Kind::none;
+}
+
 }  // namespace
 
 void mutate(Kernel& kernel) {
@@ -104,13 +124,15 @@ void mutate(Kernel& kernel) {
     return;
   }
   const std::vector<bool> idle = listing() ? idle_barriers(kernel) : std::vector<bool>();
-  unsigned number = 0;
+  std::map<Kind, unsigned> numbers;
   for (std::size_t i = 0; i < kernel.code.size(); ++i) {
     Instruction& instruction = kernel.code[i];
-    if (instruction.flow != Flow::block_barrier) {
+    const Kind kind = kind_of(kernel, i);
+    if (kind == Kind::none) {
       continue;
     }
-    const std::string site = kernel.name + ":" + std::to_string(number++);
+    const std::string site =
+        kernel.name + ":" + static_cast<char>(kind) + std::to_string(numbers[kind]++);
     if (listing()) {
       std::fprintf(stderr, "barrier %s PTX line %u%s\n", site.c_str(), kernel.lines[i],
                    idle[i] ? " idle" : "");
