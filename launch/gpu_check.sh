@@ -103,8 +103,6 @@ export JFORGE_REQUIRE_GPU=1
 logs=$(mkdir -p "$(dirname "$out")" && cd "$(dirname "$out")" && pwd)/gpu_check_logs
 rm -rf "$logs"
 mkdir -p "$logs"
-# What whole models compute in here.
-compute=float32
 failed=0
 rows=()
 row() { rows+=("| $1 | $2 | $3 | $4 | $5 |"); }
@@ -183,15 +181,20 @@ fi
 if [ $emulated = yes ]; then
   tiny=(--hidden 64 --intermediate 64 --layers 1 --heads 2 --kv-heads 1 --vocabulary 128 --prompt 16)
   run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16 --tiny
-  run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" "${tiny[@]}" --tokens 2
-  run_benchmark training model_benchmark --device cuda --only training --compute "$compute" "${tiny[@]}" --rows 112 --steps 1
-  run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" "${tiny[@]}" --batch 1 --parallel-blocks 1
+  run_benchmark decoding model_benchmark --device cuda --only decoding --storage bfloat16 "${tiny[@]}" --tokens 2
+  run_benchmark decoding_float32 model_benchmark --device cuda --only decoding --storage float32 "${tiny[@]}" --tokens 2
+  run_benchmark training model_benchmark --device cuda --only training --compute bfloat16 "${tiny[@]}" --rows 112 --steps 1
+  run_benchmark training_float32 model_benchmark --device cuda --only training --compute float32 "${tiny[@]}" --rows 112 --steps 1
+  run_benchmark trajectories trajectory_benchmark --device cuda --storage bfloat16 "${tiny[@]}" --batch 1 --parallel-blocks 1
   run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n 2 collectives_benchmark --device cuda 1
 else
   run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16
-  run_benchmark decoding model_benchmark --device cuda --only decoding --storage "$compute" --prompt 512 --tokens 128
-  run_benchmark training model_benchmark --device cuda --only training --compute "$compute" --rows 8192 --steps 5
-  run_benchmark trajectories trajectory_benchmark --device cuda --storage "$compute" --batch 32
+  # bfloat16 is what the targets are of; float32 stands beside it.
+  run_benchmark decoding model_benchmark --device cuda --only decoding --storage bfloat16 --prompt 512 --tokens 128
+  run_benchmark decoding_float32 model_benchmark --device cuda --only decoding --storage float32 --prompt 512 --tokens 128
+  run_benchmark training model_benchmark --device cuda --only training --compute bfloat16 --rows 8192 --steps 5
+  run_benchmark training_float32 model_benchmark --device cuda --only training --compute float32 --rows 8192 --steps 2
+  run_benchmark trajectories trajectory_benchmark --device cuda --storage bfloat16 --batch 32
   # As many ranks as devices; with one device two ranks share it, and show the way over the host.
   devices=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
   run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n $((devices > 1 ? devices : 2)) collectives_benchmark --device cuda 256

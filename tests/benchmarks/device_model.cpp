@@ -118,8 +118,9 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
     return median(std::move(seconds_of_pass));
   };
   const double one = pass(1);
-  print_times(fmt::format("{} rows in flight", options.rows_in_flight),
-              pass(options.rows_in_flight), "1 row", one, "1.15 at most");
+  print_times(
+      fmt::format("{} rows in flight, weights of {:.0f} bytes", options.rows_in_flight, element),
+      pass(options.rows_in_flight), "1 row", one, "1.15 at most");
 }
 
 /// Samples of about 1,024 rows: a quarter prompt, the rest clean and noisy blocks of 32.

@@ -90,12 +90,14 @@ class Bundle(unittest.TestCase):
         self.assertIn("emulated GPU: no figure here says anything about a device", said.stdout)
         self.assertRegex(said.stdout, r"\| test: kernel_agreement \| passed \| \d+ cases, ")
         self.assertIn("| test: two_ranks | passed |", said.stdout)
-        for name in ("kernels", "decoding", "training", "trajectories", "collectives"):
+        for name in ("kernels", "decoding", "decoding_float32", "training", "training_float32", "trajectories", "collectives"):
             self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
         for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
                     r"vocabulary loss, .* \| measured \| .* ms \| its products .* target 1\.25 at most \| [\d.]+",
-                    r"AR decoding, .* \| measured \| .* GB/s", r"64 rows in flight \| measured \| .* target 1\.15 at most",
-                    r"training step .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks \| measured \| .* GB/s",
+                    r"AR decoding, .* weights of 2 bytes \| measured \| .* GB/s",
+                    r"AR decoding, .* weights of 4 bytes \| measured \| .* GB/s", r"64 rows in flight, weights of 2 bytes \| measured \| .* target 1\.15 at most",
+                    r"training step .* bfloat16, .* \| measured \| .* TFLOP/s",
+                    r"training step .* float32, .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks \| measured \| .* GB/s",
                     r"trajectories, parallel, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
 
