@@ -63,8 +63,8 @@ struct FragmentProduct {
       unsigned char* const own = memory + warp * kWarpBytes;
       Accumulator sums[kColumnTiles][kRowTiles] = {};
       add_up(own, warp, lane, first_row, first_column, sums);
-      // The sums take the place of the stages, and other lanes' too.
-      wait_copies<0>();
+      // The sums take the place of the stages, and other lanes' too. Every step's copies were
+      // waited for before it was multiplied.
       __syncwarp();
       store(reinterpret_cast<float*>(own), lane, sums);
     });
