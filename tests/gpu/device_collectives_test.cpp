@@ -143,6 +143,7 @@ TEST(StagedCollectives, TensorsOfTheHostAreRefused) {
 
 /// Whether NCCL can be used here: each rank has a device of its own.
 bool nccl_is_there() {
+  const auto kernels = make_tested_kernel_set();  // Each rank has its own device from here on.
   MemoryAccount account("probe");
   try {
     return make_collectives(test_world(), Device::cuda, account, CollectivesChoice::nccl)->size() >

@@ -366,5 +366,56 @@ TEST_F(TensorCoreAttention, ScoresMayGrowAsTheyCome) {
   expect_within(found.output, expected.output, bounds_of(c, in, found).output, "output");
 }
 
+/// More batches are planned than staged arrays have places, and nothing between waits for the
+/// device: work in the order "lazy" begins when all are queued.
+TEST_F(TensorCoreAttention, PlansReachADeviceThatLagsBehind) {
+  constexpr std::int64_t kBatches = 10;
+  const Case c{"two sequences", 4, 1, 64, causal_layout(160)};
+  std::vector<PackedBatch> batches{batch_of(c.layout)};  // No later one has more visits.
+  for (std::int64_t cut = 10; std::ssize(batches) < kBatches; cut += 13) {
+    batches.push_back(batch_of(
+        {.num_rows = c.rows(), .segments = {{0, cut, 0, 0, 0}, {cut, c.rows(), cut, cut, cut}}}));
+  }
+  const Inputs in(c);
+  const auto results = [&](bool lags) {
+    const RoundedTensor q(*tested_, account_, in.q, c.query());
+    const RoundedTensor k(*tested_, account_, in.k, c.key());
+    const RoundedTensor v(*tested_, account_, in.v, c.key());
+    const RoundedTensor output_gradient(*tested_, account_, in.output_gradient, c.query());
+    const Buffer log_sum_exp(static_cast<std::size_t>(c.rows() * c.heads) * sizeof(float), account_,
+                             tested_->device());
+    const TensorView sums = log_sum_exp.floats({c.rows(), c.heads});
+    std::vector<RoundedTensor> written;
+    for (std::int64_t i = 0; i < kBatches; ++i) {
+      written.emplace_back(*tested_, account_, in.q, c.query());
+      written.emplace_back(*tested_, account_, in.q, c.query());
+      written.emplace_back(*tested_, account_, in.k, c.key());
+      written.emplace_back(*tested_, account_, in.v, c.key());
+    }
+    const auto plan = tested_->make_plan(heads_of(q.view(), k.view()), account_);
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      plan->assign(batches[i]);
+      const TensorView output = written[4 * i].view();
+      tested_->packed_attention(*plan, q.view(), k.view(), v.view(), output, sums);
+      tested_->packed_attention_backward(*plan, output_gradient.view(), q.view(), k.view(),
+                                         v.view(), output, sums, written[4 * i + 1].view(),
+                                         written[4 * i + 2].view(), written[4 * i + 3].view());
+      if (!lags) {
+        tested_->queue().synchronize();
+      }
+    }
+    std::vector<Floats> values;
+    for (const RoundedTensor& one : written) {
+      values.push_back(one.values());
+    }
+    return values;
+  };
+  const std::vector<Floats> found = results(true);
+  const std::vector<Floats> expected = results(false);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(same_bits(found[i], expected[i])) << "tensor " << i % 4 << " of batch " << i / 4;
+  }
+}
+
 }  // namespace
 }  // namespace jforge::test
