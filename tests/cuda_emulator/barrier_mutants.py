@@ -9,6 +9,7 @@ says are noticed; exit 1 where one is not any more."""
 import argparse
 import datetime
 import fnmatch
+import json
 import os
 import pathlib
 import random
@@ -17,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 FRAMES_TOLD = 3
@@ -24,10 +26,10 @@ LIMIT_SECONDS = 240
 BARRIERS = {"b": "barrier", "w": "warp barrier", "c": "copies' wait"}
 
 
-def run(libraries, command, argument, **environment):
+def run(libraries, command, *arguments, **environment):
     """(exit status, what it said); None: it did not end."""
     path = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
-    with subprocess.Popen([*shlex.split(command), argument], start_new_session=True,
+    with subprocess.Popen([*shlex.split(command), *arguments], start_new_session=True,
                           env={**os.environ, "LD_LIBRARY_PATH": path, "GTEST_FAIL_FAST": "1",
                                "JFORGE_REQUIRE_GPU": "1", **environment}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
@@ -73,15 +75,12 @@ def function_names(frames, known={}):
 
 
 def tests_of(libraries, program):
-    """Their full names."""
-    suite, tests = "", []
-    for line in run(libraries, program, "--gtest_list_tests")[1].splitlines():
-        name = line.split("#")[0].rstrip()
-        if name.endswith(".") and not line.startswith(" "):
-            suite = name
-        elif line.startswith("  "):
-            tests.append(suite + name.strip())
-    return list(dict.fromkeys(tests))  # Every rank lists them.
+    """Their full names: from a file, since what several ranks print runs together."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "tests.json"
+        run(libraries, program, "--gtest_list_tests", f"--gtest_output=json:{path}")
+        suites = json.loads(path.read_text(encoding="utf-8"))["testsuites"]
+    return [f"{suite['name']}.{test['name']}" for suite in suites for test in suite["testsuite"]]
 
 
 def sites(libraries, tests):
@@ -93,11 +92,12 @@ def sites(libraries, tests):
         if status != 0:
             sys.exit(f"{program} fails without a mutant:\n{listed[-4000:]}")
         for line in listed.splitlines():
-            if match := re.match(r"barrier (\S+) PTX line \d+( idle)?", line):
+            # Whole lines only: several ranks write at once.
+            if match := re.fullmatch(r"barrier (\S+:[bwc]\d+) PTX line \d+( idle)?", line):
                 mangled, number = match.group(1).rsplit(":", 1)
                 name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"
                 idle.update({key} if match.group(2) else ())
-            elif match := re.match(r"wait ((\w+):\w+) (\S+)(.*)", line):
+            elif match := re.fullmatch(r"wait ((cuda\w+):\w+) (\S+\+0x\w+)((?: \S+\+0x\w+)*)", line):
                 # One place that is come to by several tests is one mutant.
                 name = f"{match.group(2)} in {' < '.join(function_names([match.group(3), *match.group(4).split()]))}"
                 key = (name, match.group(3))
