@@ -218,6 +218,20 @@ TEST(NcclCollectives, EveryOperationIsExactOnWholeNumbers) {
   check_payload_of(test_world(), through);
 }
 
+// What the host has waited for is done, though nothing on the device waits for it.
+TEST(NcclCollectives, TheHostWaitsForAnOperationsEnd) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("waited for");
+  const Buffer values(4096, account, Device::cuda);
+  const auto nccl = make_nccl_collectives(test_world());
+  const Work work = nccl->all_reduce_sum(values.floats({1024}));
+  work.wait();
+  EXPECT_TRUE(work.done());
+}
+
 TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("chosen");
