@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/transformer/cache_pages.h"
 #include "model/transformer/packed_layout.h"
 #include "tests/benchmarks/device_rows.h"
 #include "tests/support/kernel_calls.h"
@@ -179,6 +180,44 @@ class DeviceKernels {
                          [&] { kernels_.rms_norm(residual, weight, 1e-6F, normed, {}); });
     print_rate(name("RMS norm"), (4 + element) * static_cast<double>(rows * hidden_size) / seconds,
                memory, kGiga, "GB/s");
+    const TensorView branch = tensors.take(DType::float32, {rows, hidden_size});
+    seconds = seconds_of(kernels_, repetitions(), [&] {
+      kernels_.add_rms_norm(branch, residual, weight, 1e-6F, normed, {});
+    });
+    print_rate(name("addition and RMS norm"),
+               (12 + element) * static_cast<double>(rows * hidden_size) / seconds, memory, kGiga,
+               "GB/s");
+  }
+
+  /// Against the bytes of keys and values, which are all read once.
+  void cached_attention(const AttentionHeads& heads, std::int64_t sequences, std::int64_t rows,
+                        std::int64_t keys) {
+    const DType type = kernels_.device() == Device::cpu ? DType::float32 : options_.dtype;
+    const test::FullSlots slots(sequences, cache_pages(keys));
+    Tensors tensors(kernels_);
+    const Shape shape = slots.shape(heads.key_heads, heads.size);
+    const LayerCache cache{tensors.take(type, shape), tensors.take(type, shape)};
+    std::vector<CacheRow> places;
+    for (std::int64_t row = 0; row < sequences * rows; ++row) {
+      places.push_back({.slot = static_cast<std::int32_t>(row / rows),
+                        .position = static_cast<std::int32_t>(keys - rows + row % rows)});
+    }
+    MemoryAccount account("plan");
+    const auto plan = kernels_.make_decode_plan(heads, type, std::ssize(places), account);
+    plan->assign(
+        {.tokens = {}, .places = places, .kept = {}, .copies = {}, .table = slots.table()});
+    const Shape queries{std::ssize(places), heads.heads, heads.size};
+    const TensorView q = tensors.take(DType::float32, queries);
+    const TensorView output = tensors.take(DType::float32, queries);
+    const double seconds = seconds_of(kernels_, repetitions(), [&] {
+      kernels_.cached_attention(*plan, DecodeRows::all, q, cache, output);
+    });
+    const auto bytes = static_cast<double>(
+        storage_bytes(2 * sequences * keys * heads.key_heads * heads.size, type));
+    print_rate(fmt::format("cached attention, {}, {} of {} keys, {} rows each, heads {}/{} of {}",
+                           dtype_name(type), sequences, keys, rows, heads.heads, heads.key_heads,
+                           heads.size),
+               bytes / seconds, sheet_ != nullptr ? sheet_->bytes_per_second : 0, kGiga, "GB/s");
   }
 
  private:
@@ -206,6 +245,7 @@ void run_device_kernels(const DeviceKernelOptions& options) {
     device.attention({.heads = 4, .key_heads = 2, .size = 64}, 1, 16, 2);
     device.loss(4, 32, 96);
     device.row_wise(16, 32, 64);
+    device.cached_attention({.heads = 4, .key_heads = 2, .size = 64}, 2, 3, 150);
     return;
   }
   device.product(8192, 8192, 8192);
@@ -217,6 +257,10 @@ void run_device_kernels(const DeviceKernelOptions& options) {
   device.loss(1024, 896, 151936);
   device.loss(1024, 3584, 152064);
   device.row_wise(8192, 3584, 18944);
+  constexpr AttentionHeads kHeads{.heads = 28, .key_heads = 4, .size = 128};
+  device.cached_attention(kHeads, 1, 1, 4096);
+  device.cached_attention(kHeads, 64, 1, 4096);
+  device.cached_attention(kHeads, 1, 64, 4096);
 }
 
 }  // namespace jforge

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ostream>
 
 #include "tests/gpu/kernel_agreement.h"
 #include "tests/support/kernel_calls.h"
@@ -42,6 +43,9 @@ struct Problem {
       }
     }
     return all;
+  }
+  friend std::ostream& operator<<(std::ostream& to, const Problem& problem) {
+    return to << problem.heads << " over " << problem.key_heads << " heads of " << problem.dim;
   }
   [[nodiscard]] Shape query() const { return {std::ssize(rows), heads, dim}; }
   [[nodiscard]] Shape key() const { return {2 * 7 * kCachePageRows, key_heads, dim}; }
