@@ -179,13 +179,30 @@ void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& stat
   }
 }
 
-void continue_hashes(KernelSet& kernels, const AdamWState& state, AdamWHashes& hashes) {
-  hashes.parameter = kernels.content_hash(state.parameter, hashes.parameter);
-  hashes.first_moment = kernels.content_hash(state.first_moment, hashes.first_moment);
-  hashes.second_moment = kernels.content_hash(state.second_moment, hashes.second_moment);
-  if (!state.rounded.empty()) {
-    hashes.rounded = kernels.content_hash(state.rounded, hashes.rounded);
+void expect_adamw_hashes(const AdamWHashes& hashes) {
+  for (const TensorView& sums : {hashes.found, hashes.left}) {
+    if (!sums.empty()) {
+      expect_shape(sums, Shape{4}, "adamw hashes");
+      expect(sums.dtype() == DType::int64, "hashes are int64");
+    }
   }
+}
+
+void hash_adamw_state(KernelSet& kernels, const AdamWState& state, std::uint64_t seed,
+                      const TensorView& sums) {
+  std::int64_t place = 0;
+  for (const TensorView& part :
+       {state.parameter, state.first_moment, state.second_moment, state.rounded}) {
+    if (!part.empty()) {
+      kernels.content_hash(part, seed, sums.rows(place, place + 1));
+    }
+    ++place;
+  }
+}
+
+void expect_hash_sum(const ConstTensorView& sum) {
+  expect_shape(sum, Shape{1}, "content_hash sum");
+  expect(sum.dtype() == DType::int64, "hashes are int64");
 }
 
 AdamWStep adamw_step(const AdamWSettings& settings, bool decay) {

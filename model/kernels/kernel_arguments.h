@@ -80,11 +80,14 @@ struct RotaryTable {
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
 /// Throws InternalError unless all have the gradient's shape and their types.
 void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state);
-/// What `found` and `left` of KernelSet::adamw become, by passes of their own: `hashes` are seeds.
-void continue_hashes(KernelSet& kernels, const AdamWState& state, AdamWHashes& hashes);
-/// KernelSet::content_hash is hash64 of the hash64s of a tensor's blocks of so many bytes, the last
-/// one shorter, all with its seed.
-inline constexpr std::int64_t kContentHashBlock = 1 << 15;
+/// Throws InternalError unless they are what AdamWHashes says.
+void expect_adamw_hashes(const AdamWHashes& hashes);
+/// Adds to `sums`, int64 [4], what KernelSet::adamw would as AdamWHashes::found, by passes of its
+/// own.
+void hash_adamw_state(KernelSet& kernels, const AdamWState& state, std::uint64_t seed,
+                      const TensorView& sums);
+/// Throws InternalError unless `sum` is int64 [1].
+void expect_hash_sum(const ConstTensorView& sum);
 
 /// Which rows the items of a vocabulary loss need.
 struct LossUse {

@@ -128,13 +128,12 @@ struct AdamWState {
   TensorView rounded;
 };
 
-/// KernelSet::content_hash of an AdamWState's parts, 0 of an empty one.
+/// Where KernelSet::adamw adds the content_hash of an AdamWState's parts, in their order, before
+/// the step and after it: int64 [4] each on the set's device; empty: not wanted.
 struct AdamWHashes {
-  std::uint64_t parameter = 0;
-  std::uint64_t first_moment = 0;
-  std::uint64_t second_moment = 0;
-  std::uint64_t rounded = 0;
-  bool operator==(const AdamWHashes&) const = default;
+  TensorView found;
+  TensorView left;
+  std::uint64_t seed = 0;
 };
 
 /// A model beside the student's that teaches: what its clean rows end with, [T', C], and its head,
@@ -262,15 +261,15 @@ class KernelSet {
                                TensorView head_gradient) = 0;
   /// sum += Σ x², float64 [1] on the set's device; fixed order for a given size.
   virtual void sum_of_squares(ConstTensorView x, TensorView sum) = 0;
-  /// 64-bit hash of the bytes of x and of `seed`, for finding memory that changed. The same for
-  /// every set, number of threads and device; not that of files (content_hash.h).
-  [[nodiscard]] virtual std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) = 0;
+  /// sum += a 64-bit hash of the bytes of x and of `seed`, modulo 2⁶⁴, for finding memory that
+  /// changed: int64 [1] on the set's device. The same for every set, number of threads and device;
+  /// not that of files (content_hash.h). Sums of tensors with seeds of their own are one hash of
+  /// all, in whatever order they are added.
+  virtual void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) = 0;
   /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters, gradient [n]. decay: one
-  /// flag for the whole run. `found` and `left`, where given, are seeds and become the hashes of
-  /// the state before and after: of bytes that are at hand anyway.
+  /// flag for the whole run. Hashes are of bytes that are at hand anyway.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-                     const AdamWState& state, AdamWHashes* found = nullptr,
-                     AdamWHashes* left = nullptr) = 0;
+                     const AdamWState& state, const AdamWHashes& hashes = {}) = 0;
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------

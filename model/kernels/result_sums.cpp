@@ -2,8 +2,16 @@
 
 namespace jforge {
 
-void ResultSums::reset(std::int64_t count) {
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(double);
+namespace {
+
+template <class T>
+constexpr DType kType = detail::DTypeOf<T>::value;
+
+}  // namespace
+
+template <class T>
+void DeviceSums<T>::reset(std::int64_t count) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
   if (bytes > memory_.bytes()) {
     memory_ = Buffer();  // The old block goes first: the peak is one block, not two.
     memory_ = Buffer(bytes, account_, kernels_.device());
@@ -14,23 +22,44 @@ void ResultSums::reset(std::int64_t count) {
   }
 }
 
-TensorView ResultSums::part(std::int64_t first, std::int64_t count) const {
-  return memory_.view(DType::float64, Shape{count_}).rows(first, first + count);
+template <class T>
+TensorView DeviceSums<T>::part(std::int64_t first, std::int64_t count) const {
+  return memory_.view(kType<T>, Shape{count_}).rows(first, first + count);
 }
 
-std::span<const double> ResultSums::read() {
+template <class T>
+void DeviceSums<T>::fetch() {
+  fetched_ = count_;
   if (count_ == 0) {
-    return {};
+    return;
   }
   const TensorView all = part(0, count_);
   if (all.device() == Device::cpu) {
-    kernels_.queue().synchronize();
-    return all.span<double>();
+    const std::span<const T> numbers = all.span<T>();
+    host_.assign(numbers.begin(), numbers.end());
+    return;
   }
-  read_.resize(static_cast<std::size_t>(count_));
-  kernels_.queue().copy(all, TensorView(read_.data(), all.shape()));
-  kernels_.queue().synchronize();
-  return read_;
+  if (all.bytes() > pinned_.bytes()) {
+    pinned_ = PinnedBuffer(memory_.bytes(), account_);
+  }
+  kernels_.queue().copy(all, TensorView(pinned_.data(), kType<T>, all.shape()));
 }
+
+template <class T>
+std::span<const T> DeviceSums<T>::fetched() const {
+  const T* const numbers =
+      kernels_.device() == Device::cpu ? host_.data() : reinterpret_cast<const T*>(pinned_.data());
+  return {numbers, static_cast<std::size_t>(fetched_)};
+}
+
+template <class T>
+std::span<const T> DeviceSums<T>::read() {
+  fetch();
+  kernels_.queue().synchronize();
+  return fetched();
+}
+
+template class DeviceSums<double>;
+template class DeviceSums<std::int64_t>;
 
 }  // namespace jforge

@@ -8,27 +8,39 @@
 
 #include "model/kernels/kernel_set.h"
 #include "runtime/tensor/buffer.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 
-/// float64 numbers on a set's device. Memory grows to the largest reset() and is reused.
-class ResultSums {
+/// Numbers of 8 bytes on a set's device, T double or std::int64_t. Memory grows to the largest
+/// reset() and is reused.
+template <class T>
+class DeviceSums {
  public:
-  ResultSums(KernelSet& kernels, MemoryAccount& account) : kernels_(kernels), account_(account) {}
+  DeviceSums(KernelSet& kernels, MemoryAccount& account) : kernels_(kernels), account_(account) {}
 
   /// `count` zeros, in the order of the set's queue.
   void reset(std::int64_t count);
   /// Numbers [first, first + count), for kernels to add to.
   [[nodiscard]] TensorView part(std::int64_t first, std::int64_t count) const;
-  /// All of them, once everything queued before has run. Valid until the next reset() or read().
-  [[nodiscard]] std::span<const double> read();
+  /// Asks for all of them as they are at this place of the queue; the host does not wait.
+  void fetch();
+  /// What fetch() asked for: once the queue has been waited for since, and until the next fetch().
+  [[nodiscard]] std::span<const T> fetched() const;
+  /// fetch(), and waits for it.
+  [[nodiscard]] std::span<const T> read();
 
  private:
   KernelSet& kernels_;
   MemoryAccount& account_;
   Buffer memory_;
-  std::vector<double> read_;  ///< Where the host cannot read memory_.
+  PinnedBuffer pinned_;  ///< What the host reads, of a device: copied without a wait …
+  std::vector<T> host_;  ///< … and of the host.
   std::int64_t count_ = 0;
+  std::int64_t fetched_ = 0;
 };
+
+using ResultSums = DeviceSums<double>;
+using ResultHashes = DeviceSums<std::int64_t>;
 
 }  // namespace jforge

@@ -359,7 +359,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   const AllocationCount allocated_0 = allocation_count();
   const std::clock_t processor_0 = std::clock();
   const auto time_0 = Clock::now();
-  store.begin_step({.watch_replicas = optimizer.watches_replicas()});
+  store.begin_step({.replica_hashes = optimizer.replica_hashes()});
   batch.clear();
   append_samples(batch, samples, packing(), sample_weight(samples));
   const AllocationCount allocated_1 = allocation_count();

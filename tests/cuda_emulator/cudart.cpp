@@ -595,6 +595,33 @@ cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
+/// What WorkOrder::host_waits() counts: a test's own look, not CUDA's.
+[[gnu::visibility("default")]] std::uint64_t jforge_emulated_host_waits() {
+  return jforge::emulator::WorkOrder::host_waits();
+}
+
+/// The same of what was given: keeps it from now on, or no longer, and says how much is kept; its
+/// name; and whether one comes before another in every order.
+[[gnu::visibility("default")]] std::uint64_t jforge_emulated_keep_work(int keep) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  return device.order.keep_stamps(keep != 0);
+}
+[[gnu::visibility("default")]] const char* jforge_emulated_work_name(std::uint64_t index) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  return device.order.before().name(device.order.kept_stamp(index).work).c_str();
+}
+[[gnu::visibility("default")]] int jforge_emulated_work_ordered(std::uint64_t earlier,
+                                                                std::uint64_t later) {
+  Device& device = Device::get();
+  const Lock lock(device.mutex);
+  return device.order.before().ordered(device.order.kept_stamp(earlier).work,
+                                       device.order.kept_stamp(later))
+             ? 1
+             : 0;
+}
+
 cudaError_t cudaGetLastError() {
   const cudaError_t error = last_error;
   last_error = cudaSuccess;

@@ -9,6 +9,25 @@
 
 namespace jforge::emulator {
 
+namespace {
+
+thread_local std::uint64_t waits = 0;
+thread_local bool given_since = false;
+
+void count_wait() {
+  waits += given_since ? 1 : 0;
+  given_since = false;
+}
+
+}  // namespace
+
+std::uint64_t WorkOrder::host_waits() { return waits; }
+
+std::size_t WorkOrder::keep_stamps(bool keep) {
+  keeps_stamps_ = keep;
+  return stamps_.size();
+}
+
 WorkOrder::WorkOrder(std::string_view description) {
   default_stream_.line = before_.new_line();
   choose(description);
@@ -80,6 +99,10 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, const std::string& name
     follow(default_stream_.last);
   }
   stream.last = work;
+  given_since = true;
+  if (keeps_stamps_) {
+    stamps_.push_back(work->stamp);
+  }
   begin(work);
   return work;
 }
@@ -192,6 +215,9 @@ void WorkOrder::wait(const std::shared_ptr<Work>& work) {
     return;
   }
   before_.host_saw(work->stamp);
+  if (!work->done) {
+    count_wait();
+  }
   while (!work->done) {
     bool any = false;
     switch (kind_) {
@@ -244,6 +270,8 @@ bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
   sweep();
   if (work->done) {
     before_.host_saw(work->stamp);
+  } else {
+    count_wait();
   }
   return work->done;
 }

@@ -67,6 +67,14 @@ class WorkOrder {
   /// Forgets what is not done.
   void abandon();
 
+  /// From now on the stamps of all work that is given are kept, or no longer. How many are.
+  std::size_t keep_stamps(bool keep);
+  [[nodiscard]] const Stamp& kept_stamp(std::size_t index) const { return stamps_.at(index); }
+
+  /// How often the calling thread has waited for work, or found it undone, after giving more: waits
+  /// with nothing given between them are one.
+  [[nodiscard]] static std::uint64_t host_waits();
+
   [[nodiscard]] HappensBefore& before() { return before_; }
   /// Of the work that is done now; of no work before the first.
   [[nodiscard]] const Stamp& current() const { return current_; }
@@ -94,6 +102,8 @@ class WorkOrder {
   Stream default_stream_;
   std::vector<Stream*> streams_;
   std::vector<std::shared_ptr<Work>> waiting_;  ///< In the order of the calls.
+  bool keeps_stamps_ = false;
+  std::vector<Stamp> stamps_;
 };
 
 }  // namespace jforge::emulator

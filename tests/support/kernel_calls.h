@@ -230,6 +230,14 @@ inline double sum_of_squares(KernelSet& kernels, ConstTensorView x) {
   return sums.read()[0];
 }
 
+inline std::uint64_t content_hash(KernelSet& kernels, ConstTensorView x, std::uint64_t seed) {
+  MemoryAccount account("test hash");
+  ResultHashes hashes(kernels, account);
+  hashes.reset(1);
+  kernels.content_hash(x, seed, hashes.part(0, 1));
+  return static_cast<std::uint64_t>(hashes.read()[0]);
+}
+
 /// Of the batch given to the last forward(). `kernels` are the transformer's.
 inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
                                             ParameterSource& parameters, float consistency_scale,

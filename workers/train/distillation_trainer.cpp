@@ -201,7 +201,7 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
   store_.begin_step({.micro_batches = passes.count,
                      .measured_passes = all_measure ? kMeasuredPasses : 0,
                      .measured_micro_batch = passes.first_of_rank_0,
-                     .watch_replicas = optimizer_.watches_replicas()});
+                     .replica_hashes = optimizer_.replica_hashes()});
   try {
     return train_batch(source, step, batch.first, passes, hooks);
   } catch (...) {
@@ -291,14 +291,22 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       hooks.clock->progress(step);
     }
   }
-  read_results(step, measured_share, work);
+  const Event end = context_.kernels.queue().record();
+  const double waited_in_passes = collectives_->waited_seconds() - waited;
+  // All that a step reads of a device is asked for before the only wait for it.
+  results_.fetch();
+  optimizer_.fetch();
+  store_.wait(end);
   work.communication_seconds = collectives_->waited_seconds() - waited;
-  work.work_seconds = seconds_since(start) - measuring_seconds;
+  work.work_seconds =
+      seconds_since(start) - measuring_seconds - (work.communication_seconds - waited_in_passes);
+  store_.synchronize();
+  read_results(step, measured_share, work);
   return work;
 }
 
 void DistillationTrainer::read_results(std::int64_t step, double measured_share, LocalWork& work) {
-  const std::span<const double> results = results_.read();
+  const std::span<const double> results = results_.fetched();
   for (std::size_t pass = 0; pass < first_samples_.size(); ++pass) {
     const double consistency = results[kLossSums * pass];
     const double autoregressive = results[kLossSums * pass + 1];

@@ -164,9 +164,8 @@ class DistillationTrainer {
   /// Leaves the squared gradient norms of both terms of batch_, whose forward is done, behind the
   /// losses of all passes in results_; false where the batch trains one term only.
   [[nodiscard]] bool measure_terms(const Passes& passes, const TeacherForward& teacher);
-  /// The only reading of the device within the passes of a step, at their end. Throws
-  /// NumericalError when a loss is not finite. `measured_share`: of the batch's samples, 0 where
-  /// nothing was measured.
+  /// Once the device has been waited for. Throws NumericalError when a loss is not finite.
+  /// `measured_share`: of the batch's samples, 0 where nothing was measured.
   void read_results(std::int64_t step, double measured_share, LocalWork& work);
   /// In this step, on any rank.
   [[nodiscard]] bool norms_due(std::int64_t step) const;

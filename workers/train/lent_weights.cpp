@@ -32,7 +32,6 @@ LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, 
   work_.resize(shards ? resident_.count() : table.groups().size());
   copy_stale_.assign(work_.size(), true);
   watched_.assign(table.groups().size(), false);
-  watched_hashes_.resize(static_cast<std::size_t>(collectives.size()));
 }
 
 LentWeights::~LentWeights() {
@@ -77,8 +76,9 @@ ConstTensorView LentWeights::lend(std::int32_t group) {
   const std::size_t place = place_of(group);
   work_[place].before(kernels_.queue());
   const TensorView kept = whole(group);
-  if (watching_) {
-    hash_lent(group);
+  if (!watched_sums_.empty() && !watched_[static_cast<std::size_t>(group)]) {
+    watched_[static_cast<std::size_t>(group)] = true;
+    hash_blocks(group, watched_sums_);
   }
   if (kernels_.device() == home_.device()) {
     return kept;
@@ -110,49 +110,37 @@ void LentWeights::wait() const {
   }
 }
 
-void LentWeights::watch(bool watching) {
-  watching_ = watching && sharding_.shards_weights();
-  if (watching_) {
-    std::ranges::fill(watched_hashes_, 0);
+void LentWeights::watch(const TensorView& sums) {
+  watched_sums_ = sharding_.shards_weights() ? sums : TensorView();
+  if (!watched_sums_.empty()) {
     std::fill(watched_.begin(), watched_.end(), false);
     resident_.forget();  // So that every group is gathered anew and seen.
   }
 }
 
-void LentWeights::hash_lent(std::int32_t group) {
-  const auto index = static_cast<std::size_t>(group);
-  if (watched_[index]) {
-    return;
-  }
-  watched_[index] = true;
-  for (std::size_t owner = 0; owner < watched_hashes_.size(); ++owner) {
-    watched_hashes_[owner] =
-        home_.content_hash(block_of(whole(group), static_cast<int>(owner), collectives_.size()),
-                           watched_hashes_[owner]);
+void LentWeights::hash_blocks(std::int32_t group, const TensorView& sums) const {
+  for (int owner = 0; owner < collectives_.size(); ++owner) {
+    home_.content_hash(block_of(whole(group), owner, collectives_.size()),
+                       static_cast<std::uint64_t>(group), sums.rows(owner, owner + 1));
   }
 }
 
-std::uint64_t LentWeights::replica_hash(int owner) const {
-  if (sharding_.shards_weights()) {
-    return watched_hashes_[static_cast<std::size_t>(owner)];
+void LentWeights::hash_replicas(const TensorView& sums) const {
+  if (!sharding_.shards_weights()) {
+    for (const ShardGroup& range : shard_) {
+      hash_blocks(range.group, sums);
+    }
   }
-  std::uint64_t hash = 0;
-  for (const ShardGroup& range : shard_) {
-    hash = home_.content_hash(block_of(whole(range.group), owner, collectives_.size()), hash);
-  }
-  return hash;
 }
 
-std::uint64_t LentWeights::own_hash() const {
-  std::uint64_t hash = 0;
+void LentWeights::hash_own(const TensorView& sum) const {
   for (const ShardGroup& range : shard_) {
     // On a device a gathering in place may write this rank's block too.
     if (home_.device() != Device::cpu && !sharding_.shards_weights()) {
       work_[place_of(range.group)].before(home_.queue());
     }
-    hash = home_.content_hash(own_block(range.group), hash);
+    home_.content_hash(own_block(range.group), static_cast<std::uint64_t>(range.group), sum);
   }
-  return hash;
 }
 
 }  // namespace jforge

@@ -51,16 +51,16 @@ class LentWeights {
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
 
   /// At stage 3 groups are hashed as they are lent from now on, each once, after being gathered
-  /// anew; or no longer.
-  void watch(bool watching);
-  /// Hash of what this rank holds of the weights that `owner` keeps, groups chained. At stage 3 of
-  /// what was lent since watch().
-  [[nodiscard]] std::uint64_t replica_hash(int owner) const;
-  /// Hash of the same as this rank itself keeps it.
-  [[nodiscard]] std::uint64_t own_hash() const;
+  /// anew, as hash_replicas() does; no longer where `sums` is empty.
+  void watch(const TensorView& sums);
+  /// sums[owner] += hash of what this rank holds of the weights that the owner keeps, int64 [ranks]
+  /// at home. At stage 3 watch() does.
+  void hash_replicas(const TensorView& sums) const;
+  /// sum += hash of the same as this rank itself keeps it, int64 [1] at home.
+  void hash_own(const TensorView& sum) const;
 
  private:
-  void hash_lent(std::int32_t group);
+  void hash_blocks(std::int32_t group, const TensorView& sums) const;
   [[nodiscard]] std::size_t place_of(std::int32_t group) const;
 
   const ParameterTable& table_;
@@ -76,9 +76,8 @@ class LentWeights {
   std::vector<std::int64_t> slot_begins_;
   std::vector<Work> work_;        ///< By group, at stage 3 by slot: until it may be read.
   std::vector<bool> copy_stale_;  ///< Likewise.
-  bool watching_ = false;
-  std::vector<bool> watched_;                  ///< By group.
-  std::vector<std::uint64_t> watched_hashes_;  ///< By owner.
+  TensorView watched_sums_;       ///< By owner; empty while nothing is watched.
+  std::vector<bool> watched_;     ///< By group.
 };
 
 }  // namespace jforge

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -219,9 +219,9 @@ void ParameterStore::begin_step(const StepShape& shape) {
   write_script(shape);
   cursor_ = 0;
   tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
-  weights_->watch(shape.watch_replicas);
+  weights_->watch(shape.replica_hashes);
   if (frozen_) {
-    frozen_->watch(shape.watch_replicas);
+    frozen_->watch(shape.replica_hashes);
   }
 }
 
@@ -321,8 +321,8 @@ void ParameterStore::sum_squares_of_tensors(std::int32_t group) {
   }
 }
 
-void ParameterStore::expect_finite_gradients(std::int64_t update) {
-  const std::span<const double> squares = tensor_squares_.read();
+void ParameterStore::expect_finite_gradients(std::int64_t update) const {
+  const std::span<const double> squares = tensor_squares_.fetched();
   for (std::size_t i = 0; i < squares.size(); ++i) {
     if (!std::isfinite(squares[i])) {
       throw NumericalError(fmt::format(
@@ -378,7 +378,7 @@ void ParameterStore::abandon() {
   }
 }
 
-void ParameterStore::finish_reductions(std::int64_t update) {
+void ParameterStore::fetch_reductions() {
   expect(cursor_ == script_.size(), "a step's passes have not ended");
   if (sharding_.shards_gradients()) {
     for (std::size_t slot = 0; slot < folds_.size(); ++slot) {
@@ -388,10 +388,35 @@ void ParameterStore::finish_reductions(std::int64_t update) {
   for (const Work& work : gradients_work_) {
     work.before(home_.queue());
   }
+  tensor_squares_.fetch();
+}
+
+void ParameterStore::finish_reductions(std::int64_t update) {
+  fetch_reductions();
+  synchronize();
   expect_finite_gradients(update);
-  for (const Work& work : gradients_work_) {
-    work.wait();  // Done by now; throws of a collective that failed on its device.
+}
+
+void ParameterStore::synchronize() const {
+  std::optional<WaitingForOthers> waiting;
+  if (needs_others()) {
+    waiting.emplace();
   }
+  kernels_.queue().synchronize();
+  home_.queue().synchronize();
+  // All done by now; throws of one that failed, before anybody reads what it made worthless.
+  for (const Work& work : gradients_work_) {
+    work.wait();
+  }
+  weights_->wait();
+}
+
+void ParameterStore::wait(const Event& place) const {
+  std::optional<WaitingForOthers> waiting;
+  if (needs_others()) {
+    waiting.emplace();
+  }
+  place.wait();
 }
 
 TensorView ParameterStore::rounded_master(const ShardGroup& owned) const {
@@ -480,16 +505,17 @@ void ParameterStore::wait_for_weights() { weights_->wait(); }
 
 // ---- integrity ---------------------------------------------------------------------------------
 
-std::uint64_t ParameterStore::replica_hash(int owner) const {
-  return OwnHashes{weights_->replica_hash(owner), frozen_ ? frozen_->replica_hash(owner) : 0}
-      .together();
+void ParameterStore::hash_replicas(const TensorView& sums) const {
+  weights_->hash_replicas(sums);
+  if (frozen_) {
+    frozen_->hash_replicas(sums);
+  }
 }
 
-/// Differs when one of the two does, and when both do, but for chance.
-std::uint64_t ParameterStore::OwnHashes::together() const {
-  return weights ^ std::rotl(teacher, 1);
+void ParameterStore::hash_teacher(const TensorView& sum) const {
+  if (frozen_) {
+    frozen_->hash_own(sum);
+  }
 }
-
-std::uint64_t ParameterStore::teacher_hash() const { return frozen_ ? frozen_->own_hash() : 0; }
 
 }  // namespace jforge

@@ -8,6 +8,7 @@
 /// - below, updated weights are gathered while the next step begins.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,7 +58,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
     /// stage 3 both are equal on all ranks.
     int measured_passes = 0;
     std::int64_t measured_micro_batch = 0;  ///< Counted from 0.
-    bool watch_replicas = false;  ///< Hash what is gathered (replica_hash()); equal on all ranks.
+    /// Where what is gathered at stage 3 is hashed (hash_replicas()), given on all ranks or none.
+    TensorView replica_hashes = {};
   };
   void begin_step(const StepShape& shape);
   [[nodiscard]] ConstTensorView acquire(std::int32_t group) override;
@@ -71,10 +73,19 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// After an exception: asks for everything that this rank had still to ask for in the step, so
   /// that no other rank waits for it. Does not wait itself.
   void abandon();
-  /// Waits until owned_gradient() is the sum over all ranks and micro-batches. Throws
-  /// NumericalError naming the first tensor of which this rank gave a gradient that is not finite,
-  /// and `update`, which it was for.
+  /// After the passes: from here on home's queue sees in owned_gradient() the sum over all ranks
+  /// and micro-batches. Asks for what expect_finite_gradients() looks at.
+  void fetch_reductions();
+  /// After synchronize(). Throws NumericalError naming the first tensor of which this rank gave a
+  /// gradient that is not finite, and `update`, which it was for.
+  void expect_finite_gradients(std::int64_t update) const;
+  /// Both.
   void finish_reductions(std::int64_t update);
+  /// Until all that the kernels' and home's queues were given is done, or only what comes before
+  /// `place` in the former. Where that needs collectives, as one who waits for others. The former
+  /// throws CommError where a collective of the step failed.
+  void synchronize() const;
+  void wait(const Event& place) const;
 
   // ---- what this rank keeps
   // ----------------------------------------------------------------------
@@ -108,18 +119,13 @@ class ParameterStore final : public ParameterSource, public GradientSink {
 
   // ---- integrity
   // ---------------------------------------------------------------------------------
-  /// Hash of what this rank holds of the weights that `owner` keeps, the frozen teacher's included.
-  /// At stage 3 of what was gathered in a watched step.
-  [[nodiscard]] std::uint64_t replica_hash(int owner) const;
-  /// Hashes of the same as this rank itself keeps it; of the frozen teacher 0 where there is none.
-  struct OwnHashes {
-    std::uint64_t weights = 0;
-    std::uint64_t teacher = 0;
-    /// What replica_hash() is on the other ranks.
-    [[nodiscard]] std::uint64_t together() const;
-  };
-  [[nodiscard]] OwnHashes own_hashes() const { return {weights_->own_hash(), teacher_hash()}; }
-  [[nodiscard]] std::uint64_t teacher_hash() const;
+  /// sums[owner] += hash of what this rank holds of the weights that the owner keeps, the frozen
+  /// teacher's included: int64 [ranks] at home. At stage 3 a step given them has done so.
+  void hash_replicas(const TensorView& sums) const;
+  /// sum += hash of the same as this rank itself keeps it, int64 [1] at home; nothing of the frozen
+  /// teacher where there is none.
+  void hash_weights(const TensorView& sum) const { weights_->hash_own(sum); }
+  void hash_teacher(const TensorView& sum) const;
 
  private:
   struct ScriptedUse {
@@ -154,11 +160,14 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void fold(std::size_t slot);
   void measure(std::int32_t group);
   void sum_squares_of_tensors(std::int32_t group);
-  void expect_finite_gradients(std::int64_t update);
   /// Where a group's gradient adds up, for the kernels, and where it is reduced, at home. Between
   /// steps the latter is free for other uses; stages 0 and 1 leave zeros there.
   [[nodiscard]] TensorView compute_gradient(std::int32_t group) const;
   [[nodiscard]] TensorView home_gradient(std::int32_t group) const;
+  /// Whether the kernels' queue waits for collectives.
+  [[nodiscard]] bool needs_others() const {
+    return home_.device() != Device::cpu && collectives_.size() > 1;
+  }
   [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
 
   const ParameterTable& table_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "model/kernels/kernel_arguments.h"
 #include "runtime/comm/collectives.h"
@@ -43,7 +44,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, const Communicator& comm
       comm_(comm),
       store_(store),
       config_(config),
-      guard_(config.guard),
+      guard_(config.guard, store.home(), account, comm.size()),
       size_(owned_size(table, store.sharding())),
       own_squares_(store.home(), account) {
   config_.validate();
@@ -69,10 +70,24 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, const Communicator& comm
   }
 }
 
+void ShardedAdamW::fetch() {
+  store_.fetch_reductions();
+  fetch_squares();
+  guard_.fetch(comm_, store_, updates_, [this](const TensorView& sums) { hash_state(sums); });
+  fetched_ = true;
+}
+
 ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
-  const bool replicas_due = guard_.replicas_due(comm_, updates_);
-  together(comm_, [&] { store_.finish_reductions(updates_ + 1); });
-  if (replicas_due) {
+  together(comm_, [this] {
+    if (!std::exchange(fetched_, false)) {
+      fetch();
+      fetched_ = false;
+    }
+    store_.synchronize();
+    store_.expect_finite_gradients(updates_ + 1);
+    guard_.read();
+  });
+  if (guard_.replicas_due(comm_, updates_)) {
     guard_.compare_replicas(comm_, store_, updates_);
   }
   StepReport report;
@@ -97,9 +112,10 @@ void ShardedAdamW::update(double learning_rate, const StepReport& report) {
   const auto apply_here = [&] { apply(learning_rate, report.clip_scale); };
   // By reference: a std::function that held the lambda itself would allocate.
   together(comm_, std::cref(apply_here));
+  // Before they are gathered, in place: the step to come does not wait for that.
+  guard_.seal_weights(comm_, store_, updates_);
   store_.publish();
   store_.clear_gradients();
-  guard_.seal_weights(comm_, store_, updates_);
 }
 
 ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
@@ -108,24 +124,28 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
   return report;
 }
 
+void ShardedAdamW::fetch_squares() {
+  const bool whole = !store_.sharding().shards_state();
+  const std::int64_t parts = whole ? comm_.size() : 1;
+  own_squares_.reset(parts);
+  for (const ShardGroup& range : store_.owned()) {
+    const ConstTensorView gradient = store_.owned_gradient(range);
+    const std::int64_t length = range.size / parts;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      kernels_.sum_of_squares(gradient.rows(part * length, (part + 1) * length),
+                              own_squares_.part(part, 1));
+    }
+  }
+  own_squares_.fetch();
+}
+
 /// Σ x² of every rank's shard is added up in rank order, so that all stages and ranks get the same
 /// bits.
 double ShardedAdamW::gradient_squares() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
-  const bool whole = !store_.sharding().shards_state();
-  own_squares_.reset(whole ? comm_.size() : 1);
-  for (const ShardGroup& range : store_.owned()) {
-    const ConstTensorView gradient = store_.owned_gradient(range);
-    const std::int64_t length = whole ? range.size / comm_.size() : range.size;
-    for (std::size_t rank = 0; rank < (whole ? ranks : 1); ++rank) {
-      const auto begin = static_cast<std::int64_t>(rank) * length;
-      kernels_.sum_of_squares(gradient.rows(begin, begin + length),
-                              own_squares_.part(static_cast<std::int64_t>(rank), 1));
-    }
-  }
-  const std::span<const double> own = own_squares_.read();
+  const std::span<const double> own = own_squares_.fetched();
   squares_.assign(ranks, 0.0);
-  if (whole) {
+  if (!store_.sharding().shards_state()) {
     std::ranges::copy(own, squares_.begin());
   } else {
     all_gather<double>(comm_, own, squares_);
@@ -146,11 +166,12 @@ void ShardedAdamW::apply(double learning_rate, float clip_scale) {
   settings.weight_decay = config_.weight_decay;
   settings.gradient_scale = clip_scale;
   settings.step = ++updates_;
-  guard_.begin_update(updates_);
+  AdamWHashes hashes = guard_.begin_update(updates_, comm_.rank());
   for (const Run& run : runs_) {
     const ConstTensorView gradient = store_.owned_gradient(store_.owned()[run.owned]);
     kernels_.adamw(settings, run.decay, gradient.rows(run.begin, run.begin + run.size),
-                   state_of(run), guard_.found(), guard_.left());
+                   state_of(run), hashes);
+    ++hashes.seed;
   }
   guard_.end_update(store_, updates_, comm_.rank());
 }
@@ -166,13 +187,11 @@ AdamWState ShardedAdamW::state_of(const Run& run) const {
           .rounded = rounded.empty() ? rounded : rounded.rows(run.begin, end)};
 }
 
-/// As KernelSet::adamw hashes them.
-AdamWHashes ShardedAdamW::state_hashes() const {
-  AdamWHashes hashes;
+void ShardedAdamW::hash_state(const TensorView& sums) const {
+  std::uint64_t seed = 0;
   for (const Run& run : runs_) {
-    continue_hashes(kernels_, state_of(run), hashes);
+    hash_adamw_state(kernels_, state_of(run), seed++, sums);
   }
-  return hashes;
 }
 
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
@@ -181,7 +200,7 @@ void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updat
   // Where masters are lent themselves, a gathering in place may write what is hashed below.
   store_.wait_for_weights();
   updates_ = updates;
-  guard_.loaded(store_, updates_, [&] { return state_hashes(); });
+  guard_.loaded(store_, updates_, [this](const TensorView& sums) { hash_state(sums); });
   guard_.seal_weights(comm_, store_, updates_);
 }
 

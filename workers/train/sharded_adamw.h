@@ -44,9 +44,12 @@ class ShardedAdamW {
   ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
                ParameterStore& store, const OptimizerConfig& config);
 
-  /// Whether the step to come compares replicas (ParameterStore::StepShape::watch_replicas).
-  [[nodiscard]] bool watches_replicas() const { return guard_.replicas_due(comm_, updates_); }
-  /// Collective, after the passes of a step: waits for the gradients and checks them. Throws
+  /// For the step to come: ParameterStore::StepShape::replica_hashes.
+  [[nodiscard]] TensorView replica_hashes() { return guard_.replica_hashes(comm_, updates_); }
+  /// After the passes of a step: asks for all that finish_gradients() looks at. On a device the
+  /// host does not wait; where collectives run on it, for them.
+  void fetch();
+  /// Collective, after fetch() or instead of it: waits for the gradients and checks them. Throws
   /// NumericalError on every rank, naming the first bad one, when a gradient is not finite, the
   /// gradients' sum overflows or a replica of the weights differs from its owner's. No weight has
   /// changed; update() or skip() must follow.
@@ -83,10 +86,12 @@ class ShardedAdamW {
     bool decay;
   };
 
+  void fetch_squares();
   [[nodiscard]] double gradient_squares();
   void apply(double learning_rate, float clip_scale);
   [[nodiscard]] AdamWState state_of(const Run& run) const;
-  [[nodiscard]] AdamWHashes state_hashes() const;
+  /// Adds to `sums` as KernelSet::adamw does.
+  void hash_state(const TensorView& sums) const;
 
   const ParameterTable& table_;
   KernelSet& kernels_;
@@ -99,6 +104,7 @@ class ShardedAdamW {
   Buffer second_moment_;
   std::vector<Run> runs_;
   ResultSums own_squares_;
+  bool fetched_ = false;
   std::vector<double> squares_;  ///< Of all ranks, reused.
   std::int64_t updates_ = 0;
 };

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -41,33 +43,90 @@ void GuardConfig::validate() const {
   expect_not_negative("check_state_every", check_state_every);
 }
 
+StateGuard::StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount& account,
+                       int ranks)
+    : config_(config), home_(home), ranks_(ranks), sums_(home, account) {}
+
+std::int64_t StateGuard::OwnHashes::together() const {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(weights) +
+                                   static_cast<std::uint64_t>(teacher));
+}
+
+TensorView StateGuard::zeroed(Place first, std::int64_t count) {
+  if (!std::exchange(ready_, true)) {
+    sums_.reset(replicas + ranks_);
+  }
+  const TensorView sums = sums_.part(first, count);
+  home_.queue().zero(sums);
+  return sums;
+}
+
 bool StateGuard::replicas_due(const Communicator& comm, std::int64_t updates) const {
   return comm.size() > 1 && due(config_.check_replicas_every, updates);
+}
+
+TensorView StateGuard::replica_hashes(const Communicator& comm, std::int64_t updates) {
+  return replicas_due(comm, updates) ? zeroed(replicas, ranks_) : TensorView();
+}
+
+void StateGuard::fetch(const Communicator& comm, const ParameterStore& store, std::int64_t updates,
+                       const HashState& hash_state) {
+  const bool compares = replicas_due(comm, updates);
+  const bool checks_state = seal_ || reads_seal_;
+  if (compares) {
+    store.hash_weights(zeroed(weights_now, 1));
+    if (!store.sharding().shards_weights()) {
+      store.hash_replicas(zeroed(replicas, ranks_));
+    }
+  }
+  if (compares || checks_state) {
+    store.hash_teacher(zeroed(teacher_now, 1));
+  }
+  if (checks_state && on_device()) {
+    hash_state(zeroed(found, 4));
+  }
+  sums_.fetch();
+}
+
+void StateGuard::read() {
+  const std::span<const std::int64_t> sums = sums_.fetched();
+  if (sums.empty()) {
+    return;  // Nothing was due yet.
+  }
+  now_ = {sums[weights_now], sums[teacher_now]};
+  if (std::exchange(reads_weights_, false)) {
+    weights_ = {sums[weights_sealed], sums[teacher_sealed]};
+  }
+  if (std::exchange(reads_seal_, false)) {
+    seal_.emplace();
+    std::ranges::copy(sums.subspan(left, 4), seal_->state.begin());
+    seal_->teacher = sums[teacher_left];
+  }
 }
 
 void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore& store,
                                   std::int64_t updates) {
   // An owner's weights are the truth, so first every rank looks at its own.
-  const ParameterStore::OwnHashes now = store.own_hashes();
-  const ParameterStore::OwnHashes sealed = weights_.value_or(now);
+  const OwnHashes sealed = weights_.value_or(now_);
   const auto own_is_sealed = [&] {
-    if (now.weights != sealed.weights) {
+    if (now_.weights != sealed.weights) {
       throw changed(weights_name(store), comm.rank(), updates);
     }
-    if (now.teacher != sealed.teacher) {
+    if (now_.teacher != sealed.teacher) {
       throw changed("frozen teacher", comm.rank(), updates);
     }
   };
-  const auto own = static_cast<std::int64_t>(sealed.together());
+  const std::int64_t own = sealed.together();
   owners_.resize(static_cast<std::size_t>(comm.size()));
   const auto compare = [&] {
+    const std::span<const std::int64_t> held = sums_.fetched().subspan(replicas);
     for (int owner = 0; owner < comm.size(); ++owner) {
       // What a rank uses in place it has no replica of.
       if (owner == comm.rank() && !store.sharding().shards_weights()) {
         continue;
       }
-      if (static_cast<std::int64_t>(store.replica_hash(owner)) !=
-          owners_[static_cast<std::size_t>(owner)]) {
+      const auto index = static_cast<std::size_t>(owner);
+      if (held[index] != owners_[index]) {
         throw NumericalError(
             fmt::format("its replica of the weights owned by rank {} differs after update {}: "
                         "memory corruption on this rank; resume from the last checkpoint and check "
@@ -85,44 +144,62 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
 void StateGuard::seal_weights(const Communicator& comm, const ParameterStore& store,
                               std::int64_t updates) {
   weights_.reset();
-  if (replicas_due(comm, updates)) {
-    weights_ = store.own_hashes();
+  reads_weights_ = replicas_due(comm, updates);
+  if (reads_weights_) {
+    store.hash_weights(zeroed(weights_sealed, 1));
+    store.hash_teacher(zeroed(teacher_sealed, 1));
   }
 }
 
-void StateGuard::begin_update(std::int64_t updates) {
-  found_ = {};
-  left_.reset();
-  if (due(config_.check_state_every, updates)) {
-    left_.emplace();
+AdamWHashes StateGuard::begin_update(std::int64_t updates, Rank rank) {
+  seals_update_ = due(config_.check_state_every, updates);
+  AdamWHashes hashes;
+  if (seals_update_) {
+    hashes.left = zeroed(left, 4);
   }
+  if (seal_ && on_device()) {
+    StateHashes state{};
+    std::ranges::copy(sums_.fetched().subspan(found, 4), state.begin());
+    expect_sealed(state, updates - 1, rank);
+  } else if (seal_) {
+    hashes.found = zeroed(found, 4);
+  }
+  return hashes;
 }
 
 void StateGuard::end_update(const ParameterStore& store, std::int64_t updates, Rank rank) {
-  const std::uint64_t teacher = seal_ || left_ ? store.teacher_hash() : 0;
-  if (seal_) {
-    const AdamWHashes& before = seal_->state;
-    const char* what = found_.parameter != before.parameter         ? "weights"
-                       : found_.rounded != before.rounded           ? "compute weights"
-                       : found_.first_moment != before.first_moment ? "first moment"
-                       : found_ != before                           ? "second moment"
-                       : teacher != seal_->teacher                  ? "frozen teacher"
-                                                                    : nullptr;
-    if (what != nullptr) {
-      throw changed(what, rank, updates - 1);
-    }
+  if (seal_ && !on_device()) {
+    StateHashes state{};
+    std::ranges::copy(sums_.part(found, 4).span<std::int64_t>(), state.begin());
+    expect_sealed(state, updates - 1, rank);
   }
   seal_.reset();
-  if (left_) {
-    seal_ = Seal{*left_, teacher};
+  reads_seal_ = seals_update_;
+  if (reads_seal_) {
+    store.hash_teacher(zeroed(teacher_left, 1));
+  }
+}
+
+void StateGuard::expect_sealed(const StateHashes& state, std::int64_t updates, Rank rank) const {
+  const auto& [parameter, first_moment, second_moment, rounded] = seal_->state;
+  const char* what = state[0] != parameter            ? "weights"
+                     : state[3] != rounded            ? "compute weights"
+                     : state[1] != first_moment       ? "first moment"
+                     : state[2] != second_moment      ? "second moment"
+                     : now_.teacher != seal_->teacher ? "frozen teacher"
+                                                      : nullptr;
+  if (what != nullptr) {
+    throw changed(what, rank, updates);
   }
 }
 
 void StateGuard::loaded(const ParameterStore& store, std::int64_t updates,
-                        const std::function<AdamWHashes()>& hashes) {
+                        const HashState& hash_state) {
   seal_.reset();
-  if (due(config_.check_state_every, updates)) {
-    seal_ = Seal{hashes(), store.teacher_hash()};
+  reads_seal_ = due(config_.check_state_every, updates);
+  if (reads_seal_) {
+    hash_state(zeroed(left, 4));
+    store.hash_teacher(zeroed(teacher_left, 1));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "model/kernels/content_hash_blocks.h"
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
 #include "model/kernels/cpu/parallel_internal.h"
 #include "runtime/content_hash.h"
@@ -19,21 +20,36 @@ constexpr std::int64_t kBlock = 1 << 14;
 constexpr std::int64_t kHashBlock = kContentHashBlock;
 static_assert(kBlock * 2 % kHashBlock == 0);
 
-std::int64_t hash_blocks(std::int64_t bytes) { return (bytes + kHashBlock - 1) / kHashBlock; }
+/// Of one block of a tensor.
+std::uint64_t hash_of_block(std::span<const std::byte> bytes) {
+  const std::size_t hashed =
+      static_cast<std::size_t>(content_hash_stripes(std::ssize(bytes)) * kContentHashStripe);
+  if (hashed == bytes.size()) {
+    return hash64(bytes);
+  }
+  std::array<std::byte, kHashBlock> padded;
+  const auto end = std::ranges::copy(bytes, padded.begin()).out;
+  std::fill(end, padded.begin() + static_cast<std::ptrdiff_t>(hashed), std::byte{0});
+  return hash64(std::span(padded).first(hashed));
+}
 
-/// content_hash of a tensor, some blocks at a time: of which bytes, where the blocks' hashes go,
-/// and the seed that becomes the result.
+/// content_hash of a tensor, some blocks at a time: of which bytes, where the blocks' hashes go and
+/// what they are added to.
 struct BlockHashes {
   std::span<const std::byte> bytes;
+  std::uint64_t seed = 0;
   std::uint64_t* blocks = nullptr;
-  std::uint64_t* hash = nullptr;
+  std::int64_t* sum = nullptr;
 
-  [[nodiscard]] std::int64_t count() const { return hash_blocks(std::ssize(bytes)); }
+  [[nodiscard]] std::int64_t count() const {
+    return (std::ssize(bytes) + kHashBlock - 1) / kHashBlock;
+  }
   void hash_range(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t block = begin; block < std::min(end, count()); ++block) {
       const auto at = static_cast<std::size_t>(block * kHashBlock);
-      blocks[block] =
-          hash64(bytes.subspan(at, std::min<std::size_t>(kHashBlock, bytes.size() - at)), *hash);
+      blocks[block] = placed_hash(
+          hash_of_block(bytes.subspan(at, std::min<std::size_t>(kHashBlock, bytes.size() - at))),
+          seed, bytes.size(), static_cast<std::uint64_t>(block));
     }
   }
   /// Those of `block` of an AdamW step of `count` elements.
@@ -43,9 +59,10 @@ struct BlockHashes {
       hash_range(block * per_unit, (block + 1) * per_unit);
     }
   }
-  void finish() const {
-    if (hash != nullptr) {
-      *hash = hash64(std::as_bytes(std::span(blocks, static_cast<std::size_t>(count()))), *hash);
+  void add() const {
+    if (sum != nullptr) {
+      *sum = static_cast<std::int64_t>(
+          std::accumulate(blocks, blocks + count(), static_cast<std::uint64_t>(*sum)));
     }
   }
 };
@@ -70,18 +87,20 @@ void CpuKernelSet::sum_of_squares(ConstTensorView x, TensorView sum) {
   *sum.data<double>() += std::accumulate(partial_sums_.begin(), partial_sums_.end(), 0.0);
 }
 
-std::uint64_t CpuKernelSet::content_hash(ConstTensorView x, std::uint64_t seed) {
-  const std::int64_t count = hash_blocks(static_cast<std::int64_t>(x.bytes()));
+void CpuKernelSet::content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) {
+  expect_hash_sum(sum);
+  BlockHashes hashes{bytes_of(x), seed, nullptr, sum.data<std::int64_t>()};
+  const std::int64_t count = hashes.count();
   partial_hashes_.resize(static_cast<std::size_t>(count));
-  const BlockHashes hashes{bytes_of(x), partial_hashes_.data(), &seed};
+  hashes.blocks = partial_hashes_.data();
   parallel_for(count > 8, count, [&](std::int64_t block) { hashes.hash_range(block, block + 1); });
-  hashes.finish();
-  return seed;
+  hashes.add();
 }
 
 void CpuKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-                         const AdamWState& state, AdamWHashes* found, AdamWHashes* left) {
+                         const AdamWState& state, const AdamWHashes& hashes) {
   expect_adamw_shapes(gradient, state);
+  expect_adamw_hashes(hashes);
   const AdamWStep step = adamw_step(settings, decay);
   const std::int64_t count = state.parameter.elements();
   const std::int64_t blocks = (count + kBlock - 1) / kBlock;
@@ -93,39 +112,40 @@ void CpuKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorV
   constexpr std::int64_t kHashesPerUnit = kBlock * std::int64_t{sizeof(float)} / kHashBlock;
   partial_hashes_.resize(static_cast<std::size_t>(blocks * kHashesPerUnit) * 4 * 2);
   std::uint64_t* free = partial_hashes_.data();
-  const auto hashes_into = [&](AdamWHashes* hashes) {
+  const auto hashes_into = [&](const TensorView& sums) {
     std::array<BlockHashes, 4> parts;
-    if (hashes != nullptr) {
-      const auto part = [&](const TensorView& x, std::uint64_t& hash) {
+    if (!sums.empty()) {
+      std::int64_t* sum = sums.data<std::int64_t>();
+      const auto part = [&](const TensorView& x) {
+        std::int64_t* const its = sum++;
         return x.empty() ? BlockHashes{}
-                         : BlockHashes{bytes_of(x),
-                                       std::exchange(free, free + blocks * kHashesPerUnit), &hash};
+                         : BlockHashes{bytes_of(x), hashes.seed,
+                                       std::exchange(free, free + blocks * kHashesPerUnit), its};
       };
-      parts = {part(state.rounded, hashes->rounded), part(state.parameter, hashes->parameter),
-               part(state.first_moment, hashes->first_moment),
-               part(state.second_moment, hashes->second_moment)};
+      parts = {part(state.parameter), part(state.first_moment), part(state.second_moment),
+               part(state.rounded)};
     }
     return parts;
   };
-  const std::array<BlockHashes, 4> before = hashes_into(found);
-  const std::array<BlockHashes, 4> after = hashes_into(left);
+  const std::array<BlockHashes, 4> before = hashes_into(hashes.found);
+  const std::array<BlockHashes, 4> after = hashes_into(hashes.left);
   parallel_for(blocks > 4, blocks, [&](std::int64_t block) {
     const std::int64_t at = block * kBlock;
     const std::int64_t size = std::min(kBlock, count - at);
-    for (const BlockHashes& hashes : before) {
-      hashes.hash_unit(block, count);
+    for (const BlockHashes& part : before) {
+      part.hash_unit(block, count);
     }
     vector_.adamw(step, g + at, p + at, m + at, v + at, size);
     if (!state.rounded.empty()) {
       vector_.round(p + at, static_cast<BFloat16*>(state.rounded.raw()) + at, size);
     }
-    for (const BlockHashes& hashes : after) {
-      hashes.hash_unit(block, count);
+    for (const BlockHashes& part : after) {
+      part.hash_unit(block, count);
     }
   });
   for (std::size_t i = 0; i < before.size(); ++i) {
-    before[i].finish();
-    after[i].finish();
+    before[i].add();
+    after[i].add();
   }
 }
 

@@ -223,9 +223,9 @@ class CpuKernelSet final : public KernelSet {
                        const LossTerms& terms, TensorView hidden_gradient,
                        TensorView head_gradient) override;
   void sum_of_squares(ConstTensorView x, TensorView sum) override;
-  std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
+  void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-             const AdamWState& state, AdamWHashes* found, AdamWHashes* left) override;
+             const AdamWState& state, const AdamWHashes& hashes) override;
 
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;

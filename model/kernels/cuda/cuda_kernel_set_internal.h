@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "model/kernels/cuda/content_hashes.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/float_elements.h"
@@ -168,9 +167,9 @@ class CudaKernelSet final : public KernelSet {
                        const LossTerms& terms, TensorView hidden_gradient,
                        TensorView head_gradient) override;
   void sum_of_squares(ConstTensorView x, TensorView sum) override;
-  std::uint64_t content_hash(ConstTensorView x, std::uint64_t seed) override;
+  void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-             const AdamWState& state, AdamWHashes* found, AdamWHashes* left) override;
+             const AdamWState& state, const AdamWHashes& hashes) override;
 
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;
@@ -223,7 +222,7 @@ class CudaKernelSet final : public KernelSet {
   std::unique_ptr<KernelSet> host_ = make_cpu_kernel_set();
   DeviceQueue queue_{account_};
   std::vector<DeviceRotary> rotary_tables_;
-  ContentHashes hashes_{queue_, account_};
+  Buffer hash_table_;
   DeviceScratch partials_{account_};
   DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
   DeviceScratch best_columns_{account_};

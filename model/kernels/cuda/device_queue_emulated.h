@@ -36,7 +36,8 @@ class SerialGroup {
         shared_(static_cast<std::size_t>(shared_bytes) / sizeof(double),
                 std::bit_cast<double>(~std::uint64_t{0})),
         floats_(static_cast<std::size_t>(lanes)),
-        doubles_(static_cast<std::size_t>(lanes)) {}
+        doubles_(static_cast<std::size_t>(lanes)),
+        words_(static_cast<std::size_t>(lanes)) {}
 
   template <class T>
   class PerLane {
@@ -106,8 +107,10 @@ class SerialGroup {
   std::vector<T>& values_of() {
     if constexpr (std::is_same_v<T, float>) {
       return floats_;
-    } else {
+    } else if constexpr (std::is_same_v<T, double>) {
       return doubles_;
+    } else {
+      return words_;
     }
   }
 
@@ -116,6 +119,7 @@ class SerialGroup {
   std::vector<double> shared_;
   std::vector<float> floats_;
   std::vector<double> doubles_;
+  std::vector<std::uint64_t> words_;
   std::int64_t used_ = 0;
 };
 

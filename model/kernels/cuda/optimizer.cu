@@ -1,4 +1,5 @@
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/partial_sums.h"
 
 namespace jforge {
 
@@ -29,30 +30,6 @@ struct SquaresOfBlock {
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
         sums[block] = total;
-      }
-    });
-  }
-};
-
-/// total += Σ of the blocks' sums, by one block of lanes.
-struct AddBlockSums {
-  const double* sums;
-  std::int64_t count;
-  double* total;
-
-  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
-    const double added = group.template sum<double>([&](std::int64_t lane) {
-      double sum = 0;
-      for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += sums[i];
-      }
-      return sum;
-    });
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        *total += added;
       }
     });
   }
@@ -92,35 +69,24 @@ void CudaKernelSet::sum_of_squares(ConstTensorView x, TensorView sum) {
   }
   auto* const sums = partials_.at_least<double>(blocks);
   queue_.launch(blocks, kSumLanes, SquaresOfBlock{floats(x), count, sums}, "sum_of_squares");
-  queue_.launch(1, kSumLanes, AddBlockSums{sums, blocks, sums_of(sum)}, "sum_of_squares total");
+  add_partial_sums(queue_, sums, blocks, sums_of(sum), "sum_of_squares total");
 }
 
 void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
-                          const AdamWState& state, AdamWHashes* found, AdamWHashes* left) {
+                          const AdamWState& state, const AdamWHashes& hashes) {
   expect_adamw_shapes(gradient, state);
-  hashes_.clear();
-  const auto add = [&](AdamWHashes* hashes) {
-    if (hashes == nullptr) {
-      return;
-    }
-    hashes_.add(state.parameter, &hashes->parameter);
-    hashes_.add(state.first_moment, &hashes->first_moment);
-    hashes_.add(state.second_moment, &hashes->second_moment);
-    if (!state.rounded.empty()) {
-      hashes_.add(state.rounded, &hashes->rounded);
-    }
-  };
-  add(found);
-  const std::size_t before = hashes_.size();
-  add(left);
-  hashes_.run(0, before);
+  expect_adamw_hashes(hashes);
+  if (!hashes.found.empty()) {
+    hash_adamw_state(*this, state, hashes.seed, hashes.found);
+  }
   launch_elements(queue_, state.parameter.elements(),
                   AdamWElement{adamw_step(settings, decay), floats(gradient),
                                floats(state.parameter), floats(state.first_moment),
                                floats(state.second_moment), bfloat16s(state.rounded)},
                   "adamw");
-  hashes_.run(before, hashes_.size());
-  hashes_.finish();
+  if (!hashes.left.empty()) {
+    hash_adamw_state(*this, state, hashes.seed, hashes.left);
+  }
 }
 
 }  // namespace jforge

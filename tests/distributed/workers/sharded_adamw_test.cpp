@@ -101,7 +101,7 @@ class Sharded {
   }
   ShardedAdamW::StepReport step(const std::vector<std::vector<float>>& micro_batches, double rate) {
     store.begin_step({.micro_batches = static_cast<std::int64_t>(micro_batches.size()),
-                      .watch_replicas = optimizer.watches_replicas()});
+                      .replica_hashes = optimizer.replica_hashes()});
     for (const std::vector<float>& gradient : micro_batches) {
       pass(kernels, store, model.table, gradient);
     }
@@ -422,7 +422,7 @@ TEST_P(ShardedAdamWTest, ComparingReplicasSendsEightBytesARank) {
   config.guard.check_replicas_every = 1;
   Sharded checked = make(config);
   const auto gathered = [&](Sharded& sharded) {
-    sharded.store.begin_step({.watch_replicas = sharded.optimizer.watches_replicas()});
+    sharded.store.begin_step({.replica_hashes = sharded.optimizer.replica_hashes()});
     pass(*kernels_, sharded.store, sharded.model.table, gradient(sharded, 1));
     sharded.store.finish_reductions(1);
     const std::uint64_t before = collective_bytes().all_gather;

@@ -128,7 +128,7 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
       append_samples(batch, samples, packing, 0.25F);
     });
     expect_no_allocation("forward, backward and update", [&] {
-      store.begin_step({.watch_replicas = optimizer.watches_replicas()});
+      store.begin_step({.replica_hashes = optimizer.replica_hashes()});
       (void)transformer.forward(batch, store);
       losses.reset(2);
       transformer.loss_and_backward(store, {1, 1, losses.part(0, 2)}, store);

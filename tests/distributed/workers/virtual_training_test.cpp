@@ -414,7 +414,7 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
     SyntheticSource source(64);
     bool reached = false;
     const auto passes = [&](std::size_t failing_use) {
-      store.begin_step({.micro_batches = 2, .watch_replicas = optimizer.watches_replicas()});
+      store.begin_step({.micro_batches = 2, .replica_hashes = optimizer.replica_hashes()});
       FailingLoans loans(store, failing_use);
       try {
         for (int pass = 0; pass < 2; ++pass) {
@@ -563,7 +563,7 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     TrainingTransformer transformer(shape, model.table, *kernels, account, {.compute = compute});
     SyntheticSource source(64);
     const auto passes = [&](std::size_t fails_at) {
-      store.begin_step({.micro_batches = 2, .watch_replicas = optimizer.watches_replicas()});
+      store.begin_step({.micro_batches = 2, .replica_hashes = optimizer.replica_hashes()});
       FailingLoans loans(store, fails_at);
       for (int pass = 0; pass < 2; ++pass) {
         PackedBatch batch;

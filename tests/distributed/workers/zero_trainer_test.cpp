@@ -1,5 +1,6 @@
 // The step loop: equal to one process, stops together, never saves what is not finite.
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -201,6 +202,54 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
     }
   }
   EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
+}
+
+/// The same samples in every batch.
+class RepeatedSource final : public SampleSource {
+ public:
+  explicit RepeatedSource(std::int64_t batch) : batch_(batch) {}
+  [[nodiscard]] std::int64_t size() const override { return 1000 * batch_; }
+  [[nodiscard]] std::int64_t length(std::int64_t index) const override {
+    return source_.length(index % batch_);
+  }
+  [[nodiscard]] TrainingSample sample(std::int64_t index) override {
+    return source_.sample(index % batch_);
+  }
+
+ private:
+  std::int64_t batch_;
+  SyntheticSource source_{1000};
+};
+
+/// The host gives its device a whole step, then waits once for what it reads of it. The emulated
+/// device counts; nothing else does.
+TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
+  using Count = std::uint64_t (*)();
+  const auto waits = reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_host_waits"));
+  const auto count = [&] { return waits != nullptr ? waits() : 0; };
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    TrainConfig config = config_for_tests();
+    config.optimizer.zero_stage = stage;
+    config.teacher = stage % 2 == 1 ? TeacherKind::frozen : TeacherKind::detached;
+    config.compute = stage == 2 ? DType::bfloat16 : DType::float32;
+    RepeatedSource source(config.batch_samples);
+    std::uint64_t before = 0;
+    std::uint64_t all = 0;
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      const std::uint64_t now = count();
+      if (metrics.step > 2) {
+        EXPECT_LE(now - before, 1U) << "step " << metrics.step;
+        all += now - before;
+      }
+      before = now;
+    };
+    static_cast<void>(train(config, source, 4, hooks));
+    if (waits != nullptr) {
+      EXPECT_GT(all, 0U);
+    }
+  }
 }
 
 /// The rank that fails has announced reductions: the others are not left waiting for them.

@@ -1,3 +1,4 @@
+#include "model/kernels/kernel_arguments.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/unit/model/kernels/kernel_test_support.h"
 
@@ -339,19 +340,19 @@ TEST_P(RowWise, AContentHashSeesEveryByteAndNoThreads) {
   std::uint64_t hashes[2];
   for (const int threads : {1, 2}) {
     const ThreadCount scope(threads);
-    hashes[threads - 1] = kernels_->content_hash(all, 7);
+    hashes[threads - 1] = content_hash(*kernels_, all, 7);
   }
   EXPECT_EQ(hashes[0], hashes[1]);
-  EXPECT_NE(kernels_->content_hash(all, 8), hashes[0]);
-  EXPECT_NE(kernels_->content_hash(all.rows(0, 300000), 7), hashes[0]);
+  EXPECT_NE(content_hash(*kernels_, all, 8), hashes[0]);
+  EXPECT_NE(content_hash(*kernels_, all.rows(0, 300000), 7), hashes[0]);
   for (const std::size_t place : {0U, 65535U, 65536U, 300000U}) {
     const float kept = x[place];
     x[place] = -kept;
-    EXPECT_NE(kernels_->content_hash(all, 7), hashes[0]) << place;
+    EXPECT_NE(content_hash(*kernels_, all, 7), hashes[0]) << place;
     x[place] = kept;
   }
-  EXPECT_EQ(kernels_->content_hash(all, 7), hashes[0]);
-  static_cast<void>(kernels_->content_hash(all.rows(0, 0), 7));
+  EXPECT_EQ(content_hash(*kernels_, all, 7), hashes[0]);
+  static_cast<void>(content_hash(*kernels_, all.rows(0, 0), 7));
 }
 
 TEST_P(RowWise, AdamWFollowsTheReference) {
@@ -406,21 +407,20 @@ TEST_P(RowWise, AdamWHashesAndRoundsWhatItPasses) {
     const AdamWState state{view(parameter, Shape{count}), view(m, Shape{count}),
                            view(v, Shape{count}),
                            TensorView(rounded.data(), DType::bfloat16, Shape{count})};
-    const auto hashes = [&](const AdamWHashes& seeds) {
-      return AdamWHashes{kernels_->content_hash(state.parameter, seeds.parameter),
-                         kernels_->content_hash(state.first_moment, seeds.first_moment),
-                         kernels_->content_hash(state.second_moment, seeds.second_moment),
-                         kernels_->content_hash(state.rounded, seeds.rounded)};
-    };
-    const AdamWHashes seeds{1, 2, 3, 4};
-    const AdamWHashes before = hashes(seeds);
-    AdamWHashes found = seeds;
-    AdamWHashes left = seeds;
-    kernels_->adamw({.learning_rate = 1e-2F}, true, view(gradient, Shape{count}), state, &found,
-                    &left);
-    EXPECT_EQ(found, before);
-    EXPECT_EQ(left, hashes(seeds));
-    EXPECT_NE(left.second_moment, found.second_moment);
+    MemoryAccount account("hashes");
+    ResultHashes sums(*kernels_, account);
+    sums.reset(16);
+    constexpr std::uint64_t kSeedOfRun = 5;
+    hash_adamw_state(*kernels_, state, kSeedOfRun, sums.part(0, 4));
+    kernels_->adamw({.learning_rate = 1e-2F}, true, view(gradient, Shape{count}), state,
+                    {sums.part(4, 4), sums.part(8, 4), kSeedOfRun});
+    hash_adamw_state(*kernels_, state, kSeedOfRun, sums.part(12, 4));
+    const std::span<const std::int64_t> hashes = sums.read();
+    EXPECT_TRUE(std::ranges::equal(hashes.subspan(4, 4), hashes.subspan(0, 4)));
+    EXPECT_TRUE(std::ranges::equal(hashes.subspan(8, 4), hashes.subspan(12, 4)));
+    for (std::size_t part = 0; part < 4; ++part) {
+      EXPECT_NE(hashes[part], hashes[8 + part]) << part;
+    }
     for (std::size_t i = 0; i < rounded.size(); ++i) {
       ASSERT_EQ(rounded[i].bits, to_bfloat16(parameter[i]).bits) << i;
     }

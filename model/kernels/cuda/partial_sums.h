@@ -1,0 +1,44 @@
+#pragma once
+
+/// Sums of what blocks of lanes have added up, in an order that their number alone decides.
+
+#include <cstdint>
+
+#include "model/kernels/cuda/device_queue.h"
+
+namespace jforge {
+
+inline constexpr std::int64_t kPartialSumLanes = 256;
+
+/// total += Σ partials, by one block of lanes.
+template <class T>
+struct AddPartialSums {
+  const T* partials;
+  std::int64_t count;
+  T* total;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
+    const T added = group.template sum<T>([&](std::int64_t lane) {
+      T sum = 0;
+      for (std::int64_t i = lane; i < count; i += group.lanes()) {
+        sum += partials[i];
+      }
+      return sum;
+    });
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        *total += added;
+      }
+    });
+  }
+};
+
+template <class T>
+void add_partial_sums(DeviceQueue& queue, const T* partials, std::int64_t count, T* total,
+                      const char* what) {
+  queue.launch(1, kPartialSumLanes, AddPartialSums<T>{partials, count, total}, what);
+}
+
+}  // namespace jforge
