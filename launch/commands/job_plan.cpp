@@ -177,8 +177,12 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
           model, {.num_slots = 1, .slot_capacity = 1, .weights = storage}, device)) -
       static_cast<double>(InferenceTransformer::cache_bytes(model, 1, cache_type(storage, device)));
   const DType cache = cache_type(config.model.decode_weights, device);
-  plan.cache = static_cast<double>(InferenceTransformer::cache_bytes(
-      model, generation_pages(config, model, cache, prompts, places), cache));
+  const auto cache_of = [&](std::int64_t sequences) {
+    return static_cast<double>(InferenceTransformer::cache_bytes(
+        model, generation_pages(config, model, cache, prompts, sequences), cache));
+  };
+  plan.cache = cache_of(places);
+  plan.least_cache = cache_of(1);
   plan.sharding = config.sharding();
   plan.state = training_memory(table, plan.sharding);
   plan.snapshot = 3 * vector / ranks;
@@ -229,7 +233,9 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
 
 void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         const PlannedPhases& phases, int ranks_here, std::uint64_t available) {
-  const DeviceRows rows = rows_on_device(plan);
+  MemoryPlan least = plan;
+  least.cache = ranks_here == 1 ? plan.least_cache : plan.cache;
+  const DeviceRows rows = rows_on_device(least);
   const auto check = [&](bool planned, const char* phase,
                          const std::vector<DeviceRows::Row>& labels, const std::string& advice) {
     double needed = 0;
@@ -246,12 +252,16 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
           megabytes(static_cast<double>(available)), advice));
     }
   };
-  check(
-      phases.generation, "generation", rows.generation,
-      fmt::format("lower generate.batch_prompts (now {}), set generate.cache_mb lower or "
-                  "model.decode_weights = \"bfloat16\", or take a device that holds the model: it "
-                  "is not spread over several while it decodes",
-                  config.generate.batch_prompts));
+  const std::string smaller =
+      ranks_here == 1
+          ? fmt::format("lower generate.max_new_tokens (now {}), set",
+                        config.generate.max_new_tokens)
+          : fmt::format("lower generate.batch_prompts (now {}), set generate.cache_mb lower or",
+                        config.generate.batch_prompts);
+  check(phases.generation, "generation", rows.generation,
+        smaller +
+            " model.decode_weights = \"bfloat16\", or take a device that holds the model: it is "
+            "not spread over several while it decodes");
   check(phases.training, "training", rows.training,
         fmt::format("raise train.zero_stage (now {}) on more ranks, set train.optimizer_offload = "
                     "true or train.activation_checkpointing = true, or lower "

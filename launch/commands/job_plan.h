@@ -24,9 +24,10 @@ namespace jforge {
 /// on the host. What kernels need for themselves (tens of MiB) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
-  double weights = 0;   ///< Flat float32 vector; in training where `state` says.
-  double decoding = 0;  ///< Generation: packed copy of the matrices and work space …
-  double cache = 0;     ///< … and the key/value cache (generate.batch_prompts, cache_mb).
+  double weights = 0;      ///< Flat float32 vector; in training where `state` says.
+  double decoding = 0;     ///< Generation: packed copy of the matrices and work space …
+  double cache = 0;        ///< … and the key/value cache (generate.batch_prompts, cache_mb) …
+  double least_cache = 0;  ///< … of which a device needs no more than one sequence takes.
   Sharding sharding;
   TrainingMemory state;    ///< Training: weights, gradients, optimizer, buffers …
   double snapshot = 0;     ///< … the copy from which a checkpoint is written …
@@ -74,7 +75,8 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
                  int ranks_here, std::uint64_t available);
 
 /// The same for `ranks_here` ranks that share a device with `available` bytes: a model is on one
-/// device as a whole while it decodes, and at stages below 3 while it trains.
+/// device as a whole while it decodes, and at stages below 3 while it trains. A rank with a device
+/// of its own makes do with a smaller cache (InferenceTransformer::Options::cache_pages).
 void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         const PlannedPhases& phases, int ranks_here, std::uint64_t available);
 

@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/layer_parameters_internal.h"
+#include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/tensor/buffer.h"
+#include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
 namespace {
@@ -89,6 +94,7 @@ struct InferenceTransformer::State {
         Options chosen);
 
   TensorView widened_copy(const ConstTensorView& parameter);
+  void allocate_cache();
   void check_rows(std::span<const DecodeRow> rows);
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   void plan_chunk(std::span<const DecodeRow> rows);
@@ -204,8 +210,6 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
-  const Shape shape = cache_shape(config, options.cache_pages);
-  const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
   for (const LayerParameters& layer : model.layers) {
     layers.push_back({.input_norm = view(layer.input_norm),
                       .q_bias = view(layer.q_bias),
@@ -221,10 +225,54 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .gate = pack(layer.gate_weight),
                       .up = pack(layer.up_weight),
                       .down = pack(layer.down_weight)});
-    const Buffer& keys = cache_memory.emplace_back(bytes, account, kernels.device());
-    const TensorView key_view = keys.view(plan->cache_type(), shape);
-    const Buffer& values = cache_memory.emplace_back(bytes, account, kernels.device());
-    cache.push_back({key_view, values.view(plan->cache_type(), shape)});
+  }
+  allocate_cache();
+}
+
+/// A device with less memory than asked for gets a smaller cache, down to one full slot: sequences
+/// begin as pages come free, and no result depends on how many are decoded together.
+void InferenceTransformer::State::allocate_cache() {
+  const auto page = static_cast<double>(cache_bytes(config, 1, plan->cache_type()));
+  const std::int64_t fewest = slot_pages(options);
+  std::int64_t count = options.cache_pages;
+  std::string shortage;
+  for (;;) {
+    const Shape shape = cache_shape(config, count);
+    const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
+    try {
+      for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+        const auto half = [&] {
+          return cache_memory.emplace_back(bytes, account, kernels.device(), MemoryUse::key_value)
+              .view(plan->cache_type(), shape);
+        };
+        const TensorView keys = half();
+        cache.push_back({keys, half()});
+      }
+      break;
+    } catch (const EnvironmentError& error) {
+      cache.clear();
+      cache_memory.clear();
+      const std::optional<std::uint64_t> available =
+          kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
+      if (!available || count == fewest) {
+        throw;
+      }
+      if (shortage.empty()) {
+        shortage = error.what();
+      }
+      // Some is left for what kernels and logits need.
+      constexpr double kShare = 0.875;
+      const auto fitting =
+          static_cast<std::int64_t>(kShare * static_cast<double>(*available) / page);
+      count = std::max(fewest, std::min(fitting, count * 7 / 8));
+    }
+  }
+  if (count != options.cache_pages) {
+    pages = CachePages(count, options.num_slots, fewest);
+    spdlog::warn(
+        "{}; the key/value cache of {} gets {} pages of {:.1f} MB instead of {}: sequences wait "
+        "for pages where they would have been decoded together, with the same results",
+        shortage, account.name(), count, page / 1e6, options.cache_pages);
   }
 }
 

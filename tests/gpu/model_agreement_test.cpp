@@ -2,18 +2,27 @@
 /// parameters lie in host memory, decoding, and memory that comes back.
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
+#include <sstream>
+#include <string>
 
+#include "model/decoding/decode_engine.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
+#include "model/transformer/weight_init.h"
+#include "runtime/log.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "tests/gpu/device_tensor.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/support/tiny_config.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -371,6 +380,63 @@ TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "tied" : "untied"; });
+
+/// A device that has not the memory to decode all sequences together: they take turns, with the
+/// same tokens, and one line says why. Run with JFORGE_EMULATED_MIB=36: products take 32.
+TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
+  const auto kernels = make_tested_kernel_set();
+  constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;
+  if (cuda_memory::available().value_or(kLittle + 1) > kLittle) {
+    GTEST_SKIP() << "the device has more memory than the test is for";
+  }
+  TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.num_kv_heads = 2;
+  config.own_head_size = 128;  // 256 KiB a page.
+  const ParameterTable table(config, 1);
+  std::vector<float> weights(static_cast<std::size_t>(table.flat_size()));
+  const TensorView flat(weights.data(), {table.flat_size()});
+  initialise_weights(table, flat, 5, config.num_layers);
+  constexpr std::int64_t kSequences = 6;
+  const auto decode = [&](std::int32_t slots) {
+    MemoryAccount account("decoding test");
+    InferenceTransformer transformer(
+        config, table, flat, *kernels, account,
+        {.num_slots = slots, .slot_capacity = 250, .max_rows = 64, .replay = false});
+    DecodeEngine engine(transformer, slots);
+    std::vector<std::vector<TokenId>> answers(kSequences);
+    std::int64_t admitted = 0;
+    for (std::int64_t finished = 0; finished < kSequences;) {
+      while (admitted < kSequences && engine.free_slots() > 0) {
+        std::vector<TokenId> prompt(130);
+        for (std::size_t i = 0; i < prompt.size(); ++i) {
+          prompt[i] =
+              static_cast<TokenId>(3 + (7 * i + 5 * static_cast<std::size_t>(admitted)) % 30);
+        }
+        engine.admit(make_greedy_decoder({.id = admitted, .prompt = prompt, .max_new_tokens = 4}));
+        ++admitted;
+      }
+      engine.step();
+      while (const auto result = engine.take_finished()) {
+        answers[static_cast<std::size_t>(result->id)] = result->tokens;
+        ++finished;
+      }
+    }
+    return answers;
+  };
+  const std::vector<std::vector<TokenId>> one_by_one = decode(1);
+  std::ostringstream log;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log);
+  spdlog::default_logger()->sinks().push_back(sink);
+  EXPECT_EQ(decode(kSequences), one_by_one);
+  spdlog::default_logger()->sinks().pop_back();
+  const std::string text = log.str();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
+  EXPECT_NE(text.find("out of device memory: "), std::string::npos) << text;
+  EXPECT_NE(text.find("decoding test key/value"), std::string::npos) << text;
+  EXPECT_NE(text.find("pages of 0.3 MB instead of 24"), std::string::npos) << text;
+}
 
 }  // namespace
 }  // namespace jforge

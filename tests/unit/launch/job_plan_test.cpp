@@ -263,6 +263,14 @@ TEST(MemoryPlan, WhatDoesNotFitADeviceIsRefusedWithItsParts) {
               ::testing::ThrowsMessage<EnvironmentError>(
                   AllOf(HasSubstr("generation needs"), HasSubstr("which 2 ranks share"),
                         HasSubstr("generate.batch_prompts (now 4)"))));
+  // Alone on its device a rank makes do with a smaller cache, down to one sequence's.
+  const double least = plan.generation_on_device() - plan.cache + plan.least_cache;
+  EXPECT_LT(least, plan.generation_on_device());
+  EXPECT_NO_THROW(refusal({.generation = true, .training = false}, 1, least + 1)());
+  EXPECT_THAT(
+      refusal({.generation = true, .training = false}, 1, least - 1),
+      ::testing::ThrowsMessage<EnvironmentError>(
+          AllOf(HasSubstr("generation needs"), HasSubstr("lower generate.max_new_tokens (now "))));
   EXPECT_THAT(refusal({.generation = false, .training = true}, 1, 0.9 * plan.training_on_device()),
               ::testing::ThrowsMessage<EnvironmentError>(
                   AllOf(HasSubstr("training needs"), HasSubstr("optimizer"),
