@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -125,6 +127,18 @@ void add_up(std::uint32_t type, const std::vector<std::vector<std::byte>>& in,
   }
 }
 
+/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL": during which call of a rank, from 1, its communicator
+/// fails; 0: none.
+std::uint64_t failing_call(unsigned rank) {
+  const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
+  unsigned at_rank = 0;
+  unsigned long long call = 0;
+  if (told == nullptr || std::sscanf(told, "%u:%llu", &at_rank, &call) != 2 || at_rank != rank) {
+    return 0;
+  }
+  return call;
+}
+
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(const std::string& name, unsigned ranks, unsigned own, int device)
@@ -184,6 +198,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     Device& device = Device::get();
     const std::lock_guard lock(device.mutex);
     const std::uint64_t number = called_++;
+    if (failing_call(meeting_.own()) == number + 1) {
+      fail(ncclSystemError, "NCCL: call " + std::to_string(number + 1) + " of rank " +
+                                std::to_string(meeting_.own()) + " fails as it was told to");
+    }
     device.attempt([&] {
       device.use();
       if (static_cast<Kind>(call.kind) < Kind::all_gather && call.operation != ncclSum) {
@@ -443,6 +461,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
       return "invalid argument";
     case ncclInvalidUsage:
       return "invalid usage";
+    case ncclSystemError:
+      return "unhandled system error";
     case ncclRemoteError:
       return "remote process exited or there was a network error";
     case ncclInProgress:

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
+#include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 #include "tests/distributed/comm/tensor_collective_cases.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/tested_kernel_set.h"
@@ -259,6 +261,32 @@ TEST(NcclCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
     }
     // As after an agreement: everybody throws.
     throw DataError("rank 0 failed");
+  } catch (const DataError&) {
+  }
+  test_world().barrier();
+}
+
+/// Who waits for the kernels that wait for a rank that is gone: the watchdog's thread hears of it.
+TEST(NcclCollectives, AGoneRankIsNoticedByTheWatchdogOfAHostThatWaits) {
+  if (!nccl_is_there() || test_world().size() == 1) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("gone");
+  const Buffer values(4096, account, Device::cuda);
+  const PhaseClock clock;
+  const HangWatchdog watchdog(clock, [](const PhaseClock::Reading& /*reading*/) {});
+  test_world().barrier();
+  try {
+    const auto nccl = make_nccl_collectives(test_world());
+    if (nccl->rank() + 1 == nccl->size()) {
+      throw DataError("the last rank fails");
+    }
+    const Work work = nccl->all_reduce_sum(values.floats({1024}));
+    work.before(kernels->queue());
+    kernels->queue().synchronize();
+    EXPECT_THROW(work.wait(), CommError);
+    EXPECT_THROW(static_cast<void>(nccl->all_reduce_sum(values.floats({1024}))), CommError);
   } catch (const DataError&) {
   }
   test_world().barrier();

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""A rank that is killed, hangs or fails, and a communicator that breaks, while gradients travel by NCCL at 2 and 4 ranks
+of the emulated device: the others end with it, nothing is left half-written, and the next start has the bytes of an
+uninterrupted run. The tests run it at 2; NcclFaultsOfFour is for an idle machine with four cores."""
+
+import os
+import unittest
+
+from harness import EndToEndTest
+
+CONFIG = """
+[run]
+directory = "{run}"
+seed = 7
+[model]
+source = "{model}"
+device = "cuda"
+export_as = "float32"
+[finetune]
+output = "{run}/model"
+files = ["{prompts}"]
+steps = 5
+[train]
+learning_rate = 1e-3
+batch_samples = 4
+tokens_per_rank = 256
+warmup_ratio = 0.1
+zero_stage = 3
+collectives = "nccl"
+[checkpoint]
+every_steps = 1
+keep_last = 2
+"""
+
+
+class NcclFaults(EndToEndTest):
+    ranks = 2
+
+    def broken(self, name, *words, expect=None, failure=None):
+        """A run that ends early and is continued; what it said."""
+        config, run = self.config(name, CONFIG)
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")}
+        if failure is not None:
+            environment["JFORGE_EMULATED_NCCL_FAILURE"] = failure
+        result = self.jforge("finetune", config, *words, ranks=self.ranks, expect=expect, env=environment)
+        self.assertNotIn(result.code, (0, 75), str(result))
+        self.expect_no_processes()
+        self.assertTrue(self.checkpoint_steps(run), f"no checkpoint before the fault: {result}")
+        self.jforge("verify", run)
+        self.jforge("finetune", config, ranks=self.ranks)
+        whole_config, whole = self.config(f"whole-{self.ranks}", CONFIG)
+        if not whole.exists():
+            self.jforge("finetune", whole_config, ranks=self.ranks)
+        self.assertEqual(self.losses(whole), self.losses(run))
+        self.assertEqual((whole / "model" / "model.safetensors").read_bytes(),
+                         (run / "model" / "model.safetensors").read_bytes())
+        self.assertEqual([], sorted(run.rglob(".tmp-*")))
+        return result
+
+    def test_killed(self):
+        result = self.broken("killed", "--inject", "kill@train.reduce:1:14")
+        self.assertIn("injected fault kill@train.reduce:1:14 acts now", result.err)
+
+    def test_hung(self):
+        result = self.broken("hung", "--inject", "stall@train.reduce:1:14", "--set", "run.hang_limit_seconds=5",
+                             expect=70)
+        self.assertRegex(result.err, r"hang: rank 1 \(\S+, pid \d+\) stands still in phase")
+
+    def test_failed(self):
+        result = self.broken("failed", "--inject", "throw@train.reduce:1:14", expect=70)
+        self.assertRegex(result.lines()[0], r"rank 1 \(.*injected fault throw@train.reduce")
+
+    def test_broken_link(self):
+        result = self.broken("broken", failure="1:40", expect=4)
+        self.assertRegex(result.lines()[0], r"rank \d \(\S+\): NCCL: .*: (unhandled system error|remote process exited)")
+
+
+class NcclFaultsOfFour(NcclFaults):
+    ranks = 4
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
