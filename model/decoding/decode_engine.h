@@ -46,8 +46,11 @@ class DecodeObserver {
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
 /// near kStepRows rows. Where a sequence samples, tokens are chosen from logits on the host; while
-/// all are greedy the model gives argmaxes and no logits exist. Not thread-safe; the model must
-/// outlive it, and gets its slots back from clear() and the destructor.
+/// all are greedy the model gives argmaxes and no logits exist. Where no prompt is being forwarded
+/// and all decoders can say how they go on (SequenceDecoder::draft_sequence), a model's device may
+/// go on by itself, a pass ahead of the decoders: these read what it did, and it is an error if
+/// they would have forwarded anything else. Not thread-safe; the model must outlive it, and gets
+/// its slots back from clear() and the destructor.
 class DecodeEngine {
  public:
   /// Rows per step that prompts may fill up to; drafts alone may exceed it.
@@ -111,6 +114,8 @@ class DecodeEngine {
   };
 
   void begin_waiting();
+  void begin_drafts();
+  [[nodiscard]] bool may_go_on() const;
   void assemble_rows();
   void append_prompt(std::size_t slot_index, std::size_t limit);
   void append_branches(std::size_t slot_index);
@@ -126,8 +131,11 @@ class DecodeEngine {
   DecodeStatistics statistics_;
   std::vector<Slot> slots_;
   std::size_t running_ = 0;
-  std::deque<std::size_t> waiting_;  ///< Slots whose sequences have not begun, the oldest first.
-  std::size_t sampling_ = 0;         ///< Begun sequences that need logits.
+  std::deque<std::size_t> waiting_;    ///< Slots whose sequences have not begun, the oldest first.
+  std::size_t sampling_ = 0;           ///< Begun sequences that need logits.
+  std::size_t prefilling_ = 0;         ///< Begun sequences whose prompts are not forwarded.
+  std::vector<DraftSequence> drafts_;  ///< Those that the model's device began with …
+  std::size_t drafting_ = 0;           ///< … and how many of them go on there; 0: none.
   TokenSampler sampler_;
   std::deque<DecodeResult> finished_;
   std::vector<DecodeRow> rows_;

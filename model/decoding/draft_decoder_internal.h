@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -98,6 +99,25 @@ class DraftDecoder : public SequenceDecoder {
   /// Rows of a draft whose predictions can still be of use: what a forward can add before T.
   [[nodiscard]] std::size_t tokens_left() const {
     return static_cast<std::size_t>(request_.max_new_tokens) - (answer_length() + 1);
+  }
+
+  /// What draft_sequence() says of every method; nothing before the first draft, behind the end, or
+  /// where tokens are sampled.
+  [[nodiscard]] std::optional<DraftSequence> draft_sequence_of(
+      DraftMethod method, std::int32_t block_size, std::span<const TokenId> draft) const {
+    if (prefilling_ || finished_ || !request_.sampling.greedy()) {
+      return std::nullopt;
+    }
+    DraftSequence sequence;
+    sequence.method = method;
+    sequence.block_size = block_size;
+    sequence.prompt_length = std::ssize(request_.prompt);
+    sequence.max_new_tokens = request_.max_new_tokens;
+    sequence.eos_ids = request_.eos_ids;
+    sequence.context = context_;
+    sequence.draft = draft;
+    sequence.max_positions = max_positions();
+    return sequence;
   }
 
   void commit(std::span<const TokenId> tokens) {

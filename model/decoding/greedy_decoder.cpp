@@ -18,6 +18,8 @@ class GreedyDecoder final : public SequenceDecoder {
         static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, 4096));
     result_.tokens.reserve(usual);
     result_.accepted.reserve(usual);
+    context_.reserve(request_.prompt.size() + usual);
+    context_.assign(request_.prompt.begin(), request_.prompt.end());
     branch_ = {.tokens = request_.prompt, .first_output = request_.prompt.size() - 1};
   }
 
@@ -30,6 +32,21 @@ class GreedyDecoder final : public SequenceDecoder {
     return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
   }
 
+  /// A running window of one token.
+  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
+    if (prefilling_ || finished_ || !request_.sampling.greedy()) {
+      return std::nullopt;
+    }
+    DraftSequence sequence;
+    sequence.prompt_length = std::ssize(request_.prompt);
+    sequence.max_new_tokens = request_.max_new_tokens;
+    sequence.eos_ids = request_.eos_ids;
+    sequence.context = context_;
+    sequence.draft = branch_.tokens;
+    sequence.max_positions = max_positions();
+    return sequence;
+  }
+
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "greedy decoder advanced after its end");
     expect(outcomes.size() == 1 && outcomes[0].predictions.size() == 1,
@@ -40,6 +57,7 @@ class GreedyDecoder final : public SequenceDecoder {
     } else {
       ++result_.forwards;
       result_.accepted.push_back(1);
+      context_.push_back(last_);
     }
     last_ = outcomes[0].predictions[0];
     branch_ = {.first_position = branch_.first_position + rows, .tokens = {&last_, 1}};
@@ -62,6 +80,7 @@ class GreedyDecoder final : public SequenceDecoder {
   DecodeRequest request_;
   DecodeResult result_;
   DraftBranch branch_;
+  std::vector<TokenId> context_;  ///< Prompt and tokens but for the newest.
   TokenId last_ = 0;
   bool prefilling_ = true;
   bool finished_ = false;

@@ -40,6 +40,9 @@ void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const Cons
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
                             const LayerCache& cache, const ConstTensorView& output);
 
+/// Throws NumericalError for kNoToken, which `row` of a forward chose.
+void expect_token(TokenId chosen, std::int64_t row);
+
 /// y [m, n] = x [m, k] · weight [n, k]ᵀ
 struct LinearShape {
   std::int64_t m, n, k;

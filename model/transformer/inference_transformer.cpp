@@ -20,6 +20,11 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxRows = 1024;
 
+/// Passes of more rows wait for the host: drafts that shrink leave rows empty, which cost nothing
+/// while the weights' bytes hold a pass up but would where arithmetic does, and then the host's
+/// part is a hundredth of it.
+constexpr std::int64_t kDraftRows = 256;
+
 /// One layer ready for decoding. Norms and biases are read in place from the flat vector, or from a
 /// copy where the kernels compute on another device.
 struct LayerWeights {
@@ -104,6 +109,8 @@ struct InferenceTransformer::State {
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
   void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
+  void choose_tokens();
+  void queue_drafts();
 
   /// Runs `rows` in chunks. `step()` computes what is planned; `emit(first, wanted)` is called
   /// behind it for the wanted rows first … first + wanted of the whole call.
@@ -140,8 +147,11 @@ struct InferenceTransformer::State {
   std::vector<LayerCache> cache;
   CachePages pages;
   Workspace work;
-  std::unique_ptr<DecodePlan> plan;      ///< Of the present chunk.
-  std::unique_ptr<DecodePlan> branches;  ///< Of keep_branches().
+  std::unique_ptr<DecodePlan> chunk;      ///< Of a chunk of rows.
+  const DecodePlan* plan = nullptr;       ///< Of the rows that are computed now.
+  std::unique_ptr<DecodePlan> branches;   ///< Of keep_branches().
+  std::unique_ptr<DraftPasses> drafts;    ///< None before begin_drafts().
+  std::vector<std::int32_t> draft_slots;  ///< Of its sequences.
   Buffer logits;       ///< [kLogitsRows, V] of predict_logits(), from its first call on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
@@ -188,9 +198,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
       work(config, options.max_rows, account, set.device()),
-      plan(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
-                                options.max_rows, account)),
-      branches(set.make_decode_plan(heads_of(config), plan->cache_type(), 0, account)),
+      chunk(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
+                                 options.max_rows, account)),
+      branches(set.make_decode_plan(heads_of(config), chunk->cache_type(), 0, account)),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
   const ModelParameters model(config, table);
@@ -232,18 +242,18 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
 /// A device with less memory than asked for gets a smaller cache, down to one full slot: sequences
 /// begin as pages come free, and no result depends on how many are decoded together.
 void InferenceTransformer::State::allocate_cache() {
-  const auto page = static_cast<double>(cache_bytes(config, 1, plan->cache_type()));
+  const auto page = static_cast<double>(cache_bytes(config, 1, chunk->cache_type()));
   const std::int64_t fewest = slot_pages(options);
   std::int64_t count = options.cache_pages;
   std::string shortage;
   for (;;) {
     const Shape shape = cache_shape(config, count);
-    const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
+    const std::size_t bytes = storage_bytes(shape.elements(), chunk->cache_type());
     try {
       for (std::size_t layer = 0; layer < layers.size(); ++layer) {
         const auto half = [&] {
           return cache_memory.emplace_back(bytes, account, kernels.device(), MemoryUse::key_value)
-              .view(plan->cache_type(), shape);
+              .view(chunk->cache_type(), shape);
         };
         const TensorView keys = half();
         cache.push_back({keys, half()});
@@ -418,12 +428,13 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
       work.kept.push_back(static_cast<std::int32_t>(row));
     }
   }
-  plan->assign({.tokens = work.tokens,
-                .places = work.places,
-                .kept = work.kept,
-                .copies = {},
-                .table = pages.table(),
-                .padded = options.replay});
+  plan = chunk.get();
+  chunk->assign({.tokens = work.tokens,
+                 .places = work.places,
+                 .kept = work.kept,
+                 .copies = {},
+                 .table = pages.table(),
+                 .padded = options.replay});
 }
 
 /// Takes the planned rows through the layers, and those that are kept through the final norm.
@@ -444,6 +455,13 @@ void InferenceTransformer::State::forward() {
     feed_forward(layers[index], rows);
     add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
   }
+}
+
+/// Of the kept rows: their predictions.
+void InferenceTransformer::State::choose_tokens() {
+  forward();
+  const TensorView last = hidden();
+  kernels.invariant_argmax(last, *head, work.chosen.view(DType::int32, {last.dim(0)}));
 }
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
@@ -505,7 +523,10 @@ void InferenceTransformer::release(std::int32_t slot) {
 
 std::int64_t InferenceTransformer::free_pages() const { return state_->pages.free_pages(); }
 
-std::int64_t InferenceTransformer::replays() const { return state_->plan->replays(); }
+std::int64_t InferenceTransformer::replays() const {
+  const State& state = *state_;
+  return state.chunk->replays() + (state.drafts ? state.drafts->replays() : 0);
+}
 
 void InferenceTransformer::predict(std::span<const DecodeRow> rows,
                                    std::span<TokenId> predictions) {
@@ -513,18 +534,83 @@ void InferenceTransformer::predict(std::span<const DecodeRow> rows,
          "predictions must have one place for each row that wants output");
   State& state = *state_;
   const auto step = [&state] {
-    state.plan->run(kPrediction, [&state] {
-      state.forward();
-      const TensorView hidden = state.hidden();
-      state.kernels.invariant_argmax(hidden, *state.head,
-                                     state.work.chosen.view(DType::int32, {hidden.dim(0)}));
-    });
+    state.chunk->run(kPrediction, [&state] { state.choose_tokens(); });
   };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     read_tokens(
         state.kernels, state.work.chosen.view(DType::int32, {wanted}),
         predictions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
   });
+}
+
+bool DecodeModel::begin_drafts(std::span<const DraftSequence> /*sequences*/) { return false; }
+
+void DecodeModel::predict_drafts(std::span<const DecodeRow> /*rows*/,
+                                 std::span<TokenId> /*predictions*/, bool /*go_on*/) {
+  throw InternalError("a model that does not renew drafts is asked for them");
+}
+
+bool InferenceTransformer::begin_drafts(std::span<const DraftSequence> sequences) {
+  State& state = *state_;
+  if (!state.options.device_drafts || sequences.empty()) {
+    return false;
+  }
+  if (!state.drafts) {
+    state.drafts = state.chunk->make_draft_passes(state.options.replay);
+  }
+  std::int64_t most_rows = 0;
+  for (const DraftSequence& sequence : sequences) {
+    most_rows = std::max<std::int64_t>(most_rows, sequence.block_size);
+  }
+  if (!state.drafts || std::ssize(sequences) * most_rows >
+                           std::min<std::int64_t>(kDraftRows, state.options.max_rows)) {
+    return false;
+  }
+  state.draft_slots.clear();
+  for (const DraftSequence& sequence : sequences) {
+    for (std::int64_t page = 0; page < cache_pages(sequence.max_positions); ++page) {
+      state.pages.provide(sequence.slot, page);
+    }
+    state.draft_slots.push_back(sequence.slot);
+  }
+  state.drafts->begin(sequences, state.pages.table());
+  state.queue_drafts();
+  return true;
+}
+
+void InferenceTransformer::State::queue_drafts() {
+  drafts->queue(
+      [this](const DecodePlan& rows) {
+        plan = &rows;
+        choose_tokens();
+      },
+      work.chosen.view(DType::int32, {options.max_rows}));
+}
+
+void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,
+                                          std::span<TokenId> predictions, bool go_on) {
+  State& state = *state_;
+  state.check_rows(rows);
+  if (go_on) {
+    state.queue_drafts();
+  }
+  state.drafts->read();
+  std::size_t next = 0;
+  std::size_t output = 0;
+  for (std::size_t i = 0; i < state.draft_slots.size(); ++i) {
+    for (const DraftRow& forwarded : state.drafts->rows(i)) {
+      expect(next < rows.size(), "the device forwards rows that no decoder wants");
+      const DecodeRow& row = rows[next++];
+      expect(row.place.slot == state.draft_slots[i] && row.place.fork_row == 0 &&
+                 row.place.position == forwarded.position && row.token == forwarded.token,
+             "the device drafts other tokens than the decoder");
+      if (row.wants_output) {
+        predictions[output++] = forwarded.prediction;
+      }
+    }
+  }
+  expect(next == rows.size() && output == predictions.size(),
+         "the device does not forward all rows that decoders want");
 }
 
 void DecodeModel::predict_logits(std::span<const DecodeRow> /*rows*/,
@@ -545,7 +631,7 @@ void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
       state.host_logits = Buffer(bytes, state.account);
     }
   }
-  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
+  const auto step = [&state] { state.chunk->run(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     for (std::int64_t begin = 0; begin < wanted; begin += most_rows) {
       const std::int64_t end = std::min(begin + most_rows, wanted);

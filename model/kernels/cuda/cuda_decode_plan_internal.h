@@ -31,11 +31,17 @@ struct DecodeTile {
 /// Keys whose part of the softmax is computed by itself, from a multiple of it in logical order on:
 /// the parts of a row are added up in order, whoever computed them.
 inline constexpr std::int64_t kSplitKeys = 128;
+/// Batches of more rows are not padded: few of them are alike.
+inline constexpr std::int64_t kMostPadded = 256;
+/// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors. Fewer are split.
+inline constexpr std::int64_t kBusyBlocks = 264;
+/// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves.
+inline constexpr std::int64_t kMostParts = 1 << 16;
 
 /// Queries (rows × heads of one group) of a tile on tensor cores, at most.
 inline constexpr std::int64_t kMostTensorCoreQueries = 64;
 
-class CudaDecodePlan final : public DecodePlan {
+class CudaDecodePlan : public DecodePlan {
  public:
   /// Appends the places of memory that launches of decoding functions name and that may move.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
@@ -47,10 +53,13 @@ class CudaDecodePlan final : public DecodePlan {
   /// unless memory that it names has moved.
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
+  [[nodiscard]] std::unique_ptr<DraftPasses> make_draft_passes(bool replay) override;
 
   /// Whether cached attention of this plan runs on tensor cores. The host, which plays a device,
   /// has none.
   [[nodiscard]] bool on_tensor_cores() const noexcept;
+  /// Rows of a tile, at most.
+  [[nodiscard]] std::int64_t tile_rows() const noexcept;
 
   struct Queries {
     const DecodeTile* tiles = nullptr;
@@ -72,6 +81,16 @@ class CudaDecodePlan final : public DecodePlan {
   [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
   /// Room for parts of rows, at least so many floats.
   [[nodiscard]] float* parts(std::int64_t floats) const { return parts_.at_least<float>(floats); }
+
+ protected:
+  /// Of rows that are all kept, in device memory that begins at `block`.
+  void use_rows(const Queries& queries, const std::int32_t* places, const std::int32_t* pages,
+                const std::int32_t* block) noexcept {
+    queries_ = kept_queries_ = queries;
+    places_ = places;
+    pages_ = pages;
+    block_on_device_ = block;
+  }
 
  private:
   /// Queries on the host, and where their numbers begin in the block.
@@ -108,7 +127,6 @@ class CudaDecodePlan final : public DecodePlan {
 
   void place(PlannedRows& rows, PlannedRows& kept) override;
   [[nodiscard]] Shapes shapes(std::int32_t step) const;
-  [[nodiscard]] std::int64_t tile_rows() const noexcept;
   [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
   /// Appends numbers, and zeros or `filler` up to `count`, to the block; where they begin.
   std::size_t append(std::span<const std::int32_t> values, std::int64_t count,
@@ -136,6 +154,7 @@ class CudaDecodePlan final : public DecodePlan {
   std::vector<std::int32_t> numbers_;
 
   DeviceQueue& queue_;
+  MemoryAccount& account_;
   MovingMemory moving_memory_;
   StagedArray staged_;
   mutable DeviceScratch parts_;

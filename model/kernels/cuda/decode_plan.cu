@@ -10,13 +10,6 @@ namespace jforge {
 
 namespace {
 
-/// Batches of more rows are not padded: few of them are alike.
-constexpr std::int64_t kMostPadded = 256;
-/// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors. Fewer are split.
-constexpr std::int64_t kBusyBlocks = 264;
-/// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves.
-constexpr std::int64_t kMostParts = 1 << 16;
-
 std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -37,6 +30,7 @@ CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, DType cache, std::in
                                MemoryAccount& account)
     : DecodePlan(heads, cache, max_rows),
       queue_(queue),
+      account_(account),
       moving_memory_(std::move(moving_memory)),
       staged_(queue, account),
       parts_(account) {
@@ -52,7 +46,6 @@ bool CudaDecodePlan::on_tensor_cores() const noexcept {
 #endif
 }
 
-/// Rows of a tile, at most.
 std::int64_t CudaDecodePlan::tile_rows() const noexcept {
   return on_tensor_cores() ? kMostTensorCoreQueries / heads().group()
                            : rows_per_block(heads().group());

@@ -1,0 +1,109 @@
+#pragma once
+
+/// The numbers of RandomStream (runtime/random.h) where kernels draw them.
+
+#include <cstdint>
+
+#include "model/kernels/cuda/block_group.h"
+#include "runtime/random.h"
+
+namespace jforge {
+
+struct PhiloxWords {
+  std::uint32_t words[4];
+};
+
+/// philox4x32_10()
+[[nodiscard]] JFORGE_DEVICE inline PhiloxWords philox(PhiloxWords counter, std::uint32_t key0,
+                                                      std::uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t first = std::uint64_t{0xD2511F53U} * counter.words[0];
+    const std::uint64_t second = std::uint64_t{0xCD9E8D57U} * counter.words[2];
+    counter = {{static_cast<std::uint32_t>(second >> 32) ^ counter.words[1] ^ key0,
+                static_cast<std::uint32_t>(second),
+                static_cast<std::uint32_t>(first >> 32) ^ counter.words[3] ^ key1,
+                static_cast<std::uint32_t>(first)}};
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  return counter;
+}
+
+/// The stream (seed, purpose, round, item, block), whose draws may be taken in any order.
+class DeviceStream {
+ public:
+  JFORGE_DEVICE DeviceStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t round,
+                             std::uint64_t item, std::uint64_t block) {
+    const PhiloxWords first =
+        philox({{static_cast<std::uint32_t>(purpose), static_cast<std::uint32_t>(round),
+                 static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(item >> 32)}},
+               static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32));
+    const PhiloxWords second =
+        philox({{static_cast<std::uint32_t>(block), first.words[2], first.words[3], 0}},
+               first.words[0], first.words[1]);
+    key0_ = second.words[0];
+    key1_ = second.words[1];
+    counter2_ = second.words[2];
+    counter3_ = second.words[3];
+  }
+
+  /// What the (i + 1)-th next_u64() of the stream gives.
+  [[nodiscard]] JFORGE_DEVICE std::uint64_t draw(std::uint64_t i) const {
+    const std::uint64_t block = i / 2;
+    const PhiloxWords found =
+        philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                 counter2_, counter3_}},
+               key0_, key1_);
+    return i % 2 == 0 ? std::uint64_t{found.words[0]} << 32 | found.words[1]
+                      : std::uint64_t{found.words[2]} << 32 | found.words[3];
+  }
+
+ private:
+  std::uint32_t key0_;
+  std::uint32_t key1_;
+  std::uint32_t counter2_;
+  std::uint32_t counter3_;
+};
+
+/// take(i, x) with the x of the i-th of `count` calls of RandomStream::below(bound), from draw
+/// `begin` on; returns the draws that were made. As there, draws under 2^64 mod bound are left out:
+/// the lanes make as many as are missing, and again where some were. `drawn`: shared, [count].
+template <class Group, class Take>
+JFORGE_DEVICE std::uint64_t draw_below(Group& group, const DeviceStream& stream,
+                                       std::uint64_t begin, std::uint64_t bound, std::int32_t count,
+                                       std::uint64_t* drawn, const Take& take) {
+  const std::uint64_t threshold = (0 - bound) % bound;
+  std::uint64_t made = 0;
+  for (std::int32_t taken = 0; taken < count;) {
+    const std::int32_t missing = count - taken;
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < missing; i += group.lanes()) {
+        drawn[i] = stream.draw(begin + made + static_cast<std::uint64_t>(i));
+      }
+    });
+    const float good = -group.largest([&](std::int64_t /*lane*/) {
+      std::int32_t found = 0;
+      for (std::int32_t i = 0; i < missing; ++i) {
+        found += drawn[i] >= threshold ? 1 : 0;
+      }
+      return -static_cast<float>(found);
+    });
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < missing; i += group.lanes()) {
+        if (drawn[i] < threshold) {
+          continue;
+        }
+        std::int32_t rank = taken;
+        for (std::int64_t before = 0; before < i; ++before) {
+          rank += drawn[before] >= threshold ? 1 : 0;
+        }
+        take(rank, drawn[i] % bound);
+      }
+    });
+    taken += static_cast<std::int32_t>(good);
+    made += static_cast<std::uint64_t>(missing);
+  }
+  return made;
+}
+
+}  // namespace jforge

@@ -1,0 +1,672 @@
+/// Acceptance, n-gram match and next draft on the device. A pass is three parts in one launch of a
+/// graph: PlaceDrafts writes the pass's index data, the forward goes over them, and AdvanceDrafts
+/// makes of its predictions what the next one will place. So the next pass can be queued before
+/// anybody has read this one: the host reads behind, through page-locked memory that a stream of
+/// its own fills.
+///
+/// What it costs, for S sequences of R rows: two launches of S blocks (each a few microseconds of
+/// latency, next to nothing else), of which one reads and writes about 40 · S · R bytes of index
+/// data and the other 12 · S · R, and for a lookup 4 · S · length; 4 · S · (1 + 3 R) bytes go to
+/// the host beside the next pass. What it spares between two passes: a wait for the predictions (a
+/// copy and its latency, 5–10 µs), the host's decoders and plan, and a copy back, 20–50 µs in all
+/// by what such round trips usually take. None of these times has been measured on a device.
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "model/kernels/cuda/cuda_decode_plan_internal.h"
+#include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/device_random.h"
+#include "model/kernels/draft_passes.h"
+#include "runtime/tensor/cuda_queue.h"
+
+namespace jforge {
+
+namespace {
+
+constexpr std::int64_t kDraftLanes = 128;
+/// Passes that are queued and not read, at most; each has a report.
+constexpr std::int64_t kReports = 2;
+/// Positions go through float32 where lanes compare them.
+constexpr std::int64_t kMostPositions = 1 << 24;
+
+/// A sequence between two passes. Its ids are the context and, from its end on, the draft.
+struct DraftState {
+  std::uint64_t seed;
+  std::uint64_t round;
+  std::uint64_t item;
+  std::uint64_t draws;  ///< Of a running window.
+  DraftMethod method;
+  std::int32_t block_size;
+  std::int32_t match_length;
+  std::int32_t prompt_length;
+  std::int32_t max_new_tokens;
+  std::int32_t num_blocks;
+  std::int32_t num_eos;
+  std::int32_t eos_begin;     ///< In the numbers that begin() brought.
+  std::int32_t pages_begin;   ///< There, too,
+  std::int32_t source_begin;  ///< and the ids as they were then.
+  std::int32_t ids_begin;     ///< In the ids.
+  std::int32_t context;       ///< Tokens whose keys are in the cache.
+  std::int32_t draft;         ///< Tokens of the draft; 0: the sequence has ended.
+  std::int32_t block;
+  std::int32_t block_begin;
+  std::int32_t passes;  ///< Since begin().
+};
+static_assert(sizeof(DraftState) % sizeof(std::uint64_t) == 0);
+constexpr std::int64_t kStateNumbers = sizeof(DraftState) / sizeof(std::int32_t);
+
+/// How the rows of a pass lie: most_rows for each sequence, those it does not need empty, in tiles
+/// of tile_rows, each once for every split of the keys.
+struct DraftLayout {
+  std::int64_t sequences = 0;
+  std::int64_t most_rows = 0;
+  std::int64_t tile_rows = 0;
+  std::int64_t splits = 1;  ///< 1: a block takes all keys of its tile.
+
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t rows() const { return sequences * most_rows; }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t tiles_each() const {
+    return divide_up(most_rows, tile_rows) * splits;
+  }
+  /// Numbers of a report: rows of each sequence, then most_rows rows for each.
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t report_numbers() const {
+    return sequences + rows() * static_cast<std::int64_t>(sizeof(DraftRow) / sizeof(std::int32_t));
+  }
+};
+
+[[nodiscard]] JFORGE_DEVICE std::int32_t smaller(std::int32_t a, std::int32_t b) {
+  return a < b ? a : b;
+}
+[[nodiscard]] JFORGE_DEVICE std::int32_t larger(std::int32_t a, std::int32_t b) {
+  return a > b ? a : b;
+}
+
+/// The states, and the ids where the drafts find room behind them. Block index = sequence.
+struct BeginDrafts {
+  const std::int32_t* numbers;
+  DraftState* states;
+  std::int32_t* ids;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
+    const DraftState state = reinterpret_cast<const DraftState*>(numbers)[sequence];
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < state.context + state.draft; i += group.lanes()) {
+        ids[state.ids_begin + i] = numbers[state.source_begin + i];
+      }
+      if (lane == 0) {
+        states[sequence] = state;
+      }
+    });
+  }
+};
+
+/// Index data of a pass, as CudaDecodePlan::place() has them of a batch. Block index = sequence.
+struct PlaceDrafts {
+  DraftLayout layout;
+  const std::int32_t* numbers;
+  const DraftState* states;
+  const std::int32_t* ids;
+  DecodeTile* tiles;
+  std::int32_t* tokens;
+  std::int32_t* positions;
+  std::int32_t* places;
+  std::int32_t* visible;
+  std::int32_t* first_part;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
+    group.each([&](std::int64_t lane) {
+      const DraftState& state = states[sequence];
+      for (std::int64_t i = lane; i < layout.most_rows; i += group.lanes()) {
+        place_row(state, sequence * layout.most_rows + i, static_cast<std::int32_t>(i));
+      }
+      for (std::int64_t i = lane; i < layout.tiles_each(); i += group.lanes()) {
+        tiles[sequence * layout.tiles_each() + i] = tile(state, sequence, i);
+      }
+    });
+  }
+
+  JFORGE_DEVICE void place_row(const DraftState& state, std::int64_t row, std::int32_t i) const {
+    const bool used = i < state.draft;
+    const std::int32_t position = used ? state.context + i : 0;
+    tokens[row] = used ? ids[state.ids_begin + position] : 0;
+    positions[row] = position;
+    const std::int32_t page = numbers[state.pages_begin + position / kCachePageRows];
+    places[row] =
+        used ? static_cast<std::int32_t>(page * kCachePageRows + position % kCachePageRows) : -1;
+    visible[row] = used ? position + 1 : 0;
+    const bool parted = used && layout.splits > 1 && position >= kSplitKeys;
+    first_part[row] = parted ? static_cast<std::int32_t>(row * layout.splits) : -1;
+  }
+
+  [[nodiscard]] JFORGE_DEVICE DecodeTile tile(const DraftState& state, std::int64_t sequence,
+                                              std::int64_t i) const {
+    const auto first = static_cast<std::int32_t>(i / layout.splits * layout.tile_rows);
+    const auto begin = static_cast<std::int32_t>(i % layout.splits * kSplitKeys);
+    const std::int32_t rows =
+        smaller(static_cast<std::int32_t>(layout.tile_rows), state.draft - first);
+    const std::int32_t end = state.context + first + rows;
+    DecodeTile tile;
+    if (rows > 0 && begin < end) {
+      tile.row_begin = static_cast<std::int32_t>(sequence * layout.most_rows) + first;
+      tile.rows = rows;
+      tile.first_page = state.pages_begin;
+      tile.key_begin = begin;
+      tile.whole = layout.splits > 1 ? 0 : 1;
+      tile.key_end =
+          tile.whole != 0 ? end : smaller(end, begin + static_cast<std::int32_t>(kSplitKeys));
+    }
+    return tile;
+  }
+};
+
+/// What a pass accepts and the draft that follows: the decoders of model/decoding, in their words.
+/// Block index = sequence.
+struct AdvanceDrafts {
+  DraftLayout layout;
+  const std::int32_t* numbers;
+  const std::int32_t* predictions;  ///< [rows]
+  DraftState* states;
+  std::int32_t* ids;
+  std::int32_t* reports;
+
+  [[nodiscard]] std::int64_t shared_bytes() const {
+    return shared_size<std::uint64_t>(layout.most_rows);
+  }
+
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
+    auto* const drawn = group.template shared<std::uint64_t>(layout.most_rows);
+    typename Group::template PerLane<DraftState> read(group);
+    group.each([&](std::int64_t lane) { read[lane] = states[sequence]; });
+    DraftState state = read[0];  // The same on every lane.
+    report(group, state, sequence);
+    if (state.draft > 0) {
+      advance(group, state, predictions + sequence * layout.most_rows, drawn);
+    }
+    ++state.passes;
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        states[sequence] = state;
+      }
+    });
+  }
+
+  template <class Group>
+  JFORGE_DEVICE void report(Group& group, const DraftState& state, std::int64_t sequence) const {
+    std::int32_t* const numbers_of = reports + state.passes % kReports * layout.report_numbers();
+    auto* const rows =
+        reinterpret_cast<DraftRow*>(numbers_of + layout.sequences) + sequence * layout.most_rows;
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        numbers_of[sequence] = state.draft;
+      }
+      for (std::int64_t i = lane; i < state.draft; i += group.lanes()) {
+        const auto position = static_cast<std::int32_t>(state.context + i);
+        rows[i] = {ids[state.ids_begin + position], position,
+                   predictions[sequence * layout.most_rows + i]};
+      }
+    });
+  }
+
+  /// The first i in [begin, end) for which test(i) holds, or `end`.
+  template <class Group, class Test>
+  [[nodiscard]] JFORGE_DEVICE std::int32_t first(Group& group, std::int32_t begin, std::int32_t end,
+                                                 const Test& test) const {
+    return static_cast<std::int32_t>(-group.largest([&](std::int64_t lane) {
+      for (auto i = begin + static_cast<std::int32_t>(lane); i < end;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        if (test(i)) {
+          return -static_cast<float>(i);
+        }
+      }
+      return -static_cast<float>(end);
+    }));
+  }
+  [[nodiscard]] JFORGE_DEVICE bool is_eos(const DraftState& state, std::int32_t token) const {
+    for (std::int32_t i = 0; i < state.num_eos; ++i) {
+      if (numbers[state.eos_begin + i] == token) {
+        return true;
+      }
+    }
+    return false;
+  }
+  /// Tokens that a forward can add before T, after the newest.
+  [[nodiscard]] JFORGE_DEVICE static std::int32_t tokens_left(const DraftState& state) {
+    return state.max_new_tokens - (state.context - state.prompt_length + 1);
+  }
+
+  template <class Group>
+  JFORGE_DEVICE void advance(Group& group, DraftState& state, const std::int32_t* predicted,
+                             std::uint64_t* drawn) const {
+    const std::int32_t length = state.draft;
+    const std::int32_t* const draft = ids + state.ids_begin + state.context;
+    if (first(group, 0, length, [&](std::int32_t i) { return predicted[i] < 0; }) < length) {
+      state.draft = 0;  // NaN: the host refuses what it reads.
+      return;
+    }
+    const std::int32_t accepted = 1 + first(group, 0, length - 1, [&](std::int32_t i) {
+                                    return draft[i + 1] != predicted[i];
+                                  });
+    if (state.method == DraftMethod::complete_blocks) {
+      const bool last = accepted == length && last_block(group, state);
+      commit(state, last ? accepted - 1 : accepted);
+      if (last) {
+        state.draft = 0;
+        return;
+      }
+    } else if (commit_and_test_end(group, state, accepted, predicted)) {
+      state.draft = 0;
+      return;
+    }
+    if (state.method == DraftMethod::lookup) {
+      look_up(group, state, predicted[accepted - 1]);
+      return;
+    }
+    redraft(group, state, accepted, length, predicted, drawn);
+    if (state.method == DraftMethod::complete_blocks && state.draft == 1 &&
+        last_block(group, state)) {
+      state.draft = 0;
+    }
+  }
+
+  JFORGE_DEVICE static void commit(DraftState& state, std::int32_t tokens) {
+    state.context += tokens;
+  }
+
+  /// The accepted tokens up to the first end of sequence are known, and one behind them.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE bool commit_and_test_end(Group& group, DraftState& state,
+                                                       std::int32_t accepted,
+                                                       const std::int32_t* predicted) const {
+    const std::int32_t* const draft = ids + state.ids_begin + state.context;
+    const std::int32_t eos =
+        first(group, 1, accepted, [&](std::int32_t i) { return is_eos(state, draft[i]); });
+    commit(state, eos);
+    return eos < accepted || is_eos(state, predicted[accepted - 1]) || tokens_left(state) <= 0;
+  }
+
+  /// Whether the block is the answer's last, by its number or by what it holds.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE bool last_block(Group& group, const DraftState& state) const {
+    const std::int32_t end = state.context + state.draft;
+    return state.block + 1 == state.num_blocks ||
+           first(group, state.block_begin, end,
+                 [&](std::int32_t i) { return is_eos(state, ids[state.ids_begin + i]); }) < end;
+  }
+
+  /// What was predicted behind the accepted tokens, then fillers, or a new block.
+  template <class Group>
+  JFORGE_DEVICE void redraft(Group& group, DraftState& state, std::int32_t accepted,
+                             std::int32_t length, const std::int32_t* predicted,
+                             std::uint64_t* drawn) const {
+    const bool running = state.method == DraftMethod::running;
+    const std::int32_t kept = larger(length - accepted, 1);
+    std::int32_t* const draft = ids + state.ids_begin + state.context;
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < kept; i += group.lanes()) {
+        draft[i] = predicted[accepted - 1 + i];
+      }
+    });
+    state.draft = kept;
+    if (!running && accepted < length) {
+      return;
+    }
+    if (!running) {
+      ++state.block;
+      state.block_begin = state.context;
+    }
+    state.draft = state.method == DraftMethod::complete_blocks
+                      ? state.block_size
+                      : smaller(state.block_size, tokens_left(state));
+    const DeviceStream stream(state.seed, RandomPurpose::jacobi_draft, state.round, state.item,
+                              running ? 0 : static_cast<std::uint64_t>(state.block));
+    const std::uint64_t made = draw_below(
+        group, stream, running ? state.draws : 0, static_cast<std::uint64_t>(state.context),
+        state.draft - kept, drawn, [&](std::int32_t i, std::uint64_t from) {
+          draft[kept + i] = ids[state.ids_begin + static_cast<std::int64_t>(from)];
+        });
+    state.draws += running ? made : 0;
+  }
+
+  /// The newest token, then what followed the newest earlier occurrence of the last tokens, of as
+  /// many as occur.
+  template <class Group>
+  JFORGE_DEVICE void look_up(Group& group, DraftState& state, std::int32_t newest) const {
+    struct Match {
+      std::int32_t length;
+      std::int32_t end;  ///< Index of its last token.
+    };
+    std::int32_t* const all = ids + state.ids_begin;
+    const std::int32_t last = state.context;
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        all[last] = newest;
+      }
+    });
+    const std::int32_t longest = smaller(state.match_length, last);
+    typename Group::template PerLane<Match> found(group);
+    group.each([&](std::int64_t lane) {
+      Match best{0, -1};
+      for (auto end = static_cast<std::int32_t>(lane); end < last;
+           end += static_cast<std::int32_t>(group.lanes())) {
+        std::int32_t length = 0;
+        while (length < longest && length <= end && all[end - length] == all[last - length]) {
+          ++length;
+        }
+        if (length > 0 && length >= best.length) {
+          best = {length, end};
+        }
+      }
+      found[lane] = best;
+    });
+    const float length =
+        group.largest([&](std::int64_t lane) { return static_cast<float>(found[lane].length); });
+    const auto end = static_cast<std::int32_t>(group.largest([&](std::int64_t lane) {
+      return static_cast<float>(found[lane].length) == length ? static_cast<float>(found[lane].end)
+                                                              : -1.0F;
+    }));
+    const std::int32_t wanted = smaller(state.block_size, tokens_left(state));
+    const std::int32_t more = length > 0 ? smaller(last - end, wanted - 1) : 0;
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < more; i += group.lanes()) {
+        all[last + 1 + i] = all[end + 1 + i];
+      }
+    });
+    state.draft = 1 + more;
+  }
+};
+
+/// The plan whose rows PlaceDrafts writes.
+class CudaDraftPlan final : public CudaDecodePlan {
+ public:
+  using CudaDecodePlan::CudaDecodePlan;
+
+  /// `positions` bounds those of all rows, now and later.
+  void lay_out(const DraftLayout& layout, DecodeTile* tiles, const std::int32_t* numbers,
+               std::int64_t positions, bool replay) {
+    const std::int64_t rows = layout.rows();
+    place_.layout = layout;
+    place_.numbers = numbers;
+    place_.tiles = tiles;
+    auto* next = reinterpret_cast<std::int32_t*>(tiles + layout.sequences * layout.tiles_each());
+    for (std::int32_t** part :
+         {&place_.visible, &place_.first_part, &place_.tokens, &place_.positions, &place_.places}) {
+      *part = next;
+      next += rows;
+    }
+    position_limit_ = positions;
+    use_rows({.tiles = tiles,
+              .num_tiles = layout.sequences * layout.tiles_each(),
+              .most_rows = layout.tile_rows,
+              .visible = place_.visible,
+              .first_part = place_.first_part,
+              .num_parts = layout.splits > 1 ? rows * layout.splits : 0},
+             place_.places, numbers, reinterpret_cast<const std::int32_t*>(tiles));
+    assign({.tokens = {}, .places = {}, .kept = {}, .copies = {}, .table = {}, .padded = replay});
+  }
+  /// int32 numbers of memory that a layout takes.
+  [[nodiscard]] static std::int64_t numbers(const DraftLayout& layout) {
+    constexpr std::int64_t kTileNumbers = sizeof(DecodeTile) / sizeof(std::int32_t);
+    return layout.sequences * layout.tiles_each() * kTileNumbers + 5 * layout.rows();
+  }
+  [[nodiscard]] const PlaceDrafts& placed() const noexcept { return place_; }
+
+ private:
+  void place(PlannedRows& rows, PlannedRows& kept) override {
+    const Shape shape{place_.layout.rows()};
+    rows.tokens = {place_.tokens, DType::int32, shape, DeviceQueue::kDevice};
+    rows.positions = kept.positions = {place_.positions, DType::int32, shape, DeviceQueue::kDevice};
+    rows.position_limit = kept.position_limit = position_limit_;
+  }
+
+  PlaceDrafts place_{};
+  std::int64_t position_limit_ = 0;
+};
+
+class CudaDraftPasses final : public DraftPasses {
+ public:
+  CudaDraftPasses(const AttentionHeads& heads, std::int64_t max_rows, bool replay,
+                  DeviceQueue& queue, const CudaDecodePlan::MovingMemory& moving_memory,
+                  MemoryAccount& account)
+      : replay_(replay),
+        queue_(queue),
+        account_(account),
+        staged_(queue, account),
+        states_(account),
+        ids_(account),
+        rows_(account),
+        reports_(account),
+        plan_(
+            heads, max_rows, queue,
+            [this, moving_memory](std::vector<const void*>& places) {
+              moving_memory(places);
+              places.insert(places.end(), {numbers_, states_.data(), ids_.data(), reports_.data()});
+            },
+            account) {}
+  ~CudaDraftPasses() override {
+    try {
+      wait_for_reports();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the stream's failure is told elsewhere.
+    }
+  }
+  CudaDraftPasses(const CudaDraftPasses&) = delete;
+  CudaDraftPasses& operator=(const CudaDraftPasses&) = delete;
+
+  void begin(std::span<const DraftSequence> sequences, const PageTable& table) override;
+  void queue(const std::function<void(const DecodePlan&)>& forward,
+             const TensorView& predictions) override;
+  void read() override;
+  [[nodiscard]] std::span<const DraftRow> rows(std::size_t sequence) const override;
+  [[nodiscard]] std::int64_t replays() const noexcept override { return plan_.replays(); }
+
+ private:
+  void append(std::span<const std::int32_t> values) {
+    block_.insert(block_.end(), values.begin(), values.end());
+  }
+  [[nodiscard]] DraftState state_of(const DraftSequence& sequence, const PageTable& table);
+  /// The next power of two, where a pass may be replayed: sequences that are added have ended.
+  [[nodiscard]] std::int64_t padded(std::int64_t sequences) const {
+    const std::int64_t most = std::min(kMostPadded, plan_.max_rows()) / layout_.most_rows;
+    const auto power = std::bit_ceil(static_cast<std::uint64_t>(sequences));
+    return replay_ ? std::max(sequences, std::min(static_cast<std::int64_t>(power), most))
+                   : sequences;
+  }
+  [[nodiscard]] DraftLayout next_layout() const;
+  void wait_for_reports() const {
+    for (const Event& copied : copied_) {
+      copied.wait();
+    }
+  }
+  [[nodiscard]] const std::int32_t* report() const noexcept {
+    return reinterpret_cast<const std::int32_t*>(host_reports_.data()) +
+           (read_ - 1) % kReports * layout_.report_numbers();
+  }
+
+  bool replay_;
+  DeviceQueue& queue_;
+  MemoryAccount& account_;
+  StagedArray staged_;
+  DeviceScratch states_;
+  DeviceScratch ids_;
+  DeviceScratch rows_;
+  DeviceScratch reports_;
+  CudaDraftPlan plan_;
+  std::unique_ptr<Queue> copies_ = make_cuda_queue();
+  PinnedBuffer host_reports_;
+  std::array<Event, kReports> copied_;
+  const std::int32_t* numbers_ = nullptr;  ///< What begin() brought.
+  std::vector<std::int32_t> block_;
+  DraftLayout layout_;  ///< But for the splits.
+  std::int64_t num_sequences_ = 0;
+  std::int64_t positions_ = 0;  ///< That the sequences take at most.
+  std::int64_t known_end_ = 0;  ///< Bound of the ends of the drafts of pass read_.
+  std::int64_t queued_ = 0;     ///< Passes since begin(),
+  std::int64_t read_ = 0;       ///< and of them those that were read.
+};
+
+DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTable& table) {
+  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  const std::int64_t n = sequence.block_size;
+  DraftState state{};
+  state.seed = sequence.seed;
+  state.round = sequence.round;
+  state.item = sequence.item;
+  state.draws = sequence.draws;
+  state.method = sequence.method;
+  state.block_size = sequence.block_size;
+  state.match_length = sequence.match_length;
+  state.prompt_length = narrow(sequence.prompt_length);
+  state.max_new_tokens = narrow(sequence.max_new_tokens);
+  state.num_blocks = narrow(divide_up(sequence.max_new_tokens, n));
+  state.num_eos = narrow(std::ssize(sequence.eos_ids));
+  state.context = narrow(std::ssize(sequence.context));
+  state.draft = narrow(std::ssize(sequence.draft));
+  state.block = narrow(sequence.block);
+  state.block_begin = narrow(sequence.block_begin);
+  state.eos_begin = narrow(std::ssize(block_));
+  append(sequence.eos_ids);
+  state.pages_begin = narrow(std::ssize(block_));
+  append({table.slot(sequence.slot), static_cast<std::size_t>(table.slot_pages)});
+  state.source_begin = narrow(std::ssize(block_));
+  append(sequence.context);
+  append(sequence.draft);
+  return state;
+}
+
+void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const PageTable& table) {
+  expect(!sequences.empty(), "drafts of no sequence");
+  positions_ = 0;
+  known_end_ = 0;
+  layout_ = {.tile_rows = rows_per_block(plan_.heads().group())};
+  for (const DraftSequence& sequence : sequences) {
+    expect(sequence.slot >= 0 && sequence.slot < table.num_slots() &&
+               sequence.max_positions <= kMostPositions && !sequence.draft.empty() &&
+               std::ssize(sequence.draft) <= sequence.block_size,
+           "a sequence's drafts are not for the device");
+    for (std::int64_t row = 0; row < sequence.max_positions; row += kCachePageRows) {
+      expect(row < table.slot_pages * kCachePageRows &&
+                 table.slot(sequence.slot)[row / kCachePageRows] >= 0,
+             "a sequence whose drafts the device renews has not all its pages");
+    }
+    positions_ = std::max(positions_, sequence.max_positions);
+    known_end_ = std::max(known_end_, std::ssize(sequence.context) + sequence.block_size);
+    layout_.most_rows = std::max<std::int64_t>(layout_.most_rows, sequence.block_size);
+  }
+  num_sequences_ = std::ssize(sequences);
+  layout_.sequences = padded(num_sequences_);
+  expect(num_sequences_ * (positions_ + 1) <= std::numeric_limits<std::int32_t>::max(),
+         "drafts of more tokens than a device's numbers reach");
+  expect(layout_.rows() <= plan_.max_rows(), "drafts of more rows than a pass takes");
+  layout_.tile_rows = std::min(layout_.tile_rows, layout_.most_rows);
+
+  block_.assign(static_cast<std::size_t>(layout_.sequences * kStateNumbers), 0);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    DraftState state = state_of(sequences[i], table);
+    // A draft of a lookup may end one behind the last position, with a token that is never read.
+    state.ids_begin = static_cast<std::int32_t>(static_cast<std::int64_t>(i) * (positions_ + 1));
+    std::memcpy(block_.data() + i * kStateNumbers, &state, sizeof state);
+  }
+  // A pass that nobody read may still report.
+  for (const Event& copied : copied_) {
+    queue_.wait(copied);
+  }
+  const std::size_t report_bytes =
+      static_cast<std::size_t>(kReports * layout_.report_numbers()) * sizeof(std::int32_t);
+  if (report_bytes > host_reports_.bytes()) {
+    wait_for_reports();
+    host_reports_ = PinnedBuffer();
+    host_reports_ = PinnedBuffer(2 * report_bytes, account_);
+  }
+  numbers_ = staged_.upload(std::span<const std::int32_t>(block_));
+  auto* const states = states_.at_least<DraftState>(layout_.sequences);
+  auto* const ids = ids_.at_least<std::int32_t>(num_sequences_ * (positions_ + 1));
+  queue_.launch(layout_.sequences, kDraftLanes, BeginDrafts{numbers_, states, ids}, "begin drafts");
+  queued_ = 0;
+  read_ = 0;
+}
+
+/// By the bound of positions that the host knows of.
+DraftLayout CudaDraftPasses::next_layout() const {
+  DraftLayout layout = layout_;
+  const std::int64_t end =
+      std::min(known_end_ + (queued_ - read_) * layout.most_rows, positions_ + 1);
+  const auto splits = static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(divide_up(end, kSplitKeys))));
+  const std::int64_t tiles = layout.sequences * layout.tiles_each();
+  if (tiles * plan_.heads().key_heads < kBusyBlocks &&
+      layout.rows() * splits * plan_.heads().heads <= kMostParts) {
+    layout.splits = splits;
+  }
+  return layout;
+}
+
+void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forward,
+                            const TensorView& predictions) {
+  expect(num_sequences_ > 0 && queued_ - read_ < kReports, "more passes are queued than read");
+  const DraftLayout layout = next_layout();
+  auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout));
+  plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, positions_, replay_);
+  expect(predictions.elements() >= layout.rows(), "a pass has more rows than predictions");
+  auto* const states = states_.at_least<DraftState>(layout_.sequences);
+  auto* const ids = ids_.at_least<std::int32_t>(1);
+  auto* const reports = reports_.at_least<std::int32_t>(kReports * layout.report_numbers());
+  const auto work = [&] {
+    PlaceDrafts place = plan_.placed();
+    place.states = states;
+    place.ids = ids;
+    queue_.launch(layout_.sequences, kDraftLanes, place, "place drafts");
+    forward(plan_);
+    queue_.launch(layout_.sequences, kDraftLanes,
+                  AdvanceDrafts{layout, numbers_, indices(predictions), states, ids, reports},
+                  "advance drafts");
+  };
+  plan_.run(static_cast<std::int32_t>(layout.most_rows), work);
+  const std::int64_t slot = queued_ % kReports;
+  const Shape shape{layout.report_numbers()};
+  copies_->wait(queue_.record());
+  copies_->copy(
+      ConstTensorView(reports + slot * shape.elements(), DType::int32, shape, DeviceQueue::kDevice),
+      TensorView(reinterpret_cast<std::int32_t*>(host_reports_.data()) + slot * shape.elements(),
+                 shape));
+  copied_.at(static_cast<std::size_t>(slot)) = copies_->record();
+  ++queued_;
+}
+
+void CudaDraftPasses::read() {
+  expect(read_ < queued_, "no pass is queued that was not read");
+  copied_.at(static_cast<std::size_t>(read_ % kReports)).wait();
+  ++read_;
+  known_end_ = 0;
+  for (std::size_t i = 0; std::cmp_less(i, num_sequences_); ++i) {
+    if (const auto found = rows(i); !found.empty()) {
+      // The next pass's drafts end behind this one's by as many rows as it may accept.
+      known_end_ = std::max<std::int64_t>(
+          known_end_, found.front().position + std::ssize(found) + layout_.most_rows);
+    }
+    for (const DraftRow& row : rows(i)) {
+      expect_token(row.prediction, row.position);
+    }
+  }
+}
+
+std::span<const DraftRow> CudaDraftPasses::rows(std::size_t sequence) const {
+  const std::int32_t* const numbers = report();
+  const auto* const all = reinterpret_cast<const DraftRow*>(numbers + layout_.sequences);
+  return {all + static_cast<std::int64_t>(sequence) * layout_.most_rows,
+          static_cast<std::size_t>(numbers[sequence])};
+}
+
+}  // namespace
+
+std::unique_ptr<DraftPasses> CudaDecodePlan::make_draft_passes(bool replay) {
+  return std::make_unique<CudaDraftPasses>(heads(), max_rows(), replay, queue_, moving_memory_,
+                                           account_);
+}
+
+}  // namespace jforge

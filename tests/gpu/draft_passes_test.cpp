@@ -1,0 +1,325 @@
+/// Drafts that the device renews against the decoders of the host: by predictions that are drawn,
+/// and with a model, a pass ahead.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "model/decoding/decode_engine.h"
+#include "model/transformer/cache_pages.h"
+#include "runtime/content_hash.h"
+#include "runtime/error.h"
+#include "tests/support/kernel_calls.h"
+#include "tests/support/tested_kernel_set.h"
+#include "tests/unit/model/transformer/tiny_model.h"
+
+namespace jforge {
+namespace {
+
+constexpr std::int64_t kMostRows = 256;
+constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
+
+/// Every method that a device renews drafts for, in turn.
+std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
+  const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
+  switch (which % 5) {
+    case 0:
+      return make_greedy_decoder(std::move(request));
+    case 1:
+      return make_jacobi_decoder(
+          std::move(request),
+          {.block_size = n, .window = DraftWindow::running, .seed = 1ULL << 40});
+    case 2:
+      return make_jacobi_decoder(std::move(request), {.block_size = n, .seed = 5, .round = 3});
+    case 3:
+      return make_jacobi_decoder(
+          std::move(request),
+          {.block_size = n, .seed = 6, .complete_blocks = true, .record_states = true});
+    default:
+      return make_prompt_lookup_decoder(
+          std::move(request),
+          {.block_size = n, .match_length = static_cast<std::int32_t>(1 + which % 4)});
+  }
+}
+
+DecodeRequest random_request(std::uint64_t which, RandomStream& stream, std::int64_t vocabulary) {
+  return {
+      .id = static_cast<PromptId>((which << 33) + which),
+      .prompt = random_tokens(stream, 1 + static_cast<std::int64_t>(stream.below(70)), vocabulary),
+      .max_new_tokens = 1 + static_cast<std::int64_t>(stream.below(50)),
+      .eos_ids = which % 3 == 0 ? std::vector<TokenId>{}
+                                : std::vector<TokenId>{0, static_cast<TokenId>(vocabulary - 1)}};
+}
+
+/// Decoders are told what was drawn, which is often what they drafted; so is the device.
+class DrawnPredictions {
+ public:
+  DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory)
+      : memory_(memory),
+        stream_(seed, RandomPurpose::test),
+        slots_(static_cast<std::int64_t>(count), 3, 7) {
+    for (std::size_t i = 0; i < count; ++i) {
+      decoders_.push_back(make_decoder(seed + i, random_request(seed + i, stream_, kVocabulary)));
+      tell(i, draw(*decoders_.back()));
+    }
+  }
+
+  /// `turns` passes, or until all have ended.
+  void run(DraftPasses& passes, int turns) {
+    begin(passes);
+    for (int turn = 0; turn < turns && !drafts_.empty(); ++turn) {
+      std::vector<TokenId> drawn(drafts_.size() * most_rows_, -7);
+      for (std::size_t i = 0; i < drafts_.size(); ++i) {
+        if (const SequenceDecoder& decoder = *decoders_[owners_[i]]; !decoder.finished()) {
+          std::ranges::copy(draw(decoder),
+                            drawn.begin() + static_cast<std::ptrdiff_t>(i * most_rows_));
+        }
+      }
+      const Shape shape{std::ssize(drawn)};
+      copy_tensor(TensorView(drawn.data(), shape), memory_.view(DType::int32, shape));
+      passes.queue([](const DecodePlan&) {}, memory_.view(DType::int32, {kMostRows}));
+      passes.read();
+      bool all_ended = true;
+      for (std::size_t i = 0; i < drafts_.size(); ++i) {
+        all_ended = !compare(passes.rows(i), owners_[i]) && all_ended;
+      }
+      if (all_ended) {
+        return;
+      }
+    }
+  }
+  [[nodiscard]] bool finished() const {
+    return std::ranges::all_of(decoders_, [](const auto& each) { return each->finished(); });
+  }
+
+ private:
+  static constexpr std::int64_t kVocabulary = 9;
+
+  void begin(DraftPasses& passes) {
+    drafts_.clear();
+    owners_.clear();
+    most_rows_ = 0;
+    for (std::size_t i = 0; i < decoders_.size(); ++i) {
+      if (auto draft = decoders_[i]->draft_sequence()) {
+        draft->slot = static_cast<std::int32_t>(decoders_.size() - 1 - i);
+        most_rows_ = std::max(most_rows_, static_cast<std::size_t>(draft->block_size));
+        drafts_.push_back(*draft);
+        owners_.push_back(i);
+      } else {
+        EXPECT_TRUE(decoders_[i]->finished());
+      }
+    }
+    if (!drafts_.empty()) {
+      passes.begin(drafts_, slots_.table());
+    }
+  }
+
+  std::vector<TokenId> draw(const SequenceDecoder& decoder) {
+    const DraftBranch& branch = decoder.pending().front();
+    std::vector<TokenId> predictions;
+    for (std::size_t i = branch.first_output; i < branch.tokens.size(); ++i) {
+      predictions.push_back(i + 1 < branch.tokens.size() && stream_.below(4) != 0
+                                ? branch.tokens[i + 1]
+                                : static_cast<TokenId>(stream_.below(kVocabulary)));
+    }
+    return predictions;
+  }
+  void tell(std::size_t i, std::span<const TokenId> predictions) {
+    const BranchOutcome outcome{predictions};
+    decoders_[i]->advance({&outcome, 1});
+  }
+  /// Whether the sequence had not ended before the pass.
+  bool compare(std::span<const DraftRow> rows, std::size_t i) {
+    if (decoders_[i]->finished()) {
+      EXPECT_TRUE(rows.empty()) << "sequence " << i << " goes on behind its end";
+      return false;
+    }
+    const DraftBranch& branch = decoders_[i]->pending().front();
+    EXPECT_EQ(rows.size(), branch.tokens.size()) << "sequence " << i;
+    std::vector<TokenId> predictions;
+    for (std::size_t row = 0; row < std::min(rows.size(), branch.tokens.size()); ++row) {
+      EXPECT_EQ(rows[row].token, branch.tokens[row]) << "sequence " << i << ", row " << row;
+      EXPECT_EQ(rows[row].position, branch.first_position + static_cast<std::int64_t>(row));
+      predictions.push_back(rows[row].prediction);
+    }
+    if (predictions.size() == branch.tokens.size()) {
+      tell(i, predictions);
+    }
+    return true;
+  }
+
+  const Buffer& memory_;
+  RandomStream stream_;
+  test::FullSlots slots_;
+  std::vector<std::unique_ptr<SequenceDecoder>> decoders_;
+  std::vector<DraftSequence> drafts_;
+  std::vector<std::size_t> owners_;
+  std::size_t most_rows_ = 0;
+};
+
+TEST(DraftPasses, DraftWhatTheDecodersDraft) {
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, kMostRows, account);
+  const auto passes = plan->make_draft_passes(true);
+  ASSERT_NE(passes, nullptr);
+  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  for (std::uint64_t seed = 1; seed <= 60; seed += 12) {
+    DrawnPredictions sequences(seed, 12, memory);
+    // Stopped and begun again in the middle, with those that are left.
+    for (int part = 0; part < 30 && !sequences.finished(); ++part) {
+      sequences.run(*passes, part == 0 ? 5 : 100);
+      if (::testing::Test::HasFailure()) {
+        FAIL() << "of seed " << seed;
+      }
+    }
+    EXPECT_TRUE(sequences.finished());
+  }
+  EXPECT_GT(passes->replays(), 0);
+}
+
+struct Decoding {
+  std::vector<DecodeResult> results;  ///< By id.
+  DecodeStatistics statistics;
+  std::int64_t replays = 0;
+};
+
+/// Tokens, states and counts, in one number.
+std::uint64_t digest(const Decoding& decoding) {
+  std::uint64_t hash = 0;
+  const auto add = [&](const auto& values) {
+    hash = hash64(std::as_bytes(std::span(values)), hash);
+  };
+  for (const DecodeResult& result : decoding.results) {
+    add(result.tokens);
+    add(result.accepted);
+    add(std::array{result.forwards, static_cast<std::int64_t>(result.stop)});
+    for (const TrajectoryBlock& block : result.blocks) {
+      add(block.states);
+    }
+  }
+  return hash;
+}
+
+Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
+                InferenceTransformer::Options options, std::uint64_t count = 10) {
+  options.num_slots = batch;
+  options.slot_capacity = 256;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
+                                   options);
+  DecodeEngine engine(transformer, batch);
+  RandomStream stream(21, RandomPurpose::test);
+  std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    DecodeRequest request = random_request(i, stream, 37);
+    // Contexts of one split of keys, and of two.
+    request.prompt = random_tokens(stream, i % 4 == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(i));
+    decoders.push_back(make_decoder(i, std::move(request)));
+  }
+  Decoding decoding;
+  decoding.results = decode_all(engine, std::move(decoders));
+  std::ranges::sort(decoding.results, {}, &DecodeResult::id);
+  decoding.statistics = engine.statistics();
+  decoding.replays = transformer.replays();
+  EXPECT_EQ(transformer.free_pages(), batch * cache_pages(256));
+  return decoding;
+}
+
+TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const Decoding host = decode(model, *kernels, 4, {.device_drafts = false});
+  const Decoding cpu = decode(model, *model.kernels, 4, {});
+  EXPECT_EQ(digest(host), digest(cpu));
+  ASSERT_EQ(host.results.size(), 10U);
+  for (const std::int32_t batch : {1, 4, 10}) {
+    for (const bool replay : {true, false}) {
+      const Decoding ahead = decode(model, *kernels, batch, {.replay = replay});
+      ASSERT_EQ(ahead.results.size(), host.results.size());
+      for (std::size_t i = 0; i < host.results.size(); ++i) {
+        EXPECT_EQ(ahead.results[i].tokens, host.results[i].tokens) << i;
+        EXPECT_EQ(ahead.results[i].accepted, host.results[i].accepted) << i;
+        EXPECT_EQ(ahead.results[i].forwards, host.results[i].forwards) << i;
+        EXPECT_EQ(ahead.results[i].prefill_forwards, 1) << i;
+      }
+      EXPECT_EQ(digest(ahead), digest(host)) << batch;
+      EXPECT_EQ(ahead.statistics.forwards, host.statistics.forwards);
+      EXPECT_EQ(ahead.statistics.tokens, host.statistics.tokens);
+      EXPECT_EQ(ahead.statistics.rows, host.statistics.rows);
+      EXPECT_EQ(ahead.replays > 0, replay);
+    }
+  }
+  EXPECT_EQ(model.account.live_bytes(), 0U);
+  std::printf("digest %016llx\n", static_cast<unsigned long long>(digest(host)));
+}
+
+/// What a sequence leaves unread when it ends, and a prompt that comes in the middle.
+TEST(DraftsAhead, SequencesThatEndOrComeWhileAPassIsUnderWay) {
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const auto run = [&](bool device_drafts) {
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), *kernels, model.account,
+        {.num_slots = 2, .slot_capacity = 64, .device_drafts = device_drafts});
+    DecodeEngine engine(transformer, 2);
+    RandomStream stream(4, RandomPurpose::test);
+    std::vector<DecodeResult> results;
+    for (PromptId id = 0; id < 6; ++id) {
+      engine.admit(make_jacobi_decoder(
+          {.id = id, .prompt = random_tokens(stream, 3 + 2 * id), .max_new_tokens = 4 + 3 * id},
+          {.block_size = 4, .window = DraftWindow::running}));
+      for (int step = 0; step < 3 && engine.running() > 0; ++step) {
+        engine.step();
+      }
+      if (id == 2) {
+        engine.clear();  // with a pass that nobody reads
+      }
+      while (engine.free_slots() == 0) {
+        engine.step();
+      }
+    }
+    while (engine.running() > 0) {
+      engine.step();
+    }
+    while (auto result = engine.take_finished()) {
+      results.push_back(std::move(*result));
+    }
+    Decoding decoding;
+    decoding.results = std::move(results);
+    return digest(decoding);
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(DraftPasses, NaNIsRefused) {
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, 64, account);
+  const auto passes = plan->make_draft_passes(true);
+  const test::FullSlots slots(1, 2, 1);
+  const std::vector<TokenId> context{4, 5, 6};
+  const std::vector<TokenId> draft{7, 8};
+  DraftSequence sequence;
+  sequence.block_size = 2;
+  sequence.prompt_length = 3;
+  sequence.max_new_tokens = 20;
+  sequence.context = context;
+  sequence.draft = draft;
+  sequence.max_positions = 22;
+  passes->begin({&sequence, 1}, slots.table());
+  std::vector<TokenId> chosen{8, kNoToken};
+  const Buffer memory(sizeof(TokenId) * 2, account, kernels->device());
+  copy_tensor(TensorView(chosen.data(), {2}), memory.view(DType::int32, {2}));
+  passes->queue([](const DecodePlan&) {}, memory.view(DType::int32, {2}));
+  passes->queue([](const DecodePlan&) {}, memory.view(DType::int32, {2}));
+  EXPECT_THROW(passes->queue([](const DecodePlan&) {}, memory.view(DType::int32, {2})),
+               InternalError);
+  EXPECT_THROW(passes->read(), NumericalError);
+  passes->read();
+  EXPECT_TRUE(passes->rows(0).empty());
+}
+
+}  // namespace
+}  // namespace jforge
