@@ -502,7 +502,8 @@ class CudaDraftPasses final : public DraftPasses {
   std::array<Event, kReports> copied_;
   const std::int32_t* numbers_ = nullptr;  ///< What begin() brought.
   std::vector<std::int32_t> block_;
-  DraftLayout layout_;  ///< But for the splits.
+  DraftLayout layout_;       ///< But for the splits.
+  AdvanceDrafts advance_{};  ///< Of the newest pass.
   std::int64_t num_sequences_ = 0;
   std::int64_t positions_ = 0;  ///< That the sequences take at most.
   std::int64_t known_end_ = 0;  ///< Bound of the ends of the drafts of pass read_.
@@ -613,25 +614,26 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
   auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout));
   plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, positions_, replay_);
   expect(predictions.elements() >= layout.rows(), "a pass has more rows than predictions");
-  auto* const states = states_.at_least<DraftState>(layout_.sequences);
-  auto* const ids = ids_.at_least<std::int32_t>(1);
-  auto* const reports = reports_.at_least<std::int32_t>(kReports * layout.report_numbers());
-  const auto work = [&] {
+  advance_ = {.layout = layout,
+              .numbers = numbers_,
+              .predictions = indices(predictions),
+              .states = states_.at_least<DraftState>(layout.sequences),
+              .ids = ids_.at_least<std::int32_t>(1),
+              .reports = reports_.at_least<std::int32_t>(kReports * layout.report_numbers())};
+  plan_.run(static_cast<std::int32_t>(layout.most_rows), [this, &forward] {
     PlaceDrafts place = plan_.placed();
-    place.states = states;
-    place.ids = ids;
-    queue_.launch(layout_.sequences, kDraftLanes, place, "place drafts");
+    place.states = advance_.states;
+    place.ids = advance_.ids;
+    queue_.launch(advance_.layout.sequences, kDraftLanes, place, "place drafts");
     forward(plan_);
-    queue_.launch(layout_.sequences, kDraftLanes,
-                  AdvanceDrafts{layout, numbers_, indices(predictions), states, ids, reports},
-                  "advance drafts");
-  };
-  plan_.run(static_cast<std::int32_t>(layout.most_rows), work);
+    queue_.launch(advance_.layout.sequences, kDraftLanes, advance_, "advance drafts");
+  });
   const std::int64_t slot = queued_ % kReports;
   const Shape shape{layout.report_numbers()};
   copies_->wait(queue_.record());
   copies_->copy(
-      ConstTensorView(reports + slot * shape.elements(), DType::int32, shape, DeviceQueue::kDevice),
+      ConstTensorView(advance_.reports + slot * shape.elements(), DType::int32, shape,
+                      DeviceQueue::kDevice),
       TensorView(reinterpret_cast<std::int32_t*>(host_reports_.data()) + slot * shape.elements(),
                  shape));
   copied_.at(static_cast<std::size_t>(slot)) = copies_->record();
