@@ -180,6 +180,49 @@ TEST(DraftPasses, DraftWhatTheDecodersDraft) {
   EXPECT_GT(passes->replays(), 0);
 }
 
+/// More batches are begun than staged arrays have places, the last a larger one, and nobody waits
+/// for what they report: each has to find what is under way out of its way.
+TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
+  constexpr std::int32_t kBatches = 20;
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, kMostRows, account);
+  const auto passes = plan->make_draft_passes(false);
+  const test::FullSlots slots(1, 4, 1);
+  const Buffer chosen(kMostRows * sizeof(TokenId), account, kernels->device());
+  const Buffer log(kBatches * sizeof(TokenId), account, kernels->device());
+  const TensorView tokens = log.view(DType::int32, {kBatches});
+  const std::vector<TokenId> context(100, 7);
+  for (std::int32_t i = 0; i < kBatches; ++i) {
+    const std::vector<TokenId> draft(i + 1 < kBatches ? 4 : 60, i);
+    DraftSequence sequence;
+    sequence.block_size = static_cast<std::int32_t>(draft.size());
+    sequence.prompt_length = 90;
+    sequence.max_new_tokens = 160;
+    sequence.context = context;
+    sequence.draft = draft;
+    sequence.max_positions = 249;
+    passes->begin({&sequence, 1}, slots.table());
+    passes->queue(
+        [&](const DecodePlan& rows) {
+          kernels->queue().copy(rows.rows(DecodeRows::all).tokens.rows(0, 1),
+                                tokens.rows(i, i + 1));
+        },
+        chosen.view(DType::int32, {kMostRows}));
+  }
+  passes->read();
+  ASSERT_EQ(passes->rows(0).size(), 60U);
+  for (const DraftRow& row : passes->rows(0)) {
+    EXPECT_EQ(row.token, kBatches - 1);
+    EXPECT_EQ(row.prediction, 0);
+  }
+  std::vector<TokenId> seen(kBatches);
+  copy_tensor(tokens, TensorView(seen.data(), {kBatches}));
+  for (std::int32_t i = 0; i < kBatches; ++i) {
+    EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
+  }
+}
+
 /// One of each method.
 constexpr std::uint64_t kSequences = 5;
 

@@ -449,15 +449,6 @@ class CudaDraftPasses final : public DraftPasses {
               places.insert(places.end(), {numbers_, states_.data(), ids_.data(), reports_.data()});
             },
             account) {}
-  ~CudaDraftPasses() override {
-    try {
-      wait_for_reports();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the stream's failure is told elsewhere.
-    }
-  }
-  CudaDraftPasses(const CudaDraftPasses&) = delete;
-  CudaDraftPasses& operator=(const CudaDraftPasses&) = delete;
-
   void begin(std::span<const DraftSequence> sequences, const PageTable& table) override;
   void queue(const std::function<void(const DecodePlan&)>& forward,
              const TensorView& predictions) override;
@@ -497,8 +488,8 @@ class CudaDraftPasses final : public DraftPasses {
   DeviceScratch rows_;
   DeviceScratch reports_;
   CudaDraftPlan plan_;
-  std::unique_ptr<Queue> copies_ = make_cuda_queue();
   PinnedBuffer host_reports_;
+  std::unique_ptr<Queue> copies_ = make_cuda_queue();  ///< Ends before what it copies to.
   std::array<Event, kReports> copied_;
   const std::int32_t* numbers_ = nullptr;  ///< What begin() brought.
   std::vector<std::int32_t> block_;
