@@ -159,10 +159,10 @@ class DrawnPredictions {
   std::size_t most_rows_ = 0;
 };
 
-TEST(DraftPasses, DraftWhatTheDecodersDraft) {
+TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, kMostRows, account);
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
   const auto passes = plan->make_draft_passes(true);
   ASSERT_NE(passes, nullptr);
   const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
@@ -186,7 +186,7 @@ TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
   constexpr std::int32_t kBatches = 20;
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, kMostRows, account);
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
   const auto passes = plan->make_draft_passes(false);
   const test::FullSlots slots(1, 4, 1);
   const Buffer chosen(kMostRows * sizeof(TokenId), account, kernels->device());
@@ -274,7 +274,7 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
   return decoding;
 }
 
-TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {
+TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {  // I29
   const auto kernels = make_tested_kernel_set();
   TinyModel model;
   const Decoding host = decode(model, *kernels, 3, {.device_drafts = false});
@@ -343,7 +343,7 @@ TEST(DraftsAhead, SequencesThatEndOrComeWhileAPassIsUnderWay) {
 TEST(DraftPasses, NaNIsRefused) {
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, 64, account);
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, 64, account);
   const auto passes = plan->make_draft_passes(true);
   const test::FullSlots slots(1, 2, 1);
   const std::vector<TokenId> context{4, 5, 6};

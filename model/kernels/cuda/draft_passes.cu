@@ -4,12 +4,15 @@
 /// anybody has read this one: the host reads behind, through page-locked memory that a stream of
 /// its own fills.
 ///
-/// What it costs, for S sequences of R rows: two launches of S blocks (each a few microseconds of
-/// latency, next to nothing else), of which one reads and writes about 40 · S · R bytes of index
-/// data and the other 12 · S · R, and for a lookup 4 · S · length; 4 · S · (1 + 3 R) bytes go to
-/// the host beside the next pass. What it spares between two passes: a wait for the predictions (a
-/// copy and its latency, 5–10 µs), the host's decoders and plan, and a copy back, 20–50 µs in all
-/// by what such round trips usually take. None of these times has been measured on a device.
+/// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
+/// microseconds of latency and next to nothing else (70 registers at most, no shared memory but
+/// 8 R bytes and that of reductions). They read and write about 40 · S · R and 24 · S · R bytes of
+/// index data, 4 · S · length besides for a lookup; 4 · S · (1 + 3 R) bytes go to the host beside
+/// the next pass. What it spares between two passes: the copy of the predictions and the wait for
+/// it (5–10 µs on such buses), the host's decoders and plan, and the copy back, 20–50 µs in all
+/// against the 5–8 µs of the two launches. Expected of data sheets and of what such calls usually
+/// take; nothing of it has been measured on a device (model_benchmark prints the ratio where one
+/// is).
 
 #include <array>
 #include <bit>
@@ -431,7 +434,7 @@ class CudaDraftPlan final : public CudaDecodePlan {
 
 class CudaDraftPasses final : public DraftPasses {
  public:
-  CudaDraftPasses(const AttentionHeads& heads, std::int64_t max_rows, bool replay,
+  CudaDraftPasses(const AttentionHeads& heads, DType cache, std::int64_t max_rows, bool replay,
                   DeviceQueue& queue, const CudaDecodePlan::MovingMemory& moving_memory,
                   MemoryAccount& account)
       : replay_(replay),
@@ -443,7 +446,7 @@ class CudaDraftPasses final : public DraftPasses {
         rows_(account),
         reports_(account),
         plan_(
-            heads, max_rows, queue,
+            heads, cache, max_rows, queue,
             [this, moving_memory](std::vector<const void*>& places) {
               moving_memory(places);
               places.insert(places.end(), {numbers_, states_.data(), ids_.data(), reports_.data()});
@@ -535,7 +538,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   expect(!sequences.empty(), "drafts of no sequence");
   positions_ = 0;
   known_end_ = 0;
-  layout_ = {.tile_rows = rows_per_block(plan_.heads().group())};
+  layout_ = {.tile_rows = plan_.tile_rows()};
   for (const DraftSequence& sequence : sequences) {
     expect(sequence.slot >= 0 && sequence.slot < table.num_slots() &&
                sequence.max_positions <= kMostPositions && !sequence.draft.empty() &&
@@ -658,8 +661,8 @@ std::span<const DraftRow> CudaDraftPasses::rows(std::size_t sequence) const {
 }  // namespace
 
 std::unique_ptr<DraftPasses> CudaDecodePlan::make_draft_passes(bool replay) {
-  return std::make_unique<CudaDraftPasses>(heads(), max_rows(), replay, queue_, moving_memory_,
-                                           account_);
+  return std::make_unique<CudaDraftPasses>(heads(), cache_type(), max_rows(), replay, queue_,
+                                           moving_memory_, account_);
 }
 
 }  // namespace jforge
