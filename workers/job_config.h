@@ -51,11 +51,11 @@ enum class OptimizerStart : std::uint8_t {
 struct RoundSettings {
   std::int32_t block_size = 16;
   std::int32_t noise_window = 16;
-  ScheduleKind schedule = ScheduleKind::linear;
+  ScheduleKind schedule = ScheduleKind::random;
   ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
   UnconvergedMeasure measure = UnconvergedMeasure::prefix;
   ScheduleTarget target = ScheduleTarget::ratio;
-  MaskKind mask = MaskKind::noise;
+  MaskKind mask = MaskKind::clean;
   std::optional<double> epochs;  ///< Of the round's trajectories; or steps, not both.
   std::optional<std::int64_t> steps;
   std::optional<double> learning_rate;  ///< Instead of train.learning_rate.

@@ -219,8 +219,8 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
     fields.add("noise_window", round.noise_window, kIdentity,
                "w: blocks over which the noise of the schedule runs through its range");
     fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
-                    "Noise from block to block: `\"linear\"` rises over the window, `\"reverse\"` "
-                    "falls, `\"random\"` is drawn");
+                    "Noise from block to block: `\"random\"` is drawn, `\"linear\"` rises over the "
+                    "window (the paper), `\"reverse\"` falls");
     fields.add_enum("endpoint", round.endpoint, kIdentity, kEndpoints,
                     "`\"inclusive\"`: the last block of a window is all noise; `\"exclusive\"`: it "
                     "stays one step below");
@@ -232,9 +232,9 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
                     "the rounded-up count");
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
-        "What a noisy block sees before it: `\"noise\"` all noisy blocks, `\"window\"` those of "
-        "its window and clean ones before, `\"clean\"` clean ones alone (CLLM), `\"mixed\"` noisy "
-        "ones in every other sample, clean ones in the rest");
+        "What a noisy block sees before it: `\"clean\"` clean blocks alone (CLLM), `\"noise\"` all "
+        "noisy blocks (the paper), `\"window\"` those of its window and clean ones before, "
+        "`\"mixed\"` noisy ones in every other sample, clean ones in the rest");
     fields.add("epochs", round.epochs, kIdentity,
                "Length of the training in passes over the prompts …");
     fields.add("steps", round.steps, kIdentity,
@@ -441,8 +441,21 @@ void apply_compat(JobConfig& config, const TomlDocument& document) {
   for (const ConfigField& field : given) {
     before.push_back(field.write());
   }
+  const auto left_out = [&](const std::string& path) {
+    const auto field =
+        std::ranges::find_if(given, [&](const ConfigField& one) { return one.path() == path; });
+    return field != given.end() && !document.holds(*field);
+  };
   config.train.apply(config.compat);
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
+    const std::string round = "rounds." + std::to_string(i + 1);
+    // Part of the method rather than of its formulas: others may be asked for.
+    if (config.compat != Compat::none && left_out(round + ".schedule")) {
+      config.rounds[i].schedule = ScheduleKind::linear;
+    }
+    if (config.compat != Compat::none && left_out(round + ".mask")) {
+      config.rounds[i].mask = MaskKind::noise;
+    }
     const NoiseScheduleOptions schedule = config.noise_schedule(static_cast<std::int32_t>(i + 1));
     config.rounds[i].endpoint = schedule.endpoint;
     config.rounds[i].measure = schedule.measure;
@@ -490,10 +503,10 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
       "compat", config.compat, kIdentity, kCompat,
       "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
       "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, `teacher`, and the "
-      "rounds' "
-      "`endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial draft, "
-      "as in the authors' data. Those keys then have these values in `resolved_config.toml` too; "
-      "giving one another value is refused");
+      "rounds' `endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial "
+      "draft, as in the authors' data. Those keys then have these values in `resolved_config.toml` "
+      "too; giving one another value is refused. Rounds that do not say otherwise take the paper's "
+      "`mask` and `schedule`");
   add_filter(fields, config.train.filter);
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);

@@ -185,6 +185,18 @@ TEST(JobFields, CompatibilityModesFixTheirFormulas) {
   EXPECT_TRUE(repo.train_config(1).train_prompt);
 }
 
+TEST(JobFields, CompatibilityModesBeginWithThePapersMaskAndSchedule) {
+  const auto of = [](const std::vector<std::string>& overrides) {
+    const RoundSettings round = small_job(overrides).rounds.at(0);
+    return std::pair(round.mask, round.schedule);
+  };
+  EXPECT_EQ(of({}), std::pair(MaskKind::clean, ScheduleKind::random));
+  EXPECT_EQ(of({"train.compat=paper"}), std::pair(MaskKind::noise, ScheduleKind::linear));
+  EXPECT_EQ(of({"train.compat=repo"}), std::pair(MaskKind::noise, ScheduleKind::linear));
+  EXPECT_EQ(of({"train.compat=paper", "rounds.1.mask=window", "rounds.1.schedule=random"}),
+            std::pair(MaskKind::window, ScheduleKind::random));
+}
+
 TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
   JobConfig repo = small_job({"train.compat=repo"});
   const auto values = identity_values(job_fields(repo));
