@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #include "tests/cuda_emulator/fault.h"
 
@@ -13,10 +14,18 @@ namespace {
 
 thread_local std::uint64_t waits = 0;
 thread_local bool given_since = false;
+thread_local bool asked_since = false;  ///< And it was not done yet.
 
 void count_wait() {
   waits += given_since ? 1 : 0;
   given_since = false;
+}
+
+/// One look is no wait, a second with nothing given between them is.
+void count_question() {
+  if (std::exchange(asked_since, true)) {
+    count_wait();
+  }
 }
 
 }  // namespace
@@ -100,6 +109,7 @@ std::shared_ptr<Work> WorkOrder::enqueue(Stream& stream, const std::string& name
   }
   stream.last = work;
   given_since = true;
+  asked_since = false;
   if (keeps_stamps_) {
     stamps_.push_back(work->stamp);
   }
@@ -271,7 +281,7 @@ bool WorkOrder::ask(const std::shared_ptr<Work>& work) {
   if (work->done) {
     before_.host_saw(work->stamp);
   } else {
-    count_wait();
+    count_question();
   }
   return work->done;
 }

@@ -71,8 +71,8 @@ class WorkOrder {
   std::size_t keep_stamps(bool keep);
   [[nodiscard]] const Stamp& kept_stamp(std::size_t index) const { return stamps_.at(index); }
 
-  /// How often the calling thread has waited for work, or found it undone, after giving more: waits
-  /// with nothing given between them are one.
+  /// How often the calling thread has waited for work, or asked twice and found it undone, after
+  /// giving more: waits with nothing given between them are one.
   [[nodiscard]] static std::uint64_t host_waits();
 
   [[nodiscard]] HappensBefore& before() { return before_; }
