@@ -121,6 +121,23 @@ class BlockReader {
   std::uint32_t swizzle_;
 };
 
+/// 16 of the columns that multiply_rows() sums over; left(m): those of `a`.
+template <int kDim, int kM, int kN, class Left>
+__device__ __forceinline__ void multiply_row_step(Accumulator (&c)[kM][kN], const Left& left,
+                                                  const BlockReader<kDim>& b, int step) {
+#pragma unroll
+  for (int n = 0; n < kN; n += 2) {
+    FragmentB first;
+    FragmentB second;
+    b.as_transposed_b(n / 2, step, first, second);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      multiply_add(c[m][n], left(m), first);
+      multiply_add(c[m][n + 1], left(m), second);
+    }
+  }
+}
+
 /// c[m][n] += Σ over D of rows of `a` (16 · (first_row + m) …) times rows of `b` (16 · n / 2 …): a
 /// product a · bᵀ of two tiles, kM × kN blocks of 16×8.
 template <int kDim, int kM, int kN>
@@ -134,17 +151,8 @@ __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const Bl
     for (int m = 0; m < kM; ++m) {
       left[m] = a.as_a(first_row + m, step);
     }
-#pragma unroll
-    for (int n = 0; n < kN; n += 2) {
-      FragmentB first;
-      FragmentB second;
-      b.as_transposed_b(n / 2, step, first, second);
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        multiply_add(c[m][n], left[m], first);
-        multiply_add(c[m][n + 1], left[m], second);
-      }
-    }
+    multiply_row_step(
+        c, [&](int m) -> const FragmentA& { return left[m]; }, b, step);
   }
 }
 
@@ -161,17 +169,8 @@ __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN],
                                               const BlockReader<kDim>& b) {
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
-#pragma unroll
-    for (int n = 0; n < kN; n += 2) {
-      FragmentB first;
-      FragmentB second;
-      b.as_transposed_b(n / 2, step, first, second);
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        multiply_add(c[m][n], a.blocks[m][step], first);
-        multiply_add(c[m][n + 1], a.blocks[m][step], second);
-      }
-    }
+    multiply_row_step(
+        c, [&](int m) -> const FragmentA& { return a.blocks[m][step]; }, b, step);
   }
 }
 
