@@ -114,8 +114,7 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "(after training), which changes some tokens. `\"bfloat16_arithmetic\"`: products of "
       "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
       "(on CUDA by tensor cores); methods still agree with greedy decoding token for token. On "
-      "CUDA "
-      "the last two also keep keys and values as bfloat16");
+      "CUDA the last two also keep keys and values as bfloat16");
   fields.same_results({"auto", "float32"});
 }
 

@@ -46,6 +46,21 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   }
 }
 
+/// What every DraftSequence says of its request.
+[[nodiscard]] inline DraftSequence draft_sequence_of_request(const DecodeRequest& request,
+                                                             std::span<const TokenId> context,
+                                                             std::span<const TokenId> draft,
+                                                             std::int64_t max_positions) {
+  DraftSequence sequence;
+  sequence.prompt_length = std::ssize(request.prompt);
+  sequence.max_new_tokens = request.max_new_tokens;
+  sequence.eos_ids = request.eos_ids;
+  sequence.context = context;
+  sequence.draft = draft;
+  sequence.max_positions = max_positions;
+  return sequence;
+}
+
 class DraftDecoder : public SequenceDecoder {
  public:
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
@@ -108,15 +123,9 @@ class DraftDecoder : public SequenceDecoder {
     if (prefilling_ || finished_ || !request_.sampling.greedy()) {
       return std::nullopt;
     }
-    DraftSequence sequence;
+    DraftSequence sequence = draft_sequence_of_request(request_, context_, draft, max_positions());
     sequence.method = method;
     sequence.block_size = block_size;
-    sequence.prompt_length = std::ssize(request_.prompt);
-    sequence.max_new_tokens = request_.max_new_tokens;
-    sequence.eos_ids = request_.eos_ids;
-    sequence.context = context_;
-    sequence.draft = draft;
-    sequence.max_positions = max_positions();
     return sequence;
   }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/decoding/draft_decoder_internal.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/error.h"
 
@@ -13,9 +14,8 @@ class GreedyDecoder final : public SequenceDecoder {
   explicit GreedyDecoder(DecodeRequest request) : request_(std::move(request)) {
     request_.validate();
     result_.id = request_.id;
-    // No more than a usual answer: an absurd T must fail at the slot capacity, not here.
     const auto usual =
-        static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, 4096));
+        static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, kUsualTokens));
     result_.tokens.reserve(usual);
     result_.accepted.reserve(usual);
     context_.reserve(request_.prompt.size() + usual);
@@ -37,14 +37,7 @@ class GreedyDecoder final : public SequenceDecoder {
     if (prefilling_ || finished_ || !request_.sampling.greedy()) {
       return std::nullopt;
     }
-    DraftSequence sequence;
-    sequence.prompt_length = std::ssize(request_.prompt);
-    sequence.max_new_tokens = request_.max_new_tokens;
-    sequence.eos_ids = request_.eos_ids;
-    sequence.context = context_;
-    sequence.draft = branch_.tokens;
-    sequence.max_positions = max_positions();
-    return sequence;
+    return draft_sequence_of_request(request_, context_, branch_.tokens, max_positions());
   }
 
   Commit advance(std::span<const BranchOutcome> outcomes) override {
