@@ -9,7 +9,7 @@
 #   data                    problems and prompts
 #   finetune                (task ledger) the base: MODEL trained on the problems' answers
 #   train-ARM               generation and training of both rounds; ARM: jacobi-forcing jf-random cllm sft
-#   evaluate-base evaluate-ARM    AR, Jacobi and mr at every block size; speeds at batch 1 and 8
+#   evaluate-base evaluate-ARM    AR and every method at every block size; speeds at batch 1 and 8
 #   fidelity                greedy answers of every arm under the base model
 #   page                    WORK/study.md
 # Options (the same in every start on one WORK):
@@ -21,8 +21,9 @@
 #   --ranks N        (default 2)
 #   --arms "A B"     (default all four)
 #   --finetune N     steps of 16 samples (default 300)
-#   --steps "N M"    of the two rounds, of 16 samples each (default "300 150")
+#   --steps "N M"    of the two rounds, of 16 samples each (default "300 150"); "N": the first round alone
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
+#   --methods "A B"  measured beside AR (default "jacobi mr")
 #   --limit N        test problems (default 60)
 #   --lines "N M"    fewest and most changes of a ledger (default those of make_ledger.py; "8 12": 164 to 257 tokens)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
@@ -33,7 +34,7 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
-arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" limit=60 lines=()
+arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" methods="jacobi mr" limit=60 lines=()
 extra=() finetune_extra=() command=$(printf ' %q' "$@")
 while [[ ${1:-} == --* ]]; do
   option=$1
@@ -56,6 +57,7 @@ while [[ ${1:-} == --* ]]; do
     --finetune) finetune_steps=$2 ;;
     --steps) steps=$2 ;;
     --blocks) blocks=$2 ;;
+    --methods) methods=$2 ;;
     --limit) limit=$2 ;;
     --lines) lines=(--fewest "${2% *}" --most "${2#* }") ;;
     --set) extra+=(--set "$2") ;;
@@ -81,6 +83,12 @@ case $task in
 esac
 read -r first_steps second_steps <<<"$steps"
 . tests/benchmarks/stages.sh
+config=launch/configs/study_real.toml
+if [ -z "$second_steps" ]; then
+  awk '/^\[/ { rounds += $0 == "[[rounds]]"; kept = !($0 == "[[rounds]]" && rounds == 2) } rounds < 1 || kept' "$config" \
+    >"$work/study_real.toml"
+  config=$work/study_real.toml
+fi
 
 run() { "$root/launch/scripts/local_mpirun.sh" -n "$ranks" "$jforge" "$@" </dev/null; }
 block_list() { local list=${blocks// /, }; echo "[$list]"; }
@@ -105,10 +113,11 @@ stage_finetune() {
 
 # What makes an arm another one than the configuration's, and from which arm its first round's trajectories can be taken.
 settings_of() {
+  local round rounds=(1 ${second_steps:+2})
   case $1 in
     jacobi-forcing) ;;
-    jf-random) echo "rounds.1.schedule=random rounds.2.schedule=random" ;;
-    cllm) echo "rounds.1.schedule=random rounds.2.schedule=random rounds.1.mask=clean rounds.2.mask=clean" ;;
+    jf-random) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
+    cllm) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random rounds.$round.mask=clean"; done ;;
     sft) echo "train.consistency_weight=0" ;;
     *) echo "no arm $1" >&2; return 2 ;;
   esac
@@ -120,16 +129,16 @@ train() {
   for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
   donor=$(donor_of "$arm")
   [ -z "$donor" ] || take_round_1 "$work/$donor" "$directory"
-  run run launch/configs/study_real.toml --set "run.directory=$directory" --set "model.source=$base" \
-    --set "prompts.files=$prompts" --set "rounds.1.steps=$first_steps" --set "rounds.2.steps=$second_steps" \
+  settings+=(--set "rounds.1.steps=$first_steps" ${second_steps:+--set "rounds.2.steps=$second_steps"})
+  run run "$config" --set "run.directory=$directory" --set "model.source=$base" --set "prompts.files=$prompts" \
     "${settings[@]}" "${extra[@]}"
 }
 
 evaluate() {
   local name=$1 directory=$2 method
-  for method in jacobi mr; do
+  for method in $methods; do
     # AR's answers are decoded once, its speed is measured with each method.
-    run sweep launch/configs/study_real.toml --model "$directory" --name "$name" --out "$work/evaluation/$name" \
+    run sweep "$config" --model "$directory" --name "$name" --out "$work/evaluation/$name" \
       --set "sweep.method=$method" --set "sweep.block_size=$(block_list)" --set "evaluate.tasks=$tasks" \
       --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"
     cp "$work/evaluation/$name/sweep/sweep.json" "$work/evaluation/$name/$method.json"
