@@ -8,7 +8,7 @@
 # took, over all its starts, are printed and kept in WORK/seconds. Without STAGE all of them in order:
 #   data                    problems and prompts
 #   finetune                (task ledger) the base: MODEL trained on the problems' answers
-#   train-ARM               generation and training of both rounds; ARM: jacobi-forcing jf-random cllm sft
+#   train-ARM               generation and training of the rounds; ARM: jacobi-forcing jf-random cllm sft
 #   evaluate-base evaluate-ARM    AR and every method at every block size; speeds at batch 1 and 8
 #   fidelity                greedy answers of every arm under the base model
 #   page                    WORK/study.md
@@ -34,7 +34,8 @@ cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
-arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128" methods="jacobi mr" limit=60 lines=()
+arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128"
+methods="jacobi mr" limit=60 lines=()
 extra=() finetune_extra=() command=$(printf ' %q' "$@")
 while [[ ${1:-} == --* ]]; do
   option=$1
@@ -85,6 +86,7 @@ read -r first_steps second_steps <<<"$steps"
 . tests/benchmarks/stages.sh
 config=launch/configs/study_real.toml
 if [ -z "$second_steps" ]; then
+  # Without its second [[rounds]]: --set can change a round, not take one away.
   awk '/^\[/ { rounds += $0 == "[[rounds]]"; kept = !($0 == "[[rounds]]" && rounds == 2) } rounds < 1 || kept' "$config" \
     >"$work/study_real.toml"
   config=$work/study_real.toml
