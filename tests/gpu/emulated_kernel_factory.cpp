@@ -6,7 +6,7 @@
 
 namespace jforge {
 
-std::unique_ptr<KernelSet> make_cuda_kernel_set(int index) {
+std::unique_ptr<KernelSet> make_cuda_kernel_set(int index, AttentionChoice /*attention*/) {
   select_cuda_device(index);
   return std::make_unique<CudaKernelSet>();
 }

@@ -34,7 +34,8 @@ UNBOUNDED = [
     (re.compile(r"\btoml::parse\("), ("launch/config/bounded_toml.cpp",),
      "parse_bounded_toml (launch/config/bounded_toml.h)"),
 ]
-CUDA_PLACES = re.compile(r"\.(cu|cuh)$|^runtime/tensor/cuda_|^runtime/comm/nccl_|^tests/cuda_emulator/")
+CUDA_PLACES = re.compile(r"\.(cu|cuh)$|^runtime/tensor/cuda_|^runtime/comm/nccl_|^model/kernels/cuda/cudnn_attention\.cpp$|"
+                         r"^tests/cuda_emulator/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

@@ -174,8 +174,16 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
   check_packed_attention(plan, q, k, v, output, log_sum_exp);
 #if !defined(JFORGE_EMULATED_DEVICE)
   if (on_tensor_cores(q)) {
-    tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v), tensor_core_rows(output),
-                          floats(log_sum_exp));
+    // Ours first: in a tile that sequences share with other rows it writes the sequences' rows too.
+    const VisitingRows which =
+        causal_attention_ ? VisitingRows::beside_sequences : VisitingRows::all;
+    tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v, which),
+                          tensor_core_rows(output), floats(log_sum_exp));
+    if (causal_attention_) {
+      if (const DeviceSequences& sequences = on_device(plan).sequences(); sequences.count > 0) {
+        causal_attention_->forward(queue_, plan, sequences, q, k, v, output, log_sum_exp);
+      }
+    }
     return;
   }
 #endif

@@ -20,9 +20,9 @@ void longest_first(std::vector<Work>& blocks) {
 
 }  // namespace
 
-void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
-                            std::int64_t key_heads) {
-  place_rows(layout);
+void AttentionVisits::place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads,
+                            VisitingRows which) {
+  place_rows(layout, which);
   seen_.assign(at(divide_up(layout.num_rows, kVisitKeys)), Seen{});
   place_query_tiles(layout.num_rows);
   place_key_tiles();
@@ -31,9 +31,12 @@ void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
   longest_first(key_work_);
 }
 
-void AttentionVisits::place_rows(const PackedLayout& layout) {
+void AttentionVisits::place_rows(const PackedLayout& layout, VisitingRows which) {
   rows_.assign(at(divide_up(layout.num_rows, kQueryTileRows) * kQueryTileRows), RowKeys{});
   for (const AttentionSegment& segment : layout.segments) {
+    if (which == VisitingRows::beside_sequences && segment.is_sequence()) {
+      continue;
+    }
     // A prefix that ends where the run begins is part of it: one interval, fewer masks.
     const bool joined = segment.prefix_end == segment.causal_begin;
     const std::int64_t causal_begin = joined ? segment.prefix_begin : segment.causal_begin;
@@ -67,8 +70,13 @@ void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, u
   };
   for (std::int64_t begin = row_begin; begin < row_end;) {
     const RowKeys keys = rows_[at(begin)];
+    if (keys.sees_nothing()) {
+      ++begin;
+      continue;
+    }
     std::int64_t end = begin + 1;
-    while (end < row_end && rows_[at(end)].causal_begin == keys.causal_begin &&
+    while (end < row_end && !rows_[at(end)].sees_nothing() &&
+           rows_[at(end)].causal_begin == keys.causal_begin &&
            rows_[at(end)].prefix_begin == keys.prefix_begin &&
            rows_[at(end)].prefix_end == keys.prefix_end) {
       ++end;
@@ -99,7 +107,9 @@ void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
         key_visits_.push_back({narrow(place), strips});
       }
     }
-    query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
+    if (first < std::ssize(key_visits_)) {
+      query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
+    }
   }
 }
 
@@ -151,6 +161,9 @@ void AttentionVisits::place_key_work(std::int64_t group, std::int64_t key_heads)
   const std::int64_t most = std::max(divide_up(all_steps, kKeyBlocks), kLeastSteps);
   std::int32_t next_part = 0;
   for (const TileWork& tile : key_tiles_) {
+    if (tile.begin == tile.end) {
+      continue;
+    }
     const std::int64_t steps = (tile.end - tile.begin) * group;
     const std::int64_t parts = divide_up(steps, most);
     KeyWork work{tile.tile, tile.begin, tile.end, 0, narrow(steps), -1};

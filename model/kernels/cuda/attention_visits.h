@@ -4,7 +4,8 @@
 /// come in strips of 32, what one warp works on, and four strips make a query tile, whatever
 /// segments they are of: short segments share a tile. Rows visit keys 32 at a time; keys whose
 /// gradients are one block's come in tiles of 64. What no row of a strip sees is not among its
-/// visits; what every row sees in full needs no mask.
+/// visits; what every row sees in full needs no mask. Rows of whole causal sequences can be left
+/// out: a library may have them.
 
 #include <cstdint>
 #include <vector>
@@ -21,7 +22,11 @@ inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
 inline constexpr std::int64_t kVisitKeys = 32;
 inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 
-/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end).
+/// Rows whose visits are planned.
+enum class VisitingRows : std::uint8_t { all, beside_sequences };
+
+/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). Of a row that is not
+/// among the visiting ones all four are 0.
 struct alignas(16) RowKeys {
   std::int32_t prefix_begin = 0;
   std::int32_t prefix_end = 0;
@@ -31,6 +36,8 @@ struct alignas(16) RowKeys {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees(std::int32_t key) const {
     return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
   }
+  /// Else it sees itself at least.
+  [[nodiscard]] bool sees_nothing() const { return causal_end == 0; }
 };
 
 /// A query tile's visit to keys [kVisitKeys · place, …).
@@ -97,12 +104,15 @@ class AttentionVisits {
   /// A part's, at least: its sums cost as much as a few steps.
   static constexpr std::int64_t kLeastSteps = 16;
 
-  void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads);
+  void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads,
+             VisitingRows which = VisitingRows::all);
 
   /// Padded with rows that see nothing to full query tiles.
   [[nodiscard]] const std::vector<RowKeys>& rows() const noexcept { return rows_; }
+  /// Those with visits.
   [[nodiscard]] const std::vector<TileWork>& query_tiles() const noexcept { return query_tiles_; }
   [[nodiscard]] const std::vector<KeyVisit>& key_visits() const noexcept { return key_visits_; }
+  /// Of tiles of keys that are seen: of all of them where all rows visit.
   [[nodiscard]] const std::vector<KeyWork>& key_work() const noexcept { return key_work_; }
   [[nodiscard]] const std::vector<SplitTile>& split_tiles() const noexcept { return split_tiles_; }
   [[nodiscard]] std::int64_t num_parts() const noexcept {
@@ -113,7 +123,7 @@ class AttentionVisits {
   }
 
  private:
-  void place_rows(const PackedLayout& layout);
+  void place_rows(const PackedLayout& layout, VisitingRows which);
   void place_query_tiles(std::int64_t num_rows);
   void place_key_tiles();
   void place_key_work(std::int64_t group, std::int64_t key_heads);

@@ -6,8 +6,10 @@
 /// user at a time.
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "model/kernels/cuda/causal_attention.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/float_elements.h"
@@ -118,6 +120,10 @@ struct HeadShape {
 class CudaKernelSet final : public KernelSet {
  public:
   CudaKernelSet() = default;
+  /// `causal_attention` takes whole causal sequences of what packed_attention() computes on tensor
+  /// cores.
+  explicit CudaKernelSet(std::unique_ptr<CausalAttention> causal_attention)
+      : causal_attention_(std::move(causal_attention)) {}
 
   [[nodiscard]] Device device() const noexcept override { return DeviceQueue::kDevice; }
   [[nodiscard]] KernelSet& host() override { return *host_; }
@@ -221,6 +227,7 @@ class CudaKernelSet final : public KernelSet {
   MemoryAccount account_{"CUDA kernels"};
   std::unique_ptr<KernelSet> host_ = make_cpu_kernel_set();
   DeviceQueue queue_{account_};
+  std::unique_ptr<CausalAttention> causal_attention_;  ///< Null: all is ours.
   std::vector<DeviceRotary> rotary_tables_;
   Buffer hash_table_;
   DeviceScratch partials_{account_};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/kernels/cuda/attention_visits.h"
+#include "model/kernels/cuda/causal_sequences.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/packed_plan.h"
@@ -96,7 +97,10 @@ class CudaPackedPlan final : public PackedPlan {
     const StripVisit* strip_visits = nullptr;
   };
   /// Made at the first call for a batch.
-  [[nodiscard]] const Visits& visits() const;
+  [[nodiscard]] const Visits& visits(VisitingRows which = VisitingRows::all) const;
+
+  /// For who takes them off our kernels. Made at the first call for a batch.
+  [[nodiscard]] const DeviceSequences& sequences() const;
 
   /// Rows by token.
   struct TokenRows {
@@ -145,7 +149,7 @@ class CudaPackedPlan final : public PackedPlan {
           split_tiles(queue, account),
           strip_visits(queue, account) {}
 
-    bool placed = false;
+    bool placed = false;  ///< Of the present batch.
     AttentionVisits host;
     Visits device;
     StagedArray rows;
@@ -156,6 +160,23 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray strip_visits;
   };
 
+  /// CausalSequences of the present batch.
+  struct StagedSequences {
+    StagedSequences(DeviceQueue& queue, MemoryAccount& account)
+        : lengths(queue, account),
+          query_begins(queue, account),
+          key_begins(queue, account),
+          term_begins(queue, account) {}
+
+    bool placed = false;  ///< Of the present batch.
+    CausalSequences host;
+    DeviceSequences device;
+    StagedArray lengths;
+    StagedArray query_begins;
+    StagedArray key_begins;
+    StagedArray term_begins;
+  };
+
   void place(const PackedBatch& batch, PlannedRows& rows) override;
   void place_queries(const PackedLayout& layout);
   void place_keys(const PackedLayout& layout);
@@ -164,8 +185,9 @@ class CudaPackedPlan final : public PackedPlan {
   Queries queries_;
   Keys keys_;
   TokenRows token_rows_;
-  mutable std::array<Loss, 2> loss_;  ///< Without and with students.
-  mutable StagedVisits visits_;
+  mutable std::array<Loss, 2> loss_;            ///< Without and with students.
+  mutable std::array<StagedVisits, 2> visits_;  ///< By VisitingRows.
+  mutable StagedSequences sequences_;
 
   // On the host, reused.
   std::vector<QueryTile> tiles_;

@@ -181,14 +181,15 @@ BFloat16* tensor_core_rows(const TensorView& view) {
 }
 
 TensorCoreInputs tensor_core_inputs(const PackedPlan& plan, const ConstTensorView& q,
-                                    const ConstTensorView& k, const ConstTensorView& v) {
-  return {check_heads(q, k.dim(1)), plan.num_rows(),     on_device(plan).visits(),
+                                    const ConstTensorView& k, const ConstTensorView& v,
+                                    VisitingRows which) {
+  return {check_heads(q, k.dim(1)), plan.num_rows(),     on_device(plan).visits(which),
           tensor_core_rows(q),      tensor_core_rows(k), tensor_core_rows(v)};
 }
 
 void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                            BFloat16* output, float* log_sum_exp) {
-  if (inputs.num_rows == 0) {
+  if (inputs.visits.num_query_tiles == 0) {
     return;
   }
   const float scale = inputs.scale();
