@@ -95,7 +95,9 @@ void FinetuneConfig::validate() const {
           "finetune.epochs and finetune.steps must be positive");
   require(finetune.max_tokens.value_or(1) > 0, "finetune.max_tokens must be at least 1");
   expect_device("model.device", model.device);
-  validate_training(train);
+  TrainConfig computed = train;
+  computed.compute = dtype_of(model.compute);
+  validate_training(computed);
   checkpoint.validate();
 }
 

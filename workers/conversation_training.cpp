@@ -84,14 +84,11 @@ ConversationTraining training_of(const PretrainConfig& config) {
 
 ConversationTraining training_of(const FinetuneConfig& config) {
   const FinetuneSettings& settings = config.finetune;
-  const auto type = [](ComputeType compute) {
-    return compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
-  };
   ConversationTraining training;
   training.phase = "finetune";
   training.run = config.run;
   training.train = config.train;
-  training.train.compute = type(config.model.compute);
+  training.train.compute = dtype_of(config.model.compute);
   training.checkpoint = config.checkpoint;
   training.device = config.model.device;
   training.source = config.model.source;
@@ -103,7 +100,7 @@ ConversationTraining training_of(const FinetuneConfig& config) {
   training.epochs = settings.epochs;
   training.steps = settings.steps;
   training.output = settings.output;
-  training.stored = type(config.model.export_as);
+  training.stored = dtype_of(config.model.export_as);
   return training;
 }
 

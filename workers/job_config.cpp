@@ -55,7 +55,7 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
 
 Sharding JobConfig::sharding() const {
   return {.stage = train.optimizer.zero_stage,
-          .compute = model.compute == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32,
+          .compute = dtype_of(model.compute),
           .teacher = train.teacher == TeacherKind::frozen,
           .offload = train.optimizer.offload};
 }

@@ -23,6 +23,10 @@ namespace jforge {
 
 enum class ComputeType : std::uint8_t { float32, bfloat16 };
 
+[[nodiscard]] constexpr DType dtype_of(ComputeType type) noexcept {
+  return type == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
+}
+
 /// [run]
 struct RunSettings {
   std::filesystem::path directory;

@@ -53,11 +53,12 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 
 }  // namespace
 
-std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice) {
+std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice,
+                                            AttentionChoice attention) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
   together(comm, [&] {
-    kernels = make_kernel_set(choice, place);
+    kernels = make_kernel_set(choice, place, attention);
     if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
       warn_of_unused_devices();
     }

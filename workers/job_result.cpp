@@ -93,8 +93,7 @@ bool JobWorker::export_final() {
       }
       export_hf_model(config_.model.source, layout_.model(), config, table,
                       tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
-                      {.stored = config_.model.export_as == ComputeType::bfloat16 ? DType::bfloat16
-                                                                                  : DType::float32,
+                      {.stored = dtype_of(config_.model.export_as),
                        .jacobi_block_size = config_.rounds.back().block_size});
       Json record = export_settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));

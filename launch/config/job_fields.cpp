@@ -75,6 +75,8 @@ constexpr EnumName<KeptOffsets> kKept[] = {
     {KeptOffsets::from_first_difference, "from_first_difference"}, {KeptOffsets::all, "all"}};
 constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached"},
                                                {TeacherKind::frozen, "frozen"}};
+constexpr EnumName<AttentionChoice> kAttentionChoices[] = {{AttentionChoice::own, "own"},
+                                                           {AttentionChoice::cudnn, "cudnn"}};
 constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
     {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
 constexpr EnumName<CollapseAction> kCollapseActions[] = {{CollapseAction::warn, "warn"},
@@ -272,6 +274,12 @@ void add_train(FieldList& fields, TrainConfig& train) {
                   "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
                   "that the round began with and that made its trajectories (one more copy of the "
                   "weights, and a forward pass over prompt and clean tokens)");
+  fields.add_enum("attention", train.attention, kIdentity, kAttentionChoices,
+                  "What computes attention on a CUDA device: `\"own\"` kernels, or `\"cudnn\"` the "
+                  "forward pass of prompt and clean tokens (needs `model.compute = \"bfloat16\"`, "
+                  "libcudnn 9.10 and a build with its and cudnn-frontend's headers; exit 4 "
+                  "without). Noisy tokens, the backward pass and decoding stay ours");
+  fields.same_results({"own"});
   fields.add("train_prompt", train.train_prompt, kIdentity,
              "Whether the autoregressive loss covers the prompt as well");
   fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,

@@ -67,6 +67,11 @@ void TrainConfig::validate() const {
         "train.teacher = \"frozen\" has nothing to teach with train.consistency_weight = 0; set "
         "\"detached\"");
   }
+  if (attention == AttentionChoice::cudnn && compute != DType::bfloat16) {
+    throw ConfigError(
+        "train.attention = \"cudnn\" computes in bfloat16; set model.compute to \"bfloat16\", or "
+        "train.attention to \"own\"");
+  }
   expect_not_negative("gradient_norms_every", static_cast<double>(gradient_norms_every));
   expect_ratio("warmup_ratio", warmup_ratio);
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);

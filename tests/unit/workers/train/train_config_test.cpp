@@ -39,6 +39,13 @@ TEST(TrainConfig, RefusalsNameTheKey) {
                 c.consistency_weight = 0;
               }),
               HasSubstr("train.teacher"));
+  EXPECT_THAT(refusal([](auto& c) { c.attention = AttentionChoice::cudnn; }),
+              HasSubstr("set model.compute to \"bfloat16\""));
+  EXPECT_EQ(refusal([](auto& c) {
+              c.attention = AttentionChoice::cudnn;
+              c.compute = DType::bfloat16;
+            }),
+            "accepted");
   EXPECT_THAT(refusal([](auto& c) { c.spike_guard.ratio = 0.5; }),
               HasSubstr("train.spike_guard_ratio"));
   EXPECT_THAT(refusal([](auto& c) { c.warmup_ratio = 1.5; }), HasSubstr("train.warmup_ratio"));
