@@ -41,7 +41,14 @@ fi
 if [ $all = yes ]; then
   if command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
     build=build/cuda-release
-    cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
+    # Headers that only a Python package has. The build takes them from an installed one, too.
+    frontend=$root/build/cudnn-frontend
+    if [ ! -d "$frontend" ]; then
+      python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$frontend" \
+        nvidia-cudnn-frontend==1.32.0 || echo "No nvidia-cudnn-frontend from pip: what it is needed for is left out"
+    fi
+    cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
+      -DCMAKE_INCLUDE_PATH="$frontend/include"
     cmake --build "$build" -j "$jobs" --target jforge gpu_tests
     ctest --test-dir "$build" --output-on-failure -L cuda_build --no-tests=error
   else
