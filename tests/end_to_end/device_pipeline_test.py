@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The pipeline on a device, at 1, 2 and 4 ranks: generate, train with ZeRO 1 and 3, checkpoint, kill, resume, evaluate;
-a checkpoint goes to the host's kernels and back."""
+a checkpoint goes to the host's kernels and back. Over rounded weights and a rounded cache every method gives AR's tokens."""
 
 import json
 import os
 import unittest
+import unittest.mock
 
+import tiny_model
 from kill_and_resume_test import KilledRun
 
 CONFIG = """
@@ -92,6 +94,31 @@ class DevicePipeline(KilledRun):
             if number > 0:
                 self.assertIn(f"continuing from round-1-step-0000000{number + 1}", result.err)
         self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
+
+    def test_every_method_gives_greedy_decodings_tokens_over_a_rounded_cache(self):
+        # Heads that attend on tensor cores.
+        with unittest.mock.patch.multiple(tiny_model, HIDDEN=128, HEADS=2, KV_HEADS=1, HEAD_DIM=64):
+            model = tiny_model.write_model(self.root / "model-64")
+        methods = ("ar", "jacobi", "mr", "prompt_lookup")
+        config, _ = self.config("rounded")
+        for storage in ("bfloat16", "bfloat16_arithmetic"):
+            alone = None
+            for ranks, batch in ((1, 1), (2, 3)):
+                with self.subTest(storage=storage, ranks=ranks, batch=batch):
+                    out = self.root / f"{storage}-{ranks}"
+                    result = self.jforge(
+                        "evaluate", config, "--model", model, "--methods", ",".join(methods), "--limit", "4", "--out", out,
+                        "--set", f"model.decode_weights={storage}", "--set", f"evaluate.batch_prompts={batch}",
+                        "--set", "evaluate.max_new_tokens=24", ranks=ranks)
+                    self.assertIn("computing on CUDA device 0", result.err)
+                    summary = json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+                    figures = summary["models"]["model-64"]["gsm8k"]
+                    self.assertEqual(set(methods), set(figures))
+                    self.assertEqual([0] * 3, [figures[method]["disagreements_with_ar"] for method in methods[1:]])
+                    self.assertLess(50, figures["ar"]["tokens"])
+                    tokens = {path.name: path.read_bytes() for path in (out / "evaluation").rglob("*.jsonl")}
+                    alone = alone or tokens
+                    self.assertEqual(alone, tokens)
 
     @unittest.skipUnless("JFORGE_EMULATED_ORDER" in os.environ, "only the emulated device's memory can be chosen")
     def test_what_the_device_has_no_memory_for_is_refused(self):
