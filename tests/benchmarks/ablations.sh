@@ -87,7 +87,7 @@ settings_of() {
 train() {
   local name=$1 arm=$2 count=$3 seed=$4 donor=$5 override config=launch/configs/ablations.toml settings=()
   for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
-  if [ "$arm" = two-rounds ]; then
+  if [ "${arm%%,*}" = two-rounds ]; then
     config=$work/two-rounds.$count.toml
     printf '[[rounds]]\nblock_size = 32\nnoise_window = 4\nschedule = "linear"\nmask = "noise"\nsteps = %s\n' \
       "$((count / 2))" | cat launch/configs/ablations.toml - >"$config"
