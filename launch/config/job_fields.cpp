@@ -75,6 +75,8 @@ constexpr EnumName<KeptOffsets> kKept[] = {
     {KeptOffsets::from_first_difference, "from_first_difference"}, {KeptOffsets::all, "all"}};
 constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached"},
                                                {TeacherKind::frozen, "frozen"}};
+constexpr EnumName<ArLoss> kArLosses[] = {{ArLoss::cross_entropy, "cross_entropy"},
+                                          {ArLoss::distillation, "distillation"}};
 constexpr EnumName<AttentionChoice> kAttentionChoices[] = {{AttentionChoice::own, "own"},
                                                            {AttentionChoice::cudnn, "cudnn"}};
 constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
@@ -274,6 +276,12 @@ void add_train(FieldList& fields, TrainConfig& train) {
                   "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
                   "that the round began with and that made its trajectories (one more copy of the "
                   "weights, and a forward pass over prompt and clean tokens)");
+  fields.add_enum("ar_loss", train.ar_loss, kIdentity, kArLosses,
+                  "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or "
+                  "`\"distillation\"`, the divergence from what the frozen teacher predicts at "
+                  "each of them, which keeps the model close to the one that it comes from (needs "
+                  "`teacher = \"frozen\"`)");
+  fields.same_results({"cross_entropy"});
   fields.add_enum("attention", train.attention, kIdentity, kAttentionChoices,
                   "What computes attention on a CUDA device: `\"own\"` kernels, or `\"cudnn\"` the "
                   "forward pass of prompt and clean tokens (needs `model.compute = \"bfloat16\"`, "

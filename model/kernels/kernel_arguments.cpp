@@ -238,7 +238,8 @@ bool uses_clean(const LossItem& item, LossUse use) {
 }
 
 bool uses_teacher(const LossItem& item, LossUse use) {
-  return use.separate_teacher && uses_student(item, use);
+  return use.separate_teacher &&
+         (uses_student(item, use) || (use.distills_clean && item.target >= 0));
 }
 
 }  // namespace
@@ -292,7 +293,10 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
   expect_sums(terms.sums, 2, "vocabulary_loss sums");
   expect(plan.target_limit() <= head.dim(0), "loss item: target outside the vocabulary");
   const auto& [teacher_hidden, teacher_head] = terms.teacher;
+  const bool distills_clean = terms.ar_loss == ArLoss::distillation;
   if (teacher_hidden.empty()) {
+    expect(!distills_clean || plan.batch().loss_items.empty(),
+           "vocabulary_loss: targets of a teacher need a separate one");
     return;
   }
   expect(teacher_hidden.shape().rank() == 2, "vocabulary_loss: teacher hidden must be a matrix");
@@ -302,9 +306,9 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
   expect(teacher_hidden.dtype() == hidden.dtype() && teacher_head.dtype() == head.dtype(),
          "vocabulary_loss: teacher and student differ in type");
   for (const LossItem& item : plan.batch().loss_items) {
-    expect(
-        item.student_row < 0 || (item.teacher_row >= 0 && item.teacher_row < teacher_hidden.dim(0)),
-        "loss item: teacher row out of range");
+    const bool taught = item.student_row >= 0 || (distills_clean && item.target >= 0);
+    expect(!taught || (item.teacher_row >= 0 && item.teacher_row < teacher_hidden.dim(0)),
+           "loss item: teacher row out of range");
   }
 }
 

@@ -96,11 +96,13 @@ void expect_hash_sum(const ConstTensorView& sum);
 struct LossUse {
   bool students = true;           ///< There is a consistency term.
   bool separate_teacher = false;  ///< LossTeacher is not empty.
+  bool distills_clean = false;    ///< ArLoss::distillation
   bool operator==(const LossUse&) const = default;
 };
 [[nodiscard]] inline LossUse loss_use(const LossTerms& terms) {
   return {.students = terms.consistency_scale != 0.0F,
-          .separate_teacher = !terms.teacher.hidden.empty()};
+          .separate_teacher = !terms.teacher.hidden.empty(),
+          .distills_clean = terms.ar_loss == ArLoss::distillation};
 }
 
 /// Where the items of a chunk sit in the gathered rows of the vocabulary loss: students first, then
@@ -113,7 +115,7 @@ struct LossPlacement {
   /// Gathered row that has the item's target, teaches, or both; −1: none.
   std::vector<std::int64_t> clean;
   /// Gathered row that teaches: `clean`, or one of a separate teacher. Read where there is a
-  /// student.
+  /// student, or a clean row that is taught.
   std::vector<std::int64_t> teacher;
   std::int64_t with_gradient = 0;  ///< Gathered rows with gradient; they come first.
   std::int64_t own = 0;

@@ -152,19 +152,26 @@ struct LossTeacher {
   ConstTensorView head;
 };
 
-/// What vocabulary_loss differentiates, consistency_scale · Σ w KL + ar_scale · Σ w CE, and where
-/// the two sums go.
+/// What the autoregressive term compares a clean row's distribution with.
+enum class ArLoss : std::uint8_t {
+  cross_entropy,  ///< The next token.
+  distillation,   ///< A separate teacher's distribution there: KL(teacher ‖ clean row).
+};
+
+/// What vocabulary_loss differentiates, consistency_scale · Σ w KL + ar_scale · Σ w CE (or, with
+/// ArLoss::distillation, KL), and where the two sums go.
 struct LossTerms {
   float consistency_scale = 1;
   float ar_scale = 1;
   TensorView sums;  ///< float64 [2] on the set's device: both sums, without scales, are added.
   LossTeacher teacher{};
+  ArLoss ar_loss = ArLoss::cross_entropy;
 };
 
 /// The two sums of LossTerms on the host: what metrics report.
 struct VocabularyLossSums {
   double consistency = 0;     ///< Σ weight · KL(teacher ‖ student)
-  double autoregressive = 0;  ///< Σ weight · cross-entropy
+  double autoregressive = 0;  ///< Σ weight · cross-entropy, or KL(teacher ‖ clean row)
 };
 
 /// What invariant_argmax() gives a row without a largest logit.
@@ -264,7 +271,8 @@ class KernelSet {
   /// added to. KL(teacher ‖ student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32
   /// (METHOD.md §4). With consistency_scale 0 student rows are not computed and that sum is 0. With
   /// a separate teacher p_t is of its rows (LossItem::teacher_row), which get no gradient; clean
-  /// rows then serve their AR targets alone.
+  /// rows then serve their AR targets alone. With ArLoss::distillation, which needs one where there
+  /// are items, every item with a target has a teacher row too.
   virtual void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
                                const LossTerms& terms, TensorView hidden_gradient,
                                TensorView head_gradient) = 0;

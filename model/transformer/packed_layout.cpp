@@ -271,7 +271,7 @@ void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
   batch.ar_targets += targets;
 }
 
-void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher) {
+void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items) {
   teacher.clear();
   auto item = batch.loss_items.begin();
   for (const AttentionSegment& segment : batch.layout.segments) {
@@ -281,7 +281,7 @@ void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher) {
     const std::int64_t base = teacher.layout.num_rows;
     std::int64_t end = segment.row_begin;  // One past the last row that teaches.
     for (; item != batch.loss_items.end() && item->clean_row < segment.row_end; ++item) {
-      if (item->student_row >= 0) {
+      if (all_items || item->student_row >= 0) {
         end = item->clean_row + 1;
         item->teacher_row = static_cast<std::int32_t>(base + item->clean_row - segment.row_begin);
       }

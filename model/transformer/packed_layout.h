@@ -99,10 +99,10 @@ void append_samples(PackedBatch& batch, std::span<const PackedSample> samples,
 void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
                             std::int64_t first_target, float sample_weight);
 
-/// What a separate teacher forwards for `batch`: of each sample with consistency targets the prompt
-/// and clean rows up to the last that teaches, as plain causal sequences. Fills `teacher` anew,
-/// without loss items, and the items' teacher_row.
-void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher);
+/// What a separate teacher forwards for `batch`: of each sample with consistency targets (with
+/// `all_items`, of each with loss items) the prompt and clean rows up to the last that teaches, as
+/// plain causal sequences. Fills `teacher` anew, without loss items, and the items' teacher_row.
+void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items);
 
 /// Whether the row at packed index `query` sees `key`: the slow reading of a layout, for tests and
 /// probes.

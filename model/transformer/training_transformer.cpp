@@ -530,11 +530,11 @@ double training_flops(const TransformerConfig& config, const PackedBatch& batch)
   constexpr double kForwardAndBackward = 3;
   double head_products = 0;
   for (const LossItem& item : batch.loss_items) {
-    head_products += item.target >= 0 ? kForwardAndBackward : 0;
-    if (item.student_row >= 0) {
-      // A mere teacher has no backward; one that has a target is counted already.
-      head_products += kForwardAndBackward + (item.target < 0 || item.teacher_row >= 0 ? 1 : 0);
-    }
+    const bool has_target = item.target >= 0;
+    const bool has_student = item.student_row >= 0;
+    head_products += kForwardAndBackward * ((has_target ? 1 : 0) + (has_student ? 1 : 0));
+    // A mere teacher has no backward; one that has a target is counted already.
+    head_products += item.teacher_row >= 0 || (has_student && !has_target) ? 1 : 0;
   }
   return kForwardAndBackward * forward_flops(config, batch) +
          2 * head_products * static_cast<double>(config.hidden_size) *

@@ -214,11 +214,13 @@ inline VocabularyLossSums vocabulary_loss(KernelSet& kernels, ConstTensorView hi
                                           ConstTensorView head, std::span<const LossItem> items,
                                           float consistency_scale, float ar_scale,
                                           TensorView hidden_gradient, TensorView head_gradient,
-                                          const LossTeacher& teacher = {}) {
+                                          const LossTeacher& teacher = {},
+                                          ArLoss ar_loss = ArLoss::cross_entropy) {
   const TestPlan plan(kernels, kOneHead, batch_of(causal_layout(hidden.dim(0)), items));
   return losses_of(kernels, [&](const TensorView& sums) {
-    kernels.vocabulary_loss(*plan, hidden, head, {consistency_scale, ar_scale, sums, teacher},
-                            hidden_gradient, head_gradient);
+    kernels.vocabulary_loss(*plan, hidden, head,
+                            {consistency_scale, ar_scale, sums, teacher, ar_loss}, hidden_gradient,
+                            head_gradient);
   });
 }
 
@@ -242,10 +244,15 @@ inline std::uint64_t content_hash(KernelSet& kernels, ConstTensorView x, std::ui
 inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
                                             ParameterSource& parameters, float consistency_scale,
                                             float ar_scale, GradientSink& gradients,
-                                            const TeacherForward& teacher = {}) {
+                                            const TeacherForward& teacher = {},
+                                            ArLoss ar_loss = ArLoss::cross_entropy) {
   return losses_of(kernels, [&](const TensorView& sums) {
-    transformer.loss_and_backward(parameters, {consistency_scale, ar_scale, sums}, gradients,
-                                  teacher);
+    transformer.loss_and_backward(parameters,
+                                  {.consistency_scale = consistency_scale,
+                                   .ar_scale = ar_scale,
+                                   .sums = sums,
+                                   .ar_loss = ar_loss},
+                                  gradients, teacher);
   });
 }
 

@@ -273,10 +273,12 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
       measure(members);
     }
-    transformer_.loss_and_backward(
-        store_,
-        {config_.consistency_weight, config_.ar_weight, results_.part(kLossSums * pass, kLossSums)},
-        gradients, teacher);
+    transformer_.loss_and_backward(store_,
+                                   {.consistency_scale = config_.consistency_weight,
+                                    .ar_scale = config_.ar_weight,
+                                    .sums = results_.part(kLossSums * pass, kLossSums),
+                                    .ar_loss = config_.ar_loss},
+                                   gradients, teacher);
     first_samples_.push_back(first_sample);
     if (empty) {
       continue;
@@ -370,7 +372,7 @@ TeacherForward DistillationTrainer::teach() {
   if (!teacher_) {
     return {};
   }
-  take_teacher_rows(batch_, teacher_batch_);
+  take_teacher_rows(batch_, teacher_batch_, config_.ar_loss == ArLoss::distillation);
   return {.hidden = teacher_->forward(teacher_batch_, store_.teacher()),
           .parameters = &store_.teacher()};
 }
@@ -387,8 +389,12 @@ bool DistillationTrainer::measure_terms(const Passes& passes, const TeacherForwa
   // Activations stay as they are.
   const auto measure = [&](std::int64_t term, float consistency_weight, float ar_weight) {
     store_.measure_next_backward(results_.part(squares + term, 1));
-    transformer_.loss_and_backward(store_, {consistency_weight, ar_weight, unused}, store_,
-                                   teacher);
+    transformer_.loss_and_backward(store_,
+                                   {.consistency_scale = consistency_weight,
+                                    .ar_scale = ar_weight,
+                                    .sums = unused,
+                                    .ar_loss = config_.ar_loss},
+                                   store_, teacher);
   };
   measure(0, config_.consistency_weight, 0);
   measure(1, 0, config_.ar_weight);

@@ -67,6 +67,11 @@ void TrainConfig::validate() const {
         "train.teacher = \"frozen\" has nothing to teach with train.consistency_weight = 0; set "
         "\"detached\"");
   }
+  if (ar_loss == ArLoss::distillation && teacher != TeacherKind::frozen) {
+    throw ConfigError(
+        "train.ar_loss = \"distillation\" needs a teacher that stays as it is; set train.teacher "
+        "to \"frozen\", or train.ar_loss to \"cross_entropy\"");
+  }
   if (attention == AttentionChoice::cudnn && compute != DType::bfloat16) {
     throw ConfigError(
         "train.attention = \"cudnn\" computes in bfloat16; set model.compute to \"bfloat16\", or "

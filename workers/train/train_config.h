@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/kernels/kernel_set.h"
 #include "model/transformer/packed_layout.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/ids.h"
@@ -40,6 +41,7 @@ struct TrainConfig {
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
   TeacherKind teacher = TeacherKind::detached;
+  ArLoss ar_loss = ArLoss::cross_entropy;
   bool train_prompt = false;
   bool activation_checkpointing = false;
   /// Of compute weights and activations: float32 or bfloat16. Masters, moments, gradients of

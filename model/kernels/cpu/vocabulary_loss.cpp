@@ -65,18 +65,27 @@ void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
       terms[at].consistency = static_cast<double>(item.consistency_weight) * divergence;
       finish(student);
     }
-    if (has_target(item)) {
-      float* const clean = logits + placed.clean[at] * v;
-      const bool taught = placed.student[at] >= 0 && placed.teacher[at] == placed.clean[at];
-      const float clean_sum = taught ? teacher_sum : log_sum(clean);
-      const float weight = chunk.ar_scale * item.ar_weight;
+    if (!has_target(item)) {
+      return;
+    }
+    float* const clean = logits + placed.clean[at] * v;
+    const float weight = chunk.ar_scale * item.ar_weight;
+    if (chunk.use.distills_clean) {
+      const float* const teacher = logits + placed.teacher[at] * v;
+      teacher_sum = placed.student[at] >= 0 ? teacher_sum : log_sum(teacher);
+      terms[at].autoregressive =
+          static_cast<double>(item.ar_weight) *
+          vector_.divergence(clean, teacher, v, log_sum(clean), teacher_sum, weight);
+    } else {
+      const bool teaches = placed.student[at] >= 0 && placed.teacher[at] == placed.clean[at];
+      const float clean_sum = teaches ? teacher_sum : log_sum(clean);
       terms[at].autoregressive =
           static_cast<double>(item.ar_weight) *
           (static_cast<double>(clean_sum) - static_cast<double>(clean[item.target]));
       vector_.softmax_scaled(clean, v, clean_sum, weight);
       clean[item.target] -= weight;
-      finish(clean);
     }
+    finish(clean);
   });
   for (const VocabularyLossSums& term : terms) {
     chunk.sums.consistency += term.consistency;

@@ -44,7 +44,7 @@ struct SeeingRows {
 /// One item of a chunk of the vocabulary loss as its kernel reads it.
 struct LossItemRows {
   std::int64_t student;      ///< Row of the chunk's logits, −1: none.
-  std::int64_t teacher;      ///< Row of the chunk's logits; read where there is a student.
+  std::int64_t teacher;      ///< Row of the chunk's logits; read where a row is taught.
   std::int64_t clean;        ///< Row of the chunk's logits; read where there is a target.
   std::int64_t target;       ///< −1: none.
   float consistency_weight;  ///< Not scaled.

@@ -13,8 +13,8 @@ constexpr std::int64_t kLossLanes = 256;
 
 /// Unweighted terms of an item.
 struct ItemTerms {
-  double divergence;
-  double cross_entropy;
+  double consistency;
+  double autoregressive;
 };
 
 struct GatherRows {
@@ -51,6 +51,7 @@ struct ItemLoss {
   FloatTarget gradients;
   ItemTerms* terms;
   std::int64_t vocabulary;
+  bool distills_clean;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
 
@@ -93,20 +94,25 @@ struct ItemLoss {
         terms[index] = {0.0, 0.0};
       }
     });
-    float teacher_sum = 0;
+    const bool distill_clean = distills_clean && item.target >= 0;
+    const bool taught = item.student >= 0 || distill_clean;
+    const float* const teacher = logits + (taught ? item.teacher : 0) * vocabulary;
+    const float teacher_sum = taught ? log_sum(group, teacher) : 0.0F;
     if (item.student >= 0) {
-      const float* const teacher = logits + item.teacher * vocabulary;
-      teacher_sum = log_sum(group, teacher);
-      student_terms(group, item, teacher, teacher_sum, index);
+      teach(group, item.student, teacher, teacher_sum, consistency_scale * item.consistency_weight,
+            terms[index].consistency);
     }
-    if (item.target >= 0) {
+    if (distill_clean) {
+      teach(group, item.clean, teacher, teacher_sum, ar_scale * item.ar_weight,
+            terms[index].autoregressive);
+    } else if (item.target >= 0) {
       const std::int64_t begin = item.clean * vocabulary;
       const float* const clean = logits + begin;
-      const bool taught = item.student >= 0 && item.teacher == item.clean;
-      const float clean_sum = taught ? teacher_sum : log_sum(group, clean);
+      const bool teaches = item.student >= 0 && item.teacher == item.clean;
+      const float clean_sum = teaches ? teacher_sum : log_sum(group, clean);
       group.each([&](std::int64_t lane) {
         if (lane == 0) {
-          terms[index].cross_entropy =
+          terms[index].autoregressive =
               static_cast<double>(clean_sum) - static_cast<double>(clean[item.target]);
         }
       });
@@ -120,15 +126,15 @@ struct ItemLoss {
     }
   }
 
-  /// Σ p_t (log p_t − log p_s); the gradients of the student's logits are weight · (p_s − p_t).
+  /// `divergence` = Σ p_t (log p_t − log p_s) of a row; the gradients of its logits are
+  /// weight · (p_s − p_t).
   template <class Group>
-  JFORGE_DEVICE void student_terms(Group& group, const LossItemRows& item, const float* teacher,
-                                   float teacher_sum, std::int64_t index) const {
-    const std::int64_t begin = item.student * vocabulary;
+  JFORGE_DEVICE void teach(Group& group, std::int64_t row, const float* teacher, float teacher_sum,
+                           float weight, double& divergence) const {
+    const std::int64_t begin = row * vocabulary;
     const float* const student = logits + begin;
     const float student_sum = log_sum(group, student);
-    const float weight = consistency_scale * item.consistency_weight;
-    const double divergence = group.template sum<double>([&](std::int64_t lane) {
+    const double total = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
         const float log_t = teacher[i] - teacher_sum;
@@ -141,7 +147,7 @@ struct ItemLoss {
     });
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
-        terms[index].divergence = divergence;
+        divergence = total;
       }
     });
   }
@@ -160,14 +166,14 @@ struct AddTerms {
     const double consistency = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += static_cast<double>(items[i].consistency_weight) * terms[i].divergence;
+        sum += static_cast<double>(items[i].consistency_weight) * terms[i].consistency;
       }
       return sum;
     });
     const double autoregressive = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += static_cast<double>(items[i].ar_weight) * terms[i].cross_entropy;
+        sum += static_cast<double>(items[i].ar_weight) * terms[i].autoregressive;
       }
       return sum;
     });
@@ -231,7 +237,7 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
   }
   queue_.launch(num_items, kLossLanes,
                 ItemLoss{items, call.terms.consistency_scale, call.terms.ar_scale, logits,
-                         logit_gradients, terms, v},
+                         logit_gradients, terms, v, call.terms.ar_loss == ArLoss::distillation},
                 "loss terms");
   queue_.launch(1, kLossLanes, AddTerms{items, terms, num_items, sums_of(call.terms.sums)},
                 "loss sums");

@@ -424,7 +424,7 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
           TeacherForward apart;
           if (sharding.teacher) {
             PackedBatch rows;
-            take_teacher_rows(batch, rows);
+            take_teacher_rows(batch, rows, false);
             apart = {teacher.forward(rows, loans.teacher()), &loans.teacher()};
           }
           transformer.forward(batch, loans);

@@ -480,22 +480,26 @@ TEST_P(Bfloat16, ASeparateTeachersLossFollowsFloat32OnTheSameNumbers) {
   const Floats long_head = widened(head);
   const Floats long_teacher = widened(teacher);
   const Floats long_teacher_head = widened(teacher_head);
-  Floats expected_hidden(hidden.size());
-  Floats expected_head(head.size());
-  const VocabularyLossSums expected = vocabulary_loss(
-      *kernels_, view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
-      view(expected_hidden, hidden_shape), view(expected_head, head_shape),
-      {.hidden = view(long_teacher, teacher_shape), .head = view(long_teacher_head, head_shape)});
-  BFloat16s hidden_gradient(hidden.size(), {0x7FC0});
-  Floats head_gradient(head.size());
-  const VocabularyLossSums sums = vocabulary_loss(
-      *kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
-      view(hidden_gradient, hidden_shape), view(head_gradient, head_shape),
-      {.hidden = view(teacher, teacher_shape), .head = view(teacher_head, head_shape)});
-  EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
-  EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
-  EXPECT_LT(relative_distance(widened(hidden_gradient), to_double(expected_hidden)), 2 * kRounding);
-  EXPECT_LT(relative_distance(head_gradient, to_double(expected_head)), kRounding);
+  for (const ArLoss ar_loss : {ArLoss::cross_entropy, ArLoss::distillation}) {
+    Floats expected_hidden(hidden.size());
+    Floats expected_head(head.size());
+    const VocabularyLossSums expected = vocabulary_loss(
+        *kernels_, view(long_hidden, hidden_shape), view(long_head, head_shape), items, 1.5F, 0.7F,
+        view(expected_hidden, hidden_shape), view(expected_head, head_shape),
+        {.hidden = view(long_teacher, teacher_shape), .head = view(long_teacher_head, head_shape)},
+        ar_loss);
+    BFloat16s hidden_gradient(hidden.size(), {0x7FC0});
+    Floats head_gradient(head.size());
+    const VocabularyLossSums sums = vocabulary_loss(
+        *kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F, 0.7F,
+        view(hidden_gradient, hidden_shape), view(head_gradient, head_shape),
+        {.hidden = view(teacher, teacher_shape), .head = view(teacher_head, head_shape)}, ar_loss);
+    EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+    EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+    EXPECT_LT(relative_distance(widened(hidden_gradient), to_double(expected_hidden)),
+              2 * kRounding);
+    EXPECT_LT(relative_distance(head_gradient, to_double(expected_head)), kRounding);
+  }
 }
 
 // ---- types

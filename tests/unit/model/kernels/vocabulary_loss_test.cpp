@@ -11,6 +11,7 @@ struct Loss {
   std::int64_t rows, hidden, vocabulary;
   std::vector<LossItem> items;
   float consistency_scale = 1, ar_scale = 1;
+  ArLoss ar_loss = ArLoss::cross_entropy;
 };
 
 Doubles logits_of(const Loss& l, const Doubles& hidden, const Doubles& head, std::int64_t row) {
@@ -35,21 +36,28 @@ Doubles log_softmax(Doubles z) {
 VocabularyLossSums sums_of(const Loss& l, const Doubles& hidden, const Doubles& head,
                            const Doubles& teacher_hidden, const Doubles& teacher_head) {
   VocabularyLossSums sums;
+  const auto divergence = [&](const LossItem& item, std::int64_t row) {
+    const Doubles teacher =
+        log_softmax(logits_of(l, teacher_hidden, teacher_head,
+                              item.teacher_row >= 0 ? item.teacher_row : item.clean_row));
+    const Doubles student = log_softmax(logits_of(l, hidden, head, row));
+    double sum = 0;
+    for (std::size_t v = 0; v < teacher.size(); ++v) {
+      sum += std::exp(teacher[v]) * (teacher[v] - student[v]);
+    }
+    return sum;
+  };
   for (const LossItem& item : l.items) {
     if (item.target >= 0) {
-      sums.autoregressive -=
+      sums.autoregressive +=
           static_cast<double>(item.ar_weight) *
-          log_softmax(logits_of(l, hidden, head, item.clean_row))[at(item.target)];
+          (l.ar_loss == ArLoss::distillation
+               ? divergence(item, item.clean_row)
+               : -log_softmax(logits_of(l, hidden, head, item.clean_row))[at(item.target)]);
     }
     if (item.student_row >= 0) {
-      const Doubles teacher =
-          log_softmax(logits_of(l, teacher_hidden, teacher_head,
-                                item.teacher_row >= 0 ? item.teacher_row : item.clean_row));
-      const Doubles student = log_softmax(logits_of(l, hidden, head, item.student_row));
-      for (std::size_t v = 0; v < teacher.size(); ++v) {
-        sums.consistency += static_cast<double>(item.consistency_weight) * std::exp(teacher[v]) *
-                            (teacher[v] - student[v]);
-      }
+      sums.consistency +=
+          static_cast<double>(item.consistency_weight) * divergence(item, item.student_row);
     }
   }
   return sums;
@@ -84,7 +92,8 @@ Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats
                            l.ar_scale, view(r.hidden_gradient, Shape{l.rows, l.hidden}),
                            view(r.head_gradient, Shape{l.vocabulary, l.hidden}),
                            {.hidden = view(teacher.hidden, Shape{teacher.rows, l.hidden}),
-                            .head = view(teacher.head, Shape{l.vocabulary, l.hidden})});
+                            .head = view(teacher.head, Shape{l.vocabulary, l.hidden})},
+                           l.ar_loss);
   return r;
 }
 
@@ -130,6 +139,7 @@ TEST_P(VocabularyLoss, SumsAndGradientsMatchFiniteDifferences) {
 /// The items of kItems with rows of a teacher that has them in another order.
 std::vector<LossItem> taught_items() {
   std::vector<LossItem> items = kItems;
+  items[0].teacher_row = 1;  // Read by distillation alone.
   items[1].teacher_row = 2;
   items[2].teacher_row = 0;
   items[4].teacher_row = 3;
@@ -137,32 +147,68 @@ std::vector<LossItem> taught_items() {
 }
 
 TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifferences) {
-  const Loss l{9, 6, 21, taught_items(), 1.5F, 0.8F};
+  for (const ArLoss ar_loss : {ArLoss::cross_entropy, ArLoss::distillation}) {
+    const Loss l{9, 6, 21, taught_items(), 1.5F, 0.8F, ar_loss};
+    const Floats hidden = random_floats(l.rows * l.hidden, 1);
+    const Floats head = random_floats(l.vocabulary * l.hidden, 2);
+    const Teacher teacher{4, random_floats(4 * l.hidden, 3), random_floats(l.vocabulary * 6, 4)};
+    const Result r = run(*kernels_, l, hidden, head, teacher);
+    const Doubles h = to_double(hidden);
+    const Doubles w = to_double(head);
+    const Doubles th = to_double(teacher.hidden);
+    const Doubles tw = to_double(teacher.head);
+    const VocabularyLossSums expected = sums_of(l, h, w, th, tw);
+    EXPECT_NEAR(r.sums.consistency, expected.consistency, 1e-5 * expected.consistency);
+    EXPECT_NEAR(r.sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
+    const auto loss = [&](const Doubles& a, const Doubles& b) {
+      const VocabularyLossSums s = sums_of(l, a, b, th, tw);
+      return 1.5 * s.consistency + static_cast<double>(0.8F) * s.autoregressive;
+    };
+    EXPECT_LT(relative_error(r.hidden_gradient,
+                             numerical_gradient([&](const Doubles& x) { return loss(x, w); }, h)),
+              1e-5);
+    EXPECT_LT(relative_error(r.head_gradient,
+                             numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w)),
+              1e-5);
+    // Cross-entropy is that of the student alone, the divergence from a teacher is not.
+    const Result own = run(*kernels_, {9, 6, 21, kItems, 1.5F, 0.8F}, hidden, head);
+    const double apart = std::abs(r.sums.autoregressive - own.sums.autoregressive);
+    if (ar_loss == ArLoss::cross_entropy) {
+      EXPECT_LT(apart, 1e-6);
+    } else {
+      EXPECT_GT(apart, 1e-2);
+    }
+    EXPECT_GT(std::abs(r.sums.consistency - own.sums.consistency), 1e-2);
+  }
+}
+
+TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
+  // More gathered rows than one chunk takes; every third item has no target.
+  const std::int64_t pairs = 700;
+  Loss l{2 * pairs, 8, 900, {}, 1.0F, 1.0F, ArLoss::distillation};
+  for (std::int32_t i = 0; i < pairs; ++i) {
+    l.items.push_back({.clean_row = i,
+                       .target = i % 3 == 0 ? -1 : i,
+                       .ar_weight = 0.01F,
+                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
+                       .consistency_weight = 0.02F,
+                       .teacher_row = i});
+  }
   const Floats hidden = random_floats(l.rows * l.hidden, 1);
   const Floats head = random_floats(l.vocabulary * l.hidden, 2);
-  const Teacher teacher{4, random_floats(4 * l.hidden, 3), random_floats(l.vocabulary * 6, 4)};
-  const Result r = run(*kernels_, l, hidden, head, teacher);
-  const Doubles h = to_double(hidden);
-  const Doubles w = to_double(head);
-  const Doubles th = to_double(teacher.hidden);
-  const Doubles tw = to_double(teacher.head);
-  const VocabularyLossSums expected = sums_of(l, h, w, th, tw);
-  EXPECT_NEAR(r.sums.consistency, expected.consistency, 1e-5 * expected.consistency);
-  EXPECT_NEAR(r.sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
-  const auto loss = [&](const Doubles& a, const Doubles& b) {
-    const VocabularyLossSums s = sums_of(l, a, b, th, tw);
-    return 1.5 * s.consistency + static_cast<double>(0.8F) * s.autoregressive;
-  };
-  EXPECT_LT(relative_error(r.hidden_gradient,
-                           numerical_gradient([&](const Doubles& x) { return loss(x, w); }, h)),
-            1e-5);
-  EXPECT_LT(relative_error(r.head_gradient,
-                           numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w)),
-            1e-5);
-  // The autoregressive part is that of the student alone.
-  const Result own = run(*kernels_, {9, 6, 21, kItems, 1.5F, 0.8F}, hidden, head);
-  EXPECT_NEAR(r.sums.autoregressive, own.sums.autoregressive, 1e-6);
-  EXPECT_GT(std::abs(r.sums.consistency - own.sums.consistency), 1e-2);
+  const Teacher itself{l.rows, hidden, head};
+  const Result both = run(*kernels_, l, hidden, head, itself);
+  EXPECT_NEAR(both.sums.autoregressive, 0.0, 1e-6);
+  EXPECT_GT(both.sums.consistency, 0.1);
+  for (std::int64_t i = 0; i < pairs * l.hidden; ++i) {
+    EXPECT_LT(std::abs(both.hidden_gradient[at(i)]), 1e-6F) << i;
+  }
+  // Without the consistency term the teacher's rows are still there for the clean ones.
+  l.consistency_scale = 0.0F;
+  const Teacher another{l.rows, random_floats(l.rows * l.hidden, 3), head};
+  const Result alone = run(*kernels_, l, hidden, head, another);
+  EXPECT_EQ(alone.sums.consistency, 0.0);
+  EXPECT_GT(alone.sums.autoregressive, 0.1);
 }
 
 TEST_P(VocabularyLoss, AStudentThatTeachesItselfHasTheSameLossEitherWay) {
@@ -292,13 +338,23 @@ TEST_P(VocabularyLoss, BadItemsAndShapesAreRefused) {
     EXPECT_THROW(run(*kernels_, {9, 6, 21, {bad}}, hidden, head), InternalError);
   }
   const Teacher teacher{4, Floats(4 * 6), head};
+  Floats gradient(head.size());
+  Floats states_gradient(hidden.size());
   for (const std::int32_t row : {-1, 4}) {
     const LossItem bad{.clean_row = 0, .student_row = 1, .teacher_row = row};
     EXPECT_THROW(run(*kernels_, {9, 6, 21, {bad}}, hidden, head, teacher), InternalError);
+    const LossItem untaught{.clean_row = 0, .target = 3, .teacher_row = row};
+    EXPECT_NO_THROW(run(*kernels_, {9, 6, 21, {untaught}}, hidden, head, teacher));
+    EXPECT_THROW(
+        run(*kernels_, {9, 6, 21, {untaught}, 1, 1, ArLoss::distillation}, hidden, head, teacher),
+        InternalError);
   }
+  EXPECT_THROW(vocabulary_loss(*kernels_, view(hidden, Shape{9, 6}), view(head, Shape{21, 6}),
+                               kItems, 1, 1, view(states_gradient, Shape{9, 6}),
+                               view(gradient, Shape{21, 6}), {}, ArLoss::distillation),
+               InternalError)
+      << "distilled without a teacher";
   Floats small(6);
-  Floats gradient(head.size());
-  Floats states_gradient(hidden.size());
   EXPECT_THROW(
       vocabulary_loss(*kernels_, view(hidden, Shape{9, 6}), view(head, Shape{21, 6}), {}, 1, 1,
                       view(states_gradient, Shape{9, 6}), view(gradient, Shape{21, 6}),

@@ -305,7 +305,7 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
     append_samples(batch, samples, {.mask = mask, .kept = KeptOffsets::all, .eos_ids = {9}}, 0.25F);
     PackedBatch teacher;
     teacher.tokens = {1};  // What was there before goes.
-    take_teacher_rows(batch, teacher);
+    take_teacher_rows(batch, teacher, false);
     // The end of sequence is row 3 + 10 of the first two: rows up to the one before it teach.
     ASSERT_EQ(teacher.layout.segments.size(), 3U);
     EXPECT_EQ(teacher.layout.num_rows, 2 * (3 + 10) + (3 + 4 * 5));
@@ -334,8 +334,34 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
   PackedBatch causal;
   append_causal_sequence(causal, std::vector<TokenId>{5, 6, 7}, 1, 1.0F);
   PackedBatch teacher;
-  take_teacher_rows(causal, teacher);
+  take_teacher_rows(causal, teacher, false);
   EXPECT_EQ(teacher.layout.num_rows, 0);
+  take_teacher_rows(causal, teacher, true);
+  EXPECT_EQ(teacher.tokens, (std::vector<TokenId>{5, 6}));
+}
+
+TEST(PackedLayout, ATeacherOfAllItemsHasARowForEachTarget) {
+  PackedSample converged = hand_sample();
+  converged.noisy = converged.clean;
+  const std::vector<PackedSample> samples{hand_sample(), converged};
+  PackedBatch batch;
+  append_causal_sequence(batch, std::vector<TokenId>{5, 6, 7}, 1, 0.25F);
+  append_samples(batch, samples, {.train_prompt = true, .eos_ids = {9}}, 0.25F);
+  PackedBatch teacher;
+  take_teacher_rows(batch, teacher, true);
+  ASSERT_EQ(teacher.layout.segments.size(), 3U);
+  std::int64_t targets = 0;
+  for (const LossItem& item : batch.loss_items) {
+    ASSERT_GE(item.teacher_row, 0);
+    targets += item.target >= 0 ? 1 : 0;
+    const auto clean = static_cast<std::size_t>(item.clean_row);
+    const auto row = static_cast<std::size_t>(item.teacher_row);
+    EXPECT_EQ(teacher.tokens[row], batch.tokens[clean]);
+    EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
+  }
+  EXPECT_EQ(targets, batch.ar_targets);
+  // Rows up to the one before the end of sequence: no later one is asked.
+  EXPECT_EQ(teacher.layout.num_rows, 2 + 2 * (3 + 10));
 }
 
 TEST(PackedLayout, CausalSequencesFollowOneAnother) {

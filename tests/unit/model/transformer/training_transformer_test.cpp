@@ -438,9 +438,13 @@ TEST(TrainingFlops, ASeparateTeachersLogitsCountOnce) {
   PackedBatch batch = pack_samples({&sample, 1}, {.kept = KeptOffsets::all}, 1.0F);
   const double detached = training_flops(config, batch);
   PackedBatch teacher;
-  take_teacher_rows(batch, teacher);
+  take_teacher_rows(batch, teacher, false);
   // Of 20 kept offsets all but the last have a target of their own besides.
   EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 19 * 24 * 37);
+  // Each of the 20 targets has a row that teaches.
+  take_teacher_rows(batch, teacher, true);
+  EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 20 * 24 * 37);
+  take_teacher_rows(batch, teacher, false);
   PackedBatch forwarded = teacher;
   EXPECT_DOUBLE_EQ(3 * forward_flops(config, forwarded), training_flops(config, forwarded));
 }

@@ -39,6 +39,13 @@ TEST(TrainConfig, RefusalsNameTheKey) {
                 c.consistency_weight = 0;
               }),
               HasSubstr("train.teacher"));
+  EXPECT_THAT(refusal([](auto& c) { c.ar_loss = ArLoss::distillation; }),
+              HasSubstr("set train.teacher to \"frozen\""));
+  EXPECT_EQ(refusal([](auto& c) {
+              c.ar_loss = ArLoss::distillation;
+              c.teacher = TeacherKind::frozen;
+            }),
+            "accepted");
   EXPECT_THAT(refusal([](auto& c) { c.attention = AttentionChoice::cudnn; }),
               HasSubstr("set model.compute to \"bfloat16\""));
   EXPECT_EQ(refusal([](auto& c) {
