@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -280,6 +281,15 @@ class StudyReal(ScriptTest):
         self.assertEqual(0, study_real.repetition("one two three four five six"))
         self.assertAlmostEqual(1 - 2 / 6, study_real.repetition("x y x y x y x y x"))
 
+    def test_paired_interval(self):
+        # Of 400 differences with mean 0.1 and standard deviation 1, half of 95 % is 1.96 / 20.
+        shared = [10.0 * math.sin(i) for i in range(400)]
+        others = [value + (1.1 if i % 2 else -0.9) for i, value in enumerate(shared)]
+        low, high = study_real.paired_interval(statistics.mean, others, shared)
+        self.assertAlmostEqual(0.1 - 1.96 / 20, low, delta=0.01)
+        self.assertAlmostEqual(0.1 + 1.96 / 20, high, delta=0.01)
+        self.assertEqual((0, 0), study_real.paired_interval(statistics.mean, shared, shared))
+
     def test_page(self):
         work = self.root / "study-real"
 
@@ -316,8 +326,9 @@ class StudyReal(ScriptTest):
         self.assertIn("| SFT (consistency weight 0) | jacobi | 64 | 80.0 % | 40.0–100.0 % | 3.00 | 2.90–3.10 | 50.0 | "
                       "1.50× (1.40–1.60) | – | – |", out)
         self.assertIn("| SFT (consistency weight 0) | mr | 240.0 |", out)
-        self.assertIn("| base | -1.5000 | +0.0000 | 100.0 % | 0.0 % |", out)
-        self.assertIn("| SFT (consistency weight 0) | -1.7500 | -0.2500 | 50.0 % | 30.0 % |", out)
+        self.assertIn("| base | -1.5000 | – | 100.0 % | 0.0 % | – |", out)
+        self.assertIn("| SFT (consistency weight 0) | -1.7500 | -0.2500 (-0.5000 to +0.0000) | 50.0 % | 30.0 % | "
+                      "+30.0 (+0.0 to +60.0) |", out)
         self.assertIn("| finetune | 12 |", out)
 
 
