@@ -435,15 +435,19 @@ struct LossCase {
   float consistency_scale;
   bool separate_teacher;
   double tolerance;
+  ArLoss ar_loss = ArLoss::cross_entropy;
 };
 /// With bfloat16 the gradients of the logits are rounded before the products of backward: one that
 /// rounds the other way shows in a sum over rows by 2⁻⁹ of its part.
-constexpr LossCase kLosses[] = {{DType::float32, DType::float32, 0.7F, false, 2e-5},
-                                {DType::float32, DType::float32, 0.0F, false, 2e-5},
-                                {DType::float32, DType::float32, 0.7F, true, 2e-5},
-                                {DType::bfloat16, DType::bfloat16, 0.7F, false, 5e-4},
-                                {DType::bfloat16, DType::float32, 0.0F, false, 5e-4},
-                                {DType::bfloat16, DType::bfloat16, 0.7F, true, 5e-4}};
+constexpr LossCase kLosses[] = {
+    {DType::float32, DType::float32, 0.7F, false, 2e-5},
+    {DType::float32, DType::float32, 0.0F, false, 2e-5},
+    {DType::float32, DType::float32, 0.7F, true, 2e-5},
+    {DType::float32, DType::float32, 0.7F, true, 2e-5, ArLoss::distillation},
+    {DType::bfloat16, DType::bfloat16, 0.7F, false, 5e-4},
+    {DType::bfloat16, DType::float32, 0.0F, false, 5e-4},
+    {DType::bfloat16, DType::bfloat16, 0.7F, true, 5e-4},
+    {DType::bfloat16, DType::bfloat16, 0.0F, true, 5e-4, ArLoss::distillation}};
 
 TEST_F(KernelAgreement, VocabularyLoss) {
   const std::int64_t rows = 1500;  // More gathered rows than a chunk takes.
@@ -451,7 +455,8 @@ TEST_F(KernelAgreement, VocabularyLoss) {
   const std::int64_t v = 300;
   for (const LossCase& loss : kLosses) {
     SCOPED_TRACE(dtype_name(loss.type) + ", consistency " + std::to_string(loss.consistency_scale) +
-                 (loss.separate_teacher ? ", separate teacher" : ""));
+                 (loss.separate_teacher ? ", separate teacher" : "") +
+                 (loss.ar_loss == ArLoss::distillation ? ", distillation" : ""));
     std::vector<LossItem> items = random_items(rows, static_cast<TokenId>(v));
     for (LossItem& item : items) {
       item.teacher_row = loss.separate_teacher
@@ -468,9 +473,9 @@ TEST_F(KernelAgreement, VocabularyLoss) {
             teacher = {.hidden = t.random({rows / 2, c}, 53, loss.type),
                        .head = t.random({v, c}, 54, loss.type)};
           }
-          sums.push_back(vocabulary_loss(t.kernels, t.random({rows, c}, 51, loss.type),
-                                         t.random({v, c}, 52, loss.type), items,
-                                         loss.consistency_scale, 1.3F, dh, dhead, teacher));
+          sums.push_back(vocabulary_loss(
+              t.kernels, t.random({rows, c}, 51, loss.type), t.random({v, c}, 52, loss.type), items,
+              loss.consistency_scale, 1.3F, dh, dhead, teacher, loss.ar_loss));
           return {dh, dhead};
         },
         loss.tolerance);
