@@ -182,25 +182,32 @@ TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifference
   }
 }
 
-TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
-  // More gathered rows than one chunk takes; every third item has no target.
-  const std::int64_t pairs = 700;
-  Loss l{2 * pairs, 8, 900, {}, 1.0F, 1.0F, ArLoss::distillation};
-  for (std::int32_t i = 0; i < pairs; ++i) {
-    l.items.push_back({.clean_row = i,
-                       .target = i % 3 == 0 ? -1 : i,
-                       .ar_weight = 0.01F,
-                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
-                       .consistency_weight = 0.02F,
-                       .teacher_row = i});
+constexpr std::int32_t kManyPairs = 700;
+
+/// More gathered rows than one chunk takes: clean rows before their students', every third item
+/// without a target, every fifth without a student.
+std::vector<LossItem> many_items(std::int32_t vocabulary) {
+  std::vector<LossItem> items;
+  for (std::int32_t i = 0; i < kManyPairs; ++i) {
+    items.push_back({.clean_row = i,
+                     .target = i % 3 == 0 ? -1 : (i * 37) % vocabulary,
+                     .ar_weight = 0.01F,
+                     .student_row = i % 5 == 0 ? -1 : kManyPairs + i,
+                     .consistency_weight = 0.02F,
+                     .teacher_row = i});
   }
+  return items;
+}
+
+TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
+  Loss l{2 * kManyPairs, 8, 900, many_items(900), 1.0F, 1.0F, ArLoss::distillation};
   const Floats hidden = random_floats(l.rows * l.hidden, 1);
   const Floats head = random_floats(l.vocabulary * l.hidden, 2);
   const Teacher itself{l.rows, hidden, head};
   const Result both = run(*kernels_, l, hidden, head, itself);
   EXPECT_NEAR(both.sums.autoregressive, 0.0, 1e-6);
   EXPECT_GT(both.sums.consistency, 0.1);
-  for (std::int64_t i = 0; i < pairs * l.hidden; ++i) {
+  for (std::int64_t i = 0; i < kManyPairs * l.hidden; ++i) {
     EXPECT_LT(std::abs(both.hidden_gradient[at(i)]), 1e-6F) << i;
   }
   // Without the consistency term the teacher's rows are still there for the clean ones.
@@ -212,17 +219,7 @@ TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
 }
 
 TEST_P(VocabularyLoss, AStudentThatTeachesItselfHasTheSameLossEitherWay) {
-  // More gathered rows than one chunk takes.
-  const std::int64_t pairs = 700;
-  Loss l{2 * pairs, 8, 900, {}, 1.0F, 1.0F};
-  for (std::int32_t i = 0; i < pairs; ++i) {
-    l.items.push_back({.clean_row = i,
-                       .target = i % 3 == 0 ? -1 : i,
-                       .ar_weight = 0.01F,
-                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
-                       .consistency_weight = 0.02F,
-                       .teacher_row = i});
-  }
+  const Loss l{2 * kManyPairs, 8, 900, many_items(900), 1.0F, 1.0F};
   const Floats hidden = random_floats(l.rows * l.hidden, 1);
   const Floats head = random_floats(l.vocabulary * l.hidden, 2);
   const Result own = run(*kernels_, l, hidden, head);
@@ -236,15 +233,7 @@ TEST_P(VocabularyLoss, AStudentThatTeachesItselfHasTheSameLossEitherWay) {
 TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
   // 9000 tokens make 16 Mi floats out of about 1860 rows; the cap of 1024 rows cuts 1400 rows in
   // two.
-  const std::int64_t pairs = 700;
-  Loss l{2 * pairs, 8, 9000, {}, 1.0F, 1.0F};
-  for (std::int32_t i = 0; i < pairs; ++i) {
-    l.items.push_back({.clean_row = i,
-                       .target = i % 3 == 0 ? -1 : (i * 37) % 9000,
-                       .ar_weight = 0.01F,
-                       .student_row = i % 5 == 0 ? -1 : static_cast<std::int32_t>(pairs) + i,
-                       .consistency_weight = 0.02F});
-  }
+  const Loss l{2 * kManyPairs, 8, 9000, many_items(9000), 1.0F, 1.0F};
   const Floats hidden = random_floats(l.rows * l.hidden, 1);
   const Floats head = random_floats(l.vocabulary * l.hidden, 2);
   const Result all = run(*kernels_, l, hidden, head);
