@@ -230,10 +230,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
 
   void finalize() {
+    // In this order: what tick() makes of the result is the last word.
+    ncclResult_t sound = ncclSuccess;
+    result_.compare_exchange_strong(sound, ncclInProgress);
     finalizing_ = true;
-    if (result_ == ncclSuccess) {
-      result_ = ncclInProgress;
-    }
   }
   void abort() {
     aborted_ = true;
