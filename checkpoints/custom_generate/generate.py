@@ -129,7 +129,9 @@ def jacobi(model, prompt, limit, stops, block_size, seed, emit):
     accepted = []
     emit(draft)
     while draft[0] not in stops and len(known) + 1 - len(prompt) < limit:
-        while len(draft) < min(block_size, limit - 1 - (len(known) - len(prompt))):
+        length = min(block_size, limit - 1 - (len(known) - len(prompt)))
+        del draft[length:]
+        while len(draft) < length:
             draft.append(known[stream.below(len(known))])
         predictions = predict(model, draft, cache, len(draft))
         count = 1
@@ -144,7 +146,7 @@ def jacobi(model, prompt, limit, stops, block_size, seed, emit):
         accepted.append(count)
         emit([*draft[1:count], newest])
         # What was predicted behind the newest token is the guess for its successors.
-        draft = [newest] if stop is not None else predictions[count - 1:max(count, len(draft) - 1)]
+        draft = [newest] if stop is not None else predictions[count - 1:]
     return [*known[len(prompt):], draft[0]], accepted
 
 

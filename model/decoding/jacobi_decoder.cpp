@@ -66,7 +66,8 @@ class JacobiDecoder final : public DraftDecoder {
       advance_block(accepted, predictions);
     } else if (!commit_and_test_end(draft_, accepted, predictions[accepted - 1])) {
       if (options_.window == DraftWindow::running) {
-        keep_predictions(accepted, predictions);
+        keep_predictions(accepted, std::min(predictions.size(), accepted - 1 + draft_length()),
+                         predictions);
         fill_draft();
       } else {
         shrink(accepted, predictions);
@@ -153,7 +154,8 @@ class JacobiDecoder final : public DraftDecoder {
   /// Shrinking window: the rest of the block, or the next block.
   void shrink(std::size_t accepted, std::span<const TokenId> predictions) {
     if (accepted < draft_.size()) {
-      keep_predictions(accepted, predictions);
+      // The last one is of the block behind this one.
+      keep_predictions(accepted, predictions.size() - 1, predictions);
       // Every such state is new (its first draft token is a correction) and the last one recorded
       // is the fixed point, because the forward that ends a block changes nothing.
       if (options_.record_states) {
@@ -165,9 +167,11 @@ class JacobiDecoder final : public DraftDecoder {
     start_draft(predictions.back());
   }
 
-  void keep_predictions(std::size_t accepted, std::span<const TokenId> predictions) {
-    const std::size_t end = std::max(accepted, predictions.size() - 1);
-    const auto kept = predictions.subspan(accepted - 1, end - (accepted - 1));
+  /// The next draft, or what it begins with: the predictions from the one behind the accepted
+  /// tokens to `end`.
+  void keep_predictions(std::size_t accepted, std::size_t end,
+                        std::span<const TokenId> predictions) {
+    const auto kept = predictions.first(end).subspan(accepted - 1);
     draft_.assign(kept.begin(), kept.end());
   }
 

@@ -227,9 +227,9 @@ struct ParallelTrajectoryOptions {
 /// round, request id, block); the running window, which has no blocks, draws all its fillers from
 /// the stream of block 0. After a forward over the draft out_0 … out_{L−1} with predictions g, a =
 /// 1 + the number of leading j with out_{j+1} = g_j tokens are committed. Shrinking: the next draft
-/// is g_{a−1} … g_{L−2}, or, when a = L, a new block that begins with g_{L−1}. Running: the same,
-/// refilled to n after every forward. Every forward commits at least one token, so a block takes at
-/// most n, whatever the arithmetic, and the last one n − 1.
+/// is g_{a−1} … g_{L−2}, or, when a = L, a new block that begins with g_{L−1}. Running: g_{a−1} …
+/// g_{L−1}, refilled to n after every forward. Every forward commits at least one token, so a block
+/// takes at most n, whatever the arithmetic, and the last one n − 1.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
                                                                    const JacobiOptions& options);
 /// Multi-block decoding with rejection recycling (METHOD.md §6.3; the paper's algorithm 1). Only

@@ -309,7 +309,11 @@ struct AdvanceDrafts {
                              std::int32_t length, const std::int32_t* predicted,
                              std::uint64_t* drawn) const {
     const bool running = state.method == DraftMethod::running;
-    const std::int32_t kept = larger(length - accepted, 1);
+    const std::int32_t most = state.method == DraftMethod::complete_blocks
+                                  ? state.block_size
+                                  : smaller(state.block_size, tokens_left(state));
+    const std::int32_t kept =
+        running ? smaller(length - accepted + 1, most) : larger(length - accepted, 1);
     std::int32_t* const draft = ids + state.ids_begin + state.context;
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < kept; i += group.lanes()) {
@@ -324,9 +328,7 @@ struct AdvanceDrafts {
       ++state.block;
       state.block_begin = state.context;
     }
-    state.draft = state.method == DraftMethod::complete_blocks
-                      ? state.block_size
-                      : smaller(state.block_size, tokens_left(state));
+    state.draft = most;
     const DeviceStream stream(state.seed, RandomPurpose::jacobi_draft, state.round, state.item,
                               running ? 0 : static_cast<std::uint64_t>(state.block));
     const std::uint64_t made = draw_below(

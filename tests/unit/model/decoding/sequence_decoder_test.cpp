@@ -103,14 +103,15 @@ TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
   ASSERT_EQ(draft.size(), 4U);
   EXPECT_EQ(draft[0], 10);
   EXPECT_TRUE(drawn_from(std::span(draft).subspan(1), {100, 101, 102}));
-  // Only draft[1] is right: a = 2, the next draft is [g_1, g_2 | two fillers]; g_3 is not used.
+  // Only draft[1] is right: a = 2, the next draft is [g_1, g_2, g_3 | a filler].
   advance(*decoder, {draft[1], 50, 51, 52});
   EXPECT_EQ(decoder->kv_length(), 5);
   const auto next = ids(draft_of(*decoder));
   ASSERT_EQ(next.size(), 4U);
   EXPECT_EQ(next[0], 50);
   EXPECT_EQ(next[1], 51);
-  EXPECT_TRUE(drawn_from(std::span(next).subspan(2), {100, 101, 102, 10, draft[1]}));
+  EXPECT_EQ(next[2], 52);
+  EXPECT_TRUE(drawn_from(std::span(next).subspan(3), {100, 101, 102, 10, draft[1]}));
 }
 
 TEST(RunningWindow, FullAcceptanceStartsFromTheLastPrediction) {
@@ -135,10 +136,14 @@ TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
   }
   advance(*decoder, {70, 71, 72, 73});
   context.push_back(10);
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{70, 71, 72, 73})) << "nothing to fill";
+  advance(*decoder, {71, 72, 80, 81});
+  context.insert(context.end(), {70, 71, 72});
   draft = ids(draft_of(*decoder));
-  EXPECT_EQ(std::vector<TokenId>(draft.begin(), draft.begin() + 3),
-            (std::vector<TokenId>{70, 71, 72}));
-  EXPECT_EQ(draft[3], context[static_cast<std::size_t>(stream.below(context.size()))]);
+  EXPECT_EQ(std::vector<TokenId>(draft.begin(), draft.begin() + 2), (std::vector<TokenId>{80, 81}));
+  for (std::size_t j = 2; j < 4; ++j) {
+    EXPECT_EQ(draft[j], context[static_cast<std::size_t>(stream.below(context.size()))]);
+  }
 }
 
 TEST(RunningWindow, DraftIsCutToWhatRemains) {
