@@ -41,8 +41,9 @@ const std::map<std::string, SectionProse>& prose() {
                   "existing model on question–answer pairs. A pair is one conversation in "
                   "the model's chat template, the question as the user's turn as evaluation puts "
                   "it; the loss is on the answer and its end-of-sequence token. Keys of `[train]` "
-                  "that tell of trajectories (`consistency_weight`, `reduction`, `kept`) have no "
-                  "effect. Example: [`finetune_smollm2.toml`](finetune_smollm2.toml)."}},
+                  "that tell of trajectories (`consistency_weight`, `reduction`, `kept`, "
+                  "`consistency_decay`) have no effect. Example: "
+                  "[`finetune_smollm2.toml`](finetune_smollm2.toml)."}},
       {"pretrain",
        {.before = "For `jforge pretrain`, together with `[run]`, `[train]` and `[checkpoint]`. "
                   "Example: [`pretrain_quickstart.toml`](pretrain_quickstart.toml)."}},

@@ -187,6 +187,10 @@ class FieldList {
       fields_.back().same_results.push_back(toml_quoted(name));
     }
   }
+  /// Likewise of a number.
+  void same_results(double value) {
+    fields_.back().same_results.push_back(write_value(value).value());
+  }
 
   [[nodiscard]] std::vector<ConfigField> take() { return std::move(fields_); }
 

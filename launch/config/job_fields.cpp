@@ -271,6 +271,11 @@ void add_train(FieldList& fields, TrainConfig& train) {
                   "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
   fields.add_enum("kept", train.kept, kIdentity, kKept,
                   "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
+  fields.add("consistency_decay", train.consistency_decay, kIdentity,
+             "Weight of such an offset over that of the one before it in its block, above 0 and at "
+             "most 1. Below 1 the first tokens behind what is right count most, without which "
+             "decoding accepts none of the others");
+  fields.same_results(1.0);
   fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
                   "Whose predictions at the clean tokens the consistency loss aims at: "
                   "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
@@ -517,8 +522,9 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
   fields.add_enum(
       "compat", config.compat, kIdentity, kCompat,
       "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, `teacher`, and the "
-      "rounds' `endpoint`, `measure` and `target`; `\"repo\"` also never selects a block's initial "
+      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, and the rounds' "
+      "`endpoint`, `measure` and `target`, beside `teacher` and `consistency_decay` as both have "
+      "them; `\"repo\"` also never selects a block's initial "
       "draft, as in the authors' data. Those keys then have these values in `resolved_config.toml` "
       "too; giving one another value is refused. Rounds that do not say otherwise take the paper's "
       "`mask` and `schedule`");

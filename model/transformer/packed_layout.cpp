@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "runtime/error.h"
@@ -25,6 +26,10 @@ struct KeptRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
   [[nodiscard]] std::int64_t count() const { return std::max<std::int64_t>(0, last - first); }
+  /// Weight of a kept offset before normalisation: γ to the number of kept ones before it.
+  [[nodiscard]] double weight(std::int64_t offset, float decay) const {
+    return std::pow(static_cast<double>(decay), static_cast<double>(offset - first));
+  }
 };
 
 [[noreturn]] void refuse(const PackedSample& sample, const std::string& reason) {
@@ -129,21 +134,22 @@ void append_segments(PackedBatch& batch, const PackedSample& sample, const Sampl
   }
 }
 
-float consistency_weight(LossReduction reduction, std::int64_t kept, std::int64_t blocks,
-                         float sample_weight) {
+/// Of a sample's kept offsets that weigh 1; `kept`: what all of them weigh.
+double consistency_weight(LossReduction reduction, double kept, std::int64_t blocks,
+                          float sample_weight) {
   double divisor = 1;
   switch (reduction) {
     case LossReduction::token_mean:
-      divisor = static_cast<double>(kept);
+      divisor = kept;
       break;
     case LossReduction::paper:
       divisor = static_cast<double>(blocks);
       break;
     case LossReduction::repo:
-      divisor = static_cast<double>(kept) * static_cast<double>(blocks);
+      divisor = kept * static_cast<double>(blocks);
       break;
   }
-  return static_cast<float>(static_cast<double>(sample_weight) / divisor);
+  return static_cast<double>(sample_weight) / divisor;
 }
 
 void append_prompt_items(PackedBatch& batch, const PackedSample& sample, float ar_weight,
@@ -159,7 +165,7 @@ void append_prompt_items(PackedBatch& batch, const PackedSample& sample, float a
 /// One item for each row from the prompt's last on; `answer` counts clean tokens from the prompt's
 /// end.
 void append_answer_items(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
-                         KeptOffsets kept, float ar_weight, float consistency_weight,
+                         const PackingOptions& options, float ar_weight, double consistency_weight,
                          std::int64_t base) {
   const std::int64_t clean = base + extent.prompt;
   const std::int64_t answer_length = extent.blocks * extent.block_size;
@@ -173,11 +179,12 @@ void append_answer_items(PackedBatch& batch, const PackedSample& sample, const S
     if (answer >= 0 && extent.has_noise) {
       const std::int64_t offset = answer % extent.block_size;
       if (offset == 0) {
-        range = kept_range(sample, extent, kept, answer / extent.block_size);
+        range = kept_range(sample, extent, options.kept, answer / extent.block_size);
       }
       if (range.first <= offset && offset < range.last) {
         item.student_row = static_cast<std::int32_t>(clean + answer_length + answer);
-        item.consistency_weight = consistency_weight;
+        item.consistency_weight = static_cast<float>(
+            consistency_weight * range.weight(offset, options.consistency_decay));
       }
     }
     if (item.target >= 0 || item.student_row >= 0) {
@@ -196,10 +203,15 @@ void append_sample(PackedBatch& batch, const PackedSample& sample, const Packing
   append_rows(batch, sample.prompt, 0);
   append_rows(batch, std::span(sample.clean).first(used), extent.prompt);
   std::int64_t kept_total = 0;
+  double kept_weight = 0;
   if (extent.has_noise) {
     append_rows(batch, std::span(sample.noisy).first(used), extent.prompt);
     for (std::int64_t block = 0; block < extent.blocks; ++block) {
-      kept_total += kept_range(sample, extent, options.kept, block).count();
+      const KeptRange range = kept_range(sample, extent, options.kept, block);
+      kept_total += range.count();
+      for (std::int64_t offset = range.first; offset < range.last; ++offset) {
+        kept_weight += range.weight(offset, options.consistency_decay);
+      }
     }
   }
   append_segments(batch, sample, extent, options.mask, base);
@@ -208,13 +220,13 @@ void append_sample(PackedBatch& batch, const PackedSample& sample, const Packing
       extent.answer_targets + (options.train_prompt ? extent.prompt - 1 : 0);
   const auto ar_weight =
       static_cast<float>(static_cast<double>(sample_weight) / static_cast<double>(targets));
-  const float student_weight = kept_total == 0 ? 0.0F
-                                               : consistency_weight(options.reduction, kept_total,
-                                                                    extent.blocks, sample_weight);
+  const double student_weight = kept_total == 0 ? 0.0
+                                                : consistency_weight(options.reduction, kept_weight,
+                                                                     extent.blocks, sample_weight);
   if (options.train_prompt) {
     append_prompt_items(batch, sample, ar_weight, base);
   }
-  append_answer_items(batch, sample, extent, options.kept, ar_weight, student_weight, base);
+  append_answer_items(batch, sample, extent, options, ar_weight, student_weight, base);
   batch.num_samples += 1;
   batch.kept_offsets += kept_total;
   batch.ar_targets += targets;

@@ -65,6 +65,9 @@ struct PackingOptions {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
+  /// γ in (0, 1]: weight of a block's kept offset over that of the kept one before it. Means and
+  /// sums over kept offsets are weighted so.
+  float consistency_decay = 1;
   bool train_prompt = false;       ///< Also AR-train prompt tokens (compat = repo).
   std::vector<TokenId> eos_ids{};  ///< Blocks after the first end of sequence are dropped; later
                                    ///< offsets carry no target.

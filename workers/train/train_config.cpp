@@ -40,6 +40,7 @@ void TrainConfig::apply(Compat compat) {
       ar_weight = 10;
       train_prompt = true;
       teacher = TeacherKind::detached;
+      consistency_decay = 1;
       return;
     case Compat::paper:
       reduction = LossReduction::paper;
@@ -47,6 +48,7 @@ void TrainConfig::apply(Compat compat) {
       ar_weight = 1;
       train_prompt = false;
       teacher = TeacherKind::detached;
+      consistency_decay = 1;
       return;
   }
 }
@@ -57,6 +59,11 @@ void TrainConfig::validate() const {
   expect_positive("tokens_per_rank", static_cast<double>(tokens_per_rank));
   expect_not_negative("ar_weight", ar_weight);
   expect_not_negative("consistency_weight", consistency_weight);
+  // Written so that NaN is refused too.
+  if (!(consistency_decay > 0 && consistency_decay <= 1)) {
+    throw ConfigError(fmt::format("train.consistency_decay is {}; it must be above 0 and at most 1",
+                                  consistency_decay));
+  }
   if (ar_weight == 0 && consistency_weight == 0) {
     throw ConfigError(
         "train.ar_weight and train.consistency_weight are both 0: there is nothing to learn; set "
@@ -92,6 +99,7 @@ PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
   options.mask = mask;
   options.reduction = reduction;
   options.kept = kept;
+  options.consistency_decay = consistency_decay;
   options.train_prompt = train_prompt;
   options.eos_ids = eos_ids;
   return options;

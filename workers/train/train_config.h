@@ -40,6 +40,7 @@ struct TrainConfig {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
+  float consistency_decay = 1;  ///< γ of PackingOptions.
   TeacherKind teacher = TeacherKind::detached;
   ArLoss ar_loss = ArLoss::cross_entropy;
   bool train_prompt = false;
@@ -61,7 +62,8 @@ struct TrainConfig {
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
   /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
-  /// ar_weight 1, prompt not trained; both: teacher detached.
+  /// ar_weight 1, prompt not trained; both: teacher detached and
+  /// consistency_decay 1.
   void apply(Compat compat);
   /// Throws ConfigError naming the key and the way out.
   void validate() const;

@@ -228,6 +228,31 @@ TEST(PackedLayout, ReductionsAndKeptOffsets) {
   EXPECT_FLOAT_EQ(weight(LossReduction::repo, KeptOffsets::all), 1.0F / 30);
 }
 
+TEST(PackedLayout, KeptOffsetsWeighLessAndLessInABlock) {
+  const PackedSample sample = hand_sample();
+  const std::map<std::int32_t, double> decayed{{1, 1.0}, {2, 0.5}, {3, 0.25}, {8, 1.0}, {9, 0.5}};
+  const auto expect_weights = [&](LossReduction reduction, double divisor) {
+    const PackedBatch batch = pack_samples(
+        {&sample, 1}, {.reduction = reduction, .consistency_decay = 0.5F, .eos_ids = {9}}, 2.0F);
+    EXPECT_EQ(batch.kept_offsets, 5);
+    std::map<std::int32_t, double> found;
+    for (const LossItem& item : batch.loss_items) {
+      if (item.student_row >= 0) {
+        found[item.clean_row - 3] = item.consistency_weight;
+      }
+    }
+    ASSERT_EQ(found.size(), decayed.size());
+    for (const auto& [answer, weight] : decayed) {
+      EXPECT_FLOAT_EQ(static_cast<float>(found.at(answer)),
+                      static_cast<float>(2.0 * weight / divisor))
+          << answer;
+    }
+  };
+  expect_weights(LossReduction::token_mean, 3.25);  // Of a weighted mean, which a mean is with 1.
+  expect_weights(LossReduction::paper, 3);
+  expect_weights(LossReduction::repo, 3.25 * 3);
+}
+
 TEST(PackedLayout, WithoutEndOfSequenceEveryTokenIsATarget) {
   const PackedSample sample = hand_sample();
   const PackedBatch batch =

@@ -73,15 +73,30 @@ TEST(TrainConfig, ZeroStagesAreFour) {
   }
 }
 
+TEST(TrainConfig, TheConsistencyDecayIsAboveZeroAndAtMostOne) {
+  for (const float decay : {0.0F, -0.5F, 1.01F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THAT(refusal([&](auto& c) { c.consistency_decay = decay; }),
+                ::testing::HasSubstr("train.consistency_decay"));
+  }
+  TrainConfig config;
+  config.consistency_decay = 0.8F;
+  EXPECT_NO_THROW(config.validate());
+  EXPECT_EQ(config.packing({}).consistency_decay, 0.8F);
+}
+
 TEST(TrainConfig, CompatibilityModesSetTheirFields) {
   TrainConfig repo;
+  repo.consistency_decay = 0.5F;
   repo.apply(Compat::repo);
+  EXPECT_EQ(repo.consistency_decay, 1.0F);
   EXPECT_EQ(repo.reduction, LossReduction::repo);
   EXPECT_EQ(repo.kept, KeptOffsets::from_first_difference);
   EXPECT_EQ(repo.ar_weight, 10);
   EXPECT_TRUE(repo.train_prompt);
   TrainConfig paper;
+  paper.consistency_decay = 0.5F;
   paper.apply(Compat::paper);
+  EXPECT_EQ(paper.consistency_decay, 1.0F);
   EXPECT_EQ(paper.reduction, LossReduction::paper);
   EXPECT_EQ(paper.kept, KeptOffsets::all);
   EXPECT_FALSE(paper.train_prompt);
