@@ -40,7 +40,7 @@ struct TrainConfig {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
-  float consistency_decay = 1;  ///< γ of PackingOptions.
+  float consistency_decay = 0.8F;  ///< γ of PackingOptions.
   TeacherKind teacher = TeacherKind::detached;
   ArLoss ar_loss = ArLoss::cross_entropy;
   bool train_prompt = false;
