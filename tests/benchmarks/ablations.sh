@@ -10,7 +10,7 @@
 #   --build DIR      holds launch/jforge (default build/cpu-release)
 #   --ranks N        (default 2)
 #   --base N         steps of 32 samples that make the base from the quickstart's model (default 600)
-#   --steps "N …"    of an arm's first round, of 16 samples (default 120); a second round has half. Several numbers train
+#   --steps "N …"    of an arm's first round, of 16 samples (default 240); a second round has half. Several numbers train
 #                    every arm so often, the largest first: learning curves.
 #   --arms "A …"     (default: the fourteen listed below; besides them mixed-linear mixed-random, and any of all these with
 #                    settings behind it: clean-random,rounds.1.noise_window=4,train.ar_weight=1)
@@ -24,7 +24,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
-build=build/cpu-release ranks=2 base_steps=600 steps=120 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
+build=build/cpu-release ranks=2 base_steps=600 steps=240 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
 command=$(printf ' %q' "$@")
 arms="noise-linear noise-random noise-reverse window-linear window-random window-reverse clean-linear clean-random"
 arms+=" clean-reverse window-of-4 window-of-16 all-kept frozen-teacher two-rounds"
