@@ -228,15 +228,8 @@ void DecodeEngine::forward_rows() {
   } else if (sampling_ == 0) {
     model_.predict(rows_, predictions_);
   } else {
-    output_rows_.clear();
-    for (std::size_t row = 0; row < rows_.size(); ++row) {
-      if (rows_[row].wants_output) {
-        output_rows_.push_back(row);
-      }
-    }
-    model_.predict_logits(rows_, [this](std::int64_t first, const TensorView& logits) {
-      choose_tokens(first, logits);
-    });
+    describe_choices();
+    model_.predict_sampled(rows_, choices_, predictions_);
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const double prefill_share =
@@ -248,34 +241,35 @@ void DecodeEngine::forward_rows() {
   statistics_.decode_seconds += elapsed.count() * (1.0 - prefill_share);
 }
 
-void DecodeEngine::choose_tokens(std::int64_t first, const TensorView& logits) {
-  for (std::int64_t i = 0; i < logits.dim(0); ++i) {
-    const auto output = static_cast<std::size_t>(first + i);
-    const std::size_t row_index = output_rows_.at(output);
-    const CacheRow& place = rows_[row_index].place;
-    const Slot& slot = slots_[static_cast<std::size_t>(place.slot)];
-    const SamplingOptions& sampling = slot.decoder->sampling();
-    sampler_.start_row(logits.rows(i, i + 1).span<float>());
-    if (sampling.penalises()) {
-      penalise(slot, row_index);
+void DecodeEngine::describe_choices() {
+  row_tokens_.clear();
+  for (const DecodeRow& row : rows_) {
+    row_tokens_.push_back(row.token);
+  }
+  choices_.clear();
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row].wants_output) {
+      choices_.push_back(choice_of(row));
     }
-    predictions_[output] = sampler_.choose(sampling, slot.decoder->id(), place.position + 1);
   }
 }
 
-/// What a row sees: its sequence up to itself, or up to its fork and then its alternative.
-void DecodeEngine::penalise(const Slot& slot, std::size_t row_index) {
-  const double penalty = slot.decoder->sampling().repetition_penalty;
+SampledRow DecodeEngine::choice_of(std::size_t row_index) const {
   const CacheRow& place = rows_[row_index].place;
-  const bool alternative = place.fork_row != 0;
-  const auto shared = static_cast<std::size_t>(alternative ? place.fork : place.position + 1);
-  for (const TokenId token : std::span(slot.text).first(shared)) {
-    sampler_.penalise(token, penalty);
+  const Slot& slot = slots_[static_cast<std::size_t>(place.slot)];
+  SampledRow choice{.options = slot.decoder->sampling(),
+                    .request = slot.decoder->id(),
+                    .position = place.position + 1};
+  if (choice.options.penalises()) {
+    // What a row sees: its sequence up to itself, or up to its fork and then its alternative.
+    const bool alternative = place.fork_row != 0;
+    const std::int32_t shared = alternative ? place.fork : place.position + 1;
+    const std::int32_t own = alternative ? place.position + 1 - place.fork : 0;
+    choice.text = std::span(slot.text).first(static_cast<std::size_t>(shared));
+    choice.alternative =
+        std::span(row_tokens_).first(row_index + 1).last(static_cast<std::size_t>(own));
   }
-  const auto own = static_cast<std::size_t>(alternative ? place.position + 1 - place.fork : 0);
-  for (const DecodeRow& row : std::span(rows_).subspan(row_index + 1 - own, own)) {
-    sampler_.penalise(row.token, penalty);
-  }
+  return choice;
 }
 
 void DecodeEngine::hand_back() {

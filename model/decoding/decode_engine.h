@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "model/decoding/sequence_decoder.h"
-#include "model/decoding/token_sampler.h"
+#include "model/kernels/token_sampler.h"
 #include "model/transformer/inference_transformer.h"
 
 namespace jforge {
@@ -121,8 +121,8 @@ class DecodeEngine {
   void append_branches(std::size_t slot_index);
   void append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin, std::size_t end);
   void forward_rows();
-  void choose_tokens(std::int64_t first, const TensorView& logits);
-  void penalise(const Slot& slot, std::size_t row_index);
+  void describe_choices();
+  [[nodiscard]] SampledRow choice_of(std::size_t row_index) const;
   void hand_back();
   void advance(std::size_t slot_index);
 
@@ -132,15 +132,15 @@ class DecodeEngine {
   std::vector<Slot> slots_;
   std::size_t running_ = 0;
   std::deque<std::size_t> waiting_;    ///< Slots whose sequences have not begun, the oldest first.
-  std::size_t sampling_ = 0;           ///< Begun sequences that need logits.
+  std::size_t sampling_ = 0;           ///< Begun sequences that are not decoded greedily.
   std::size_t prefilling_ = 0;         ///< Begun sequences whose prompts are not forwarded.
   std::vector<DraftSequence> drafts_;  ///< Those that the model's device began with …
   std::size_t drafting_ = 0;           ///< … and how many of them go on there; 0: none.
-  TokenSampler sampler_;
   std::deque<DecodeResult> finished_;
   std::vector<DecodeRow> rows_;
   std::vector<TokenId> predictions_;
-  std::vector<std::size_t> output_rows_;  ///< Where logits are needed: the row of each output.
+  std::vector<SampledRow> choices_;  ///< Where tokens are sampled: of each output.
+  std::vector<TokenId> row_tokens_;  ///< There, too: those of rows_.
   std::vector<BranchOutcome> outcomes_;
   std::vector<CacheCopy> kept_;
   std::size_t outputs_ = 0;

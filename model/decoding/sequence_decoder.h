@@ -25,8 +25,8 @@
 
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
-#include "model/decoding/token_sampler.h"
 #include "model/kernels/draft_passes.h"
+#include "model/kernels/token_sampler.h"
 #include "runtime/ids.h"
 
 namespace jforge {
@@ -85,7 +85,7 @@ struct DraftBranch {
 
 /// What a forward gave for one branch: the token chosen after each wanted row, in order. It is the
 /// argmax, or what sampling gives for the request, the position and all that the row sees
-/// (token_sampler.h); a decoder need not know which.
+/// (model/kernels/token_sampler.h); a decoder need not know which.
 struct BranchOutcome {
   std::span<const TokenId> predictions;
 };

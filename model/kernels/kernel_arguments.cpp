@@ -96,6 +96,14 @@ void expect_token(TokenId chosen, std::int64_t row) {
   }
 }
 
+void check_sampled(const ConstTensorView& logits, std::int64_t rows,
+                   const ConstTensorView& tokens) {
+  expect(logits.shape().rank() == 2 && logits.dim(1) >= 1, "sample_tokens: logits of no tokens");
+  expect_float32(logits, "sample_tokens logits");
+  expect_shape(logits, Shape{rows, logits.dim(1)}, "sample_tokens logits");
+  expect_shape(tokens, Shape{rows}, "sample_tokens tokens");
+}
+
 LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,
                          const ConstTensorView& y) {
   expect(x.shape().rank() == 2 && weight.shape().rank() == 2,

@@ -43,6 +43,9 @@ void check_cached_attention(const DecodePlan& plan, DecodeRows which, const Cons
 /// Throws NumericalError for kNoToken, which `row` of a forward chose.
 void expect_token(TokenId chosen, std::int64_t row);
 
+/// Checks the shapes of sample_tokens(). Throws InternalError.
+void check_sampled(const ConstTensorView& logits, std::int64_t rows, const ConstTensorView& tokens);
+
 /// y [m, n] = x [m, k] · weight [n, k]ᵀ
 struct LinearShape {
   std::int64_t m, n, k;

@@ -50,6 +50,7 @@
 #include "model/kernels/decode_plan.h"
 #include "model/kernels/packed_plan.h"
 #include "model/kernels/rotary_settings.h"
+#include "model/kernels/token_sampler.h"
 #include "runtime/device/queue.h"
 #include "runtime/ids.h"
 #include "runtime/tensor/buffer.h"
@@ -173,9 +174,6 @@ struct VocabularyLossSums {
   double consistency = 0;     ///< Σ weight · KL(teacher ‖ student)
   double autoregressive = 0;  ///< Σ weight · cross-entropy, or KL(teacher ‖ clean row)
 };
-
-/// What invariant_argmax() gives a row without a largest logit.
-inline constexpr TokenId kNoToken = -1;
 
 class KernelSet {
  public:
@@ -319,10 +317,16 @@ class KernelSet {
   /// kNoToken where a row's logits hold NaN. The logits are never stored whole.
   virtual void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                                 TensorView tokens) = 0;
+  /// tokens[i] of logits row i, float32 [M, V], as rows[i] says (TokenSampler), int32 [M]; kNoToken
+  /// where the row holds NaN. `rows` may change afterwards. Overwrites the logits. Sets choose the
+  /// same token but where scores differ by a few units in the last place of float64, or sums of
+  /// probabilities differ so little from top_p.
+  virtual void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
+                             TensorView tokens) = 0;
 };
 
-/// Tokens of invariant_argmax() on the host, once everything queued before has run. Throws
-/// NumericalError for a row whose logits hold NaN.
+/// Tokens of invariant_argmax() or sample_tokens() on the host, once everything queued before has
+/// run. Throws NumericalError for a row whose logits hold NaN.
 void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result);
 
 /// The CPU implementation (AVX2 + FMA at least; AVX-512 where the machine has it, with equal bits

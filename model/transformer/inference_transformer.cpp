@@ -111,6 +111,23 @@ struct InferenceTransformer::State {
   void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
   void choose_tokens();
   void queue_drafts();
+  /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
+  /// once. They are its own to overwrite.
+  template <class Take>
+  void each_logits(std::int64_t wanted, const Take& take) {
+    const std::int64_t vocabulary = config.vocabulary_size;
+    const auto most_rows = std::min<std::int64_t>(kLogitsRows, options.max_rows);
+    if (logits.bytes() == 0) {
+      logits = Buffer(static_cast<std::size_t>(most_rows * vocabulary) * sizeof(float), account,
+                      kernels.device());
+    }
+    for (std::int64_t begin = 0; begin < wanted; begin += most_rows) {
+      const std::int64_t end = std::min(begin + most_rows, wanted);
+      const TensorView some = logits.floats({end - begin, vocabulary});
+      kernels.invariant_linear(hidden().rows(begin, end), *head, {}, some);
+      take(begin, some);
+    }
+  }
 
   /// Runs `rows` in chunks. `step()` computes what is planned; `emit(first, wanted)` is called
   /// behind it for the wanted rows first … first + wanted of the whole call.
@@ -152,7 +169,7 @@ struct InferenceTransformer::State {
   std::unique_ptr<DecodePlan> branches;   ///< Of keep_branches().
   std::unique_ptr<DraftPasses> drafts;    ///< None before begin_drafts().
   std::vector<std::int32_t> draft_slots;  ///< Of its sequences.
-  Buffer logits;       ///< [kLogitsRows, V] of predict_logits(), from its first call on.
+  Buffer logits;       ///< [kLogitsRows, V], from the first call that needs them on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
   std::vector<std::int32_t> checked;  ///< Per slot: last position seen in this call, −1 for none.
@@ -613,38 +630,51 @@ void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,
          "the device does not forward all rows that decoders want");
 }
 
-void DecodeModel::predict_logits(std::span<const DecodeRow> /*rows*/,
-                                 const LogitsReader& /*reader*/) {
+void DecodeModel::predict_sampled(std::span<const DecodeRow> /*rows*/,
+                                  std::span<const SampledRow> /*choices*/,
+                                  std::span<TokenId> /*predictions*/) {
   throw InternalError("tokens are sampled from a model without logits");
+}
+
+void InferenceTransformer::predict_sampled(std::span<const DecodeRow> rows,
+                                           std::span<const SampledRow> choices,
+                                           std::span<TokenId> predictions) {
+  expect(std::ranges::count_if(rows, &DecodeRow::wants_output) == std::ssize(predictions) &&
+             choices.size() == predictions.size(),
+         "choices and predictions must have one place for each row that wants output");
+  State& state = *state_;
+  const auto step = [&state] { state.chunk->run(kHiddenStates, [&state] { state.forward(); }); };
+  state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
+    const TensorView chosen = state.work.chosen.view(DType::int32, {wanted});
+    state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
+      const std::int64_t count = logits.dim(0);
+      state.kernels.sample_tokens(
+          logits,
+          choices.subspan(static_cast<std::size_t>(first + begin), static_cast<std::size_t>(count)),
+          chosen.rows(begin, begin + count));
+    });
+    read_tokens(
+        state.kernels, chosen,
+        predictions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
+  });
 }
 
 void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
                                           const LogitsReader& reader) {
   State& state = *state_;
-  const std::int64_t vocabulary = state.config.vocabulary_size;
-  const bool on_host = state.kernels.device() == Device::cpu;
-  const auto most_rows = std::min<std::int64_t>(kLogitsRows, state.options.max_rows);
-  if (state.logits.bytes() == 0) {
-    const std::size_t bytes = static_cast<std::size_t>(most_rows * vocabulary) * sizeof(float);
-    state.logits = Buffer(bytes, state.account, state.kernels.device());
-    if (!on_host) {
-      state.host_logits = Buffer(bytes, state.account);
-    }
-  }
   const auto step = [&state] { state.chunk->run(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
-    for (std::int64_t begin = 0; begin < wanted; begin += most_rows) {
-      const std::int64_t end = std::min(begin + most_rows, wanted);
-      const Shape shape{end - begin, vocabulary};
-      const TensorView logits = state.logits.floats(shape);
-      state.kernels.invariant_linear(state.hidden().rows(begin, end), *state.head, {}, logits);
-      if (on_host) {
-        reader(first + begin, logits);
-      } else {
-        copy_tensor(logits, state.host_logits.floats(shape));
-        reader(first + begin, state.host_logits.floats(shape));
+    state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
+      if (state.kernels.device() == Device::cpu) {
+        return reader(first + begin, logits);
       }
-    }
+      if (state.host_logits.bytes() == 0) {
+        state.host_logits = Buffer(state.logits.bytes(), state.account);
+      }
+      const TensorView host = state.host_logits.floats(logits.shape());
+      copy_tensor(logits, host);
+      reader(first + begin, host);
+    });
   });
 }
 

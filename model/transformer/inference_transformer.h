@@ -46,10 +46,10 @@ class DecodeModel {
   /// alternative come whole, in ascending position from their fork, behind the sequence's own rows
   /// of the call up to there.
   virtual void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) = 0;
-  /// As predict(), but `reader` gets the logits, in ascending order and never many rows at once,
-  /// and chooses. Their argmax, the smallest id among equals, is the prediction. Throws
-  /// InternalError by default: a model that only measures forwards has none.
-  virtual void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader);
+  /// As predict(), with the token that `choices` say of each row that wants output, in their order.
+  /// The default throws InternalError: a model that only measures forwards has no logits.
+  virtual void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
+                               std::span<TokenId> predictions);
   /// Has the model's device go on with these sequences by itself (draft_passes.h): it forwards a
   /// pass over their drafts now, and the one that follows from it ahead of each predict_drafts(),
   /// for as long as that says so. Of each slot the cache must hold memory for all positions
@@ -125,9 +125,13 @@ class InferenceTransformer final : public DecodeModel {
   [[nodiscard]] bool begin_drafts(std::span<const DraftSequence> sequences) override;
   void predict_drafts(std::span<const DecodeRow> rows, std::span<TokenId> predictions,
                       bool go_on) override;
-  /// The first call allocates logits of kLogitsRows rows, on a device twice.
-  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override;
-  /// Rows whose logits predict_logits() holds at once: the output head is read once for them all.
+  /// The first call allocates logits of kLogitsRows rows.
+  void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
+                       std::span<TokenId> predictions) override;
+  /// As predict(), but `reader` gets the logits, in ascending order and never many rows at once.
+  /// The first call allocates as that of predict_sampled(), on a device twice.
+  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader);
+  /// Rows whose logits are held at once: the output head is read once for them all.
   static constexpr std::int64_t kLogitsRows = 64;
   /// As predict(), but the logits [rows that want output, V] are written out, to any device: for
   /// probes and tests.

@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
+#include <set>
 
 #include "runtime/error.h"
 #include "tests/gpu/kernel_agreement.h"
@@ -214,6 +218,112 @@ TEST_F(KernelAgreement, ArgmaxTiesGoToTheSmallestId) {
     EXPECT_THAT(tokens, ::testing::ElementsAre(70, 0, 0));
     return {};
   }));
+}
+
+/// Of logits [M, V].
+std::vector<TokenId> sampled_tokens(KernelSet& kernels, MemoryAccount& account,
+                                    const Floats& logits, std::span<const SampledRow> rows) {
+  const std::int64_t m = std::ssize(rows);
+  const DeviceTensor values(kernels, account, logits, {m, std::ssize(logits) / m});
+  const Buffer memory(rows.size() * sizeof(TokenId), account, kernels.device());
+  const TensorView chosen = memory.view(DType::int32, {m});
+  kernels.sample_tokens(values.view(), rows, chosen);
+  std::vector<TokenId> tokens(rows.size());
+  read_tokens(kernels, chosen, tokens);
+  return tokens;
+}
+
+/// Rows of other options side by side; logits that all differ and logits of which many are equal,
+/// the last one kept by top-k or top-p among them; fewer and more than lanes. That each option
+/// changes some token shows that it was looked at.
+TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
+  const std::vector<SamplingOptions> settings{
+      {},
+      {.temperature = 1, .seed = 1},
+      {.temperature = 1, .seed = 2},
+      {.temperature = 30, .seed = 1},
+      {.temperature = 1e-300, .seed = 1},
+      {.temperature = 2, .top_p = 0.6, .seed = 1},
+      {.temperature = 2, .top_p = 0x1.fffffffffffffp-1, .seed = 1},
+      {.temperature = 2, .top_k = 3, .seed = 1},
+      {.temperature = 5, .top_k = 300, .seed = 1},
+      {.temperature = 5, .top_p = 0.5, .top_k = 40, .seed = 1},
+      {.temperature = 1, .repetition_penalty = 3, .seed = 1},
+      {.repetition_penalty = 4},
+  };
+  constexpr std::size_t kRowsEach = 8;
+  for (const std::int64_t v : {1, 2, 50, 255, 1027, 3001}) {
+    for (const bool equals : {false, true}) {
+      Floats logits = random_floats(v, 93, 4.0F);
+      for (float& logit : logits) {
+        logit = equals ? std::round(logit / 2) * 2 : logit;  // −0 and 0 among them
+      }
+      // The likeliest tokens, which a penalty must tell from the others, and some again.
+      std::vector<TokenId> text(static_cast<std::size_t>(v));
+      std::iota(text.begin(), text.end(), 0);
+      std::ranges::stable_sort(text, std::greater<>(), [&](TokenId token) {
+        return logits[static_cast<std::size_t>(token)];
+      });
+      text.resize(std::min<std::size_t>(text.size(), 30));
+      const std::vector<TokenId> alternative = tokens_of(20, static_cast<TokenId>(v), 7);
+      std::vector<SampledRow> rows;
+      Floats all;
+      for (const SamplingOptions& options : settings) {
+        for (std::size_t i = 0; i < kRowsEach; ++i) {
+          rows.push_back({.options = options,
+                          .request = static_cast<PromptId>(i) << 33,
+                          .position = 5 + static_cast<std::int64_t>(i),
+                          .text = text,
+                          .alternative = std::span(alternative).first(i)});
+          all.insert(all.end(), logits.begin(), logits.end());
+        }
+      }
+      const auto tokens = sampled_tokens(*tested_, account_, all, rows);
+      EXPECT_EQ(tokens, sampled_tokens(*reference_, account_, all, rows)) << v << equals;
+      if (v < 1000) {
+        continue;
+      }
+      std::set<std::vector<TokenId>> different;
+      for (std::size_t i = 0; i < tokens.size(); i += kRowsEach) {
+        different.insert({tokens.begin() + static_cast<std::ptrdiff_t>(i),
+                          tokens.begin() + static_cast<std::ptrdiff_t>(i + kRowsEach)});
+      }
+      // T of 10⁻³⁰⁰ is the argmax, or one of its equals.
+      EXPECT_GE(different.size(), settings.size() - 1) << v << equals;
+    }
+  }
+}
+
+/// All tokens are equal: top-p keeps as many of the first ones as it needs.
+TEST_F(KernelAgreement, TopPOfEqualsKeepsTheFirst) {
+  constexpr std::int64_t kTokens = 700;
+  std::vector<SampledRow> rows;
+  for (std::int64_t i = 0; i < 200; ++i) {
+    rows.push_back(
+        {.options = {.temperature = 1, .top_p = 10.0 / kTokens}, .request = 1, .position = i});
+  }
+  const Floats logits(static_cast<std::size_t>(kTokens) * rows.size(), -3.0F);
+  for (const auto& set : {tested_.get(), reference_.get()}) {
+    const auto tokens = sampled_tokens(*set, account_, logits, rows);
+    EXPECT_EQ(std::set<TokenId>(tokens.begin(), tokens.end()),
+              (std::set<TokenId>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  }
+}
+
+TEST_F(KernelAgreement, SamplingRefusesNaN) {
+  for (const std::int64_t v : {1, 300}) {
+    Floats logits(static_cast<std::size_t>(v), 1.0F);
+    logits.back() = std::numeric_limits<float>::quiet_NaN();
+    for (const SamplingOptions& options :
+         {SamplingOptions{}, SamplingOptions{.temperature = 1},
+          SamplingOptions{.temperature = 1, .top_p = 0.5, .top_k = 2}}) {
+      for (const auto& set : {tested_.get(), reference_.get()}) {
+        const SampledRow row{.options = options};
+        EXPECT_THROW(static_cast<void>(sampled_tokens(*set, account_, logits, {&row, 1})),
+                     NumericalError);
+      }
+    }
+  }
 }
 
 TEST_F(KernelAgreement, ArgmaxRefusesNaN) {

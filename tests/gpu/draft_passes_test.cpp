@@ -250,7 +250,7 @@ std::uint64_t digest(const Decoding& decoding) {
 }
 
 Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
-                InferenceTransformer::Options options) {
+                InferenceTransformer::Options options, const SamplingOptions& sampling = {}) {
   options.num_slots = batch;
   options.slot_capacity = 256;
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
@@ -263,6 +263,7 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
     // Contexts of one split of keys, and of two.
     request.prompt = random_tokens(stream, i == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(i));
     request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(i);
+    request.sampling = sampling;
     decoders.push_back(make_decoder(i, std::move(request)));
   }
   Decoding decoding;
@@ -296,6 +297,21 @@ TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {  // I29
     EXPECT_EQ(ahead.statistics.tokens, host.statistics.tokens);
     EXPECT_EQ(ahead.statistics.rows, host.statistics.rows);
     EXPECT_EQ(ahead.replays > 0, replay);
+  }
+  EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const std::uint64_t greedy = digest(decode(model, *model.kernels, 3, {}));
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = 1, .seed = 4},
+        SamplingOptions{.temperature = 1.5, .top_p = 0.8, .top_k = 12, .seed = 4},
+        SamplingOptions{.repetition_penalty = 1.4}}) {
+    const std::uint64_t expected = digest(decode(model, *model.kernels, 4, {}, sampling));
+    EXPECT_NE(expected, greedy);
+    EXPECT_EQ(digest(decode(model, *kernels, 3, {}, sampling)), expected);
   }
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }

@@ -241,6 +241,8 @@ class CpuKernelSet final : public KernelSet {
                         LayerCache cache, TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                         TensorView tokens) override;
+  void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
+                     TensorView tokens) override;
 
  private:
   struct LossChunk;
@@ -291,6 +293,7 @@ class CpuKernelSet final : public KernelSet {
   std::vector<std::uint64_t> partial_hashes_;
   std::vector<float> best_values_;
   std::vector<std::int64_t> best_indices_;
+  std::vector<TokenSampler> samplers_;  ///< One for each thread.
   LossRows loss_rows_;
   Scratch product_sums_;
   Scratch rounded_input_;   ///< Of a decoding product.

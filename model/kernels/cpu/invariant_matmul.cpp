@@ -312,4 +312,22 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   }
 }
 
+namespace {
+/// Logits below which a parallel region costs more than it saves.
+constexpr std::int64_t kSampledInRegion = 1 << 16;
+}  // namespace
+
+void CpuKernelSet::sample_tokens(TensorView logits, std::span<const SampledRow> rows,
+                                 TensorView tokens) {
+  const std::int64_t m = std::ssize(rows);
+  check_sampled(logits, m, tokens);
+  auto* const chosen = tokens.data<TokenId>();
+  samplers_.resize(std::max(samplers_.size(), static_cast<std::size_t>(omp_get_max_threads())));
+  parallel_for_dynamic(logits.elements() >= kSampledInRegion, m, [&](std::int64_t row) {
+    TokenSampler& sampler = samplers_[static_cast<std::size_t>(omp_get_thread_num())];
+    chosen[row] = sampler.choose(logits.rows(row, row + 1).span<float>(),
+                                 rows[static_cast<std::size_t>(row)]);
+  });
+}
+
 }  // namespace jforge

@@ -2,8 +2,8 @@
 
 /// The CUDA KernelSet: one class over several files (row_wise, product, attention,
 /// attention_backward, vocabulary_loss, optimizer, content_hash, packed_plan; of decoding
-/// decode_plan, decode_attention, decode_product). Tensors and plans lie on the device. One
-/// user at a time.
+/// decode_plan, decode_attention, decode_product, token_sampling). Tensors and plans lie on the
+/// device. One user at a time.
 
 #include <memory>
 #include <utility>
@@ -191,6 +191,8 @@ class CudaKernelSet final : public KernelSet {
                         LayerCache cache, TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                         TensorView tokens) override;
+  void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
+                     TensorView tokens) override;
 
  private:
   /// A table of angles and its copies on the device.
@@ -233,6 +235,10 @@ class CudaKernelSet final : public KernelSet {
   DeviceScratch partials_{account_};
   DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
   DeviceScratch best_columns_{account_};
+  DeviceScratch candidates_{account_};  ///< Of sample_tokens(), as the next three.
+  StagedArray sampled_rows_{queue_, account_};
+  std::vector<std::int32_t> sampled_block_;
+  DistinctTokens distinct_tokens_;
   DeviceScratch loss_hidden_{account_};
   DeviceScratch loss_logits_{account_};
   DeviceScratch loss_rounded_{account_};

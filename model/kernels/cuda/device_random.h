@@ -47,13 +47,16 @@ class DeviceStream {
     counter3_ = second.words[3];
   }
 
+  /// RandomStream::block_at()
+  [[nodiscard]] JFORGE_DEVICE PhiloxWords block_at(std::uint64_t block) const {
+    return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                    counter2_, counter3_}},
+                  key0_, key1_);
+  }
+
   /// What the (i + 1)-th next_u64() of the stream gives.
   [[nodiscard]] JFORGE_DEVICE std::uint64_t draw(std::uint64_t i) const {
-    const std::uint64_t block = i / 2;
-    const PhiloxWords found =
-        philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                 counter2_, counter3_}},
-               key0_, key1_);
+    const PhiloxWords found = block_at(i / 2);
     return i % 2 == 0 ? std::uint64_t{found.words[0]} << 32 | found.words[1]
                       : std::uint64_t{found.words[2]} << 32 | found.words[3];
   }

@@ -223,8 +223,9 @@ class ObservedModel final : public DecodeModel {
     model_.predict(rows, predictions);
     counts.push_back(watched_allocation_count().calls);
   }
-  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override {
-    model_.predict_logits(rows, reader);
+  void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
+                       std::span<TokenId> predictions) override {
+    model_.predict_sampled(rows, choices, predictions);
     counts.push_back(watched_allocation_count().calls);
   }
   std::vector<std::int64_t> counts;

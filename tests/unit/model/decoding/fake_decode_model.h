@@ -55,21 +55,18 @@ class FakeDecodeModel final : public DecodeModel {
     expect(output == predictions.size(), "too many predictions");
   }
 
-  void predict_logits(std::span<const DecodeRow> rows, const LogitsReader& reader) override {
-    std::vector<float> values;
+  void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
+                       std::span<TokenId> predictions) override {
+    expect(choices.size() == predictions.size(), "choices for other rows");
+    std::size_t output = 0;
     forward(rows, [&](const CacheRow& place) {
-      const auto row =
+      expect(output < predictions.size(), "too few predictions");
+      auto logits =
           logits_of(folded_to(place, place.position + 1), at(place.slot, place.row()).token);
-      values.insert(values.end(), row.begin(), row.end());
+      predictions[output] = sampler_.choose(logits, choices[output]);
+      ++output;
     });
-    // In two parts, as a model may give them.
-    const std::int64_t count = std::ssize(values) / options_.vocabulary;
-    const TensorView all(values.data(), {count, options_.vocabulary});
-    for (const auto& [begin, end] : {std::pair(std::int64_t{0}, count / 2), {count / 2, count}}) {
-      if (begin < end) {
-        reader(begin, all.rows(begin, end));
-      }
-    }
+    expect(output == predictions.size(), "too many predictions");
   }
 
   /// Logits of a fresh forward over `prefix`. Their argmax is next().
@@ -246,6 +243,7 @@ class FakeDecodeModel final : public DecodeModel {
   CachePages pages_;
   std::vector<Cell> cells_;  ///< [pages · kCachePageRows]
   RandomStream flips_;
+  TokenSampler sampler_;
   std::size_t largest_call_ = 0;
   std::int64_t calls_ = 0;
 };

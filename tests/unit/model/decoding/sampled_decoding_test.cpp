@@ -10,7 +10,7 @@
 
 #include "model/decoding/decode_engine.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
-#include "tests/unit/model/decoding/sampling_law.h"
+#include "tests/unit/model/kernels/sampling_law.h"
 
 namespace jforge::test {
 namespace {
@@ -128,11 +128,10 @@ TEST(SampledDecoding, ArSamplesEachTokenBehindAllBeforeIt) {
       std::vector<TokenId> text = request(id, sampling).prompt;
       for (const TokenId token : result.tokens) {
         auto logits = model.next_logits(text);
-        sampler.start_row(logits);
-        for (const TokenId before : text) {
-          sampler.penalise(before, sampling.repetition_penalty);
-        }
-        ASSERT_EQ(token, sampler.choose(sampling, id, std::ssize(text)));
+        ASSERT_EQ(token, sampler.choose(logits, {.options = sampling,
+                                                 .request = id,
+                                                 .position = std::ssize(text),
+                                                 .text = text}));
         text.push_back(token);
       }
     }

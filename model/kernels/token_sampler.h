@@ -48,17 +48,51 @@ struct SamplingOptions {
   void validate() const;
 };
 
-/// Keeps the memory that choosing needs: what has seen a row of a vocabulary allocates nothing for
-/// the next one. Not thread-safe.
+/// What is chosen of logits that hold NaN.
+inline constexpr TokenId kNoToken = -1;
+
+/// A row whose token is chosen: the one for `position` of `request`.
+struct SampledRow {
+  SamplingOptions options = {};
+  PromptId request = 0;
+  std::int64_t position = 0;
+  /// Tokens of prompt and answer before the new one, in two pieces: those of an alternative draft
+  /// lie elsewhere. Looked at where `options` penalise.
+  std::span<const TokenId> text = {};
+  std::span<const TokenId> alternative = {};
+};
+
+/// Calls see(token) for each different one of the tokens that a row's penalty falls on.
+class DistinctTokens {
+ public:
+  /// Throws InternalError for a token outside a vocabulary of so many.
+  template <class See>
+  void of(const SampledRow& row, std::size_t vocabulary, const See& see) {
+    begin(vocabulary);
+    for (const std::span<const TokenId> piece : {row.text, row.alternative}) {
+      for (const TokenId token : piece) {
+        if (note(token)) {
+          see(token);
+        }
+      }
+    }
+  }
+
+ private:
+  void begin(std::size_t vocabulary);
+  /// Whether it is the row's first of them.
+  [[nodiscard]] bool note(TokenId token);
+
+  std::vector<std::uint32_t> seen_in_;  ///< [V]: the row in which a token was last noted.
+  std::uint32_t row_ = 0;
+};
+
+/// Chooses on the host. Keeps the memory that choosing needs: what has seen a row of a vocabulary
+/// allocates nothing for the next one. Not thread-safe.
 class TokenSampler {
  public:
-  /// Begins another row. Its logits, [V] float32, are overwritten by penalise().
-  void start_row(std::span<float> logits);
-  /// Penalises a token that stands before the new one, once however often it is named.
-  void penalise(TokenId token, double penalty);
-  /// The token for `position` of `request`. Throws NumericalError when the logits hold NaN.
-  [[nodiscard]] TokenId choose(const SamplingOptions& options, PromptId request,
-                               std::int64_t position);
+  /// Of logits [V] float32, which a penalty overwrites; kNoToken where they hold NaN.
+  [[nodiscard]] TokenId choose(std::span<float> logits, const SampledRow& row);
 
  private:
   struct Candidate {
@@ -67,6 +101,7 @@ class TokenSampler {
     TokenId token = 0;
   };
 
+  void penalise(const SampledRow& row);
   [[nodiscard]] TokenId find_largest() const;
   [[nodiscard]] TokenId choose_of_all(double temperature, TokenId largest,
                                       const RandomStream& noise) const;
@@ -76,8 +111,7 @@ class TokenSampler {
   void keep_nucleus(double top_p);
 
   std::span<float> logits_;
-  std::vector<std::uint32_t> seen_in_;  ///< [V]: the row in which a token was last penalised.
-  std::uint32_t row_ = 0;
+  DistinctTokens distinct_;
   std::vector<float> largest_;  ///< A heap.
   std::vector<Candidate> kept_;
 };

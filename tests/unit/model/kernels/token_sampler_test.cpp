@@ -1,6 +1,6 @@
 /// The sampler against the law computed the plain way (METHOD.md §6.6).
 
-#include "model/decoding/token_sampler.h"
+#include "model/kernels/token_sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "runtime/error.h"
-#include "tests/unit/model/decoding/sampling_law.h"
+#include "tests/unit/model/kernels/sampling_law.h"
 
 namespace jforge::test {
 namespace {
@@ -25,11 +25,11 @@ std::vector<float> random_logits(std::size_t vocabulary, double spread, std::uin
 
 TokenId sample(TokenSampler& sampler, const SamplingOptions& options, std::vector<float> logits,
                std::span<const TokenId> before, PromptId request, std::int64_t position) {
-  sampler.start_row(logits);
-  for (const TokenId token : before) {
-    sampler.penalise(token, options.repetition_penalty);
-  }
-  return sampler.choose(options, request, position);
+  return sampler.choose(logits, {.options = options,
+                                 .request = request,
+                                 .position = position,
+                                 .text = before.first(before.size() / 2),
+                                 .alternative = before.subspan(before.size() / 2)});
 }
 
 std::vector<std::int64_t> draw(const SamplingOptions& options, const std::vector<float>& logits,
@@ -184,8 +184,12 @@ TEST(TokenSampler, BadValuesAreRefused) {
   EXPECT_THROW(SamplingOptions{.top_k = -1}.validate(), ConfigError);
   TokenSampler sampler;
   const float broken = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW((void)sample(sampler, {}, {1, broken, 2}, {}, 0, 0), NumericalError);
-  EXPECT_THROW((void)sample(sampler, {.temperature = 1}, {1, 2, broken}, {}, 0, 0), NumericalError);
+  EXPECT_EQ(sample(sampler, {}, {1, broken, 2}, {}, 0, 0), kNoToken);
+  EXPECT_EQ(sample(sampler, {.temperature = 1}, {1, 2, broken}, {}, 0, 0), kNoToken);
+  const SamplingOptions penalty{.repetition_penalty = 2};
+  for (const TokenId outside : {-1, 2}) {
+    EXPECT_THROW((void)sample(sampler, penalty, {1, 2}, std::vector{outside}, 0, 0), InternalError);
+  }
 }
 
 TEST(TokenSampler, WhatHasNoEffectMakesNoDifference) {

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "model/decoding/token_sampler.h"
+#include "model/kernels/token_sampler.h"
 
 namespace jforge::test {
 

@@ -1,37 +1,22 @@
-#include "model/decoding/token_sampler.h"
+#include "model/kernels/token_sampler.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
-#include <numbers>
 #include <utility>
 
+#include "model/kernels/gumbel_noise.h"
 #include "runtime/error.h"
 
 namespace jforge {
 
 namespace {
 
-/// Above every noise(): −log(−log(1 − 2⁻³³)) is 22.88.
-constexpr double kMostNoise = 23;
-
-/// Gumbel's distribution from 32 uniform bits.
-double noise_of(std::uint32_t bits) {
-  return -std::log(-std::log((static_cast<double>(bits) + 0.5) * 0x1.0p-32));
-}
-
-/// No less than noise_of(bits), without its logarithms: −log(−log u) ≤ −log(1 − u), and 1 − u is
-/// above 2^−(z + 1), z being the leading ones of `bits`.
-double bound_of_noise(std::uint32_t bits) {
-  return (std::countl_one(bits) + 1) * std::numbers::ln2;
-}
-
 double noise_of_token(const RandomStream& noise, TokenId token) {
   const auto index = static_cast<std::uint64_t>(token);
-  return noise_of(noise.block_at(index / 4)[index % 4]);
+  return gumbel_noise(noise.block_at(index / 4)[index % 4]);
 }
 
 }  // namespace
@@ -62,39 +47,47 @@ void SamplingOptions::validate() const {
   }
 }
 
-void TokenSampler::start_row(std::span<float> logits) {
-  expect(!logits.empty(), "a token is chosen of none");
-  logits_ = logits;
+void DistinctTokens::begin(std::size_t vocabulary) {
   // Another vocabulary, or the counter has come round: what was noted says nothing any more.
-  if (seen_in_.size() != logits.size() || ++row_ == 0) {
-    seen_in_.assign(logits.size(), 0);
+  if (seen_in_.size() != vocabulary || ++row_ == 0) {
+    seen_in_.assign(vocabulary, 0);
     row_ = 1;
   }
 }
 
-void TokenSampler::penalise(TokenId token, double penalty) {
-  auto& seen_in = seen_in_.at(static_cast<std::size_t>(token));
-  if (std::exchange(seen_in, row_) != row_) {
-    float& logit = logits_[static_cast<std::size_t>(token)];
-    const auto factor = static_cast<float>(penalty);
-    logit = logit > 0 ? logit / factor : logit * factor;
-  }
+bool DistinctTokens::note(TokenId token) {
+  expect(token >= 0 && std::cmp_less(token, seen_in_.size()),
+         "a token that is penalised is not of the vocabulary");
+  return std::exchange(seen_in_[static_cast<std::size_t>(token)], row_) != row_;
 }
 
-TokenId TokenSampler::choose(const SamplingOptions& options, PromptId request,
-                             std::int64_t position) {
+TokenId TokenSampler::choose(std::span<float> logits, const SampledRow& row) {
+  expect(!logits.empty(), "a token is chosen of none");
+  logits_ = logits;
+  const SamplingOptions& options = row.options;
+  if (options.penalises()) {
+    penalise(row);
+  }
   const TokenId largest = find_largest();
-  if (!options.draws()) {
+  if (largest == kNoToken || !options.draws()) {
     return largest;
   }
   const RandomStream noise(options.seed, RandomPurpose::token_sampling, 0,
-                           static_cast<std::uint64_t>(request),
-                           static_cast<std::uint64_t>(position));
+                           static_cast<std::uint64_t>(row.request),
+                           static_cast<std::uint64_t>(row.position));
   if (options.top_k == 0 && options.top_p == 1) {
     return choose_of_all(options.temperature, largest, noise);
   }
   keep(options, largest);
   return choose_of_kept(noise);
+}
+
+void TokenSampler::penalise(const SampledRow& row) {
+  const auto factor = static_cast<float>(row.options.repetition_penalty);
+  distinct_.of(row, logits_.size(), [&](TokenId token) {
+    float& logit = logits_[static_cast<std::size_t>(token)];
+    logit = penalised(logit, factor);
+  });
 }
 
 TokenId TokenSampler::find_largest() const {
@@ -104,12 +97,7 @@ TokenId TokenSampler::find_largest() const {
     not_a_number |= logits_[i] != logits_[i];
     largest = logits_[i] > logits_[largest] ? i : largest;
   }
-  if (not_a_number) {
-    throw NumericalError(
-        "logits that a token is sampled from hold NaN: the model's weights are damaged or training "
-        "diverged");
-  }
-  return static_cast<TokenId>(largest);
+  return not_a_number ? kNoToken : static_cast<TokenId>(largest);
 }
 
 TokenId TokenSampler::choose_of_all(double temperature, TokenId largest,
@@ -121,16 +109,16 @@ TokenId TokenSampler::choose_of_all(double temperature, TokenId largest,
     const auto four = logits_.subspan(begin, std::min<std::size_t>(4, logits_.size() - begin));
     // Most tokens are too improbable for any noise, and theirs is not computed.
     const double most = (double{*std::ranges::max_element(four)} - top) / temperature;
-    if (most + kMostNoise < best) {
+    if (most + kMostGumbelNoise < best) {
       continue;
     }
     const auto bits = noise.block_at(begin / 4);
     for (std::size_t i = 0; i < four.size(); ++i) {
       const double logit = (double{four[i]} - top) / temperature;
-      if (logit + bound_of_noise(bits[i]) < best) {
+      if (logit + gumbel_bound(bits[i]) < best) {
         continue;
       }
-      const double score = logit + noise_of(bits[i]);
+      const double score = logit + gumbel_noise(bits[i]);
       const auto token = static_cast<TokenId>(begin + i);
       if (score > best || (score == best && token < chosen)) {
         best = score;

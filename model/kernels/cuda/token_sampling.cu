@@ -1,0 +1,414 @@
+/// Choosing tokens from logits as TokenSampler does on the host, which is the reference: penalty,
+/// temperature, top-k, top-p, Gumbel's maximum (METHOD.md §6.6). A block of lanes chooses a row's
+/// token; rows are independent of each other.
+///
+/// What it costs: a row's V logits are read twice, and three or four times more where tokens are
+/// cut off; scores are float64, but only where noise could still make a token the best, some dozens
+/// of a row. That is 8 V to 24 V bytes from the second-level cache, where the product has just left
+/// them (64 rows of a vocabulary of 151,936 are 39 MB of the H100's 50 MB). A sweep is V / 256
+/// trips of 256 lanes, bound by latency, of which several are under way at once: some 50 µs, all
+/// rows beside each other on as many SMs, with 82 registers a lane. Against it stand 4 V bytes a
+/// row over the bus and 0.8 to 1.7 ms a row on the host (decoder_benchmark), one row after the
+/// other. Expected of data sheets; nothing of it has been measured on a device.
+
+#include <cmath>
+#include <cstring>
+
+#include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/device_random.h"
+#include "model/kernels/gumbel_noise.h"
+
+namespace jforge {
+
+namespace {
+
+constexpr std::int64_t kChoiceLanes = 256;
+/// Tokens go through float32 where lanes compare them.
+constexpr std::int64_t kMostVocabulary = 1 << 24;
+
+/// SampledRow without its tokens, which stand in `penalised` [begin, end), each once.
+struct RowChoice {
+  double temperature;  ///< 0: the largest logit.
+  double top_p;
+  std::uint64_t seed;
+  std::uint64_t request;
+  std::uint64_t position;
+  std::int32_t top_k;  ///< 0 where it keeps all.
+  float penalty;
+  std::int32_t penalised_begin;
+  std::int32_t penalised_end;
+};
+static_assert(sizeof(RowChoice) % sizeof(std::uint64_t) == 0);
+constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t);
+
+/// Ascends with the value; both zeros are one.
+[[nodiscard]] JFORGE_DEVICE std::uint32_t order_of(float value) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value + 0.0F);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+}
+[[nodiscard]] JFORGE_DEVICE float value_of(std::uint32_t order) {
+  return __builtin_bit_cast(float, (order >> 31) != 0 ? order & 0x7FFFFFFFU : ~order);
+}
+
+/// The largest c in [low, high] for which holds(c), which must hold for `low` and for all below one
+/// for which it does.
+template <class Holds>
+[[nodiscard]] JFORGE_DEVICE std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
+                                                    const Holds& holds) {
+  while (low < high) {
+    const std::uint32_t middle = high - (high - low) / 2;
+    if (holds(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+/// A token with its logit and noise.
+struct ScoredToken {
+  double score;
+  std::int64_t token;
+
+  JFORGE_DEVICE void meet(const ScoredToken& other) {
+    if (other.score > score || (other.score == score && other.token < token)) {
+      *this = other;
+    }
+  }
+};
+
+/// Block index = row.
+struct ChooseTokens {
+  float* logits;  ///< [rows, V]
+  std::int64_t vocabulary;
+  const RowChoice* choices;
+  const std::int32_t* penalised;
+  std::int32_t* candidates;  ///< [rows, V] where a row cuts tokens off.
+  std::int32_t* tokens;
+
+  [[nodiscard]] std::int64_t shared_bytes() const {
+    return shared_size<ScoredToken>(kChoiceLanes) + 2 * shared_size<std::uint32_t>(kChoiceLanes);
+  }
+
+  /// A row while its token is chosen; the same on every lane.
+  struct Row {
+    RowChoice choice;
+    float* logits;
+    float top;             ///< The largest logit,
+    std::int64_t largest;  ///< and the smallest of its tokens.
+    std::int32_t* candidates;
+    std::int64_t num_candidates;
+    std::uint32_t least;  ///< Kept are candidates above it in order,
+    std::int64_t last;    ///< and of those that equal it the tokens up to this one.
+
+    [[nodiscard]] JFORGE_DEVICE double scaled(float logit) const {
+      return (static_cast<double>(logit) - static_cast<double>(top)) / choice.temperature;
+    }
+    [[nodiscard]] JFORGE_DEVICE double weight(float logit) const { return exp(scaled(logit)); }
+    [[nodiscard]] JFORGE_DEVICE bool cuts() const { return choice.top_k > 0 || choice.top_p < 1; }
+  };
+
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+    auto* const scored = group.template shared<ScoredToken>(kChoiceLanes);
+    auto* const orders = group.template shared<std::uint32_t>(kChoiceLanes);
+    auto* const counts = group.template shared<std::uint32_t>(kChoiceLanes);
+    Row row{};
+    row.choice = choices[index];
+    row.logits = logits + index * vocabulary;
+    penalise(group, row);
+    std::int64_t token = kNoToken;
+    if (find_largest(group, row, orders)) {
+      token = row.largest;
+      if (row.choice.temperature > 0) {
+        if (row.cuts()) {
+          row.candidates = candidates + index * vocabulary;
+          cut(group, row, orders, counts);
+        }
+        token = draw(group, row, scored);
+      }
+    }
+    group.each([&](std::int64_t lane) {
+      if (lane == 0) {
+        tokens[index] = static_cast<std::int32_t>(token);
+      }
+    });
+  }
+
+  template <class Group>
+  JFORGE_DEVICE void penalise(Group& group, const Row& row) const {
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = row.choice.penalised_begin + lane; i < row.choice.penalised_end;
+           i += group.lanes()) {
+        float& logit = row.logits[penalised[i]];
+        logit = jforge::penalised(logit, row.choice.penalty);
+      }
+    });
+  }
+
+  /// False where a logit is NaN. `orders`: of each lane's largest.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE bool find_largest(Group& group, Row& row,
+                                                std::uint32_t* orders) const {
+    struct Best {
+      float value;
+      std::int64_t token;
+      bool nan;
+    };
+    typename Group::template PerLane<Best> best(group);
+    group.each([&](std::int64_t lane) {
+      Best own{-INFINITY, lane, false};
+      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
+        const float value = row.logits[i];
+        own.nan = own.nan || value != value;
+        if (value > own.value) {
+          own.value = value;
+          own.token = i;
+        }
+      }
+      best[lane] = own;
+      orders[lane] = order_of(own.value);
+    });
+    if (group.largest([&](std::int64_t lane) { return best[lane].nan ? 1.0F : 0.0F; }) > 0) {
+      return false;
+    }
+    row.top = group.largest([&](std::int64_t lane) { return best[lane].value; });
+    row.largest = static_cast<std::int64_t>(-group.largest([&](std::int64_t lane) {
+      const bool reaches = best[lane].value == row.top && best[lane].token < vocabulary;
+      return reaches ? -static_cast<float>(best[lane].token) : -INFINITY;
+    }));
+    return true;
+  }
+
+  /// The tokens that top-k, then top-p leave. Those that are out of the question are never looked
+  /// at again. `orders`: of each lane's largest.
+  template <class Group>
+  JFORGE_DEVICE void cut(Group& group, Row& row, const std::uint32_t* orders,
+                         std::uint32_t* counts) const {
+    row.last = vocabulary;
+    double sum = 0;
+    if (row.choice.top_k > 0) {
+      cut_k(group, row, orders, counts);
+      sum = row.choice.top_p < 1 ? mass(group, row, row.least) : 0;
+    } else {
+      sum = group.template sum<double>([&](std::int64_t lane) {
+        double own = 0;
+        for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
+          own += row.weight(row.logits[i]);
+        }
+        return own;
+      });
+      // Tokens below this share have less than (1 − top_p) · sum / 2 all together: none of them is
+      // needed to reach top_p · sum.
+      const double share = 0.5 * (1 - row.choice.top_p) * sum / static_cast<double>(vocabulary);
+      collect(group, row, counts, [&](float logit) { return row.weight(logit) >= share; });
+    }
+    if (row.choice.top_p < 1) {
+      cut_nucleus(group, row, row.choice.top_p * sum);
+    }
+  }
+
+  /// The tokens whose logits are no less than the k-th largest.
+  template <class Group>
+  JFORGE_DEVICE void cut_k(Group& group, Row& row, const std::uint32_t* orders,
+                           std::uint32_t* counts) const {
+    const auto k = static_cast<std::uint64_t>(row.choice.top_k);
+    const std::uint32_t top = order_of(row.top);
+    std::uint32_t bound = 0;
+    if (row.choice.top_k <= group.lanes()) {
+      // k of the lanes' largest are k tokens: the k-th of all is no less than the k-th of them.
+      bound = last_that(0, top, [&](std::uint32_t order) {
+        return group.template sum<std::uint64_t>(
+                   [&](std::int64_t lane) { return std::uint64_t{orders[lane] >= order}; }) >= k;
+      });
+    }
+    collect(group, row, counts, [bound](float logit) { return order_of(logit) >= bound; });
+    row.least = last_that(bound, top, [&](std::uint32_t order) {
+      return sum_from<std::uint64_t>(group, row, order,
+                                     [](float /*logit*/) { return std::uint64_t{1}; }) >= k;
+    });
+  }
+
+  /// The most probable of the kept candidates, until their weights reach `target`.
+  template <class Group>
+  JFORGE_DEVICE void cut_nucleus(Group& group, Row& row, double target) const {
+    const std::uint32_t top = order_of(row.top);
+    const std::uint32_t least = last_that(
+        row.least, top, [&](std::uint32_t order) { return mass(group, row, order) >= target; });
+    const double above = least == top ? 0.0 : mass(group, row, least + 1);
+    row.least = least;
+    const auto count_up_to = [&](std::int64_t last) {
+      return group.template sum<std::uint64_t>([&](std::int64_t lane) {
+        std::uint64_t own = 0;
+        for (std::int64_t i = lane; i < row.num_candidates; i += group.lanes()) {
+          const std::int64_t token = row.candidates[i];
+          own += order_of(row.logits[token]) == least && token <= last ? 1 : 0;
+        }
+        return own;
+      });
+    };
+    const std::uint64_t equals = count_up_to(vocabulary);
+    // How many of the equals reach it; at least one is needed.
+    const double needed = ceil((target - above) / row.weight(value_of(least)));
+    if (needed < static_cast<double>(equals)) {
+      const std::uint64_t some = needed < 1 ? 1 : static_cast<std::uint64_t>(needed);
+      // Before the last of them there are fewer.
+      row.last = last_that(0, static_cast<std::uint32_t>(vocabulary), [&](std::uint32_t end) {
+        return count_up_to(static_cast<std::int64_t>(end) - 1) < some;
+      });
+    }
+  }
+
+  /// Candidates: the tokens whose logits are `likely`.
+  template <class Group, class Likely>
+  JFORGE_DEVICE void collect(Group& group, Row& row, std::uint32_t* counts,
+                             const Likely& likely) const {
+    group.each([&](std::int64_t lane) {
+      std::uint32_t own = 0;
+      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
+        own += likely(row.logits[i]) ? 1 : 0;
+      }
+      counts[lane] = own;
+    });
+    group.each([&](std::int64_t lane) {
+      std::int64_t next = 0;
+      for (std::int64_t before = 0; before < lane; ++before) {
+        next += counts[before];
+      }
+      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
+        if (likely(row.logits[i])) {
+          row.candidates[next++] = static_cast<std::int32_t>(i);
+        }
+      }
+    });
+    row.num_candidates = static_cast<std::int64_t>(group.template sum<std::uint64_t>(
+        [&](std::int64_t lane) { return std::uint64_t{counts[lane]}; }));
+  }
+
+  /// Σ term(logit) of the candidates from `order` on.
+  template <class T, class Group, class Term>
+  [[nodiscard]] JFORGE_DEVICE T sum_from(Group& group, const Row& row, std::uint32_t order,
+                                         const Term& term) const {
+    return group.template sum<T>([&](std::int64_t lane) {
+      T own = 0;
+      for (std::int64_t i = lane; i < row.num_candidates; i += group.lanes()) {
+        const float logit = row.logits[row.candidates[i]];
+        own += order_of(logit) >= order ? term(logit) : T{0};
+      }
+      return own;
+    });
+  }
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE double mass(Group& group, const Row& row, std::uint32_t order) const {
+    return sum_from<double>(group, row, order, [&](float logit) { return row.weight(logit); });
+  }
+
+  /// argmax of logit / T + noise over what was kept.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE std::int64_t draw(Group& group, const Row& row,
+                                                ScoredToken* scored) const {
+    const DeviceStream noise(row.choice.seed, RandomPurpose::token_sampling, 0, row.choice.request,
+                             row.choice.position);
+    const auto words_of = [&](std::int64_t four) {
+      return noise.block_at(static_cast<std::uint64_t>(four));
+    };
+    // Most tokens are too improbable for any noise, and theirs is not computed.
+    const ScoredToken first{gumbel_noise(words_of(row.largest / 4).words[row.largest % 4]),
+                            row.largest};
+    const auto consider = [&](ScoredToken& best, float logit, std::int64_t token,
+                              const PhiloxWords& words) {
+      const double scaled = row.scaled(logit);
+      const std::uint32_t bits = words.words[token % 4];
+      if (!(scaled + gumbel_bound(bits) < best.score)) {
+        best.meet({scaled + gumbel_noise(bits), token});
+      }
+    };
+    group.each([&](std::int64_t lane) {
+      ScoredToken best = first;
+      if (row.cuts()) {
+        for (std::int64_t i = lane; i < row.num_candidates; i += group.lanes()) {
+          const std::int64_t token = row.candidates[i];
+          const float logit = row.logits[token];
+          const std::uint32_t order = order_of(logit);
+          if (order > row.least || (order == row.least && token <= row.last)) {
+            consider(best, logit, token, words_of(token / 4));
+          }
+        }
+      } else {
+        for (std::int64_t four = lane; 4 * four < vocabulary; four += group.lanes()) {
+          float most = row.logits[4 * four];
+          for (std::int64_t i = 4 * four + 1; i < 4 * four + 4 && i < vocabulary; ++i) {
+            most = row.logits[i] > most ? row.logits[i] : most;
+          }
+          if (row.scaled(most) + kMostGumbelNoise < best.score) {
+            continue;
+          }
+          const PhiloxWords words = words_of(four);
+          for (std::int64_t i = 4 * four; i < 4 * four + 4 && i < vocabulary; ++i) {
+            consider(best, row.logits[i], i, words);
+          }
+        }
+      }
+      scored[lane] = best;
+    });
+    for (std::int64_t stride = group.lanes() / 2; stride > 0; stride /= 2) {
+      group.each([&](std::int64_t lane) {
+        if (lane < stride) {
+          scored[lane].meet(scored[lane + stride]);
+        }
+      });
+    }
+    typename Group::template PerLane<std::int64_t> chosen(group);
+    group.each([&](std::int64_t lane) { chosen[lane] = scored[0].token; });
+    return chosen[0];
+  }
+};
+
+}  // namespace
+
+void CudaKernelSet::sample_tokens(TensorView logits, std::span<const SampledRow> rows,
+                                  TensorView tokens) {
+  const std::int64_t m = std::ssize(rows);
+  check_sampled(logits, m, tokens);
+  if (m == 0) {
+    return;
+  }
+  const std::int64_t vocabulary = logits.dim(1);
+  expect(vocabulary <= kMostVocabulary, "tokens are sampled of more than a device's numbers reach");
+  sampled_block_.assign(static_cast<std::size_t>(m * kChoiceNumbers), 0);
+  bool cuts = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const SampledRow& row = rows[i];
+    const SamplingOptions& options = row.options;
+    RowChoice choice{.temperature = options.temperature,
+                     .top_p = options.top_p,
+                     .seed = options.seed,
+                     .request = static_cast<std::uint64_t>(row.request),
+                     .position = static_cast<std::uint64_t>(row.position),
+                     .top_k = options.top_k < vocabulary ? options.top_k : 0,
+                     .penalty = static_cast<float>(options.repetition_penalty),
+                     .penalised_begin = static_cast<std::int32_t>(std::ssize(sampled_block_)),
+                     .penalised_end = 0};
+    if (options.penalises()) {
+      distinct_tokens_.of(row, static_cast<std::size_t>(vocabulary),
+                          [this](TokenId token) { sampled_block_.push_back(token); });
+    }
+    choice.penalised_end = static_cast<std::int32_t>(std::ssize(sampled_block_));
+    std::memcpy(sampled_block_.data() + i * kChoiceNumbers, &choice, sizeof choice);
+    cuts = cuts || (options.draws() && (choice.top_k > 0 || choice.top_p < 1));
+  }
+  const std::int32_t* const block =
+      sampled_rows_.upload(std::span<const std::int32_t>(sampled_block_));
+  queue_.launch(m, kChoiceLanes,
+                ChooseTokens{.logits = floats(logits),
+                             .vocabulary = vocabulary,
+                             .choices = reinterpret_cast<const RowChoice*>(block),
+                             .penalised = block,
+                             .candidates = cuts ? candidates_.at_least<std::int32_t>(m * vocabulary)
+                                                : nullptr,
+                             .tokens = indices(tokens)},
+                "sample_tokens");
+}
+
+}  // namespace jforge
