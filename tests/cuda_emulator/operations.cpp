@@ -478,10 +478,15 @@ void add_conversions(Table& table) {
   add_map<f32, f64>(table, "cvt.rn.f32.f64", [](f64 a) { return static_cast<f32>(a); });
   add_map<f32, f32>(table, "cvt.sat.f32.f32",
                     [](f32 a) { return std::isnan(a) ? 0.0F : std::min(std::max(a, 0.0F), 1.0F); });
-  add_map<f32, f32>(table, "cvt.rni.f32.f32", [](f32 a) { return std::nearbyint(a); });
-  add_map<f32, f32>(table, "cvt.rzi.f32.f32", [](f32 a) { return std::trunc(a); });
-  add_map<f32, f32>(table, "cvt.rmi.f32.f32", [](f32 a) { return std::floor(a); });
-  add_map<f32, f32>(table, "cvt.rpi.f32.f32", [](f32 a) { return std::ceil(a); });
+  const auto to_integral = [&]<class T>(T /*type*/, const std::string& type) {
+    const std::string both = type + "." + type;
+    add_map<T, T>(table, "cvt.rni." + both, [](T a) { return std::nearbyint(a); });
+    add_map<T, T>(table, "cvt.rzi." + both, [](T a) { return std::trunc(a); });
+    add_map<T, T>(table, "cvt.rmi." + both, [](T a) { return std::floor(a); });
+    add_map<T, T>(table, "cvt.rpi." + both, [](T a) { return std::ceil(a); });
+  };
+  to_integral(f32{}, "f32");
+  to_integral(f64{}, "f64");
   add_map<u16, f32>(table, "cvt.rn.bf16.f32", [](f32 a) { return to_bfloat16_bits(a); });
   add_map<u16, f32>(table, "cvt.rn.f16.f32", [](f32 a) { return to_float16_bits(a); });
   add_map<f32, u16>(table, "cvt.f32.bf16", [](u16 a) { return from_bfloat16(a); });

@@ -396,6 +396,10 @@ TEST(Ptx, Conversions) {
   const auto d = samples<double>(2);
   expect_function<float>(
       "cvt.rn.f32.f64 %y, %x0;", [](double x) { return static_cast<float>(x); }, d);
+  expect_function<double>(
+      "cvt.rpi.f64.f64 %y, %x0;", [](double x) { return std::ceil(x); }, d);
+  expect_function<double>(
+      "cvt.rzi.f64.f64 %y, %x0;", [](double x) { return std::trunc(x); }, d);
   expect_function<float>(
       "cvt.rn.f32.s64 %y, %x0;", [](s64 x) { return static_cast<float>(x); }, samples<s64>(3));
   expect_function<s64>(
