@@ -79,7 +79,7 @@ class CheapModel final : public DecodeModel {
  private:
   static TokenId successor(const DecodeRow& row) {
     const std::int64_t token = row.place.position % 4 == 0 ? row.token : 0;
-    return static_cast<TokenId>((token * 31 + row.place.position * 7 + 3) % 997);
+    return static_cast<TokenId>((token * 31 + std::int64_t{row.place.position} * 7 + 3) % 997);
   }
 
   std::int32_t slots_;

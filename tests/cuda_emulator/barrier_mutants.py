@@ -85,7 +85,7 @@ def tests_of(libraries, program):
 
 def sites(libraries, tests):
     """`tests`: (program, test). What is left out together, with commas between, to (name, [(program, test that comes to
-    it)], whether the barriers beside it make it superfluous)."""
+    it)], whether the barriers beside it make it superfluous for shared memory)."""
     found, groups, idle = {}, {}, set()
     for program, test in tests:
         status, listed = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST="1")
@@ -136,10 +136,10 @@ def try_all(libraries, tests, only, draw, seed):
         all_sites = {site: one for site, one in all_sites.items() if site in drawn}
     print("| left out | noticed by |\n| --- | --- |")
     for site, (name, users, is_idle) in all_sites.items():
-        how = "idle" if is_idle else noticed(libraries, site, users)
-        idle += is_idle
-        killed += how is not None and not is_idle
-        print(f"| {name} | {how or 'not noticed'} |", flush=True)
+        how = noticed(libraries, site, users)
+        idle += is_idle and how is None
+        killed += how is not None
+        print(f"| {name} | {how or ('idle' if is_idle else 'not noticed')} |", flush=True)
     print(f"\n{killed} of {len(all_sites)} left out were noticed, {idle} are idle")
     return 0
 

@@ -181,6 +181,8 @@ std::shared_ptr<Work> Device::enqueue(Stream& stream, const std::string& name,
 void Device::run(const std::function<void()>& work) {
   memory.accessor.work = order.current().work;
   memory.accessor.block = 0;
+  memory.accessor.phase = 0;
+  memory.accessor.warp = 0;
   attempt(work);
   memory.accessor.work = 0;
 }

@@ -108,6 +108,14 @@ namespace {
 constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
 /// Of write_block: the write was atomic.
 constexpr std::uint32_t kAtomic = std::uint32_t{1} << 31;
+/// A place in a block: its phase, then so many bits of the warp, or of several warps.
+constexpr unsigned kWarpBits = 6;
+constexpr std::uint32_t kSeveralWarps = (std::uint32_t{1} << kWarpBits) - 1;
+
+/// Whether another warp was at `other`, and no barrier is between.
+bool unordered(std::uint32_t place, std::uint32_t other) {
+  return place >> kWarpBits == other >> kWarpBits && place != other;
+}
 
 DeviceMemory::Cell* new_cells(std::size_t count) {
   // Pages that nobody touches cost nothing.
@@ -143,6 +151,8 @@ void DeviceMemory::race(const Allocation& allocation, std::uint64_t offset, cons
     text += " by " + accessor.name(work) + ", of another stream";
   } else if (block == kSeveralBlocks) {
     text += " by several blocks of this launch";
+  } else if ((block & ~kAtomic) == accessor.block) {
+    text += " by another warp of this block: no barrier is between";
   } else {
     text += " by block " + std::to_string(block & ~kAtomic) + " of this launch";
   }
@@ -174,28 +184,38 @@ void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, 
   const std::uint32_t work = accessor.work;
   const std::uint32_t block = accessor.block;
   const std::uint32_t own_write = use == Use::update ? block | kAtomic : block;
+  const std::uint32_t own_place = accessor.phase << kWarpBits | accessor.warp;
   Cell* const end = &allocation.cells[(offset + bytes - 1) >> allocation.granule_shift] + 1;
   for (Cell* cell = &allocation.cells[offset >> allocation.granule_shift]; cell != end; ++cell) {
     const auto place = [&] {
       return static_cast<std::uint64_t>(cell - allocation.cells.get()) << allocation.granule_shift;
     };
-    const bool own =
-        cell->writer == work && ((cell->write_block & ~kAtomic) == block ||
-                                 (use == Use::update && (cell->write_block & kAtomic) != 0));
-    if (!own && (cell->writer == work || !follows(cell->writer))) [[unlikely]] {
+    const auto ordered = [&](std::uint32_t other_work, std::uint32_t other_block,
+                             std::uint32_t other_place) {
+      return other_work == work ? other_block == block && !unordered(own_place, other_place)
+                                : follows(other_work);
+    };
+    const bool atomics =
+        cell->writer == work && use == Use::update && (cell->write_block & kAtomic) != 0;
+    if (!atomics && !ordered(cell->writer, cell->write_block & ~kAtomic, cell->write_place))
+        [[unlikely]] {
       race(allocation, place(), access, "write", cell->writer, cell->write_block, lane);
     }
     if (use == Use::read) {
-      cell->read_block = cell->reader == work && cell->read_block != block ? kSeveralBlocks : block;
+      const bool again = cell->reader == work;
+      const bool beside =
+          again && cell->read_block == block && unordered(own_place, cell->read_place);
+      cell->read_block = again && cell->read_block != block ? kSeveralBlocks : block;
+      cell->read_place = beside ? own_place | kSeveralWarps : own_place;
       cell->reader = work;
       continue;
     }
-    if (!(cell->reader == work && cell->read_block == block) &&
-        (cell->reader == work || !follows(cell->reader))) [[unlikely]] {
+    if (!ordered(cell->reader, cell->read_block, cell->read_place)) [[unlikely]] {
       race(allocation, place(), access, "read", cell->reader, cell->read_block, lane);
     }
     cell->writer = work;
     cell->write_block = own_write;
+    cell->write_place = own_place;
     cell->reader = 0;
   }
 }

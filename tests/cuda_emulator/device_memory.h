@@ -22,17 +22,21 @@ class DeviceMemory {
     freed,
   };
   enum class Use : std::uint8_t { read, write, update };
-  /// Who wrote last and who read since: work and block, or several blocks.
+  /// Who wrote last and who read since: work, block (or several) and the place in it.
   struct Cell {
     std::uint32_t writer;
     std::uint32_t write_block;
+    std::uint32_t write_place;
     std::uint32_t reader;
     std::uint32_t read_block;
+    std::uint32_t read_place;
   };
   /// Whose accesses come now.
   struct Accessor {
     std::uint32_t work = 0;   ///< 0: nobody's, and not looked at.
     std::uint32_t block = 0;  ///< Of its launch.
+    std::uint32_t phase = 0;  ///< Barriers that the block has passed.
+    std::uint32_t warp = 0;   ///< Of the block. Within a warp all accesses count as ordered.
     std::function<bool(std::uint32_t earlier)> follows;
     std::function<std::string(std::uint32_t work)> name;
   };

@@ -57,6 +57,21 @@ __global__ void reverse(const float* x, float* y, unsigned bytes) {
   y[threadIdx.x] = (end - blockDim.x)[threadIdx.x];
 }
 
+template <Exchange kExchange>
+__global__ void exchange(float* x, float* y) {
+  const unsigned own = threadIdx.x;
+  const unsigned other = kThreads - 1 - own;
+  y[own] = 2.0F * x[own];
+  if (kExchange == Exchange::ordered) {
+    __syncthreads();
+  }
+  if (kExchange == Exchange::early_write) {
+    x[other] = y[own];
+  } else {
+    x[own] = y[other];
+  }
+}
+
 template <Shared kShared>
 __global__ void increments(float* values) {
   if (kShared == Shared::atomic) {
@@ -104,6 +119,20 @@ cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_
     reverse<<<1, kThreads, bytes, stream>>>(x, y, bytes);
   }
   return allowed;
+}
+
+void launch_exchange(Exchange exchanged, float* x, float* y, cudaStream_t stream) {
+  switch (exchanged) {
+    case Exchange::ordered:
+      exchange<Exchange::ordered><<<1, kThreads, 0, stream>>>(x, y);
+      break;
+    case Exchange::early_read:
+      exchange<Exchange::early_read><<<1, kThreads, 0, stream>>>(x, y);
+      break;
+    case Exchange::early_write:
+      exchange<Exchange::early_write><<<1, kThreads, 0, stream>>>(x, y);
+      break;
+  }
 }
 
 void launch_increments(Shared shared, float* values, unsigned blocks, cudaStream_t stream) {

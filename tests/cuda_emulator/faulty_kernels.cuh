@@ -25,6 +25,13 @@ void launch_double(const float* x, float* y, unsigned count, cudaStream_t stream
 /// Takes `bytes` of dynamic shared memory and reverses 256 values through its end.
 cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_t stream);
 
+/// Whether a barrier stands before what other threads have written is read, and before what they
+/// have read is written.
+enum class Exchange { ordered, early_read, early_write };
+/// y[i] = 2 x[i] of 256 values in one block, then x[i] = y[255 − i], or x[255 − i] = y[i] where the
+/// write is early.
+void launch_exchange(Exchange exchange, float* x, float* y, cudaStream_t stream);
+
 /// Whose value each block adds 1 to: its own, or all blocks the first, atomically or not.
 enum class Shared { own, atomic, plain };
 void launch_increments(Shared shared, float* values, unsigned blocks, cudaStream_t stream);

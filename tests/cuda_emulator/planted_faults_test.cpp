@@ -161,6 +161,25 @@ TEST_F(StreamOrder, BlocksThatShareGlobalMemory) {
                     HasSubstr("block (1, 0, 0)")));
 }
 
+/// A warp that comes after the other has written is as wrong as one that comes before.
+TEST_F(StreamOrder, WarpsThatShareGlobalMemory) {
+  const auto exchange = [&](Exchange how) {
+    upload();
+    launch_exchange(how, x_, y_, first_);
+    return test::report_of(cudaStreamSynchronize(first_));
+  };
+  const char* const unordered = " by another warp of this block: no barrier is between";
+  EXPECT_EQ(exchange(Exchange::ordered), "no fault");
+  EXPECT_THAT(exchange(Exchange::early_read), HasSubstr(unordered));
+}
+
+TEST_F(StreamOrder, WarpsThatOverwriteWhatOthersRead) {
+  upload();
+  launch_exchange(Exchange::early_write, x_, y_, first_);
+  EXPECT_THAT(test::report_of(cudaStreamSynchronize(first_)),
+              HasSubstr(" by another warp of this block: no barrier is between"));
+}
+
 TEST_F(StreamOrder, PageLockedMemoryIsReadWhenTheStreamComesToIt) {
   for (const std::string order : {"eager", "lazy"}) {
     set_order(order);

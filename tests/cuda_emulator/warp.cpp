@@ -307,6 +307,7 @@ class BlockRunner {
     block_.shared.begin_block(kernel.static_shared + block_.launch.dynamic_shared,
                               kernel.shared_granule);
     block_.barriers.fill({});
+    block_.memory.accessor.phase = 0;
     for (Warp& warp : warps_) {
       warp.begin_block();
     }
@@ -320,6 +321,7 @@ class BlockRunner {
         bool progress = false;
         for (const unsigned i : order_) {
           running = &warps_[i];
+          block_.memory.accessor.warp = i;
           progress = warps_[i].run(kSteps) || progress;
         }
         const bool passed = pass_barriers();
@@ -349,6 +351,7 @@ class BlockRunner {
       if (block_.barriers[i].arrived == block_.threads) {
         block_.barriers[i] = {};
         block_.shared.pass_block_barrier();
+        ++block_.memory.accessor.phase;
         for (Warp& warp : warps_) {
           warp.pass_block_barrier(i);
         }
