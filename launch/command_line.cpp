@@ -370,6 +370,11 @@ void add_artefacts(CLI::App& app, CommandLine& line) {
     one_of(sub->add_option("--dtype", options->dtype, "Type of the weights"),
            {"bfloat16", "float32"})
         ->capture_default_str();
+    sub->add_option("--interpolate", options->interpolate,
+                    "Weights so far on the way from the source's to the checkpoint's: less gives "
+                    "fewer tokens per forward and answers closer to the source's")
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
     sub->callback([&line, options] { run_single(line, options, export_command); });
   }
   const auto add_path = [&](const char* name, const char* help, const char* type, const char* what,

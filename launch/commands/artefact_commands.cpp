@@ -2,6 +2,10 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/hf_model.h"
@@ -12,6 +16,8 @@
 #include "launch/commands/commands.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/bounded_json.h"
+#include "runtime/error.h"
+#include "runtime/tensor/bfloat16.h"
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/run_layout.h"
 
@@ -134,6 +140,43 @@ std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   return std::stoi(found->second);
 }
 
+/// source + share · (checkpoint − source), one tensor at a time (Wortsman et al., "Robust
+/// fine-tuning of zero-shot models", 2022).
+class InterpolatedTensors {
+ public:
+  InterpolatedTensors(HfTensors& source, CheckpointTensors& checkpoint, double share)
+      : source_(source), checkpoint_(checkpoint), share_(share) {}
+
+  [[nodiscard]] std::span<const float> operator()(const ParameterEntry& entry) {
+    const std::span<const float> to = checkpoint_(entry);
+    const ConstTensorView from = source_.read(entry);
+    expect(std::cmp_equal(from.elements(), to.size()), "tensors of one name differ in size");
+    values_.resize(to.size());
+    if (from.dtype() == DType::bfloat16) {
+      interpolate(from.span<BFloat16>(), to);
+    } else {
+      interpolate(from.span<float>(), to);
+    }
+    return values_;
+  }
+
+ private:
+  template <class Element>
+  void interpolate(std::span<const Element> from, std::span<const float> to) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const double begin = to_float(from[i]);
+      values_[i] = static_cast<float>(begin + share_ * (double{to[i]} - begin));
+    }
+  }
+  static float to_float(float value) { return value; }
+  static float to_float(BFloat16 value) { return jforge::to_float(value); }
+
+  HfTensors& source_;
+  CheckpointTensors& checkpoint_;
+  double share_;
+  std::vector<float> values_;
+};
+
 }  // namespace
 
 ExitCode inspect_command(const fs::path& path) {
@@ -175,7 +218,13 @@ ExitCode export_command(const ExportOptions& options) {
   const TransformerConfig config = read_hf_config(source);
   const ParameterTable table(config, 1);
   CheckpointTensors tensors(checkpoint, table, account);
-  export_hf_model(source, options.out, config, table, std::ref(tensors),
+  std::optional<HfTensors> begin;
+  TensorValues values = std::ref(tensors);
+  if (options.interpolate < 1) {
+    begin.emplace(source, config, table);
+    values = InterpolatedTensors(*begin, tensors, options.interpolate);
+  }
+  export_hf_model(source, options.out, config, table, values,
                   {.stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
                    .jacobi_block_size = trained_block_size(checkpoint.manifest.state)});
   fmt::print("{}: {} parameters in {}\n", options.out.string(), table.parameter_count(),

@@ -144,6 +144,8 @@ struct ExportOptions {
   std::filesystem::path
       source;  ///< HF directory whose config and tokenizer files are kept; default: the run's.
   std::string dtype = "bfloat16";
+  /// α in [0, 1]: what is written is source + α · (checkpoint − source), weight by weight.
+  double interpolate = 1;
 };
 [[nodiscard]] ExitCode export_command(const ExportOptions& options);
 

@@ -152,6 +152,26 @@ class Artefacts(EndToEndTest):
         self.assertEqual({"BF16"}, {dtype for dtype, _, _ in halves.values()})
         self.jforge("verify", self.root / "half")
 
+    def test_export_interpolates_weights(self):
+        newest = sorted((self.uninterrupted(2) / "checkpoints").iterdir())[-1]
+
+        def exported(*options):
+            out = self.root / "-".join(["interpolated", *options])
+            self.jforge("export", newest, out, "--dtype", "float32", *options)
+            return tiny_model.read_floats(out / "model.safetensors")
+
+        end, begin = exported(), tiny_model.read_floats(self.model / "model.safetensors")
+        self.assertEqual(end, exported("--interpolate", "1"))
+        self.assertEqual(begin, exported("--interpolate", "0"))
+        for name, values in exported("--interpolate", "0.25").items():
+            for value, first, last in zip(values, begin[name], end[name], strict=True):
+                self.assertAlmostEqual(first + 0.25 * (last - first), value, 6)
+        self.assertNotEqual(begin, end)
+        for share in ("1.5", "-0.1", "half"):
+            refused = self.jforge("export", newest, self.root / "refused", "--interpolate", share, expect=2)
+            self.assertIn("--interpolate", refused.err)
+        self.assertFalse((self.root / "refused").exists())
+
     def artefact_paths(self, run):
         return [run, run / "prompts.h5", run / "round-1" / "trajectories", run / "model",
                 sorted((run / "checkpoints").iterdir())[-1]]
