@@ -67,9 +67,11 @@ void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const C
   expect_shape(v, shape, "cache_write v");
 }
 
-void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q) {
+void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
+                            const HeadNorms& norms) {
   expect_shape(q, {plan.num_rows(which), plan.heads().heads, plan.heads().size},
                "rotate_and_write q");
+  expect(norms.q.empty() == norms.k.empty(), "queries and keys are both normed, or neither");
 }
 
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,

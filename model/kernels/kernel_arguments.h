@@ -34,7 +34,8 @@ void expect_cache(const DecodePlan& plan, const LayerCache& cache);
 void check_cache_write(const DecodePlan& plan, const ConstTensorView& k, const ConstTensorView& v,
                        const LayerCache& cache);
 /// Throws InternalError unless q is of the plan's rows that `which` says.
-void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q);
+void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
+                            const HeadNorms& norms);
 /// expect_cache(), and throws InternalError unless q and output are of the plan's rows that `which`
 /// says.
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,

@@ -175,6 +175,13 @@ struct VocabularyLossSums {
   double autoregressive = 0;  ///< Σ weight · cross-entropy, or KL(teacher ‖ clean row)
 };
 
+/// Norms of the heads of queries and keys, [D] each (Qwen3); both empty: none.
+struct HeadNorms {
+  ConstTensorView q;
+  ConstTensorView k;
+  float epsilon = 0;
+};
+
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
@@ -300,11 +307,12 @@ class KernelSet {
   /// bfloat16.
   virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;
-  /// rotary() of q [M', H, D], the rows of `which`, in place, and of k, then cache_write(), with
-  /// the bits of the three. k is left unspecified.
+  /// rms_norm() of the heads of q [M', H, D], the rows of `which`, and of k where there are norms,
+  /// then rotary() of both, then cache_write(), with the bits of them all. q is changed in place, k
+  /// left unspecified.
   virtual void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
-                                TensorView k, ConstTensorView v, const RotarySettings& settings,
-                                LayerCache cache) = 0;
+                                TensorView k, ConstTensorView v, const HeadNorms& norms,
+                                const RotarySettings& settings, LayerCache cache) = 0;
   /// Copies keys and values within their slots, as the batch's `copies` say.
   virtual void cache_copy(const DecodePlan& plan, LayerCache cache) = 0;
   /// output [M, H, D], float32 as q: each row attends to the keys that CacheRow says, in position

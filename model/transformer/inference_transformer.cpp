@@ -104,7 +104,6 @@ struct InferenceTransformer::State {
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   void plan_chunk(std::span<const DecodeRow> rows);
   void forward();
-  void norm_heads(const TensorView& heads, const ConstTensorView& norm);
   void keep_wanted();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
@@ -369,14 +368,6 @@ void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
   expect(place.position == place.fork || continues, "rows of an alternative are not adjacent");
 }
 
-/// In place on the queries or keys [M, heads, D], where the model norms them.
-void InferenceTransformer::State::norm_heads(const TensorView& heads, const ConstTensorView& norm) {
-  if (!norm.empty()) {
-    const TensorView rows = heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
-    kernels.rms_norm(rows, norm, static_cast<float>(config.rms_norm_eps), rows, {});
-  }
-}
-
 /// After the last layer's keys and values are made only rows that want output go on: moves them to
 /// the front.
 void InferenceTransformer::State::keep_wanted() {
@@ -400,17 +391,16 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const TensorView input = work.normed.floats({all, config.hidden_size});
   kernels.invariant_linear(input, *layer.k, layer.k_bias, work.k.floats(flat_keys));
   kernels.invariant_linear(input, *layer.v, layer.v_bias, work.v.floats(flat_keys));
-  norm_heads(keys, layer.k_norm);
   if (which == DecodeRows::kept) {
     keep_wanted();
   }
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
   if (rows > 0) {
     kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
-    norm_heads(queries, layer.q_norm);
   }
-  kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()), config.rope,
-                           cache[index]);
+  kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
+                           {layer.q_norm, layer.k_norm, static_cast<float>(config.rms_norm_eps)},
+                           config.rope, cache[index]);
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
                              work.attention.floats(queries.shape()));

@@ -360,12 +360,17 @@ struct CacheProblem {
   }
 };
 
-/// Rotated and written in one pass, or in three: the same bits, rounded or not.
+/// Normed, rotated and written in one pass, or one after the other: the same bits, rounded or not.
 TEST_F(KernelAgreement, KeysAreRotatedOnTheirWayToTheCache) {
   CacheProblem problem;
   problem.rows = {{1, 60}, {1, 61}, {0, 3}, {1, 61, 61, 80}};
-  const std::vector<std::int32_t> kept{1, 3};
-  for (const std::int64_t dim : {10, 32}) {
+  // With norms or without, of rows whose queries are wanted or of none.
+  const std::vector<std::int32_t> two{1, 3};
+  for (const auto& [dim, normed, kept] : {std::tuple(10, false, two),
+                                          {32, false, two},
+                                          {10, true, two},
+                                          {32, true, two},
+                                          {128, true, std::vector<std::int32_t>{}}}) {
     problem.dim = dim;
     const Shape key{4, problem.key_heads, dim};
     for (const DType type : kElementTypes) {
@@ -384,13 +389,25 @@ TEST_F(KernelAgreement, KeysAreRotatedOnTheirWayToTheCache) {
                                    .table = together.table});
         const RotarySettings settings{.theta = 1e4};
         const TensorView values = t.random(key, 98);
-        const auto queries = [&] { return t.random({2, problem.heads, dim}, 99); };
+        const auto queries = [&] { return t.random({std::ssize(kept), problem.heads, dim}, 99); };
+        HeadNorms norms;
+        if (normed) {
+          norms = {t.random({dim}, 96), t.random({dim}, 97), 1e-5F};
+        }
         const TensorView q = queries();
-        t.kernels.rotate_and_write(*plan, DecodeRows::kept, q, t.random(key, 100), values, settings,
-                                   together.layer());
+        t.kernels.rotate_and_write(*plan, DecodeRows::kept, q, t.random(key, 100), values, norms,
+                                   settings, together.layer());
         const TensorView expected = queries();
-        t.kernels.rotary(expected, {}, (*plan).rows(DecodeRows::kept), settings);
         const TensorView k = t.random(key, 100);
+        const auto norm_heads = [&](const TensorView& x, const ConstTensorView& weight) {
+          if (normed && !x.empty()) {
+            const TensorView heads = x.reshaped({x.dim(0) * x.dim(1), dim});
+            t.kernels.rms_norm(heads, weight, norms.epsilon, heads, {});
+          }
+        };
+        norm_heads(expected, norms.q);
+        norm_heads(k, norms.k);
+        t.kernels.rotary(expected, {}, (*plan).rows(DecodeRows::kept), settings);
         t.kernels.rotary({}, k, (*plan).rows(DecodeRows::all), settings);
         t.kernels.cache_write(*plan, k, values, alone.layer());
         return {q, together.keys, together.values, expected, alone.keys, alone.values};

@@ -234,7 +234,7 @@ class CpuKernelSet final : public KernelSet {
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
   void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
-                        ConstTensorView v, const RotarySettings& settings,
+                        ConstTensorView v, const HeadNorms& norms, const RotarySettings& settings,
                         LayerCache cache) override;
   void cache_copy(const DecodePlan& plan, LayerCache cache) override;
   void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,

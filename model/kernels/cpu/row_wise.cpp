@@ -248,9 +248,17 @@ void CpuKernelSet::rotary_backward(TensorView q_gradient, TensorView k_gradient,
 }
 
 void CpuKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
-                                    TensorView k, ConstTensorView v, const RotarySettings& settings,
-                                    LayerCache cache) {
-  check_rotate_and_write(plan, which, q);
+                                    TensorView k, ConstTensorView v, const HeadNorms& norms,
+                                    const RotarySettings& settings, LayerCache cache) {
+  check_rotate_and_write(plan, which, q, norms);
+  const auto norm = [&](const TensorView& x, const ConstTensorView& weight) {
+    if (!weight.empty() && !x.empty()) {
+      const TensorView heads = x.reshaped({x.dim(0) * x.dim(1), x.dim(2)});
+      rms_norm(heads, weight, norms.epsilon, heads, {});
+    }
+  };
+  norm(q, norms.q);
+  norm(k, norms.k);
   rotate_rows(q, plan.rows(which), settings, false);
   rotate_rows(k, plan.rows(DecodeRows::all), settings, false);
   cache_write(plan, k, v, cache);

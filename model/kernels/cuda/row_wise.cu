@@ -356,6 +356,32 @@ struct RotateAndWrite {
   }
 };
 
+/// The same of heads that are normed first. Block index = head of q, then of k, of all rows.
+struct NormRotateAndWrite {
+  RotateAndWrite heads;
+  NormRow q_norm;
+  NormRow k_norm;
+  bool words = false;  ///< Of rotations.
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t head) const {
+    const std::int64_t half = heads.rotation.half;
+    const bool of_q = head * half < heads.q.pairs;
+    const NormRow& norm = of_q ? q_norm : k_norm;
+    norm(group, of_q ? head : head - heads.q.pairs / half);
+    const std::int64_t pair = head * half;
+    group.each([&](std::int64_t lane) {
+      for_row(lane, group.lanes(), half, words, [&](auto count, std::int64_t i) {
+        heads.template take<decltype(count)::value>(pair + i);
+        if (!of_q) {
+          heads.template take<decltype(count)::value>(pair + heads.k.pairs + i);
+        }
+      });
+    });
+  }
+};
+
 struct Swiglu {
   FloatSource gate;
   FloatSource up;
@@ -479,20 +505,24 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
 namespace {
 
 /// y = rms_norm(x), after x += added where that is not null.
-void norm_rows(DeviceQueue& queue, const FloatSource& added, const FloatTarget& x,
-               const ConstTensorView& weight, float epsilon, const TensorView& y,
-               const TensorView& inverse_rms, const char* what) {
-  const std::int64_t rows = y.dim(0);
-  const std::int64_t columns = y.dim(1);
+NormRow norm_row(const FloatSource& added, const FloatTarget& x, const ConstTensorView& weight,
+                 float epsilon, const TensorView& y, const TensorView& inverse_rms) {
+  const std::int64_t columns = y.dim(y.shape().rank() - 1);
   expect_shape(weight, Shape{columns}, "rms_norm weight");
-  if (!inverse_rms.empty()) {
-    expect_shape(inverse_rms, Shape{rows}, "rms_norm inverse_rms");
-  }
   NormRow body{added,   x,           floating(weight),
                epsilon, floating(y), inverse_rms.empty() ? nullptr : floats(inverse_rms),
                columns, false};
   body.words = whole_words(columns) && begin_words(body.added, body.x, body.weight, body.y);
-  queue.launch(rows, row_lanes(columns), body, what);
+  return body;
+}
+void norm_rows(DeviceQueue& queue, const FloatSource& added, const FloatTarget& x,
+               const ConstTensorView& weight, float epsilon, const TensorView& y,
+               const TensorView& inverse_rms, const char* what) {
+  if (!inverse_rms.empty()) {
+    expect_shape(inverse_rms, Shape{y.dim(0)}, "rms_norm inverse_rms");
+  }
+  queue.launch(y.dim(0), row_lanes(y.dim(1)), norm_row(added, x, weight, epsilon, y, inverse_rms),
+               what);
 }
 
 }  // namespace
@@ -585,9 +615,9 @@ void CudaKernelSet::rotary_backward(TensorView q_gradient, TensorView k_gradient
 }
 
 void CudaKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
-                                     TensorView k, ConstTensorView v,
+                                     TensorView k, ConstTensorView v, const HeadNorms& norms,
                                      const RotarySettings& settings, LayerCache cache) {
-  check_rotate_and_write(plan, which, q);
+  check_rotate_and_write(plan, which, q, norms);
   check_cache_write(plan, k, v, cache);
   const PlannedRows& rows = plan.rows(DecodeRows::all);
   const std::int64_t half = plan.heads().size / 2;
@@ -598,9 +628,20 @@ void CudaKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, T
                             on_device(plan).places(),
                             floating(cache.keys),
                             floating(cache.values)};
-  launch_words(queue_, body.q.pairs + 2 * body.k.pairs,
-               whole_words(half) && begin_words(body.q.x, body.k.x, body.v, body.keys, body.values),
-               body, "rotate_and_write");
+  const bool words =
+      whole_words(half) && begin_words(body.q.x, body.k.x, body.v, body.keys, body.values);
+  if (norms.k.empty()) {
+    launch_words(queue_, body.q.pairs + 2 * body.k.pairs, words, body, "rotate_and_write");
+    return;
+  }
+  NormRotateAndWrite normed{body, norm_row({}, floating(k), norms.k, norms.epsilon, k, {}),
+                            norm_row({}, floating(k), norms.k, norms.epsilon, k, {})};
+  if (!q.empty()) {
+    normed.q_norm = norm_row({}, floating(q), norms.q, norms.epsilon, q, {});
+  }
+  normed.words = words;
+  queue_.launch((body.q.pairs + body.k.pairs) / half, row_lanes(2 * half), normed,
+                "norm, rotate and write");
 }
 
 void CudaKernelSet::swiglu(ConstTensorView gate, ConstTensorView up, TensorView y) {
