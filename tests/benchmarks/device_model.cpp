@@ -77,22 +77,28 @@ class Sequence {
   std::vector<TokenId> predictions_;
 };
 
-/// Seconds of a pass over a draft of 16, renewed by the device or by the host, which waits for it.
+/// Seconds of a pass over a draft of 16 (and of multi-block decoding what stands beside it),
+/// renewed by the device or by the host, which waits for it.
 double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterTable& table,
-                             ConstTensorView weights, KernelSet& kernels, bool device_drafts) {
+                             ConstTensorView weights, KernelSet& kernels, bool multi_block,
+                             bool device_drafts) {
   constexpr std::int64_t kWarm = 8;
   const std::int64_t new_tokens = 16 * (options.tokens + kWarm + 1);
   MemoryAccount account("decoding");
   InferenceTransformer model(
       options.model, table, weights, kernels, account,
       {.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens),
+       .branch_rows = multi_block ? 64 : 0,
        .weights = options.storage,
        .device_drafts = device_drafts});
   DecodeEngine engine(model, 1);
+  DecodeRequest request{.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
+                        .max_new_tokens = new_tokens};
   engine.admit(
-      make_jacobi_decoder({.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
-                           .max_new_tokens = new_tokens},
-                          {.block_size = 16, .window = DraftWindow::running}));
+      multi_block
+          ? make_multi_block_decoder(std::move(request), {.block_size = 16, .ngram_pool = 64})
+          : make_jacobi_decoder(std::move(request),
+                                {.block_size = 16, .window = DraftWindow::running}));
   while (engine.statistics().forwards < kWarm) {
     engine.step();
   }
@@ -148,11 +154,15 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
   print_times(
       fmt::format("{} rows in flight, weights of {:.0f} bytes", options.rows_in_flight, element),
       pass(options.rows_in_flight), "1 row", one, "1.15 at most");
-  print_times(
-      fmt::format("a pass over a draft of 16, renewed by the device, weights of {:.0f} bytes",
-                  element),
-      seconds_of_draft_pass(options, table, weights, kernels, true), "by the host",
-      seconds_of_draft_pass(options, table, weights, kernels, false), "less than 1");
+  for (const bool multi_block : {false, true}) {
+    const auto seconds_by = [&](bool device) {
+      return seconds_of_draft_pass(options, table, weights, kernels, multi_block, device);
+    };
+    print_times(
+        fmt::format("a pass over {}, renewed by the device, weights of {:.0f} bytes",
+                    multi_block ? "2 blocks of 16 and 3 alternatives" : "a draft of 16", element),
+        seconds_by(true), "by the host", seconds_by(false), "less than 1");
+  }
 }
 
 /// Samples of about 1,024 rows: a quarter prompt, the rest clean and noisy blocks of 32.
