@@ -286,7 +286,8 @@ void DecodeEngine::hand_back() {
       advance(index);
     }
   }
-  if (!kept_.empty()) {
+  // A device that goes on has kept them before its next pass.
+  if (!kept_.empty() && drafting_ == 0) {
     model_.keep_branches(kept_);
   }
 }

@@ -45,12 +45,12 @@ class DecodeObserver {
 
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
-/// near kStepRows rows. Where a sequence samples, tokens are chosen from logits on the host; while
-/// all are greedy the model gives argmaxes and no logits exist. Where no prompt is being forwarded
-/// and all decoders can say how they go on (SequenceDecoder::draft_sequence), a model's device may
-/// go on by itself, a pass ahead of the decoders: these read what it did, and it is an error if
-/// they would have forwarded anything else. Not thread-safe; the model must outlive it, and gets
-/// its slots back from clear() and the destructor.
+/// near kStepRows rows. Where a sequence samples, the model chooses tokens from logits; while all
+/// are greedy it gives argmaxes and no logits exist. Where no prompt is being forwarded and all
+/// decoders can say how they go on (SequenceDecoder::draft_sequence), a model's device may go on by
+/// itself, a pass ahead of the decoders, and keeps what is accepted: these read what it did, and it
+/// is an error if they would have forwarded anything else. Not thread-safe; the model must outlive
+/// it, and gets its slots back from clear() and the destructor.
 class DecodeEngine {
  public:
   /// Rows per step that prompts may fill up to; drafts alone may exceed it.

@@ -63,6 +63,29 @@ class MultiBlockDecoder final : public DraftDecoder {
     return std::max<std::int64_t>(row - 1, 0) * (options_.verification_size - 1);
   }
 
+  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
+    if (options_.pseudo_on_every_row) {
+      return std::nullopt;
+    }
+    auto sequence = draft_sequence_of(DraftMethod::multi_block, options_.block_size, draft_);
+    if (sequence) {
+      sequence->seed = options_.seed;
+      sequence->round = options_.round;
+      sequence->item = static_cast<std::uint64_t>(request_.id);
+      sequence->block = block_;
+      sequence->block_begin = static_cast<std::int64_t>(block_begin_);
+      DraftBlocks& blocks = sequence->blocks;
+      blocks.blocks = options_.blocks;
+      blocks.candidates = options_.verification_size - 1;
+      blocks.pool_capacity = recycles() ? options_.ngram_pool : 0;
+      blocks.threshold = static_cast<std::int32_t>(threshold_);
+      blocks.clone = options_.spawn == SpawnMode::clone;
+      blocks.pseudo = std::span(pseudo_blocks_).first(num_pseudo_);
+      blocks.pool = pool_.ring();
+    }
+    return sequence;
+  }
+
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "multi-block decoder advanced after its end");
     expect_outcomes(outcomes, branches_);
@@ -80,13 +103,6 @@ class MultiBlockDecoder final : public DraftDecoder {
   }
 
  private:
-  /// A block behind the real-active one. It is forwarded as part of the draft; what it accepts is
-  /// provisional and neither committed nor looked at for an end of sequence.
-  struct PseudoBlock {
-    std::vector<TokenId> tokens;
-    std::size_t accepted = 0;   ///< Leading tokens that a forward has confirmed after those before.
-    TokenId continuation = -1;  ///< Predicted behind the block; −1 before its first forward.
-  };
   /// Another draft for the real-active block: the plain one before `fork`, then `tokens`.
   struct Candidate {
     std::size_t fork = 0;

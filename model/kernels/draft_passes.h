@@ -5,9 +5,11 @@
 /// The host reads behind what each pass forwarded and predicted, and comes to the same by the
 /// decoders of model/decoding, which are the reference.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "model/kernels/decode_plan.h"
 #include "runtime/ids.h"
@@ -21,6 +23,38 @@ enum class DraftMethod : std::uint8_t {
   shrinking,        ///< The same without fillers, until n tokens are committed.
   complete_blocks,  ///< The same, and an end of sequence ends the answer behind its block.
   lookup,           ///< What followed the last tokens where they stood before.
+  multi_block,      ///< Blocks behind the shrinking one, and alternatives to it (DraftBlocks).
+};
+
+/// A block behind the real-active one (METHOD.md §6.3). It is forwarded behind the draft; what it
+/// accepts is provisional and neither committed nor looked at for an end of sequence.
+struct PseudoBlock {
+  std::vector<TokenId> tokens;
+  std::size_t accepted = 0;   ///< Leading tokens that a forward has confirmed after those before.
+  TokenId continuation = -1;  ///< Predicted behind the block; −1 before its first forward.
+};
+
+/// Token sequences in a ring, the newest before `next`.
+struct TokenRing {
+  std::span<const std::vector<TokenId>> entries;
+  std::size_t next = 0;
+  std::size_t size = 0;  ///< Of the entries in use.
+
+  /// The i-th newest, i < size.
+  [[nodiscard]] const std::vector<TokenId>& newest(std::size_t i) const {
+    return entries[(next + entries.size() - 1 - i) % entries.size()];
+  }
+};
+
+/// What multi-block decoding has beside the draft, which is the real-active block's.
+struct DraftBlocks {
+  std::int32_t blocks = 1;         ///< K ≥ 1, the real-active one included.
+  std::int32_t candidates = 0;     ///< Drafts verified beside the plain one, at most.
+  std::int32_t pool_capacity = 0;  ///< Sequences that are kept of what was rejected.
+  std::int32_t threshold = 1;      ///< Accepted tokens of the newest block that spawn the next.
+  bool clone = false;              ///< Whether a block begins as a copy of the draft.
+  std::span<const PseudoBlock> pseudo;  ///< In order.
+  TokenRing pool;
 };
 
 /// A sequence behind its prefill, as its decoder has it between two passes: every token that is
@@ -44,13 +78,29 @@ struct DraftSequence {
   std::span<const TokenId> context;  ///< Whose keys and values are in the cache.
   std::span<const TokenId> draft;    ///< At least one.
   std::int64_t max_positions = 0;    ///< That the sequence takes at most.
+  DraftBlocks blocks;
 };
 
-/// A row that a pass forwarded.
+/// Rows that a pass takes for each of a batch's sequences: first those of its own, the draft and
+/// what stands behind it, then so many for each alternative to it.
+struct DraftRows {
+  std::int64_t own = 0;
+  std::int64_t alternatives = 0;
+  std::int64_t alternative_rows = 0;
+
+  [[nodiscard]] std::int64_t each() const noexcept { return own + alternatives * alternative_rows; }
+  bool operator==(const DraftRows&) const = default;
+};
+/// What the one takes that takes most.
+[[nodiscard]] DraftRows draft_rows(std::span<const DraftSequence> sequences);
+
+/// A row that a pass forwarded; fork and fork_row as CacheRow.
 struct DraftRow {
   TokenId token = 0;
   std::int32_t position = 0;
   TokenId prediction = 0;
+  std::int32_t fork = 0;
+  std::int32_t fork_row = 0;
 };
 
 /// Made by a plan (DecodePlan::make_draft_passes) for the functions of its kernel set. Memory grows
@@ -61,20 +111,23 @@ class DraftPasses {
 
   /// Begins with `sequences`, whose spans may change afterwards; passes that are queued still are
   /// forgotten, their reports never read. `table` must have pages for all positions that the
-  /// sequences take at most, and stay so. Sequences of one batch have each a slot of its own.
-  /// Throws InternalError otherwise.
-  virtual void begin(std::span<const DraftSequence> sequences, const PageTable& table) = 0;
-  /// Queues a pass over the drafts of all sequences that have not ended: `forward` computes
-  /// `predictions`, int32 [rows], of the rows of the plan that it is given. For both what
-  /// DecodePlan::run says holds. What it accepts, what the next pass forwards and where a sequence
-  /// ends follows on the device. Two passes may be queued and not read.
+  /// sequences take at most, and from row `branch_row` of a slot on for all alternatives, and stay
+  /// so. Sequences of one batch have each a slot of its own. Throws InternalError otherwise.
+  virtual void begin(std::span<const DraftSequence> sequences, const PageTable& table,
+                     std::int64_t branch_row) = 0;
+  /// Queues a pass over the drafts of all sequences that have not ended: `forward` does the copies
+  /// of the plan that it is given (KernelSet::cache_copy), which make an alternative that the pass
+  /// before accepted the sequence's own, then computes `predictions`, int32 [rows], of its rows.
+  /// For both what DecodePlan::run says holds. What it accepts, what the next pass forwards and
+  /// where a sequence ends follows on the device. Two passes may be queued and not read. Nobody has
+  /// done the copies of the newest one.
   virtual void queue(const std::function<void(const DecodePlan&)>& forward,
                      const TensorView& predictions) = 0;
   /// Waits for the oldest pass that was not read. Throws NumericalError for a row whose logits hold
   /// NaN.
   virtual void read() = 0;
-  /// Rows that the pass read last forwarded for a sequence, in ascending position; none once it has
-  /// ended. Valid until the next queue().
+  /// Rows that the pass read last forwarded for a sequence: its own in ascending position, then
+  /// those of each alternative; none once it has ended. Valid until the next queue().
   [[nodiscard]] virtual std::span<const DraftRow> rows(std::size_t sequence) const = 0;
   /// Passes that the device did as before (DecodePlan::replays).
   [[nodiscard]] virtual std::int64_t replays() const noexcept = 0;

@@ -313,8 +313,8 @@ class KernelSet {
   virtual void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
                                 TensorView k, ConstTensorView v, const HeadNorms& norms,
                                 const RotarySettings& settings, LayerCache cache) = 0;
-  /// Copies keys and values within their slots, as the batch's `copies` say.
-  virtual void cache_copy(const DecodePlan& plan, LayerCache cache) = 0;
+  /// Copies keys and values of all `layers` within their slots, as the batch's `copies` say.
+  virtual void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) = 0;
   /// output [M, H, D], float32 as q: each row attends to the keys that CacheRow says, in position
   /// order. Its bits do not depend on where they lie. Over a cache of bfloat16 with heads of 64 or
   /// 128 CUDA multiplies on tensor cores, queries rounded, and weights of keys (by 2⁻⁸ of

@@ -21,9 +21,10 @@ namespace {
 constexpr std::int32_t kDefaultMaxRows = 1024;
 
 /// Passes of more rows wait for the host: drafts that shrink leave rows empty, which cost nothing
-/// while the weights' bytes hold a pass up but would where arithmetic does, and then the host's
-/// part is a hundredth of it.
-constexpr std::int64_t kDraftRows = 256;
+/// while the weights' bytes hold a pass up (an H100 multiplies some 300 rows in bfloat16 while it
+/// reads them) but would where arithmetic does, and then the host's part is a hundredth of it. One
+/// sequence of multi-block decoding as in the paper (n = 64, K = 2, 4 drafts) has 317.
+constexpr std::int64_t kDraftRows = 320;
 
 /// One layer ready for decoding. Norms and biases are read in place from the flat vector, or from a
 /// copy where the kernels compute on another device.
@@ -508,9 +509,7 @@ void InferenceTransformer::keep_branches(std::span<const CacheCopy> rows) {
   }
   state.branches->assign(
       {.tokens = {}, .places = {}, .kept = {}, .copies = rows, .table = state.pages.table()});
-  for (const LayerCache& layer : state.cache) {
-    state.kernels.cache_copy(*state.branches, layer);
-  }
+  state.kernels.cache_copy(*state.branches, state.cache);
 }
 
 bool InferenceTransformer::reserve(std::int32_t slot, std::int64_t positions,
@@ -565,22 +564,24 @@ bool InferenceTransformer::begin_drafts(std::span<const DraftSequence> sequences
   if (!state.drafts) {
     state.drafts = state.chunk->make_draft_passes(state.options.replay);
   }
-  std::int64_t most_rows = 0;
-  for (const DraftSequence& sequence : sequences) {
-    most_rows = std::max<std::int64_t>(most_rows, sequence.block_size);
-  }
-  if (!state.drafts || std::ssize(sequences) * most_rows >
+  if (!state.drafts || std::ssize(sequences) * draft_rows(sequences).each() >
                            std::min<std::int64_t>(kDraftRows, state.options.max_rows)) {
     return false;
   }
+  const std::int64_t branch_row = state.options.slot_capacity;
   state.draft_slots.clear();
   for (const DraftSequence& sequence : sequences) {
-    for (std::int64_t page = 0; page < cache_pages(sequence.max_positions); ++page) {
-      state.pages.provide(sequence.slot, page);
-    }
+    const auto provide = [&](std::int64_t row, std::int64_t rows) {
+      for (std::int64_t page = 0; page < cache_pages(rows); ++page) {
+        state.pages.provide(sequence.slot, row / kCachePageRows + page);
+      }
+    };
+    const DraftRows rows = draft_rows({&sequence, 1});
+    provide(0, sequence.max_positions);
+    provide(branch_row, rows.alternatives * rows.alternative_rows);
     state.draft_slots.push_back(sequence.slot);
   }
-  state.drafts->begin(sequences, state.pages.table());
+  state.drafts->begin(sequences, state.pages.table(), branch_row);
   state.queue_drafts();
   return true;
 }
@@ -589,6 +590,7 @@ void InferenceTransformer::State::queue_drafts() {
   drafts->queue(
       [this](const DecodePlan& rows) {
         plan = &rows;
+        kernels.cache_copy(rows, cache);
         choose_tokens();
       },
       work.chosen.view(DType::int32, {options.max_rows}));
@@ -608,7 +610,8 @@ void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,
     for (const DraftRow& forwarded : state.drafts->rows(i)) {
       expect(next < rows.size(), "the device forwards rows that no decoder wants");
       const DecodeRow& row = rows[next++];
-      expect(row.place.slot == state.draft_slots[i] && row.place.fork_row == 0 &&
+      expect(row.place.slot == state.draft_slots[i] && row.place.fork == forwarded.fork &&
+                 row.place.fork_row == forwarded.fork_row &&
                  row.place.position == forwarded.position && row.token == forwarded.token,
              "the device drafts other tokens than the decoder");
       if (row.wants_output) {

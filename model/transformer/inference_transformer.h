@@ -52,12 +52,13 @@ class DecodeModel {
                                std::span<TokenId> predictions);
   /// Has the model's device go on with these sequences by itself (draft_passes.h): it forwards a
   /// pass over their drafts now, and the one that follows from it ahead of each predict_drafts(),
-  /// for as long as that says so. Of each slot the cache must hold memory for all positions
-  /// (reserve). False, and nothing has happened: it does not, or not for so many rows.
+  /// for as long as that says so. Of each slot the cache must hold memory for all positions and
+  /// alternatives (reserve). False, and nothing has happened: it does not, or not for so many rows.
   [[nodiscard]] virtual bool begin_drafts(std::span<const DraftSequence> sequences);
   /// As predict(), of the oldest pass that the device has forwarded by itself, whose rows these
   /// must be, in the order of its sequences: throws InternalError where the device has worked out
-  /// others. `go_on`: whether one more pass is forwarded behind the newest.
+  /// others. `go_on`: whether one more pass is forwarded behind the newest. Then the device has
+  /// kept what an accepted alternative holds; else keep_branches() has to.
   virtual void predict_drafts(std::span<const DecodeRow> rows, std::span<TokenId> predictions,
                               bool go_on);
   /// Makes rows of alternatives the sequence's own, each at the position that the row had: how an

@@ -18,13 +18,32 @@
 namespace jforge {
 namespace {
 
-constexpr std::int64_t kMostRows = 256;
+constexpr std::int64_t kMostRows = 512;
+/// Row of a slot where its alternatives begin, in the tests without a model.
+constexpr std::int64_t kBranchRow = 3 * kCachePageRows;
 constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
+
+/// Multi-block decoding with each of its settings at several values.
+MultiBlockOptions multi_block_options(std::uint64_t which) {
+  const auto one_of = [&](std::uint64_t divisor, std::uint64_t count) {
+    return static_cast<std::int32_t>(which / divisor % count);
+  };
+  return {.block_size = 1 + static_cast<std::int32_t>(which * 5 % 13),
+          .blocks = 1 + one_of(1, 4),
+          .spawn_ratio = which % 3 == 0 ? 0.3 : 0.85,
+          .verification_size = 1 + one_of(2, 5),
+          .ngram_pool = which % 7 == 0 ? 0 : 1 + 3 * one_of(3, 4),
+          .spawn = which % 5 == 0 ? SpawnMode::clone : SpawnMode::continuation,
+          .seed = 9,
+          .round = 1};
+}
+
+constexpr std::uint64_t kMethods = 6;
 
 /// Every method that a device renews drafts for, in turn.
 std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
-  switch (which % 5) {
+  switch (which % kMethods) {
     case 0:
       return make_greedy_decoder(std::move(request));
     case 1:
@@ -37,6 +56,8 @@ std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest
       return make_jacobi_decoder(
           std::move(request),
           {.block_size = n, .seed = 6, .complete_blocks = true, .record_states = true});
+    case 4:
+      return make_multi_block_decoder(std::move(request), multi_block_options(which / kMethods));
     default:
       return make_prompt_lookup_decoder(
           std::move(request),
@@ -56,13 +77,18 @@ DecodeRequest random_request(std::uint64_t which, RandomStream& stream, std::int
 /// Decoders are told what was drawn, which is often what they drafted; so is the device.
 class DrawnPredictions {
  public:
-  DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory)
+  using MakeDecoder = std::unique_ptr<SequenceDecoder> (*)(std::uint64_t, DecodeRequest);
+
+  DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory,
+                   MakeDecoder make = make_decoder)
       : memory_(memory),
         stream_(seed, RandomPurpose::test),
-        slots_(static_cast<std::int64_t>(count), 3, 7) {
+        slots_(static_cast<std::int64_t>(count), 6, 7) {
     for (std::size_t i = 0; i < count; ++i) {
-      decoders_.push_back(make_decoder(seed + i, random_request(seed + i, stream_, kVocabulary)));
-      tell(i, draw(*decoders_.back()));
+      decoders_.push_back(make(seed + i, random_request(seed + i, stream_, kVocabulary)));
+      const std::vector<TokenId> first{static_cast<TokenId>(stream_.below(kVocabulary))};
+      const BranchOutcome outcome{first};
+      decoders_.back()->advance({&outcome, 1});
     }
   }
 
@@ -70,11 +96,10 @@ class DrawnPredictions {
   void run(DraftPasses& passes, int turns) {
     begin(passes);
     for (int turn = 0; turn < turns && !drafts_.empty(); ++turn) {
-      std::vector<TokenId> drawn(drafts_.size() * most_rows_, -7);
+      std::vector<TokenId> drawn(drafts_.size() * static_cast<std::size_t>(layout_.each()), -7);
       for (std::size_t i = 0; i < drafts_.size(); ++i) {
         if (const SequenceDecoder& decoder = *decoders_[owners_[i]]; !decoder.finished()) {
-          std::ranges::copy(draw(decoder),
-                            drawn.begin() + static_cast<std::ptrdiff_t>(i * most_rows_));
+          draw(decoder, std::span(drawn).subspan(i * static_cast<std::size_t>(layout_.each())));
         }
       }
       const Shape shape{std::ssize(drawn)};
@@ -93,6 +118,8 @@ class DrawnPredictions {
   [[nodiscard]] bool finished() const {
     return std::ranges::all_of(decoders_, [](const auto& each) { return each->finished(); });
   }
+  /// Passes in which an alternative was right for longer than the draft.
+  [[nodiscard]] int accepted_alternatives() const { return accepted_alternatives_; }
 
  private:
   static constexpr std::int64_t kVocabulary = 9;
@@ -100,11 +127,9 @@ class DrawnPredictions {
   void begin(DraftPasses& passes) {
     drafts_.clear();
     owners_.clear();
-    most_rows_ = 0;
     for (std::size_t i = 0; i < decoders_.size(); ++i) {
       if (auto draft = decoders_[i]->draft_sequence()) {
         draft->slot = static_cast<std::int32_t>(decoders_.size() - 1 - i);
-        most_rows_ = std::max(most_rows_, static_cast<std::size_t>(draft->block_size));
         drafts_.push_back(*draft);
         owners_.push_back(i);
       } else {
@@ -112,23 +137,38 @@ class DrawnPredictions {
       }
     }
     if (!drafts_.empty()) {
-      passes.begin(drafts_, slots_.table());
+      layout_ = draft_rows(drafts_);
+      passes.begin(drafts_, slots_.table(), kBranchRow);
     }
   }
 
-  std::vector<TokenId> draw(const SequenceDecoder& decoder) {
-    const DraftBranch& branch = decoder.pending().front();
-    std::vector<TokenId> predictions;
-    for (std::size_t i = branch.first_output; i < branch.tokens.size(); ++i) {
-      predictions.push_back(i + 1 < branch.tokens.size() && stream_.below(4) != 0
-                                ? branch.tokens[i + 1]
-                                : static_cast<TokenId>(stream_.below(kVocabulary)));
+  /// What a pass predicts behind every row of a sequence, where DraftRows says.
+  void draw(const SequenceDecoder& decoder, std::span<TokenId> predictions) {
+    // Long drafts are wholly right now and then, too.
+    const std::uint64_t patience = layout_.own < 64 || stream_.below(2) == 0 ? 4 : 1000;
+    std::size_t own = 0;
+    auto next_alternative = static_cast<std::size_t>(layout_.own);
+    for (const DraftBranch& branch : decoder.pending()) {
+      std::size_t& begin = branch.alternative ? next_alternative : own;
+      for (std::size_t i = 0; i < branch.tokens.size(); ++i) {
+        predictions[begin + i] = i + 1 < branch.tokens.size() && stream_.below(patience) != 0
+                                     ? branch.tokens[i + 1]
+                                     : likely_token(decoder, branch, i);
+      }
+      begin += branch.alternative ? static_cast<std::size_t>(layout_.alternative_rows)
+                                  : branch.tokens.size();
     }
-    return predictions;
   }
-  void tell(std::size_t i, std::span<const TokenId> predictions) {
-    const BranchOutcome outcome{predictions};
-    decoders_[i]->advance({&outcome, 1});
+  /// Where an alternative leaves the draft behind its i-th token, often that one's.
+  TokenId likely_token(const SequenceDecoder& decoder, const DraftBranch& branch, std::size_t i) {
+    const std::int64_t next = branch.first_position + static_cast<std::int64_t>(i) + 1;
+    for (const DraftBranch& other : decoder.pending()) {
+      if (!branch.alternative && other.alternative && other.first_position == next &&
+          stream_.below(2) == 0) {
+        return other.tokens[0];
+      }
+    }
+    return static_cast<TokenId>(stream_.below(kVocabulary));
   }
   /// Whether the sequence had not ended before the pass.
   bool compare(std::span<const DraftRow> rows, std::size_t i) {
@@ -136,17 +176,37 @@ class DrawnPredictions {
       EXPECT_TRUE(rows.empty()) << "sequence " << i << " goes on behind its end";
       return false;
     }
-    const DraftBranch& branch = decoders_[i]->pending().front();
-    EXPECT_EQ(rows.size(), branch.tokens.size()) << "sequence " << i;
     std::vector<TokenId> predictions;
-    for (std::size_t row = 0; row < std::min(rows.size(), branch.tokens.size()); ++row) {
-      EXPECT_EQ(rows[row].token, branch.tokens[row]) << "sequence " << i << ", row " << row;
-      EXPECT_EQ(rows[row].position, branch.first_position + static_cast<std::int64_t>(row));
-      predictions.push_back(rows[row].prediction);
+    for (const DraftRow& row : rows) {
+      predictions.push_back(row.prediction);
     }
-    if (predictions.size() == branch.tokens.size()) {
-      tell(i, predictions);
+    std::vector<BranchOutcome> outcomes;
+    std::size_t next = 0;
+    std::int64_t fork_row = kBranchRow;
+    for (const DraftBranch& branch : decoders_[i]->pending()) {
+      const std::size_t size = branch.tokens.size();
+      if (rows.size() - next < size) {
+        ADD_FAILURE() << "sequence " << i << " has " << rows.size() << " rows";
+        return true;
+      }
+      for (std::size_t row = 0; row < size; ++row) {
+        const DraftRow& found = rows[next + row];
+        EXPECT_EQ(found.token, branch.tokens[row]) << "sequence " << i << ", row " << next + row;
+        EXPECT_EQ(found.position, branch.first_position + static_cast<std::int64_t>(row));
+        EXPECT_EQ(found.fork, branch.alternative ? branch.first_position : 0);
+        EXPECT_EQ(found.fork_row, branch.alternative ? fork_row : 0);
+      }
+      outcomes.push_back({std::span(predictions).subspan(next, size).subspan(branch.first_output)});
+      fork_row += branch.alternative ? static_cast<std::int64_t>(size) : 0;
+      next += size;
     }
+    EXPECT_EQ(next, rows.size()) << "sequence " << i;
+    std::vector<bool> alternative;
+    for (const DraftBranch& branch : decoders_[i]->pending()) {
+      alternative.push_back(branch.alternative);
+    }
+    const Commit commit = decoders_[i]->advance(outcomes);
+    accepted_alternatives_ += alternative[commit.branch] && commit.rows > 0 ? 1 : 0;
     return true;
   }
 
@@ -156,7 +216,8 @@ class DrawnPredictions {
   std::vector<std::unique_ptr<SequenceDecoder>> decoders_;
   std::vector<DraftSequence> drafts_;
   std::vector<std::size_t> owners_;
-  std::size_t most_rows_ = 0;
+  DraftRows layout_;
+  int accepted_alternatives_ = 0;
 };
 
 TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
@@ -177,6 +238,52 @@ TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
     }
     EXPECT_TRUE(sequences.finished());
   }
+  EXPECT_GT(passes->replays(), 0);
+}
+
+TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
+  const auto passes = plan->make_draft_passes(true);
+  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  const auto make = [](std::uint64_t which, DecodeRequest request) {
+    if (which % 4 != 0) {
+      request.eos_ids.clear();
+    }
+    return make_multi_block_decoder(std::move(request), multi_block_options(which));
+  };
+  // Blocks of more tokens than a warp has lanes.
+  const auto make_large = [](std::uint64_t which, DecodeRequest request) {
+    request.eos_ids.clear();
+    request.prompt.resize(1);
+    request.max_new_tokens += 130;
+    MultiBlockOptions options = multi_block_options(which);
+    options.block_size = 50;
+    options.blocks = 2;
+    options.verification_size = 3;
+    options.ngram_pool = 6;
+    return make_multi_block_decoder(std::move(request), options);
+  };
+  int accepted = 0;
+  const auto run = [&](std::uint64_t seed, std::size_t count,
+                       DrawnPredictions::MakeDecoder make_decoders) {
+    DrawnPredictions sequences(seed, count, memory, make_decoders);
+    for (int part = 0; part < 30 && !sequences.finished(); ++part) {
+      sequences.run(*passes, part == 0 ? 6 : 100);
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "of seed " << seed;
+    }
+    EXPECT_TRUE(sequences.finished());
+    accepted += sequences.accepted_alternatives();
+  };
+  for (std::uint64_t seed = 1; seed <= 120; seed += 4) {
+    run(seed, 4, make);
+  }
+  EXPECT_GT(accepted, 20);
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    run(seed, 2, make_large);
+  }
+  EXPECT_GT(accepted, 40) << "of blocks of 50 tokens too few";
   EXPECT_GT(passes->replays(), 0);
 }
 
@@ -202,7 +309,7 @@ TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
     sequence.context = context;
     sequence.draft = draft;
     sequence.max_positions = 249;
-    passes->begin({&sequence, 1}, slots.table());
+    passes->begin({&sequence, 1}, slots.table(), 0);
     passes->queue(
         [&](const DecodePlan& rows) {
           kernels->queue().copy(rows.rows(DecodeRows::all).tokens.rows(0, 1),
@@ -223,8 +330,8 @@ TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
   }
 }
 
-/// One of each method.
-constexpr std::uint64_t kSequences = 5;
+/// One of each method, and multi-block decoding of two more.
+constexpr std::uint64_t kSequences = 8;
 
 struct Decoding {
   std::vector<DecodeResult> results;  ///< By id.
@@ -253,6 +360,7 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
                 InferenceTransformer::Options options, const SamplingOptions& sampling = {}) {
   options.num_slots = batch;
   options.slot_capacity = 256;
+  options.branch_rows = 64;
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
                                    options);
   DecodeEngine engine(transformer, batch);
@@ -264,14 +372,16 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
     request.prompt = random_tokens(stream, i == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(i));
     request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(i);
     request.sampling = sampling;
-    decoders.push_back(make_decoder(i, std::move(request)));
+    decoders.push_back(
+        i < kMethods ? make_decoder(i, std::move(request))
+                     : make_multi_block_decoder(std::move(request), multi_block_options(17 + i)));
   }
   Decoding decoding;
   decoding.results = decode_all(engine, std::move(decoders));
   std::ranges::sort(decoding.results, {}, &DecodeResult::id);
   decoding.statistics = engine.statistics();
   decoding.replays = transformer.replays();
-  EXPECT_EQ(transformer.free_pages(), batch * cache_pages(256));
+  EXPECT_EQ(transformer.free_pages(), batch * cache_pages(256, options.branch_rows));
   return decoding;
 }
 
@@ -371,7 +481,7 @@ TEST(DraftPasses, NaNIsRefused) {
   sequence.context = context;
   sequence.draft = draft;
   sequence.max_positions = 22;
-  passes->begin({&sequence, 1}, slots.table());
+  passes->begin({&sequence, 1}, slots.table(), 0);
   std::vector<TokenId> chosen{8, kNoToken};
   const Buffer memory(sizeof(TokenId) * 2, account, kernels->device());
   copy_tensor(TensorView(chosen.data(), {2}), memory.view(DType::int32, {2}));

@@ -151,7 +151,8 @@ inline void cache_copy(KernelSet& kernels, std::span<const CacheCopy> copies,
   const TestDecodePlan plan(
       kernels, cache.keys.dim(2), cache,
       {.tokens = {}, .places = {}, .kept = {}, .copies = copies, .table = cache.table});
-  kernels.cache_copy(*plan, cache.layer());
+  const LayerCache layer = cache.layer();
+  kernels.cache_copy(*plan, {&layer, 1});
 }
 
 inline void cached_attention(KernelSet& kernels, std::span<const CacheRow> rows, ConstTensorView q,

@@ -391,21 +391,23 @@ void CpuKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, ConstT
   }
 }
 
-void CpuKernelSet::cache_copy(const DecodePlan& plan, LayerCache cache) {
-  expect_cache(plan, cache);
+void CpuKernelSet::cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) {
   const PageTable& table = plan.batch().table;
-  const Shape& shape = cache.keys.shape();
-  for (const CacheCopy& row : plan.batch().copies) {
-    const std::int64_t from = table.place(row.slot, row.from);
-    const std::int64_t to = table.place(row.slot, row.to);
-    const std::int64_t from_page = from / kCachePageRows;
-    const std::int64_t to_page = to / kCachePageRows;
-    for (std::int64_t head = 0; head < shape[2]; ++head) {
-      copy_columns(page_keys(cache.keys, from_page, head), from % kCachePageRows, 1, shape[3],
-                   page_keys(cache.keys, to_page, head), to % kCachePageRows);
+  for (const LayerCache& cache : layers) {
+    expect_cache(plan, cache);
+    const Shape& shape = cache.keys.shape();
+    for (const CacheCopy& row : plan.batch().copies) {
+      const std::int64_t from = table.place(row.slot, row.from);
+      const std::int64_t to = table.place(row.slot, row.to);
+      const std::int64_t from_page = from / kCachePageRows;
+      const std::int64_t to_page = to / kCachePageRows;
+      for (std::int64_t head = 0; head < shape[2]; ++head) {
+        copy_columns(page_keys(cache.keys, from_page, head), from % kCachePageRows, 1, shape[3],
+                     page_keys(cache.keys, to_page, head), to % kCachePageRows);
+      }
+      std::copy_n(page_values(cache.values, from_page, from % kCachePageRows, 0),
+                  shape[2] * shape[3], page_values(cache.values, to_page, to % kCachePageRows, 0));
     }
-    std::copy_n(page_values(cache.values, from_page, from % kCachePageRows, 0), shape[2] * shape[3],
-                page_values(cache.values, to_page, to % kCachePageRows, 0));
   }
 }
 

@@ -236,7 +236,7 @@ class CpuKernelSet final : public KernelSet {
   void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
                         ConstTensorView v, const HeadNorms& norms, const RotarySettings& settings,
                         LayerCache cache) override;
-  void cache_copy(const DecodePlan& plan, LayerCache cache) override;
+  void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) override;
   void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                         LayerCache cache, TensorView output) override;
   void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,

@@ -75,8 +75,9 @@ class CudaDecodePlan : public DecodePlan {
   }
   /// [rows] the cache's row, seen as [pages · kCachePageRows, …], of each; −1: none.
   [[nodiscard]] const std::int32_t* places() const noexcept { return places_; }
-  /// Cache rows from and to, of each copy in turn.
+  /// Cache rows from and to, of each copy in turn; −1: none.
   [[nodiscard]] const std::int32_t* copies() const noexcept { return copies_; }
+  [[nodiscard]] std::int64_t num_copies() const noexcept { return num_copies_; }
   [[nodiscard]] const std::int32_t* kept() const noexcept { return kept_; }
   [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
   /// Room for parts of rows, at least so many floats.
@@ -85,12 +86,17 @@ class CudaDecodePlan : public DecodePlan {
  protected:
   /// Of rows that are all kept, in device memory that begins at `block`.
   void use_rows(const Queries& queries, const std::int32_t* places, const std::int32_t* pages,
+                const std::int32_t* copies, std::int64_t num_copies,
                 const std::int32_t* block) noexcept {
     queries_ = kept_queries_ = queries;
     places_ = places;
     pages_ = pages;
+    copies_ = copies;
+    num_copies_ = num_copies;
     block_on_device_ = block;
   }
+  /// Rows of a batch that is recorded, at most.
+  [[nodiscard]] virtual std::int64_t most_recorded() const noexcept { return kMostPadded; }
 
  private:
   /// Queries on the host, and where their numbers begin in the block.
@@ -140,6 +146,7 @@ class CudaDecodePlan : public DecodePlan {
   Queries kept_queries_;
   const std::int32_t* places_ = nullptr;
   const std::int32_t* copies_ = nullptr;
+  std::int64_t num_copies_ = 0;
   const std::int32_t* kept_ = nullptr;
   const std::int32_t* pages_ = nullptr;
   const std::int32_t* block_on_device_ = nullptr;

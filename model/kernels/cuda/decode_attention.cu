@@ -388,6 +388,8 @@ struct MergeParts {
   }
 };
 
+constexpr std::int64_t kCopyLanes = 256;
+
 /// Where the keys and values of decoding rows go.
 struct WriteCache {
   const std::int32_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
@@ -407,16 +409,34 @@ struct WriteCache {
   }
 };
 
+/// Rows that move within the cache, of several layers at once: a row is a few hundred numbers, and
+/// a launch for each layer would cost more than to move it. Block index = keys or values of a
+/// layer, and a part of the copies.
 struct CopyCache {
-  const std::int32_t* rows;  ///< From and to, of each copy in turn.
-  FloatTarget keys;
-  FloatTarget values;
-  std::int64_t width;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const std::int64_t from = rows[2 * (i / width)] * width + i % width;
-    const std::int64_t to = rows[2 * (i / width) + 1] * width + i % width;
-    keys.set(to, keys[from]);
-    values.set(to, values[from]);
+  static constexpr std::int64_t kMostHalves = 128;
+  static constexpr std::int64_t kRowsEach = 16;
+
+  const std::int32_t* rows;  ///< From and to, of each copy in turn; −1: none.
+  std::int64_t copies;
+  std::int64_t words;  ///< Of 32 bits, of a row.
+  std::uint32_t* halves[kMostHalves];
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+    const std::int64_t parts = divide_up(copies, kRowsEach);
+    std::uint32_t* const half = halves[block / parts];
+    const std::int64_t begin = block % parts * kRowsEach;
+    const std::int64_t end = begin + kRowsEach < copies ? begin + kRowsEach : copies;
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t copy = begin; copy < end; ++copy) {
+        const std::int64_t from = rows[2 * copy];
+        const std::int64_t to = rows[2 * copy + 1];
+        for (std::int64_t i = lane; from >= 0 && i < words; i += group.lanes()) {
+          half[to * words + i] = half[from * words + i];
+        }
+      }
+    });
   }
 };
 
@@ -431,13 +451,31 @@ void CudaKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, Const
                   "cache_write");
 }
 
-void CudaKernelSet::cache_copy(const DecodePlan& plan, LayerCache cache) {
-  expect_cache(plan, cache);
-  const std::int64_t width = plan.heads().key_heads * plan.heads().size;
-  launch_elements(
-      queue_, std::ssize(plan.batch().copies) * width,
-      CopyCache{on_device(plan).copies(), floating(cache.keys), floating(cache.values), width},
-      "cache_copy");
+void CudaKernelSet::cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) {
+  const CudaDecodePlan& own = on_device(plan);
+  const std::size_t row_bytes =
+      storage_bytes(plan.heads().key_heads * plan.heads().size, plan.cache_type());
+  CopyCache copy{.rows = own.copies(), .copies = own.num_copies(), .words = {}, .halves = {}};
+  copy.words = static_cast<std::int64_t>(row_bytes / sizeof(std::uint32_t));
+  expect(row_bytes % sizeof(std::uint32_t) == 0, "rows of the cache are no whole 32-bit words");
+  std::int64_t halves = 0;
+  const auto launch = [&] {
+    if (copy.copies > 0 && halves > 0) {
+      queue_.launch(halves * divide_up(copy.copies, CopyCache::kRowsEach), kCopyLanes, copy,
+                    "cache_copy");
+    }
+    halves = 0;
+  };
+  for (const LayerCache& cache : layers) {
+    expect_cache(plan, cache);
+    for (const TensorView& half : {cache.keys, cache.values}) {
+      copy.halves[halves++] = static_cast<std::uint32_t*>(floating(half).data);
+    }
+    if (halves == CopyCache::kMostHalves) {
+      launch();
+    }
+  }
+  launch();
 }
 
 void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,

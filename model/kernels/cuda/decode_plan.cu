@@ -65,7 +65,7 @@ CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
 }
 
 void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
-  if (!batch().padded || num_rows(DecodeRows::all) > kMostPadded) {
+  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded()) {
     work();
     return;
   }
@@ -155,6 +155,7 @@ void CudaDecodePlan::place(PlannedRows& rows, PlannedRows& kept) {
   const std::size_t copies_at = append(numbers_, std::ssize(numbers_));
   const std::size_t pages_at = append(table_, std::ssize(table_));
 
+  num_copies_ = std::ssize(batch().copies);
   const std::int32_t* const block = staged_.upload(std::span<const std::int32_t>(block_));
   if (block == nullptr) {
     return;

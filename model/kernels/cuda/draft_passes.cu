@@ -6,14 +6,15 @@
 ///
 /// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
 /// microseconds of latency and next to nothing else (70 registers at most, no shared memory but
-/// 8 R bytes and that of reductions). They read and write about 40 · S · R and 24 · S · R bytes of
-/// index data, 4 · S · length besides for a lookup; 4 · S · (1 + 3 R) bytes go to the host beside
-/// the next pass. What it spares between two passes: the copy of the predictions and the wait for
-/// it (5–10 µs on such buses), the host's decoders and plan, and the copy back, 20–50 µs in all
-/// against the 5–8 µs of the two launches. Expected of data sheets and of what such calls usually
-/// take; nothing of it has been measured on a device (model_benchmark prints the ratio where one
-/// is).
+/// 8 R bytes and that of reductions; multi_block_passes.h for its own). They read and write about
+/// 40 · S · R and 32 · S · R bytes of index data, 4 · S · length besides for a lookup;
+/// 4 · S · (1 + 5 R) bytes go to the host beside the next pass. What it spares between two passes:
+/// the copy of the predictions and the wait for it (5–10 µs on such buses), the host's decoders and
+/// plan, and the copy back, 20–50 µs in all against the 5–8 µs of the two launches. Expected of
+/// data sheets and of what such calls usually take; nothing of it has been measured on a device
+/// (model_benchmark prints the ratio where one is).
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -22,7 +23,7 @@
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/device_random.h"
-#include "model/kernels/draft_passes.h"
+#include "model/kernels/cuda/multi_block_passes.h"
 #include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
@@ -30,61 +31,11 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kDraftLanes = 128;
-/// Passes that are queued and not read, at most; each has a report.
-constexpr std::int64_t kReports = 2;
 /// Positions go through float32 where lanes compare them.
 constexpr std::int64_t kMostPositions = 1 << 24;
-
-/// A sequence between two passes. Its ids are the context and, from its end on, the draft.
-struct DraftState {
-  std::uint64_t seed;
-  std::uint64_t round;
-  std::uint64_t item;
-  std::uint64_t draws;  ///< Of a running window.
-  DraftMethod method;
-  std::int32_t block_size;
-  std::int32_t match_length;
-  std::int32_t prompt_length;
-  std::int32_t max_new_tokens;
-  std::int32_t num_blocks;
-  std::int32_t num_eos;
-  std::int32_t eos_begin;     ///< In the numbers that begin() brought.
-  std::int32_t pages_begin;   ///< There, too,
-  std::int32_t source_begin;  ///< and the ids as they were then.
-  std::int32_t ids_begin;     ///< In the ids.
-  std::int32_t context;       ///< Tokens whose keys are in the cache.
-  std::int32_t draft;         ///< Tokens of the draft; 0: the sequence has ended.
-  std::int32_t block;
-  std::int32_t block_begin;
-  std::int32_t passes;  ///< Since begin().
-};
-static_assert(sizeof(DraftState) % sizeof(std::uint64_t) == 0);
 constexpr std::int64_t kStateNumbers = sizeof(DraftState) / sizeof(std::int32_t);
 
-/// How the rows of a pass lie: most_rows for each sequence, those it does not need empty, in tiles
-/// of tile_rows, each once for every split of the keys.
-struct DraftLayout {
-  std::int64_t sequences = 0;
-  std::int64_t most_rows = 0;
-  std::int64_t tile_rows = 0;
-  std::int64_t splits = 1;  ///< 1: a block takes all keys of its tile.
-
-  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t rows() const { return sequences * most_rows; }
-  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t tiles_each() const {
-    return divide_up(most_rows, tile_rows) * splits;
-  }
-  /// Numbers of a report: rows of each sequence, then most_rows rows for each.
-  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t report_numbers() const {
-    return sequences + rows() * static_cast<std::int64_t>(sizeof(DraftRow) / sizeof(std::int32_t));
-  }
-};
-
-[[nodiscard]] JFORGE_DEVICE std::int32_t smaller(std::int32_t a, std::int32_t b) {
-  return a < b ? a : b;
-}
-[[nodiscard]] JFORGE_DEVICE std::int32_t larger(std::int32_t a, std::int32_t b) {
-  return a > b ? a : b;
-}
+[[nodiscard]] std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
 /// The states, and the ids where the drafts find room behind them. Block index = sequence.
 struct BeginDrafts {
@@ -113,51 +64,72 @@ struct PlaceDrafts {
   const std::int32_t* numbers;
   const DraftState* states;
   const std::int32_t* ids;
+  const std::int32_t* blocks;
   DecodeTile* tiles;
   std::int32_t* tokens;
   std::int32_t* positions;
   std::int32_t* places;
   std::int32_t* visible;
   std::int32_t* first_part;
+  std::int32_t* copies;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     group.each([&](std::int64_t lane) {
       const DraftState& state = states[sequence];
-      for (std::int64_t i = lane; i < layout.most_rows; i += group.lanes()) {
-        place_row(state, sequence * layout.most_rows + i, static_cast<std::int32_t>(i));
+      for (std::int64_t i = lane; i < layout.rows_each(); i += group.lanes()) {
+        place_row(state, sequence * layout.rows_each() + i, i);
       }
       for (std::int64_t i = lane; i < layout.tiles_each(); i += group.lanes()) {
         tiles[sequence * layout.tiles_each() + i] = tile(state, sequence, i);
       }
+      for (std::int64_t i = lane; i < layout.alternative_rows; i += group.lanes()) {
+        place_copy(state, sequence * layout.alternative_rows + i, static_cast<std::int32_t>(i));
+      }
     });
   }
 
-  JFORGE_DEVICE void place_row(const DraftState& state, std::int64_t row, std::int32_t i) const {
-    const bool used = i < state.draft;
-    const std::int32_t position = used ? state.context + i : 0;
-    tokens[row] = used ? ids[state.ids_begin + position] : 0;
-    positions[row] = position;
-    const std::int32_t page = numbers[state.pages_begin + position / kCachePageRows];
-    places[row] =
-        used ? static_cast<std::int32_t>(page * kCachePageRows + position % kCachePageRows) : -1;
-    visible[row] = used ? position + 1 : 0;
-    const bool parted = used && layout.splits > 1 && position >= kSplitKeys;
+  /// The cache's row that holds a slot's row.
+  [[nodiscard]] JFORGE_DEVICE std::int32_t place(const DraftState& state, std::int32_t row) const {
+    const std::int32_t page = numbers[state.pages_begin + row / kCachePageRows];
+    return static_cast<std::int32_t>(page * kCachePageRows + row % kCachePageRows);
+  }
+  JFORGE_DEVICE void place_row(const DraftState& state, std::int64_t row, std::int64_t i) const {
+    const PlacedDraftRow found = draft_row(layout, state, ids, blocks, i);
+    tokens[row] = found.token;
+    positions[row] = found.position;
+    places[row] = found.used() ? place(state, found.fork_row + found.position - found.fork) : -1;
+    visible[row] = found.used() ? found.position + 1 : 0;
+    const bool parted = found.used() && layout.splits > 1 && found.position >= kSplitKeys;
     first_part[row] = parted ? static_cast<std::int32_t>(row * layout.splits) : -1;
+  }
+  /// Of an alternative's row that was accepted; none: −1 twice.
+  JFORGE_DEVICE void place_copy(const DraftState& state, std::int64_t copy, std::int32_t i) const {
+    const bool used = i < state.blocks.kept_rows;
+    copies[2 * copy] = used ? place(state, state.blocks.kept_from + i) : -1;
+    copies[2 * copy + 1] = used ? place(state, state.blocks.kept_to + i) : -1;
   }
 
   [[nodiscard]] JFORGE_DEVICE DecodeTile tile(const DraftState& state, std::int64_t sequence,
                                               std::int64_t i) const {
-    const auto first = static_cast<std::int32_t>(i / layout.splits * layout.tile_rows);
+    const std::int64_t which = i / layout.splits;
     const auto begin = static_cast<std::int32_t>(i % layout.splits * kSplitKeys);
-    const std::int32_t rows =
-        smaller(static_cast<std::int32_t>(layout.tile_rows), state.draft - first);
-    const std::int32_t end = state.context + first + rows;
+    std::int64_t row = which * layout.tile_rows;
+    if (which >= layout.own_tiles()) {
+      const std::int64_t behind = which - layout.own_tiles();
+      row = layout.own + behind / layout.alternative_tiles() * layout.alternative_rows +
+            behind % layout.alternative_tiles() * layout.tile_rows;
+    }
+    const PlacedDraftRow first = draft_row(layout, state, ids, blocks, row);
+    const std::int32_t rows = smaller(static_cast<std::int32_t>(layout.tile_rows), first.left);
     DecodeTile tile;
+    const std::int32_t end = first.position + rows;
     if (rows > 0 && begin < end) {
-      tile.row_begin = static_cast<std::int32_t>(sequence * layout.most_rows) + first;
+      tile.row_begin = static_cast<std::int32_t>(sequence * layout.rows_each() + row);
       tile.rows = rows;
+      tile.fork = first.fork;
+      tile.fork_row = first.fork_row;
       tile.first_page = state.pages_begin;
       tile.key_begin = begin;
       tile.whole = layout.splits > 1 ? 0 : 1;
@@ -170,87 +142,32 @@ struct PlaceDrafts {
 
 /// What a pass accepts and the draft that follows: the decoders of model/decoding, in their words.
 /// Block index = sequence.
-struct AdvanceDrafts {
-  DraftLayout layout;
-  const std::int32_t* numbers;
-  const std::int32_t* predictions;  ///< [rows]
-  DraftState* states;
-  std::int32_t* ids;
-  std::int32_t* reports;
-
-  [[nodiscard]] std::int64_t shared_bytes() const {
-    return shared_size<std::uint64_t>(layout.most_rows);
-  }
+struct AdvanceDrafts : DraftAdvance {
+  [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<std::uint64_t>(layout.own); }
 
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
-    auto* const drawn = group.template shared<std::uint64_t>(layout.most_rows);
-    typename Group::template PerLane<DraftState> read(group);
-    group.each([&](std::int64_t lane) { read[lane] = states[sequence]; });
-    DraftState state = read[0];  // The same on every lane.
+    auto* const drawn = group.template shared<std::uint64_t>(layout.own);
+    DraftState state = read(group, states + sequence);
+    if (state.method == DraftMethod::multi_block) {
+      return;
+    }
     report(group, state, sequence);
     if (state.draft > 0) {
-      advance(group, state, predictions + sequence * layout.most_rows, drawn);
+      advance(group, state, sequence, drawn);
     }
     ++state.passes;
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        states[sequence] = state;
-      }
-    });
+    write(group, states + sequence, state);
   }
 
   template <class Group>
-  JFORGE_DEVICE void report(Group& group, const DraftState& state, std::int64_t sequence) const {
-    std::int32_t* const numbers_of = reports + state.passes % kReports * layout.report_numbers();
-    auto* const rows =
-        reinterpret_cast<DraftRow*>(numbers_of + layout.sequences) + sequence * layout.most_rows;
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        numbers_of[sequence] = state.draft;
-      }
-      for (std::int64_t i = lane; i < state.draft; i += group.lanes()) {
-        const auto position = static_cast<std::int32_t>(state.context + i);
-        rows[i] = {ids[state.ids_begin + position], position,
-                   predictions[sequence * layout.most_rows + i]};
-      }
-    });
-  }
-
-  /// The first i in [begin, end) for which test(i) holds, or `end`.
-  template <class Group, class Test>
-  [[nodiscard]] JFORGE_DEVICE std::int32_t first(Group& group, std::int32_t begin, std::int32_t end,
-                                                 const Test& test) const {
-    return static_cast<std::int32_t>(-group.largest([&](std::int64_t lane) {
-      for (auto i = begin + static_cast<std::int32_t>(lane); i < end;
-           i += static_cast<std::int32_t>(group.lanes())) {
-        if (test(i)) {
-          return -static_cast<float>(i);
-        }
-      }
-      return -static_cast<float>(end);
-    }));
-  }
-  [[nodiscard]] JFORGE_DEVICE bool is_eos(const DraftState& state, std::int32_t token) const {
-    for (std::int32_t i = 0; i < state.num_eos; ++i) {
-      if (numbers[state.eos_begin + i] == token) {
-        return true;
-      }
-    }
-    return false;
-  }
-  /// Tokens that a forward can add before T, after the newest.
-  [[nodiscard]] JFORGE_DEVICE static std::int32_t tokens_left(const DraftState& state) {
-    return state.max_new_tokens - (state.context - state.prompt_length + 1);
-  }
-
-  template <class Group>
-  JFORGE_DEVICE void advance(Group& group, DraftState& state, const std::int32_t* predicted,
+  JFORGE_DEVICE void advance(Group& group, DraftState& state, std::int64_t sequence,
                              std::uint64_t* drawn) const {
     const std::int32_t length = state.draft;
+    const std::int32_t* const predicted = predictions_of(sequence);
     const std::int32_t* const draft = ids + state.ids_begin + state.context;
-    if (first(group, 0, length, [&](std::int32_t i) { return predicted[i] < 0; }) < length) {
-      state.draft = 0;  // NaN: the host refuses what it reads.
+    if (refused(group, state, sequence)) {
+      state.draft = 0;
       return;
     }
     const std::int32_t accepted = 1 + first(group, 0, length - 1, [&](std::int32_t i) {
@@ -258,12 +175,12 @@ struct AdvanceDrafts {
                                   });
     if (state.method == DraftMethod::complete_blocks) {
       const bool last = accepted == length && last_block(group, state);
-      commit(state, last ? accepted - 1 : accepted);
+      state.context += last ? accepted - 1 : accepted;
       if (last) {
         state.draft = 0;
         return;
       }
-    } else if (commit_and_test_end(group, state, accepted, predicted)) {
+    } else if (commit_and_test_end(group, state, accepted, predicted[accepted - 1])) {
       state.draft = 0;
       return;
     }
@@ -276,22 +193,6 @@ struct AdvanceDrafts {
         last_block(group, state)) {
       state.draft = 0;
     }
-  }
-
-  JFORGE_DEVICE static void commit(DraftState& state, std::int32_t tokens) {
-    state.context += tokens;
-  }
-
-  /// The accepted tokens up to the first end of sequence are known, and one behind them.
-  template <class Group>
-  [[nodiscard]] JFORGE_DEVICE bool commit_and_test_end(Group& group, DraftState& state,
-                                                       std::int32_t accepted,
-                                                       const std::int32_t* predicted) const {
-    const std::int32_t* const draft = ids + state.ids_begin + state.context;
-    const std::int32_t eos =
-        first(group, 1, accepted, [&](std::int32_t i) { return is_eos(state, draft[i]); });
-    commit(state, eos);
-    return eos < accepted || is_eos(state, predicted[accepted - 1]) || tokens_left(state) <= 0;
   }
 
   /// Whether the block is the answer's last, by its number or by what it holds.
@@ -405,6 +306,7 @@ class CudaDraftPlan final : public CudaDecodePlan {
       *part = next;
       next += rows;
     }
+    place_.copies = next;
     position_limit_ = positions;
     use_rows({.tiles = tiles,
               .num_tiles = layout.sequences * layout.tiles_each(),
@@ -412,17 +314,21 @@ class CudaDraftPlan final : public CudaDecodePlan {
               .visible = place_.visible,
               .first_part = place_.first_part,
               .num_parts = layout.splits > 1 ? rows * layout.splits : 0},
-             place_.places, numbers, reinterpret_cast<const std::int32_t*>(tiles));
+             place_.places, numbers, place_.copies, layout.copies(),
+             reinterpret_cast<const std::int32_t*>(tiles));
     assign({.tokens = {}, .places = {}, .kept = {}, .copies = {}, .table = {}, .padded = replay});
   }
   /// int32 numbers of memory that a layout takes.
   [[nodiscard]] static std::int64_t numbers(const DraftLayout& layout) {
     constexpr std::int64_t kTileNumbers = sizeof(DecodeTile) / sizeof(std::int32_t);
-    return layout.sequences * layout.tiles_each() * kTileNumbers + 5 * layout.rows();
+    return layout.sequences * layout.tiles_each() * kTileNumbers + 5 * layout.rows() +
+           2 * layout.copies();
   }
   [[nodiscard]] const PlaceDrafts& placed() const noexcept { return place_; }
 
  private:
+  /// Passes have few numbers of rows, however many they are.
+  [[nodiscard]] std::int64_t most_recorded() const noexcept override { return max_rows(); }
   void place(PlannedRows& rows, PlannedRows& kept) override {
     const Shape shape{place_.layout.rows()};
     rows.tokens = {place_.tokens, DType::int32, shape, DeviceQueue::kDevice};
@@ -445,16 +351,19 @@ class CudaDraftPasses final : public DraftPasses {
         staged_(queue, account),
         states_(account),
         ids_(account),
+        blocks_(account),
         rows_(account),
         reports_(account),
         plan_(
             heads, cache, max_rows, queue,
             [this, moving_memory](std::vector<const void*>& places) {
               moving_memory(places);
-              places.insert(places.end(), {numbers_, states_.data(), ids_.data(), reports_.data()});
+              places.insert(places.end(), {numbers_, states_.data(), ids_.data(), blocks_.data(),
+                                           reports_.data()});
             },
             account) {}
-  void begin(std::span<const DraftSequence> sequences, const PageTable& table) override;
+  void begin(std::span<const DraftSequence> sequences, const PageTable& table,
+             std::int64_t branch_row) override;
   void queue(const std::function<void(const DecodePlan&)>& forward,
              const TensorView& predictions) override;
   void read() override;
@@ -465,10 +374,14 @@ class CudaDraftPasses final : public DraftPasses {
   void append(std::span<const std::int32_t> values) {
     block_.insert(block_.end(), values.begin(), values.end());
   }
+  void expect_fits(const DraftSequence& sequence, const PageTable& table,
+                   std::int64_t branch_row) const;
   [[nodiscard]] DraftState state_of(const DraftSequence& sequence, const PageTable& table);
+  [[nodiscard]] BlocksState append_blocks(const DraftSequence& sequence);
+  [[nodiscard]] std::int32_t step_of(const DraftLayout& layout);
   /// The next power of two, where a pass may be replayed: sequences that are added have ended.
   [[nodiscard]] std::int64_t padded(std::int64_t sequences) const {
-    const std::int64_t most = std::min(kMostPadded, plan_.max_rows()) / layout_.most_rows;
+    const std::int64_t most = std::min(kMostPadded, plan_.max_rows()) / layout_.rows_each();
     const auto power = std::bit_ceil(static_cast<std::uint64_t>(sequences));
     return replay_ ? std::max(sequences, std::min(static_cast<std::int64_t>(power), most))
                    : sequences;
@@ -481,7 +394,7 @@ class CudaDraftPasses final : public DraftPasses {
   }
   [[nodiscard]] const std::int32_t* report() const noexcept {
     return reinterpret_cast<const std::int32_t*>(host_reports_.data()) +
-           (read_ - 1) % kReports * layout_.report_numbers();
+           (read_ - 1) % kDraftReports * layout_.report_numbers();
   }
 
   bool replay_;
@@ -490,16 +403,31 @@ class CudaDraftPasses final : public DraftPasses {
   StagedArray staged_;
   DeviceScratch states_;
   DeviceScratch ids_;
+  DeviceScratch blocks_;  ///< Of multi-block decoding.
   DeviceScratch rows_;
   DeviceScratch reports_;
   CudaDraftPlan plan_;
   PinnedBuffer host_reports_;
   std::unique_ptr<Queue> copies_ = make_cuda_queue();  ///< Ends before what it copies to.
-  std::array<Event, kReports> copied_;
+  std::array<Event, kDraftReports> copied_;
   const std::int32_t* numbers_ = nullptr;  ///< What begin() brought.
   std::vector<std::int32_t> block_;
-  DraftLayout layout_;       ///< But for the splits.
-  AdvanceDrafts advance_{};  ///< Of the newest pass.
+  DraftLayout layout_;      ///< But for the splits.
+  DraftAdvance advance_{};  ///< Of the newest pass.
+  /// Which kernels renew drafts.
+  struct Methods {
+    bool multi_block = false;
+    bool others = false;
+    bool operator==(const Methods&) const = default;
+  };
+  Methods methods_;
+  /// What passes of as many rows may differ in (DecodePlan::run).
+  struct Step {
+    DraftRows rows;
+    Methods methods;
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<Step> steps_;
   std::int64_t num_sequences_ = 0;
   std::int64_t positions_ = 0;  ///< That the sequences take at most.
   std::int64_t known_end_ = 0;  ///< Bound of the ends of the drafts of pass read_.
@@ -508,7 +436,6 @@ class CudaDraftPasses final : public DraftPasses {
 };
 
 DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTable& table) {
-  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
   const std::int64_t n = sequence.block_size;
   DraftState state{};
   state.seed = sequence.seed;
@@ -533,48 +460,121 @@ DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTa
   state.source_begin = narrow(std::ssize(block_));
   append(sequence.context);
   append(sequence.draft);
+  if (sequence.method == DraftMethod::multi_block) {
+    state.blocks = append_blocks(sequence);
+  }
   return state;
 }
 
-void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const PageTable& table) {
-  expect(!sequences.empty(), "drafts of no sequence");
-  positions_ = 0;
-  known_end_ = 0;
-  layout_ = {.tile_rows = plan_.tile_rows()};
-  for (const DraftSequence& sequence : sequences) {
-    expect(sequence.slot >= 0 && sequence.slot < table.num_slots() &&
-               sequence.max_positions <= kMostPositions && !sequence.draft.empty() &&
-               std::ssize(sequence.draft) <= sequence.block_size,
-           "a sequence's drafts are not for the device");
-    for (std::int64_t row = 0; row < sequence.max_positions; row += kCachePageRows) {
+/// Pseudo blocks and pool as they lie on the device; candidates are found there.
+BlocksState CudaDraftPasses::append_blocks(const DraftSequence& sequence) {
+  const DraftBlocks& blocks = sequence.blocks;
+  BlocksState state{};
+  state.width = narrow(std::min<std::int64_t>(sequence.block_size, sequence.max_new_tokens));
+  state.blocks = blocks.blocks;
+  state.most_candidates = blocks.candidates;
+  state.pool_capacity = blocks.pool_capacity;
+  state.threshold = blocks.threshold;
+  state.clone = blocks.clone ? 1 : 0;
+  state.num_pseudo = narrow(std::ssize(blocks.pseudo));
+  state.pool_size = narrow(static_cast<std::int64_t>(blocks.pool.size));
+  state.pool_next = state.pool_size;  // The oldest is the first.
+  const BlocksLayout layout(state);
+  state.numbers = narrow(layout.pool_at(state.pool_size));
+  state.source_begin = narrow(std::ssize(block_));
+  const std::size_t begin = block_.size();
+  block_.resize(begin + static_cast<std::size_t>(state.numbers), 0);
+  const auto place = [&](std::int64_t at) { return block_.data() + begin + at; };
+  for (std::size_t i = 0; i < blocks.pseudo.size(); ++i) {
+    const PseudoBlock& block = blocks.pseudo[i];
+    expect(std::ssize(block.tokens) <= layout.width, "a pseudo block is longer than a block");
+    const PseudoState known{.length = narrow(std::ssize(block.tokens)),
+                            .accepted = narrow(static_cast<std::int64_t>(block.accepted)),
+                            .continuation = block.continuation};
+    std::memcpy(place(layout.pseudo_at(static_cast<std::int64_t>(i))), &known, sizeof known);
+    std::ranges::copy(block.tokens, place(layout.pseudo_tokens_at(static_cast<std::int64_t>(i))));
+  }
+  for (std::size_t i = 0; i < blocks.pool.size; ++i) {
+    const std::span<const TokenId> kept = blocks.pool.newest(blocks.pool.size - 1 - i);
+    expect(std::ssize(kept) <= layout.entry(), "a recycled sequence is longer than all blocks");
+    std::int32_t* const entry = place(layout.pool_at(static_cast<std::int64_t>(i)));
+    *entry = narrow(std::ssize(kept));
+    std::ranges::copy(kept, entry + 1);
+  }
+  return state;
+}
+
+void CudaDraftPasses::expect_fits(const DraftSequence& sequence, const PageTable& table,
+                                  std::int64_t branch_row) const {
+  const DraftBlocks& blocks = sequence.blocks;
+  const bool blocks_fit = sequence.method != DraftMethod::multi_block ||
+                          (blocks.blocks >= 1 && blocks.candidates >= 0 &&
+                           blocks.pool_capacity >= 0 && std::ssize(blocks.pseudo) < blocks.blocks &&
+                           std::cmp_less_equal(blocks.pool.size, blocks.pool_capacity));
+  expect(sequence.slot >= 0 && sequence.slot < table.num_slots() &&
+             sequence.max_positions <= kMostPositions && !sequence.draft.empty() &&
+             std::ssize(sequence.draft) <= sequence.block_size && blocks_fit,
+         "a sequence's drafts are not for the device");
+  const auto expect_pages = [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t row = begin; row < begin + count; row += kCachePageRows) {
       expect(row < table.slot_pages * kCachePageRows &&
                  table.slot(sequence.slot)[row / kCachePageRows] >= 0,
              "a sequence whose drafts the device renews has not all its pages");
     }
+  };
+  expect_pages(0, sequence.max_positions);
+  const DraftRows rows = draft_rows({&sequence, 1});
+  expect(rows.alternatives == 0 ||
+             (branch_row >= sequence.max_positions && branch_row % kCachePageRows == 0),
+         "alternatives begin within a sequence's own rows");
+  expect_pages(branch_row, rows.alternatives * rows.alternative_rows);
+}
+
+void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const PageTable& table,
+                            std::int64_t branch_row) {
+  expect(!sequences.empty(), "drafts of no sequence");
+  const DraftRows each = draft_rows(sequences);
+  layout_ = {.own = each.own,
+             .alternatives = each.alternatives,
+             .alternative_rows = each.alternative_rows,
+             .tile_rows = std::min(plan_.tile_rows(), std::max(each.own, each.alternative_rows))};
+  positions_ = 0;
+  known_end_ = 0;
+  methods_ = {};
+  for (const DraftSequence& sequence : sequences) {
+    expect_fits(sequence, table, branch_row);
     positions_ = std::max(positions_, sequence.max_positions);
-    known_end_ = std::max(known_end_, std::ssize(sequence.context) + sequence.block_size);
-    layout_.most_rows = std::max<std::int64_t>(layout_.most_rows, sequence.block_size);
+    known_end_ = std::max(known_end_, std::ssize(sequence.context) + layout_.own);
+    (sequence.method == DraftMethod::multi_block ? methods_.multi_block : methods_.others) = true;
   }
   num_sequences_ = std::ssize(sequences);
   layout_.sequences = padded(num_sequences_);
   expect(num_sequences_ * (positions_ + 1) <= std::numeric_limits<std::int32_t>::max(),
          "drafts of more tokens than a device's numbers reach");
   expect(layout_.rows() <= plan_.max_rows(), "drafts of more rows than a pass takes");
-  layout_.tile_rows = std::min(layout_.tile_rows, layout_.most_rows);
 
   block_.assign(static_cast<std::size_t>(layout_.sequences * kStateNumbers), 0);
+  std::int64_t blocks_numbers = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     DraftState state = state_of(sequences[i], table);
     // A draft of a lookup may end one behind the last position, with a token that is never read.
-    state.ids_begin = static_cast<std::int32_t>(static_cast<std::int64_t>(i) * (positions_ + 1));
+    state.ids_begin = narrow(static_cast<std::int64_t>(i) * (positions_ + 1));
+    if (state.method == DraftMethod::multi_block) {
+      state.blocks.begin = narrow(blocks_numbers);
+      state.blocks.branch_row = narrow(branch_row);
+      blocks_numbers += BlocksLayout(state.blocks).numbers();
+    }
     std::memcpy(block_.data() + i * kStateNumbers, &state, sizeof state);
   }
+  expect(std::max<std::int64_t>(std::ssize(block_), blocks_numbers) <=
+             std::numeric_limits<std::int32_t>::max(),
+         "recycled drafts of more tokens than a device's numbers reach");
   // A pass that nobody read may still report.
   for (const Event& copied : copied_) {
     queue_.wait(copied);
   }
   const std::size_t report_bytes =
-      static_cast<std::size_t>(kReports * layout_.report_numbers()) * sizeof(std::int32_t);
+      static_cast<std::size_t>(kDraftReports * layout_.report_numbers()) * sizeof(std::int32_t);
   if (report_bytes > host_reports_.bytes()) {
     wait_for_reports();
     host_reports_ = PinnedBuffer();
@@ -583,7 +583,18 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   numbers_ = staged_.upload(std::span<const std::int32_t>(block_));
   auto* const states = states_.at_least<DraftState>(layout_.sequences);
   auto* const ids = ids_.at_least<std::int32_t>(num_sequences_ * (positions_ + 1));
+  auto* const blocks = blocks_.at_least<std::int32_t>(blocks_numbers);
   queue_.launch(layout_.sequences, kDraftLanes, BeginDrafts{numbers_, states, ids}, "begin drafts");
+  if (methods_.multi_block) {
+    const DraftAdvance drafts{.layout = layout_,
+                              .numbers = numbers_,
+                              .predictions = nullptr,
+                              .states = states,
+                              .ids = ids,
+                              .blocks = blocks,
+                              .reports = nullptr};
+    queue_.launch(layout_.sequences, kDraftLanes, BeginBlocks{BlockDrafts{drafts}}, "begin blocks");
+  }
   queued_ = 0;
   read_ = 0;
 }
@@ -591,8 +602,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
 /// By the bound of positions that the host knows of.
 DraftLayout CudaDraftPasses::next_layout() const {
   DraftLayout layout = layout_;
-  const std::int64_t end =
-      std::min(known_end_ + (queued_ - read_) * layout.most_rows, positions_ + 1);
+  const std::int64_t end = std::min(known_end_ + (queued_ - read_) * layout.own, positions_ + 1);
   const auto splits = static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(divide_up(end, kSplitKeys))));
   const std::int64_t tiles = layout.sequences * layout.tiles_each();
@@ -603,9 +613,21 @@ DraftLayout CudaDraftPasses::next_layout() const {
   return layout;
 }
 
+std::int32_t CudaDraftPasses::step_of(const DraftLayout& layout) {
+  const Step step{{.own = layout.own,
+                   .alternatives = layout.alternatives,
+                   .alternative_rows = layout.alternative_rows},
+                  methods_};
+  auto known = std::ranges::find(steps_, step);
+  if (known == steps_.end()) {
+    known = steps_.insert(known, step);
+  }
+  return narrow(known - steps_.begin());
+}
+
 void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forward,
                             const TensorView& predictions) {
-  expect(num_sequences_ > 0 && queued_ - read_ < kReports, "more passes are queued than read");
+  expect(num_sequences_ > 0 && queued_ - read_ < kDraftReports, "more passes are queued than read");
   const DraftLayout layout = next_layout();
   auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout));
   plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, positions_, replay_);
@@ -615,16 +637,25 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
               .predictions = indices(predictions),
               .states = states_.at_least<DraftState>(layout.sequences),
               .ids = ids_.at_least<std::int32_t>(1),
-              .reports = reports_.at_least<std::int32_t>(kReports * layout.report_numbers())};
-  plan_.run(static_cast<std::int32_t>(layout.most_rows), [this, &forward] {
+              .blocks = blocks_.at_least<std::int32_t>(0),
+              .reports = reports_.at_least<std::int32_t>(kDraftReports * layout.report_numbers())};
+  plan_.run(step_of(layout), [this, &forward] {
     PlaceDrafts place = plan_.placed();
     place.states = advance_.states;
     place.ids = advance_.ids;
+    place.blocks = advance_.blocks;
     queue_.launch(advance_.layout.sequences, kDraftLanes, place, "place drafts");
     forward(plan_);
-    queue_.launch(advance_.layout.sequences, kDraftLanes, advance_, "advance drafts");
+    if (methods_.others) {
+      queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceDrafts{advance_},
+                    "advance drafts");
+    }
+    if (methods_.multi_block) {
+      queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceBlocks{BlockDrafts{advance_}},
+                    "advance blocks");
+    }
   });
-  const std::int64_t slot = queued_ % kReports;
+  const std::int64_t slot = queued_ % kDraftReports;
   const Shape shape{layout.report_numbers()};
   copies_->wait(queue_.record());
   copies_->copy(
@@ -638,14 +669,15 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
 
 void CudaDraftPasses::read() {
   expect(read_ < queued_, "no pass is queued that was not read");
-  copied_.at(static_cast<std::size_t>(read_ % kReports)).wait();
+  copied_.at(static_cast<std::size_t>(read_ % kDraftReports)).wait();
   ++read_;
   known_end_ = 0;
   for (std::size_t i = 0; std::cmp_less(i, num_sequences_); ++i) {
     if (const auto found = rows(i); !found.empty()) {
-      // The next pass's drafts end behind this one's by as many rows as it may accept.
+      // The next pass's own rows end behind this one's by as many as it may have.
       known_end_ = std::max<std::int64_t>(
-          known_end_, found.front().position + std::ssize(found) + layout_.most_rows);
+          known_end_,
+          found.front().position + std::min(std::ssize(found), layout_.own) + layout_.own);
     }
     for (const DraftRow& row : rows(i)) {
       expect_token(row.prediction, row.position);
@@ -656,7 +688,7 @@ void CudaDraftPasses::read() {
 std::span<const DraftRow> CudaDraftPasses::rows(std::size_t sequence) const {
   const std::int32_t* const numbers = report();
   const auto* const all = reinterpret_cast<const DraftRow*>(numbers + layout_.sequences);
-  return {all + static_cast<std::int64_t>(sequence) * layout_.most_rows,
+  return {all + static_cast<std::int64_t>(sequence) * layout_.rows_each(),
           static_cast<std::size_t>(numbers[sequence])};
 }
 

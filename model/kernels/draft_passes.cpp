@@ -1,0 +1,28 @@
+#include "model/kernels/draft_passes.h"
+
+#include <algorithm>
+
+namespace jforge {
+
+DraftRows draft_rows(std::span<const DraftSequence> sequences) {
+  DraftRows rows;
+  for (const DraftSequence& sequence : sequences) {
+    const DraftBlocks& blocks = sequence.blocks;
+    std::int64_t own = sequence.block_size;
+    if (sequence.method == DraftMethod::multi_block) {
+      // No row is forwarded whose prediction would be behind T.
+      own = std::max<std::int64_t>(1, std::min(own * blocks.blocks, sequence.max_new_tokens - 1));
+      const std::int64_t block =
+          std::min<std::int64_t>(sequence.block_size, sequence.max_new_tokens);
+      rows.alternative_rows = std::max(rows.alternative_rows, block - 1);
+      rows.alternatives = std::max<std::int64_t>(rows.alternatives, blocks.candidates);
+    }
+    rows.own = std::max(rows.own, own);
+  }
+  if (rows.alternatives == 0 || rows.alternative_rows == 0) {
+    rows.alternatives = rows.alternative_rows = 0;  // One that shares the first token has no rows.
+  }
+  return rows;
+}
+
+}  // namespace jforge
