@@ -148,31 +148,15 @@ struct AdvanceDrafts : DraftAdvance {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     auto* const drawn = group.template shared<std::uint64_t>(layout.own);
-    DraftState state = read(group, states + sequence);
-    if (state.method == DraftMethod::multi_block) {
-      return;
-    }
-    report(group, state, sequence);
-    if (state.draft > 0) {
-      advance(group, state, sequence, drawn);
-    }
-    ++state.passes;
-    write(group, states + sequence, state);
+    pass(group, sequence, false,
+         [&](DraftState& state) { advance(group, state, predictions_of(sequence), drawn); });
   }
 
   template <class Group>
-  JFORGE_DEVICE void advance(Group& group, DraftState& state, std::int64_t sequence,
+  JFORGE_DEVICE void advance(Group& group, DraftState& state, const std::int32_t* predicted,
                              std::uint64_t* drawn) const {
     const std::int32_t length = state.draft;
-    const std::int32_t* const predicted = predictions_of(sequence);
-    const std::int32_t* const draft = ids + state.ids_begin + state.context;
-    if (refused(group, state, sequence)) {
-      state.draft = 0;
-      return;
-    }
-    const std::int32_t accepted = 1 + first(group, 0, length - 1, [&](std::int32_t i) {
-                                    return draft[i + 1] != predicted[i];
-                                  });
+    const std::int32_t accepted = count_accepted(group, state, predicted);
     if (state.method == DraftMethod::complete_blocks) {
       const bool last = accepted == length && last_block(group, state);
       state.context += last ? accepted - 1 : accepted;
@@ -215,7 +199,7 @@ struct AdvanceDrafts : DraftAdvance {
                                   : smaller(state.block_size, tokens_left(state));
     const std::int32_t kept =
         running ? smaller(length - accepted + 1, most) : larger(length - accepted, 1);
-    std::int32_t* const draft = ids + state.ids_begin + state.context;
+    std::int32_t* const draft = draft_of(state);
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < kept; i += group.lanes()) {
         draft[i] = predicted[accepted - 1 + i];

@@ -235,6 +235,38 @@ struct DraftAdvance {
     }));
   }
 
+  /// All of a pass for one sequence, of those that are decoded by several blocks or of the others:
+  /// it is reported, and advance(state) makes the next draft where this one was not refused.
+  template <class Group, class Advance>
+  JFORGE_DEVICE void pass(Group& group, std::int64_t sequence, bool multi_block,
+                          const Advance& advance) const {
+    DraftState state = read(group, states + sequence);
+    if ((state.method == DraftMethod::multi_block) != multi_block) {
+      return;
+    }
+    report(group, state, sequence);
+    if (state.draft > 0) {
+      if (refused(group, state, sequence)) {
+        state.draft = 0;
+      } else {
+        advance(state);
+      }
+    }
+    ++state.passes;
+    write(group, states + sequence, state);
+  }
+
+  [[nodiscard]] JFORGE_DEVICE std::int32_t* draft_of(const DraftState& state) const {
+    return ids + state.ids_begin + state.context;
+  }
+  /// How many tokens of the draft are right; the first one is.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE std::int32_t count_accepted(Group& group, const DraftState& state,
+                                                          const std::int32_t* predicted) const {
+    const std::int32_t* const draft = draft_of(state);
+    return 1 + first(group, 0, state.draft - 1,
+                     [&](std::int32_t i) { return draft[i + 1] != predicted[i]; });
+  }
   /// Predictions of a sequence's rows.
   [[nodiscard]] JFORGE_DEVICE const std::int32_t* predictions_of(std::int64_t sequence) const {
     return predictions + sequence * layout.rows_each();
@@ -303,7 +335,7 @@ struct DraftAdvance {
   [[nodiscard]] JFORGE_DEVICE bool commit_and_test_end(Group& group, DraftState& state,
                                                        std::int32_t accepted,
                                                        std::int32_t correction) const {
-    const std::int32_t* const draft = ids + state.ids_begin + state.context;
+    const std::int32_t* const draft = draft_of(state);
     const std::int32_t eos =
         first(group, 1, accepted, [&](std::int32_t i) { return is_eos(state, draft[i]); });
     state.context += eos;

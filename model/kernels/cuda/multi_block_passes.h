@@ -40,9 +40,6 @@ struct BlockDrafts : DraftAdvance {
                                                              std::int64_t i) const {
     return numbers_of(state) + layout_of(state).candidate_at(i) + BlocksLayout::kCandidateNumbers;
   }
-  [[nodiscard]] JFORGE_DEVICE std::int32_t* draft_of(const DraftState& state) const {
-    return ids + state.ids_begin + state.context;
-  }
 
   /// The i-th newest sequence of the pool: its length, then its tokens.
   [[nodiscard]] JFORGE_DEVICE std::int32_t* newest(const DraftState& state, std::int32_t i) const {
@@ -195,16 +192,8 @@ struct AdvanceBlocks : BlockDrafts {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     auto* const drawn = group.template shared<std::uint64_t>(layout.own);
-    DraftState state = read(group, states + sequence);
-    if (state.method != DraftMethod::multi_block) {
-      return;
-    }
-    report(group, state, sequence);
-    if (state.draft > 0) {
-      advance(group, state, sequence, drawn);
-    }
-    ++state.passes;
-    write(group, states + sequence, state);
+    pass(group, sequence, true,
+         [&](DraftState& state) { advance(group, state, predictions_of(sequence), drawn); });
   }
 
  private:
@@ -223,16 +212,12 @@ struct AdvanceBlocks : BlockDrafts {
   };
 
   template <class Group>
-  JFORGE_DEVICE void advance(Group& group, DraftState& state, std::int64_t sequence,
+  JFORGE_DEVICE void advance(Group& group, DraftState& state, const std::int32_t* plain,
                              std::uint64_t* drawn) const {
-    if (refused(group, state, sequence)) {
-      state.draft = 0;
-      return;
-    }
     BlocksState& blocks_of = state.blocks;
     const std::int32_t length = state.draft;
     const std::int32_t known = state.context;
-    const Winner winner = find_winner(group, state, sequence);
+    const Winner winner = find_winner(group, state, plain);
     const bool rejects = winner.accepted < length;
     if (rejects) {
       remember_forwarded(group, state);
@@ -273,12 +258,9 @@ struct AdvanceBlocks : BlockDrafts {
 
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE Winner find_winner(Group& group, const DraftState& state,
-                                                 std::int64_t sequence) const {
+                                                 const std::int32_t* plain) const {
     const std::int32_t length = state.draft;
-    const std::int32_t* const draft = draft_of(state);
-    const std::int32_t* const plain = predictions_of(sequence);
-    const std::int32_t accepted =
-        1 + first(group, 0, length - 1, [&](std::int32_t i) { return draft[i + 1] != plain[i]; });
+    const std::int32_t accepted = count_accepted(group, state, plain);
     Winner winner{.accepted = accepted, .fork = length, .plain = plain, .own = plain};
     for (std::int32_t i = 0; i < state.blocks.num_candidates; ++i) {
       const CandidateState candidate = read(group, candidate_state(state, i));
