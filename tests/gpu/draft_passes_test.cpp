@@ -412,6 +412,31 @@ TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {  // I29
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
+/// 317 rows a pass, more than plans of the host's batches are recorded for. Each pass is compared
+/// with the decoder.
+TEST(DraftsAhead, ThePapersMultiBlockSettingIsOneRecordedPass) {  // I29
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels, model.account,
+                                   {.slot_capacity = 192, .branch_rows = 189});
+  DecodeEngine engine(transformer, 1);
+  RandomStream stream(8, RandomPurpose::test);
+  engine.admit(make_multi_block_decoder(
+      {.prompt = random_tokens(stream, 20), .max_new_tokens = 170},
+      {.block_size = 64, .blocks = 2, .verification_size = 4, .ngram_pool = 64}));
+  // A prefill, a pass that runs, one that is recorded; another is under way.
+  constexpr std::int64_t kBefore = 3;
+  for (std::int64_t step = 0; step < kBefore; ++step) {
+    engine.step();
+  }
+  const std::int64_t replays = transformer.replays();
+  constexpr std::int64_t kSteps = 4;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    engine.step();
+  }
+  EXPECT_EQ(transformer.replays(), replays + kSteps);
+}
+
 TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
   const auto kernels = make_tested_kernel_set();
   TinyModel model;
