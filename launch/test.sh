@@ -50,7 +50,7 @@ if [ $all = yes ]; then
     cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
       -DCMAKE_INCLUDE_PATH="$frontend/include"
     cmake --build "$build" -j "$jobs" --target jforge gpu_tests
-    ctest --test-dir "$build" --output-on-failure -L cuda_build --no-tests=error
+    ctest --test-dir "$build" --output-on-failure -j "$jobs" -L cuda_build --no-tests=error
   else
     echo "No nvcc: the CUDA build is left out"
   fi
