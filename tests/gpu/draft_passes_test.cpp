@@ -80,13 +80,14 @@ class DrawnPredictions {
   using MakeDecoder = std::unique_ptr<SequenceDecoder> (*)(std::uint64_t, DecodeRequest);
 
   DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory,
-                   MakeDecoder make = make_decoder)
+                   MakeDecoder make = make_decoder, std::int64_t vocabulary = 9)
       : memory_(memory),
+        vocabulary_(vocabulary),
         stream_(seed, RandomPurpose::test),
         slots_(static_cast<std::int64_t>(count), 6, 7) {
     for (std::size_t i = 0; i < count; ++i) {
-      decoders_.push_back(make(seed + i, random_request(seed + i, stream_, kVocabulary)));
-      const std::vector<TokenId> first{static_cast<TokenId>(stream_.below(kVocabulary))};
+      decoders_.push_back(make(seed + i, random_request(seed + i, stream_, vocabulary)));
+      const std::vector<TokenId> first{static_cast<TokenId>(draw_token())};
       const BranchOutcome outcome{first};
       decoders_.back()->advance({&outcome, 1});
     }
@@ -122,7 +123,9 @@ class DrawnPredictions {
   [[nodiscard]] int accepted_alternatives() const { return accepted_alternatives_; }
 
  private:
-  static constexpr std::int64_t kVocabulary = 9;
+  [[nodiscard]] std::uint64_t draw_token() {
+    return stream_.below(static_cast<std::uint64_t>(vocabulary_));
+  }
 
   void begin(DraftPasses& passes) {
     drafts_.clear();
@@ -169,7 +172,9 @@ class DrawnPredictions {
         return other.tokens[0];
       }
     }
-    return static_cast<TokenId>(stream_.below(kVocabulary));
+    // Or what always follows that token, so that drafts are rejected that were before.
+    const auto following = static_cast<TokenId>((branch.tokens[i] + 1) % vocabulary_);
+    return stream_.below(4) != 0 ? following : static_cast<TokenId>(draw_token());
   }
   /// Whether the sequence had not ended before the pass.
   bool compare(std::span<const DraftRow> rows, std::size_t i) {
@@ -212,6 +217,7 @@ class DrawnPredictions {
   }
 
   const Buffer& memory_;
+  std::int64_t vocabulary_;
   RandomStream stream_;
   test::FullSlots slots_;
   std::vector<std::unique_ptr<SequenceDecoder>> decoders_;
@@ -266,10 +272,22 @@ TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
     options.ngram_pool = 6;
     return make_multi_block_decoder(std::move(request), options);
   };
+  // Short drafts of three tokens: much of what is rejected was rejected before.
+  const auto make_small = [](std::uint64_t which, DecodeRequest request) {
+    request.eos_ids.clear();
+    request.prompt.resize(1);
+    request.max_new_tokens += 100;
+    MultiBlockOptions options = multi_block_options(which);
+    options.block_size = 4;
+    options.blocks = 1;
+    options.verification_size = 4;
+    options.ngram_pool = 3 + static_cast<std::int32_t>(which % 6);
+    return make_multi_block_decoder(std::move(request), options);
+  };
   int accepted = 0;
   const auto run = [&](std::uint64_t seed, std::size_t count,
-                       DrawnPredictions::MakeDecoder make_decoders) {
-    DrawnPredictions sequences(seed, count, memory, make_decoders);
+                       DrawnPredictions::MakeDecoder make_decoders, std::int64_t vocabulary) {
+    DrawnPredictions sequences(seed, count, memory, make_decoders, vocabulary);
     for (int part = 0; part < 30 && !sequences.finished(); ++part) {
       sequences.run(*passes, part == 0 ? 6 : 100);
       ASSERT_FALSE(::testing::Test::HasFailure()) << "of seed " << seed;
@@ -278,13 +296,16 @@ TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
     accepted += sequences.accepted_alternatives();
   };
   for (std::uint64_t seed = 1; seed <= 120; seed += 4) {
-    run(seed, 4, make);
+    run(seed, 4, make, 9);
   }
   EXPECT_GT(accepted, 20);
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    run(seed, 2, make_large);
+    run(seed, 2, make_large, 9);
   }
   EXPECT_GT(accepted, 40) << "of blocks of 50 tokens too few";
+  for (std::uint64_t seed = 1; seed <= 20; seed += 4) {
+    run(seed, 4, make_small, 3);
+  }
   EXPECT_GT(passes->replays(), 0);
 }
 
