@@ -388,8 +388,6 @@ struct MergeParts {
   }
 };
 
-constexpr std::int64_t kCopyLanes = 256;
-
 /// Where the keys and values of decoding rows go.
 struct WriteCache {
   const std::int32_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
@@ -415,6 +413,7 @@ struct WriteCache {
 struct CopyCache {
   static constexpr std::int64_t kMostHalves = 128;
   static constexpr std::int64_t kRowsEach = 16;
+  static constexpr std::int64_t kLanes = 256;
 
   const std::int32_t* rows;  ///< From and to, of each copy in turn; −1: none.
   std::int64_t copies;
@@ -461,7 +460,7 @@ void CudaKernelSet::cache_copy(const DecodePlan& plan, std::span<const LayerCach
   std::int64_t halves = 0;
   const auto launch = [&] {
     if (copy.copies > 0 && halves > 0) {
-      queue_.launch(halves * divide_up(copy.copies, CopyCache::kRowsEach), kCopyLanes, copy,
+      queue_.launch(halves * divide_up(copy.copies, CopyCache::kRowsEach), CopyCache::kLanes, copy,
                     "cache_copy");
     }
     halves = 0;

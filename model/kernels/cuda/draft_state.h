@@ -79,7 +79,6 @@ struct BlocksLayout {
   std::int64_t pseudo = 0;
   std::int64_t pool_slots = 0;  ///< One more than there are sequences, where the next is written.
 
-  BlocksLayout() = default;
   JFORGE_DEVICE_AND_HOST explicit BlocksLayout(const BlocksState& state)
       : width(state.width),
         candidates(state.most_candidates),
@@ -119,7 +118,6 @@ struct DraftLayout {
   std::int64_t tile_rows = 0;
   std::int64_t splits = 1;  ///< 1: a block takes all keys of its tile.
 
-  [[nodiscard]] bool operator==(const DraftLayout&) const = default;
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t rows_each() const {
     return own + alternatives * alternative_rows;
   }
