@@ -83,7 +83,7 @@ void DecodeEngine::step() {
 
 /// Has the model's device go on by itself, where it does not yet and nothing else is to be done.
 void DecodeEngine::begin_drafts() {
-  if (drafting_ > 0 || prefilling_ > 0 || sampling_ > 0) {
+  if (drafting_ > 0 || prefilling_ > 0) {
     return;
   }
   drafts_.clear();

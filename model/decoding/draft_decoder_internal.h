@@ -52,6 +52,8 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
                                                              std::span<const TokenId> draft,
                                                              std::int64_t max_positions) {
   DraftSequence sequence;
+  sequence.item = static_cast<std::uint64_t>(request.id);
+  sequence.sampling = request.sampling;
   sequence.prompt_length = std::ssize(request.prompt);
   sequence.max_new_tokens = request.max_new_tokens;
   sequence.eos_ids = request.eos_ids;
@@ -116,11 +118,10 @@ class DraftDecoder : public SequenceDecoder {
     return static_cast<std::size_t>(request_.max_new_tokens) - (answer_length() + 1);
   }
 
-  /// What draft_sequence() says of every method; nothing before the first draft, behind the end, or
-  /// where tokens are sampled.
+  /// What draft_sequence() says of every method; nothing before the first draft or behind the end.
   [[nodiscard]] std::optional<DraftSequence> draft_sequence_of(
       DraftMethod method, std::int32_t block_size, std::span<const TokenId> draft) const {
-    if (prefilling_ || finished_ || !request_.sampling.greedy()) {
+    if (prefilling_ || finished_) {
       return std::nullopt;
     }
     DraftSequence sequence = draft_sequence_of_request(request_, context_, draft, max_positions());

@@ -34,7 +34,7 @@ class GreedyDecoder final : public SequenceDecoder {
 
   /// A running window of one token.
   [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    if (prefilling_ || finished_ || !request_.sampling.greedy()) {
+    if (prefilling_ || finished_) {
       return std::nullopt;
     }
     return draft_sequence_of_request(request_, context_, branch_.tokens, max_positions());

@@ -29,7 +29,6 @@ class JacobiDecoder final : public DraftDecoder {
     if (sequence) {
       sequence->seed = options_.seed;
       sequence->round = options_.round;
-      sequence->item = static_cast<std::uint64_t>(request_.id);
       sequence->draws = stream_.drawn() / 2;  // below() takes two at a time
       sequence->block = block_;
       sequence->block_begin = static_cast<std::int64_t>(block_begin_);

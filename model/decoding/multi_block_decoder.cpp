@@ -71,7 +71,6 @@ class MultiBlockDecoder final : public DraftDecoder {
     if (sequence) {
       sequence->seed = options_.seed;
       sequence->round = options_.round;
-      sequence->item = static_cast<std::uint64_t>(request_.id);
       sequence->block = block_;
       sequence->block_begin = static_cast<std::int64_t>(block_begin_);
       DraftBlocks& blocks = sequence->blocks;

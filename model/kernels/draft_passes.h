@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/kernels/decode_plan.h"
+#include "model/kernels/token_sampler.h"
 #include "runtime/ids.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -68,8 +69,9 @@ struct DraftSequence {
   /// made for a running window.
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
-  std::uint64_t item = 0;
+  std::uint64_t item = 0;  ///< The request, for its sampling too.
   std::uint64_t draws = 0;
+  SamplingOptions sampling;
   std::int64_t prompt_length = 0;
   std::int64_t max_new_tokens = 0;   ///< T
   std::int64_t block = 0;            ///< Of shrinking windows: the present one …
@@ -123,6 +125,10 @@ class DraftPasses {
   /// done the copies of the newest one.
   virtual void queue(const std::function<void(const DecodePlan&)>& forward,
                      const TensorView& predictions) = 0;
+  /// Called by `forward` for the rows of a pass in turn where any sequence is not decoded greedily:
+  /// tokens [m], int32, of the rows first … first + m − 1 from their logits [m, V], which are
+  /// overwritten, as KernelSet::sample_tokens() chooses them by the sequences' `sampling`.
+  virtual void sample(std::int64_t first, const TensorView& logits, const TensorView& tokens) = 0;
   /// Waits for the oldest pass that was not read. Throws NumericalError for a row whose logits hold
   /// NaN.
   virtual void read() = 0;

@@ -169,6 +169,7 @@ struct InferenceTransformer::State {
   std::unique_ptr<DecodePlan> branches;   ///< Of keep_branches().
   std::unique_ptr<DraftPasses> drafts;    ///< None before begin_drafts().
   std::vector<std::int32_t> draft_slots;  ///< Of its sequences.
+  bool drafts_sample = false;             ///< Whether any of them is not decoded greedily.
   Buffer logits;       ///< [kLogitsRows, V], from the first call that needs them on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
@@ -581,19 +582,30 @@ bool InferenceTransformer::begin_drafts(std::span<const DraftSequence> sequences
     provide(branch_row, rows.alternatives * rows.alternative_rows);
     state.draft_slots.push_back(sequence.slot);
   }
+  state.drafts_sample = std::ranges::any_of(
+      sequences, [](const DraftSequence& sequence) { return !sequence.sampling.greedy(); });
   state.drafts->begin(sequences, state.pages.table(), branch_row);
   state.queue_drafts();
   return true;
 }
 
 void InferenceTransformer::State::queue_drafts() {
+  const TensorView chosen = work.chosen.view(DType::int32, {options.max_rows});
   drafts->queue(
-      [this](const DecodePlan& rows) {
+      [this, &chosen](const DecodePlan& rows) {
         plan = &rows;
         kernels.cache_copy(rows, cache);
-        choose_tokens();
+        if (!drafts_sample) {
+          choose_tokens();
+          return;
+        }
+        forward();
+        each_logits(plan->num_rows(DecodeRows::kept),
+                    [&](std::int64_t begin, const TensorView& some) {
+                      drafts->sample(begin, some, chosen.rows(begin, begin + some.dim(0)));
+                    });
       },
-      work.chosen.view(DType::int32, {options.max_rows}));
+      chosen);
 }
 
 void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,

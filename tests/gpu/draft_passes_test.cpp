@@ -74,19 +74,34 @@ DecodeRequest random_request(std::uint64_t which, RandomStream& stream, std::int
                                 : std::vector<TokenId>{0, static_cast<TokenId>(vocabulary - 1)}};
 }
 
-/// Decoders are told what was drawn, which is often what they drafted; so is the device.
+/// Each setting alone and with others; never greedy decoding.
+SamplingOptions sampling_options(std::uint64_t which) {
+  const bool draws = which % 4 != 0;
+  return {.temperature = draws ? 0.5 + static_cast<double>(which % 3) : 0,
+          .top_p = which % 5 < 2 ? 0.7 : 1,
+          .top_k = which % 3 == 1 ? 5 : 0,
+          .repetition_penalty = !draws || which % 3 == 2 ? 10.0 : 1.0,
+          .seed = which};
+}
+
+/// Decoders are told what was drawn, which is often what they drafted; so is the device. `sampled`:
+/// drawn are logits, in which that token stands out, and the device samples from them.
 class DrawnPredictions {
  public:
   using MakeDecoder = std::unique_ptr<SequenceDecoder> (*)(std::uint64_t, DecodeRequest);
 
   DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory,
-                   MakeDecoder make = make_decoder, std::int64_t vocabulary = 9)
+                   MakeDecoder make = make_decoder, std::int64_t vocabulary = 9,
+                   const Buffer* sampled = nullptr)
       : memory_(memory),
         vocabulary_(vocabulary),
+        sampled_(sampled),
         stream_(seed, RandomPurpose::test),
         slots_(static_cast<std::int64_t>(count), 6, 7) {
     for (std::size_t i = 0; i < count; ++i) {
-      decoders_.push_back(make(seed + i, random_request(seed + i, stream_, vocabulary)));
+      DecodeRequest request = random_request(seed + i, stream_, vocabulary);
+      request.sampling = sampled == nullptr ? SamplingOptions{} : sampling_options(seed + i);
+      decoders_.push_back(make(seed + i, std::move(request)));
       const std::vector<TokenId> first{static_cast<TokenId>(draw_token())};
       const BranchOutcome outcome{first};
       decoders_.back()->advance({&outcome, 1});
@@ -103,13 +118,27 @@ class DrawnPredictions {
           draw(decoder, std::span(drawn).subspan(i * static_cast<std::size_t>(layout_.each())));
         }
       }
-      const Shape shape{std::ssize(drawn)};
-      copy_tensor(TensorView(drawn.data(), shape), memory_.view(DType::int32, shape));
-      passes.queue([](const DecodePlan&) {}, memory_.view(DType::int32, {kMostRows}));
+      const TensorView predictions = memory_.view(DType::int32, {kMostRows});
+      if (sampled_ == nullptr) {
+        const Shape shape{std::ssize(drawn)};
+        copy_tensor(TensorView(drawn.data(), shape), memory_.view(DType::int32, shape));
+        passes.queue([](const DecodePlan&) {}, predictions);
+      } else {
+        draw_logits(drawn);
+        const TensorView logits = sampled_->floats({kMostRows, vocabulary_});
+        passes.queue(
+            [&](const DecodePlan& rows) {
+              for (std::int64_t begin = 0; begin < rows.num_rows(DecodeRows::all); begin += 7) {
+                const std::int64_t end = std::min(begin + 7, rows.num_rows(DecodeRows::all));
+                passes.sample(begin, logits.rows(begin, end), predictions.rows(begin, end));
+              }
+            },
+            predictions);
+      }
       passes.read();
       bool all_ended = true;
       for (std::size_t i = 0; i < drafts_.size(); ++i) {
-        all_ended = !compare(passes.rows(i), owners_[i]) && all_ended;
+        all_ended = !compare(passes.rows(i), i) && all_ended;
       }
       if (all_ended) {
         return;
@@ -121,6 +150,8 @@ class DrawnPredictions {
   }
   /// Passes in which an alternative was right for longer than the draft.
   [[nodiscard]] int accepted_alternatives() const { return accepted_alternatives_; }
+  /// Rows of alternatives whose tokens were sampled with a penalty.
+  [[nodiscard]] int penalised_alternative_rows() const { return penalised_alternative_rows_; }
 
  private:
   [[nodiscard]] std::uint64_t draw_token() {
@@ -166,6 +197,13 @@ class DrawnPredictions {
   /// Where an alternative leaves the draft behind its i-th token, often that one's.
   TokenId likely_token(const SequenceDecoder& decoder, const DraftBranch& branch, std::size_t i) {
     const std::int64_t next = branch.first_position + static_cast<std::int64_t>(i) + 1;
+    if (branch.alternative && stream_.below(3) == 0) {
+      // A token that the draft has, and the alternative does not see.
+      const DraftBranch& draft = decoder.pending().front();
+      const auto at = static_cast<std::size_t>(branch.first_position - draft.first_position) +
+                      stream_.below(i + 1);
+      return draft.tokens[at];
+    }
     for (const DraftBranch& other : decoder.pending()) {
       if (!branch.alternative && other.alternative && other.first_position == next &&
           stream_.below(2) == 0) {
@@ -176,8 +214,41 @@ class DrawnPredictions {
     const auto following = static_cast<TokenId>((branch.tokens[i] + 1) % vocabulary_);
     return stream_.below(4) != 0 ? following : static_cast<TokenId>(draw_token());
   }
-  /// Whether the sequence had not ended before the pass.
-  bool compare(std::span<const DraftRow> rows, std::size_t i) {
+  void draw_logits(std::span<const TokenId> drawn) {
+    logits_.resize(drawn.size() * static_cast<std::size_t>(vocabulary_));
+    for (float& logit : logits_) {
+      logit = static_cast<float>(stream_.below(400)) / 100 - 2;
+    }
+    for (std::size_t row = 0; row < drawn.size(); ++row) {
+      if (drawn[row] >= 0) {
+        logits_[row * static_cast<std::size_t>(vocabulary_) +
+                static_cast<std::size_t>(drawn[row])] += 8;
+      }
+    }
+    const Shape shape{std::ssize(drawn), vocabulary_};
+    copy_tensor(TensorView(logits_.data(), shape), sampled_->floats(shape));
+  }
+  /// What the host samples behind each of a branch's rows, the first of which is `row` of the pass.
+  void expect_sampled(std::span<const DraftRow> rows, std::size_t row, const DraftBranch& branch,
+                      std::span<const TokenId> text, const SequenceDecoder& decoder) {
+    penalised_alternative_rows_ +=
+        branch.alternative && decoder.sampling().penalises() ? static_cast<int>(rows.size()) : 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto width = static_cast<std::size_t>(vocabulary_);
+      EXPECT_EQ(rows[i].prediction,
+                sampler_.choose(std::span(logits_).subspan((row + i) * width, width),
+                                {.options = decoder.sampling(),
+                                 .request = decoder.id(),
+                                 .position = rows[i].position + 1,
+                                 .text = text,
+                                 .alternative = branch.tokens.first(i + 1)}))
+          << "row " << i << (branch.alternative ? " of an alternative" : " of its own");
+    }
+  }
+
+  /// Whether the d-th of the drafted sequences had not ended before the pass.
+  bool compare(std::span<const DraftRow> rows, std::size_t d) {
+    const std::size_t i = owners_[d];
     if (decoders_[i]->finished()) {
       EXPECT_TRUE(rows.empty()) << "sequence " << i << " goes on behind its end";
       return false;
@@ -189,6 +260,10 @@ class DrawnPredictions {
     std::vector<BranchOutcome> outcomes;
     std::size_t next = 0;
     std::int64_t fork_row = kBranchRow;
+    const std::size_t pass_begin = d * static_cast<std::size_t>(layout_.each());
+    std::size_t alternatives = 0;
+    const std::span<const TokenId> context = decoders_[i]->draft_sequence()->context;
+    std::vector<TokenId> text(context.begin(), context.end());
     for (const DraftBranch& branch : decoders_[i]->pending()) {
       const std::size_t size = branch.tokens.size();
       if (rows.size() - next < size) {
@@ -201,6 +276,19 @@ class DrawnPredictions {
         EXPECT_EQ(found.position, branch.first_position + static_cast<std::int64_t>(row));
         EXPECT_EQ(found.fork, branch.alternative ? branch.first_position : 0);
         EXPECT_EQ(found.fork_row, branch.alternative ? fork_row : 0);
+      }
+      if (sampled_ != nullptr) {
+        const auto before = static_cast<std::size_t>(branch.first_position);
+        const std::size_t row =
+            branch.alternative
+                ? static_cast<std::size_t>(layout_.own) +
+                      alternatives++ * static_cast<std::size_t>(layout_.alternative_rows)
+                : next;
+        expect_sampled(rows.subspan(next, size), pass_begin + row, branch,
+                       std::span(text).first(before), *decoders_[i]);
+        if (!branch.alternative) {
+          text.insert(text.end(), branch.tokens.begin(), branch.tokens.end());
+        }
       }
       outcomes.push_back({std::span(predictions).subspan(next, size).subspan(branch.first_output)});
       fork_row += branch.alternative ? static_cast<std::int64_t>(size) : 0;
@@ -218,6 +306,9 @@ class DrawnPredictions {
 
   const Buffer& memory_;
   std::int64_t vocabulary_;
+  const Buffer* sampled_;  ///< Logits [kMostRows, V]; null: nothing is.
+  std::vector<float> logits_;
+  TokenSampler sampler_;
   RandomStream stream_;
   test::FullSlots slots_;
   std::vector<std::unique_ptr<SequenceDecoder>> decoders_;
@@ -225,6 +316,7 @@ class DrawnPredictions {
   std::vector<std::size_t> owners_;
   DraftRows layout_;
   int accepted_alternatives_ = 0;
+  int penalised_alternative_rows_ = 0;
 };
 
 TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
@@ -306,6 +398,34 @@ TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
   for (std::uint64_t seed = 1; seed <= 20; seed += 4) {
     run(seed, 4, make_small, 3);
   }
+  EXPECT_GT(passes->replays(), 0);
+}
+
+/// Of every row, alternatives' too, with the text that it sees.
+TEST(DraftPasses, SampleWhatTheHostSamples) {  // I23
+  constexpr std::int64_t kVocabulary = 33;     // more than a word of tokens that were seen
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
+  const auto passes = plan->make_draft_passes(true);
+  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  const Buffer logits(kMostRows * kVocabulary * sizeof(float), account, kernels->device());
+  const auto make = [](std::uint64_t which, DecodeRequest request) {
+    return which % 2 == 0
+               ? make_decoder(which / 2, std::move(request))
+               : make_multi_block_decoder(std::move(request), multi_block_options(which));
+  };
+  int alternative_rows = 0;
+  for (std::uint64_t seed = 1; seed <= 160; seed += 4) {
+    DrawnPredictions sequences(seed, 4, memory, make, kVocabulary, &logits);
+    for (int part = 0; part < 30 && !sequences.finished(); ++part) {
+      sequences.run(*passes, part == 0 ? 5 : 100);
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "of seed " << seed;
+    }
+    EXPECT_TRUE(sequences.finished());
+    alternative_rows += sequences.penalised_alternative_rows();
+  }
+  EXPECT_GT(alternative_rows, 50);
   EXPECT_GT(passes->replays(), 0);
 }
 
@@ -393,7 +513,8 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
     // Contexts of one split of keys, and of two.
     request.prompt = random_tokens(stream, i == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(i));
     request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(i);
-    request.sampling = sampling;
+    // One greedily among them.
+    request.sampling = i == 2 ? SamplingOptions{} : sampling;
     decoders.push_back(
         i < kMethods ? make_decoder(i, std::move(request))
                      : make_multi_block_decoder(std::move(request), multi_block_options(17 + i)));
@@ -465,10 +586,15 @@ TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
   for (const SamplingOptions& sampling :
        {SamplingOptions{.temperature = 1, .seed = 4},
         SamplingOptions{.temperature = 1.5, .top_p = 0.8, .top_k = 12, .seed = 4},
-        SamplingOptions{.repetition_penalty = 1.4}}) {
+        SamplingOptions{.repetition_penalty = 1.4},
+        SamplingOptions{.temperature = 0.3, .top_p = 0.9, .repetition_penalty = 1.1, .seed = 5}}) {
     const std::uint64_t expected = digest(decode(model, *model.kernels, 4, {}, sampling));
     EXPECT_NE(expected, greedy);
-    EXPECT_EQ(digest(decode(model, *kernels, 3, {}, sampling)), expected);
+    for (const bool ahead : {false, true}) {
+      const Decoding decoding = decode(model, *kernels, 3, {.device_drafts = ahead}, sampling);
+      EXPECT_EQ(digest(decoding), expected) << ahead;
+      EXPECT_TRUE(!ahead || decoding.replays > 0);
+    }
   }
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }

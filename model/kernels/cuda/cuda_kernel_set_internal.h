@@ -13,6 +13,7 @@
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/float_elements.h"
+#include "model/kernels/cuda/token_chooser.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/tensor/matrix_product.h"
@@ -235,7 +236,7 @@ class CudaKernelSet final : public KernelSet {
   DeviceScratch partials_{account_};
   DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
   DeviceScratch best_columns_{account_};
-  DeviceScratch candidates_{account_};  ///< Of sample_tokens(), as the next three.
+  TokenChooser chooser_{queue_, account_};  ///< Of sample_tokens(), as the next three.
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;
   DistinctTokens distinct_tokens_;

@@ -1,18 +1,18 @@
 /// Acceptance, n-gram match and next draft on the device. A pass is three parts in one launch of a
-/// graph: PlaceDrafts writes the pass's index data, the forward goes over them, and AdvanceDrafts
-/// makes of its predictions what the next one will place. So the next pass can be queued before
-/// anybody has read this one: the host reads behind, through page-locked memory that a stream of
-/// its own fills.
+/// graph: PlaceDrafts writes the pass's index data, the forward goes over them (where tokens are
+/// sampled, TokenChooser with it), and AdvanceDrafts makes of its predictions what the next one
+/// will place. So the next pass can be queued before anybody has read this one: the host reads
+/// behind, through page-locked memory that a stream of its own fills.
 ///
 /// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
-/// microseconds of latency and next to nothing else (70 registers at most, no shared memory but
+/// microseconds of latency and next to nothing else (105 registers at most, no shared memory but
 /// 8 R bytes and that of reductions; multi_block_passes.h for its own). They read and write about
-/// 40 · S · R and 32 · S · R bytes of index data, 4 · S · length besides for a lookup;
-/// 4 · S · (1 + 5 R) bytes go to the host beside the next pass. What it spares between two passes:
-/// the copy of the predictions and the wait for it (5–10 µs on such buses), the host's decoders and
-/// plan, and the copy back, 20–50 µs in all against the 5–8 µs of the two launches. Expected of
-/// data sheets and of what such calls usually take; nothing of it has been measured on a device
-/// (model_benchmark prints the ratio where one is).
+/// 40 · S · R and 32 · S · R bytes of index data, 64 · S · R besides where tokens are sampled and
+/// 4 · S · length for a lookup; 4 · S · (1 + 5 R) bytes go to the host beside the next pass. What
+/// it spares between two passes: the copy of the predictions and the wait for it (5–10 µs on such
+/// buses), the host's decoders and plan, and the copy back, 20–50 µs in all against the 5–8 µs of
+/// the two launches. Expected of data sheets and of what such calls usually take; nothing of it has
+/// been measured on a device (model_benchmark prints the ratio where one is).
 
 #include <algorithm>
 #include <array>
@@ -24,6 +24,7 @@
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/device_random.h"
 #include "model/kernels/cuda/multi_block_passes.h"
+#include "model/kernels/cuda/token_chooser.h"
 #include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
@@ -72,6 +73,8 @@ struct PlaceDrafts {
   std::int32_t* visible;
   std::int32_t* first_part;
   std::int32_t* copies;
+  const RowChoice* sampling;  ///< Of each sequence: all but the position and the text.
+  RowChoice* choices;         ///< Null where nothing is sampled.
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
@@ -79,7 +82,12 @@ struct PlaceDrafts {
     group.each([&](std::int64_t lane) {
       const DraftState& state = states[sequence];
       for (std::int64_t i = lane; i < layout.rows_each(); i += group.lanes()) {
-        place_row(state, sequence * layout.rows_each() + i, i);
+        const std::int64_t row = sequence * layout.rows_each() + i;
+        const PlacedDraftRow found = draft_row(layout, state, ids, blocks, i);
+        place_row(state, row, found);
+        if (choices != nullptr) {
+          choices[row] = found.used() ? choice(state, sampling[sequence], i, found) : RowChoice{};
+        }
       }
       for (std::int64_t i = lane; i < layout.tiles_each(); i += group.lanes()) {
         tiles[sequence * layout.tiles_each() + i] = tile(state, sequence, i);
@@ -95,14 +103,34 @@ struct PlaceDrafts {
     const std::int32_t page = numbers[state.pages_begin + row / kCachePageRows];
     return static_cast<std::int32_t>(page * kCachePageRows + row % kCachePageRows);
   }
-  JFORGE_DEVICE void place_row(const DraftState& state, std::int64_t row, std::int64_t i) const {
-    const PlacedDraftRow found = draft_row(layout, state, ids, blocks, i);
+  JFORGE_DEVICE void place_row(const DraftState& state, std::int64_t row,
+                               const PlacedDraftRow& found) const {
     tokens[row] = found.token;
     positions[row] = found.position;
     places[row] = found.used() ? place(state, found.fork_row + found.position - found.fork) : -1;
     visible[row] = found.used() ? found.position + 1 : 0;
     const bool parted = found.used() && layout.splits > 1 && found.position >= kSplitKeys;
     first_part[row] = parted ? static_cast<std::int32_t>(row * layout.splits) : -1;
+  }
+  /// Of the token behind the i-th row. A penalty falls on what that sees: its sequence up to
+  /// itself, or up to its fork and then its alternative.
+  [[nodiscard]] JFORGE_DEVICE RowChoice choice(const DraftState& state, RowChoice choice,
+                                               std::int64_t i, const PlacedDraftRow& row) const {
+    choice.position = static_cast<std::uint64_t>(row.position) + 1;
+    if (choice.penalty == 1) {
+      return choice;
+    }
+    choice.text_begin = state.ids_begin;
+    choice.text_size = row.position + 1;
+    if (i >= layout.own) {
+      const std::int64_t which = (i - layout.own) / layout.alternative_rows;
+      choice.text_size = row.fork;
+      choice.alternative_begin = static_cast<std::int32_t>(
+          state.blocks.begin + BlocksLayout(state.blocks).candidate_at(which) +
+          BlocksLayout::kCandidateNumbers);
+      choice.alternative_size = row.position + 1 - row.fork;
+    }
+    return choice;
   }
   /// Of an alternative's row that was accepted; none: −1 twice.
   JFORGE_DEVICE void place_copy(const DraftState& state, std::int64_t copy, std::int32_t i) const {
@@ -277,14 +305,17 @@ class CudaDraftPlan final : public CudaDecodePlan {
  public:
   using CudaDecodePlan::CudaDecodePlan;
 
-  /// `positions` bounds those of all rows, now and later.
+  /// `positions` bounds those of all rows, now and later; `sampling` as PlaceDrafts has it.
   void lay_out(const DraftLayout& layout, DecodeTile* tiles, const std::int32_t* numbers,
-               std::int64_t positions, bool replay) {
+               const RowChoice* sampling, std::int64_t positions, bool replay) {
     const std::int64_t rows = layout.rows();
     place_.layout = layout;
     place_.numbers = numbers;
+    place_.sampling = sampling;
     place_.tiles = tiles;
     auto* next = reinterpret_cast<std::int32_t*>(tiles + layout.sequences * layout.tiles_each());
+    place_.choices = sampling == nullptr ? nullptr : reinterpret_cast<RowChoice*>(next);
+    next += sampling == nullptr ? 0 : rows * kChoiceNumbers;
     for (std::int32_t** part :
          {&place_.visible, &place_.first_part, &place_.tokens, &place_.positions, &place_.places}) {
       *part = next;
@@ -303,10 +334,10 @@ class CudaDraftPlan final : public CudaDecodePlan {
     assign({.tokens = {}, .places = {}, .kept = {}, .copies = {}, .table = {}, .padded = replay});
   }
   /// int32 numbers of memory that a layout takes.
-  [[nodiscard]] static std::int64_t numbers(const DraftLayout& layout) {
+  [[nodiscard]] static std::int64_t numbers(const DraftLayout& layout, bool samples) {
     constexpr std::int64_t kTileNumbers = sizeof(DecodeTile) / sizeof(std::int32_t);
-    return layout.sequences * layout.tiles_each() * kTileNumbers + 5 * layout.rows() +
-           2 * layout.copies();
+    return layout.sequences * layout.tiles_each() * kTileNumbers +
+           (samples ? kChoiceNumbers + 5 : 5) * layout.rows() + 2 * layout.copies();
   }
   [[nodiscard]] const PlaceDrafts& placed() const noexcept { return place_; }
 
@@ -338,10 +369,12 @@ class CudaDraftPasses final : public DraftPasses {
         blocks_(account),
         rows_(account),
         reports_(account),
+        chooser_(queue, account),
         plan_(
             heads, cache, max_rows, queue,
             [this, moving_memory](std::vector<const void*>& places) {
               moving_memory(places);
+              chooser_.append_memory(places);
               places.insert(places.end(), {numbers_, states_.data(), ids_.data(), blocks_.data(),
                                            reports_.data()});
             },
@@ -350,6 +383,7 @@ class CudaDraftPasses final : public DraftPasses {
              std::int64_t branch_row) override;
   void queue(const std::function<void(const DecodePlan&)>& forward,
              const TensorView& predictions) override;
+  void sample(std::int64_t first, const TensorView& logits, const TensorView& tokens) override;
   void read() override;
   [[nodiscard]] std::span<const DraftRow> rows(std::size_t sequence) const override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return plan_.replays(); }
@@ -390,25 +424,30 @@ class CudaDraftPasses final : public DraftPasses {
   DeviceScratch blocks_;  ///< Of multi-block decoding.
   DeviceScratch rows_;
   DeviceScratch reports_;
+  TokenChooser chooser_;
   CudaDraftPlan plan_;
   PinnedBuffer host_reports_;
   std::unique_ptr<Queue> copies_ = make_cuda_queue();  ///< Ends before what it copies to.
   std::array<Event, kDraftReports> copied_;
-  const std::int32_t* numbers_ = nullptr;  ///< What begin() brought.
+  const std::int32_t* numbers_ = nullptr;  ///< What begin() brought,
+  const RowChoice* sampling_ = nullptr;    ///< and there (PlaceDrafts::sampling).
   std::vector<std::int32_t> block_;
   DraftLayout layout_;      ///< But for the splits.
   DraftAdvance advance_{};  ///< Of the newest pass.
-  /// Which kernels renew drafts.
-  struct Methods {
-    bool multi_block = false;
-    bool others = false;
-    bool operator==(const Methods&) const = default;
+  /// What kernels a pass has beside those of every pass.
+  struct Kernels {
+    bool multi_block = false;  ///< That renew drafts: of these methods,
+    bool others = false;       ///< and of these.
+    bool samples = false;
+    bool cuts = false;       ///< TokenChoices::cuts
+    bool penalises = false;  ///< TokenChoices::penalises
+    bool operator==(const Kernels&) const = default;
   };
-  Methods methods_;
+  Kernels kernels_;
   /// What passes of as many rows may differ in (DecodePlan::run).
   struct Step {
     DraftRows rows;
-    Methods methods;
+    Kernels kernels;
     bool operator==(const Step&) const = default;
   };
   std::vector<Step> steps_;
@@ -524,20 +563,29 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
              .tile_rows = std::min(plan_.tile_rows(), std::max(each.own, each.alternative_rows))};
   positions_ = 0;
   known_end_ = 0;
-  methods_ = {};
+  kernels_ = {};
+  TokenChoices choices;
   for (const DraftSequence& sequence : sequences) {
     expect_fits(sequence, table, branch_row);
     positions_ = std::max(positions_, sequence.max_positions);
     known_end_ = std::max(known_end_, std::ssize(sequence.context) + layout_.own);
-    (sequence.method == DraftMethod::multi_block ? methods_.multi_block : methods_.others) = true;
+    (sequence.method == DraftMethod::multi_block ? kernels_.multi_block : kernels_.others) = true;
+    kernels_.samples = kernels_.samples || !sequence.sampling.greedy();
+    choices.note(sequence.sampling);
   }
+  kernels_.cuts = choices.cuts;
+  kernels_.penalises = choices.penalises;
   num_sequences_ = std::ssize(sequences);
   layout_.sequences = padded(num_sequences_);
   expect(num_sequences_ * (positions_ + 1) <= std::numeric_limits<std::int32_t>::max(),
          "drafts of more tokens than a device's numbers reach");
   expect(layout_.rows() <= plan_.max_rows(), "drafts of more rows than a pass takes");
 
-  block_.assign(static_cast<std::size_t>(layout_.sequences * kStateNumbers), 0);
+  // How tokens are chosen stands behind the states.
+  const std::int64_t sampling_at = layout_.sequences * kStateNumbers;
+  block_.assign(static_cast<std::size_t>(sampling_at +
+                                         (kernels_.samples ? num_sequences_ * kChoiceNumbers : 0)),
+                0);
   std::int64_t blocks_numbers = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     DraftState state = state_of(sequences[i], table);
@@ -549,6 +597,11 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
       blocks_numbers += BlocksLayout(state.blocks).numbers();
     }
     std::memcpy(block_.data() + i * kStateNumbers, &state, sizeof state);
+    if (kernels_.samples) {
+      const RowChoice choice = row_choice(sequences[i].sampling, sequences[i].item, 0);
+      std::memcpy(block_.data() + static_cast<std::size_t>(sampling_at) + i * kChoiceNumbers,
+                  &choice, sizeof choice);
+    }
   }
   expect(std::max<std::int64_t>(std::ssize(block_), blocks_numbers) <=
              std::numeric_limits<std::int32_t>::max(),
@@ -565,11 +618,13 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
     host_reports_ = PinnedBuffer(2 * report_bytes, account_);
   }
   numbers_ = staged_.upload(std::span<const std::int32_t>(block_));
+  sampling_ =
+      kernels_.samples ? reinterpret_cast<const RowChoice*>(numbers_ + sampling_at) : nullptr;
   auto* const states = states_.at_least<DraftState>(layout_.sequences);
   auto* const ids = ids_.at_least<std::int32_t>(num_sequences_ * (positions_ + 1));
   auto* const blocks = blocks_.at_least<std::int32_t>(blocks_numbers);
   queue_.launch(layout_.sequences, kDraftLanes, BeginDrafts{numbers_, states, ids}, "begin drafts");
-  if (methods_.multi_block) {
+  if (kernels_.multi_block) {
     const DraftAdvance drafts{.layout = layout_,
                               .numbers = numbers_,
                               .predictions = nullptr,
@@ -601,7 +656,7 @@ std::int32_t CudaDraftPasses::step_of(const DraftLayout& layout) {
   const Step step{{.own = layout.own,
                    .alternatives = layout.alternatives,
                    .alternative_rows = layout.alternative_rows},
-                  methods_};
+                  kernels_};
   auto known = std::ranges::find(steps_, step);
   if (known == steps_.end()) {
     known = steps_.insert(known, step);
@@ -613,8 +668,9 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
                             const TensorView& predictions) {
   expect(num_sequences_ > 0 && queued_ - read_ < kDraftReports, "more passes are queued than read");
   const DraftLayout layout = next_layout();
-  auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout));
-  plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, positions_, replay_);
+  auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout, kernels_.samples));
+  plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, sampling_, positions_,
+                replay_);
   expect(predictions.elements() >= layout.rows(), "a pass has more rows than predictions");
   advance_ = {.layout = layout,
               .numbers = numbers_,
@@ -630,11 +686,11 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
     place.blocks = advance_.blocks;
     queue_.launch(advance_.layout.sequences, kDraftLanes, place, "place drafts");
     forward(plan_);
-    if (methods_.others) {
+    if (kernels_.others) {
       queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceDrafts{advance_},
                     "advance drafts");
     }
-    if (methods_.multi_block) {
+    if (kernels_.multi_block) {
       queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceBlocks{BlockDrafts{advance_}},
                     "advance blocks");
     }
@@ -649,6 +705,19 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
                  shape));
   copied_.at(static_cast<std::size_t>(slot)) = copies_->record();
   ++queued_;
+}
+
+void CudaDraftPasses::sample(std::int64_t first, const TensorView& logits,
+                             const TensorView& tokens) {
+  expect(kernels_.samples && first + tokens.dim(0) <= advance_.layout.rows(),
+         "tokens are sampled for other rows than a pass has");
+  chooser_.choose(logits,
+                  {.rows = plan_.placed().choices + first,
+                   .text = advance_.ids,
+                   .alternatives = advance_.blocks,
+                   .cuts = kernels_.cuts,
+                   .penalises = kernels_.penalises},
+                  tokens);
 }
 
 void CudaDraftPasses::read() {
