@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,10 +78,15 @@ class Sequence {
   std::vector<TokenId> predictions_;
 };
 
-/// Seconds of a pass over a draft of 16 (and of multi-block decoding what stands beside it),
-/// renewed by the device or by the host, which waits for it.
+struct DraftPass {
+  std::string_view rows;
+  bool multi_block = false;
+  SamplingOptions sampling = {};
+};
+
+/// Seconds of a pass over drafts of 16, renewed by the device or by the host, which waits for it.
 double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterTable& table,
-                             ConstTensorView weights, KernelSet& kernels, bool multi_block,
+                             ConstTensorView weights, KernelSet& kernels, const DraftPass& pass,
                              bool device_drafts) {
   constexpr std::int64_t kWarm = 8;
   const std::int64_t new_tokens = 16 * (options.tokens + kWarm + 1);
@@ -88,14 +94,15 @@ double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterT
   InferenceTransformer model(
       options.model, table, weights, kernels, account,
       {.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens),
-       .branch_rows = multi_block ? 64 : 0,
+       .branch_rows = pass.multi_block ? 64 : 0,
        .weights = options.storage,
        .device_drafts = device_drafts});
   DecodeEngine engine(model, 1);
   DecodeRequest request{.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
-                        .max_new_tokens = new_tokens};
+                        .max_new_tokens = new_tokens,
+                        .sampling = pass.sampling};
   engine.admit(
-      multi_block
+      pass.multi_block
           ? make_multi_block_decoder(std::move(request), {.block_size = 16, .ngram_pool = 64})
           : make_jacobi_decoder(std::move(request),
                                 {.block_size = 16, .window = DraftWindow::running}));
@@ -103,7 +110,7 @@ double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterT
     engine.step();
   }
   const Clock::time_point begin = Clock::now();
-  for (std::int64_t pass = 0; pass < options.tokens; ++pass) {
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
     engine.step();
   }
   return seconds_since(begin) / static_cast<double>(options.tokens);
@@ -154,14 +161,17 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
   print_times(
       fmt::format("{} rows in flight, weights of {:.0f} bytes", options.rows_in_flight, element),
       pass(options.rows_in_flight), "1 row", one, "1.15 at most");
-  for (const bool multi_block : {false, true}) {
+  for (const DraftPass& drafts :
+       {DraftPass{.rows = "a draft of 16"},
+        DraftPass{.rows = "2 blocks of 16 and 3 alternatives", .multi_block = true},
+        DraftPass{.rows = "a draft of 16, sampled",
+        .sampling = {.temperature = 1, .top_p = 0.9, .repetition_penalty = 1.1}}}) {
     const auto seconds_by = [&](bool device) {
-      return seconds_of_draft_pass(options, table, weights, kernels, multi_block, device);
+      return seconds_of_draft_pass(options, table, weights, kernels, drafts, device);
     };
-    print_times(
-        fmt::format("a pass over {}, renewed by the device, weights of {:.0f} bytes",
-                    multi_block ? "2 blocks of 16 and 3 alternatives" : "a draft of 16", element),
-        seconds_by(true), "by the host", seconds_by(false), "less than 1");
+    print_times(fmt::format("a pass over {}, renewed by the device, weights of {:.0f} bytes",
+                            drafts.rows, element),
+                seconds_by(true), "by the host", seconds_by(false), "less than 1");
   }
 }
 
