@@ -16,6 +16,7 @@
 #   --model DIR      Hugging Face directory (default models/smollm2, made by launch/models/smollm2.sh)
 #   --task T         ledger (default: launch/quickstart/make_ledger.py, a base is trained first) or open (GSM8K and code
 #                    prompts of --data, tested on gsm8k:plain, humaneval and mbpp; the base is the model itself)
+#   --tasks "A B"    of the open task, tested on these alone
 #   --data DIR       of the open task (default ../shared/data beside the tree)
 #   --build DIR      holds launch/jforge (default build/cpu-release)
 #   --ranks N        (default 2)
@@ -35,7 +36,7 @@ cd "$root"
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
 model=models/smollm2 task=ledger data=../shared/data build=build/cpu-release ranks=2 tiny=0
 arms="jacobi-forcing jf-random cllm sft" finetune_steps=300 steps="300 150" blocks="16 32 64 128"
-methods="jacobi mr" limit=60 lines=()
+methods="jacobi mr" limit=60 lines=() open_tasks="gsm8k:plain humaneval mbpp"
 extra=() finetune_extra=() command=$(printf ' %q' "$@")
 while [[ ${1:-} == --* ]]; do
   option=$1
@@ -51,6 +52,7 @@ while [[ ${1:-} == --* ]]; do
   case $option in
     --model) model=$2 ;;
     --task) task=$2 ;;
+    --tasks) open_tasks=$2 ;;
     --data) data=$2 ;;
     --build) build=$2 ;;
     --ranks) ranks=$2 ;;
@@ -78,7 +80,7 @@ case $task in
     base=$work/finetune/model tasks='["ledger"]' tested=$work/data
     prompts="[\"$work/data/prompts.jsonl.gz\"]" ;;
   open)
-    base=$model tasks='["gsm8k:plain", "humaneval", "mbpp"]' tested=$data
+    base=$model tasks="[\"${open_tasks// /\", \"}\"]" tested=$data
     prompts="[\"$work/data/gsm8k.jsonl.gz\", \"$work/data/code.jsonl.gz\"]" ;;
   *) usage ;;
 esac
@@ -120,11 +122,13 @@ settings_of() {
     jacobi-forcing) ;;
     jf-random) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     cllm) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random rounds.$round.mask=clean"; done ;;
-    sft) echo "train.consistency_weight=0" ;;
+    sft)
+      echo "train.consistency_weight=0"
+      for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     *) echo "no arm $1" >&2; return 2 ;;
   esac
 }
-donor_of() { case $1 in cllm) echo jf-random ;; sft) echo jacobi-forcing ;; esac; }
+donor_of() { case $1 in cllm | sft) echo jf-random ;; esac; }
 
 train() {
   local arm=$1 directory=$work/$1 donor override settings=()
