@@ -14,6 +14,7 @@
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
+#include "runtime/tensor/bfloat16.h"
 #include "tests/support/tiny_config.h"
 
 namespace jforge {
@@ -48,6 +49,25 @@ struct TinyModel {
   std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   MemoryAccount account{"test"};
   FlatParameters parameters{table, flat(), *kernels, account};
+};
+
+/// A model's weights as bfloat16, and the same numbers as float32.
+struct RoundedModel {
+  explicit RoundedModel(const TinyModel& model)
+      : shorts(model.values.size()), floats(model.values.size()) {
+    std::ranges::transform(model.values, shorts.begin(), to_bfloat16);
+    std::ranges::transform(shorts, floats.begin(), to_float);
+  }
+  [[nodiscard]] ConstTensorView flat(DType compute) const {
+    const Shape shape{std::ssize(floats)};
+    return compute == DType::float32 ? ConstTensorView(floats.data(), shape)
+                                     : ConstTensorView(shorts.data(), shape);
+  }
+  [[nodiscard]] FlatParameters parameters(TinyModel& model, DType compute) const {
+    return {model.table, flat(compute), *model.kernels, model.account};
+  }
+  std::vector<BFloat16> shorts;
+  std::vector<float> floats;
 };
 
 inline std::vector<TokenId> random_tokens(RandomStream& stream, std::int64_t count,

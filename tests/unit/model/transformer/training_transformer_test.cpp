@@ -103,24 +103,6 @@ std::vector<float> gradients_of(TinyModel& model, TrainingTransformer& transform
   return gradients;
 }
 
-/// A model's weights as bfloat16, and the same numbers as float32.
-struct RoundedModel {
-  explicit RoundedModel(const TinyModel& model)
-      : shorts(model.values.size()), floats(model.values.size()) {
-    std::transform(model.values.begin(), model.values.end(), shorts.begin(), to_bfloat16);
-    std::transform(shorts.begin(), shorts.end(), floats.begin(), to_float);
-  }
-  [[nodiscard]] FlatParameters parameters(TinyModel& model, DType compute) const {
-    const Shape shape{model.table.flat_size()};
-    return {model.table,
-            compute == DType::float32 ? ConstTensorView(floats.data(), shape)
-                                      : ConstTensorView(shorts.data(), shape),
-            *model.kernels, model.account};
-  }
-  std::vector<BFloat16> shorts;
-  std::vector<float> floats;
-};
-
 struct GradientCase {
   MaskKind mask;
   bool tied;
