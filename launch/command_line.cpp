@@ -141,7 +141,8 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
     std::vector<std::string> words;
     for (const KnownDevice& device : kKnownDevices) {
       std::string word(device.name);
-      std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+      std::ranges::transform(word, word.begin(),
+                             [](unsigned char c) { return c == ' ' ? '-' : std::tolower(c); });
       names.emplace(word, device.name);
       words.push_back(word);
     }

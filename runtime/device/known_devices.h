@@ -4,7 +4,7 @@
 /// hand (--dry-run --device-plan), and what benchmarks on one are compared with.
 
 #include <array>
-#include <cstdint>
+#include <cstddef>
 #include <string_view>
 
 #include "runtime/tensor/tensor_view.h"
@@ -12,7 +12,7 @@
 namespace jforge {
 
 struct KnownDevice {
-  std::string_view name;        ///< Part of what the driver calls it.
+  std::string_view name;        ///< What the driver calls it begins a word with that.
   double bfloat16_flops = 0;    ///< Dense tensor-core products, FLOP/s.
   double float32_flops = 0;     ///< Without tensor cores, FLOP/s.
   double bytes_per_second = 0;  ///< Of its memory.
@@ -25,17 +25,23 @@ struct KnownDevice {
   }
 };
 
-/// Data sheets of the SXM modules; the dense figures, not those of sparse products.
+/// Data sheets, of the SXM modules where a name says nothing else; the dense figures, not those of
+/// sparse products. The first that fits a name is its own.
 inline constexpr std::array kKnownDevices{
+    KnownDevice{"H100 PCIe", 756e12, 51e12, 2.0e12, 80e9, 300e9},
+    KnownDevice{"H100 NVL", 835e12, 60e12, 3.9e12, 94e9, 300e9},
     KnownDevice{"H100", 989e12, 67e12, 3.35e12, 80e9, 450e9},
     KnownDevice{"H200", 989e12, 67e12, 4.8e12, 141e9, 450e9},
+    KnownDevice{"A100-SXM4-40GB", 312e12, 19.5e12, 1.555e12, 40e9, 300e9},
+    KnownDevice{"A100-PCIE-40GB", 312e12, 19.5e12, 1.555e12, 40e9, 300e9},
     KnownDevice{"A100", 312e12, 19.5e12, 2.0e12, 80e9, 300e9},
 };
 
-/// The known device whose name stands in `name` ("H200", "NVIDIA H200"); null where none does.
+/// The known device that `name` is of ("H200", "NVIDIA H200"; a GH200 is none); null where none is.
 [[nodiscard]] constexpr const KnownDevice* find_known_device(std::string_view name) {
   for (const KnownDevice& device : kKnownDevices) {
-    if (name.find(device.name) != std::string_view::npos) {
+    const std::size_t found = name.find(device.name);
+    if (found == 0 || (found != std::string_view::npos && name[found - 1] == ' ')) {
       return &device;
     }
   }

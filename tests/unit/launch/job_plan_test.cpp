@@ -359,6 +359,10 @@ TEST(KnownDevices, AreFoundByTheDriversNames) {
   ASSERT_NE(find_known_device("NVIDIA H100 80GB HBM3"), nullptr);
   EXPECT_EQ(find_known_device("NVIDIA H100 80GB HBM3")->bfloat16_flops, 989e12);
   EXPECT_EQ(find_known_device("NVIDIA A100-SXM4-80GB")->bytes_per_second, 2.0e12);
+  EXPECT_EQ(find_known_device("NVIDIA A100-SXM4-40GB")->memory_bytes, 40e9);
+  EXPECT_EQ(find_known_device("NVIDIA H100 PCIe")->bytes_per_second, 2.0e12);
+  EXPECT_EQ(find_known_device("NVIDIA H100 NVL")->memory_bytes, 94e9);
+  EXPECT_EQ(find_known_device("NVIDIA GH200 480GB"), nullptr);
   EXPECT_EQ(find_known_device("NVIDIA GeForce RTX 4070"), nullptr);
   EXPECT_EQ(find_known_device(""), nullptr);
 }
