@@ -122,17 +122,37 @@ run() {
   [ "$result" = passed ] || failed=1
 }
 
-run_test() {
-  run "$1" "$2" "$3"
+# run_cases KIND NAME SECONDS COMMAND: a row of a test program, and of how many cases it ran.
+run_cases() {
+  run "$2" "$3" "$4"
   local count
-  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p; s/^Ran \([0-9]*\) tests\{0,1\} in.*/\1/p' "$logs/$1.log" | tail -1)
+  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p; s/^Ran \([0-9]*\) tests\{0,1\} in.*/\1/p' "$logs/$2.log" | tail -1)
   if [ "$count" = 0 ]; then
     result="**no case ran**" failed=1
   fi
-  row "test: $1" "$result" "${count:+$count cases, }$seconds s" "" ""
+  row "$1: $2" "$result" "${count:+$count cases, }$seconds s" "" ""
 }
 
-# run_benchmark LABEL [STARTER -n N] PROGRAM ARGUMENT…: it prints rows of its own, | what | figure | bound | ratio |, for what it compares.
+# What compute-sanitizer runs, which slows a kernel a hundred times: the kernels' own cases, but for memory that runs out on
+# purpose (an error to it) and cuDNN's; drafts and sampling; a model's losses and gradients in bfloat16. Not several ranks.
+declare -A sanitized=(
+  [gpu_kernel_agreement_test]='-*OutOfMemory*'
+  [gpu_tensor_core_attention_test]='-*Cudnn*'
+  [gpu_model_agreement_test]='DraftPasses.*:SampledOnADevice.*:Narrow.*'
+)
+
+# measure LABEL COMMAND: a benchmark prints rows of its own, | what | figure | bound | ratio |, for what it compares.
+measure() {
+  run "$1" 600 "$2"
+  row "benchmark: $1" "$result" "$seconds s" "" ""
+  local measured
+  while read -r measured; do
+    rows+=("$measured")
+  done < <(awk -F' *[|] *' 'NF == 6 && !/---/ && $2 != "measurement" { printf "| %s | measured | %s | %s | %s |\n", $2, $3, $4, $5 }' \
+    "$logs/$1.log")
+}
+
+# run_benchmark LABEL [STARTER -n N] PROGRAM ARGUMENT…
 run_benchmark() {
   local label=$1 file starter=()
   shift
@@ -147,31 +167,47 @@ run_benchmark() {
     failed=1
     return
   fi
-  run "$label" 600 "$(printf '%q ' "${starter[@]}" "$file" "$@")"
-  row "benchmark: $label" "$result" "$seconds s" "" ""
-  local measured
-  while read -r measured; do
-    rows+=("$measured")
-  done < <(awk -F' *[|] *' 'NF == 6 && !/---/ && $2 != "measurement" { printf "| %s | measured | %s | %s | %s |\n", $2, $3, $4, $5 }' \
-    "$logs/$label.log")
+  measure "$label" "$(printf '%q ' "${starter[@]}" "$file" "$@")"
+}
+
+# compare_flex_attention ARGUMENT…: packed attention of the benchmark `kernels` against FlexAttention over the same rows.
+compare_flex_attention() {
+  if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    row FlexAttention "no torch with CUDA: the ratio to FlexAttention is left out" "" "" ""
+    return
+  fi
+  measure flex_attention "$(printf '%q ' python3 -B "$ROOT/tests/benchmarks/flex_attention.py" "$@")"
+  local compared none=yes
+  while read -r compared; do
+    rows+=("$compared") none=no
+  done < <(awk -F' *[|] *' 'sub(/^packed attention /, "", $2) { own[$2] = $3 + 0 }
+    sub(/^FlexAttention /, "", $2) && $2 in own && $3 + 0 > 0 {
+      printf "| packed attention against FlexAttention, %s | measured | %s TFLOP/s | FlexAttention %s, target 1.2 at least | %.2f |\n",
+        $2, own[$2], $3, own[$2] / ($3 + 0)
+    }' "$logs/kernels.log" "$logs/flex_attention.log")
+  if [ $none = yes ]; then
+    row "packed attention against FlexAttention" "**no row of the same shape**" "" "" ""
+    failed=1
+  fi
 }
 
 if [ $emulated = yes ]; then
   export JFORGE_SOURCE_DIR=$ROOT
-  run_test kernel_agreement 120 "'$probe' --gtest_filter=KernelAgreement.RmsNorm:KernelAgreement.AdamW*:KernelAgreement.ArgmaxTies*"
-  run_test two_ranks 120 "'$ROOT/launch/scripts/local_mpirun.sh' -n 2 '$(program gpu_zero_trainer_test)' --world-size=2 --gtest_filter=*TwoRuns*"
+  run_cases test kernel_agreement 120 "'$probe' --gtest_filter=KernelAgreement.RmsNorm:KernelAgreement.AdamW*:KernelAgreement.ArgmaxTies*"
+  run_cases test two_ranks 120 "'$ROOT/launch/scripts/local_mpirun.sh' -n 2 '$(program gpu_zero_trainer_test)' --world-size=2 --gtest_filter=*TwoRuns*"
 else
   while IFS=$'\t' read -r name limit command; do
-    run_test "$name" "$limit" "$command"
+    run_cases test "$name" "$limit" "$command"
   done < <(checks)
   sanitizer=$(command -v compute-sanitizer || true)
   [ -n "$sanitizer" ] || [ ! -x /usr/local/cuda/bin/compute-sanitizer ] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
   if [ -n "$sanitizer" ]; then
-    # It slows a kernel a hundred times: cases of little work that together launch nearly every kernel.
-    short='*RmsNorm:*Rotary*:*Swiglu:*Embedding:*PackedAttentionForwardAndBackward:*VocabularyLoss:*CachedAttention:*ArgmaxTies*:*AdamW*'
+    # All processes: in a bundle a script starts the program.
     for tool in memcheck racecheck synccheck initcheck; do
-      run "$tool" 600 "$(printf '%q ' "$sanitizer" --tool "$tool" --error-exitcode 9 "$probe" "--gtest_filter=$short")"
-      row "compute-sanitizer: $tool" "$result" "$seconds s" "" ""
+      for name in "${!sanitized[@]}"; do
+        run_cases compute-sanitizer "${tool}_$name" 600 \
+          "$(printf '%q ' "$sanitizer" --target-processes all --tool "$tool" --error-exitcode 9 "$(program "$name")" "--gtest_filter=${sanitized[$name]}")"
+      done
     done
   else
     row "compute-sanitizer" "not on this machine" "" "" ""
@@ -181,20 +217,28 @@ fi
 if [ $emulated = yes ]; then
   tiny=(--hidden 64 --intermediate 64 --layers 1 --heads 2 --kv-heads 1 --vocabulary 128 --prompt 16)
   run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16 --tiny
-  run_benchmark decoding model_benchmark --device cuda --only decoding --storage bfloat16 "${tiny[@]}" --tokens 2
-  run_benchmark decoding_float32 model_benchmark --device cuda --only decoding --storage float32 "${tiny[@]}" --tokens 2
+  compare_flex_attention --tiny
+  for storage in bfloat16_arithmetic bfloat16 float32; do
+    run_benchmark decoding_$storage model_benchmark --device cuda --only decoding --storage $storage "${tiny[@]}" --tokens 2
+  done
   run_benchmark training model_benchmark --device cuda --only training --compute bfloat16 "${tiny[@]}" --rows 112 --steps 1
   run_benchmark training_float32 model_benchmark --device cuda --only training --compute float32 "${tiny[@]}" --rows 112 --steps 1
-  run_benchmark trajectories trajectory_benchmark --device cuda --storage bfloat16 "${tiny[@]}" --batch 1 --parallel-blocks 1
+  for storage in bfloat16_arithmetic bfloat16; do
+    run_benchmark trajectories_$storage trajectory_benchmark --device cuda --storage $storage "${tiny[@]}" --batch 1 --parallel-blocks 1
+  done
   run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n 2 collectives_benchmark --device cuda 1
 else
   run_benchmark kernels kernel_benchmark --device cuda --compute bfloat16
-  # bfloat16 is what the targets are of; float32 stands beside it.
-  run_benchmark decoding model_benchmark --device cuda --only decoding --storage bfloat16 --prompt 512 --tokens 128
-  run_benchmark decoding_float32 model_benchmark --device cuda --only decoding --storage float32 --prompt 512 --tokens 128
+  compare_flex_attention
+  # The targets of many rows are bfloat16_arithmetic's, on tensor cores; bfloat16 and float32, on lanes, stand beside it.
+  for storage in bfloat16_arithmetic bfloat16 float32; do
+    run_benchmark decoding_$storage model_benchmark --device cuda --only decoding --storage $storage --prompt 512 --tokens 128
+  done
   run_benchmark training model_benchmark --device cuda --only training --compute bfloat16 --rows 8192 --steps 5
   run_benchmark training_float32 model_benchmark --device cuda --only training --compute float32 --rows 8192 --steps 2
-  run_benchmark trajectories trajectory_benchmark --device cuda --storage bfloat16 --batch 32
+  for storage in bfloat16_arithmetic bfloat16; do
+    run_benchmark trajectories_$storage trajectory_benchmark --device cuda --storage $storage --batch 32
+  done
   # As many ranks as devices; with one device two ranks share it, and show the way over the host.
   devices=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
   run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n $((devices > 1 ? devices : 2)) collectives_benchmark --device cuda 256

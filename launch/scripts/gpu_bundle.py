@@ -47,8 +47,8 @@ README = """# Jacobi Forge on this machine's GPU
     launch/gpu_check.sh              # tests, compute-sanitizer where it is, benchmarks; one table, also in gpu_check.md
     launch/gpu_check.sh --emulated   # a few of them without a GPU, on an emulated one
 
-Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for two of the tests, and a driver
-for CUDA {cuda}. Everything else is here except CUDA's own libraries:
+Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for two of the tests and,
+with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}. Everything else is here except CUDA's own libraries:
 
     {libraries}
 

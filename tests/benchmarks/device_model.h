@@ -13,14 +13,13 @@ struct DeviceModelOptions {
   DeviceChoice device = DeviceChoice::cuda;
   bool decoding = true;
   bool training = true;
-  DType compute = DType::bfloat16;  ///< Of training.
-  /// Of decoding's matrices; automatic is no choice here: the bytes of a token follow from it.
-  WeightStorage storage = WeightStorage::bfloat16;
-  std::int64_t rows = 8192;          ///< Packed rows of a step, at most.
-  std::int64_t steps = 5;            ///< Measured, after two.
-  std::int64_t prompt = 512;         ///< Positions before what is measured.
-  std::int64_t tokens = 128;         ///< Measured tokens of decoding, after eight.
-  std::int64_t rows_in_flight = 64;  ///< Of one sequence in a forward, against one.
+  DType compute = DType::bfloat16;                  ///< Of training.
+  WeightStorage storage = WeightStorage::bfloat16;  ///< Of decoding's matrices.
+  std::int64_t rows = 8192;                         ///< Packed rows of a step, at most.
+  std::int64_t steps = 5;                           ///< Measured, after two.
+  std::int64_t prompt = 512;                        ///< Positions before what is measured.
+  std::int64_t tokens = 128;                        ///< Measured tokens of decoding, after eight.
+  std::int64_t rows_in_flight = 64;                 ///< Of one sequence in a forward, against one.
 };
 
 /// A whole model with random weights on a device: greedy decoding against the memory, a forward of

@@ -5,8 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "model/kernels/kernel_set.h"
@@ -14,6 +16,23 @@
 #include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
+
+/// Decoding's matrices on a device (`--storage`), as model.decode_weights names them; automatic is
+/// no choice here: the bytes of a token follow from it.
+inline const std::map<std::string, WeightStorage> kDecodeStorages{
+    {"float32", WeightStorage::float32},
+    {"bfloat16", WeightStorage::bfloat16},
+    {"bfloat16_arithmetic", WeightStorage::bfloat16_arithmetic}};
+
+inline std::string storage_name(WeightStorage storage) {
+  return std::ranges::find(kDecodeStorages, storage, [](const auto& one) { return one.second; })
+      ->first;
+}
+
+/// What decoding multiplies: tensor cores bfloat16; lanes widen it and multiply float32.
+inline DType product_type(WeightStorage storage) {
+  return storage == WeightStorage::bfloat16_arithmetic ? DType::bfloat16 : DType::float32;
+}
 
 /// The data sheet of the device that `kernels` compute on; null on the CPU and for one that is not
 /// known, where shares of it are unknown.

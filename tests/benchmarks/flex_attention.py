@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """FlexAttention over the packed rows of kernel_benchmark --device cuda: the same samples, mask and heads, forward and
 backward, compiled, in bfloat16. Prints rows as that program does; the two figures' ratio is what packed attention is measured
-by (1.2 times FlexAttention's speed at least). Run by hand where PyTorch 2.5 or newer with CUDA is:
-
-    python3 tests/benchmarks/flex_attention.py [--device cpu --tiny, which shows that it works]"""
+by (1.2 times FlexAttention's speed at least). launch/gpu_check.sh runs it where PyTorch (2.5 or newer) with CUDA is;
+--device cpu --tiny shows that it works."""
 
 import argparse
 import time
 
 import torch
+import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 BLOCK, WINDOW = 32, 8  # tokens of a block; blocks of a noise window
@@ -58,7 +58,7 @@ def measure(options, heads, key_heads, size, samples, prompt, blocks):
         return ((key >= begins[row]) & (key < prefixes[row])) | ((key >= runs[row]) & (key <= row))
 
     mask = create_block_mask(sees, 1, 1, rows, rows, device=device)
-    attend = flex_attention if options.tiny else torch.compile(flex_attention)
+    attend = flex_attention if options.tiny else torch.compile(flex_attention, dynamic=False)
     make = lambda count: torch.randn(1, count, rows, size, device=device, dtype=torch.bfloat16, requires_grad=not options.tiny)
     q, k, v = make(heads), make(key_heads), make(key_heads)
     forward = lambda: attend(q, k, v, block_mask=mask, enable_gqa=True)
@@ -83,6 +83,7 @@ def main():
     options = parser.parse_args()
     print(f"- PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device == 'cuda' else 'CPU'}\n\n"
           "| measurement | figure | bound | ratio |\n| --- | --- | --- | --- |")
+    torch._functorch.config.donated_buffer = False  # backward is repeated over what forward left
     if options.tiny:
         measure(options, 4, 2, 64, 1, 16, 2)
     else:

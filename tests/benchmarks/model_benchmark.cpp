@@ -38,6 +38,7 @@
 #include "runtime/machine_load.h"
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/benchmarks/device_model.h"
+#include "tests/benchmarks/device_rows.h"
 #include "tests/benchmarks/machine_peaks.h"
 #include "workers/train/sharded_adamw.h"
 
@@ -593,7 +594,7 @@ BenchmarkOptions parse(int argc, char** argv) {
                  "cpu | cuda: decoding and training there, against the device's data sheet")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--storage", options.storage, "of decoding's matrices with --device")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+      ->check(CLI::IsMember(kDecodeStorages));
   app.add_option("--batch-out", options.batch_file, "file for the training batch, as JSON");
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
@@ -696,18 +697,17 @@ void run_there(const BenchmarkOptions& options, const Communicator* comm) {
   if (options.compute == "both") {
     throw ConfigError("--device measures one type: --compute float32 or bfloat16");
   }
-  run_device_model(
-      {.model = options.model,
-       .device = options.device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda,
-       .decoding = options.only != "training",
-       .training = comm != nullptr,
-       .compute = options.compute == "float32" ? DType::float32 : DType::bfloat16,
-       .storage = options.storage == "float32" ? WeightStorage::float32 : WeightStorage::bfloat16,
-       .rows = options.rows,
-       .steps = options.steps,
-       .prompt = options.prompt,
-       .tokens = options.tokens},
-      comm);
+  run_device_model({.model = options.model,
+                    .device = options.device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda,
+                    .decoding = options.only != "training",
+                    .training = comm != nullptr,
+                    .compute = options.compute == "float32" ? DType::float32 : DType::bfloat16,
+                    .storage = kDecodeStorages.at(options.storage),
+                    .rows = options.rows,
+                    .steps = options.steps,
+                    .prompt = options.prompt,
+                    .tokens = options.tokens},
+                   comm);
 }
 
 int guarded_main(int argc, char** argv) {

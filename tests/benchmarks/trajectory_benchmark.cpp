@@ -232,9 +232,7 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
     matrices +=
         entry.shape.rank() == 2 && !looked_up ? static_cast<double>(entry.shape.elements()) : 0;
   }
-  const WeightStorage storage =
-      options.storage == "float32" ? WeightStorage::float32 : WeightStorage::bfloat16;
-  const DType products = storage == WeightStorage::float32 ? DType::float32 : DType::bfloat16;
+  const WeightStorage storage = kDecodeStorages.at(options.storage);
   const KnownDevice* const sheet = device_sheet(weights.kernels);
   print_device_head(weights.kernels);
   for (const auto& [method, name] : {std::pair{GenerationMethod::sequential, "sequential"},
@@ -251,10 +249,12 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
         static_cast<double>(contestant.counts().decoder.rows) / contestant.seconds;
     // Attention's own products are left out: a few percent at these lengths.
     print_rate(
-        fmt::format("trajectories, {}, {} prompts, n = {}, {:.4g} positions/s, {:.4g} "
+        fmt::format("trajectories, {}, weights {}, {} prompts, n = {}, {:.4g} positions/s, {:.4g} "
                     "tokens/s (MFU)",
-                    name, options.batch, kBlockSize, positions, contestant.tokens_per_second()),
-        2 * matrices * positions, sheet != nullptr ? sheet->flops(products) : 0, 1e12, "TFLOP/s");
+                    name, options.storage, options.batch, kBlockSize, positions,
+                    contestant.tokens_per_second()),
+        2 * matrices * positions, sheet != nullptr ? sheet->flops(product_type(storage)) : 0, 1e12,
+        "TFLOP/s");
   }
 }
 
@@ -288,7 +288,7 @@ BenchmarkOptions parse(int argc, char** argv) {
   app.add_option("--device", options.device, "cpu | cuda: positions per second there")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--storage", options.storage, "of the matrices with --device")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+      ->check(CLI::IsMember(kDecodeStorages));
   const auto count = [&](const char* name, std::int64_t& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(CLI::PositiveNumber);
   };

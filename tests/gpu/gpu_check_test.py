@@ -2,6 +2,7 @@
 """launch/gpu_check.sh and its bundle where no GPU is: packed, unpacked elsewhere and started in an empty environment, it has
 every library that it needs, says that there is no GPU, and its own table is right on the emulated device."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -17,6 +18,38 @@ sys.path.insert(0, str(SOURCE / "launch/scripts"))
 import gpu_bundle  # noqa: E402  (where it lies is known here only)
 
 NO_GPU, MISSING = 77, 4
+
+# What flex_attention.py takes of PyTorch; whatever it measures takes a second.
+TORCH = {
+    "__init__.py": """import contextlib, itertools, os, time, types
+time.perf_counter = itertools.count().__next__
+class Tensor(list):
+    def __add__(self, other):
+        return Tensor(a + b for a, b in zip(self, other if isinstance(other, list) else itertools.repeat(other)))
+    def __sub__(self, other):
+        return self + Tensor(-one for one in other)
+    def sum(self):
+        return sum(self)
+__version__, bfloat16, no_grad = "0", None, contextlib.nullcontext
+tensor = lambda values, device: Tensor(values)
+arange = lambda count, device: Tensor(range(count))
+randn = randn_like = compile = lambda first, *_, **__: first
+autograd = types.SimpleNamespace(grad=lambda *_, **__: None)
+cuda = types.SimpleNamespace(is_available=lambda: "NO_CUDA" not in os.environ, get_device_name=lambda: "none",
+                             synchronize=lambda: None)
+""",
+    "_functorch/config.py": "",
+    "nn/attention/flex_attention.py": "flex_attention = create_block_mask = lambda *_, **__: None",
+}
+# Lists the cases, whose number it says.
+SANITIZER = """#!/bin/sh
+while [ "$1" != 9 ]; do shift; done
+shift
+"$@" --gtest_list_tests | sed -n 's/^  /case /p' >"$0.cases"
+cat "$0.cases"
+echo "[  PASSED  ] $(grep -c . "$0.cases") tests."
+"""
+BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
 
 
 class Bundle(unittest.TestCase):
@@ -36,6 +69,11 @@ class Bundle(unittest.TestCase):
         subprocess.run(["tar", "xf", packed, "-C", place], check=True)
         packed.unlink()
         cls.root, = place.iterdir()
+        cls.torch = folder / "fake"
+        for name, text in TORCH.items():
+            path = cls.torch / "torch" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
 
     @classmethod
     def tearDownClass(cls):
@@ -44,7 +82,23 @@ class Bundle(unittest.TestCase):
     def check(self, *arguments, **variables):
         return subprocess.run([self.root / "launch/gpu_check.sh", *arguments], capture_output=True, text=True, check=False,
                               cwd=self.scratch.name,
-                              env={"PATH": "/usr/bin:/bin", "HOME": self.scratch.name, "OMP_NUM_THREADS": "1", **variables})
+                              env={"PATH": "/usr/bin:/bin", "HOME": self.scratch.name, "OMP_NUM_THREADS": "1",
+                                   "PYTHONPATH": str(self.torch), **variables})
+
+    @contextlib.contextmanager
+    def programs(self, texts):
+        """Other programs in the place of the bundle's."""
+        away = {}
+        for name, text in texts.items():
+            program = self.root / "libexec" / name
+            away[program] = program.rename(f"{program}.away")
+            program.write_text(text, encoding="utf-8")
+            program.chmod(0o755)
+        try:
+            yield
+        finally:
+            for program, place in away.items():
+                place.rename(program)
 
     def test_is_small_and_has_every_test(self):
         print(self.packing.stdout.strip())
@@ -90,32 +144,64 @@ class Bundle(unittest.TestCase):
         self.assertIn("emulated GPU: no figure here says anything about a device", said.stdout)
         self.assertRegex(said.stdout, r"\| test: kernel_agreement \| passed \| \d+ cases, ")
         self.assertIn("| test: two_ranks | passed |", said.stdout)
-        for name in ("kernels", "decoding", "decoding_float32", "training", "training_float32", "trajectories", "collectives"):
+        for name in ("kernels", "flex_attention", "decoding_bfloat16_arithmetic", "decoding_bfloat16", "decoding_float32", "training",
+                     "training_float32", "trajectories_bfloat16_arithmetic", "trajectories_bfloat16", "collectives"):
             self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
         for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
                     r"vocabulary loss, .* \| measured \| .* ms \| its products .* target 1\.25 at most \| [\d.]+",
-                    r"AR decoding, .* weights of 2 bytes \| measured \| .* GB/s",
-                    r"AR decoding, .* weights of 4 bytes \| measured \| .* GB/s", r"64 rows in flight, weights of 2 bytes \| measured \| .* target 1\.15 at most",
+                    r"AR decoding, .* weights bfloat16_arithmetic \| measured \| .* GB/s",
+                    r"AR decoding, .* weights bfloat16 \| measured \| .* GB/s",
+                    r"AR decoding, .* weights float32 \| measured \| .* GB/s",
+                    r"64 rows in flight, weights bfloat16_arithmetic \| measured \| .* target 1\.15 at most",
+                    r"64 rows in flight, weights bfloat16 \| measured \| .* target none",
                     r"training step .* bfloat16, .* \| measured \| .* TFLOP/s",
                     r"training step .* float32, .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks \| measured \| .* GB/s",
-                    r"trajectories, parallel, .* \| measured \| "):
+                    r"trajectories, parallel, weights bfloat16_arithmetic, .* \| measured \| ",
+                    r"trajectories, parallel, weights bfloat16, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
+        # The same rows and pairs by both programs' counting; figures are rounded before they are divided.
+        shape = r"forward, 144 rows, \d+ pairs, heads 4/2 of 64, bfloat16"
+        own, other, ratio = re.search(rf"(?m)^\| packed attention against FlexAttention, {shape} \| measured \| (\S+) TFLOP/s "
+                                      r"\| FlexAttention (\S+) TFLOP/s, target 1\.2 at least \| (\S+) \|$", said.stdout).groups()
+        self.assertAlmostEqual(float(own) / float(other), float(ratio), delta=0.006)
+
+    def test_the_part_for_a_device_is_all_there(self):
+        (self.torch / "compute-sanitizer").write_text(SANITIZER, encoding="utf-8")
+        (self.torch / "compute-sanitizer").chmod(0o755)
+        checks = self.root / "checks.tsv"
+        before = checks.read_text(encoding="utf-8")
+        checks.write_text("", encoding="utf-8")
+        flex = self.root / "tests/benchmarks/flex_attention.py"
+        same_rows = f"#!/bin/sh\npython3 -B '{flex}' | sed 's/FlexAttention/packed attention/'\n"
+        try:
+            with self.programs({name: "#!/bin/sh\n" for name in BENCHMARKS} | {"kernel_benchmark": same_rows}):
+                said = self.check(JFORGE_CUDA_LIBRARIES=str(self.root / "emulator"), PATH=f"{self.torch}:/usr/bin:/bin")
+        finally:
+            checks.write_text(before, encoding="utf-8")
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        for passed in ("forward", "backward"):
+            for heads in ("14/2 of 64", "28/4 of 128"):
+                self.assertRegex(said.stdout, rf"(?m)^\| packed attention against FlexAttention, {passed}, 8192 rows, \d+ pairs, "
+                                 rf"heads {heads}, bfloat16 \| measured \| .* \| 1\.00 \|$")
+        logs = pathlib.Path(self.scratch.name) / "gpu_check_logs"
+        for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+            for program, wanted, unwanted in (
+                    ("gpu_kernel_agreement_test", ("Bfloat16Arithmetic", "SampledTokensAreTheCpus"), "OutOfMemory"),
+                    ("gpu_tensor_core_attention_test", ("AgreesWithFloat32OnTheCpu", "DoesNotDependOnTheBatch/8Over2Of128"), "Cudnn"),
+                    ("gpu_model_agreement_test", ("DraftWhatMultiBlockDecodersDraft", "HasTheCpusTokensForwardsAndStates"), "LittleDevice")):
+                self.assertRegex(said.stdout, rf"\| compute-sanitizer: {tool}_{program} \| passed \| \d+ cases, ")
+                cases = (logs / f"{tool}_{program}.log").read_text(encoding="utf-8")
+                for name in wanted:
+                    self.assertIn(f"case {name}", cases)
+                self.assertNotIn(unwanted, cases)
 
     def test_a_failure_is_told(self):
-        away = {}
-        for name in ("gpu_zero_trainer_test", "kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark"):
-            program = self.root / "libexec" / name
-            away[program] = program.rename(f"{program}.away")
-            program.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
-            program.chmod(0o755)
-        try:
-            said = self.check("--emulated")
-        finally:
-            for program, place in away.items():
-                place.rename(program)
+        with self.programs({name: "#!/bin/sh\nexit 3\n" for name in ("gpu_zero_trainer_test", *BENCHMARKS)}):
+            said = self.check("--emulated", NO_CUDA="1")
         self.assertEqual(said.returncode, 1, said.stdout + said.stderr)
         self.assertRegex(said.stdout, r"\| test: two_ranks \| \*\*failed \(\d+\)\*\* \|")
         self.assertIn("| benchmark: kernels | **failed (3)** |", said.stdout)
+        self.assertIn("| FlexAttention | no torch with CUDA: the ratio to FlexAttention is left out |", said.stdout)
         self.assertIn("Not all passed", said.stdout)
 
 
