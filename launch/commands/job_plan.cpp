@@ -10,6 +10,7 @@
 #include "data/batches/sample_order.h"
 #include "data/prompts/prompt_store.h"
 #include "launch/commands/available_memory.h"
+#include "model/kernels/device_loss.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
@@ -111,11 +112,12 @@ std::string describe_memory(const MemoryPlan& plan) {
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
   text += fmt::format(
       "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, {}communication {}, "
-      "activations of {} rows {}, {}copy for checkpoints {}; {} per rank in all{}\n",
+      "activations of {} rows {}, {}{}copy for checkpoints {}; {} per rank in all{}\n",
       plan.sharding.stage, dtype_name(plan.sharding.compute), megabytes(plan.state.weights),
       megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
       plan.sharding.teacher ? fmt::format("teacher {}, ", megabytes(plan.state.teacher)) : "",
       megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
+      host ? "" : fmt::format("vocabulary loss {}, ", megabytes(plan.loss)),
       probed > 0 ? fmt::format("checks {}, ", megabytes(probed)) : "", megabytes(plan.snapshot),
       megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
@@ -145,7 +147,7 @@ double MemoryPlan::generation_on_device() const {
 double MemoryPlan::training_on_device() const {
   return device == Device::cpu
              ? 0
-             : (sharding.offload ? copies : state.total()) + activations + probe.decoding;
+             : (sharding.offload ? copies : state.total()) + activations + loss + probe.decoding;
 }
 
 DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
@@ -199,6 +201,11 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
     plan.activations += static_cast<double>(
         TrainingTransformer::bytes(model, std::min(plan.rows, samples * (prompts.longest + answer)),
                                    {.compute = plan.sharding.compute, .forward_only = true}));
+  }
+  if (device != Device::cpu) {
+    plan.loss = static_cast<double>(device_loss_bytes((plan.sharding.teacher ? 2 : 1) * plan.rows,
+                                                      model.hidden_size, model.vocabulary_size,
+                                                      plan.sharding.compute));
   }
   plan.probe = probe_memory(config, model, table, device, prompts.longest);
   plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
@@ -455,6 +462,7 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
                      {"teacher", plan.state.teacher}};
   }
   rows.training.emplace_back("activations", plan.activations);
+  rows.training.emplace_back("vocabulary loss", plan.loss);
   rows.training.emplace_back("checks", plan.probe.decoding);
   return rows;
 }

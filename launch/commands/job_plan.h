@@ -32,6 +32,7 @@ struct MemoryPlan {
   TrainingMemory state;    ///< Training: weights, gradients, optimizer, buffers …
   double snapshot = 0;     ///< … the copy from which a checkpoint is written …
   double activations = 0;  ///< … and those of `rows` packed rows.
+  double loss = 0;         ///< … of a device's vocabulary loss over them.
   std::int64_t rows = 0;   ///< The largest micro-batch.
   ProbeMemory probe;       ///< Decoding in the middle of training.
   double copies = 0;       ///< Offloaded training on a device: its copies of weights and gradients.

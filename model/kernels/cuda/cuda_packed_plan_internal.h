@@ -102,13 +102,14 @@ class CudaPackedPlan final : public PackedPlan {
   /// For who takes them off our kernels. Made at the first call for a batch.
   [[nodiscard]] const DeviceSequences& sequences() const;
 
-  /// Rows by token.
-  struct TokenRows {
-    const std::int64_t* order = nullptr;   ///< Rows sorted by token, then by row.
-    const std::int64_t* begins = nullptr;  ///< [distinct + 1] where each token's rows begin.
+  /// Rows that are added to the same place, which others' are not.
+  struct RowGroups {
+    const std::int64_t* order = nullptr;   ///< Rows sorted by place, then by row.
+    const std::int64_t* begins = nullptr;  ///< [distinct + 1] where each place's rows begin.
     std::int64_t distinct = 0;
   };
-  [[nodiscard]] const TokenRows& token_rows() const noexcept { return token_rows_; }
+  /// By token.
+  [[nodiscard]] const RowGroups& token_rows() const noexcept { return token_rows_; }
 
   /// Loss items whose logits are held at once.
   struct LossChunk {
@@ -118,6 +119,7 @@ class CudaPackedPlan final : public PackedPlan {
     std::int64_t rows;
     std::int64_t own;            ///< Rows of the student's hidden states, before the teacher's.
     std::int64_t with_gradient;  ///< Rows with gradient; they come first.
+    RowGroups groups;            ///< Of those, by hidden row.
   };
   /// Chunks of at most `most_rows` rows. Made at the first call for a batch.
   [[nodiscard]] std::span<const LossChunk> loss(std::int64_t most_rows, LossUse use) const;
@@ -126,7 +128,10 @@ class CudaPackedPlan final : public PackedPlan {
   /// Chunks of the present batch.
   struct Loss {
     Loss(DeviceQueue& queue, MemoryAccount& account)
-        : staged_items(queue, account), staged_sources(queue, account) {}
+        : staged_items(queue, account),
+          staged_sources(queue, account),
+          staged_order(queue, account),
+          staged_begins(queue, account) {}
     void place(std::span<const LossItem> loss_items);
 
     std::int64_t most_rows = -1;  ///< −1: not yet of this batch.
@@ -134,9 +139,13 @@ class CudaPackedPlan final : public PackedPlan {
     LossPlacement placement;
     std::vector<LossItemRows> items;
     std::vector<std::int64_t> sources;
+    std::vector<std::int64_t> order;
+    std::vector<std::int64_t> begins;
     std::vector<LossChunk> chunks;
     StagedArray staged_items;
     StagedArray staged_sources;
+    StagedArray staged_order;
+    StagedArray staged_begins;
   };
 
   /// AttentionVisits of the present batch.
@@ -184,7 +193,7 @@ class CudaPackedPlan final : public PackedPlan {
 
   Queries queries_;
   Keys keys_;
-  TokenRows token_rows_;
+  RowGroups token_rows_;
   mutable std::array<Loss, 2> loss_;            ///< Without and with students.
   mutable std::array<StagedVisits, 2> visits_;  ///< By VisitingRows.
   mutable StagedSequences sequences_;

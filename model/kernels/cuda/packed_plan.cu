@@ -1,6 +1,8 @@
 /// Index data of packed batches on their way to the device.
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
@@ -14,6 +16,32 @@ std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); 
 template <class T>
 const T* upload(StagedArray& staged, const std::vector<T>& values) {
   return staged.upload(std::span<const T>(values));
+}
+
+/// Appends the rows of `places` in groups of equal ones, sorted by place and then by row, and where
+/// in what it appends each group begins and the last ends. Returns how many there are.
+template <class T>
+std::int64_t append_groups(std::span<const T> places, std::vector<std::int64_t>& order,
+                           std::vector<std::int64_t>& begins) {
+  const std::size_t before = order.size();
+  for (std::size_t row = 0; row < places.size(); ++row) {
+    order.push_back(length(row));
+  }
+  const std::span<std::int64_t> own = std::span(order).subspan(before);
+  const auto place_of = [&](std::int64_t row) { return places[static_cast<std::size_t>(row)]; };
+  // Not stable_sort, which allocates.
+  std::ranges::sort(own, [&](std::int64_t a, std::int64_t b) {
+    return place_of(a) != place_of(b) ? place_of(a) < place_of(b) : a < b;
+  });
+  std::int64_t groups = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (i == 0 || place_of(own[i]) != place_of(own[i - 1])) {
+      begins.push_back(length(i));
+      ++groups;
+    }
+  }
+  begins.push_back(length(own.size()));
+  return groups;
 }
 
 ConstTensorView staged_view(StagedArray& staged, const ConstTensorView& host) {
@@ -141,23 +169,9 @@ const DeviceSequences& CudaPackedPlan::sequences() const {
 }
 
 void CudaPackedPlan::place_token_rows(std::span<const TokenId> tokens) {
-  order_.resize(tokens.size());
-  for (std::size_t row = 0; row < tokens.size(); ++row) {
-    order_[row] = length(row);
-  }
-  const auto token_of = [&](std::int64_t row) { return tokens[static_cast<std::size_t>(row)]; };
-  // Not stable_sort, which allocates.
-  std::sort(order_.begin(), order_.end(), [&](std::int64_t a, std::int64_t b) {
-    return token_of(a) != token_of(b) ? token_of(a) < token_of(b) : a < b;
-  });
+  order_.clear();
   order_begins_.clear();
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    if (i == 0 || token_of(order_[i]) != token_of(order_[i - 1])) {
-      order_begins_.push_back(length(i));
-    }
-  }
-  const std::int64_t distinct = length(order_begins_.size());
-  order_begins_.push_back(length(order_.size()));
+  const std::int64_t distinct = append_groups(tokens, order_, order_begins_);
   token_rows_ = {upload(staged_order_, order_), upload(staged_order_begins_, order_begins_),
                  distinct};
 }
@@ -176,6 +190,8 @@ std::span<const CudaPackedPlan::LossChunk> CudaPackedPlan::loss(std::int64_t mos
 void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items) {
   items.clear();
   sources.clear();
+  order.clear();
+  begins.clear();
   chunks.clear();
   std::size_t begin = 0;
   while (begin < loss_items.size()) {
@@ -187,17 +203,32 @@ void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items) {
                        chunk[i].target, chunk[i].consistency_weight, chunk[i].ar_weight});
     }
     sources.insert(sources.end(), placement.sources.begin(), placement.sources.end());
-    chunks.push_back({nullptr, length(chunk.size()), nullptr, length(placement.sources.size()),
-                      placement.own, placement.with_gradient});
+    const std::int64_t distinct =
+        append_groups(std::span(std::as_const(placement.sources))
+                          .first(static_cast<std::size_t>(placement.with_gradient)),
+                      order, begins);
+    chunks.push_back({nullptr,
+                      length(chunk.size()),
+                      nullptr,
+                      length(placement.sources.size()),
+                      placement.own,
+                      placement.with_gradient,
+                      {nullptr, nullptr, distinct}});
     begin = end;
   }
   const LossItemRows* next_item = upload(staged_items, items);
   const std::int64_t* next_source = upload(staged_sources, sources);
+  const std::int64_t* next_order = upload(staged_order, order);
+  const std::int64_t* next_begin = upload(staged_begins, begins);
   for (LossChunk& chunk : chunks) {
     chunk.items = next_item;
     chunk.sources = next_source;
+    chunk.groups.order = next_order;
+    chunk.groups.begins = next_begin;
     next_item += chunk.num_items;
     next_source += chunk.rows;
+    next_order += chunk.with_gradient;
+    next_begin += chunk.groups.distinct + 1;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/device_loss.h"
 
 namespace jforge {
 
@@ -27,18 +28,29 @@ struct GatherRows {
   }
 };
 
-/// Adds gathered rows back, in order: a lane owns a column, so that rows that occur twice add up.
+/// Adds gathered rows back: a block owns a hidden row, whose gathered rows it adds in their order.
 struct ScatterAddRows {
   const float* source;
   const std::int64_t* rows;
-  std::int64_t count;
+  CudaPackedPlan::RowGroups groups;
   FloatTarget target;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t column) const {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t at = rows[i] * columns + column;
-      target.set(at, target[at] + source[i * columns + column]);
-    }
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+    group.each([&](std::int64_t lane) {
+      const std::int64_t begin = groups.begins[block];
+      const std::int64_t end = groups.begins[block + 1];
+      const std::int64_t row = rows[groups.order[begin]] * columns;
+      for (std::int64_t column = lane; column < columns; column += group.lanes()) {
+        float sum = target[row + column];
+        for (std::int64_t i = begin; i < end; ++i) {
+          sum += source[groups.order[i] * columns + column];
+        }
+        target.set(row + column, sum);
+      }
+    });
   }
 };
 
@@ -205,7 +217,7 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
   if (chunk.rows == 0) {
     return;
   }
-  const auto& [items, num_items, sources, rows, own, with_gradient] = chunk;
+  const auto& [items, num_items, sources, rows, own, with_gradient, groups] = chunk;
   const std::int64_t c = call.hidden_size;
   const std::int64_t v = call.vocabulary;
   const bool narrow = call.type == DType::bfloat16;
@@ -249,9 +261,9 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
            .a = logit_gradients.data,
            .b = call.head,
            .c = gradient});
-  launch_elements(queue_, with_gradient == 0 ? 0 : c,
-                  ScatterAddRows{gradient, sources, with_gradient, call.hidden_gradient, c},
-                  "loss hidden gradient");
+  queue_.launch(groups.distinct, kLossLanes,
+                ScatterAddRows{gradient, sources, groups, call.hidden_gradient, c},
+                "loss hidden gradient");
   product({.transpose_a = true,
            .m = v,
            .n = c,
@@ -279,7 +291,7 @@ void CudaKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidd
                       floats(head_gradient)};
   queue_.zero(hidden_gradient);
   for (const CudaPackedPlan::LossChunk& chunk :
-       on_device(plan).loss(loss_chunk_rows(call.vocabulary, call.type), loss_use(terms))) {
+       on_device(plan).loss(device_loss_rows(call.vocabulary), loss_use(terms))) {
     loss_chunk(call, chunk);
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "launch/commands/available_memory.h"
+#include "model/kernels/device_loss.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
@@ -113,8 +114,10 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   EXPECT_EQ(frozen.training() - detached.training(), frozen.weights + forward);
   EXPECT_EQ(frozen.payload.total(), detached.payload.total())
       << "nothing is gathered below stage 3";
-  EXPECT_EQ(plan_for(Device::cuda).training_on_device() - detached_on_device.training_on_device(),
-            frozen.weights + forward);
+  const MemoryPlan on_device = plan_for(Device::cuda);
+  EXPECT_EQ(on_device.loss, 2 * detached_on_device.loss) << "its rows have logits of their own";
+  EXPECT_EQ(on_device.training_on_device() - detached_on_device.training_on_device(),
+            frozen.weights + forward + detached_on_device.loss);
 }
 
 TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
@@ -186,13 +189,15 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
       plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(device.generation(), device.weights);
   EXPECT_EQ(device.training(), host.snapshot) << "weights, gradients and moments are there too";
-  EXPECT_EQ(device.training_on_device(), host.state.total() + host.activations);
+  EXPECT_EQ(device.training_on_device(), host.state.total() + host.activations + device.loss);
+  EXPECT_EQ(device.loss, static_cast<double>(device.rows * (64 * (4 + 4) + 1000 * 4)))
+      << "hidden states, their gradients, logits";
   JobConfig offloaded = job();
   offloaded.train.optimizer.offload = true;
   const MemoryPlan copies =
       plan_memory(offloaded, plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(copies.training(), host.training() - host.activations);
-  EXPECT_EQ(copies.training_on_device(), 2 * device.weights + host.activations);
+  EXPECT_EQ(copies.training_on_device(), 2 * device.weights + host.activations + device.loss);
   // Its own copy of the embedding on top of what the host packs.
   EXPECT_GT(device.generation_on_device(), host.generation() - host.weights + 4 * 1000 * 64);
 }
@@ -352,6 +357,14 @@ TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
   KnownDevice tiny = half;
   tiny.memory_bytes = 1e3;
   EXPECT_THAT(text(tiny), HasSubstr("DOES NOT FIT"));
+}
+
+TEST(DeviceLoss, HoldsOneGibibyteOfLogitsAtMost) {
+  EXPECT_EQ(device_loss_rows(37), 2048);
+  EXPECT_EQ(device_loss_rows(151936), 1766);
+  EXPECT_EQ(device_loss_rows(std::int64_t{1} << 30), 64);
+  EXPECT_EQ(device_loss_bytes(8192, 896, 151936, DType::bfloat16),
+            1766 * (896 * (2 + 4) + std::int64_t{151936} * (4 + 2)));
 }
 
 TEST(KnownDevices, AreFoundByTheDriversNames) {
