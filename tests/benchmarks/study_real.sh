@@ -123,7 +123,8 @@ settings_of() {
     jf-random) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     cllm) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random rounds.$round.mask=clean"; done ;;
     sft)
-      echo "train.consistency_weight=0"
+      # Tokens, whatever teaches the other arms: a frozen copy has nothing of its own to teach.
+      echo "train.consistency_weight=0 train.teacher=detached train.ar_loss=cross_entropy"
       for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     *) echo "no arm $1" >&2; return 2 ;;
   esac
@@ -137,7 +138,7 @@ train() {
   [ -z "$donor" ] || take_round_1 "$work/$donor" "$directory"
   settings+=(--set "rounds.1.steps=$first_steps" ${second_steps:+--set "rounds.2.steps=$second_steps"})
   run run "$config" --set "run.directory=$directory" --set "model.source=$base" --set "prompts.files=$prompts" \
-    "${settings[@]}" "${extra[@]}"
+    "${extra[@]}" "${settings[@]}"
 }
 
 evaluate() {
