@@ -28,6 +28,28 @@ fi
 build=build/cpu-release
 cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
 cmake --build "$build" -j "$jobs"
+
+cuda=
+if [ $all = no ]; then
+  :
+elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
+  cuda=build/cuda-release
+  # Headers that only a Python package has. The build takes them from an installed one, too.
+  frontend=$root/build/cudnn-frontend
+  if [ ! -d "$frontend" ]; then
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$frontend" \
+      nvidia-cudnn-frontend==1.32.0 || echo "No nvidia-cudnn-frontend from pip: what it is needed for is left out"
+  fi
+  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
+    -DCMAKE_INCLUDE_PATH="$frontend/include"
+  # Of the cores that the tests below leave idle.
+  nice -n 19 ninja -C "$cuda" -j "$jobs" jforge gpu_tests >"$cuda/build.log" 2>&1 &
+  cuda_build=$!
+  trap 'kill "$cuda_build" 2>/dev/null || true' EXIT
+else
+  echo "No nvcc: the CUDA build is left out"
+fi
+
 # Tests of the whole binary mostly wait, for a deadline, a kill or each other: one more for every two cores.
 ctest --test-dir "$build" --output-on-failure -j $((jobs + (jobs + 1) / 2)) -LE "$exclude" --no-tests=error
 
@@ -38,22 +60,12 @@ if [ -n "$left_out" ]; then
   printf 'Test cases left out on this machine, by reason:\n%s\n' "$left_out"
 fi
 
+if [ -n "$cuda" ]; then
+  wait "$cuda_build" || { cat "$cuda/build.log"; exit 1; }
+  tail -n 1 "$cuda/build.log"
+  ctest --test-dir "$cuda" --output-on-failure -j "$jobs" -L cuda_build --no-tests=error
+fi
 if [ $all = yes ]; then
-  if command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
-    build=build/cuda-release
-    # Headers that only a Python package has. The build takes them from an installed one, too.
-    frontend=$root/build/cudnn-frontend
-    if [ ! -d "$frontend" ]; then
-      python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$frontend" \
-        nvidia-cudnn-frontend==1.32.0 || echo "No nvidia-cudnn-frontend from pip: what it is needed for is left out"
-    fi
-    cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
-      -DCMAKE_INCLUDE_PATH="$frontend/include"
-    cmake --build "$build" -j "$jobs" --target jforge gpu_tests
-    ctest --test-dir "$build" --output-on-failure -j "$jobs" -L cuda_build --no-tests=error
-  else
-    echo "No nvcc: the CUDA build is left out"
-  fi
   if echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
     clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
     build=build/fuzz
