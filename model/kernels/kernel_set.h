@@ -289,7 +289,7 @@ class KernelSet {
   /// all, in whatever order they are added.
   virtual void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) = 0;
   /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters, gradient [n]. decay: one
-  /// flag for the whole run. Hashes are of bytes that are at hand anyway.
+  /// flag for the whole run. The CPU hashes bytes that it has at hand, a device in passes apart.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
                      const AdamWState& state, const AdamWHashes& hashes = {}) = 0;
 
