@@ -8,6 +8,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "model/kernels/cuda/add_row_groups.h"
 #include "model/kernels/cuda/column_sums.h"
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
@@ -90,32 +91,6 @@ struct CopyTableRow {
     float values[kCount];
     table.read(tokens[i / columns] * columns + i % columns, values);
     output.write(i, values);
-  }
-};
-
-/// Adds the output rows of one token, in ascending order, to its row of the table: one block for
-/// each token that occurs.
-struct AddTokenRows {
-  const std::int64_t* order;   ///< Rows sorted by token, then by row.
-  const std::int64_t* begins;  ///< [distinct + 1] where each token's rows begin in `order`.
-  const TokenId* tokens;
-  FloatSource output_gradient;
-  float* table_gradient;
-  std::int64_t columns;
-
-  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
-    group.each([&](std::int64_t lane) {
-      const std::int64_t target = tokens[order[begins[block]]] * columns;
-      for (std::int64_t column = lane; column < columns; column += group.lanes()) {
-        float sum = table_gradient[target + column];
-        for (std::int64_t i = begins[block]; i < begins[block + 1]; ++i) {
-          sum += output_gradient[order[i] * columns + column];
-        }
-        table_gradient[target + column] = sum;
-      }
-    });
   }
 };
 
@@ -495,10 +470,13 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
   const std::int64_t columns = table_gradient.dim(1);
   expect_shape(output_gradient, Shape{plan.num_rows(), columns}, "embedding output_gradient");
   expect_tokens(plan.rows(), table_gradient.dim(0));
-  const auto& [order, begins, distinct] = on_device(plan).token_rows();
-  queue_.launch(distinct, kRowLanes,
-                AddTokenRows{order, begins, indices(plan.rows().tokens), floating(output_gradient),
-                             floats(table_gradient), columns},
+  const CudaPackedPlan::RowGroups& rows = on_device(plan).token_rows();
+  queue_.launch(rows.distinct, kRowGroupLanes,
+                AddRowGroups<TokenId>{rows,
+                                      indices(plan.rows().tokens),
+                                      floating(output_gradient),
+                                      {floats(table_gradient)},
+                                      columns},
                 "embedding_backward");
 }
 

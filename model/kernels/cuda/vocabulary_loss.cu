@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "model/kernels/cuda/add_row_groups.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/device_loss.h"
 
@@ -25,32 +26,6 @@ struct GatherRows {
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
     target.set(i, source[rows[i / columns] * columns + i % columns]);
-  }
-};
-
-/// Adds gathered rows back: a block owns a hidden row, whose gathered rows it adds in their order.
-struct ScatterAddRows {
-  const float* source;
-  const std::int64_t* rows;
-  CudaPackedPlan::RowGroups groups;
-  FloatTarget target;
-  std::int64_t columns;
-
-  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
-    group.each([&](std::int64_t lane) {
-      const std::int64_t begin = groups.begins[block];
-      const std::int64_t end = groups.begins[block + 1];
-      const std::int64_t row = rows[groups.order[begin]] * columns;
-      for (std::int64_t column = lane; column < columns; column += group.lanes()) {
-        float sum = target[row + column];
-        for (std::int64_t i = begin; i < end; ++i) {
-          sum += source[groups.order[i] * columns + column];
-        }
-        target.set(row + column, sum);
-      }
-    });
   }
 };
 
@@ -261,8 +236,8 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
            .a = logit_gradients.data,
            .b = call.head,
            .c = gradient});
-  queue_.launch(groups.distinct, kLossLanes,
-                ScatterAddRows{gradient, sources, groups, call.hidden_gradient, c},
+  queue_.launch(groups.distinct, kRowGroupLanes,
+                AddRowGroups<std::int64_t>{groups, sources, {gradient}, call.hidden_gradient, c},
                 "loss hidden gradient");
   product({.transpose_a = true,
            .m = v,
