@@ -2,6 +2,7 @@
 """The pipeline on a device, at 1, 2 and 4 ranks: generate, train with ZeRO 1 and 3, checkpoint, kill, resume, evaluate;
 a checkpoint goes to the host's kernels and back. Over rounded weights and a rounded cache every method gives AR's tokens."""
 
+import contextlib
 import json
 import os
 import unittest
@@ -62,25 +63,36 @@ class DevicePipeline(KilledRun):
     def stage(number):
         return "--set", f"train.zero_stage={number}"
 
-    def test_finishes_and_verifies(self):
-        for ranks in (1, 2, 4):
-            with self.subTest(ranks=ranks):
-                run = self.uninterrupted(ranks, *self.stage(1))
-                self.assertEqual("finished", self.status(run))
-                self.assertIn("hold", self.jforge("verify", run).out)
-                summary = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))
-                for model in ("base", "final"):
-                    for method in ("ar", "jacobi"):
-                        self.assertEqual(2, summary["models"][model]["gsm8k"][method]["n"])
-                self.assertEqual({(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)}, set(self.losses(run)))
-                self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
+    def expect_finished(self, run):
+        self.assertEqual("finished", self.status(run))
+        self.assertIn("hold", self.jforge("verify", run).out)
+        summary = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+        for model in ("base", "final"):
+            for method in ("ar", "jacobi"):
+                self.assertEqual(2, summary["models"][model]["gsm8k"][method]["n"])
+        self.assertEqual({(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)}, set(self.losses(run)))
+        self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
 
-    def test_killed_and_resumed(self):
-        for stage, fault in ((1, "train:1:3"), (3, "train.accumulate:0:4")):
-            place, rank, visit = fault.split(":")
-            with self.subTest(stage=stage):
-                self.kill_and_resume(f"killed-{stage}", (place, int(rank), int(visit)), self.stage(stage))
-                self.assert_close_models(self.uninterrupted(1, *self.stage(1)), self.root / f"killed-{stage}")
+    def test_killed_resumed_and_finished_at_every_rank_count(self):
+        for ranks in (1, 2, 4):
+            for stage, fault in ((1, "train:{last}:3"), (3, "train.accumulate:0:4")):
+                place, rank, visit = fault.format(last=ranks - 1).split(":")
+                with self.subTest(ranks=ranks, stage=stage), self.devices(ranks if stage == 3 else 1) as words:
+                    name = f"killed-{ranks}-{stage}"
+                    self.kill_and_resume(name, (place, int(rank), int(visit)), (*self.stage(stage), *words), ranks)
+                    self.expect_finished(self.root / name)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def devices(count):
+        """As many emulated devices, where there may be several: then NCCL must serve their ranks. Else ranks share one."""
+        if count == 1 or "JFORGE_EMULATED_DEVICES" not in os.environ:
+            with unittest.mock.patch.dict(os.environ):
+                os.environ.pop("JFORGE_EMULATED_DEVICES", None)
+                yield ()
+        else:
+            with unittest.mock.patch.dict(os.environ, {"JFORGE_EMULATED_DEVICES": str(count)}):
+                yield "--set", "train.collectives=nccl"
 
     def test_a_checkpoint_goes_to_the_host_and_back(self):
         config, run = self.config("wandering")

@@ -57,16 +57,16 @@ def checkpoint_points(count):
 
 
 class KilledRun(EndToEndTest):
-    def kill_and_resume(self, name, point, words):
+    def kill_and_resume(self, name, point, words, ranks=RANKS):
         place, rank, visit = point
         fault = f"kill@{place}:{rank}:{visit}"
         config, run = self.config(name)
-        self.jforge_with_fault(config, run, fault, *words, ranks=RANKS)
+        self.jforge_with_fault(config, run, fault, *words, ranks=ranks)
         self.expect_no_processes()
         if (run / "run.json").exists():
             self.jforge("verify", run)
-        self.jforge("run", config, *words, ranks=RANKS)
-        whole = self.uninterrupted(RANKS, *words)
+        self.jforge("run", config, *words, ranks=ranks)
+        whole = self.uninterrupted(ranks, *words)
         self.assertEqual(self.bytes_of(whole), self.bytes_of(run), f"final weights after {fault}")
         self.assertEqual([self.digest(whole, number) for number in (1, 2)],
                          [self.digest(run, number) for number in (1, 2)], f"trajectories after {fault}")

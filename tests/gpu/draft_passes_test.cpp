@@ -11,6 +11,7 @@
 #include "model/transformer/cache_pages.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 #include "tests/unit/model/transformer/tiny_model.h"
@@ -636,7 +637,7 @@ TEST(DraftsAhead, SequencesThatEndOrComeWhileAPassIsUnderWay) {
   };
   const std::uint64_t expected = run(false);
   EXPECT_EQ(run(true), expected);
-  std::printf("digest %016llx\n", static_cast<unsigned long long>(expected));
+  test::print_digest(expected);
 }
 
 TEST(DraftPasses, NaNIsRefused) {

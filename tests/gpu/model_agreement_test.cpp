@@ -24,6 +24,7 @@
 #include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "tests/gpu/device_tensor.h"
+#include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 #include "tests/support/tiny_config.h"
@@ -97,6 +98,7 @@ TEST_P(ModelAgreement, LossesAndGradients) {
     EXPECT_LT(relative_error(ours.gradients, reference.gradients), 1e-4);
     EXPECT_EQ(ours.groups, reference.groups);
     EXPECT_EQ(model.account.live_bytes(), 0U);
+    test::print_digest(test::digest_of(ours.gradients, 0));
   }
 }
 
@@ -244,6 +246,7 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
       << "chunks of the prefill change bits";
   EXPECT_EQ(ours, chunked);
   EXPECT_EQ(model.account.live_bytes(), 0U);
+  test::print_digest(test::digest_of(logits, 0));
 }
 
 /// A prefill in more chunks than staged arrays have places; only the last one's token is read.

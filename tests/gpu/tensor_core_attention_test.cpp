@@ -18,6 +18,7 @@
 #include "model/transformer/packed_layout.h"
 #include "runtime/error.h"
 #include "tests/gpu/kernel_agreement.h"
+#include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge::test {
@@ -396,7 +397,6 @@ TEST_F(TensorCoreAttention, CudnnTakesSequences) {
   }
 }
 
-/// Prints what equal_in_every_order.py compares between orders of the device's work.
 TEST_F(TensorCoreAttention, RepeatsBitForBit) {
   std::uint64_t digest = 0;
   for (const Case& c :
@@ -408,12 +408,10 @@ TEST_F(TensorCoreAttention, RepeatsBitForBit) {
     for (const auto part :
          {&Results::output, &Results::log_sum_exp, &Results::dq, &Results::dk, &Results::dv}) {
       EXPECT_TRUE(same_bits(first.*part, second.*part));
-      for (const float value : first.*part) {
-        digest = digest * 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint32_t>(value) + 1;
-      }
+      digest = test::digest_of(first.*part, digest);
     }
   }
-  std::printf("digest %016llx\n", static_cast<unsigned long long>(digest));
+  test::print_digest(digest);
 }
 
 /// A row that is not finite reaches what sees it, and changes no bit of anything else: not of rows

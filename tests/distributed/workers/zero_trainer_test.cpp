@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/distributed/workers/zero_fixture.h"
+#include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/temporary_directory.h"
@@ -190,27 +191,35 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
 /// At every stage, with the state on the kernels' device or on the host.
 TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
   TrainConfig config = config_for_tests();
-  config.tokens_per_rank = 4096;  // One micro-batch: all stages add in one order.
   config.gradient_norms_every = 0;
   SyntheticSource source(16, false);
   std::vector<float> first;
-  for (const bool offload : {false, true}) {
+  std::uint64_t digest = 0;
+  for (const auto& [offload, budget] :
+       {std::pair<bool, std::int64_t>{false, 4096}, {true, 4096}, {false, 64}}) {
     for (const int stage : {1, 0, 2, 3}) {
-      SCOPED_TRACE(stage);
+      SCOPED_TRACE(testing::Message() << "stage " << stage << ", " << budget << " tokens");
       config.optimizer.zero_stage = stage;
       config.optimizer.offload = offload;
+      config.tokens_per_rank = budget;
       const std::vector<float> weights = train(config, source, 2).weights;
+      digest = digest_of(weights, digest);
       if (first.empty()) {
         first = weights;
       }
-      // NCCL adds in an order of its own, and the norm on a host in that of its kernels.
-      EXPECT_LT(relative_l2(weights, first), 1e-6);
-      if (kernels_->device() == Device::cpu) {
+      // NCCL adds in an order of its own, and the norm on a host in that of its kernels; so do
+      // stages of several micro-batches.
+      const bool one_batch = budget > 64;
+      EXPECT_LT(relative_l2(weights, first), one_batch ? 1e-6 : 1e-5);
+      if (kernels_->device() == Device::cpu && one_batch) {
         EXPECT_EQ(weights, first);
       }
     }
   }
   EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
+  if (comm_.rank() == 0) {
+    print_digest(digest);
+  }
 }
 
 /// The same samples in every batch.
