@@ -60,7 +60,7 @@ fi
 # A job commits many small files, and a disk that a compiler writes to can hold one of them up for minutes.
 memory=/dev/shm
 if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && [ "$(df --output=avail -B 1G $memory | tail -n 1)" -ge 4 ]; then
-  folder=$(mktemp -d $memory/jforge-tests.XXXXXX)
+  folder=$(mktemp -d $memory/jf.XXXXXX)
   export TMPDIR=$folder
 fi
 
