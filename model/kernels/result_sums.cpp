@@ -40,7 +40,7 @@ void DeviceSums<T>::fetch() {
     return;
   }
   if (all.bytes() > pinned_.bytes()) {
-    pinned_ = PinnedBuffer(memory_.bytes(), account_);
+    pinned_ = Buffer(memory_.bytes(), account_, HostMemory::page_locked, MemoryUse::staging);
   }
   kernels_.queue().copy(all, TensorView(pinned_.data(), kType<T>, all.shape()));
 }

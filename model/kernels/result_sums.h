@@ -8,7 +8,6 @@
 
 #include "model/kernels/kernel_set.h"
 #include "runtime/tensor/buffer.h"
-#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 
@@ -34,7 +33,7 @@ class DeviceSums {
   KernelSet& kernels_;
   MemoryAccount& account_;
   Buffer memory_;
-  PinnedBuffer pinned_;  ///< What the host reads, of a device: copied without a wait …
+  Buffer pinned_;        ///< What the host reads, of a device: copied without a wait …
   std::vector<T> host_;  ///< … and of the host.
   std::int64_t count_ = 0;
   std::int64_t fetched_ = 0;

@@ -4,6 +4,7 @@
 #include "runtime/comm/device_staging_internal.h"
 #include "runtime/comm/transport_internal.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge::detail {
 
@@ -32,8 +33,8 @@ void of_type(const TensorView& view, const Sum& sum) {
 
 DeviceStaging::DeviceStaging(MemoryAccount& account)
     : device_(selected_cuda_device()), copies_(make_cuda_queue()) {
-  for (PinnedBuffer& place : places_) {
-    place = PinnedBuffer(kMessageBytes, account);
+  for (Buffer& place : places_) {
+    place = Buffer(kMessageBytes, account, HostMemory::page_locked, MemoryUse::staging);
   }
 }
 
@@ -59,7 +60,7 @@ void DeviceStaging::in_pieces(std::int64_t blocks, std::int64_t length, DType dt
   const std::int64_t pieces = (length + room / blocks - 1) / (room / blocks);
   const std::int64_t step = (length + pieces - 1) / pieces;
   const auto piece_at = [&](std::int64_t piece) {
-    const PinnedBuffer& place = places_[static_cast<std::size_t>(piece) % kPlaces];
+    const Buffer& place = places_[static_cast<std::size_t>(piece) % kPlaces];
     const std::int64_t size = std::min(step, length - piece * step);
     return TensorView(place.data(), dtype, {blocks * size});
   };

@@ -9,7 +9,7 @@
 
 #include "runtime/comm/mpi_session.h"
 #include "runtime/device/queue.h"
-#include "runtime/tensor/cuda_queue.h"
+#include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge::detail {
@@ -55,7 +55,7 @@ class DeviceStaging {
   static constexpr std::size_t kPlaces = 2;
   int device_;
   std::unique_ptr<Queue> copies_;
-  std::array<PinnedBuffer, kPlaces> places_;
+  std::array<Buffer, kPlaces> places_;
 };
 
 }  // namespace jforge::detail

@@ -13,6 +13,7 @@
 #include "runtime/comm/tensor_collectives_internal.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 

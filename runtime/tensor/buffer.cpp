@@ -183,11 +183,30 @@ Buffer::Buffer(std::size_t bytes, MemoryAccount& account, Device device, MemoryU
   }
 }
 
+Buffer::Buffer(std::size_t bytes, MemoryAccount& account, HostMemory kind, MemoryUse use)
+    : bytes_(bytes), account_(&account), use_(use) {
+  if (kind == HostMemory::pageable || account.backing() == MemoryAccount::Backing::count_only) {
+    *this = Buffer(bytes, account, Device::cpu, use);
+    return;
+  }
+  data_ = cuda_memory::allocate_pinned(bytes);
+  if (data_ == nullptr) {
+    throw EnvironmentError("out of page-locked host memory: " + std::to_string(bytes) +
+                           " bytes for " + account.name() + " " + memory_use_name(use) + " (" +
+                           std::to_string(account.live_bytes()) + " bytes already live there)");
+  }
+  std::memset(data_, 0, bytes);
+  kind_ = kind;
+  account.charge(bytes, use);
+}
+
 Buffer::~Buffer() {
   if (data_ != nullptr) {
     if (device_ == Device::cuda) {
       cuda_memory::free(data_);
       DeviceHoldings::get().remove(*account_, use_, bytes_);
+    } else if (kind_ == HostMemory::page_locked) {
+      cuda_memory::free_pinned(data_);
     } else {
       free_host(data_, bytes_, account_->backing());
     }
@@ -200,6 +219,7 @@ Buffer::Buffer(Buffer&& other) noexcept
       bytes_(std::exchange(other.bytes_, 0)),
       account_(std::exchange(other.account_, nullptr)),
       device_(other.device_),
+      kind_(other.kind_),
       use_(other.use_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
@@ -209,6 +229,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     bytes_ = std::exchange(other.bytes_, 0);
     account_ = std::exchange(other.account_, nullptr);
     device_ = other.device_;
+    kind_ = other.kind_;
     use_ = other.use_;
   }
   return *this;

@@ -65,6 +65,9 @@ class MemoryAccount {
   std::array<Count, kMemoryUses> uses_;
 };
 
+/// What a device sees of host memory: copies from and to page-locked memory go on beside the host.
+enum class HostMemory : std::uint8_t { pageable, page_locked };
+
 /// Move-only memory of the host or of the selected CUDA device (cuda_memory.h), at least 64-byte
 /// aligned and zeroed (large host blocks by the kernel, page by page as they are touched). Throws
 /// EnvironmentError with the size when there is not enough memory, and for Device::cuda where there
@@ -76,6 +79,8 @@ class Buffer {
          MemoryUse use = MemoryUse::other);
   Buffer(std::size_t bytes, MemoryAccount& account, MemoryUse use)
       : Buffer(bytes, account, Device::cpu, use) {}
+  /// Of the host. Page-locked only where there is a device.
+  Buffer(std::size_t bytes, MemoryAccount& account, HostMemory kind, MemoryUse use);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -95,6 +100,7 @@ class Buffer {
   std::size_t bytes_ = 0;
   MemoryAccount* account_ = nullptr;
   Device device_ = Device::cpu;
+  HostMemory kind_ = HostMemory::pageable;
   MemoryUse use_ = MemoryUse::other;
 };
 

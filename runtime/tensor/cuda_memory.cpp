@@ -181,6 +181,22 @@ std::byte* cuda_memory::allocate(std::size_t bytes) { return BufferMemory::get()
 
 void cuda_memory::free(std::byte* data) noexcept { BufferMemory::get().free(data); }
 
+std::byte* cuda_memory::allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  cuda_check(status, "allocate page-locked host memory");
+  return static_cast<std::byte*>(data);
+}
+
+void cuda_memory::free_pinned(std::byte* data) noexcept {
+  static_cast<void>(cudaFreeHost(data));
+  static_cast<void>(cudaGetLastError());
+}
+
 void cuda_memory::zero(void* data, std::size_t bytes) {
   BufferMemory::get().in_order("zero device memory", [&](cudaStream_t stream) {
     return cudaMemsetAsync(data, 0, bytes, stream);

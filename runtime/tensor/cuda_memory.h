@@ -45,9 +45,13 @@ namespace cuda_memory {
 /// Zeroed memory of the selected device. Null when the device has not enough of it; other failures
 /// throw.
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
+/// Page-locked memory of the host, of any contents; null when there is not enough.
+[[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
 /// Ends the memory's life once all work issued before has; does not wait for that. Never throws: it
 /// runs in destructors, also after the device failed.
 void free(std::byte* data) noexcept;
+/// Waits for the selected device. Never throws, as free().
+void free_pinned(std::byte* data) noexcept;
 void zero(void* data, std::size_t bytes);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 /// Bytes that the selected device can still give; empty where it does not tell.

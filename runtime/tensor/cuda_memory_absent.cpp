@@ -27,7 +27,11 @@ void select_cuda_device(int /*index*/) { refuse(); }
 
 std::byte* cuda_memory::allocate(std::size_t /*bytes*/) { refuse(); }
 
+std::byte* cuda_memory::allocate_pinned(std::size_t /*bytes*/) { refuse(); }
+
 void cuda_memory::free(std::byte* /*data*/) noexcept {}
+
+void cuda_memory::free_pinned(std::byte* /*data*/) noexcept {}
 
 void cuda_memory::zero(void* /*data*/, std::size_t /*bytes*/) { refuse(); }
 

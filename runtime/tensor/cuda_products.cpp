@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
@@ -122,6 +123,17 @@ CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) const {
   return plan;
 }
 
+void CudaProducts::forget_older_half() {
+  std::vector<std::uint64_t> used;
+  used.reserve(plans_.size());
+  for (const auto& [kind, plan] : plans_) {
+    used.push_back(plan.used);
+  }
+  const auto middle = used.begin() + std::ssize(used) / 2;
+  std::ranges::nth_element(used, middle);
+  std::erase_if(plans_, [&](const auto& each) { return each.second.used < *middle; });
+}
+
 void CudaProducts::run(const MatrixProduct& product) {
   const Kind kind{.transpose_a = product.transpose_a,
                   .transpose_b = product.transpose_b,
@@ -138,8 +150,12 @@ void CudaProducts::run(const MatrixProduct& product) {
                   .k = product.k};
   auto found = plans_.find(kind);
   if (found == plans_.end()) {
+    if (plans_.size() == kMostPlans) {
+      forget_older_half();
+    }
     found = plans_.emplace(kind, make_plan(kind)).first;
   }
+  found->second.used = ++runs_;
   const Plan& plan = found->second;
   if (kind.bias) {
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);

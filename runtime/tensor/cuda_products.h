@@ -23,13 +23,15 @@ void cublas_check(cublasStatus_t status, const char* what,
 /// Products on one stream, with a workspace of their own. float32 operands are multiplied as
 /// float32 (no TF32), sums are float32, and none is left to chance: equal calls give equal bits.
 /// How a product is computed is asked once for its shape, types and alignment and then kept; a
-/// call that came before allocates nothing and asks nothing.
+/// call that came before allocates nothing and asks nothing. Batches of days have any number of
+/// rows: of kMostPlans different products those go that were not used for longest.
 class CudaProducts {
  public:
+  static constexpr std::size_t kMostPlans = 4096;
   CudaProducts(const CudaStream& stream, MemoryAccount& account);
   /// Throws EnvironmentError when cuBLAS has no way to compute it on this device.
   void run(const MatrixProduct& product);
-  /// Different products so far.
+  /// Different products that are known.
   [[nodiscard]] std::size_t size() const noexcept { return plans_.size(); }
 
  private:
@@ -55,13 +57,16 @@ class CudaProducts {
     Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
     Layout a, b, c;  ///< By columns: of the transposed matrices.
     cublasLtMatmulAlgo_t algorithm{};
+    std::uint64_t used = 0;  ///< The last of runs_.
   };
   [[nodiscard]] Plan make_plan(const Kind& kind) const;
+  void forget_older_half();
 
   const CudaStream& stream_;
   Buffer workspace_;
   Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   std::map<Kind, Plan> plans_;
+  std::uint64_t runs_ = 0;
 };
 
 }  // namespace jforge

@@ -13,15 +13,4 @@ int selected_cuda_device() {
 
 std::unique_ptr<Queue> make_cuda_queue() { return std::make_unique<CudaQueue>(); }
 
-std::byte* cuda_memory::allocate_pinned(std::size_t bytes) {
-  void* data = nullptr;
-  cuda_check(cudaMallocHost(&data, bytes), "allocate page-locked host memory");
-  return static_cast<std::byte*>(data);
-}
-
-void cuda_memory::free_pinned(std::byte* data) noexcept {
-  static_cast<void>(cudaFreeHost(data));
-  static_cast<void>(cudaGetLastError());
-}
-
 }  // namespace jforge

@@ -15,11 +15,4 @@ std::unique_ptr<Queue> make_cuda_queue() {
   return nullptr;
 }
 
-std::byte* cuda_memory::allocate_pinned(std::size_t /*bytes*/) {
-  expect_cuda_device();
-  return nullptr;
-}
-
-void cuda_memory::free_pinned(std::byte* /*data*/) noexcept {}
-
 }  // namespace jforge

@@ -12,6 +12,7 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "runtime/error.h"
 #include "tests/support/kernel_calls.h"
@@ -519,7 +520,7 @@ TEST_F(KernelAgreement, ContentHash) {
     for (const std::int64_t count : {0, 1, 5000, 16384, 32768, 300001}) {
       for (const std::int64_t first : {0, 1, 2}) {
         if (count == 300001 && first > 0) {
-          continue;  // More than one block of lanes takes: time.
+          continue;  // Many blocks: time.
         }
         std::vector<std::uint64_t> hashes;
         static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
@@ -534,7 +535,8 @@ TEST_F(KernelAgreement, ContentHash) {
 }
 
 TEST_F(KernelAgreement, AdamWWithItsCopyAndHashes) {
-  for (const std::int64_t count : {7, 20011, 32768}) {
+  // Of 12000 the float32 parts are two blocks of the hash, the copy is one.
+  for (const std::int64_t count : {7, 12000, 20011, 32768}) {
     for (const bool decay : {true, false}) {
       std::vector<std::vector<std::int64_t>> hashes;
       expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
@@ -597,13 +599,17 @@ TEST_F(KernelAgreement, TrainingRepeats) {
 }
 
 #if !defined(JFORGE_EMULATED_DEVICE)
-/// How a product is computed is asked once. The emulated cuBLASLt counts; nothing else does.
-TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
+/// How often it was asked how to compute a product. The emulated cuBLASLt counts; nothing else
+/// does.
+std::optional<std::uint64_t> algorithms_asked() {
   using Count = std::uint64_t (*)();
   const auto asked =
       reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls"));
-  const bool told = asked != nullptr;
-  const auto count = [&] { return told ? asked() : 0; };
+  return asked == nullptr ? std::nullopt : std::optional(asked());
+}
+
+/// How a product is computed is asked once.
+TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
     const TensorView x = t.random({32, 64}, 1, DType::bfloat16);
     const TensorView y = t.blank({32, 64}, DType::bfloat16);
@@ -614,11 +620,36 @@ TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
       t.kernels.linear_backward_input(y, weight, x, true);
       t.kernels.linear_backward_weight(y, x, gradient, {});
     };
-    const std::uint64_t before = count();
+    const std::optional<std::uint64_t> before = algorithms_asked();
     step();
-    EXPECT_EQ(count(), before + (told ? 3U : 0U));
+    const std::optional<std::uint64_t> after = algorithms_asked();
+    EXPECT_EQ(after.value_or(3), before.value_or(0) + 3);
     step();
-    EXPECT_EQ(count(), before + (told ? 3U : 0U));
+    EXPECT_EQ(algorithms_asked(), after);
+    return {};
+  }));
+}
+
+/// Batches of days have any number of rows: what was not used for longest is asked for again.
+TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
+  static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    constexpr std::int64_t kShapes = 4096 + 100;  // CudaProducts::kMostPlans, and more.
+    const TensorView x = t.random({kShapes, 1}, 1);
+    const TensorView y = t.blank({kShapes, 1});
+    const TensorView weight = t.random({1, 1}, 2);
+    const auto of_rows = [&](std::int64_t rows) {
+      t.kernels.linear(x.rows(0, rows), weight, {}, y.rows(0, rows));
+    };
+    for (std::int64_t rows = 1; rows <= kShapes; ++rows) {
+      of_rows(rows);
+      of_rows(1);
+    }
+    const std::optional<std::uint64_t> before = algorithms_asked();
+    of_rows(kShapes);
+    of_rows(1);
+    EXPECT_EQ(algorithms_asked(), before);
+    of_rows(2);
+    EXPECT_EQ(algorithms_asked().value_or(1), before.value_or(0) + 1);
     return {};
   }));
 }

@@ -8,6 +8,12 @@ std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding) {
   return sharding.shards_weights() ? shard_vector_size(table) : table.flat_size();
 }
 
+Buffer buffer_at_home(std::size_t bytes, MemoryAccount& account, const KernelSet& kernels,
+                      const KernelSet& home, MemoryUse use) {
+  return kernels.device() == home.device() ? Buffer(bytes, account, home.device(), use)
+                                           : Buffer(bytes, account, HostMemory::page_locked, use);
+}
+
 LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
                          KernelSet& home, Collectives& collectives, MemoryAccount& account,
                          const TensorView& kept, MemoryUse use)
@@ -23,8 +29,8 @@ LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, 
   const bool shards = sharding_.shards_weights();
   const std::int64_t lent = shards ? resident_.total_size() : table.flat_size();
   if (shards) {
-    slots_ = Buffer(storage_bytes(lent, sharding_.compute), account, home.device(),
-                    MemoryUse::communication);
+    slots_ = buffer_at_home(storage_bytes(lent, sharding_.compute), account, kernels, home,
+                            MemoryUse::communication);
   }
   if (kernels.device() != home.device()) {
     copies_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);

@@ -18,6 +18,10 @@ namespace jforge {
 /// Elements of what a rank keeps: the flat vector, or at stage 3 its shard vector.
 [[nodiscard]] std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding);
 
+/// Memory where `home` computes; page-locked on a host from which `kernels` copy.
+[[nodiscard]] Buffer buffer_at_home(std::size_t bytes, MemoryAccount& account,
+                                    const KernelSet& kernels, const KernelSet& home, MemoryUse use);
+
 /// One object per rank; all ranks gather in one order, which is the caller's affair
 /// (ParameterStore). Not thread-safe.
 class LentWeights {

@@ -44,13 +44,16 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   const std::int64_t kept = kept_size(table, sharding_);
   const std::size_t kept_bytes = storage_bytes(kept, sharding_.compute);
   const bool masters_are_weights = sharding_.compute == DType::float32;
+  const auto at_home = [&](std::size_t bytes, MemoryUse use) {
+    return buffer_at_home(bytes, account, kernels, home_, use);
+  };
   if (sharding_.separate_masters()) {
-    masters_ = Buffer(storage_bytes(owned_elements, DType::float32), account, home_.device(),
-                      masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
+    masters_ = at_home(storage_bytes(owned_elements, DType::float32),
+                       masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
   }
   if (sharding_.copies_weights(kernels.device()) &&
       (!sharding_.separate_masters() || !masters_are_weights)) {
-    compute_weights_ = Buffer(kept_bytes, account, home_.device(), MemoryUse::weights);
+    compute_weights_ = at_home(kept_bytes, MemoryUse::weights);
   }
   if (!sharding_.separate_masters()) {
     flat_ = compute_weights_.bytes() > 0 ? compute_weights_.floats({kept}) : weights;
@@ -61,15 +64,15 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   weights_.emplace(table, sharding_, kernels, home_, collectives, account, lent,
                    MemoryUse::weights);
   if (sharding_.teacher) {
-    teacher_weights_ = Buffer(kept_bytes, account, home_.device(), MemoryUse::teacher);
+    teacher_weights_ = at_home(kept_bytes, MemoryUse::teacher);
     frozen_.emplace(table, sharding_, kernels, home_, collectives, account,
                     teacher_weights_.view(sharding_.compute, {kept}), MemoryUse::teacher);
   }
   const std::int64_t open_gradients =
       sharding_.shards_gradients() ? slot_elements : table.flat_size();
   gradients_ =
-      Buffer(storage_bytes(open_gradients, DType::float32), account, home_.device(),
-             sharding_.shards_gradients() ? MemoryUse::communication : MemoryUse::gradients);
+      at_home(storage_bytes(open_gradients, DType::float32),
+              sharding_.shards_gradients() ? MemoryUse::communication : MemoryUse::gradients);
   if (sharding_.shards_gradients()) {
     owned_gradients_ = Buffer(storage_bytes(owned_elements, DType::float32), account,
                               home_.device(), MemoryUse::gradients);

@@ -426,7 +426,7 @@ class CudaDraftPasses final : public DraftPasses {
   DeviceScratch reports_;
   TokenChooser chooser_;
   CudaDraftPlan plan_;
-  PinnedBuffer host_reports_;
+  Buffer host_reports_;
   std::unique_ptr<Queue> copies_ = make_cuda_queue();  ///< Ends before what it copies to.
   std::array<Event, kDraftReports> copied_;
   const std::int32_t* numbers_ = nullptr;  ///< What begin() brought,
@@ -614,8 +614,8 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
       static_cast<std::size_t>(kDraftReports * layout_.report_numbers()) * sizeof(std::int32_t);
   if (report_bytes > host_reports_.bytes()) {
     wait_for_reports();
-    host_reports_ = PinnedBuffer();
-    host_reports_ = PinnedBuffer(2 * report_bytes, account_);
+    host_reports_ = Buffer();
+    host_reports_ = Buffer(2 * report_bytes, account_, HostMemory::page_locked, MemoryUse::staging);
   }
   numbers_ = staged_.upload(std::span<const std::int32_t>(block_));
   sampling_ =
