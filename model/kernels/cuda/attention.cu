@@ -36,12 +36,13 @@ struct AttentionForward {
     float shrink;  ///< Factor of this tile for what was accumulated before.
   };
 
-  [[nodiscard]] std::int64_t shared_bytes() const {
-    const std::int64_t stride = tile_stride(shape);
-    return 2 * shared_size<float>(most_queries * stride) +
-           2 * shared_size<float>(kTileKeys * stride) +
-           shared_size<float>(most_queries * kTileKeys) + shared_size<State>(most_queries);
+  [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
+                                                           std::int64_t queries) {
+    const std::int64_t stride = tile_stride(heads);
+    return 2 * shared_size<float>(queries * stride) + 2 * shared_size<float>(kTileKeys * stride) +
+           shared_size<float>(queries * kScoreStride) + shared_size<State>(queries);
   }
+  [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, most_queries); }
 
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
@@ -53,7 +54,7 @@ struct AttentionForward {
     float* const sums = group.template shared<float>(most_queries * stride);
     float* const keys = group.template shared<float>(kTileKeys * stride);
     float* const values = group.template shared<float>(kTileKeys * stride);
-    float* const scores = group.template shared<float>(most_queries * kTileKeys);
+    float* const scores = group.template shared<float>(most_queries * kScoreStride);
     State* const states = group.template shared<State>(most_queries);
     const auto place = [&](std::int64_t i) {
       return query_offset(shape, block.row_begin, key_head, i);
@@ -87,13 +88,14 @@ struct AttentionForward {
           const std::int64_t i = at / kTileKeys;
           const std::int64_t j = at % kTileKeys;
           if (j < seen(i)) {
-            scores[at] = dot_ascending(query + i * stride, keys + j * stride, shape.dim);
+            scores[i * kScoreStride + j] =
+                dot_ascending(query + i * stride, keys + j * stride, shape.dim);
           }
         }
       });
       group.each([&](std::int64_t lane) {
         for (std::int64_t i = lane; i < queries; i += group.lanes()) {
-          soften(scores + i * kTileKeys, seen(i), states[i]);
+          soften(scores + i * kScoreStride, seen(i), states[i]);
         }
       });
       group.each([&](std::int64_t lane) {
@@ -102,7 +104,7 @@ struct AttentionForward {
           const std::int64_t d = at % shape.dim;
           float sum = sums[i * stride + d] * states[i].shrink;
           for (std::int64_t j = 0; j < seen(i); ++j) {
-            sum = fmaf(scores[i * kTileKeys + j], values[j * stride + d], sum);
+            sum = fmaf(scores[i * kScoreStride + j], values[j * stride + d], sum);
           }
           sums[i * stride + d] = sum;
         }
@@ -138,6 +140,7 @@ struct AttentionForward {
     state.sum = sum;
   }
 };
+static_assert(AttentionForward::shared_bytes(kLargestHeads, kMostQueries) <= kMostSharedBytes);
 
 }  // namespace
 

@@ -63,11 +63,15 @@ struct QueryGradient {
   std::int64_t most_queries;
   std::int64_t tile_keys;
 
+  [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
+                                                           std::int64_t queries,
+                                                           std::int64_t keys) {
+    const std::int64_t stride = tile_stride(heads);
+    return 3 * shared_size<float>(queries * stride) + 2 * shared_size<float>(keys * stride) +
+           shared_size<float>(queries * keys);
+  }
   [[nodiscard]] std::int64_t shared_bytes() const {
-    const std::int64_t stride = tile_stride(shape);
-    return 3 * shared_size<float>(most_queries * stride) +
-           2 * shared_size<float>(tile_keys * stride) +
-           shared_size<float>(most_queries * tile_keys);
+    return shared_bytes(shape, most_queries, tile_keys);
   }
 
   template <class Group>
@@ -155,11 +159,15 @@ struct KeyGradient {
   std::int64_t most_queries;
   std::int64_t tile_keys;
 
+  [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
+                                                           std::int64_t queries,
+                                                           std::int64_t keys) {
+    const std::int64_t stride = tile_stride(heads);
+    return 2 * shared_size<float>(queries * stride) + 4 * shared_size<float>(keys * stride) +
+           shared_size<ScorePair>(queries * keys);
+  }
   [[nodiscard]] std::int64_t shared_bytes() const {
-    const std::int64_t stride = tile_stride(shape);
-    return 2 * shared_size<float>(most_queries * stride) +
-           4 * shared_size<float>(tile_keys * stride) +
-           shared_size<ScorePair>(most_queries * tile_keys);
+    return shared_bytes(shape, most_queries, tile_keys);
   }
 
   template <class Group>
@@ -214,7 +222,8 @@ struct KeyGradient {
                                 std::int64_t size, float* query, float* output_gradient,
                                 const float* keys, const float* values, ScorePair* pairs,
                                 float* key_sums, float* value_sums) const {
-    const std::int64_t queries = count * shape.group();
+    const std::int64_t heads = shape.group();
+    const std::int64_t queries = count * heads;
     const std::int64_t stride = tile_stride(shape);
     const auto place = [&](std::int64_t i) { return query_offset(shape, row, key_head, i); };
     load_tile(group, tensors.q, queries, shape.dim, stride, scale, query, place);
@@ -238,8 +247,13 @@ struct KeyGradient {
         const std::int64_t d = at % shape.dim;
         float key_sum = key_sums[j * stride + d];
         float value_sum = value_sums[j * stride + d];
-        for (std::int64_t i = 0; i < queries; ++i) {
-          if (range.sees(row + i / shape.group(), first_key + j)) {
+        // Query by query in ascending order; row by row, because to divide by the group for each
+        // would take longer than its sums.
+        for (std::int64_t r = 0; r < count; ++r) {
+          if (!range.sees(row + r, first_key + j)) {
+            continue;
+          }
+          for (std::int64_t i = r * heads; i < (r + 1) * heads; ++i) {
             const ScorePair pair = pairs[i * tile_keys + j];
             key_sum = fmaf(pair.gradient, query[i * stride + d], key_sum);
             value_sum = fmaf(pair.probability, output_gradient[i * stride + d], value_sum);
@@ -251,6 +265,19 @@ struct KeyGradient {
     });
   }
 };
+
+/// Whether the largest heads for either size of a tile of keys have room.
+template <class Gradient>
+constexpr bool fits_every_device() {
+  for (const std::int64_t size : {std::int64_t{128}, kLargestHeads.dim}) {
+    if (Gradient::shared_bytes({kMostQueries, 1, size}, kMostQueries, backward_tile_keys(size)) >
+        kMostSharedBytes) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(fits_every_device<QueryGradient>() && fits_every_device<KeyGradient>());
 
 }  // namespace
 

@@ -9,6 +9,14 @@ namespace jforge {
 
 inline constexpr std::int64_t kAttentionLanes = 128;
 
+/// The largest heads that every kernel here has room for in every device's shared memory
+/// (kMostSharedBytes), in the largest group: a device may refuse the launch for larger ones.
+inline constexpr HeadShape kLargestHeads{kMostQueries, 1, 256};
+
+/// Floats from one query's scores to the next: odd, so that lanes that each read a query's meet
+/// different memory banks.
+inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
+
 /// Row of the key tensor, or of the slot, where logical key `key` of a block lies.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t key_row(const QueryTile& block, std::int64_t key) {
   return key < block.first_count ? block.first_key + key
@@ -55,7 +63,7 @@ inline constexpr std::int64_t kAttentionLanes = 128;
 
 /// Floats from one row of a tile to the next: odd for even D, so that lanes that read the same
 /// column of adjacent rows meet different memory banks.
-[[nodiscard]] JFORGE_DEVICE_AND_HOST inline std::int64_t tile_stride(const HeadShape& shape) {
+[[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t tile_stride(const HeadShape& shape) {
   return shape.dim + 1;
 }
 

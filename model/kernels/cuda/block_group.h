@@ -22,15 +22,21 @@
 #if defined(__CUDACC__)
 #define JFORGE_DEVICE __device__
 #define JFORGE_DEVICE_AND_HOST __host__ __device__
+/// Before a loop whose indices must be constants, so that what it indexes stays in registers.
+#define JFORGE_UNROLL _Pragma("unroll")
 #else
 #define JFORGE_DEVICE
 #define JFORGE_DEVICE_AND_HOST
+#define JFORGE_UNROLL
 #endif
 
 namespace jforge {
 
 /// Shared memory of a block is handed out in multiples of this.
 inline constexpr std::int64_t kSharedAlignment = 16;
+/// Bytes of it that a block may ask for on every device that kernels are built for: 163 KiB of an
+/// A100 (sm_80). An H100 has more.
+inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
 /// Bytes that shared<T>(count) takes.
 template <class T>

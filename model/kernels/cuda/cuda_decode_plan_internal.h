@@ -15,8 +15,9 @@
 namespace jforge {
 
 /// Queries of adjacent rows that share keys, against all of these or one split: what one block of
-/// lanes works on for one key head. Key j of the logical order (ascending position) lies in row j
-/// of the slot while j < fork, then in fork_row + j − fork. All zero: nothing.
+/// lanes, or a few for large heads, work on for one key head. Key j of the logical order (ascending
+/// position) lies in row j of the slot while j < fork, then in fork_row + j − fork. All zero:
+/// nothing.
 struct DecodeTile {
   std::int32_t row_begin = 0;
   std::int32_t rows = 0;

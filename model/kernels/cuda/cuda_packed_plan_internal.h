@@ -62,6 +62,12 @@ inline constexpr std::int64_t kTileKeys = 32;
   return rows < 1 ? 1 : rows;
 }
 
+/// Keys of a tile of backward, which changes no bit there: fewer of large heads, so that a block
+/// keeps within kMostSharedBytes.
+[[nodiscard]] constexpr std::int64_t backward_tile_keys(std::int64_t head_size) {
+  return head_size <= 128 ? kTileKeys : kTileKeys / 4;
+}
+
 class CudaPackedPlan final : public PackedPlan {
  public:
   /// Throws InternalError for more query heads to a key head than the kernels take.

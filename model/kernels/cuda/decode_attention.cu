@@ -5,8 +5,9 @@
 /// neither how keys lie in memory, nor which rows share a block, nor whether one block or several
 /// take a row's splits change a bit.
 ///
-/// Per key head and tile of queries a block reads kSplitKeys · D · 8 bytes of keys and values once;
-/// with one row a sequence 2 · H / Hkv multiply-adds per number read leave the memory the bound.
+/// A block reads a split's keys and values of its key head once, kSplitKeys · D · 8 bytes of
+/// float32. Its lanes read both sides of every multiply-add from shared memory, which takes longer
+/// than those bytes even for one row a sequence: shared memory is the bound (lane_attention.md).
 
 #include <cmath>
 
@@ -18,23 +19,40 @@ namespace jforge {
 
 namespace {
 
-/// One tile of queries of one key head.
+/// One tile of queries of one key head, or a share of them; block index = (tile · key heads + key
+/// head) · shares + share. Queries know nothing of each other: shares change no bit.
 struct CachedAttention : CachedAttentionInputs<FloatSource> {
-  bool words;  ///< Whether keys and values can be read in words.
+  std::int64_t share_queries;  ///< At most: share_of() a tile.
+  bool words;                  ///< Whether keys and values can be read in words.
 
-  [[nodiscard]] std::int64_t shared_bytes() const {
-    const std::int64_t stride = tile_stride(shape);
-    return 3 * shared_size<float>(most_queries * stride) +
-           2 * shared_size<float>(kTileKeys * stride) +
-           shared_size<float>(most_queries * kTileKeys) +
-           2 * shared_size<SoftmaxPart>(most_queries) + shared_size<float>(most_queries) +
-           shared_size<Merge>(most_queries) + shared_size<std::int64_t>(kTileKeys);
+  [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
+                                                           std::int64_t queries) {
+    const std::int64_t stride = tile_stride(heads);
+    return 3 * shared_size<float>(queries * stride) + 2 * shared_size<float>(kTileKeys * stride) +
+           shared_size<float>(queries * kScoreStride) + 2 * shared_size<SoftmaxPart>(queries) +
+           shared_size<float>(queries) + shared_size<Merge>(queries) +
+           shared_size<std::int64_t>(kTileKeys);
+  }
+  [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, share_queries); }
+
+  /// Queries of a share of so many: all of them, or parts of one size where only these have room.
+  [[nodiscard]] static constexpr std::int64_t share_of(const HeadShape& heads,
+                                                       std::int64_t queries) {
+    std::int64_t shares = 1;
+    while (shares < queries && shared_bytes(heads, divide_up(queries, shares)) > kMostSharedBytes) {
+      ++shares;
+    }
+    return divide_up(queries, shares);
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t shares() const {
+    return divide_up(most_queries, share_queries);
   }
 
   /// Shared memory of a block and what it works on.
   struct Block {
     DecodeTile tile;
     std::int64_t key_head;
+    std::int32_t first_query;  ///< Of the tile.
     std::int32_t queries;
     std::int32_t stride;
     float* query;   ///< [queries][stride], scaled.
@@ -42,7 +60,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     float* totals;  ///< [queries][stride] of the splits before, where the block has them all.
     float* keys;    ///< [kTileKeys][stride]
     float* values;
-    float* scores;          ///< [queries][kTileKeys]
+    float* scores;          ///< [queries][kScoreStride]
     SoftmaxPart* softmax;   ///< [queries] of the split.
     SoftmaxPart* total;     ///< [queries]
     float* shrink;          ///< [queries] what the tile makes of the split's sums before.
@@ -53,24 +71,29 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
     Block block;
-    block.tile = tiles[index / shape.key_heads];
-    if (block.tile.rows == 0) {
+    const std::int64_t queries_index = index / shares();
+    block.tile = tiles[queries_index / shape.key_heads];
+    block.key_head = queries_index % shape.key_heads;
+    block.first_query = static_cast<std::int32_t>(index % shares() * share_queries);
+    const std::int32_t left =
+        block.tile.rows * static_cast<std::int32_t>(shape.group()) - block.first_query;
+    if (left <= 0) {
       return;
     }
+    const auto most = static_cast<std::int32_t>(share_queries);
+    block.queries = left < most ? left : most;
     const std::int64_t stride = tile_stride(shape);
-    block.key_head = index % shape.key_heads;
-    block.queries = block.tile.rows * static_cast<std::int32_t>(shape.group());
     block.stride = static_cast<std::int32_t>(stride);
-    block.query = group.template shared<float>(most_queries * stride);
-    block.sums = group.template shared<float>(most_queries * stride);
-    block.totals = group.template shared<float>(most_queries * stride);
+    block.query = group.template shared<float>(share_queries * stride);
+    block.sums = group.template shared<float>(share_queries * stride);
+    block.totals = group.template shared<float>(share_queries * stride);
     block.keys = group.template shared<float>(kTileKeys * stride);
     block.values = group.template shared<float>(kTileKeys * stride);
-    block.scores = group.template shared<float>(most_queries * kTileKeys);
-    block.softmax = group.template shared<SoftmaxPart>(most_queries);
-    block.total = group.template shared<SoftmaxPart>(most_queries);
-    block.shrink = group.template shared<float>(most_queries);
-    block.merge = group.template shared<Merge>(most_queries);
+    block.scores = group.template shared<float>(share_queries * kScoreStride);
+    block.softmax = group.template shared<SoftmaxPart>(share_queries);
+    block.total = group.template shared<SoftmaxPart>(share_queries);
+    block.shrink = group.template shared<float>(share_queries);
+    block.merge = group.template shared<Merge>(share_queries);
     block.sources = group.template shared<std::int64_t>(kTileKeys);
 
     load_tile(group, FloatSource{q, false}, block.queries, shape.dim, stride, scale, block.query,
@@ -88,13 +111,17 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
 
   /// Where query i begins in q and output.
   [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
-    return query_offset(shape, block.tile.row_begin, block.key_head, i);
+    return query_offset(shape, block.tile.row_begin, block.key_head, block.first_query + i);
+  }
+  /// Row of query i.
+  [[nodiscard]] JFORGE_DEVICE std::int32_t row_of(const Block& block, std::int32_t i) const {
+    return block.tile.row_begin +
+           (block.first_query + i) / static_cast<std::int32_t>(shape.group());
   }
   /// Keys from `begin` on that query i sees, up to `count`.
   [[nodiscard]] JFORGE_DEVICE std::int32_t seen(const Block& block, std::int32_t i,
                                                 std::int32_t begin, std::int32_t count) const {
-    const auto group = static_cast<std::int32_t>(shape.group());
-    const std::int32_t left = visible[block.tile.row_begin + i / group] - begin;
+    const std::int32_t left = visible[row_of(block, i)] - begin;
     return left < 0 ? 0 : (left < count ? left : count);
   }
 
@@ -154,12 +181,20 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
 
   template <int kEach, class Group>
   JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size) const {
-    const std::int32_t chunks = static_cast<std::int32_t>(shape.dim) / kEach;
+    // A lane writes number after number, kEach apart from its neighbours' in a key's row: a warp
+    // takes 32 numbers of each of kEach rows, an odd stride apart, and its lanes meet 32 banks.
+    constexpr std::int32_t kAcross = 32 / kEach;
+    const auto dim = static_cast<std::int32_t>(shape.dim);
+    const auto pieces = static_cast<std::int32_t>(divide_up(dim, 32));
+    const auto lanes = static_cast<std::int32_t>(divide_up(size, kEach)) * pieces * 32;
     group.each([&](std::int64_t lane) {
-      for (auto at = static_cast<std::int32_t>(lane); at < size * chunks;
+      for (auto at = static_cast<std::int32_t>(lane); at < lanes;
            at += static_cast<std::int32_t>(group.lanes())) {
-        const std::int32_t j = at / chunks;
-        const std::int32_t d = at % chunks * kEach;
+        const std::int32_t j = at / 32 / pieces * kEach + at / kAcross % kEach;
+        const std::int32_t d = at / 32 % pieces * 32 + at % kAcross * kEach;
+        if (j >= size || d >= dim) {
+          continue;
+        }
         float key[kEach];
         float value[kEach];
         k.read(block.sources[j] + d, key);
@@ -177,6 +212,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   JFORGE_DEVICE void score(Group& group, const Block& block, std::int32_t first,
                            std::int32_t size) const {
     constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     const auto dim = static_cast<std::int32_t>(shape.dim);
     group.each([&](std::int64_t lane) {
       for (auto at = static_cast<std::int32_t>(lane); at < divide_up(block.queries, kEach) * kKeys;
@@ -197,7 +233,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
         }
         for (int e = 0; e < kEach; ++e) {
           if (i + e < block.queries && j < seen(block, i + e, first, size)) {
-            block.scores[(i + e) * kKeys + j] = sums[e];
+            block.scores[(i + e) * kRow + j] = sums[e];
           }
         }
       }
@@ -209,6 +245,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   JFORGE_DEVICE void soften(Group& group, const Block& block, std::int32_t first,
                             std::int32_t size) const {
     constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     group.each([&](std::int64_t lane) {
       for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
            i += static_cast<std::int32_t>(group.lanes())) {
@@ -216,7 +253,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
         const float before = block.softmax[i].maximum;
         float maximum = before;
         for (std::int32_t j = 0; j < count; ++j) {
-          maximum = fmaxf(maximum, block.scores[i * kKeys + j]);
+          maximum = fmaxf(maximum, block.scores[i * kRow + j]);
         }
         // Nothing seen yet and nothing here: −∞ − −∞ would be NaN.
         block.shrink[i] = count == 0 ? 1.0F : expf(before - maximum);
@@ -227,8 +264,10 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
       for (auto at = static_cast<std::int32_t>(lane); at < block.queries * kKeys;
            at += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t i = at / kKeys;
-        if (at % kKeys < seen(block, i, first, size)) {
-          block.scores[at] = expf(block.scores[at] - block.softmax[i].maximum);
+        const std::int32_t j = at % kKeys;
+        if (j < seen(block, i, first, size)) {
+          float& score = block.scores[i * kRow + j];
+          score = expf(score - block.softmax[i].maximum);
         }
       }
     });
@@ -238,7 +277,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
         const std::int32_t count = seen(block, i, first, size);
         float sum = block.softmax[i].sum * block.shrink[i];
         for (std::int32_t j = 0; j < count; ++j) {
-          sum += block.scores[i * kKeys + j];
+          sum += block.scores[i * kRow + j];
         }
         block.softmax[i].sum = sum;
       }
@@ -250,7 +289,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   template <int kEach, class Group>
   JFORGE_DEVICE void add_values(Group& group, const Block& block, std::int32_t first,
                                 std::int32_t size) const {
-    constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
+    constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     const auto dim = static_cast<std::int32_t>(shape.dim);
     group.each([&](std::int64_t lane) {
       for (auto at = static_cast<std::int32_t>(lane); at < divide_up(block.queries, kEach) * dim;
@@ -271,7 +310,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
           const float value = block.values[j * block.stride + d];
           for (int e = 0; e < kEach; ++e) {
             if (j < counts[e]) {
-              sums[e] = fmaf(block.scores[(i + e) * kKeys + j], value, sums[e]);
+              sums[e] = fmaf(block.scores[(i + e) * kRow + j], value, sums[e]);
             }
           }
         }
@@ -321,12 +360,12 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
       for (auto at = static_cast<std::int32_t>(lane); at < block.queries * dim;
            at += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t i = at / dim;
-        const std::int32_t row = block.tile.row_begin + i / heads;
+        const std::int32_t row = row_of(block, i);
         if (first_part[row] < 0 || visible[row] <= begin) {
           continue;
         }
         const std::int64_t part = std::int64_t{first_part[row] + split} * shape.heads +
-                                  block.key_head * heads + i % heads;
+                                  block.key_head * heads + (block.first_query + i) % heads;
         parts.sums[part * dim + at % dim] = block.sums[i * block.stride + at % dim];
         if (at % dim == 0) {
           parts.softmax[part] = block.softmax[i];
@@ -339,7 +378,6 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   template <class Group>
   JFORGE_DEVICE void write_totals(Group& group, const Block& block) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
-    const auto heads = static_cast<std::int32_t>(shape.group());
     if (block.tile.key_begin != 0) {
       return;
     }
@@ -347,7 +385,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
       for (auto at = static_cast<std::int32_t>(lane); at < block.queries * dim;
            at += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t i = at / dim;
-        if (first_part[block.tile.row_begin + i / heads] < 0) {
+        if (first_part[row_of(block, i)] < 0) {
           output[place(block, i) + at % dim] =
               block.totals[i * block.stride + at % dim] / block.total[i].sum;
         }
@@ -355,6 +393,11 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 };
+
+static_assert(CachedAttention::shared_bytes(kLargestHeads,
+                                            CachedAttention::share_of(kLargestHeads,
+                                                                      kMostQueries)) <=
+              kMostSharedBytes);
 
 /// Adds up the parts of a row and head; block index = row · heads + head.
 struct MergeParts {
@@ -517,10 +560,11 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
   } else {
     const FloatSource k = floating(ConstTensorView(cache.keys));
     const FloatSource v = floating(ConstTensorView(cache.values));
-    queue_.launch(
-        queries.num_tiles * shape.key_heads, kAttentionLanes,
-        CachedAttention{inputs(k, v), shape.dim % kWordElements == 0 && begin_words(k, v)},
-        "cached_attention");
+    const CachedAttention body{inputs(k, v),
+                               CachedAttention::share_of(shape, queries.most_rows * shape.group()),
+                               shape.dim % kWordElements == 0 && begin_words(k, v)};
+    queue_.launch(queries.num_tiles * shape.key_heads * body.shares(), kAttentionLanes, body,
+                  "cached_attention");
   }
   if (queries.num_parts > 0) {
     queue_.launch(rows * shape.heads, kAttentionLanes,

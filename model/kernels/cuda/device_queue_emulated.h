@@ -145,7 +145,10 @@ class DeviceQueue final : public Queue {
 
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {
-    expect(std::has_single_bit(static_cast<std::uint64_t>(lanes)), what);
+    // What one device would refuse is refused here.
+    expect(std::has_single_bit(static_cast<std::uint64_t>(lanes)) &&
+               body.shared_bytes() <= kMostSharedBytes,
+           what);
     if (recording_ != nullptr) {
       recording_->push_back(
           [this, blocks, lanes, body, what] { launch(blocks, lanes, body, what); });

@@ -111,8 +111,7 @@ void CudaPackedPlan::place_queries(const PackedLayout& layout) {
 }
 
 void CudaPackedPlan::place_keys(const PackedLayout& layout) {
-  // Large heads get smaller tiles: an A100 has 163 KiB of shared memory for a block.
-  const std::int64_t tile_keys = heads().size <= 128 ? kTileKeys : kTileKeys / 4;
+  const std::int64_t tile_keys = backward_tile_keys(heads().size);
   ranges_.clear();
   range_begins_.clear();
   for (std::int64_t first = 0; first < layout.num_rows; first += tile_keys) {
