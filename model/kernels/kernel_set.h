@@ -119,6 +119,13 @@ struct LayerCache {
   TensorView values;
 };
 
+/// y [M, N] = x [M, K] · weightᵀ (+ bias [N]).
+struct Projection {
+  const PackedWeight& weight;
+  ConstTensorView bias;  ///< May be empty.
+  TensorView y;
+};
+
 struct AdamWSettings {
   float learning_rate = 0;
   float beta1 = 0.9F;
@@ -298,11 +305,15 @@ class KernelSet {
   /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory.
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                                     MemoryAccount& account) = 0;
-  /// y [M, N] = x [M, K] · weightᵀ (+ bias). Each element is accumulated over K in ascending order
-  /// by FMA; with WeightStorage::bfloat16_arithmetic on the CPU as products of bfloat16 are, on
-  /// CUDA by tensor cores in an order that K alone decides.
-  virtual void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
-                                TensorView y) = 0;
+  /// Projections of x [M, K], which a device takes together. Each element is accumulated over K in
+  /// ascending order by FMA; with WeightStorage::bfloat16_arithmetic on the CPU as products of
+  /// bfloat16 are, on CUDA by tensor cores in an order that K alone decides.
+  virtual void invariant_linears(ConstTensorView x, std::span<const Projection> projections) = 0;
+  void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
+                        TensorView y) {
+    const Projection one{weight, bias, y};
+    invariant_linears(x, {&one, 1});
+  }
   /// Writes k and v [M, Hkv, D] of each row to its place in the cache, rounded where that is
   /// bfloat16.
   virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,

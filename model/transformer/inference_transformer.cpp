@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <string>
@@ -391,14 +392,18 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const TensorView queries = work.q.floats({rows, config.num_heads, config.head_size()});
   const Shape flat{rows, config.num_heads * config.head_size()};
   const TensorView input = work.normed.floats({all, config.hidden_size});
-  kernels.invariant_linear(input, *layer.k, layer.k_bias, work.k.floats(flat_keys));
-  kernels.invariant_linear(input, *layer.v, layer.v_bias, work.v.floats(flat_keys));
-  if (which == DecodeRows::kept) {
+  const std::array<Projection, 3> projections{
+      Projection{*layer.k, layer.k_bias, work.k.floats(flat_keys)},
+      Projection{*layer.v, layer.v_bias, work.v.floats(flat_keys)},
+      Projection{*layer.q, layer.q_bias, work.q.floats(flat)}};
+  const bool same_rows = which == DecodeRows::all || plan->keeps_all();
+  kernels.invariant_linears(input, std::span(projections).first(same_rows ? 3 : 2));
+  if (!same_rows) {
     keep_wanted();
   }
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
-  if (rows > 0) {
-    kernels.invariant_linear(normed, *layer.q, layer.q_bias, work.q.floats(flat));
+  if (!same_rows && rows > 0) {
+    kernels.invariant_linears(normed, std::span(projections).last(1));
   }
   kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
                            {layer.q_norm, layer.k_norm, static_cast<float>(config.rms_norm_eps)},
@@ -413,8 +418,9 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
 void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::int64_t rows) {
   const TensorView normed = work.normed.floats({rows, config.hidden_size});
   const Shape wide{rows, config.intermediate_size};
-  kernels.invariant_linear(normed, *layer.gate, {}, work.gate.floats(wide));
-  kernels.invariant_linear(normed, *layer.up, {}, work.up.floats(wide));
+  const std::array<Projection, 2> projections{Projection{*layer.gate, {}, work.gate.floats(wide)},
+                                              Projection{*layer.up, {}, work.up.floats(wide)}};
+  kernels.invariant_linears(normed, projections);
   kernels.swiglu(work.gate.floats(wide), work.up.floats(wide), work.activated.floats(wide));
   kernels.invariant_linear(work.activated.floats(wide), *layer.down, {}, normed);
 }

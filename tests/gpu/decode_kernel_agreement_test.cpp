@@ -86,6 +86,76 @@ TEST_F(KernelAgreement, Bfloat16Arithmetic) {
   }
 }
 
+/// Together they have the bits that each has alone: of every storage, of more than one launch, of
+/// every number of tiles of rows and of depths without pairs.
+TEST_F(KernelAgreement, ProjectionsTogether) {
+  using enum WeightStorage;
+  struct Output {
+    std::int64_t n;
+    WeightStorage storage;
+  };
+  for (const std::int64_t m : {1, 8, 9, 33}) {
+    for (const std::int64_t k : {6, 33, 300}) {
+      for (const std::vector<Output>& outputs :
+           {std::vector<Output>{{33, bfloat16_arithmetic}, {16, bfloat16_arithmetic}},
+            {{70, bfloat16_arithmetic},
+             {1, bfloat16_arithmetic},
+             {17, bfloat16_arithmetic},
+             {40, bfloat16_arithmetic},
+             {70, bfloat16},
+             {64, float32},
+             {65, float32}}}) {
+        const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) {
+          const TensorView x = t(random_floats(m * k, 81), {m, k});
+          std::vector<std::unique_ptr<PackedWeight>> weights;
+          std::vector<Projection> projections;
+          std::vector<TensorView> results;
+          for (const auto& [n, storage] : outputs) {
+            weights.push_back(t.kernels.pack_weight(
+                t(random_floats(n * k, static_cast<unsigned>(80 + n)), {n, k}), storage,
+                t.account()));
+            const ConstTensorView bias =
+                n % 2 == 0 ? ConstTensorView() : t(random_floats(n, 82), {n});
+            const TensorView alone = t.blank({m, n});
+            const TensorView together = t.blank({m, n});
+            t.kernels.invariant_linear(x, *weights.back(), bias, alone);
+            projections.push_back({*weights.back(), bias, together});
+            results.insert(results.end(), {alone, together});
+          }
+          t.kernels.invariant_linears(x, projections);
+          return results;
+        });
+        for (std::size_t i = 0; i < found.size(); i += 2) {
+          EXPECT_TRUE(same_bits(found[i], found[i + 1])) << m << " rows, output " << i / 2;
+        }
+      }
+    }
+  }
+}
+
+/// Enough rows and columns for wide blocks, with parts of them at the ends, and depths with runs
+/// that are empty, of one step and of several.
+TEST_F(KernelAgreement, ManyRowsHaveTheBitsOfFew) {
+  constexpr std::int64_t kRows = 520;
+  constexpr std::int64_t kColumns = 1000;
+  for (const std::int64_t k : {40, 290}) {
+    const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) {
+      const auto weight = t.kernels.pack_weight(t(random_floats(kColumns * k, 80), {kColumns, k}),
+                                                WeightStorage::bfloat16_arithmetic, t.account());
+      const TensorView x = t(random_floats(kRows * k, 81), {kRows, k});
+      const TensorView bias = t(random_floats(kColumns, 82), {kColumns});
+      const TensorView many = t.blank({kRows, kColumns});
+      const TensorView few = t.blank({kRows, kColumns});
+      t.kernels.invariant_linear(x, *weight, bias, many);
+      for (std::int64_t row = 0; row < kRows; row += 40) {
+        t.kernels.invariant_linear(x.rows(row, row + 40), *weight, bias, few.rows(row, row + 40));
+      }
+      return std::vector<TensorView>{many, few};
+    });
+    EXPECT_TRUE(same_bits(found[0], found[1])) << "depth " << k;
+  }
+}
+
 TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
   const Floats weight = random_floats(30 * 20, 83);
   const std::vector<Floats> results = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
@@ -551,6 +621,43 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
       return Floats(values.begin() + begin, values.begin() + begin + row_floats);
     };
     EXPECT_TRUE(same_bits(row_of(results.tested[0]), row_of(results.tested[2]))) << "row " << row;
+  }
+}
+
+/// The largest tile of each group of queries has room in the shared memory of every device, an
+/// A100's 163 KiB, where heads are large too: no launch is refused, and a row has the bits that it
+/// has alone, with keys in one split or two.
+TEST_F(KernelAgreement, CachedAttentionHasRoomForEveryTile) {
+  for (const std::int64_t dim : {64, 80, 96, 128, 256}) {
+    for (std::int64_t group = 1; group <= 32; ++group) {
+      SCOPED_TRACE(std::to_string(group) + " heads of " + std::to_string(dim));
+      CacheProblem problem;
+      problem.heads = group;
+      problem.key_heads = 1;
+      problem.dim = dim;
+      problem.slots = FullSlots(1, 3, 7);
+      const std::int64_t rows = 32 / group;
+      std::vector<CacheRow> all;
+      for (std::int32_t position = 0; position < 129 + rows / 2; ++position) {
+        all.push_back({0, position});
+      }
+      problem.rows.assign(all.end() - rows, all.end());
+      const Shape query = problem.queries();
+      const Shape key{std::ssize(all), 1, dim};
+      const Results results = run([&](Tensors& t) -> std::vector<TensorView> {
+        const PagedCache cache = problem.cache(t);
+        cache_write(t.kernels, all, t.random(key, 110), t.random(key, 111), cache);
+        const TensorView queries = t.random(query, 112);
+        const TensorView together = t.blank(query);
+        cached_attention(t.kernels, problem.rows, queries, cache, together);
+        const TensorView alone = t.blank({1, group, dim});
+        cached_attention(t.kernels, std::span(problem.rows).last(1), queries.rows(rows - 1, rows),
+                         cache, alone);
+        return {together, together.rows(rows - 1, rows), alone};
+      });
+      EXPECT_LT(relative_error(results.tested[0], results.reference[0]), kTolerance);
+      EXPECT_TRUE(same_bits(results.tested[1], results.tested[2]));
+    }
   }
 }
 

@@ -229,8 +229,7 @@ class CpuKernelSet final : public KernelSet {
 
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;
-  void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
-                        TensorView y) override;
+  void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
   void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
@@ -274,6 +273,7 @@ class CpuKernelSet final : public KernelSet {
   void loss_terms(LossChunk& chunk, float* logits);
   /// x as `panels` want it; what is rounded is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
+  void project(const ConstTensorView& x, const Projection& projection);
   /// Best value and index of every row over one thread's panels, into best_values_ and
   /// best_indices_.
   void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,

@@ -213,8 +213,14 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
   return packed;
 }
 
-void CpuKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weight,
-                                    ConstTensorView bias, TensorView y) {
+void CpuKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
+  for (const Projection& projection : projections) {
+    project(x, projection);
+  }
+}
+
+void CpuKernelSet::project(const ConstTensorView& x, const Projection& projection) {
+  const auto& [weight, bias, y] = projection;
   const PanelWeight& panels = panels_of(weight);
   const std::int64_t m = x.dim(0);
   const std::int64_t n = weight.rows();

@@ -180,8 +180,7 @@ class CudaKernelSet final : public KernelSet {
 
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) override;
-  void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
-                        TensorView y) override;
+  void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
   void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
@@ -202,15 +201,22 @@ class CudaKernelSet final : public KernelSet {
     Buffer cosines;
     Buffer sines;
   };
+  /// A tensor, and the sum that its content_hash is added to.
+  struct HashedTensor {
+    ConstTensorView x;
+    TensorView sum;
+  };
   struct LossCall;
+  template <class Finish>
+  struct ProductOutput;
 
   const DeviceRotary& rotary_table(const RotarySettings& settings, std::int64_t half,
                                    std::int64_t positions);
   void rotate_rows(const TensorView& q, const TensorView& k, const PlannedRows& rows,
                    const RotarySettings& settings, bool backward);
   template <class Finish>
-  void invariant_product(const ConstTensorView& x, const PackedWeight& weight, const Finish& finish,
-                         const char* what);
+  void invariant_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
+                          const char* what);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Also of no rows, no columns and no steps.
   void product(const MatrixProduct& product);
@@ -225,6 +231,8 @@ class CudaKernelSet final : public KernelSet {
                                const ConstTensorView& v, const ConstTensorView& output,
                                const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
                                const TensorView& k_gradient, const TensorView& v_gradient);
+  /// content_hash() of up to four tensors, which may be empty, in one launch.
+  void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 
   MemoryAccount account_{"CUDA kernels"};

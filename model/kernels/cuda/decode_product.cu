@@ -2,10 +2,12 @@
 /// the weight alone: sums over K are taken in an order that K alone decides.
 ///
 /// Lanes own a column and add its steps up in ascending order by FMA, with the CPU's bits; a
-/// bfloat16 is widened in a register. With WeightStorage::bfloat16_arithmetic tensor cores multiply
-/// (fragment_product.cuh); where there are none, lanes do the same sums in ascending order.
+/// bfloat16 is widened in a register. What it costs: decode_product.md. With
+/// WeightStorage::bfloat16_arithmetic tensor cores multiply (fragment_product.cuh); where there are
+/// none, lanes do the same sums in ascending order.
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
@@ -55,6 +57,19 @@ struct PackFragments {
   }
 };
 
+/// Sixteen bytes that are read together.
+struct alignas(16) FourFloats {
+  float values[4];
+};
+struct alignas(16) EightShorts {
+  std::uint32_t pairs[4];  ///< The first number of each in its lower half.
+
+  [[nodiscard]] JFORGE_DEVICE float number(int i) const {
+    const std::uint32_t pair = pairs[i / 2];
+    return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+  }
+};
+
 /// Rows that are multiplied with fragments, rounded and in their order: a word of eight steps each.
 struct PackRows {
   const float* x;
@@ -63,11 +78,18 @@ struct PackRows {
   std::int64_t k;
   std::int64_t steps;
   JFORGE_DEVICE void operator()(std::int64_t word) const {
-    for (std::int64_t i = word * 8; i < word * 8 + 8; ++i) {
-      const RowPlace place = RowPlace::of(i, steps);
-      packed[i] = place.row < m && place.step < k ? round_to_bfloat16(x[place.row * k + place.step])
-                                                  : BFloat16{};
+    float values[8];
+    JFORGE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const RowPlace place = RowPlace::of(word * 8 + i, steps);
+      values[i] = place.row < m && place.step < k ? x[place.row * k + place.step] : 0.0F;
     }
+    EightShorts rounded{};
+    JFORGE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      rounded.pairs[i / 2] |= std::uint32_t{round_to_bfloat16(values[i]).bits} << (i % 2 * 16);
+    }
+    reinterpret_cast<EightShorts*>(packed)[word] = rounded;
   }
 };
 
@@ -96,74 +118,71 @@ struct CountUnrounded {
   }
 };
 
-/// Sixteen bytes that are read together.
-struct alignas(16) FourFloats {
-  float values[4];
-};
-struct alignas(16) EightShorts {
-  BFloat16 values[8];
-};
-
-/// Where lanes read kEach adjacent steps of a column.
+/// Where lanes read words of kEach adjacent steps of a column.
 struct FloatColumns {
   static constexpr int kEach = 4;
   static constexpr bool kRoundsInput = false;
+  using Word = FourFloats;
   const float* packed;
   std::int64_t n;
-  JFORGE_DEVICE void read(std::int64_t step, std::int64_t column, float (&values)[kEach]) const {
-    const FourFloats word = reinterpret_cast<const FourFloats*>(packed)[step / kEach * n + column];
-    for (int e = 0; e < kEach; ++e) {
-      values[e] = word.values[e];
-    }
+  [[nodiscard]] JFORGE_DEVICE Word word(std::int64_t step, std::int64_t column) const {
+    return reinterpret_cast<const Word*>(packed)[step / kEach * n + column];
   }
+  JFORGE_DEVICE static float number(const Word& word, int i) { return word.values[i]; }
 };
 
 struct RoundedColumns {
   static constexpr int kEach = 8;
   static constexpr bool kRoundsInput = false;
+  using Word = EightShorts;
   const BFloat16* packed;
   std::int64_t n;
-  JFORGE_DEVICE void read(std::int64_t step, std::int64_t column, float (&values)[kEach]) const {
-    const EightShorts word =
-        reinterpret_cast<const EightShorts*>(packed)[step / kEach * n + column];
-    for (int e = 0; e < kEach; ++e) {
-      values[e] = widen(word.values[e]);
-    }
+  [[nodiscard]] JFORGE_DEVICE Word word(std::int64_t step, std::int64_t column) const {
+    return reinterpret_cast<const Word*>(packed)[step / kEach * n + column];
   }
+  JFORGE_DEVICE static float number(const Word& word, int i) { return word.number(i); }
 };
 
 #if defined(JFORGE_EMULATED_DEVICE)
 struct FragmentColumns {
   static constexpr int kEach = 8;
   static constexpr bool kRoundsInput = true;
+  using Word = EightShorts;
   const BFloat16* packed;
   std::int64_t steps;
-  void read(std::int64_t step, std::int64_t column, float (&values)[kEach]) const {
-    for (int e = 0; e < kEach; ++e) {
-      values[e] = widen(packed[WeightPlace{column, step + e}.index(steps)]);
+  [[nodiscard]] Word word(std::int64_t step, std::int64_t column) const {
+    Word word{};
+    for (int i = 0; i < kEach; ++i) {
+      const std::uint32_t bits = packed[WeightPlace{column, step + i}.index(steps)].bits;
+      word.pairs[i / 2] |= bits << (i % 2 * 16);
     }
+    return word;
   }
+  static float number(const Word& word, int i) { return word.number(i); }
 };
 #endif
 
 constexpr std::int64_t kTileColumns = 64;  ///< Lanes of a block: one output column each.
 constexpr std::int64_t kTileRows = 8;
-constexpr std::int64_t kTileDepth = 64;
+constexpr int kTileWords = 16;  ///< Of a lane's column: all on their way at once.
 
-/// Sums of one lane's column for the rows of a tile.
-struct RowSums {
-  float values[kTileRows];
+/// A lane's column in a tile: what it is multiplied with, and its sums so far.
+template <class Weight>
+struct TileColumn {
+  typename Weight::Word words[kTileWords];
+  float sums[kTileRows];
 };
 
-/// x [M, K] times a packed weight, in tiles of kTileRows by kTileColumns; `finish` takes each.
-template <class Weight, class Finish>
+/// x [M, K] times a packed weight, in tiles of kTileRows by kTileColumns.
+template <class Weight>
 struct ColumnProduct {
+  static constexpr int kTileDepth = kTileWords * Weight::kEach;
+
   const float* x;
   Weight weight;
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
-  Finish finish;
 
   [[nodiscard]] std::int64_t blocks() const {
     return divide_up(m, kTileRows) * divide_up(n, kTileColumns);
@@ -173,53 +192,74 @@ struct ColumnProduct {
            shared_size<float>(kTileRows * kTileColumns);
   }
   template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
-    const std::int64_t column_tiles = divide_up(n, kTileColumns);
+  JFORGE_DEVICE ProductTile multiply(Group& group, std::int64_t block) const {
+    const auto within = [](std::int64_t left, std::int64_t most) {
+      return left < most ? left : most;
+    };
+    // Blocks that share a weight are neighbours: the second one finds it in the cache.
+    const std::int64_t row_tiles = divide_up(m, kTileRows);
+    const std::int64_t first_row = block % row_tiles * kTileRows;
+    const std::int64_t first_column = block / row_tiles * kTileColumns;
+    const std::int64_t rows = within(m - first_row, kTileRows);
+    const std::int64_t filled = rows == 1 ? 1 : kTileRows;  // As add_tile() has them.
     float* const tile = group.template shared<float>(kTileRows * kTileDepth);
     float* const result = group.template shared<float>(kTileRows * kTileColumns);
-    typename Group::template PerLane<RowSums> sums(group);
-    const std::int64_t first_row = block / column_tiles * kTileRows;
-    const std::int64_t first_column = block % column_tiles * kTileColumns;
+    typename Group::template PerLane<TileColumn<Weight>> columns(group);
     for (std::int64_t begin = 0; begin < k; begin += kTileDepth) {
-      const std::int64_t depth = k - begin < kTileDepth ? k - begin : kTileDepth;
+      const auto depth = static_cast<int>(within(k - begin, kTileDepth));
       group.each([&](std::int64_t lane) {
-        for (std::int64_t i = lane; i < kTileRows * kTileDepth; i += group.lanes()) {
-          const std::int64_t r = i / kTileDepth;
+        if (first_column + lane < n) {
+          for (int w = 0; w < kTileWords; ++w) {
+            if (w * Weight::kEach < depth) {
+              columns[lane].words[w] = weight.word(begin + w * Weight::kEach, first_column + lane);
+            }
+          }
+        }
+        for (std::int64_t i = lane; i < filled * kTileDepth; i += group.lanes()) {
+          const std::int64_t row = i / kTileDepth;
           const std::int64_t d = i % kTileDepth;
-          const float value =
-              first_row + r < m && d < depth ? x[(first_row + r) * k + begin + d] : 0.0F;
+          const float value = row < rows && d < depth ? x[(first_row + row) * k + begin + d] : 0.0F;
           tile[i] = Weight::kRoundsInput ? widen(round_to_bfloat16(value)) : value;
         }
       });
       group.each([&](std::int64_t lane) {
-        const std::int64_t column = first_column + lane;
-        if (column >= n) {
-          return;
-        }
-        RowSums& own = sums[lane];
-        for (std::int64_t d = 0; d < depth; d += Weight::kEach) {
-          float word[Weight::kEach];
-          weight.read(begin + d, column, word);
-          for (int e = 0; e < Weight::kEach; ++e) {
-            if (d + e < depth) {
-              for (std::int64_t r = 0; r < kTileRows; ++r) {
-                own.values[r] = fmaf(tile[r * kTileDepth + d + e], word[e], own.values[r]);
-              }
-            }
-          }
+        if (rows == 1) {
+          add_tile<1>(tile, depth, columns[lane]);
+        } else {
+          add_tile<kTileRows>(tile, depth, columns[lane]);
         }
       });
     }
     group.each([&](std::int64_t lane) {
       for (std::int64_t r = 0; r < kTileRows; ++r) {
-        result[r * kTileColumns + lane] = sums[lane].values[r];
+        result[r * kTileColumns + lane] = columns[lane].sums[r];
       }
     });
-    const auto within = [](std::int64_t left, std::int64_t most) {
-      return left < most ? left : most;
-    };
-    finish(group, ProductTile{result, kTileColumns, first_row, within(m - first_row, kTileRows),
-                              first_column, within(n - first_column, kTileColumns)});
+    return {result, kTileColumns, first_row,
+            rows,   first_column, within(n - first_column, kTileColumns)};
+  }
+
+  /// Adds the tile's steps to the sums of kRows rows.
+  template <int kRows>
+  JFORGE_DEVICE static void add_tile(const float* tile, int depth, TileColumn<Weight>& column) {
+    JFORGE_UNROLL
+    for (int w = 0; w < kTileWords; ++w) {
+      for (int first = 0; first < Weight::kEach; first += 4) {
+        const int step = w * Weight::kEach + first;
+        FourFloats some[kRows];
+        for (int r = 0; r < kRows; ++r) {
+          some[r] = *reinterpret_cast<const FourFloats*>(tile + r * kTileDepth + step);
+        }
+        for (int i = 0; i < 4; ++i) {
+          if (step + i < depth) {  // A sum of −0 would not stay it.
+            const float number = Weight::number(column.words[w], first + i);
+            for (int r = 0; r < kRows; ++r) {
+              column.sums[r] = fmaf(some[r].values[i], number, column.sums[r]);
+            }
+          }
+        }
+      }
+    }
   }
 };
 
@@ -243,12 +283,12 @@ struct WriteProduct {
 };
 
 /// Marks of a best column: none seen yet, and a NaN seen.
-constexpr std::int64_t kNone = -1;
-constexpr std::int64_t kNaN = -2;
+constexpr TokenId kNone = -1;
+constexpr TokenId kNaN = -2;
 
-struct BestColumn {
+struct alignas(8) BestColumn {
   float value;
-  std::int64_t index;
+  TokenId index;
 
   /// Takes `other` when it is better: larger, or equal and of smaller index. NaN beats all.
   JFORGE_DEVICE void meet(const BestColumn& other) {
@@ -280,7 +320,7 @@ struct FindBest {
         BestColumn found{0.0F, kNone};
         for (std::int64_t c = begin; c < begin + kBestColumns && c < tile.columns; ++c) {
           const float value = tile.values[row * tile.stride + c];
-          found.meet({value, value == value ? tile.first_column + c : kNaN});
+          found.meet({value, value == value ? static_cast<TokenId>(tile.first_column + c) : kNaN});
         }
         best[(tile.first_row + row) * groups + (tile.first_column + begin) / kBestColumns] = found;
       }
@@ -292,6 +332,7 @@ constexpr std::int64_t kBestLanes = 128;
 
 /// Best of a row; one block a row.
 struct BestOfRow {
+  static constexpr int kAhead = 8;  ///< Reads of a lane on their way.
   const BestColumn* best;
   std::int64_t groups;
   TokenId* tokens;
@@ -302,20 +343,31 @@ struct BestOfRow {
     BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
     group.each([&](std::int64_t lane) {
       BestColumn found{0.0F, kNone};
-      for (std::int64_t i = lane; i < groups; i += group.lanes()) {
-        found.meet(best[row * groups + i]);
+      for (std::int64_t begin = lane; begin < groups; begin += kAhead * group.lanes()) {
+        BestColumn some[kAhead];
+        JFORGE_UNROLL
+        for (int i = 0; i < kAhead; ++i) {
+          const std::int64_t at = begin + i * group.lanes();
+          some[i] = at < groups ? best[row * groups + at] : BestColumn{0.0F, kNone};
+        }
+        JFORGE_UNROLL
+        for (int i = 0; i < kAhead; ++i) {
+          found.meet(some[i]);
+        }
       }
       own[lane] = found;
     });
+    for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
+      group.each([&](std::int64_t lane) {
+        if (lane < left) {
+          own[lane].meet(own[lane + left]);
+        }
+      });
+    }
     group.each([&](std::int64_t lane) {
-      if (lane != 0) {
-        return;
+      if (lane == 0) {
+        tokens[row] = own[0].index < 0 ? kNoToken : own[0].index;
       }
-      BestColumn found = own[0];
-      for (std::int64_t i = 1; i < group.lanes(); ++i) {
-        found.meet(own[i]);
-      }
-      tokens[row] = found.index < 0 ? kNoToken : static_cast<TokenId>(found.index);
     });
   }
 };
@@ -382,51 +434,87 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   return packed;
 }
 
-/// Has `finish` take every tile of x · weightᵀ.
 template <class Finish>
-void CudaKernelSet::invariant_product(const ConstTensorView& x, const PackedWeight& weight,
-                                      const Finish& finish, const char* what) {
-  const DeviceWeight& packed = device_weight(weight);
+struct CudaKernelSet::ProductOutput {
+  const DeviceWeight* weight;
+  Finish finish;
+};
+
+/// Has each output's `finish` take every tile of x · weightᵀ. One launch for weights that are
+/// stored alike.
+template <class Finish>
+void CudaKernelSet::invariant_products(const ConstTensorView& x,
+                                       std::span<const ProductOutput<Finish>> outputs,
+                                       const char* what) {
+  using Output = ProductOutput<Finish>;
   const std::int64_t m = x.dim(0);
-  const std::int64_t n = weight.rows();
-  const std::int64_t k = weight.columns();
-  const auto by_columns = [&]<class Weight>(const Weight& columns) {
-    const ColumnProduct<Weight, Finish> product{floats(x), columns, m, n, k, finish};
-    queue_.launch(product.blocks(), kTileColumns, product, what);
+  const std::int64_t k = x.dim(1);
+  const auto alike = [](const Output& a, const Output& b) {
+    return a.weight->fragments() == b.weight->fragments() && a.weight->dtype() == b.weight->dtype();
   };
-  if (!packed.fragments()) {
-    if (weight.dtype() == DType::bfloat16) {
-      by_columns(RoundedColumns{packed.data<BFloat16>(), n});
-    } else {
-      by_columns(FloatColumns{packed.data<float>(), n});
+  while (!outputs.empty()) {
+    std::size_t count = 1;
+    while (count < std::min(outputs.size(), kProductsTogether) &&
+           alike(outputs[0], outputs[count])) {
+      ++count;
     }
-    return;
-  }
-  const std::int64_t steps = divide_up(k, kFragmentSteps);
+    const auto some = outputs.first(count);
+    outputs = outputs.subspan(count);
+    const auto by_columns = [&](const auto& columns_of) {
+      launch_together(
+          queue_, kTileColumns, some,
+          [&](const Output& output) {
+            const auto columns = columns_of(*output.weight);
+            return ColumnProduct<std::remove_const_t<decltype(columns)>>{floats(x), columns, m,
+                                                                         output.weight->rows(), k};
+          },
+          what);
+    };
+    if (!some[0].weight->fragments()) {
+      if (some[0].weight->dtype() == DType::bfloat16) {
+        by_columns([](const DeviceWeight& weight) {
+          return RoundedColumns{weight.data<BFloat16>(), weight.rows()};
+        });
+      } else {
+        by_columns([](const DeviceWeight& weight) {
+          return FloatColumns{weight.data<float>(), weight.rows()};
+        });
+      }
+      continue;
+    }
+    const std::int64_t steps = divide_up(k, kFragmentSteps);
 #if defined(JFORGE_EMULATED_DEVICE)
-  by_columns(FragmentColumns{packed.data<BFloat16>(), steps});
+    by_columns([&](const DeviceWeight& weight) {
+      return FragmentColumns{weight.data<BFloat16>(), steps};
+    });
 #else
-  const std::int64_t elements =
-      divide_up(m, kFragmentRows) * kFragmentRows * steps * kFragmentSteps;
-  auto* const rounded = rounded_input_.at_least<BFloat16>(elements);
-  launch_elements(queue_, elements / 8, PackRows{floats(x), rounded, m, k, steps}, what);
-  launch_fragment_product(queue_, FragmentOperands{rounded, packed.data<BFloat16>(), m, n, steps},
-                          finish, what);
+    if (m <= kFragmentRows && k % 2 == 0) {
+      launch_fragment_products<FragmentProduct<1, 1, FloatRows>>(queue_, FloatRows{floats(x), m, k},
+                                                                 steps, some, what);
+      continue;
+    }
+    const std::int64_t elements =
+        divide_up(m, kFragmentRows) * kFragmentRows * steps * kFragmentSteps;
+    auto* const rounded = rounded_input_.at_least<BFloat16>(elements);
+    launch_elements(queue_, elements / 8, PackRows{floats(x), rounded, m, k, steps}, what);
+    launch_fragment_products(queue_, RoundedRows{rounded, m, steps}, some, what);
 #endif
+  }
 }
 
-void CudaKernelSet::invariant_linear(ConstTensorView x, const PackedWeight& weight,
-                                     ConstTensorView bias, TensorView y) {
-  const std::int64_t m = x.dim(0);
-  const std::int64_t n = weight.rows();
-  expect_shape(x, Shape{m, weight.columns()}, "invariant_linear x");
-  expect_shape(y, Shape{m, n}, "invariant_linear y");
-  if (!bias.empty()) {
-    expect_shape(bias, Shape{n}, "invariant_linear bias");
+void CudaKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
+  std::vector<ProductOutput<WriteProduct>> outputs;
+  for (const auto& [weight, bias, y] : projections) {
+    expect_shape(x, Shape{x.dim(0), weight.columns()}, "invariant_linear x");
+    expect_shape(y, Shape{x.dim(0), weight.rows()}, "invariant_linear y");
+    if (!bias.empty()) {
+      expect_shape(bias, Shape{weight.rows()}, "invariant_linear bias");
+    }
+    outputs.push_back({&device_weight(weight),
+                       {bias.empty() ? nullptr : floats(bias), floats(y), weight.rows()}});
   }
-  if (m > 0) {
-    invariant_product(x, weight, WriteProduct{bias.empty() ? nullptr : floats(bias), floats(y), n},
-                      "invariant_linear");
+  if (x.dim(0) > 0) {
+    invariant_products<WriteProduct>(x, outputs, "invariant_linear");
   }
 }
 
@@ -440,7 +528,8 @@ void CudaKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight&
   }
   const std::int64_t groups = divide_up(head.rows(), kBestColumns);
   auto* const best = best_columns_.at_least<BestColumn>(m * groups);
-  invariant_product(hidden, head, FindBest{best, groups}, "invariant_argmax");
+  const ProductOutput<FindBest> output{&device_weight(head), {best, groups}};
+  invariant_products<FindBest>(hidden, {&output, 1}, "invariant_argmax");
   queue_.launch(m, kBestLanes, BestOfRow{best, groups, indices(tokens)}, "invariant_argmax");
 }
 

@@ -1,8 +1,13 @@
 #pragma once
 
-/// What the two kinds of decoding products leave of a tile for what finishes it.
+/// What the two kinds of decoding products share: what they leave of a tile for what finishes it,
+/// and how several go in one launch.
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
+
+#include "model/kernels/cuda/block_group.h"
 
 namespace jforge {
 
@@ -15,5 +20,61 @@ struct ProductTile {
   std::int64_t first_column;
   std::int64_t columns;
 };
+
+/// Products of the same rows that one launch takes: queries, keys and values; gate and up.
+inline constexpr std::size_t kProductsTogether = 3;
+
+/// The blocks of one product behind those of the one before; `finish` takes a product's tiles.
+template <class Product, class Finish>
+struct Together {
+  Product products[kProductsTogether];
+  Finish finish[kProductsTogether];
+  std::int64_t ends[kProductsTogether];  ///< Of their blocks; of products that are not: the last's.
+
+  [[nodiscard]] static std::int64_t shared_bytes() { return Product::shared_bytes(); }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+    std::size_t own = 0;
+    std::int64_t begin = 0;
+    for (std::size_t i = 1; i < kProductsTogether; ++i) {
+      if (block >= ends[i - 1]) {
+        own = i;
+        begin = ends[i - 1];
+      }
+    }
+    const ProductTile tile = chosen(products, own).multiply(group, block - begin);
+    chosen(finish, own)(group, tile);
+  }
+
+  /// all[own], without an index that would bring all of them to local memory.
+  template <class T>
+  [[nodiscard]] JFORGE_DEVICE static T chosen(const T (&all)[kProductsTogether], std::size_t own) {
+    T found = all[0];
+    for (std::size_t i = 1; i < kProductsTogether; ++i) {
+      if (own >= i) {
+        found = all[i];
+      }
+    }
+    return found;
+  }
+};
+
+/// `product_of(output)` and `output.finish` for each of at most kProductsTogether outputs, one at
+/// least.
+template <class Queue, class Outputs, class ProductOf>
+void launch_together(Queue& queue, std::int64_t lanes, const Outputs& outputs,
+                     const ProductOf& product_of, const char* what) {
+  using Finish = std::remove_cvref_t<decltype(outputs.front().finish)>;
+  Together<decltype(product_of(outputs.front())), Finish> together;
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < kProductsTogether; ++i) {
+    const auto& output = outputs[i < outputs.size() ? i : 0];
+    together.products[i] = product_of(output);
+    together.finish[i] = output.finish;
+    end += i < outputs.size() ? together.products[i].blocks() : 0;
+    together.ends[i] = end;
+  }
+  queue.launch(end, lanes, together, what);
+}
 
 }  // namespace jforge
