@@ -1,11 +1,15 @@
 /// XXH3 (Collet, "XXH3 - specification", long inputs) of blocks of a tensor, as the CPU set divides
-/// it. A block's eight accumulators are eight lanes.
+/// it. What a stripe adds to an accumulator does not depend on the accumulator, and within a chunk
+/// of stripes such terms only add up: a lane adds up a chunk's for one accumulator, all chunks of a
+/// hashed block at once. Eight lanes, the accumulators, then take the chunks in their order.
 
+#include <array>
 #include <cstring>
 
 #include "model/kernels/content_hash_blocks.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/partial_sums.h"
+#include "model/kernels/cuda/reads_ahead.h"
 #include "runtime/content_hash.h"
 
 namespace jforge {
@@ -15,8 +19,11 @@ namespace {
 constexpr std::int64_t kStripe = kContentHashStripe;  ///< What the accumulators take at once.
 constexpr std::int64_t kAccumulators = 8;
 constexpr std::int64_t kStripesPerChunk = 16;  ///< Then the accumulators are scrambled.
-constexpr std::int64_t kHashLanes = 256;
-constexpr std::int64_t kUnits = kHashLanes / kAccumulators;  ///< Hashed blocks of a block of lanes.
+/// One for each chunk and accumulator of a hashed block.
+constexpr std::int64_t kHashLanes =
+    kContentHashBlock / (kStripe * kStripesPerChunk) * kAccumulators;
+/// Hashed together: what AdamW's state is made of.
+constexpr std::int64_t kMostTensors = 4;
 
 constexpr std::uint64_t kPrime32A = 0x9E3779B1;
 constexpr std::uint64_t kPrime32B = 0x85EBCA77;
@@ -43,15 +50,14 @@ constexpr std::int64_t kStart = 40;  ///< What the accumulators begin with.
   return high ^ (cross << 32 | (low & kLow));
 }
 
-struct HashBlocks {
+/// A tensor as it is hashed.
+struct HashedBytes {
   const std::byte* bytes;
   std::int64_t size;
-  std::uint64_t seed;
-  const std::uint64_t* table;
-  std::uint64_t* hashes;
+  std::int64_t first;  ///< Of all tensors' blocks, its own first.
+  std::uint64_t* sum;
 
-  [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<std::uint64_t>(kHashLanes); }
-  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t count() const {
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t blocks() const {
     return divide_up(size, kContentHashBlock);
   }
   [[nodiscard]] JFORGE_DEVICE std::int64_t stripes_of(std::int64_t block) const {
@@ -62,9 +68,6 @@ struct HashBlocks {
   /// The word that begins at byte `at`, wherever elements of two bytes may begin; zeros follow the
   /// last of them.
   [[nodiscard]] JFORGE_DEVICE std::uint64_t word(std::int64_t at) const {
-    if (at + 8 <= size && reinterpret_cast<std::uintptr_t>(bytes + at) % 8 == 0) {
-      return *reinterpret_cast<const std::uint64_t*>(bytes + at);
-    }
     std::uint64_t word = 0;
     for (std::int64_t i = 0; i < 4 && at + 2 * i < size; ++i) {
       word |= std::uint64_t{*reinterpret_cast<const std::uint16_t*>(bytes + at + 2 * i)}
@@ -73,48 +76,143 @@ struct HashBlocks {
     return word;
   }
 
-  /// `sum` is accumulator i; its neighbour's words are added, its own multiplied in.
-  [[nodiscard]] JFORGE_DEVICE std::uint64_t accumulate(std::uint64_t sum, std::int64_t stripe,
-                                                       std::int64_t i, std::uint64_t secret) const {
-    const std::uint64_t key = word(stripe + i * 8) ^ secret;
-    return sum + word(stripe + (i ^ 1) * 8) + (key & 0xFFFFFFFF) * (key >> 32);
+  /// The word at byte `at` and those at its place in the chunk's other stripes: all on their way
+  /// together.
+  JFORGE_DEVICE void read_chunk(std::int64_t at, std::uint64_t (&words)[kStripesPerChunk]) const {
+    constexpr std::int64_t kLastWord = (kStripesPerChunk - 1) * kStripe;
+    if (at + kLastWord + 8 <= size && reinterpret_cast<std::uintptr_t>(bytes) % 8 == 0) {
+      const auto* const begin = reinterpret_cast<const std::uint64_t*>(bytes + at);
+      for (std::int64_t i = 0; i < kStripesPerChunk; ++i) {
+        words[i] = begin[i * kStripe / 8];
+      }
+    } else {
+      for (std::int64_t i = 0; i < kStripesPerChunk; ++i) {
+        words[i] = word(at + i * kStripe);
+      }
+    }
   }
+};
 
+/// Tensors of one launch, one after the other.
+struct HashedTogether {
+  HashedBytes tensors[kMostTensors];
+  std::int64_t count;   ///< Of tensors.
+  std::int64_t blocks;  ///< Of all of them.
+
+  void add(HashedBytes tensor) {
+    tensor.first = blocks;
+    blocks += tensor.blocks();
+    tensors[count++] = tensor;
+  }
+  /// Whose block it is.
+  [[nodiscard]] JFORGE_DEVICE HashedBytes owner(std::int64_t block) const {
+    HashedBytes owner = tensors[0];
+    for (std::int64_t i = 1; i < kMostTensors; ++i) {
+      if (i < count && block >= tensors[i].first) {
+        owner = tensors[i];
+      }
+    }
+    return owner;
+  }
+};
+
+/// One block of lanes hashes one block. A tensor's only block is its hash; of others `hashes` are
+/// added up by AddHashes.
+struct HashBlocks {
+  HashedTogether together;
+  std::uint64_t seed;
+  const std::uint64_t* table;
+  std::uint64_t* hashes;
+
+  [[nodiscard]] std::int64_t shared_bytes() const {
+    return 2 * shared_size<std::uint64_t>(kHashLanes) + shared_size<std::uint64_t>(kAccumulators);
+  }
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
-    std::uint64_t* const sums = group.template shared<std::uint64_t>(kHashLanes);
+    // Of a chunk and an accumulator: its own words multiplied, and its neighbour's.
+    auto* const products = group.template shared<std::uint64_t>(kHashLanes);
+    auto* const words = group.template shared<std::uint64_t>(kHashLanes);
+    auto* const accumulators = group.template shared<std::uint64_t>(kAccumulators);
+    const HashedBytes tensor = together.owner(index);
+    const std::int64_t block = index - tensor.first;
+    const std::int64_t stripes = tensor.stripes_of(block);
+    const std::int64_t chunks = divide_up(stripes, kStripesPerChunk);
     group.each([&](std::int64_t lane) {
-      const std::int64_t block = index * kUnits + lane / kAccumulators;
-      if (block >= count()) {
+      const std::int64_t i = lane % kAccumulators;
+      const std::int64_t first = lane / kAccumulators * kStripesPerChunk;
+      if (first >= stripes) {
         return;
       }
-      const std::int64_t i = lane % kAccumulators;
-      const std::int64_t last = stripes_of(block) - 1;
-      const std::int64_t begin = block * kContentHashBlock;
-      std::uint64_t sum = table[kStart + i];
-      for (std::int64_t stripe = 0; stripe < last; ++stripe) {
-        const std::int64_t in_chunk = stripe % kStripesPerChunk;
-        sum = accumulate(sum, begin + stripe * kStripe, i, table[kWords + in_chunk + i]);
-        if (in_chunk + 1 == kStripesPerChunk) {
-          sum = ((sum ^ (sum >> 47)) ^ table[kWords + kStripesPerChunk + i]) * kPrime32A;
-        }
+      std::uint64_t own[kStripesPerChunk];
+      tensor.read_chunk(block * kContentHashBlock + first * kStripe + i * 8, own);
+      const std::uint64_t* const secrets = table + kWords + i;
+      const std::uint64_t last_secret = table[kLast + i];  // Of the last stripe of all.
+      std::uint64_t product = 0;
+      std::uint64_t sum = 0;
+      for (std::int64_t in_chunk = 0; in_chunk < kStripesPerChunk; ++in_chunk) {
+        const std::int64_t left = stripes - (first + in_chunk);
+        const std::uint64_t secret = secrets[in_chunk];
+        const std::uint64_t key = own[in_chunk] ^ (left == 1 ? last_secret : secret);
+        product += left > 0 ? (key & 0xFFFFFFFF) * (key >> 32) : 0;
+        sum += left > 0 ? own[in_chunk] : 0;
       }
-      sums[lane] = accumulate(sum, begin + last * kStripe, i, table[kLast + i]);
+      products[lane] = product;
+      words[lane ^ 1] = sum;
     });
     group.each([&](std::int64_t lane) {
-      const std::int64_t block = index * kUnits + lane / kAccumulators;
-      if (lane % kAccumulators != 0 || block >= count()) {
+      if (lane >= kAccumulators) {
         return;
       }
-      std::uint64_t hash = static_cast<std::uint64_t>(stripes_of(block) * kStripe) * kPrime64A;
+      const std::uint64_t secret = table[kWords + kStripesPerChunk + lane];
+      std::uint64_t sum = table[kStart + lane];
+      read_ahead(
+          0, chunks, 1,
+          [&](std::int64_t chunk) {
+            const std::int64_t at = chunk * kAccumulators + lane;
+            return products[at] + words[at];
+          },
+          [&](std::int64_t chunk, std::uint64_t added) {
+            if (chunk > 0) {
+              sum = ((sum ^ (sum >> 47)) ^ secret) * kPrime32A;
+            }
+            sum += added;
+          });
+      accumulators[lane] = sum;
+    });
+    group.each([&](std::int64_t lane) {
+      if (lane != 0) {
+        return;
+      }
+      std::uint64_t hash = static_cast<std::uint64_t>(stripes * kStripe) * kPrime64A;
       for (std::int64_t i = 0; i < kAccumulators; i += 2) {
-        hash += fold_product(sums[lane + i] ^ table[kMerge + i],
-                             sums[lane + i + 1] ^ table[kMerge + i + 1]);
+        hash += fold_product(accumulators[i] ^ table[kMerge + i],
+                             accumulators[i + 1] ^ table[kMerge + i + 1]);
       }
       hash = (hash ^ (hash >> 37)) * 0x165667919E3779F9;
-      hashes[block] = placed_hash(hash ^ (hash >> 32), seed, static_cast<std::uint64_t>(size),
-                                  static_cast<std::uint64_t>(block));
+      hash = placed_hash(hash ^ (hash >> 32), seed, static_cast<std::uint64_t>(tensor.size),
+                         static_cast<std::uint64_t>(block));
+      if (tensor.blocks() == 1) {
+        *tensor.sum += hash;
+      } else {
+        hashes[index] = hash;
+      }
     });
+  }
+};
+
+/// The blocks' hashes of a tensor that has several, a block of lanes for each.
+struct AddHashes {
+  HashedTogether together;
+  const std::uint64_t* hashes;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+    const HashedBytes& tensor = together.tensors[index];
+    const std::int64_t blocks = tensor.blocks();
+    if (blocks > 1) {
+      AddPartialSums<std::uint64_t>{hashes + tensor.first, blocks, tensor.sum}(group, 0);
+    }
   }
 };
 
@@ -141,10 +239,27 @@ std::vector<std::uint64_t> hash_table() {
 }  // namespace
 
 void CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) {
-  expect_hash_sum(sum);
-  expect(sum.device() == DeviceQueue::kDevice && (x.empty() || x.device() == DeviceQueue::kDevice),
-         "tensor is not on the device");
-  if (x.bytes() == 0) {
+  content_hash(std::array{HashedTensor{x, sum}}, seed);
+}
+
+void CudaKernelSet::content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed) {
+  HashedTogether together{};
+  bool adds = false;
+  for (const auto& [x, sum] : tensors) {
+    expect_hash_sum(sum);
+    expect(
+        sum.device() == DeviceQueue::kDevice && (x.empty() || x.device() == DeviceQueue::kDevice),
+        "tensor is not on the device");
+    if (!x.empty() && x.bytes() > 0) {
+      expect(together.count < kMostTensors, "more tensors than are hashed together");
+      const HashedBytes hashed{static_cast<const std::byte*>(x.raw()),
+                               static_cast<std::int64_t>(x.bytes()), 0,
+                               reinterpret_cast<std::uint64_t*>(sum.data<std::int64_t>())};
+      adds = adds || hashed.blocks() > 1;
+      together.add(hashed);
+    }
+  }
+  if (together.count == 0) {
     return;
   }
   if (hash_table_.bytes() == 0) {
@@ -154,13 +269,15 @@ void CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed, TensorVi
     copy_tensor(ConstTensorView(table.data(), DType::int64, Shape{words}),
                 hash_table_.view(DType::int64, Shape{words}));
   }
-  HashBlocks body{static_cast<const std::byte*>(x.raw()), static_cast<std::int64_t>(x.bytes()),
-                  seed, reinterpret_cast<const std::uint64_t*>(hash_table_.data()), nullptr};
-  body.hashes = partials_.at_least<std::uint64_t>(body.count());
-  queue_.launch(divide_up(body.count(), kUnits), kHashLanes, body, "content_hash");
-  add_partial_sums(queue_, body.hashes, body.count(),
-                   reinterpret_cast<std::uint64_t*>(sum.data<std::int64_t>()),
-                   "content_hash total");
+  auto* const hashes = partials_.at_least<std::uint64_t>(together.blocks);
+  queue_.launch(together.blocks, kHashLanes,
+                HashBlocks{together, seed,
+                           reinterpret_cast<const std::uint64_t*>(hash_table_.data()), hashes},
+                "content_hash");
+  if (adds) {
+    queue_.launch(together.count, kPartialSumLanes, AddHashes{together, hashes},
+                  "content_hash total");
+  }
 }
 
 }  // namespace jforge

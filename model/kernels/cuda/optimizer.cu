@@ -1,3 +1,5 @@
+#include <array>
+
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/partial_sums.h"
 
@@ -44,13 +46,18 @@ struct AdamWElement {
   float* second_moment;
   BFloat16* rounded;  ///< May be null.
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const float g = gradient[i] * step.gradient_scale;
-    const float m = fmaf(1.0F - step.beta1, g, step.beta1 * first_moment[i]);
-    const float v = fmaf((1.0F - step.beta2) * g, g, step.beta2 * second_moment[i]);
+    // All of them before the first store, behind which they would wait for another trip to memory.
+    const float slope = gradient[i];
+    const float old_parameter = parameter[i];
+    const float old_first = first_moment[i];
+    const float old_second = second_moment[i];
+    const float g = slope * step.gradient_scale;
+    const float m = fmaf(1.0F - step.beta1, g, step.beta1 * old_first);
+    const float v = fmaf((1.0F - step.beta2) * g, g, step.beta2 * old_second);
     const float denominator = fmaf(sqrtf(v), step.inverse_sqrt_correction2, step.epsilon);
     first_moment[i] = m;
     second_moment[i] = v;
-    const float updated = parameter[i] * step.decay_factor - step.step_size * m / denominator;
+    const float updated = old_parameter * step.decay_factor - step.step_size * m / denominator;
     parameter[i] = updated;
     if (rounded != nullptr) {
       rounded[i] = round_to_bfloat16(updated);
@@ -76,17 +83,23 @@ void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensor
                           const AdamWState& state, const AdamWHashes& hashes) {
   expect_adamw_shapes(gradient, state);
   expect_adamw_hashes(hashes);
-  if (!hashes.found.empty()) {
-    hash_adamw_state(*this, state, hashes.seed, hashes.found);
-  }
+  // As hash_adamw_state(), with all parts together.
+  const auto hash_state = [&](const TensorView& sums) {
+    if (!sums.empty()) {
+      content_hash(std::array{HashedTensor{state.parameter, sums.rows(0, 1)},
+                              HashedTensor{state.first_moment, sums.rows(1, 2)},
+                              HashedTensor{state.second_moment, sums.rows(2, 3)},
+                              HashedTensor{state.rounded, sums.rows(3, 4)}},
+                   hashes.seed);
+    }
+  };
+  hash_state(hashes.found);
   launch_elements(queue_, state.parameter.elements(),
                   AdamWElement{adamw_step(settings, decay), floats(gradient),
                                floats(state.parameter), floats(state.first_moment),
                                floats(state.second_moment), bfloat16s(state.rounded)},
                   "adamw");
-  if (!hashes.left.empty()) {
-    hash_adamw_state(*this, state, hashes.seed, hashes.left);
-  }
+  hash_state(hashes.left);
 }
 
 }  // namespace jforge

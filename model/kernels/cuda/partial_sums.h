@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/reads_ahead.h"
 
 namespace jforge {
 
@@ -22,9 +23,9 @@ struct AddPartialSums {
   JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
     const T added = group.template sum<T>([&](std::int64_t lane) {
       T sum = 0;
-      for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += partials[i];
-      }
+      read_ahead(
+          lane, count, group.lanes(), [&](std::int64_t i) { return partials[i]; },
+          [&](std::int64_t /*i*/, T partial) { sum += partial; });
       return sum;
     });
     group.each([&](std::int64_t lane) {

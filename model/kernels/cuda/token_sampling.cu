@@ -2,21 +2,23 @@
 /// temperature, top-k, top-p, Gumbel's maximum (METHOD.md §6.6). A block of lanes chooses a row's
 /// token; rows are independent of each other.
 ///
-/// What it costs: a row's V logits are read twice, and three or four times more where tokens are
-/// cut off, and where there is a penalty each lane goes over all of the text; scores are float64,
-/// but only where noise could still make a token the best, some dozens of a row. That is 8 V to 24
-/// V bytes from the second-level cache, where the product has just left them (64 rows of a
-/// vocabulary of 151,936 are 39 MB of the H100's 50 MB). A sweep is V / 256 trips of 256 lanes,
-/// bound by latency, of which several are under way at once: some 50 µs, all rows beside each other
-/// on as many SMs, with 86 registers a lane. Against it stand 4 V bytes a row over the bus and 0.8
+/// What it costs: a row's V logits are read twice, with top-k three times and with top-p alone four
+/// times, 8 V to 16 V bytes, and candidates some dozens of times. They come from the second-level
+/// cache, where the product has just left them (64 rows of a vocabulary of 151,936 are 39 MB of the
+/// H100's 50 MB). Latency is the bound: a look is V / 1,024 trips of 256 lanes with four loads
+/// each, some 27 µs, or 0.2 ms where each logit has an exponential in float64 (top-p alone). Where
+/// there is a penalty each lane goes over all of the text. Noise is computed only where it could
+/// still make a token the best. Rows run beside each other, two on an SM with 83 registers a lane:
+/// 0.05 ms, with top-k 0.12, with top-p 0.65. Against it stand 4 V bytes a row over the bus and 0.8
 /// to 1.7 ms a row on the host (decoder_benchmark), one row after the other. Expected of data
-/// sheets; nothing of it has been measured on a device.
+/// sheets, with the sums in decode_product.md; nothing of it has been measured on a device.
 
 #include <cmath>
 #include <cstring>
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/device_random.h"
+#include "model/kernels/cuda/reads_ahead.h"
 #include "model/kernels/cuda/token_chooser.h"
 #include "model/kernels/gumbel_noise.h"
 
@@ -154,6 +156,32 @@ struct ChooseTokens {
     });
   }
 
+  /// take(token, logit) for a lane's share of the row.
+  template <class Group, class Take>
+  JFORGE_DEVICE void over_logits(const Group& group, const Row& row, std::int64_t lane,
+                                 const Take& take) const {
+    read_ahead(
+        lane, vocabulary, group.lanes(), [&](std::int64_t i) { return row.logits[i]; }, take);
+  }
+  /// take(token, logit) for a lane's share of the candidates.
+  template <class Group, class Take>
+  JFORGE_DEVICE static void over_candidates(const Group& group, const Row& row, std::int64_t lane,
+                                            const Take& take) {
+    struct Candidate {
+      std::int64_t token;
+      float logit;
+    };
+    read_ahead(
+        lane, row.num_candidates, group.lanes(),
+        [&](std::int64_t i) {
+          const std::int64_t token = row.candidates[i];
+          return Candidate{token, row.logits[token]};
+        },
+        [&](std::int64_t /*i*/, const Candidate& candidate) {
+          take(candidate.token, candidate.logit);
+        });
+  }
+
   /// False where a logit is NaN. `orders`: of each lane's largest.
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE bool find_largest(Group& group, Row& row,
@@ -166,14 +194,13 @@ struct ChooseTokens {
     typename Group::template PerLane<Best> best(group);
     group.each([&](std::int64_t lane) {
       Best own{-INFINITY, lane, false};
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        const float value = row.logits[i];
+      over_logits(group, row, lane, [&](std::int64_t i, float value) {
         own.nan = own.nan || value != value;
         if (value > own.value) {
           own.value = value;
           own.token = i;
         }
-      }
+      });
       best[lane] = own;
       orders[lane] = order_of(own.value);
     });
@@ -201,9 +228,8 @@ struct ChooseTokens {
     } else {
       sum = group.template sum<double>([&](std::int64_t lane) {
         double own = 0;
-        for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-          own += row.weight(row.logits[i]);
-        }
+        over_logits(group, row, lane,
+                    [&](std::int64_t /*i*/, float logit) { own += row.weight(logit); });
         return own;
       });
       // Tokens below this share have less than (1 − top_p) · sum / 2 all together: none of them is
@@ -248,10 +274,9 @@ struct ChooseTokens {
     const auto count_up_to = [&](std::int64_t last) {
       return group.template sum<std::uint64_t>([&](std::int64_t lane) {
         std::uint64_t own = 0;
-        for (std::int64_t i = lane; i < row.num_candidates; i += group.lanes()) {
-          const std::int64_t token = row.candidates[i];
-          own += order_of(row.logits[token]) == least && token <= last ? 1 : 0;
-        }
+        over_candidates(group, row, lane, [&](std::int64_t token, float logit) {
+          own += order_of(logit) == least && token <= last ? 1 : 0;
+        });
         return own;
       });
     };
@@ -273,9 +298,8 @@ struct ChooseTokens {
                              const Likely& likely) const {
     group.each([&](std::int64_t lane) {
       std::uint32_t own = 0;
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        own += likely(row.logits[i]) ? 1 : 0;
-      }
+      over_logits(group, row, lane,
+                  [&](std::int64_t /*i*/, float logit) { own += likely(logit) ? 1 : 0; });
       counts[lane] = own;
     });
     group.each([&](std::int64_t lane) {
@@ -283,11 +307,11 @@ struct ChooseTokens {
       for (std::int64_t before = 0; before < lane; ++before) {
         next += counts[before];
       }
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        if (likely(row.logits[i])) {
+      over_logits(group, row, lane, [&](std::int64_t i, float logit) {
+        if (likely(logit)) {
           row.candidates[next++] = static_cast<std::int32_t>(i);
         }
-      }
+      });
     });
     row.num_candidates = static_cast<std::int64_t>(group.template sum<std::uint64_t>(
         [&](std::int64_t lane) { return std::uint64_t{counts[lane]}; }));
@@ -299,10 +323,9 @@ struct ChooseTokens {
                                          const Term& term) const {
     return group.template sum<T>([&](std::int64_t lane) {
       T own = 0;
-      for (std::int64_t i = lane; i < row.num_candidates; i += group.lanes()) {
-        const float logit = row.logits[row.candidates[i]];
+      over_candidates(group, row, lane, [&](std::int64_t /*token*/, float logit) {
         own += order_of(logit) >= order ? term(logit) : T{0};
-      }
+      });
       return own;
     });
   }
@@ -343,17 +366,36 @@ struct ChooseTokens {
           }
         }
       } else {
-        for (std::int64_t four = lane; 4 * four < vocabulary; four += group.lanes()) {
-          float most = row.logits[4 * four];
-          for (std::int64_t i = 4 * four + 1; i < 4 * four + 4 && i < vocabulary; ++i) {
-            most = row.logits[i] > most ? row.logits[i] : most;
+        const auto largest_of = [&](std::int64_t four) {
+          float most = -INFINITY;
+          for (std::int64_t i = 4 * four; i < 4 * four + 4; ++i) {
+            const float logit = i < vocabulary ? row.logits[i] : -INFINITY;
+            most = logit > most ? logit : most;
           }
-          if (row.scaled(most) + kMostGumbelNoise < best.score) {
+          return most;
+        };
+        const auto improbable = [&](float logit) {
+          return row.scaled(logit) + kMostGumbelNoise < best.score;
+        };
+        // A few fours at a time, whose logits are read together.
+        const std::int64_t step = kReadsAhead * group.lanes();
+        for (std::int64_t begin = lane; 4 * begin < vocabulary; begin += step) {
+          float most = -INFINITY;
+          for (int ahead = 0; ahead < kReadsAhead; ++ahead) {
+            const float own = largest_of(begin + ahead * group.lanes());
+            most = own > most ? own : most;
+          }
+          if (improbable(most)) {
             continue;
           }
-          const PhiloxWords words = words_of(four);
-          for (std::int64_t i = 4 * four; i < 4 * four + 4 && i < vocabulary; ++i) {
-            consider(best, row.logits[i], i, words);
+          for (std::int64_t four = begin; four < begin + step; four += group.lanes()) {
+            if (4 * four >= vocabulary || improbable(largest_of(four))) {
+              continue;
+            }
+            const PhiloxWords words = words_of(four);
+            for (std::int64_t i = 4 * four; i < 4 * four + 4 && i < vocabulary; ++i) {
+              consider(best, row.logits[i], i, words);
+            }
           }
         }
       }

@@ -5,6 +5,7 @@
 
 #include "model/kernels/cuda/add_row_groups.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/reads_ahead.h"
 #include "model/kernels/device_loss.h"
 
 namespace jforge {
@@ -19,13 +20,36 @@ struct ItemTerms {
   double autoregressive;
 };
 
+/// Block index = row of the target.
 struct GatherRows {
   FloatSource source;
   const std::int64_t* rows;
   FloatTarget target;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    target.set(i, source[rows[i / columns] * columns + i % columns]);
+  bool words;  ///< Rows are whole words, and begin where words may.
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
+    group.each([&](std::int64_t lane) {
+      const std::int64_t from = rows[row] * columns;
+      const std::int64_t to = row * columns;
+      if (words) {
+        move<kWordElements>(lane, group.lanes(), from, to);
+      } else {
+        move<1>(lane, group.lanes(), from, to);
+      }
+    });
+  }
+  /// A lane's share of a row, kCount elements at a time.
+  template <int kCount>
+  JFORGE_DEVICE void move(std::int64_t lane, std::int64_t lanes, std::int64_t from,
+                          std::int64_t to) const {
+    for (std::int64_t i = lane * kCount; i < columns; i += lanes * kCount) {
+      float values[kCount];
+      source.read(from + i, values);
+      target.write(to + i, values);
+    }
   }
 };
 
@@ -56,14 +80,15 @@ struct ItemLoss {
     group.each([&](std::int64_t lane) {
       // Finite, so that −∞ less it is −∞.
       LaneSum own{-3.402823466e38F, 0.0};
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        const float value = z[i];
-        if (value > own.maximum) {
-          own.sum *= static_cast<double>(expf(own.maximum - value));
-          own.maximum = value;
-        }
-        own.sum += static_cast<double>(expf(value - own.maximum));
-      }
+      read_ahead(
+          lane, vocabulary, group.lanes(), [&](std::int64_t i) { return z[i]; },
+          [&](std::int64_t /*i*/, float value) {
+            if (value > own.maximum) {
+              own.sum *= static_cast<double>(expf(own.maximum - value));
+              own.maximum = value;
+            }
+            own.sum += static_cast<double>(expf(value - own.maximum));
+          });
       sums[lane] = own;
     });
     const float highest = group.largest([&](std::int64_t lane) { return sums[lane].maximum; });
@@ -105,10 +130,12 @@ struct ItemLoss {
       });
       const float weight = ar_scale * item.ar_weight;
       group.each([&](std::int64_t lane) {
-        for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-          const float probability = weight * expf(clean[i] - clean_sum);
-          gradients.set(begin + i, i == item.target ? probability - weight : probability);
-        }
+        read_ahead(
+            lane, vocabulary, group.lanes(), [&](std::int64_t i) { return clean[i]; },
+            [&](std::int64_t i, float logit) {
+              const float probability = weight * expf(logit - clean_sum);
+              gradients.set(begin + i, i == item.target ? probability - weight : probability);
+            });
       });
     }
   }
@@ -123,13 +150,22 @@ struct ItemLoss {
     const float student_sum = log_sum(group, student);
     const double total = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
-      for (std::int64_t i = lane; i < vocabulary; i += group.lanes()) {
-        const float log_t = teacher[i] - teacher_sum;
-        const float log_s = student[i] - student_sum;
-        const float p_t = expf(log_t);
-        gradients.set(begin + i, weight * (expf(log_s) - p_t));
-        sum += static_cast<double>(p_t * (log_t - log_s));
-      }
+      struct Both {
+        float teacher;
+        float student;
+      };
+      read_ahead(
+          lane, vocabulary, group.lanes(),
+          [&](std::int64_t i) {
+            return Both{teacher[i], student[i]};
+          },
+          [&](std::int64_t i, const Both& logit) {
+            const float log_t = logit.teacher - teacher_sum;
+            const float log_s = logit.student - student_sum;
+            const float p_t = expf(log_t);
+            gradients.set(begin + i, weight * (expf(log_s) - p_t));
+            sum += static_cast<double>(p_t * (log_t - log_s));
+          });
       return sum;
     });
     group.each([&](std::int64_t lane) {
@@ -152,16 +188,22 @@ struct AddTerms {
   JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
     const double consistency = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
-      for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += static_cast<double>(items[i].consistency_weight) * terms[i].consistency;
-      }
+      read_ahead(
+          lane, count, group.lanes(),
+          [&](std::int64_t i) {
+            return static_cast<double>(items[i].consistency_weight) * terms[i].consistency;
+          },
+          [&](std::int64_t /*i*/, double term) { sum += term; });
       return sum;
     });
     const double autoregressive = group.template sum<double>([&](std::int64_t lane) {
       double sum = 0;
-      for (std::int64_t i = lane; i < count; i += group.lanes()) {
-        sum += static_cast<double>(items[i].ar_weight) * terms[i].autoregressive;
-      }
+      read_ahead(
+          lane, count, group.lanes(),
+          [&](std::int64_t i) {
+            return static_cast<double>(items[i].ar_weight) * terms[i].autoregressive;
+          },
+          [&](std::int64_t /*i*/, double term) { sum += term; });
       return sum;
     });
     group.each([&](std::int64_t lane) {
@@ -207,8 +249,11 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
   const auto project = [&](const FloatSource& states, const void* head, std::int64_t begin,
                            std::int64_t end) {
     std::byte* const part = gathered + begin * c * element_bytes;
-    launch_elements(queue_, (end - begin) * c,
-                    GatherRows{states, chunk.sources + begin, {part, narrow}, c}, "loss rows");
+    const FloatTarget target{part, narrow};
+    queue_.launch(end - begin, kLossLanes,
+                  GatherRows{states, chunk.sources + begin, target, c,
+                             c % kWordElements == 0 && begin_words(states, target)},
+                  "loss rows");
     product({.transpose_b = true,
              .m = end - begin,
              .n = call.vocabulary,
