@@ -64,8 +64,8 @@ if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && [ "$(df --output=avail -B 1G $memor
   export TMPDIR=$folder
 fi
 
-# Tests of the whole binary mostly wait, for a deadline, a kill or each other: one more for every two cores.
-ctest --test-dir "$build" --output-on-failure -j $((jobs + (jobs + 1) / 2)) -LE "$exclude" --no-tests=error
+# Tests of the whole binary mostly wait, for a deadline, a kill or each other: two for every core.
+ctest --test-dir "$build" --output-on-failure -j $((2 * jobs)) -LE "$exclude" --no-tests=error
 
 # A case that this machine could not run counts as passed above.
 left_out=$(awk '/: Skipped$/ { getline; print } / \.\.\. skipped / { sub(/.* skipped /, ""); print }' \
