@@ -133,26 +133,30 @@ TEST_F(KernelAgreement, ProjectionsTogether) {
   }
 }
 
-/// Enough rows and columns for wide blocks, with parts of them at the ends, and depths with runs
-/// that are empty, of one step and of several.
+/// Enough rows and columns for either kind of wide blocks, with parts of them at the ends, and
+/// depths with runs that are empty, of one step and of several.
 TEST_F(KernelAgreement, ManyRowsHaveTheBitsOfFew) {
-  constexpr std::int64_t kRows = 520;
-  constexpr std::int64_t kColumns = 1000;
-  for (const std::int64_t k : {40, 290}) {
+  struct Case {
+    std::int64_t m;
+    std::int64_t n;
+    std::int64_t k;
+  };
+  for (const auto& [m, n, k] :
+       {Case{520, 1000, 40}, Case{520, 1000, 290}, Case{60, 16'900, 40}, Case{60, 16'900, 70}}) {
     const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) {
-      const auto weight = t.kernels.pack_weight(t(random_floats(kColumns * k, 80), {kColumns, k}),
+      const auto weight = t.kernels.pack_weight(t(random_floats(n * k, 80), {n, k}),
                                                 WeightStorage::bfloat16_arithmetic, t.account());
-      const TensorView x = t(random_floats(kRows * k, 81), {kRows, k});
-      const TensorView bias = t(random_floats(kColumns, 82), {kColumns});
-      const TensorView many = t.blank({kRows, kColumns});
-      const TensorView few = t.blank({kRows, kColumns});
+      const TensorView x = t(random_floats(m * k, 81), {m, k});
+      const TensorView bias = t(random_floats(n, 82), {n});
+      const TensorView many = t.blank({m, n});
+      const TensorView few = t.blank({m, n});
       t.kernels.invariant_linear(x, *weight, bias, many);
-      for (std::int64_t row = 0; row < kRows; row += 40) {
-        t.kernels.invariant_linear(x.rows(row, row + 40), *weight, bias, few.rows(row, row + 40));
+      for (std::int64_t row = 0; row < m; row += 20) {
+        t.kernels.invariant_linear(x.rows(row, row + 20), *weight, bias, few.rows(row, row + 20));
       }
       return std::vector<TensorView>{many, few};
     });
-    EXPECT_TRUE(same_bits(found[0], found[1])) << "depth " << k;
+    EXPECT_TRUE(same_bits(found[0], found[1])) << m << " rows, depth " << k;
   }
 }
 

@@ -204,21 +204,23 @@ struct FragmentProduct {
   }
 };
 
-/// 128 columns by 128 rows to a block, 64 by 32 to a warp, all of K to each. The block copies its
-/// operands together, with a barrier a step: 16 KiB for 2²⁰ operations, 64 for a byte, where
-/// FragmentProduct has 21.
+/// 128 columns by kRowTiles · 32 rows to a block, a quarter of these by 64 columns to a warp, all
+/// of K to each. The block copies its operands together, with a barrier a step: 128 rows take
+/// 16 KiB for 2²⁰ operations, 64 for a byte, where FragmentProduct has 21; 64 rows read 1.5 bytes
+/// of the second-level cache for one of weight, where that reads 3.
+template <int kRowTiles>
 struct WideFragmentProduct {
   static constexpr int kWarps = 8;
   static constexpr int kStages = 4;
   static constexpr int kColumns = 128;
-  static constexpr int kRows = 128;
-  static constexpr int kColumnTiles = 4;  ///< Of a warp.
-  static constexpr int kRowTiles = 4;
+  static constexpr int kRows = kRowTiles * 32;
+  static constexpr int kColumnTiles = 4;  ///< Of a warp, as kRowTiles.
   static constexpr int kStride = kColumns + 4;
   static constexpr int kWeightBytes = kColumns / kFragmentColumns * 1024;  ///< Of a step.
   static constexpr int kStageBytes = kWeightBytes + kRows / kFragmentRows * 512;
-  static constexpr std::int64_t kBytes = std::int64_t{kRows} * kStride * 4;
-  static_assert(kBytes >= std::int64_t{kStages} * kStageBytes, "the sums take the stages' place");
+  /// Of the stages, whose place the sums take.
+  static constexpr std::int64_t kBytes =
+      kRows * kStride * 4 > kStages* kStageBytes ? kRows* kStride * 4 : kStages* kStageBytes;
 
   RoundedRows rows;
   const BFloat16* weight;  ///< [N, K] in its order.
@@ -300,6 +302,7 @@ struct WideFragmentProduct {
         copy_async(shared_address(to + begin),
                    weight + (valid ? (tile * steps + step) * 512 + at % 512 : 0), valid);
       }
+      static_assert(kWeightBytes % kAtOnce == 0 && kStageBytes % kAtOnce == 0);
       for (int begin = kWeightBytes; begin < kStageBytes; begin += kAtOnce) {
         const int at = (begin - kWeightBytes + thread * 16) / 2;
         const std::int64_t tile = first_row / kFragmentRows + at / 256;
@@ -359,16 +362,19 @@ void launch_fragment_products(DeviceQueue& queue, const Rows& rows, std::int64_t
       what);
 }
 
-/// Narrower blocks for few rows: more of them read at once. Wide ones where there are enough: fewer
-/// take longer than what all narrow ones read from the second-level cache.
+/// Narrower blocks for few rows: more of them read at once. Wide ones where there are enough: of 64
+/// rows one for each multiprocessor of an H100, so that all of them read; of more rows fewer take
+/// longer than what all narrow ones read from the second-level cache.
 template <class Outputs>
 void launch_fragment_products(DeviceQueue& queue, const RoundedRows& rows, const Outputs& outputs,
                               const char* what) {
-  constexpr std::int64_t kFewestWide = 32;
-  std::int64_t wide = 0;
+  using WideOf64 = WideFragmentProduct<2>;
+  using WideOf128 = WideFragmentProduct<4>;
+  constexpr std::int64_t kFewestOf64 = 132;
+  constexpr std::int64_t kFewestOf128 = 32;
+  std::int64_t across = 0;
   for (const auto& output : outputs) {
-    wide += divide_up(output.weight->rows(), WideFragmentProduct::kColumns) *
-            divide_up(rows.m, WideFragmentProduct::kRows);
+    across += divide_up(output.weight->rows(), WideOf128::kColumns);
   }
   const auto launch = [&]<class Product>() {
     launch_fragment_products<Product>(queue, rows, rows.steps, outputs, what);
@@ -377,10 +383,13 @@ void launch_fragment_products(DeviceQueue& queue, const RoundedRows& rows, const
     launch.template operator()<FragmentProduct<1, 2, RoundedRows>>();
   } else if (rows.m <= 32) {
     launch.template operator()<FragmentProduct<2, 4, RoundedRows>>();
-  } else if (rows.m <= 64 || wide < kFewestWide) {
-    launch.template operator()<FragmentProduct<2, 8, RoundedRows>>();
+  } else if (rows.m <= WideOf64::kRows && across >= kFewestOf64) {
+    launch.template operator()<WideOf64>();
+  } else if (rows.m > WideOf64::kRows &&
+             across * divide_up(rows.m, WideOf128::kRows) >= kFewestOf128) {
+    launch.template operator()<WideOf128>();
   } else {
-    launch.template operator()<WideFragmentProduct>();
+    launch.template operator()<FragmentProduct<2, 8, RoundedRows>>();
   }
 }
 
