@@ -88,11 +88,12 @@ def sites(libraries, tests):
     it)], whether the barriers beside it make it superfluous for shared memory)."""
     found, groups, idle = {}, {}, set()
     for program, test in tests:
-        status, listed = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST="1")
-        if status != 0:
-            sys.exit(f"{program} fails without a mutant:\n{listed[-4000:]}")
-        for line in listed.splitlines():
-            # Whole lines only: several ranks write at once.
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as listed:
+            status, said = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_LIST=listed.name)
+            if status != 0:
+                sys.exit(f"{program} fails without a mutant:\n{said[-4000:]}")
+            lines = listed.read().splitlines()
+        for line in lines:
             if match := re.fullmatch(r"barrier (\S+:[bwc]\d+) PTX line \d+( idle)?", line):
                 mangled, number = match.group(1).rsplit(":", 1)
                 name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"

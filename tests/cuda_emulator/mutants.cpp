@@ -2,9 +2,10 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -13,15 +14,37 @@
 #include <vector>
 
 #include "tests/cuda_emulator/device_memory.h"
+#include "tests/cuda_emulator/fault.h"
 
 namespace jforge::emulator {
 
 namespace {
 
-bool listing() {
-  static const bool set = std::getenv("JFORGE_EMULATED_LIST") != nullptr;
-  return set;
+/// The list's file; −1: none is wanted.
+int list_file() {
+  static const int file = [] {
+    const char* const path = std::getenv("JFORGE_EMULATED_LIST");
+    if (path == nullptr) {
+      return -1;
+    }
+    const int opened = ::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (opened < 0) {
+      throw Refusal(std::string("JFORGE_EMULATED_LIST: cannot write ") + path);
+    }
+    return opened;
+  }();
+  return file;
 }
+bool listing() { return list_file() >= 0; }
+
+/// In one write, so that lines of several processes do not run together.
+void list(const std::string& line) {
+  const std::string text = line + "\n";
+  if (::write(list_file(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw Refusal("JFORGE_EMULATED_LIST: cannot write a line");
+  }
+}
+
 const std::unordered_set<std::string>& omitted() {
   static const auto& all = *new std::unordered_set<std::string>([] {
     std::unordered_set<std::string> sites;
@@ -134,8 +157,8 @@ void mutate(Kernel& kernel) {
     const std::string site =
         kernel.name + ":" + static_cast<char>(kind) + std::to_string(numbers[kind]++);
     if (listing()) {
-      std::fprintf(stderr, "barrier %s PTX line %u%s\n", site.c_str(), kernel.lines[i],
-                   idle[i] ? " idle" : "");
+      list("barrier " + site + " PTX line " + std::to_string(kernel.lines[i]) +
+           (idle[i] ? " idle" : ""));
     }
     if (omitted().contains(site)) {
       instruction.flow = Flow::plain;
@@ -175,7 +198,7 @@ bool leaves_out_wait(const char* call) {
   if (listing()) {
     static auto& listed = *new std::unordered_set<std::string>;
     if (listed.insert(site).second) {
-      std::fprintf(stderr, "wait %s%s\n", site.c_str(), places.c_str());
+      list("wait " + site + places);
     }
   }
   return omitted().contains(site);
