@@ -57,9 +57,11 @@ else
   echo "No nvcc: the CUDA build is left out"
 fi
 
-# A job commits many small files, and a disk that a compiler writes to can hold one of them up for minutes.
+# A job commits many small files, and a disk that a compiler writes to can hold one of them up for minutes. Tests start
+# programs from there, too.
 memory=/dev/shm
-if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && [ "$(df --output=avail -B 1G $memory | tail -n 1)" -ge 4 ]; then
+if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && ! grep -q " $memory .*noexec" /proc/mounts &&
+  [ "$(df --output=avail -B 1G $memory | tail -n 1)" -ge 4 ]; then
   folder=$(mktemp -d $memory/jf.XXXXXX)
   export TMPDIR=$folder
 fi
