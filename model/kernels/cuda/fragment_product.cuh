@@ -7,6 +7,8 @@
 /// run each (FragmentProduct), or for many rows such as read less for an operation
 /// (WideFragmentProduct). What either costs: decode_product.md.
 
+#include <algorithm>
+
 #include "model/kernels/cuda/decode_tiles.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/fragment_order.h"
@@ -218,9 +220,10 @@ struct WideFragmentProduct {
   static constexpr int kStride = kColumns + 4;
   static constexpr int kWeightBytes = kColumns / kFragmentColumns * 1024;  ///< Of a step.
   static constexpr int kStageBytes = kWeightBytes + kRows / kFragmentRows * 512;
-  /// Of the stages, whose place the sums take.
-  static constexpr std::int64_t kBytes =
-      kRows * kStride * 4 > kStages* kStageBytes ? kRows* kStride * 4 : kStages* kStageBytes;
+  static constexpr int kSumBytes = kRows * kStride * 4;
+  static constexpr int kAllStagesBytes = kStages * kStageBytes;
+  /// The sums take the stages' place.
+  static constexpr std::int64_t kBytes = std::max(kSumBytes, kAllStagesBytes);
 
   RoundedRows rows;
   const BFloat16* weight;  ///< [N, K] in its order.
@@ -289,7 +292,7 @@ struct WideFragmentProduct {
     }
   }
 
-  /// This thread's part of a step's operands: four words of 16 bytes.
+  /// This thread's part of a step's operands, words of 16 bytes.
   __device__ void fetch(unsigned char* memory, int step, int thread, std::int64_t first_row,
                         std::int64_t first_column) const {
     if (step < steps) {
