@@ -1,8 +1,8 @@
 #pragma once
 
 /// One thing that the program does left out, so that its tests can show that they notice. With
-/// JFORGE_EMULATED_LIST, a file, each that could be is listed there; JFORGE_EMULATED_OMIT names, with
-/// commas between, what is left out.
+/// JFORGE_EMULATED_LIST, a file, each that could be is listed there; JFORGE_EMULATED_OMIT names,
+/// with commas between, what is left out.
 
 #include "tests/cuda_emulator/instruction.h"
 
