@@ -14,6 +14,7 @@
 #include "model/kernels/cuda/decode_tiles.h"
 #include "model/kernels/cuda/float_elements.h"
 #include "model/kernels/cuda/fragment_order.h"
+#include "model/kernels/cuda/reads_ahead.h"
 #if !defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/fragment_product.cuh"
 #endif
@@ -61,14 +62,11 @@ struct PackFragments {
 struct alignas(16) FourFloats {
   float values[4];
 };
-struct alignas(16) EightShorts {
-  std::uint32_t pairs[4];  ///< The first number of each in its lower half.
-
-  [[nodiscard]] JFORGE_DEVICE float number(int i) const {
-    const std::uint32_t pair = pairs[i / 2];
-    return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
-  }
-};
+/// Number i of eight in bfloat16, the first of two in a register's lower half.
+[[nodiscard]] JFORGE_DEVICE inline float number_of(const MemoryWord& word, int i) {
+  const std::uint32_t pair = word.bits[i / 2];
+  return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+}
 
 /// Rows that are multiplied with fragments, rounded and in their order: a word of eight steps each.
 struct PackRows {
@@ -84,12 +82,7 @@ struct PackRows {
       const RowPlace place = RowPlace::of(word * 8 + i, steps);
       values[i] = place.row < m && place.step < k ? x[place.row * k + place.step] : 0.0F;
     }
-    EightShorts rounded{};
-    JFORGE_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      rounded.pairs[i / 2] |= std::uint32_t{round_to_bfloat16(values[i]).bits} << (i % 2 * 16);
-    }
-    reinterpret_cast<EightShorts*>(packed)[word] = rounded;
+    FloatTarget{packed, true}.write(word * 8, values);
   }
 };
 
@@ -134,31 +127,31 @@ struct FloatColumns {
 struct RoundedColumns {
   static constexpr int kEach = 8;
   static constexpr bool kRoundsInput = false;
-  using Word = EightShorts;
+  using Word = MemoryWord;
   const BFloat16* packed;
   std::int64_t n;
   [[nodiscard]] JFORGE_DEVICE Word word(std::int64_t step, std::int64_t column) const {
     return reinterpret_cast<const Word*>(packed)[step / kEach * n + column];
   }
-  JFORGE_DEVICE static float number(const Word& word, int i) { return word.number(i); }
+  JFORGE_DEVICE static float number(const Word& word, int i) { return number_of(word, i); }
 };
 
 #if defined(JFORGE_EMULATED_DEVICE)
 struct FragmentColumns {
   static constexpr int kEach = 8;
   static constexpr bool kRoundsInput = true;
-  using Word = EightShorts;
+  using Word = MemoryWord;
   const BFloat16* packed;
   std::int64_t steps;
   [[nodiscard]] Word word(std::int64_t step, std::int64_t column) const {
     Word word{};
     for (int i = 0; i < kEach; ++i) {
       const std::uint32_t bits = packed[WeightPlace{column, step + i}.index(steps)].bits;
-      word.pairs[i / 2] |= bits << (i % 2 * 16);
+      word.bits[i / 2] |= bits << (i % 2 * 16);
     }
     return word;
   }
-  static float number(const Word& word, int i) { return word.number(i); }
+  static float number(const Word& word, int i) { return number_of(word, i); }
 };
 #endif
 
@@ -193,20 +186,17 @@ struct ColumnProduct {
   }
   template <class Group>
   JFORGE_DEVICE ProductTile multiply(Group& group, std::int64_t block) const {
-    const auto within = [](std::int64_t left, std::int64_t most) {
-      return left < most ? left : most;
-    };
     // Blocks that share a weight are neighbours: the second one finds it in the cache.
     const std::int64_t row_tiles = divide_up(m, kTileRows);
     const std::int64_t first_row = block % row_tiles * kTileRows;
     const std::int64_t first_column = block / row_tiles * kTileColumns;
-    const std::int64_t rows = within(m - first_row, kTileRows);
+    const std::int64_t rows = of_tile(m - first_row, kTileRows);
     const std::int64_t filled = rows == 1 ? 1 : kTileRows;  // As add_tile() has them.
     float* const tile = group.template shared<float>(kTileRows * kTileDepth);
     float* const result = group.template shared<float>(kTileRows * kTileColumns);
     typename Group::template PerLane<TileColumn<Weight>> columns(group);
     for (std::int64_t begin = 0; begin < k; begin += kTileDepth) {
-      const auto depth = static_cast<int>(within(k - begin, kTileDepth));
+      const auto depth = static_cast<int>(of_tile(k - begin, kTileDepth));
       group.each([&](std::int64_t lane) {
         if (first_column + lane < n) {
           for (int w = 0; w < kTileWords; ++w) {
@@ -236,7 +226,7 @@ struct ColumnProduct {
       }
     });
     return {result, kTileColumns, first_row,
-            rows,   first_column, within(n - first_column, kTileColumns)};
+            rows,   first_column, of_tile(n - first_column, kTileColumns)};
   }
 
   /// Adds the tile's steps to the sums of kRows rows.
@@ -343,18 +333,9 @@ struct BestOfRow {
     BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
     group.each([&](std::int64_t lane) {
       BestColumn found{0.0F, kNone};
-      for (std::int64_t begin = lane; begin < groups; begin += kAhead * group.lanes()) {
-        BestColumn some[kAhead];
-        JFORGE_UNROLL
-        for (int i = 0; i < kAhead; ++i) {
-          const std::int64_t at = begin + i * group.lanes();
-          some[i] = at < groups ? best[row * groups + at] : BestColumn{0.0F, kNone};
-        }
-        JFORGE_UNROLL
-        for (int i = 0; i < kAhead; ++i) {
-          found.meet(some[i]);
-        }
-      }
+      read_ahead<kAhead>(
+          lane, groups, group.lanes(), [&](std::int64_t i) { return best[row * groups + i]; },
+          [&](std::int64_t /*i*/, const BestColumn& other) { found.meet(other); });
       own[lane] = found;
     });
     for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {

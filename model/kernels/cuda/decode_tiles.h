@@ -21,6 +21,11 @@ struct ProductTile {
   std::int64_t columns;
 };
 
+/// Of `left` rows, columns or steps those that a tile of `most` takes.
+[[nodiscard]] JFORGE_DEVICE inline std::int64_t of_tile(std::int64_t left, std::int64_t most) {
+  return left < most ? left : most;
+}
+
 /// Products of the same rows that one launch takes: queries, keys and values; gate and up.
 inline constexpr std::size_t kProductsTogether = 3;
 

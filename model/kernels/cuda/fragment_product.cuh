@@ -131,12 +131,9 @@ struct FragmentProduct {
         total[at] = sum;
       }
     });
-    const auto within = [](std::int64_t left, std::int64_t most) {
-      return left < most ? left : most;
-    };
     return {total,        kStride,
-            first_row,    within(rows.m - first_row, kRows),
-            first_column, within(n - first_column, kColumns)};
+            first_row,    of_tile(rows.m - first_row, kRows),
+            first_column, of_tile(n - first_column, kColumns)};
   }
 
   /// The warp's steps.
@@ -270,12 +267,9 @@ struct WideFragmentProduct {
     }
     auto* const result = reinterpret_cast<float*>(memory);
     group.each([&](std::int64_t thread) { store(result, static_cast<int>(thread), total); });
-    const auto within = [](std::int64_t left, std::int64_t most) {
-      return left < most ? left : most;
-    };
     return {result,       kStride,
-            first_row,    within(rows.m - first_row, kRows),
-            first_column, within(n - first_column, kColumns)};
+            first_row,    of_tile(rows.m - first_row, kRows),
+            first_column, of_tile(n - first_column, kColumns)};
   }
 
   /// A run's sums to the total: as FragmentProduct adds up those of its warps.
