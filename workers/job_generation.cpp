@@ -247,7 +247,7 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     drained = generate_with(generator, round, prompts, model.config());
     log_counts(services_.comm.rank(), generator.counts());
   }
-  expect_returned(account);
+  end_phase(account);
   return drained;
 }
 

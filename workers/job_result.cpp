@@ -123,7 +123,7 @@ bool JobWorker::evaluate(const std::string& name) {
                                config_.prompts.chat_template == "chatml", services_.on_evaluation},
                               layout_.evaluation());
   }
-  expect_returned(account);
+  end_phase(account);
   return finished;
 }
 

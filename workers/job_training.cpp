@@ -217,7 +217,7 @@ bool JobWorker::train(std::int32_t round) {
     model_.reset();
   }
   round_steps_ = 0;
-  expect_returned(account);
+  end_phase(account);
   return outcome == TrainOutcome::finished;
 }
 

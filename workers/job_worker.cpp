@@ -9,6 +9,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "workers/round_checkpoint_internal.h"
 
 namespace jforge {
@@ -23,11 +24,17 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity 
 
 JobWorker::~JobWorker() = default;
 
-void JobWorker::expect_returned(const MemoryAccount& account) {
+void JobWorker::end_phase(const MemoryAccount& account) {
   expect(account.live_bytes() == 0,
          account.name() + " left " + std::to_string(account.live_bytes()) + " bytes behind");
   spdlog::debug("{} peaked at {:.1f} MB", account.name(),
                 static_cast<double>(account.peak_bytes()) / 1e6);
+  services_.kernels.release_work_space();
+  if (services_.kernels.device() != Device::cpu) {
+    spdlog::info("{} took {:.1f} MB of the device at most", account.name(),
+                 static_cast<double>(cuda_memory::peak()) / 1e6);
+    cuda_memory::forget_peak();
+  }
 }
 
 void JobWorker::resume(const ResumeChoice& choice) {

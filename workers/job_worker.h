@@ -113,8 +113,9 @@ class JobWorker {
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
 
  private:
-  /// The end of a phase: every byte its account was charged must have come back.
-  static void expect_returned(const MemoryAccount& account);
+  /// The end of a phase: every byte its account was charged must have come back, and the kernels'
+  /// work space goes. Logs what it took.
+  void end_phase(const MemoryAccount& account);
   [[nodiscard]] PromptImportConfig import_config() const;
   [[nodiscard]] PromptEncoder prompt_encoder() const;
   /// Collective. Imported prompts must be those of this configuration. A damaged store is set

@@ -19,6 +19,7 @@
 #include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "runtime/tensor/matrix_product.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -141,13 +142,13 @@ double MemoryPlan::training() const {
 }
 
 double MemoryPlan::generation_on_device() const {
-  return device == Device::cpu ? 0 : decoding + cache;
+  return device == Device::cpu ? 0 : decoding + cache + products;
 }
 
 double MemoryPlan::training_on_device() const {
-  return device == Device::cpu
-             ? 0
-             : (sharding.offload ? copies : state.total()) + activations + loss + probe.decoding;
+  return device == Device::cpu ? 0
+                               : (sharding.offload ? copies : state.total()) + activations + loss +
+                                     probe.decoding + products;
 }
 
 DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
@@ -203,9 +204,13 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
                                    {.compute = plan.sharding.compute, .forward_only = true}));
   }
   if (device != Device::cpu) {
-    plan.loss = static_cast<double>(device_loss_bytes((plan.sharding.teacher ? 2 : 1) * plan.rows,
-                                                      model.hidden_size, model.vocabulary_size,
-                                                      plan.sharding.compute));
+    plan.products = static_cast<double>(kProductWorkspaceBytes);
+    // A frozen teacher has a row of its own for each noisy one, and for each clean one it distils.
+    const std::int64_t distilled = config.train.ar_loss == ArLoss::distillation ? 2 : 1;
+    const std::int64_t taught =
+        plan.sharding.teacher ? distilled * plan.rows * answer / (prompts.longest + 2 * answer) : 0;
+    plan.loss = static_cast<double>(device_loss_bytes(
+        plan.rows + taught, model.hidden_size, model.vocabulary_size, plan.sharding.compute));
   }
   plan.probe = probe_memory(config, model, table, device, prompts.longest);
   plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
@@ -451,7 +456,8 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
   }
   DeviceRows rows;
   rows.generation = {{"packed weights and work space", plan.decoding},
-                     {"key/value cache", plan.cache}};
+                     {"key/value cache", plan.cache},
+                     {"products", plan.products}};
   if (plan.sharding.offload) {
     rows.training = {{"copies of weights and gradients", plan.copies}};
   } else {
@@ -464,6 +470,7 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
   rows.training.emplace_back("activations", plan.activations);
   rows.training.emplace_back("vocabulary loss", plan.loss);
   rows.training.emplace_back("checks", plan.probe.decoding);
+  rows.training.emplace_back("products", plan.products);
   return rows;
 }
 

@@ -21,7 +21,7 @@ namespace jforge {
 
 /// Memory of one rank, bytes, largest over the rounds. Packed weights, cache, activations and, but
 /// for train.optimizer_offload, training's `state` lie where the kernels compute, everything else
-/// on the host. What kernels need for themselves (tens of MiB) and MPI's buffers are not counted.
+/// on the host. What kernels need besides (a few % on a device) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
   double weights = 0;      ///< Flat float32 vector; in training where `state` says.
@@ -33,6 +33,7 @@ struct MemoryPlan {
   double snapshot = 0;     ///< … the copy from which a checkpoint is written …
   double activations = 0;  ///< … and those of `rows` packed rows.
   double loss = 0;         ///< … of a device's vocabulary loss over them.
+  double products = 0;     ///< On a device, in both: what its library works in.
   std::int64_t rows = 0;   ///< The largest micro-batch.
   ProbeMemory probe;       ///< Decoding in the middle of training.
   double copies = 0;       ///< Offloaded training on a device: its copies of weights and gradients.

@@ -201,6 +201,9 @@ class KernelSet {
   [[nodiscard]] virtual KernelSet& host() = 0;
   /// Where the functions run, in the order of the calls: on the CPU within the call.
   [[nodiscard]] virtual Queue& queue() noexcept = 0;
+  /// Gives back the memory that calls so far made the set keep to work in: later ones take what
+  /// they need anew. Between phases, when no plan of the set is alive.
+  virtual void release_work_space() = 0;
 
   // ---- index data
   // ------------------------------------------------------------------------------

@@ -82,19 +82,18 @@ class BufferMemory {
     static BufferMemory& memory = *new BufferMemory;
     return memory;
   }
-  /// What the pools hold without anybody using it.
+  /// What the pool holds without anybody using it.
   [[nodiscard]] static std::size_t unused() noexcept {
-    const cudaMemPool_t pool = existing_pool().load();
-    std::uint64_t reserved = 0;
-    std::uint64_t used = 0;
-    if (pool == nullptr ||
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) !=
-            cudaSuccess ||
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess) {
+    const std::uint64_t reserved = bytes(cudaMemPoolAttrReservedMemCurrent);
+    return reserved - std::min(reserved, bytes(cudaMemPoolAttrUsedMemCurrent));
+  }
+  [[nodiscard]] static std::uint64_t peak() noexcept { return bytes(cudaMemPoolAttrUsedMemHigh); }
+  static void forget_peak() noexcept {
+    if (const cudaMemPool_t pool = existing_pool().load(); pool != nullptr) {
+      std::uint64_t none = 0;
+      static_cast<void>(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
       static_cast<void>(cudaGetLastError());
-      return 0;
     }
-    return reserved - used;
   }
 
   std::byte* allocate(std::size_t bytes) {
@@ -164,6 +163,16 @@ class BufferMemory {
     existing_pool() = pool_;
   }
 
+  /// 0 where there is no pool yet.
+  [[nodiscard]] static std::uint64_t bytes(cudaMemPoolAttr attribute) noexcept {
+    const cudaMemPool_t pool = existing_pool().load();
+    std::uint64_t value = 0;
+    if (pool == nullptr || cudaMemPoolGetAttribute(pool, attribute, &value) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return 0;
+    }
+    return value;
+  }
   /// For messages, also of what fails before there is one.
   static std::atomic<cudaMemPool_t>& existing_pool() noexcept {
     static std::atomic<cudaMemPool_t> pool = nullptr;
@@ -244,5 +253,9 @@ std::string cuda_memory::free_memory_note() {
   }
   return " (" + gibibytes(available) + " of " + gibibytes(total) + " free on the device)";
 }
+
+std::uint64_t cuda_memory::peak() noexcept { return BufferMemory::peak(); }
+
+void cuda_memory::forget_peak() noexcept { BufferMemory::forget_peak(); }
 
 }  // namespace jforge

@@ -58,6 +58,10 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
 [[nodiscard]] std::optional<std::uint64_t> available();
 /// " (1.2 GiB of 80.0 GiB free on the device)", for messages; empty when unknown.
 [[nodiscard]] std::string free_memory_note();
+/// Bytes that were allocated at once, at most, since the process began or forget_peak(); of this
+/// process alone, and without what libraries take for themselves.
+[[nodiscard]] std::uint64_t peak() noexcept;
+void forget_peak() noexcept;
 }  // namespace cuda_memory
 
 }  // namespace jforge

@@ -44,4 +44,8 @@ std::optional<std::uint64_t> cuda_memory::available() { return {}; }
 
 std::string cuda_memory::free_memory_note() { return {}; }
 
+std::uint64_t cuda_memory::peak() noexcept { return 0; }
+
+void cuda_memory::forget_peak() noexcept {}
+
 }  // namespace jforge

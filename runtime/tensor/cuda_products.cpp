@@ -12,9 +12,6 @@ namespace jforge {
 
 namespace {
 
-/// What cuBLAS itself takes on the largest supported devices.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-
 cudaDataType_t cuda_type(DType type) { return type == DType::float32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 /// The largest power of two up to cuBLAS's own limit that divides an address.
@@ -61,7 +58,7 @@ void cublas_check(cublasStatus_t status, const char* what, std::source_location 
 }
 
 CudaProducts::CudaProducts(const CudaStream& stream, MemoryAccount& account)
-    : stream_(stream), workspace_(kWorkspaceBytes, account, Device::cuda) {
+    : stream_(stream), workspace_(kProductWorkspaceBytes, account, Device::cuda) {
   cublasLtHandle_t handle = nullptr;
   cublas_check(cublasLtCreate(&handle), "create a handle");
   handle_.reset(handle);
@@ -98,7 +95,7 @@ CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) const {
         cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
         "ask for an algorithm");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{kWorkspaceBytes});
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
   // Partial sums are added in float32 and in one order, or there are none.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));

@@ -2,11 +2,16 @@
 
 /// A product of dense matrices as a device's library is asked for it.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
+
+/// Bytes of a device that the library works in: what cuBLAS itself takes on the largest supported
+/// devices.
+inline constexpr std::size_t kProductWorkspaceBytes = std::size_t{32} << 20;
 
 /// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
 /// rounded once. None of m, n, k is 0.

@@ -47,6 +47,10 @@ std::optional<std::uint64_t> cuda_memory::available() { return {}; }
 
 std::string cuda_memory::free_memory_note() { return {}; }
 
+std::uint64_t cuda_memory::peak() noexcept { return 0; }
+
+void cuda_memory::forget_peak() noexcept {}
+
 int selected_cuda_device() { return 0; }
 
 std::unique_ptr<Queue> make_cuda_queue() { return make_inline_queue(); }

@@ -36,6 +36,15 @@ void CpuKernelSet::reserve_threads(std::int64_t floats) {
   }
 }
 
+void CpuKernelSet::release_work_space() {
+  thread_scratch_.clear();
+  for (Scratch* scratch :
+       {&product_sums_, &rounded_input_, &widened_, &attention_keys_, &attention_values_,
+        &key_gradients_, &value_gradients_, &loss_hidden_, &loss_logits_, &loss_gradient_}) {
+    *scratch = Scratch();
+  }
+}
+
 float* CpuKernelSet::thread_floats(std::int64_t floats) {
   return thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())].at_least(floats);
 }

@@ -178,6 +178,7 @@ class CpuKernelSet final : public KernelSet {
   [[nodiscard]] Device device() const noexcept override { return Device::cpu; }
   [[nodiscard]] KernelSet& host() override { return *this; }
   [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
+  void release_work_space() override;
 
   [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                       MemoryAccount& account) override;

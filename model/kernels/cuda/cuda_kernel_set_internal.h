@@ -129,6 +129,14 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] Device device() const noexcept override { return DeviceQueue::kDevice; }
   [[nodiscard]] KernelSet& host() override { return *host_; }
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
+  void release_work_space() override {
+    for (DeviceScratch* scratch : {&partials_, &rounded_input_, &best_columns_, &loss_hidden_,
+                                   &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
+      scratch->release();
+    }
+    chooser_.release_memory();
+    host_->release_work_space();
+  }
 
   [[nodiscard]] std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                       MemoryAccount& account) override;

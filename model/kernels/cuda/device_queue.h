@@ -25,6 +25,7 @@ class DeviceScratch {
     }
     return reinterpret_cast<T*>(memory_.data());
   }
+  void release() { memory_ = Buffer(); }
   /// Where it is; it moves when it grows.
   [[nodiscard]] const void* data() const noexcept { return memory_.data(); }
 

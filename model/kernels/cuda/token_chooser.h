@@ -58,6 +58,10 @@ class TokenChooser {
   /// tokens[i], int32 [m], of logits row i, float32 [m, V], which are overwritten; m rows of
   /// `choices`. Throws InternalError for other shapes.
   void choose(const TensorView& logits, const TokenChoices& choices, const TensorView& tokens);
+  void release_memory() {
+    candidates_.release();
+    seen_.release();
+  }
   /// Appends where its memory is, which launches name.
   void append_memory(std::vector<const void*>& places) const {
     places.insert(places.end(), {candidates_.data(), seen_.data()});

@@ -115,9 +115,13 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   EXPECT_EQ(frozen.payload.total(), detached.payload.total())
       << "nothing is gathered below stage 3";
   const MemoryPlan on_device = plan_for(Device::cuda);
-  EXPECT_EQ(on_device.loss, 2 * detached_on_device.loss) << "its rows have logits of their own";
+  // Its rows have logits of their own, here of three samples' noisy blocks.
+  const auto row = static_cast<double>(device_loss_bytes(1, 64, 1000, DType::float32));
+  EXPECT_EQ(on_device.loss - detached_on_device.loss, 3 * 96 * row);
   EXPECT_EQ(on_device.training_on_device() - detached_on_device.training_on_device(),
-            frozen.weights + forward + detached_on_device.loss);
+            frozen.weights + forward + 3 * 96 * row);
+  config.train.ar_loss = ArLoss::distillation;
+  EXPECT_EQ(plan_for(Device::cuda).loss - detached_on_device.loss, 2 * 3 * 96 * row);
 }
 
 TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
@@ -189,7 +193,8 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
       plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(device.generation(), device.weights);
   EXPECT_EQ(device.training(), host.snapshot) << "weights, gradients and moments are there too";
-  EXPECT_EQ(device.training_on_device(), host.state.total() + host.activations + device.loss);
+  EXPECT_EQ(device.training_on_device(),
+            host.state.total() + host.activations + device.loss + device.products);
   EXPECT_EQ(device.loss, static_cast<double>(device.rows * (64 * (4 + 4) + 1000 * 4)))
       << "hidden states, their gradients, logits";
   JobConfig offloaded = job();
@@ -197,9 +202,11 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   const MemoryPlan copies =
       plan_memory(offloaded, plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
   EXPECT_EQ(copies.training(), host.training() - host.activations);
-  EXPECT_EQ(copies.training_on_device(), 2 * device.weights + host.activations + device.loss);
+  EXPECT_EQ(copies.training_on_device(),
+            2 * device.weights + host.activations + device.loss + device.products);
   // Its own copy of the embedding on top of what the host packs.
-  EXPECT_GT(device.generation_on_device(), host.generation() - host.weights + 4 * 1000 * 64);
+  EXPECT_GT(device.generation_on_device() - device.products,
+            host.generation() - host.weights + 4 * 1000 * 64);
 }
 
 double sum_of(const std::vector<DeviceRows::Row>& rows) {
