@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
 #include "model/kernels/device_choice.h"
 #include "runtime/error.h"
@@ -88,6 +90,9 @@ void FinetuneConfig::validate() const {
   require(!model.source.empty(), "model.source is missing: name a Hugging Face directory");
   require(!finetune.output.empty(),
           "finetune.output is missing: name the model directory to write");
+  std::error_code error;  // Of one that is not there: another.
+  require(!std::filesystem::equivalent(model.source, finetune.output, error),
+          "finetune.output is model.source, which it would overwrite: name another directory");
   require(!finetune.files.empty(), "finetune.files is missing: name at least one JSONL file");
   require(finetune.epochs.has_value() != finetune.steps.has_value(),
           "give finetune.epochs or finetune.steps, one of them");

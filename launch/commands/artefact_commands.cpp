@@ -204,6 +204,18 @@ ExitCode inspect_command(const fs::path& path) {
 }
 
 ExitCode export_command(const ExportOptions& options) {
+  // Written so that NaN is refused, which a range check lets pass.
+  if (!(options.interpolate >= 0 && options.interpolate <= 1)) {
+    throw ConfigError("--interpolate must be from 0 to 1");
+  }
+  // It may be a model that nothing else holds, the source itself among them.
+  std::error_code error;
+  if (fs::exists(options.out) &&
+      !(fs::is_directory(options.out) && fs::is_empty(options.out, error))) {
+    throw ConfigError(options.out.string() +
+                      ": exists already and is not an empty folder; name another one, or remove it "
+                      "first");
+  }
   const Checkpoint checkpoint = open_checkpoint(options.checkpoint);
   fs::path source = options.source;
   if (source.empty()) {

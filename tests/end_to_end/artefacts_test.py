@@ -167,10 +167,21 @@ class Artefacts(EndToEndTest):
             for value, first, last in zip(values, begin[name], end[name], strict=True):
                 self.assertAlmostEqual(first + 0.25 * (last - first), value, 6)
         self.assertNotEqual(begin, end)
-        for share in ("1.5", "-0.1", "half"):
+        for share in ("1.5", "-0.1", "half", "nan"):
             refused = self.jforge("export", newest, self.root / "refused", "--interpolate", share, expect=2)
             self.assertIn("--interpolate", refused.err)
         self.assertFalse((self.root / "refused").exists())
+
+    def test_export_does_not_write_over_what_is_there(self):
+        newest = sorted((self.uninterrupted(2) / "checkpoints").iterdir())[-1]
+        before = (self.model / "model.safetensors").read_bytes()
+        refused = self.jforge("export", newest, self.model, expect=2)
+        self.assertIn(f"{self.model}: exists already", refused.err)
+        self.assertEqual(before, (self.model / "model.safetensors").read_bytes())
+        empty = self.root / "empty"
+        empty.mkdir()
+        self.jforge("export", newest, empty)
+        self.assertIn("exists already", self.jforge("export", newest, empty, expect=2).err)
 
     def artefact_paths(self, run):
         return [run, run / "prompts.h5", run / "round-1" / "trajectories", run / "model",

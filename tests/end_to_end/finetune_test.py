@@ -126,6 +126,7 @@ class Finetune(EndToEndTest):
                      says=["train.tokens_per_rank is 40", "finetune.max_tokens"])
         self.refused(USAGE, config, "--set", "finetune.epochs=1", says=["finetune.epochs or finetune.steps"])
         self.refused(USAGE, config, "--set", "finetune.stepps=1", says=["finetune.stepps"])
+        self.refused(USAGE, config, "--set", f"finetune.output={self.model}/.", says=["finetune.output is model.source"])
         self.assertFalse((run / "model").exists())
         plan = self.jforge("finetune", config, "--dry-run", "--ranks", "4").out
         self.assertIn("samples: 24", plan)
