@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -53,6 +54,18 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   return option->check(CLI::IsMember(words).description(""))
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
+}
+
+// CLI11's own names the largest double as the other bound, in 309 digits.
+CLI::Validator positive_number() {
+  return {[](const std::string& text) {
+            std::int64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [rest, error] = std::from_chars(text.data(), end, value);
+            const bool holds = error == std::errc() && rest == end && value > 0;
+            return holds ? "" : fmt::format("must be a whole number of at least 1, not {}", text);
+          },
+          "POSITIVE"};
 }
 
 // The option's words and their values are the configuration's; without it `value` stays "auto".
@@ -223,7 +236,7 @@ void add_grade(CLI::App& app, CommandLine& line) {
       ->required();
   sub->add_option("--out", options->out, "Verdict file to write")->type_name("FILE")->required();
   sub->add_option("--jobs", options->jobs, "Programs at a time on every rank (its cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   sub->add_flag("--allow-missing", options->allow_missing,
                 "Grade what is there when problems have no completion");
   run_distributed(*sub, line, options, grade_command);
@@ -281,10 +294,10 @@ void add_probe(CLI::App& app, CommandLine& line) {
          {"shrinking", "running"})
       ->capture_default_str();
   decode->add_option("--block-size", decode_options->block_size, "Tokens of a draft")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
   decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "Length at most")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
   decode->add_option("--seed", decode_options->seed, "Of drafts and sampling")
       ->capture_default_str();
@@ -337,10 +350,10 @@ void add_text(CLI::App& app, CommandLine& line) {
     add_settings(*sub, options->settings);
     add_sampling(*sub, options->settings);
     sub->add_option("--block-size", options->block_size, "Tokens of a draft")
-        ->check(CLI::PositiveNumber)
+        ->check(positive_number())
         ->capture_default_str();
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
-        ->check(CLI::PositiveNumber)
+        ->check(positive_number())
         ->capture_default_str();
     sub->add_option("--seed", options->seed, "Of drafts and sampling")->capture_default_str();
     add_device(*sub, options->device);

@@ -105,6 +105,18 @@ TEST(CommandLine, MistakesAreUsageErrors) {
   }
 }
 
+TEST(CommandLine, ANumberThatIsNotPositiveIsNamedInOneLine) {
+  for (const std::string number : {"0", "-3", "1.5", "many", "99999999999999999999"}) {
+    ::testing::internal::CaptureStderr();
+    const Parsed parsed =
+        parse({"decode", "--model", "m", "--prompt", "p", "--block-size", number});
+    EXPECT_EQ(parsed.exit_code, ExitCode::usage);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                ::testing::HasSubstr("--block-size: must be a whole number of at least 1, not " +
+                                     number + " "));
+  }
+}
+
 TEST(CommandLine, AskingForHelpIsNoMistake) {
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"--help"}, {"--version"}, {"run", "--help"}, {"probe", "loss", "--help"}}) {
