@@ -127,6 +127,7 @@ class DraftDecoder : public SequenceDecoder {
     DraftSequence sequence = draft_sequence_of_request(request_, context_, draft, max_positions());
     sequence.method = method;
     sequence.block_size = block_size;
+    sequence.max_branch_rows = max_branch_rows();
     return sequence;
   }
 

@@ -64,9 +64,6 @@ class MultiBlockDecoder final : public DraftDecoder {
   }
 
   [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    if (options_.pseudo_on_every_row) {
-      return std::nullopt;
-    }
     auto sequence = draft_sequence_of(DraftMethod::multi_block, options_.block_size, draft_);
     if (sequence) {
       sequence->seed = options_.seed;
@@ -79,6 +76,7 @@ class MultiBlockDecoder final : public DraftDecoder {
       blocks.pool_capacity = recycles() ? options_.ngram_pool : 0;
       blocks.threshold = static_cast<std::int32_t>(threshold_);
       blocks.clone = options_.spawn == SpawnMode::clone;
+      blocks.on_every_row = options_.pseudo_on_every_row;
       blocks.pseudo = std::span(pseudo_blocks_).first(num_pseudo_);
       blocks.pool = pool_.ring();
     }

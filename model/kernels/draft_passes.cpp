@@ -12,9 +12,10 @@ DraftRows draft_rows(std::span<const DraftSequence> sequences) {
     if (sequence.method == DraftMethod::multi_block) {
       // No row is forwarded whose prediction would be behind T.
       own = std::max<std::int64_t>(1, std::min(own * blocks.blocks, sequence.max_new_tokens - 1));
-      const std::int64_t block =
-          std::min<std::int64_t>(sequence.block_size, sequence.max_new_tokens);
-      rows.alternative_rows = std::max(rows.alternative_rows, block - 1);
+      const std::int64_t alternative = std::min<std::int64_t>(
+          sequence.block_size * std::int64_t{blocks.on_every_row ? blocks.blocks : 1},
+          sequence.max_new_tokens);
+      rows.alternative_rows = std::max(rows.alternative_rows, alternative - 1);
       rows.alternatives = std::max<std::int64_t>(rows.alternatives, blocks.candidates);
     }
     rows.own = std::max(rows.own, own);

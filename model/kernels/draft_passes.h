@@ -54,6 +54,7 @@ struct DraftBlocks {
   std::int32_t pool_capacity = 0;  ///< Sequences that are kept of what was rejected.
   std::int32_t threshold = 1;      ///< Accepted tokens of the newest block that spawn the next.
   bool clone = false;              ///< Whether a block begins as a copy of the draft.
+  bool on_every_row = false;       ///< Whether alternatives carry the pseudo blocks, too.
   std::span<const PseudoBlock> pseudo;  ///< In order.
   TokenRing pool;
 };
@@ -80,6 +81,7 @@ struct DraftSequence {
   std::span<const TokenId> context;  ///< Whose keys and values are in the cache.
   std::span<const TokenId> draft;    ///< At least one.
   std::int64_t max_positions = 0;    ///< That the sequence takes at most.
+  std::int64_t max_branch_rows = 0;  ///< Cache rows that its alternatives take, all together.
   DraftBlocks blocks;
 };
 

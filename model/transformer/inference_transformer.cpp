@@ -583,9 +583,8 @@ bool InferenceTransformer::begin_drafts(std::span<const DraftSequence> sequences
         state.pages.provide(sequence.slot, row / kCachePageRows + page);
       }
     };
-    const DraftRows rows = draft_rows({&sequence, 1});
     provide(0, sequence.max_positions);
-    provide(branch_row, rows.alternatives * rows.alternative_rows);
+    provide(branch_row, sequence.max_branch_rows);
     state.draft_slots.push_back(sequence.slot);
   }
   state.drafts_sample = std::ranges::any_of(

@@ -19,7 +19,7 @@
 namespace jforge {
 namespace {
 
-constexpr std::int64_t kMostRows = 512;
+constexpr std::int64_t kMostRows = 4096;
 /// Row of a slot where its alternatives begin, in the tests without a model.
 constexpr std::int64_t kBranchRow = 3 * kCachePageRows;
 constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
@@ -35,6 +35,7 @@ MultiBlockOptions multi_block_options(std::uint64_t which) {
           .verification_size = 1 + one_of(2, 5),
           .ngram_pool = which % 7 == 0 ? 0 : 1 + 3 * one_of(3, 4),
           .spawn = which % 5 == 0 ? SpawnMode::clone : SpawnMode::continuation,
+          .pseudo_on_every_row = which % 8 > 4,
           .seed = 9,
           .round = 1};
 }
@@ -98,7 +99,7 @@ class DrawnPredictions {
         vocabulary_(vocabulary),
         sampled_(sampled),
         stream_(seed, RandomPurpose::test),
-        slots_(static_cast<std::int64_t>(count), 6, 7) {
+        slots_(static_cast<std::int64_t>(count), 8, 9) {
     for (std::size_t i = 0; i < count; ++i) {
       DecodeRequest request = random_request(seed + i, stream_, vocabulary);
       request.sampling = sampled == nullptr ? SamplingOptions{} : sampling_options(seed + i);

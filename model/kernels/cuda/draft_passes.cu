@@ -5,7 +5,7 @@
 /// behind, through page-locked memory that a stream of its own fills.
 ///
 /// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
-/// microseconds of latency and next to nothing else (105 registers at most, no shared memory but
+/// microseconds of latency and next to nothing else (107 registers at most, no shared memory but
 /// 8 R bytes and that of reductions; multi_block_passes.h for its own). They read and write about
 /// 40 · S · R and 32 · S · R bytes of index data, 64 · S · R besides where tokens are sampled and
 /// 4 · S · length for a lookup; 4 · S · (1 + 5 R) bytes go to the host beside the next pass. What
@@ -65,7 +65,7 @@ struct PlaceDrafts {
   const std::int32_t* numbers;
   const DraftState* states;
   const std::int32_t* ids;
-  const std::int32_t* blocks;
+  const std::int32_t* alternatives;
   DecodeTile* tiles;
   std::int32_t* tokens;
   std::int32_t* positions;
@@ -83,7 +83,7 @@ struct PlaceDrafts {
       const DraftState& state = states[sequence];
       for (std::int64_t i = lane; i < layout.rows_each(); i += group.lanes()) {
         const std::int64_t row = sequence * layout.rows_each() + i;
-        const PlacedDraftRow found = draft_row(layout, state, ids, blocks, i);
+        const PlacedDraftRow found = draft_row(layout, state, ids, alternatives, i);
         place_row(state, row, found);
         if (choices != nullptr) {
           choices[row] = found.used() ? choice(state, sampling[sequence], i, found) : RowChoice{};
@@ -125,18 +125,17 @@ struct PlaceDrafts {
     if (i >= layout.own) {
       const std::int64_t which = (i - layout.own) / layout.alternative_rows;
       choice.text_size = row.fork;
-      choice.alternative_begin = static_cast<std::int32_t>(
-          state.blocks.begin + BlocksLayout(state.blocks).candidate_at(which) +
-          BlocksLayout::kCandidateNumbers);
+      choice.alternative_begin =
+          static_cast<std::int32_t>(state.alternatives.begin + state.alternatives.tokens_at(which));
       choice.alternative_size = row.position + 1 - row.fork;
     }
     return choice;
   }
   /// Of an alternative's row that was accepted; none: −1 twice.
   JFORGE_DEVICE void place_copy(const DraftState& state, std::int64_t copy, std::int32_t i) const {
-    const bool used = i < state.blocks.kept_rows;
-    copies[2 * copy] = used ? place(state, state.blocks.kept_from + i) : -1;
-    copies[2 * copy + 1] = used ? place(state, state.blocks.kept_to + i) : -1;
+    const bool used = i < state.alternatives.kept_rows;
+    copies[2 * copy] = used ? place(state, state.alternatives.kept_from + i) : -1;
+    copies[2 * copy + 1] = used ? place(state, state.alternatives.kept_to + i) : -1;
   }
 
   [[nodiscard]] JFORGE_DEVICE DecodeTile tile(const DraftState& state, std::int64_t sequence,
@@ -149,7 +148,7 @@ struct PlaceDrafts {
       row = layout.own + behind / layout.alternative_tiles() * layout.alternative_rows +
             behind % layout.alternative_tiles() * layout.tile_rows;
     }
-    const PlacedDraftRow first = draft_row(layout, state, ids, blocks, row);
+    const PlacedDraftRow first = draft_row(layout, state, ids, alternatives, row);
     const std::int32_t rows = smaller(static_cast<std::int32_t>(layout.tile_rows), first.left);
     DecodeTile tile;
     const std::int32_t end = first.position + rows;
@@ -366,7 +365,7 @@ class CudaDraftPasses final : public DraftPasses {
         staged_(queue, account),
         states_(account),
         ids_(account),
-        blocks_(account),
+        alternatives_(account),
         rows_(account),
         reports_(account),
         chooser_(queue, account),
@@ -375,8 +374,8 @@ class CudaDraftPasses final : public DraftPasses {
             [this, moving_memory](std::vector<const void*>& places) {
               moving_memory(places);
               chooser_.append_memory(places);
-              places.insert(places.end(), {numbers_, states_.data(), ids_.data(), blocks_.data(),
-                                           reports_.data()});
+              places.insert(places.end(), {numbers_, states_.data(), ids_.data(),
+                                           alternatives_.data(), reports_.data()});
             },
             account) {}
   void begin(std::span<const DraftSequence> sequences, const PageTable& table,
@@ -395,7 +394,7 @@ class CudaDraftPasses final : public DraftPasses {
   void expect_fits(const DraftSequence& sequence, const PageTable& table,
                    std::int64_t branch_row) const;
   [[nodiscard]] DraftState state_of(const DraftSequence& sequence, const PageTable& table);
-  [[nodiscard]] BlocksState append_blocks(const DraftSequence& sequence);
+  void append_blocks(const DraftSequence& sequence, DraftState& state);
   [[nodiscard]] std::int32_t step_of(const DraftLayout& layout);
   /// The next power of two, where a pass may be replayed: sequences that are added have ended.
   [[nodiscard]] std::int64_t padded(std::int64_t sequences) const {
@@ -421,7 +420,7 @@ class CudaDraftPasses final : public DraftPasses {
   StagedArray staged_;
   DeviceScratch states_;
   DeviceScratch ids_;
-  DeviceScratch blocks_;  ///< Of multi-block decoding.
+  DeviceScratch alternatives_;  ///< DraftAdvance::alternatives
   DeviceScratch rows_;
   DeviceScratch reports_;
   TokenChooser chooser_;
@@ -484,29 +483,32 @@ DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTa
   append(sequence.context);
   append(sequence.draft);
   if (sequence.method == DraftMethod::multi_block) {
-    state.blocks = append_blocks(sequence);
+    append_blocks(sequence, state);
   }
   return state;
 }
 
 /// Pseudo blocks and pool as they lie on the device; candidates are found there.
-BlocksState CudaDraftPasses::append_blocks(const DraftSequence& sequence) {
+void CudaDraftPasses::append_blocks(const DraftSequence& sequence, DraftState& state) {
   const DraftBlocks& blocks = sequence.blocks;
-  BlocksState state{};
-  state.width = narrow(std::min<std::int64_t>(sequence.block_size, sequence.max_new_tokens));
-  state.blocks = blocks.blocks;
-  state.most_candidates = blocks.candidates;
-  state.pool_capacity = blocks.pool_capacity;
-  state.threshold = blocks.threshold;
-  state.clone = blocks.clone ? 1 : 0;
-  state.num_pseudo = narrow(std::ssize(blocks.pseudo));
-  state.pool_size = narrow(static_cast<std::int64_t>(blocks.pool.size));
-  state.pool_next = state.pool_size;  // The oldest is the first.
+  const std::int64_t width = std::min<std::int64_t>(sequence.block_size, sequence.max_new_tokens);
+  state.blocks = {.width = narrow(width),
+                  .blocks = blocks.blocks,
+                  .pool_capacity = blocks.pool_capacity,
+                  .threshold = blocks.threshold,
+                  .clone = blocks.clone ? 1 : 0,
+                  .on_every_row = blocks.on_every_row ? 1 : 0,
+                  .num_pseudo = narrow(std::ssize(blocks.pseudo)),
+                  // The oldest is the first.
+                  .pool_next = narrow(static_cast<std::int64_t>(blocks.pool.size)),
+                  .pool_size = narrow(static_cast<std::int64_t>(blocks.pool.size))};
+  state.alternatives.most = blocks.candidates;
+  state.alternatives.width = narrow(blocks.on_every_row ? width * blocks.blocks : width);
   const BlocksLayout layout(state);
-  state.numbers = narrow(layout.pool_at(state.pool_size));
-  state.source_begin = narrow(std::ssize(block_));
+  state.alternatives.numbers = narrow(layout.pool_at(state.blocks.pool_size));
+  state.alternatives.source_begin = narrow(std::ssize(block_));
   const std::size_t begin = block_.size();
-  block_.resize(begin + static_cast<std::size_t>(state.numbers), 0);
+  block_.resize(begin + static_cast<std::size_t>(state.alternatives.numbers), 0);
   const auto place = [&](std::int64_t at) { return block_.data() + begin + at; };
   for (std::size_t i = 0; i < blocks.pseudo.size(); ++i) {
     const PseudoBlock& block = blocks.pseudo[i];
@@ -524,7 +526,6 @@ BlocksState CudaDraftPasses::append_blocks(const DraftSequence& sequence) {
     *entry = narrow(std::ssize(kept));
     std::ranges::copy(kept, entry + 1);
   }
-  return state;
 }
 
 void CudaDraftPasses::expect_fits(const DraftSequence& sequence, const PageTable& table,
@@ -546,11 +547,10 @@ void CudaDraftPasses::expect_fits(const DraftSequence& sequence, const PageTable
     }
   };
   expect_pages(0, sequence.max_positions);
-  const DraftRows rows = draft_rows({&sequence, 1});
-  expect(rows.alternatives == 0 ||
+  expect(sequence.max_branch_rows == 0 ||
              (branch_row >= sequence.max_positions && branch_row % kCachePageRows == 0),
          "alternatives begin within a sequence's own rows");
-  expect_pages(branch_row, rows.alternatives * rows.alternative_rows);
+  expect_pages(branch_row, sequence.max_branch_rows);
 }
 
 void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const PageTable& table,
@@ -586,15 +586,15 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   block_.assign(static_cast<std::size_t>(sampling_at +
                                          (kernels_.samples ? num_sequences_ * kChoiceNumbers : 0)),
                 0);
-  std::int64_t blocks_numbers = 0;
+  std::int64_t alternatives_numbers = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     DraftState state = state_of(sequences[i], table);
     // A draft of a lookup may end one behind the last position, with a token that is never read.
     state.ids_begin = narrow(static_cast<std::int64_t>(i) * (positions_ + 1));
     if (state.method == DraftMethod::multi_block) {
-      state.blocks.begin = narrow(blocks_numbers);
-      state.blocks.branch_row = narrow(branch_row);
-      blocks_numbers += BlocksLayout(state.blocks).numbers();
+      state.alternatives.begin = narrow(alternatives_numbers);
+      state.alternatives.branch_row = narrow(branch_row);
+      alternatives_numbers += BlocksLayout(state).numbers();
     }
     std::memcpy(block_.data() + i * kStateNumbers, &state, sizeof state);
     if (kernels_.samples) {
@@ -603,7 +603,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
                   &choice, sizeof choice);
     }
   }
-  expect(std::max<std::int64_t>(std::ssize(block_), blocks_numbers) <=
+  expect(std::max<std::int64_t>(std::ssize(block_), alternatives_numbers) <=
              std::numeric_limits<std::int32_t>::max(),
          "recycled drafts of more tokens than a device's numbers reach");
   // A pass that nobody read may still report.
@@ -622,7 +622,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
       kernels_.samples ? reinterpret_cast<const RowChoice*>(numbers_ + sampling_at) : nullptr;
   auto* const states = states_.at_least<DraftState>(layout_.sequences);
   auto* const ids = ids_.at_least<std::int32_t>(num_sequences_ * (positions_ + 1));
-  auto* const blocks = blocks_.at_least<std::int32_t>(blocks_numbers);
+  auto* const alternatives = alternatives_.at_least<std::int32_t>(alternatives_numbers);
   queue_.launch(layout_.sequences, kDraftLanes, BeginDrafts{numbers_, states, ids}, "begin drafts");
   if (kernels_.multi_block) {
     const DraftAdvance drafts{.layout = layout_,
@@ -630,7 +630,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
                               .predictions = nullptr,
                               .states = states,
                               .ids = ids,
-                              .blocks = blocks,
+                              .alternatives = alternatives,
                               .reports = nullptr};
     queue_.launch(layout_.sequences, kDraftLanes, BeginBlocks{BlockDrafts{drafts}}, "begin blocks");
   }
@@ -677,13 +677,13 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
               .predictions = indices(predictions),
               .states = states_.at_least<DraftState>(layout.sequences),
               .ids = ids_.at_least<std::int32_t>(1),
-              .blocks = blocks_.at_least<std::int32_t>(0),
+              .alternatives = alternatives_.at_least<std::int32_t>(0),
               .reports = reports_.at_least<std::int32_t>(kDraftReports * layout.report_numbers())};
   plan_.run(step_of(layout), [this, &forward] {
     PlaceDrafts place = plan_.placed();
     place.states = advance_.states;
     place.ids = advance_.ids;
-    place.blocks = advance_.blocks;
+    place.alternatives = advance_.alternatives;
     queue_.launch(advance_.layout.sequences, kDraftLanes, place, "place drafts");
     forward(plan_);
     if (kernels_.others) {
@@ -714,7 +714,7 @@ void CudaDraftPasses::sample(std::int64_t first, const TensorView& logits,
   chooser_.choose(logits,
                   {.rows = plan_.placed().choices + first,
                    .text = advance_.ids,
-                   .alternatives = advance_.blocks,
+                   .alternatives = advance_.alternatives,
                    .cuts = kernels_.cuts,
                    .penalises = kernels_.penalises},
                   tokens);

@@ -13,26 +13,49 @@ namespace jforge {
 /// Passes that are queued and not read, at most; each has a report.
 inline constexpr std::int64_t kDraftReports = 2;
 
-/// Multi-block decoding's, beside the draft, which is the real-active block's.
-struct BlocksState {
+/// Another way to go on than a sequence's own rows.
+struct AlternativeState {
+  std::int32_t fork;    ///< Own rows that it sees.
+  std::int32_t length;  ///< Its tokens.
+  std::int32_t row;     ///< Of the slot: its first. They lie there one behind the other.
+};
+
+/// A sequence's alternatives. They are the first of the numbers that it has beside its ids, each
+/// its state and then its tokens; what else its method keeps follows.
+struct AlternativesState {
   std::int32_t begin;         ///< Where its numbers begin among those of all sequences.
   std::int32_t numbers;       ///< How many of them begin() brought.
   std::int32_t source_begin;  ///< Where, among what it brought.
-  std::int32_t width;         ///< Tokens of a block at most.
-  std::int32_t blocks;        ///< K
-  std::int32_t most_candidates;
-  std::int32_t pool_capacity;  ///< 0: nothing is recycled.
-  std::int32_t threshold;
-  std::int32_t clone;       ///< 1: a block begins as a copy of the draft.
-  std::int32_t branch_row;  ///< Row of the slot where alternatives begin.
-  std::int32_t num_pseudo;
-  std::int32_t pseudo_rows;  ///< Forwarded ones, behind the draft in the sequence's ids.
-  std::int32_t num_candidates;
-  std::int32_t pool_next;  ///< Where the next sequence goes; nobody is there.
-  std::int32_t pool_size;
-  std::int32_t kept_rows;  ///< Rows of an accepted alternative that become the sequence's own:
+  std::int32_t most;          ///< Alternatives of a pass,
+  std::int32_t width;         ///< and tokens of one.
+  std::int32_t branch_row;    ///< Row of the slot where they begin.
+  std::int32_t count;
+  std::int32_t kept_rows;  ///< Rows of an accepted one that become the sequence's own:
   std::int32_t kept_from;  ///< where the first lies in the slot,
   std::int32_t kept_to;    ///< and where it belongs.
+
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t at(std::int64_t i) const {
+    return i * (kStateNumbers + width);
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t tokens_at(std::int64_t i) const {
+    return at(i) + kStateNumbers;
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t end() const { return at(most); }
+
+  static constexpr std::int64_t kStateNumbers = sizeof(AlternativeState) / sizeof(std::int32_t);
+};
+
+/// Multi-block decoding's, beside the draft, which is the real-active block's.
+struct BlocksState {
+  std::int32_t width;          ///< Tokens of a block at most.
+  std::int32_t blocks;         ///< K
+  std::int32_t pool_capacity;  ///< 0: nothing is recycled.
+  std::int32_t threshold;
+  std::int32_t clone;         ///< 1: a block begins as a copy of the draft.
+  std::int32_t on_every_row;  ///< 1: candidates carry the forwarded pseudo blocks, too.
+  std::int32_t num_pseudo;
+  std::int32_t pool_next;  ///< Where the next sequence goes; nobody is there.
+  std::int32_t pool_size;
 };
 
 /// A sequence between two passes. Its ids are the context and, from its end on, the draft.
@@ -54,44 +77,43 @@ struct DraftState {
   std::int32_t ids_begin;     ///< In the ids.
   std::int32_t context;       ///< Tokens whose keys are in the cache.
   std::int32_t draft;         ///< Tokens of the draft; 0: the sequence has ended.
+  std::int32_t behind;        ///< Own rows that are forwarded behind the draft, there as well.
   std::int32_t block;
   std::int32_t block_begin;
   std::int32_t passes;  ///< Since begin().
+  AlternativesState alternatives;
   BlocksState blocks;
+
+  [[nodiscard]] JFORGE_DEVICE std::int32_t own_rows() const {
+    return draft == 0 ? 0 : draft + behind;
+  }
 };
 static_assert(sizeof(DraftState) % sizeof(std::uint64_t) == 0);
 
-/// Another draft of the real-active block, and a block behind it.
-struct CandidateState {
-  std::int32_t fork;  ///< Tokens that it shares with the draft.
-  std::int32_t row;   ///< Of the slot: its first.
-};
+/// A block behind the real-active one.
 struct PseudoState {
   std::int32_t length;
   std::int32_t accepted;
   std::int32_t continuation;
 };
 
-/// Where a sequence's candidates, pseudo blocks and pool lie in its numbers.
+/// Where a sequence's pseudo blocks and pool lie in its numbers.
 struct BlocksLayout {
+  std::int64_t begin = 0;
   std::int64_t width = 0;
-  std::int64_t candidates = 0;
   std::int64_t pseudo = 0;
   std::int64_t pool_slots = 0;  ///< One more than there are sequences, where the next is written.
 
-  JFORGE_DEVICE_AND_HOST explicit BlocksLayout(const BlocksState& state)
-      : width(state.width),
-        candidates(state.most_candidates),
-        pseudo(state.blocks - 1),
-        pool_slots(state.pool_capacity + 1) {}
+  JFORGE_DEVICE_AND_HOST explicit BlocksLayout(const DraftState& state)
+      : begin(state.alternatives.end()),
+        width(state.blocks.width),
+        pseudo(state.blocks.blocks - 1),
+        pool_slots(state.blocks.pool_capacity + 1) {}
 
   /// Tokens of a sequence of the pool at most: all blocks'.
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t entry() const { return width * (pseudo + 1); }
-  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t candidate_at(std::int64_t i) const {
-    return i * (kCandidateNumbers + width);
-  }
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t pseudo_at(std::int64_t i) const {
-    return candidate_at(candidates) + i * kPseudoNumbers;
+    return begin + i * kPseudoNumbers;
   }
   /// Their tokens lie one block behind the other.
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t pseudo_tokens_at(std::int64_t i) const {
@@ -103,7 +125,6 @@ struct BlocksLayout {
   }
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t numbers() const { return pool_at(pool_slots); }
 
-  static constexpr std::int64_t kCandidateNumbers = sizeof(CandidateState) / sizeof(std::int32_t);
   static constexpr std::int64_t kPseudoNumbers = sizeof(PseudoState) / sizeof(std::int32_t);
 };
 
@@ -163,13 +184,11 @@ struct PlacedDraftRow {
 [[nodiscard]] JFORGE_DEVICE inline PlacedDraftRow draft_row(const DraftLayout& layout,
                                                             const DraftState& state,
                                                             const std::int32_t* ids,
-                                                            const std::int32_t* blocks,
+                                                            const std::int32_t* alternatives,
                                                             std::int64_t i) {
   PlacedDraftRow row;
   if (i < layout.own) {
-    row.left = state.draft == 0
-                   ? 0
-                   : state.draft + state.blocks.pseudo_rows - static_cast<std::int32_t>(i);
+    row.left = state.own_rows() - static_cast<std::int32_t>(i);
     if (row.used()) {
       row.position = state.context + static_cast<std::int32_t>(i);
       row.token = ids[state.ids_begin + row.position];
@@ -178,18 +197,18 @@ struct PlacedDraftRow {
   }
   const std::int64_t which = (i - layout.own) / layout.alternative_rows;
   const auto at = static_cast<std::int32_t>((i - layout.own) % layout.alternative_rows);
-  if (state.draft == 0 || which >= state.blocks.num_candidates) {
+  if (state.draft == 0 || which >= state.alternatives.count) {
     return row;
   }
   const std::int32_t* const numbers =
-      blocks + state.blocks.begin + BlocksLayout(state.blocks).candidate_at(which);
-  const CandidateState candidate = *reinterpret_cast<const CandidateState*>(numbers);
-  row.left = state.draft - candidate.fork - at;
+      alternatives + state.alternatives.begin + state.alternatives.at(which);
+  const AlternativeState alternative = *reinterpret_cast<const AlternativeState*>(numbers);
+  row.left = alternative.length - at;
   if (row.used()) {
-    row.fork = state.context + candidate.fork;
-    row.fork_row = candidate.row;
+    row.fork = state.context + alternative.fork;
+    row.fork_row = alternative.row;
     row.position = row.fork + at;
-    row.token = numbers[BlocksLayout::kCandidateNumbers + at];
+    row.token = numbers[AlternativesState::kStateNumbers + at];
   }
   return row;
 }
@@ -201,7 +220,7 @@ struct DraftAdvance {
   const std::int32_t* predictions;  ///< [rows]
   DraftState* states;
   std::int32_t* ids;
-  std::int32_t* blocks;
+  std::int32_t* alternatives;  ///< And what else methods keep (AlternativesState).
   std::int32_t* reports;
 
   template <class Group, class T>
@@ -254,6 +273,17 @@ struct DraftAdvance {
     write(group, states + sequence, state);
   }
 
+  [[nodiscard]] JFORGE_DEVICE std::int32_t* numbers_of(const DraftState& state) const {
+    return alternatives + state.alternatives.begin;
+  }
+  [[nodiscard]] JFORGE_DEVICE AlternativeState* alternative_state(const DraftState& state,
+                                                                  std::int64_t i) const {
+    return reinterpret_cast<AlternativeState*>(numbers_of(state) + state.alternatives.at(i));
+  }
+  [[nodiscard]] JFORGE_DEVICE std::int32_t* alternative_tokens(const DraftState& state,
+                                                               std::int64_t i) const {
+    return numbers_of(state) + state.alternatives.tokens_at(i);
+  }
   [[nodiscard]] JFORGE_DEVICE std::int32_t* draft_of(const DraftState& state) const {
     return ids + state.ids_begin + state.context;
   }
@@ -276,7 +306,7 @@ struct DraftAdvance {
     const auto count = static_cast<std::int32_t>(layout.rows_each());
     return first(group, 0, count, [&](std::int32_t i) {
              return predictions_of(sequence)[i] < 0 &&
-                    draft_row(layout, state, ids, blocks, i).used();
+                    draft_row(layout, state, ids, alternatives, i).used();
            }) < count;
   }
 
@@ -287,32 +317,31 @@ struct DraftAdvance {
         reports + state.passes % kDraftReports * layout.report_numbers();
     auto* const rows =
         reinterpret_cast<DraftRow*>(numbers_of + layout.sequences) + sequence * layout.rows_each();
-    const std::int32_t own = state.draft == 0 ? 0 : state.draft + state.blocks.pseudo_rows;
+    const std::int32_t own = state.own_rows();
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
         numbers_of[sequence] = own + alternative_rows(state);
       }
       for (std::int64_t i = lane; i < layout.rows_each(); i += group.lanes()) {
-        const PlacedDraftRow row = draft_row(layout, state, ids, blocks, i);
+        const PlacedDraftRow row = draft_row(layout, state, ids, alternatives, i);
         if (row.used()) {
           // Alternatives have rows of the slot one behind the other, too.
-          const std::int64_t at = row.fork_row == 0 ? i
-                                                    : own + row.fork_row - state.blocks.branch_row +
-                                                          row.position - row.fork;
+          const std::int64_t at =
+              row.fork_row == 0
+                  ? i
+                  : own + row.fork_row - state.alternatives.branch_row + row.position - row.fork;
           rows[at] = {row.token, row.position, predictions_of(sequence)[i], row.fork, row.fork_row};
         }
       }
     });
   }
-  /// Of all candidates.
+  /// Of all alternatives.
   [[nodiscard]] JFORGE_DEVICE std::int32_t alternative_rows(const DraftState& state) const {
-    if (state.draft == 0 || state.blocks.num_candidates == 0) {
+    if (state.draft == 0 || state.alternatives.count == 0) {
       return 0;
     }
-    const CandidateState last = *reinterpret_cast<const CandidateState*>(
-        blocks + state.blocks.begin +
-        BlocksLayout(state.blocks).candidate_at(state.blocks.num_candidates - 1));
-    return last.row - state.blocks.branch_row + state.draft - last.fork;
+    const AlternativeState last = *alternative_state(state, state.alternatives.count - 1);
+    return last.row - state.alternatives.branch_row + last.length;
   }
 
   [[nodiscard]] JFORGE_DEVICE bool is_eos(const DraftState& state, std::int32_t token) const {

@@ -8,7 +8,8 @@
 /// What it costs beside other drafts: some 60 phases and reductions over lanes, each a barrier or a
 /// few and a read of what the cache of a multiprocessor holds, 10–20 µs in all by what barriers and
 /// such reads usually take, and up to 4 · C · (1 + n · K) bytes of pool (C sequences) that lanes
-/// walk through: 33 KB at the paper's n = 64, K = 2, C = 64. The host's way costs a copy each way,
+/// walk through: 33 KB at the paper's n = 64, K = 2, C = 64. Where candidates carry the pseudo
+/// blocks, each is written, compared and reported with them. The host's way costs a copy each way,
 /// a wait, its decoders and its plan, during which the device stands still. Nothing of it has been
 /// measured on a device.
 
@@ -31,14 +32,6 @@ struct BlockDrafts : DraftAdvance {
   [[nodiscard]] JFORGE_DEVICE std::int32_t* pseudo_tokens(const DraftState& state,
                                                           std::int64_t i) const {
     return numbers_of(state) + layout_of(state).pseudo_tokens_at(i);
-  }
-  [[nodiscard]] JFORGE_DEVICE CandidateState* candidate_state(const DraftState& state,
-                                                              std::int64_t i) const {
-    return reinterpret_cast<CandidateState*>(numbers_of(state) + layout_of(state).candidate_at(i));
-  }
-  [[nodiscard]] JFORGE_DEVICE std::int32_t* candidate_tokens(const DraftState& state,
-                                                             std::int64_t i) const {
-    return numbers_of(state) + layout_of(state).candidate_at(i) + BlocksLayout::kCandidateNumbers;
   }
 
   /// The i-th newest sequence of the pool: its length, then its tokens.
@@ -64,46 +57,6 @@ struct BlockDrafts : DraftAdvance {
     return {entry + 1 + at, length - at};
   }
 
-  /// Alternatives to the draft: NgramPool's newest sequences that hold its first token.
-  template <class Group>
-  JFORGE_DEVICE void find_candidates(Group& group, DraftState& state) const {
-    BlocksState& blocks_of = state.blocks;
-    const std::int32_t* const draft = draft_of(state);
-    blocks_of.num_candidates = 0;
-    std::int32_t row = blocks_of.branch_row;
-    std::int32_t next = 0;
-    while (blocks_of.num_candidates < blocks_of.most_candidates) {
-      next = first(group, next, blocks_of.pool_size, [&](std::int32_t i) {
-        const Fork fork = fork_of(state, i, draft);
-        return fork.at < fork.found.size;
-      });
-      if (next >= blocks_of.pool_size) {
-        return;
-      }
-      typename Group::template PerLane<Fork> forks(group);
-      group.each([&](std::int64_t lane) { forks[lane] = fork_of(state, next, draft); });
-      const Fork fork = forks[0];
-      const std::int32_t length = state.draft - fork.at;
-      std::int32_t* const tokens = candidate_tokens(state, blocks_of.num_candidates);
-      CandidateState* const place = candidate_state(state, blocks_of.num_candidates);
-      group.each([&](std::int64_t lane) {
-        for (auto i = static_cast<std::int32_t>(lane); i < length;
-             i += static_cast<std::int32_t>(group.lanes())) {
-          const std::int32_t at = fork.at + i;
-          tokens[i] = at < fork.found.size ? fork.found.tokens[at] : draft[at];
-        }
-        if (lane == 0) {
-          *place = {fork.at, row};
-        }
-      });
-      if (!is_taken(group, state, fork.at, length)) {
-        ++blocks_of.num_candidates;
-        row += length;
-      }
-      ++next;
-    }
-  }
-
   /// The pseudo blocks that are forwarded, behind the draft.
   template <class Group>
   JFORGE_DEVICE void append_pseudo_blocks(Group& group, DraftState& state) const {
@@ -116,7 +69,7 @@ struct BlockDrafts : DraftAdvance {
         break;
       }
     }
-    state.blocks.pseudo_rows = rows;
+    state.behind = rows;
     std::int32_t* const behind = draft_of(state) + state.draft;
     const std::int32_t* const tokens = pseudo_tokens(state, 0);
     group.each([&](std::int64_t lane) {
@@ -124,6 +77,48 @@ struct BlockDrafts : DraftAdvance {
         behind[i] = tokens[i];
       }
     });
+  }
+
+  /// Alternatives to the draft: NgramPool's newest sequences that hold its first token. Where every
+  /// row has the pseudo blocks, they follow the draft already.
+  template <class Group>
+  JFORGE_DEVICE void find_candidates(Group& group, DraftState& state) const {
+    AlternativesState& found = state.alternatives;
+    const std::int32_t* const draft = draft_of(state);
+    const std::int32_t end = state.blocks.on_every_row != 0 ? state.own_rows() : state.draft;
+    found.count = 0;
+    std::int32_t row = found.branch_row;
+    std::int32_t next = 0;
+    while (found.count < found.most) {
+      next = first(group, next, state.blocks.pool_size, [&](std::int32_t i) {
+        const Fork fork = fork_of(state, i, draft);
+        return fork.at < fork.found.size;
+      });
+      if (next >= state.blocks.pool_size) {
+        return;
+      }
+      typename Group::template PerLane<Fork> forks(group);
+      group.each([&](std::int64_t lane) { forks[lane] = fork_of(state, next, draft); });
+      const Fork fork = forks[0];
+      const std::int32_t length = end - fork.at;
+      std::int32_t* const tokens = alternative_tokens(state, found.count);
+      AlternativeState* const place = alternative_state(state, found.count);
+      group.each([&](std::int64_t lane) {
+        for (auto i = static_cast<std::int32_t>(lane); i < length;
+             i += static_cast<std::int32_t>(group.lanes())) {
+          const std::int32_t at = fork.at + i;
+          tokens[i] = at < fork.found.size ? fork.found.tokens[at] : draft[at];
+        }
+        if (lane == 0) {
+          *place = {fork.at, length, row};
+        }
+      });
+      if (!is_taken(group, state, fork.at, length)) {
+        ++found.count;
+        row += length;
+      }
+      ++next;
+    }
   }
 
  private:
@@ -134,10 +129,7 @@ struct BlockDrafts : DraftAdvance {
   };
 
   [[nodiscard]] JFORGE_DEVICE static BlocksLayout layout_of(const DraftState& state) {
-    return BlocksLayout(state.blocks);
-  }
-  [[nodiscard]] JFORGE_DEVICE std::int32_t* numbers_of(const DraftState& state) const {
-    return blocks + state.blocks.begin;
+    return BlocksLayout(state);
   }
   [[nodiscard]] JFORGE_DEVICE Fork fork_of(const DraftState& state, std::int32_t i,
                                            const std::int32_t* draft) const {
@@ -152,10 +144,10 @@ struct BlockDrafts : DraftAdvance {
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE bool is_taken(Group& group, const DraftState& state,
                                             std::int32_t fork, std::int32_t length) const {
-    const std::int32_t* const tokens = candidate_tokens(state, state.blocks.num_candidates);
-    for (std::int32_t i = 0; i < state.blocks.num_candidates; ++i) {
-      const std::int32_t* const other = candidate_tokens(state, i);
-      if (read(group, candidate_state(state, i)).fork == fork &&
+    const std::int32_t* const tokens = alternative_tokens(state, state.alternatives.count);
+    for (std::int32_t i = 0; i < state.alternatives.count; ++i) {
+      const std::int32_t* const other = alternative_tokens(state, i);
+      if (read(group, alternative_state(state, i)).fork == fork &&
           first(group, 0, length, [&](std::int32_t at) { return tokens[at] != other[at]; }) ==
               length) {
         return true;
@@ -175,12 +167,12 @@ struct BeginBlocks : BlockDrafts {
       return;
     }
     group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < state.blocks.numbers; i += group.lanes()) {
-        blocks[state.blocks.begin + i] = numbers[state.blocks.source_begin + i];
+      for (std::int64_t i = lane; i < state.alternatives.numbers; i += group.lanes()) {
+        numbers_of(state)[i] = numbers[state.alternatives.source_begin + i];
       }
     });
-    find_candidates(group, state);
     append_pseudo_blocks(group, state);
+    find_candidates(group, state);
     write(group, states + sequence, state);
   }
 };
@@ -204,7 +196,7 @@ struct AdvanceBlocks : BlockDrafts {
     std::int32_t row = 0;   ///< Of the slot: the candidate's first.
     const std::int32_t* tokens = nullptr;
     const std::int32_t* plain = nullptr;  ///< Predictions behind the plain draft's tokens …
-    const std::int32_t* own = nullptr;    ///< … and behind the candidate's.
+    const std::int32_t* own = nullptr;    ///< … and behind those from `fork` on.
 
     [[nodiscard]] JFORGE_DEVICE std::int32_t predicted(std::int32_t i) const {
       return i < fork ? plain[i] : own[i - fork];
@@ -214,7 +206,7 @@ struct AdvanceBlocks : BlockDrafts {
   template <class Group>
   JFORGE_DEVICE void advance(Group& group, DraftState& state, const std::int32_t* plain,
                              std::uint64_t* drawn) const {
-    BlocksState& blocks_of = state.blocks;
+    AlternativesState& alternatives_of = state.alternatives;
     const std::int32_t length = state.draft;
     const std::int32_t known = state.context;
     const Winner winner = find_winner(group, state, plain);
@@ -229,15 +221,17 @@ struct AdvanceBlocks : BlockDrafts {
     }
     const bool ended =
         commit_and_test_end(group, state, winner.accepted, winner.predicted(winner.accepted - 1));
-    blocks_of.kept_from = winner.row;
-    blocks_of.kept_to = known + winner.fork;
-    blocks_of.kept_rows =
-        winner.fork < length && !ended ? larger(state.context - blocks_of.kept_to, 0) : 0;
+    alternatives_of.kept_from = winner.row;
+    alternatives_of.kept_to = known + winner.fork;
+    alternatives_of.kept_rows =
+        winner.fork < length && !ended ? larger(state.context - alternatives_of.kept_to, 0) : 0;
     if (ended) {
       state.draft = 0;
       return;
     }
-    refine_pseudo_blocks(group, state, winner.plain + length);
+    refine_pseudo_blocks(group, state,
+                         state.blocks.on_every_row != 0 ? winner.own + (length - winner.fork)
+                                                        : winner.plain + length);
     const std::int32_t continuation = winner.predicted(length - 1);
     if (rejects) {
       std::int32_t* const draft = draft_of(state);
@@ -252,8 +246,8 @@ struct AdvanceBlocks : BlockDrafts {
       promote(group, state, continuation, drawn);
     }
     spawn(group, state, continuation, drawn);
-    find_candidates(group, state);
     append_pseudo_blocks(group, state);
+    find_candidates(group, state);
   }
 
   template <class Group>
@@ -261,13 +255,13 @@ struct AdvanceBlocks : BlockDrafts {
                                                  const std::int32_t* plain) const {
     const std::int32_t length = state.draft;
     const std::int32_t accepted = count_accepted(group, state, plain);
-    Winner winner{.accepted = accepted, .fork = length, .plain = plain, .own = plain};
-    for (std::int32_t i = 0; i < state.blocks.num_candidates; ++i) {
-      const CandidateState candidate = read(group, candidate_state(state, i));
+    Winner winner{.accepted = accepted, .fork = length, .plain = plain, .own = plain + length};
+    for (std::int32_t i = 0; i < state.alternatives.count; ++i) {
+      const AlternativeState candidate = read(group, alternative_state(state, i));
       if (candidate.fork != accepted) {
         continue;  // It goes on where the plain draft fails, or it is no longer right.
       }
-      const std::int32_t* const tokens = candidate_tokens(state, i);
+      const std::int32_t* const tokens = alternative_tokens(state, i);
       const std::int32_t* const own = plain + layout.own + i * layout.alternative_rows;
       const std::int32_t right = first(group, 0, length - accepted, [&](std::int32_t at) {
         return tokens[at] != (at == 0 ? plain[accepted - 1] : own[at - 1]);
@@ -348,7 +342,7 @@ struct AdvanceBlocks : BlockDrafts {
   template <class Group>
   JFORGE_DEVICE void refine_pseudo_blocks(Group& group, const DraftState& state,
                                           const std::int32_t* predicted) const {
-    for (std::int32_t i = 0; i * state.blocks.width < state.blocks.pseudo_rows; ++i) {
+    for (std::int32_t i = 0; i * state.blocks.width < state.behind; ++i) {
       PseudoState block = pseudo(group, state, i);
       const std::int32_t* const here = predicted + i * state.blocks.width;
       if (block.accepted == block.length) {
