@@ -6,18 +6,15 @@
 namespace jforge {
 
 void LookaheadOptions::validate() const {
-  if (window < 1 || ngram < 2 || guesses < 0) {
+  if (window < 1 || ngram < 2 || guesses < 0 || ngram_pool < 0) {
     throw ConfigError(
         fmt::format("lookahead decoding: window {} must be at least 1, ngram {} at least 2, "
-                    "guesses {} at least 0",
-                    window, ngram, guesses));
+                    "guesses {} and ngram_pool {} at least 0",
+                    window, ngram, guesses, ngram_pool));
   }
 }
 
 namespace {
-
-/// N-grams of a request that are kept: more than the recent text needs.
-constexpr std::size_t kKeptNgrams = 1024;
 
 class LookaheadDecoder final : public DraftDecoder {
  public:
@@ -25,7 +22,7 @@ class LookaheadDecoder final : public DraftDecoder {
       : DraftDecoder(std::move(request)),
         options_((options.validate(), options)),
         columns_(static_cast<std::size_t>(options.window) + most_levels() - 1),
-        pool_(kKeptNgrams) {
+        pool_(static_cast<std::size_t>(options.ngram_pool)) {
     for (std::vector<TokenId>& column : columns_) {
       column.reserve(most_levels() + 1);
     }
@@ -45,6 +42,17 @@ class LookaheadDecoder final : public DraftDecoder {
       rows = std::max(rows, (options_.window + most - levels) * (levels - 1));
     }
     return rows + options_.guesses * most;
+  }
+
+  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
+    auto sequence = draft_sequence_of(DraftMethod::lookahead, 1, std::span(first_level_).first(1));
+    if (sequence) {
+      sequence->window = {.ngram = options_.ngram,
+                          .guesses = options_.guesses,
+                          .columns = std::span(columns_).first(num_columns_),
+                          .pool = pool_.ring()};
+    }
+    return sequence;
   }
 
   Commit advance(std::span<const BranchOutcome> outcomes) override {

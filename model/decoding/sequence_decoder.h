@@ -189,11 +189,13 @@ struct PromptLookupOptions {
   void validate() const;
 };
 
-/// The defaults are the authors' for models of 7 billion parameters.
+/// The defaults are the authors' for models of 7 billion parameters, who bound the n-grams of each
+/// first token instead of all.
 struct LookaheadOptions {
-  std::int32_t window = 15;   ///< W ≥ 1: columns of the window that n-grams are made in.
-  std::int32_t ngram = 5;     ///< N ≥ 2: tokens of an n-gram; N − 1 levels of the window.
-  std::int32_t guesses = 15;  ///< G ≥ 0: n-grams verified in one forward, and kept for each token.
+  std::int32_t window = 15;        ///< W ≥ 1: columns of the window that n-grams are made in.
+  std::int32_t ngram = 5;          ///< N ≥ 2: tokens of an n-gram; N − 1 levels of the window.
+  std::int32_t guesses = 15;       ///< G ≥ 0: n-grams verified in one forward.
+  std::int32_t ngram_pool = 1024;  ///< n-grams kept of a request: more than recent text needs; ≥ 0.
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
 

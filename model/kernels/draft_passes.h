@@ -25,6 +25,7 @@ enum class DraftMethod : std::uint8_t {
   complete_blocks,  ///< The same, and an end of sequence ends the answer behind its block.
   lookup,           ///< What followed the last tokens where they stood before.
   multi_block,      ///< Blocks behind the shrinking one, and alternatives to it (DraftBlocks).
+  lookahead,        ///< A window and n-grams of it behind the newest token (LookaheadWindow).
 };
 
 /// A block behind the real-active one (METHOD.md §6.3). It is forwarded behind the draft; what it
@@ -59,6 +60,16 @@ struct DraftBlocks {
   TokenRing pool;
 };
 
+/// What lookahead decoding has beside the draft, which is the newest token.
+struct LookaheadWindow {
+  std::int32_t ngram = 2;    ///< N ≥ 2
+  std::int32_t guesses = 0;  ///< G ≥ 0
+  /// Those that are forwarded, each the tokens of all levels there are: 1 to N − 1, of every column
+  /// as many. There will not be more columns.
+  std::span<const std::vector<TokenId>> columns;
+  TokenRing pool;  ///< Different n-grams of N tokens.
+};
+
 /// A sequence behind its prefill, as its decoder has it between two passes: every token that is
 /// known but the newest, and the draft, which begins with that one.
 struct DraftSequence {
@@ -83,10 +94,11 @@ struct DraftSequence {
   std::int64_t max_positions = 0;    ///< That the sequence takes at most.
   std::int64_t max_branch_rows = 0;  ///< Cache rows that its alternatives take, all together.
   DraftBlocks blocks;
+  LookaheadWindow window;
 };
 
 /// Rows that a pass takes for each of a batch's sequences: first those of its own, the draft and
-/// what stands behind it, then so many for each alternative to it.
+/// what stands behind it, then so many for each alternative to them.
 struct DraftRows {
   std::int64_t own = 0;
   std::int64_t alternatives = 0;
@@ -95,7 +107,7 @@ struct DraftRows {
   [[nodiscard]] std::int64_t each() const noexcept { return own + alternatives * alternative_rows; }
   bool operator==(const DraftRows&) const = default;
 };
-/// What the one takes that takes most.
+/// What the one takes that takes most, in its largest pass.
 [[nodiscard]] DraftRows draft_rows(std::span<const DraftSequence> sequences);
 
 /// A row that a pass forwarded; fork and fork_row as CacheRow.

@@ -616,6 +616,14 @@ void InferenceTransformer::State::queue_drafts() {
 void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,
                                           std::span<TokenId> predictions, bool go_on) {
   State& state = *state_;
+  std::int32_t slot = -1;
+  for (const DecodeRow& row : rows) {
+    if (std::exchange(slot, row.place.slot) != row.place.slot) {
+      // What the device has kept of an alternative lies before its sequence's first row.
+      std::int32_t& filled = state.filled.at(static_cast<std::size_t>(slot));
+      filled = std::max(filled, row.place.position);
+    }
+  }
   state.check_rows(rows);
   if (go_on) {
     state.queue_drafts();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -19,7 +20,7 @@
 namespace jforge {
 namespace {
 
-constexpr std::int64_t kMostRows = 4096;
+constexpr std::int64_t kMostRows = 8192;
 /// Row of a slot where its alternatives begin, in the tests without a model.
 constexpr std::int64_t kBranchRow = 3 * kCachePageRows;
 constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
@@ -40,7 +41,17 @@ MultiBlockOptions multi_block_options(std::uint64_t which) {
           .round = 1};
 }
 
-constexpr std::uint64_t kMethods = 6;
+/// Lookahead decoding with each of its settings at several values.
+LookaheadOptions lookahead_options(std::uint64_t which) {
+  return {.window = 1 + static_cast<std::int32_t>(which * 5 % 6),
+          .ngram = 2 + static_cast<std::int32_t>(which * 2 % 5),
+          .guesses = static_cast<std::int32_t>((which + 3) % 5),
+          .ngram_pool = which % 3 == 0 ? 1024 : static_cast<std::int32_t>(which * 3 % 20),
+          .seed = 9 + which,
+          .round = 1};
+}
+
+constexpr std::uint64_t kMethods = 7;
 
 /// Every method that a device renews drafts for, in turn.
 std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
@@ -60,6 +71,8 @@ std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest
           {.block_size = n, .seed = 6, .complete_blocks = true, .record_states = true});
     case 4:
       return make_multi_block_decoder(std::move(request), multi_block_options(which / kMethods));
+    case 5:
+      return make_lookahead_decoder(std::move(request), lookahead_options(which / kMethods));
     default:
       return make_prompt_lookup_decoder(
           std::move(request),
@@ -130,8 +143,10 @@ class DrawnPredictions {
         const TensorView logits = sampled_->floats({kMostRows, vocabulary_});
         passes.queue(
             [&](const DecodePlan& rows) {
-              for (std::int64_t begin = 0; begin < rows.num_rows(DecodeRows::all); begin += 7) {
-                const std::int64_t end = std::min(begin + 7, rows.num_rows(DecodeRows::all));
+              const std::int64_t count = rows.num_rows(DecodeRows::all);
+              const std::int64_t step = 7 + count / 10;
+              for (std::int64_t begin = 0; begin < count; begin += step) {
+                const std::int64_t end = std::min(begin + step, count);
                 passes.sample(begin, logits.rows(begin, end), predictions.rows(begin, end));
               }
             },
@@ -152,6 +167,8 @@ class DrawnPredictions {
   }
   /// Passes in which an alternative was right for longer than the draft.
   [[nodiscard]] int accepted_alternatives() const { return accepted_alternatives_; }
+  /// N-grams that a lookahead decoder had kept.
+  [[nodiscard]] std::size_t largest_pool() const { return largest_pool_; }
   /// Rows of alternatives whose tokens were sampled with a penalty.
   [[nodiscard]] int penalised_alternative_rows() const { return penalised_alternative_rows_; }
 
@@ -199,14 +216,16 @@ class DrawnPredictions {
   /// Where an alternative leaves the draft behind its i-th token, often that one's.
   TokenId likely_token(const SequenceDecoder& decoder, const DraftBranch& branch, std::size_t i) {
     const std::int64_t next = branch.first_position + static_cast<std::int64_t>(i) + 1;
-    if (branch.alternative && stream_.below(3) == 0) {
-      // A token that the draft has, and the alternative does not see.
-      const DraftBranch& draft = decoder.pending().front();
-      const auto at = static_cast<std::size_t>(branch.first_position - draft.first_position) +
-                      stream_.below(i + 1);
-      return draft.tokens[at];
-    }
+    const std::int64_t unseen =
+        branch.alternative && stream_.below(3) == 0
+            ? branch.first_position + static_cast<std::int64_t>(stream_.below(i + 1))
+            : -1;
     for (const DraftBranch& other : decoder.pending()) {
+      const std::int64_t at = unseen - other.first_position;
+      if (!other.alternative && at >= 0 && at < std::ssize(other.tokens)) {
+        // A token that the own rows have, and the alternative does not see.
+        return other.tokens[static_cast<std::size_t>(at)];
+      }
       if (!branch.alternative && other.alternative && other.first_position == next &&
           stream_.below(2) == 0) {
         return other.tokens[0];
@@ -264,8 +283,9 @@ class DrawnPredictions {
     std::int64_t fork_row = kBranchRow;
     const std::size_t pass_begin = d * static_cast<std::size_t>(layout_.each());
     std::size_t alternatives = 0;
-    const std::span<const TokenId> context = decoders_[i]->draft_sequence()->context;
-    std::vector<TokenId> text(context.begin(), context.end());
+    const DraftSequence before = *decoders_[i]->draft_sequence();
+    largest_pool_ = std::max(largest_pool_, before.window.pool.size);
+    std::vector<TokenId> text(before.context.begin(), before.context.end());
     for (const DraftBranch& branch : decoders_[i]->pending()) {
       const std::size_t size = branch.tokens.size();
       if (rows.size() - next < size) {
@@ -280,14 +300,14 @@ class DrawnPredictions {
         EXPECT_EQ(found.fork_row, branch.alternative ? fork_row : 0);
       }
       if (sampled_ != nullptr) {
-        const auto before = static_cast<std::size_t>(branch.first_position);
+        const auto seen = static_cast<std::size_t>(branch.first_position);
         const std::size_t row =
             branch.alternative
                 ? static_cast<std::size_t>(layout_.own) +
                       alternatives++ * static_cast<std::size_t>(layout_.alternative_rows)
                 : next;
         expect_sampled(rows.subspan(next, size), pass_begin + row, branch,
-                       std::span(text).first(before), *decoders_[i]);
+                       std::span(text).first(seen), *decoders_[i]);
         if (!branch.alternative) {
           text.insert(text.end(), branch.tokens.begin(), branch.tokens.end());
         }
@@ -318,6 +338,7 @@ class DrawnPredictions {
   std::vector<std::size_t> owners_;
   DraftRows layout_;
   int accepted_alternatives_ = 0;
+  std::size_t largest_pool_ = 0;
   int penalised_alternative_rows_ = 0;
 };
 
@@ -403,6 +424,70 @@ TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
   EXPECT_GT(passes->replays(), 0);
 }
 
+TEST(DraftPasses, DraftWhatLookaheadDecodersDraft) {  // I29
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
+  const auto passes = plan->make_draft_passes(true);
+  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  const auto make = [](std::uint64_t which, DecodeRequest request) {
+    if (which % 4 != 0) {
+      request.eos_ids.clear();
+    }
+    return make_lookahead_decoder(std::move(request), lookahead_options(which));
+  };
+  // Few different n-grams and fewer that are kept: most of what a pass makes it made before, has
+  // just dropped, or makes twice.
+  const auto make_small = [](std::uint64_t which, DecodeRequest request) {
+    request.eos_ids.clear();
+    request.prompt.resize(1);
+    request.max_new_tokens += 100;
+    LookaheadOptions options = lookahead_options(which);
+    options.window = 12;
+    options.ngram = 2 + static_cast<std::int32_t>(which % 2);
+    options.guesses = 3;
+    options.ngram_pool = static_cast<std::int32_t>(which % 20);
+    return make_lookahead_decoder(std::move(request), options);
+  };
+  // More columns than lanes, and more n-grams than are kept.
+  const auto make_large = [](std::uint64_t which, DecodeRequest request) {
+    request.eos_ids = {1000};  // looked for, but never drawn
+    request.prompt.resize(1);
+    request.max_new_tokens = 160;
+    return make_lookahead_decoder(std::move(request),
+                                  {.window = 130, .ngram = 3, .guesses = 30, .seed = which});
+  };
+  int accepted = 0;
+  std::size_t largest_pool = 0;
+  const auto run = [&](std::uint64_t seed, std::size_t count,
+                       DrawnPredictions::MakeDecoder make_decoders, std::int64_t vocabulary) {
+    DrawnPredictions sequences(seed, count, memory, make_decoders, vocabulary);
+    for (int part = 0; part < 30 && !sequences.finished(); ++part) {
+      sequences.run(*passes, 5 + 20 * part);
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "of seed " << seed;
+    }
+    EXPECT_TRUE(sequences.finished());
+    accepted += sequences.accepted_alternatives();
+    largest_pool = std::max(largest_pool, sequences.largest_pool());
+  };
+  for (std::uint64_t seed = 1; seed <= 240; seed += 4) {
+    run(seed, 4, make, 9);
+  }
+  EXPECT_GT(accepted, 100);
+  accepted = 0;
+  for (std::uint64_t seed = 1; seed <= 40; seed += 2) {
+    run(seed, 2, make_small, 3);
+  }
+  EXPECT_GT(accepted, 100);
+  accepted = 0;
+  for (std::uint64_t seed = 1; seed <= 4; seed += 2) {
+    run(seed, 2, make_large, 16);
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_EQ(largest_pool, 1024U);
+  EXPECT_GT(passes->replays(), 0);
+}
+
 /// Of every row, alternatives' too, with the text that it sees.
 TEST(DraftPasses, SampleWhatTheHostSamples) {  // I23
   constexpr std::int64_t kVocabulary = 33;     // more than a word of tokens that were seen
@@ -413,12 +498,17 @@ TEST(DraftPasses, SampleWhatTheHostSamples) {  // I23
   const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
   const Buffer logits(kMostRows * kVocabulary * sizeof(float), account, kernels->device());
   const auto make = [](std::uint64_t which, DecodeRequest request) {
-    return which % 2 == 0
-               ? make_decoder(which / 2, std::move(request))
-               : make_multi_block_decoder(std::move(request), multi_block_options(which));
+    switch ((which - 1) / 4 % 3) {  // One for a batch of four.
+      case 0:
+        return make_multi_block_decoder(std::move(request), multi_block_options(which));
+      case 1:
+        return make_lookahead_decoder(std::move(request), lookahead_options(which));
+      default:
+        return make_decoder(which, std::move(request));
+    }
   };
   int alternative_rows = 0;
-  for (std::uint64_t seed = 1; seed <= 160; seed += 4) {
+  for (std::uint64_t seed = 1; seed <= 96; seed += 4) {
     DrawnPredictions sequences(seed, 4, memory, make, kVocabulary, &logits);
     for (int part = 0; part < 30 && !sequences.finished(); ++part) {
       sequences.run(*passes, part == 0 ? 5 : 100);
@@ -474,8 +564,8 @@ TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
   }
 }
 
-/// One of each method, and multi-block decoding of two more.
-constexpr std::uint64_t kSequences = 8;
+/// One of each method, and one more of each that has alternatives.
+constexpr std::uint64_t kSequences = kMethods + 2;
 
 struct Decoding {
   std::vector<DecodeResult> results;  ///< By id.
@@ -519,7 +609,8 @@ Decoding decode(TinyModel& model, KernelSet& kernels, std::int32_t batch,
     request.sampling = i == 2 ? SamplingOptions{} : sampling;
     decoders.push_back(
         i < kMethods ? make_decoder(i, std::move(request))
-                     : make_multi_block_decoder(std::move(request), multi_block_options(17 + i)));
+        : i % 2 == 0 ? make_multi_block_decoder(std::move(request), multi_block_options(15 + i))
+                     : make_lookahead_decoder(std::move(request), lookahead_options(i)));
   }
   Decoding decoding;
   decoding.results = decode_all(engine, std::move(decoders));
@@ -556,18 +647,16 @@ TEST(DraftsAhead, GiveTheDecodersTokensForwardsAndStates) {  // I29
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
-/// 317 rows a pass, more than plans of the host's batches are recorded for. Each pass is compared
-/// with the decoder.
-TEST(DraftsAhead, ThePapersMultiBlockSettingIsOneRecordedPass) {  // I29
+/// Each pass is compared with the decoder.
+void expect_one_recorded_pass(
+    const std::function<std::unique_ptr<SequenceDecoder>(DecodeRequest)>& make) {
   const auto kernels = make_tested_kernel_set();
   TinyModel model;
   InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels, model.account,
-                                   {.slot_capacity = 192, .branch_rows = 189});
+                                   {.slot_capacity = 192, .branch_rows = 192});
   DecodeEngine engine(transformer, 1);
   RandomStream stream(8, RandomPurpose::test);
-  engine.admit(make_multi_block_decoder(
-      {.prompt = random_tokens(stream, 20), .max_new_tokens = 170},
-      {.block_size = 64, .blocks = 2, .verification_size = 4, .ngram_pool = 64}));
+  engine.admit(make({.prompt = random_tokens(stream, 20), .max_new_tokens = 170}));
   // A prefill, a pass that runs, one that is recorded; another is under way.
   constexpr std::int64_t kBefore = 3;
   for (std::int64_t step = 0; step < kBefore; ++step) {
@@ -579,6 +668,27 @@ TEST(DraftsAhead, ThePapersMultiBlockSettingIsOneRecordedPass) {  // I29
     engine.step();
   }
   EXPECT_EQ(transformer.replays(), replays + kSteps);
+}
+
+/// 317 rows a pass, more than plans of the host's batches are recorded for.
+TEST(DraftsAhead, ThePapersMultiBlockSettingIsOneRecordedPass) {  // I29
+  expect_one_recorded_pass([](DecodeRequest request) {
+    return make_multi_block_decoder(
+        std::move(request),
+        {.block_size = 64, .blocks = 2, .verification_size = 4, .ngram_pool = 64});
+  });
+}
+TEST(DraftsAhead, PseudoBlocksOnEveryRowAreOneRecordedPass) {  // I29
+  expect_one_recorded_pass([](DecodeRequest request) {
+    return make_multi_block_decoder(std::move(request), {.block_size = 32,
+                                                         .ngram_pool = 4,
+                                                         .spawn = SpawnMode::clone,
+                                                         .pseudo_on_every_row = true});
+  });
+}
+TEST(DraftsAhead, LookaheadOfTheAuthorsSettingIsOneRecordedPass) {  // I29
+  expect_one_recorded_pass(
+      [](DecodeRequest request) { return make_lookahead_decoder(std::move(request), {}); });
 }
 
 TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
@@ -608,11 +718,11 @@ TEST(DraftsAhead, SequencesThatEndOrComeWhileAPassIsUnderWay) {
   const auto run = [&](bool device_drafts) {
     InferenceTransformer transformer(
         model.config, model.table, model.flat(), *kernels, model.account,
-        {.num_slots = 2, .slot_capacity = 64, .device_drafts = device_drafts});
+        {.num_slots = 2, .slot_capacity = 64, .branch_rows = 64, .device_drafts = device_drafts});
     DecodeEngine engine(transformer, 2);
     RandomStream stream(4, RandomPurpose::test);
     std::vector<DecodeResult> results;
-    for (PromptId id = 0; id < 6; ++id) {
+    for (PromptId id = 0; std::cmp_less(id, kMethods); ++id) {
       engine.admit(make_decoder(
           static_cast<std::uint64_t>(id),
           {.id = id, .prompt = random_tokens(stream, 3 + 2 * id), .max_new_tokens = 4 + 3 * id}));
@@ -639,6 +749,40 @@ TEST(DraftsAhead, SequencesThatEndOrComeWhileAPassIsUnderWay) {
   const std::uint64_t expected = run(false);
   EXPECT_EQ(run(true), expected);
   test::print_digest(expected);
+}
+
+/// A window of one column reaches further by its n-grams than by its own rows: here to keys of a
+/// split that those do not see yet.
+TEST(DraftsAhead, NgramsSeeKeysBehindTheOwnRows) {  // I29
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const auto run = [&](std::int64_t prompt, bool device_drafts) {
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), *kernels, model.account,
+        {.num_slots = 2, .slot_capacity = 320, .branch_rows = 64, .device_drafts = device_drafts});
+    DecodeEngine engine(transformer, 2);
+    RandomStream stream(6, RandomPurpose::test);
+    engine.admit(
+        make_lookahead_decoder({.prompt = random_tokens(stream, prompt), .max_new_tokens = 50},
+                               {.window = 1, .ngram = 8, .guesses = 7}));
+    // The window is whole when another sequence has the device begin anew.
+    for (int step = 0; step < 9; ++step) {
+      engine.step();
+    }
+    engine.admit(
+        make_greedy_decoder({.id = 1, .prompt = random_tokens(stream, 3), .max_new_tokens = 50}));
+    Decoding decoding;
+    while (engine.running() > 0) {
+      engine.step();
+      while (auto result = engine.take_finished()) {
+        decoding.results.push_back(std::move(*result));
+      }
+    }
+    return digest(decoding);
+  };
+  for (const std::int64_t prompt : {226, 230}) {
+    EXPECT_EQ(run(prompt, true), run(prompt, false)) << prompt;
+  }
 }
 
 TEST(DraftPasses, NaNIsRefused) {

@@ -5,14 +5,15 @@
 /// behind, through page-locked memory that a stream of its own fills.
 ///
 /// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
-/// microseconds of latency and next to nothing else (107 registers at most, no shared memory but
-/// 8 R bytes and that of reductions; multi_block_passes.h for its own). They read and write about
-/// 40 · S · R and 32 · S · R bytes of index data, 64 · S · R besides where tokens are sampled and
-/// 4 · S · length for a lookup; 4 · S · (1 + 5 R) bytes go to the host beside the next pass. What
-/// it spares between two passes: the copy of the predictions and the wait for it (5–10 µs on such
-/// buses), the host's decoders and plan, and the copy back, 20–50 µs in all against the 5–8 µs of
-/// the two launches. Expected of data sheets and of what such calls usually take; nothing of it has
-/// been measured on a device (model_benchmark prints the ratio where one is).
+/// microseconds of latency and next to nothing else (114 registers at most, no shared memory but
+/// 8 R bytes and that of reductions; multi_block_passes.h and lookahead_passes.h for theirs). They
+/// read and write about 40 · S · R and 32 · S · R bytes of index data, 64 · S · R besides where
+/// tokens are sampled and 4 · S · length for a lookup; 4 · S · (1 + 5 R) bytes go to the host
+/// beside the next pass. What it spares between two passes: the copy of the predictions and the
+/// wait for it (5–10 µs on such buses), the host's decoders and plan, and the copy back, 20–50 µs
+/// in all against the 5–8 µs of the two launches. Expected of data sheets and of what such calls
+/// usually take; nothing of it has been measured on a device (model_benchmark prints the ratio
+/// where one is).
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,7 @@
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/device_random.h"
+#include "model/kernels/cuda/lookahead_passes.h"
 #include "model/kernels/cuda/multi_block_passes.h"
 #include "model/kernels/cuda/token_chooser.h"
 #include "runtime/tensor/cuda_queue.h"
@@ -31,12 +33,24 @@ namespace jforge {
 
 namespace {
 
-constexpr std::int64_t kDraftLanes = 128;
 /// Positions go through float32 where lanes compare them.
 constexpr std::int64_t kMostPositions = 1 << 24;
 constexpr std::int64_t kStateNumbers = sizeof(DraftState) / sizeof(std::int32_t);
 
 [[nodiscard]] std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
+
+/// What a sequence's method keeps of it.
+[[nodiscard]] std::int64_t numbers_beside_ids(const DraftState& state) {
+  switch (family_of(state.method)) {
+    case DraftFamily::multi_block:
+      return BlocksLayout(state).numbers();
+    case DraftFamily::lookahead:
+      return LookaheadLayout(state).numbers();
+    case DraftFamily::plain:
+      break;
+  }
+  return 0;
+}
 
 /// The states, and the ids where the drafts find room behind them. Block index = sequence.
 struct BeginDrafts {
@@ -175,7 +189,7 @@ struct AdvanceDrafts : DraftAdvance {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     auto* const drawn = group.template shared<std::uint64_t>(layout.own);
-    pass(group, sequence, false,
+    pass(group, sequence, DraftFamily::plain,
          [&](DraftState& state) { advance(group, state, predictions_of(sequence), drawn); });
   }
 
@@ -395,6 +409,9 @@ class CudaDraftPasses final : public DraftPasses {
                    std::int64_t branch_row) const;
   [[nodiscard]] DraftState state_of(const DraftSequence& sequence, const PageTable& table);
   void append_blocks(const DraftSequence& sequence, DraftState& state);
+  void append_window(const DraftSequence& sequence, DraftState& state);
+  /// Room for what a sequence has beside its ids, so many numbers; where it begins.
+  std::size_t append_numbers(DraftState& state, std::int64_t numbers);
   [[nodiscard]] std::int32_t step_of(const DraftLayout& layout);
   /// The next power of two, where a pass may be replayed: sequences that are added have ended.
   [[nodiscard]] std::int64_t padded(std::int64_t sequences) const {
@@ -435,12 +452,14 @@ class CudaDraftPasses final : public DraftPasses {
   DraftAdvance advance_{};  ///< Of the newest pass.
   /// What kernels a pass has beside those of every pass.
   struct Kernels {
-    bool multi_block = false;  ///< That renew drafts: of these methods,
-    bool others = false;       ///< and of these.
+    std::array<bool, 3> renews{};  ///< Drafts, by DraftFamily.
     bool samples = false;
     bool cuts = false;       ///< TokenChoices::cuts
     bool penalises = false;  ///< TokenChoices::penalises
     bool operator==(const Kernels&) const = default;
+    [[nodiscard]] bool renew(DraftFamily family) const {
+      return renews.at(static_cast<std::size_t>(family));
+    }
   };
   Kernels kernels_;
   /// What passes of as many rows may differ in (DecodePlan::run).
@@ -452,7 +471,8 @@ class CudaDraftPasses final : public DraftPasses {
   std::vector<Step> steps_;
   std::int64_t num_sequences_ = 0;
   std::int64_t positions_ = 0;  ///< That the sequences take at most.
-  std::int64_t known_end_ = 0;  ///< Bound of the ends of the drafts of pass read_.
+  std::int64_t reach_ = 0;      ///< Positions from a context on that a pass's rows take at most.
+  std::int64_t known_end_ = 0;  ///< Bound of the ends of the rows of pass read_.
   std::int64_t queued_ = 0;     ///< Passes since begin(),
   std::int64_t read_ = 0;       ///< and of them those that were read.
 };
@@ -482,8 +502,10 @@ DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTa
   state.source_begin = narrow(std::ssize(block_));
   append(sequence.context);
   append(sequence.draft);
-  if (sequence.method == DraftMethod::multi_block) {
+  if (family_of(state.method) == DraftFamily::multi_block) {
     append_blocks(sequence, state);
+  } else if (family_of(state.method) == DraftFamily::lookahead) {
+    append_window(sequence, state);
   }
   return state;
 }
@@ -505,10 +527,7 @@ void CudaDraftPasses::append_blocks(const DraftSequence& sequence, DraftState& s
   state.alternatives.most = blocks.candidates;
   state.alternatives.width = narrow(blocks.on_every_row ? width * blocks.blocks : width);
   const BlocksLayout layout(state);
-  state.alternatives.numbers = narrow(layout.pool_at(state.blocks.pool_size));
-  state.alternatives.source_begin = narrow(std::ssize(block_));
-  const std::size_t begin = block_.size();
-  block_.resize(begin + static_cast<std::size_t>(state.alternatives.numbers), 0);
+  const std::size_t begin = append_numbers(state, layout.pool_at(state.blocks.pool_size));
   const auto place = [&](std::int64_t at) { return block_.data() + begin + at; };
   for (std::size_t i = 0; i < blocks.pseudo.size(); ++i) {
     const PseudoBlock& block = blocks.pseudo[i];
@@ -528,6 +547,58 @@ void CudaDraftPasses::append_blocks(const DraftSequence& sequence, DraftState& s
   }
 }
 
+/// The window as it lies on the device, from its first place on, and the pool.
+void CudaDraftPasses::append_window(const DraftSequence& sequence, DraftState& state) {
+  const LookaheadWindow& window = sequence.window;
+  const std::int64_t columns = std::ssize(window.columns);
+  const std::int64_t capacity = std::ssize(window.pool.entries);
+  state.lookahead = {
+      .ngram = window.ngram,
+      .guesses = window.guesses,
+      .most_columns = narrow(std::max<std::int64_t>(1, columns)),
+      .oldest_level = 0,
+      .first_column = 0,
+      .num_levels = columns == 0 ? 1 : narrow(std::ssize(window.columns.front())),
+      .num_columns = narrow(columns),
+      .pool_capacity = narrow(capacity),
+      // The oldest is the first.
+      .pool_next =
+          capacity == 0 ? 0 : narrow(static_cast<std::int64_t>(window.pool.size) % capacity),
+      .pool_size = narrow(static_cast<std::int64_t>(window.pool.size))};
+  const DraftRows rows = draft_rows({&sequence, 1});
+  state.alternatives.most = narrow(rows.alternatives);
+  state.alternatives.width = narrow(rows.alternative_rows);
+  const LookaheadLayout layout(state);
+  const std::size_t begin =
+      append_numbers(state, window.pool.size == 0 ? layout.pool_at(0, 0) : layout.numbers());
+  const auto place = [&](std::int64_t at) -> std::int32_t& {
+    return block_[begin + static_cast<std::size_t>(at)];
+  };
+  for (std::int64_t column = 0; column < columns; ++column) {
+    const std::vector<TokenId>& tokens = window.columns[static_cast<std::size_t>(column)];
+    expect(std::ssize(tokens) == state.lookahead.num_levels, "a window's columns differ in levels");
+    for (std::int64_t level = 0; level < std::ssize(tokens); ++level) {
+      place(layout.window_at(level, column)) = tokens[static_cast<std::size_t>(level)];
+    }
+  }
+  for (std::size_t i = 0; i < window.pool.size; ++i) {
+    const std::vector<TokenId>& kept = window.pool.newest(window.pool.size - 1 - i);
+    expect(std::ssize(kept) == window.ngram, "an n-gram has not n tokens");
+    for (std::int64_t token = 0; token < window.ngram; ++token) {
+      place(layout.pool_at(static_cast<std::int64_t>(i), token)) =
+          kept[static_cast<std::size_t>(token)];
+    }
+  }
+}
+
+std::size_t CudaDraftPasses::append_numbers(DraftState& state, std::int64_t numbers) {
+  const std::size_t begin = block_.size();
+  state.alternatives.numbers = narrow(numbers);
+  state.alternatives.source_begin = narrow(std::ssize(block_));
+  block_.resize(begin + static_cast<std::size_t>(numbers), 0);
+  return begin;
+}
+
 void CudaDraftPasses::expect_fits(const DraftSequence& sequence, const PageTable& table,
                                   std::int64_t branch_row) const {
   const DraftBlocks& blocks = sequence.blocks;
@@ -535,9 +606,17 @@ void CudaDraftPasses::expect_fits(const DraftSequence& sequence, const PageTable
                           (blocks.blocks >= 1 && blocks.candidates >= 0 &&
                            blocks.pool_capacity >= 0 && std::ssize(blocks.pseudo) < blocks.blocks &&
                            std::cmp_less_equal(blocks.pool.size, blocks.pool_capacity));
+  const LookaheadWindow& window = sequence.window;
+  const bool window_fits =
+      sequence.method != DraftMethod::lookahead ||
+      (window.ngram >= 2 && window.guesses >= 0 && std::ssize(sequence.draft) == 1 &&
+       (window.columns.empty() ||
+        (!window.columns.front().empty() && std::ssize(window.columns.front()) < window.ngram)) &&
+       std::ssize(window.pool.entries) <= kMostPositions &&
+       window.pool.size <= window.pool.entries.size());
   expect(sequence.slot >= 0 && sequence.slot < table.num_slots() &&
              sequence.max_positions <= kMostPositions && !sequence.draft.empty() &&
-             std::ssize(sequence.draft) <= sequence.block_size && blocks_fit,
+             std::ssize(sequence.draft) <= sequence.block_size && blocks_fit && window_fits,
          "a sequence's drafts are not for the device");
   const auto expect_pages = [&](std::int64_t begin, std::int64_t count) {
     for (std::int64_t row = begin; row < begin + count; row += kCachePageRows) {
@@ -562,17 +641,23 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
              .alternative_rows = each.alternative_rows,
              .tile_rows = std::min(plan_.tile_rows(), std::max(each.own, each.alternative_rows))};
   positions_ = 0;
+  reach_ = 0;
   known_end_ = 0;
   kernels_ = {};
   TokenChoices choices;
   for (const DraftSequence& sequence : sequences) {
     expect_fits(sequence, table, branch_row);
     positions_ = std::max(positions_, sequence.max_positions);
-    known_end_ = std::max(known_end_, std::ssize(sequence.context) + layout_.own);
-    (sequence.method == DraftMethod::multi_block ? kernels_.multi_block : kernels_.others) = true;
+    // N-grams and columns reach behind a window's first level.
+    reach_ = std::max(
+        reach_,
+        layout_.own + (sequence.method == DraftMethod::lookahead ? sequence.window.ngram - 1 : 0));
+    known_end_ = std::max(known_end_, std::ssize(sequence.context));
+    kernels_.renews.at(static_cast<std::size_t>(family_of(sequence.method))) = true;
     kernels_.samples = kernels_.samples || !sequence.sampling.greedy();
     choices.note(sequence.sampling);
   }
+  known_end_ += reach_;
   kernels_.cuts = choices.cuts;
   kernels_.penalises = choices.penalises;
   num_sequences_ = std::ssize(sequences);
@@ -591,11 +676,9 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
     DraftState state = state_of(sequences[i], table);
     // A draft of a lookup may end one behind the last position, with a token that is never read.
     state.ids_begin = narrow(static_cast<std::int64_t>(i) * (positions_ + 1));
-    if (state.method == DraftMethod::multi_block) {
-      state.alternatives.begin = narrow(alternatives_numbers);
-      state.alternatives.branch_row = narrow(branch_row);
-      alternatives_numbers += BlocksLayout(state).numbers();
-    }
+    state.alternatives.begin = narrow(alternatives_numbers);
+    state.alternatives.branch_row = narrow(branch_row);
+    alternatives_numbers += numbers_beside_ids(state);
     std::memcpy(block_.data() + i * kStateNumbers, &state, sizeof state);
     if (kernels_.samples) {
       const RowChoice choice = row_choice(sequences[i].sampling, sequences[i].item, 0);
@@ -624,15 +707,19 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   auto* const ids = ids_.at_least<std::int32_t>(num_sequences_ * (positions_ + 1));
   auto* const alternatives = alternatives_.at_least<std::int32_t>(alternatives_numbers);
   queue_.launch(layout_.sequences, kDraftLanes, BeginDrafts{numbers_, states, ids}, "begin drafts");
-  if (kernels_.multi_block) {
-    const DraftAdvance drafts{.layout = layout_,
-                              .numbers = numbers_,
-                              .predictions = nullptr,
-                              .states = states,
-                              .ids = ids,
-                              .alternatives = alternatives,
-                              .reports = nullptr};
+  const DraftAdvance drafts{.layout = layout_,
+                            .numbers = numbers_,
+                            .predictions = nullptr,
+                            .states = states,
+                            .ids = ids,
+                            .alternatives = alternatives,
+                            .reports = nullptr};
+  if (kernels_.renew(DraftFamily::multi_block)) {
     queue_.launch(layout_.sequences, kDraftLanes, BeginBlocks{BlockDrafts{drafts}}, "begin blocks");
+  }
+  if (kernels_.renew(DraftFamily::lookahead)) {
+    queue_.launch(layout_.sequences, kDraftLanes, BeginLookahead{LookaheadDrafts{drafts}},
+                  "begin lookahead");
   }
   queued_ = 0;
   read_ = 0;
@@ -641,7 +728,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
 /// By the bound of positions that the host knows of.
 DraftLayout CudaDraftPasses::next_layout() const {
   DraftLayout layout = layout_;
-  const std::int64_t end = std::min(known_end_ + (queued_ - read_) * layout.own, positions_ + 1);
+  const std::int64_t end = std::min(known_end_ + (queued_ - read_) * reach_, positions_ + 1);
   const auto splits = static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(divide_up(end, kSplitKeys))));
   const std::int64_t tiles = layout.sequences * layout.tiles_each();
@@ -686,13 +773,17 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
     place.alternatives = advance_.alternatives;
     queue_.launch(advance_.layout.sequences, kDraftLanes, place, "place drafts");
     forward(plan_);
-    if (kernels_.others) {
+    if (kernels_.renew(DraftFamily::plain)) {
       queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceDrafts{advance_},
                     "advance drafts");
     }
-    if (kernels_.multi_block) {
+    if (kernels_.renew(DraftFamily::multi_block)) {
       queue_.launch(advance_.layout.sequences, kDraftLanes, AdvanceBlocks{BlockDrafts{advance_}},
                     "advance blocks");
+    }
+    if (kernels_.renew(DraftFamily::lookahead)) {
+      queue_.launch(advance_.layout.sequences, kDraftLanes,
+                    AdvanceLookahead{LookaheadDrafts{advance_}}, "advance lookahead");
     }
   });
   const std::int64_t slot = queued_ % kDraftReports;
@@ -727,10 +818,9 @@ void CudaDraftPasses::read() {
   known_end_ = 0;
   for (std::size_t i = 0; std::cmp_less(i, num_sequences_); ++i) {
     if (const auto found = rows(i); !found.empty()) {
-      // The next pass's own rows end behind this one's by as many as it may have.
+      // A pass commits no more tokens than it has rows, nor than it reaches.
       known_end_ = std::max<std::int64_t>(
-          known_end_,
-          found.front().position + std::min(std::ssize(found), layout_.own) + layout_.own);
+          known_end_, found.front().position + std::min(std::ssize(found), reach_) + reach_);
     }
     for (const DraftRow& row : rows(i)) {
       expect_token(row.prediction, row.position);

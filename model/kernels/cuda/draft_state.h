@@ -12,6 +12,16 @@ namespace jforge {
 
 /// Passes that are queued and not read, at most; each has a report.
 inline constexpr std::int64_t kDraftReports = 2;
+/// Of the block that works on a sequence.
+inline constexpr std::int64_t kDraftLanes = 128;
+
+/// Methods whose drafts one kernel renews.
+enum class DraftFamily : std::uint8_t { plain, multi_block, lookahead };
+[[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr DraftFamily family_of(DraftMethod method) {
+  return method == DraftMethod::multi_block ? DraftFamily::multi_block
+         : method == DraftMethod::lookahead ? DraftFamily::lookahead
+                                            : DraftFamily::plain;
+}
 
 /// Another way to go on than a sequence's own rows.
 struct AlternativeState {
@@ -58,6 +68,25 @@ struct BlocksState {
   std::int32_t pool_size;
 };
 
+/// Lookahead decoding's: a window of levels and columns, each in a ring, and a pool of n-grams.
+struct LookaheadState {
+  std::int32_t ngram;         ///< N, and places of levels: one is to come.
+  std::int32_t guesses;       ///< G
+  std::int32_t most_columns;  ///< Places of columns.
+  std::int32_t oldest_level;  ///< Places where the window begins: of the level …
+  std::int32_t first_column;  ///< … and of the column; those before it were dropped.
+  std::int32_t num_levels;
+  std::int32_t num_columns;    ///< That are forwarded; never more again.
+  std::int32_t pool_capacity;  ///< C
+  std::int32_t pool_next;      ///< Where the next n-gram goes.
+  std::int32_t pool_size;
+
+  /// Columns that are forwarded as alternatives, from their second level on.
+  [[nodiscard]] JFORGE_DEVICE std::int32_t columns_apart() const {
+    return num_levels > 1 ? num_columns : 0;
+  }
+};
+
 /// A sequence between two passes. Its ids are the context and, from its end on, the draft.
 struct DraftState {
   std::uint64_t seed;
@@ -82,7 +111,10 @@ struct DraftState {
   std::int32_t block_begin;
   std::int32_t passes;  ///< Since begin().
   AlternativesState alternatives;
-  BlocksState blocks;
+  union {  ///< By the method.
+    BlocksState blocks;
+    LookaheadState lookahead;
+  };
 
   [[nodiscard]] JFORGE_DEVICE std::int32_t own_rows() const {
     return draft == 0 ? 0 : draft + behind;
@@ -126,6 +158,31 @@ struct BlocksLayout {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t numbers() const { return pool_at(pool_slots); }
 
   static constexpr std::int64_t kPseudoNumbers = sizeof(PseudoState) / sizeof(std::int32_t);
+};
+
+/// Where a sequence's window and pool lie in its numbers: tokens of a level, and tokens at one
+/// place of all n-grams, one behind the other, so that lanes read what is adjacent.
+struct LookaheadLayout {
+  std::int64_t begin = 0;
+  std::int64_t ngram = 0;
+  std::int64_t columns = 0;
+  std::int64_t capacity = 0;
+
+  JFORGE_DEVICE_AND_HOST explicit LookaheadLayout(const DraftState& state)
+      : begin(state.alternatives.end()),
+        ngram(state.lookahead.ngram),
+        columns(state.lookahead.most_columns),
+        capacity(state.lookahead.pool_capacity) {}
+
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t window_at(std::int64_t level,
+                                                              std::int64_t column) const {
+    return begin + level * columns + column;
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t pool_at(std::int64_t slot,
+                                                            std::int64_t token) const {
+    return window_at(ngram, 0) + token * capacity + slot;
+  }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t numbers() const { return pool_at(0, ngram); }
 };
 
 /// How the rows of a pass lie: as DraftRows says of each sequence, those that it does not need
@@ -252,13 +309,13 @@ struct DraftAdvance {
     }));
   }
 
-  /// All of a pass for one sequence, of those that are decoded by several blocks or of the others:
-  /// it is reported, and advance(state) makes the next draft where this one was not refused.
+  /// All of a pass for one sequence of a family: it is reported, and advance(state) makes the next
+  /// draft where this one was not refused.
   template <class Group, class Advance>
-  JFORGE_DEVICE void pass(Group& group, std::int64_t sequence, bool multi_block,
+  JFORGE_DEVICE void pass(Group& group, std::int64_t sequence, DraftFamily family,
                           const Advance& advance) const {
     DraftState state = read(group, states + sequence);
-    if ((state.method == DraftMethod::multi_block) != multi_block) {
+    if (family_of(state.method) != family) {
       return;
     }
     report(group, state, sequence);
@@ -275,6 +332,15 @@ struct DraftAdvance {
 
   [[nodiscard]] JFORGE_DEVICE std::int32_t* numbers_of(const DraftState& state) const {
     return alternatives + state.alternatives.begin;
+  }
+  /// A sequence's numbers as begin() brought them.
+  template <class Group>
+  JFORGE_DEVICE void bring_numbers(Group& group, const DraftState& state) const {
+    group.each([&](std::int64_t lane) {
+      for (std::int64_t i = lane; i < state.alternatives.numbers; i += group.lanes()) {
+        numbers_of(state)[i] = numbers[state.alternatives.source_begin + i];
+      }
+    });
   }
   [[nodiscard]] JFORGE_DEVICE AlternativeState* alternative_state(const DraftState& state,
                                                                   std::int64_t i) const {

@@ -163,14 +163,10 @@ struct BeginBlocks : BlockDrafts {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     DraftState state = read(group, states + sequence);
-    if (state.method != DraftMethod::multi_block) {
+    if (family_of(state.method) != DraftFamily::multi_block) {
       return;
     }
-    group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < state.alternatives.numbers; i += group.lanes()) {
-        numbers_of(state)[i] = numbers[state.alternatives.source_begin + i];
-      }
-    });
+    bring_numbers(group, state);
     append_pseudo_blocks(group, state);
     find_candidates(group, state);
     write(group, states + sequence, state);
@@ -184,7 +180,7 @@ struct AdvanceBlocks : BlockDrafts {
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t sequence) const {
     auto* const drawn = group.template shared<std::uint64_t>(layout.own);
-    pass(group, sequence, true,
+    pass(group, sequence, DraftFamily::multi_block,
          [&](DraftState& state) { advance(group, state, predictions_of(sequence), drawn); });
   }
 

@@ -44,8 +44,11 @@ TEST(Lookahead, TokensAreGreedysAtEverySettingWhateverTheWindowPredicts) {
       for (const std::int32_t guesses : {0, 1, 6}) {
         for (const std::uint64_t seed : {1, 2}) {
           ++settings;
-          const LookaheadOptions options{
-              .window = window, .ngram = ngram, .guesses = guesses, .seed = seed};
+          const LookaheadOptions options{.window = window,
+                                         .ngram = ngram,
+                                         .guesses = guesses,
+                                         .ngram_pool = settings % 3 == 0 ? 3 : 1024,
+                                         .seed = seed};
           SCOPED_TRACE("W " + std::to_string(window) + ", N " + std::to_string(ngram) + ", G " +
                        std::to_string(guesses));
           auto fake = fake_model(4 + 3 * (seed % 2));
@@ -144,6 +147,7 @@ TEST(Lookahead, BadValuesAreRefused) {
   EXPECT_THROW(LookaheadOptions{.window = 0}.validate(), ConfigError);
   EXPECT_THROW(LookaheadOptions{.ngram = 1}.validate(), ConfigError);
   EXPECT_THROW(LookaheadOptions{.guesses = -1}.validate(), ConfigError);
+  EXPECT_THROW(LookaheadOptions{.ngram_pool = -1}.validate(), ConfigError);
 }
 
 }  // namespace
