@@ -379,14 +379,13 @@ struct DraftAdvance {
   /// Rows that were forwarded, one behind the other.
   template <class Group>
   JFORGE_DEVICE void report(Group& group, const DraftState& state, std::int64_t sequence) const {
-    std::int32_t* const numbers_of =
-        reports + state.passes % kDraftReports * layout.report_numbers();
+    std::int32_t* const counts = reports + state.passes % kDraftReports * layout.report_numbers();
     auto* const rows =
-        reinterpret_cast<DraftRow*>(numbers_of + layout.sequences) + sequence * layout.rows_each();
+        reinterpret_cast<DraftRow*>(counts + layout.sequences) + sequence * layout.rows_each();
     const std::int32_t own = state.own_rows();
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
-        numbers_of[sequence] = own + alternative_rows(state);
+        counts[sequence] = own + alternative_rows(state);
       }
       for (std::int64_t i = lane; i < layout.rows_each(); i += group.lanes()) {
         const PlacedDraftRow row = draft_row(layout, state, ids, alternatives, i);
