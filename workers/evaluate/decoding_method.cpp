@@ -200,7 +200,7 @@ const std::vector<DecodingKey>& decoding_keys() {
       {.name = "lookahead_guesses",
        .fallback = std::int64_t{LookaheadOptions{}.guesses},
        .minimum = 0,
-       .meaning = "n-grams that `lookahead` verifies in one forward, and keeps for each token"},
+       .meaning = "n-grams that `lookahead` verifies in one forward at most"},
       {.name = "lookahead_ngram",
        .fallback = std::int64_t{LookaheadOptions{}.ngram},
        .minimum = 2,
