@@ -2,8 +2,9 @@
 """`jforge evaluate` alone: the same samples at any rank count and batch size, and after SIGKILL anywhere."""
 
 import json
-import shutil
 import random
+import shutil
+import signal
 import unittest
 
 import tiny_model
@@ -144,16 +145,18 @@ class Evaluate(EvaluationTest):
         out = self.root / "shared"
         words = ["evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts, "--out", out,
                  "--limit", 6, "--max-new-tokens", 4]
-        # Slow enough for the other one to see that it is alive.
-        delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 5))
+        # Slow enough for the other one to see that it is alive, however long that takes to start.
+        delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--inject", delays))
         self.wait_for_text(first, "delay@evaluate:0:1")
         refused = self.jforge(*words, expect=4)
         self.assertIn("is in use by", "".join(refused.lines()))
+        first.send_signal(signal.SIGUSR2)
         result = self.finish(first)
-        self.assertEqual(0, result.code, str(result))
-        self.assertEqual([], list(out.rglob("*.part")))
+        self.assertEqual(75, result.code, str(result))
         self.jforge(*words)
+        self.assertEqual([], list(out.rglob("*.part")))
+        self.assertEqual(12, sum(text.count(b"\n") for text in self.samples(out).values()))
 
     def test_bad_command_lines(self):
         out = self.root / "bad"
