@@ -1,7 +1,6 @@
 #include "runtime/tensor/cuda_handles.h"
 
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "runtime/error.h"
@@ -171,29 +170,6 @@ bool CudaEvent::reached() const {
 
 void CudaEvent::before(const CudaStream& stream) const {
   cuda_check(cudaStreamWaitEvent(stream.get(), event_, 0), "let a stream wait for an event");
-}
-
-PinnedMemory::PinnedMemory(std::size_t bytes) {
-  void* data = nullptr;
-  cuda_check(cudaMallocHost(&data, bytes), "allocate page-locked host memory");
-  data_ = static_cast<std::byte*>(data);
-}
-
-PinnedMemory::~PinnedMemory() {
-  if (data_ != nullptr) {
-    static_cast<void>(cudaFreeHost(data_));
-  }
-}
-
-PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)) {}
-
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  if (this != &other) {
-    PinnedMemory old(std::move(*this));
-    data_ = std::exchange(other.data_, nullptr);
-  }
-  return *this;
 }
 
 }  // namespace jforge

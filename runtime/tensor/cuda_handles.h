@@ -4,11 +4,8 @@
 
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <source_location>
 #include <string>
-
-#include "runtime/tensor/buffer.h"
 
 namespace jforge {
 
@@ -58,22 +55,6 @@ class CudaEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
-};
-
-/// Page-locked host memory, from which copies to the device overlap with the host.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  explicit PinnedMemory(std::size_t bytes);
-  ~PinnedMemory();
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
 };
 
 }  // namespace jforge

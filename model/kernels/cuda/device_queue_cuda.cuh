@@ -222,7 +222,7 @@ class StagedArray {
       device_ = Buffer();
       device_ = Buffer(2 * bytes, account_, Device::cuda);
       for (Place& place : places_) {
-        place.memory = PinnedMemory(2 * bytes);
+        place.memory = Buffer(2 * bytes, account_, HostMemory::page_locked, MemoryUse::staging);
       }
     }
     next_ = (next_ + 1) % kPlaces;
@@ -238,7 +238,7 @@ class StagedArray {
 
  private:
   struct Place {
-    PinnedMemory memory;
+    Buffer memory;  ///< Page-locked.
     CudaEvent copied;
   };
   static constexpr std::size_t kPlaces = 8;
