@@ -362,7 +362,7 @@ class BadEnvironment(BadInput):
 
     def test_two_jobs_on_one_run_directory(self):
         config, run = self.config("shared")
-        delays = ",".join(f"delay@generate:0:{visit}" for visit in range(1, 7))
+        delays = ",".join(f"delay@generate:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command("run", config, "--inject", delays))
         try:
             self.wait_for_text(first, "acts now")

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pathlib
+import signal
 import unittest
 
 from harness import SOURCE, EndToEndTest
@@ -255,14 +256,16 @@ class GradeAgain(GradeTest):
     def test_two_jobs_do_not_share_a_file(self):
         words = ["grade", "--task", "humaneval", "--completions", self.completions, "--data", self.problems, "--out",
                  self.root / "shared.json"]
-        # Slow enough for the other one to see that it is alive.
-        delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 5))
+        # Slow enough for the other one to see that it is alive, however long that takes to start.
+        delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--inject", delays))
         self.wait_for_text(first, "delay@grade:0:1")
         refused = self.jforge(*words, expect=4)
         self.assertIn("is in use by", "".join(refused.lines()))
+        first.send_signal(signal.SIGUSR2)
         result = self.finish(first)
-        self.assertEqual(0, result.code, str(result))
+        self.assertEqual(75, result.code, str(result))
+        self.jforge(*words)
         self.assertFalse((self.root / "shared.json.parts").exists())
 
 
