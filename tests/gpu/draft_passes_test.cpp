@@ -342,13 +342,20 @@ class DrawnPredictions {
   int penalised_alternative_rows_ = 0;
 };
 
+/// Without a model.
+struct PassesAlone {
+  std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  MemoryAccount account{"test"};
+  std::unique_ptr<DecodePlan> plan =
+      kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
+  std::unique_ptr<DraftPasses> passes = plan->make_draft_passes(true);
+  Buffer memory{kMostRows * sizeof(TokenId), account, kernels->device()};
+};
+
 TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
-  const auto kernels = make_tested_kernel_set();
-  MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
-  const auto passes = plan->make_draft_passes(true);
+  PassesAlone alone;
+  auto& [kernels, account, plan, passes, memory] = alone;
   ASSERT_NE(passes, nullptr);
-  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
   for (std::uint64_t seed = 1; seed <= 60; seed += 12) {
     DrawnPredictions sequences(seed, 12, memory);
     // Stopped and begun again in the middle, with those that are left.
@@ -364,11 +371,8 @@ TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
 }
 
 TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
-  const auto kernels = make_tested_kernel_set();
-  MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
-  const auto passes = plan->make_draft_passes(true);
-  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  PassesAlone alone;
+  auto& [kernels, account, plan, passes, memory] = alone;
   const auto make = [](std::uint64_t which, DecodeRequest request) {
     if (which % 4 != 0) {
       request.eos_ids.clear();
@@ -425,11 +429,8 @@ TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29
 }
 
 TEST(DraftPasses, DraftWhatLookaheadDecodersDraft) {  // I29
-  const auto kernels = make_tested_kernel_set();
-  MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
-  const auto passes = plan->make_draft_passes(true);
-  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  PassesAlone alone;
+  auto& [kernels, account, plan, passes, memory] = alone;
   const auto make = [](std::uint64_t which, DecodeRequest request) {
     if (which % 4 != 0) {
       request.eos_ids.clear();
@@ -491,11 +492,8 @@ TEST(DraftPasses, DraftWhatLookaheadDecodersDraft) {  // I29
 /// Of every row, alternatives' too, with the text that it sees.
 TEST(DraftPasses, SampleWhatTheHostSamples) {  // I23
   constexpr std::int64_t kVocabulary = 33;     // more than a word of tokens that were seen
-  const auto kernels = make_tested_kernel_set();
-  MemoryAccount account("test");
-  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
-  const auto passes = plan->make_draft_passes(true);
-  const Buffer memory(kMostRows * sizeof(TokenId), account, kernels->device());
+  PassesAlone alone;
+  auto& [kernels, account, plan, passes, memory] = alone;
   const Buffer logits(kMostRows * kVocabulary * sizeof(float), account, kernels->device());
   const auto make = [](std::uint64_t which, DecodeRequest request) {
     switch ((which - 1) / 4 % 3) {  // One for a batch of four.

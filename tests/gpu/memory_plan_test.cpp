@@ -13,6 +13,7 @@
 #include "runtime/tensor/matrix_product.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/unit/launch/plan_model.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 #include "workers/train/distillation_trainer.h"
 
@@ -24,14 +25,12 @@ constexpr std::int32_t kAnswerTokens = 64;
 constexpr std::int32_t kBlockSize = 16;
 
 TransformerConfig model_config() {
-  TransformerConfig config;
-  config.vocabulary_size = 2000;
-  config.hidden_size = 128;
-  config.intermediate_size = 256;
-  config.num_layers = 2;
-  config.num_heads = 2;
+  TransformerConfig config = test::plan_model();
+  config.vocabulary_size *= 2;
+  config.hidden_size *= 2;
+  config.intermediate_size *= 2;
+  config.num_heads = 2;  // of 64, which tensor cores take
   config.num_kv_heads = 1;
-  config.max_position_embeddings = 512;
   return config;
 }
 
