@@ -210,8 +210,8 @@ ExitCode export_command(const ExportOptions& options) {
   }
   // It may be a model that nothing else holds, the source itself among them.
   std::error_code error;
-  if (fs::exists(options.out) &&
-      !(fs::is_directory(options.out) && fs::is_empty(options.out, error))) {
+  if (fs::exists(options.out, error) &&
+      !(fs::is_directory(options.out, error) && fs::is_empty(options.out, error))) {
     throw ConfigError(options.out.string() +
                       ": exists already and is not an empty folder; name another one, or remove it "
                       "first");

@@ -205,10 +205,11 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   }
   if (device != Device::cpu) {
     plan.products = static_cast<double>(kProductWorkspaceBytes);
-    // A frozen teacher has a row of its own for each noisy one, and for each clean one it distils.
-    const std::int64_t distilled = config.train.ar_loss == ArLoss::distillation ? 2 : 1;
+    // A frozen teacher has a row of its own for each noisy one, of which there may be as many as of
+    // others, and for each clean one that it distils.
+    const bool distils = config.train.ar_loss == ArLoss::distillation;
     const std::int64_t taught =
-        plan.sharding.teacher ? distilled * plan.rows * answer / (prompts.longest + 2 * answer) : 0;
+        plan.sharding.teacher ? (distils ? plan.rows : (plan.rows + 1) / 2) : 0;
     plan.loss = static_cast<double>(device_loss_bytes(
         plan.rows + taught, model.hidden_size, model.vocabulary_size, plan.sharding.compute));
   }
