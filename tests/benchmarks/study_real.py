@@ -38,6 +38,13 @@ PLAIN_TASK = {"ledger": ("ledger", "ledger/test.jsonl"), "open": ("gsm8k:plain",
 TITLES = {"base": "base", "jacobi-forcing": "Jacobi Forcing (noise mask, linear)",
           "jf-random": "Jacobi Forcing (noise mask, random)", "cllm": "CLLM* (clean mask, random)",
           "sft": "SFT (consistency weight 0)"}
+# In the order in which tables have them.
+METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")
+
+
+def title(arm):
+    arm, _, share = arm.partition("@")
+    return TITLES[arm] + (f", {float(share):.0%} of the way from the base".replace("%", " %") if share else "")
 
 
 def accuracy_under_parallelism(pairs, best, alpha=ALPHA):
@@ -136,7 +143,7 @@ def fidelity_table(work, arms):
             low, high = paired_interval(mean_repetition, answers, base)
             repetition_difference = f"{100 * (repeated - mean_repetition(base)):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
         equal = statistics.mean(one["text"] == other["text"] for one, other in zip(answers, base))
-        lines.append(f"| {TITLES[arm]} | {mean:.4f} | {difference} | {100 * equal:.1f} % | {100 * repeated:.1f} % | "
+        lines.append(f"| {title(arm)} | {mean:.4f} | {difference} | {100 * equal:.1f} % | {100 * repeated:.1f} % | "
                      f"{repetition_difference} |")
     return "\n".join(lines)
 
@@ -158,7 +165,7 @@ def task_rows(results):
         for method, sweep in sweeps.items():
             if method == next(iter(sweeps)):
                 rows.append((arm, "ar", "–", sweep["baseline"]))
-            rows += [(arm, method, point["settings"]["block_size"], point) for point in sweep["points"]]
+            rows += [(arm, method, point["settings"].get("block_size", "–"), point) for point in sweep["points"]]
     return rows
 
 
@@ -170,7 +177,7 @@ def task_section(label, results):
              "tokens/s, batch 8 | over AR |", "|" + " --- |" * 11]
     for arm, method, block, figures in rows:
         one, eight = speed_cell(figures, 0), speed_cell(figures, 1)
-        lines.append(f"| {TITLES[arm]} | {method} | {block} | {100 * figures['accuracy']:.1f} % | "
+        lines.append(f"| {title(arm)} | {method} | {block} | {100 * figures['accuracy']:.1f} % | "
                      f"{100 * figures['accuracy_low']:.1f}–{100 * figures['accuracy_high']:.1f} % | {figures['tpf']:.2f} | "
                      f"{figures['tpf_low']:.2f}–{figures['tpf_high']:.2f} | {one[0]} | {one[1]} | {eight[0]} | {eight[1]} |")
     best = max(100 * figures["accuracy"] for *_, figures in rows)
@@ -179,7 +186,7 @@ def task_section(label, results):
         for method, sweep in sweeps.items():
             points = [sweep["baseline"], *sweep["points"]]
             score = accuracy_under_parallelism([(one["tpf"], 100 * one["accuracy"]) for one in points], best)
-            lines.append(f"| {TITLES[arm]} | {method} | {score:.1f} |")
+            lines.append(f"| {title(arm)} | {method} | {score:.1f} |")
     return "\n".join(lines)
 
 
@@ -187,7 +194,7 @@ def sweeps_of(work, arms):
     """Task label to arm to method to its part of sweep.json."""
     tasks = {}
     for arm in ["base", *arms]:
-        for method in ("jacobi", "mr"):
+        for method in METHODS:
             path = work / "evaluation" / arm / f"{method}.json"
             if path.exists():
                 found = json.loads(path.read_text(encoding="utf-8"))

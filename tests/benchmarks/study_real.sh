@@ -8,7 +8,8 @@
 # took, over all its starts, are printed and kept in WORK/seconds. Without STAGE all of them in order:
 #   data                    problems and prompts
 #   finetune                (task ledger) the base: MODEL trained on the problems' answers
-#   train-ARM               generation and training of the rounds; ARM: jacobi-forcing jf-random cllm sft
+#   train-ARM               generation and training of the rounds; ARM: jacobi-forcing jf-random cllm sft, or one of them
+#                           and a share: cllm@0.5 are weights half way from the base to those of cllm, which is before it
 #   evaluate-base evaluate-ARM    AR and every method at every block size; speeds at batch 1 and 8
 #   fidelity                greedy answers of every arm under the base model
 #   page                    WORK/study.md
@@ -24,7 +25,8 @@
 #   --finetune N     steps of 16 samples (default 300)
 #   --steps "N M"    of the two rounds, of 16 samples each (default "300 150"); "N": the first round alone
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
-#   --methods "A B"  measured beside AR (default "jacobi mr")
+#   --methods "A B"  measured beside AR (default "jacobi mr"); those without a block size, which is lookahead, at their
+#                    default settings
 #   --limit N        test problems (default 60)
 #   --lines "N M"    fewest and most changes of a ledger (default those of make_ledger.py; "8 12": 164 to 257 tokens)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
@@ -133,6 +135,14 @@ donor_of() { case $1 in cllm | sft) echo jf-random ;; esac; }
 
 train() {
   local arm=$1 directory=$work/$1 donor override settings=()
+  if [[ $arm == *@* ]]; then
+    # A start that was stopped may have left a part of it. Names sort as steps do: the last one is the newest.
+    rm -rf "$directory"
+    mkdir "$directory"
+    local checkpoints=("$work/${arm%@*}"/checkpoints/round-*-step-????????)
+    "$jforge" export "${checkpoints[-1]}" "$directory/model" --interpolate "${arm#*@}" --source "$base"
+    return
+  fi
   for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
   donor=$(donor_of "$arm")
   [ -z "$donor" ] || take_round_1 "$work/$donor" "$directory"
@@ -142,11 +152,13 @@ train() {
 }
 
 evaluate() {
-  local name=$1 directory=$2 method
+  local name=$1 directory=$2 method axis
   for method in $methods; do
+    axis="block_size=$(block_list)"
+    [ "$method" != lookahead ] || axis="lookahead_window=[15]"
     # AR's answers are decoded once, its speed is measured with each method.
     run sweep "$config" --model "$directory" --name "$name" --out "$work/evaluation/$name" \
-      --set "sweep.method=$method" --set "sweep.block_size=$(block_list)" --set "evaluate.tasks=$tasks" \
+      --set "sweep.method=$method" --set "sweep.$axis" --set "evaluate.tasks=$tasks" \
       --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"
     cp "$work/evaluation/$name/sweep/sweep.json" "$work/evaluation/$name/$method.json"
   done

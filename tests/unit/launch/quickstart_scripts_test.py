@@ -290,6 +290,10 @@ class StudyReal(ScriptTest):
         self.assertAlmostEqual(0.1 + 1.96 / 20, high, delta=0.01)
         self.assertEqual((0, 0), study_real.paired_interval(statistics.mean, shared, shared))
 
+    def test_titles(self):
+        self.assertEqual("CLLM* (clean mask, random)", study_real.title("cllm"))
+        self.assertEqual("CLLM* (clean mask, random), 50 % of the way from the base", study_real.title("cllm@0.5"))
+
     def test_page(self):
         work = self.root / "study-real"
 
@@ -309,6 +313,9 @@ class StudyReal(ScriptTest):
                 put(f"evaluation/{arm}/{method}.json", json.dumps(
                     {"task": "ledger", "baseline": figures(0.8, 1),
                      "points": [{"settings": {"block_size": 64}, **figures(0.8, tpf, speed=speed)}]}))
+            put(f"evaluation/{arm}/lookahead.json", json.dumps(
+                {"task": "ledger", "baseline": figures(0.8, 1),
+                 "points": [{"settings": {"lookahead_window": 15}, **figures(0.8, 1.5)}]}))
             put(f"evaluation/{arm}/sweep/{arm}/ledger.ar.jsonl", "".join(json.dumps(
                 {"index": i, "text": text, "stop": ("eos", "length")[i]}) + "\n" for i, text in enumerate(texts)))
             answers = work / f"evaluation/{arm}/answers.jsonl"
@@ -326,6 +333,7 @@ class StudyReal(ScriptTest):
         self.assertIn("| SFT (consistency weight 0) | jacobi | 64 | 80.0 % | 40.0–100.0 % | 3.00 | 2.90–3.10 | 50.0 | "
                       "1.50× (1.40–1.60) | – | – |", out)
         self.assertIn("| SFT (consistency weight 0) | mr | 240.0 |", out)
+        self.assertIn("| base | lookahead | – | 80.0 % | 40.0–100.0 % | 1.50 | 1.40–1.60 |", out)
         self.assertIn("| base | -1.5000 | – | 100.0 % | 0.0 % | – |", out)
         self.assertIn("| SFT (consistency weight 0) | -1.7500 | -0.2500 (-0.5000 to +0.0000) | 50.0 % | 30.0 % | "
                       "+30.0 (+0.0 to +60.0) |", out)
