@@ -29,10 +29,15 @@ class Error : public std::runtime_error {
   /// to report it.
   [[nodiscard]] bool on_all_ranks() const noexcept { return on_all_ranks_; }
   void set_on_all_ranks() noexcept { on_all_ranks_ = true; }
+  /// Whether this rank's device or its link to the others is lost, so that they may wait for it
+  /// where no error reaches them: no agreement can be had then (failure_agreement.h), the job ends.
+  [[nodiscard]] bool cut_off() const noexcept { return cut_off_; }
+  void set_cut_off() noexcept { cut_off_ = true; }
 
  private:
   ExitCode code_;
   bool on_all_ranks_ = false;
+  bool cut_off_ = false;
 };
 
 /// Bad command line or configuration (exit 2).

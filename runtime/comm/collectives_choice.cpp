@@ -44,9 +44,10 @@ std::string obstacle(const Communicator& comm) {
 }  // namespace
 
 std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
-                                              MemoryAccount& account, CollectivesChoice choice) {
+                                              Device kernels, MemoryAccount& account,
+                                              CollectivesChoice choice) {
   if (device == Device::cpu) {
-    return make_host_collectives(comm);
+    return make_host_collectives(comm, kernels);
   }
   if (comm.size() == 1 || choice == CollectivesChoice::mpi) {
     return make_staged_collectives(comm, account);

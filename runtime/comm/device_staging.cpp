@@ -31,8 +31,7 @@ void of_type(const TensorView& view, const Sum& sum) {
 
 }  // namespace
 
-DeviceStaging::DeviceStaging(MemoryAccount& account)
-    : device_(selected_cuda_device()), copies_(make_cuda_queue()) {
+DeviceStaging::DeviceStaging(MemoryAccount& account) : copies_(make_cuda_queue()) {
   for (Buffer& place : places_) {
     place = Buffer(kMessageBytes, account, HostMemory::page_locked, MemoryUse::staging);
   }
@@ -44,8 +43,6 @@ DeviceStaging::~DeviceStaging() {
   } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the copies has heard of it
   }
 }
-
-void DeviceStaging::enter_thread() const { select_cuda_device(device_); }
 
 /// `exchange(piece)`: the blocks of a piece one after another, in host memory.
 template <class Exchange>

@@ -28,10 +28,7 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  /// Once in the thread that makes the calls below, where that is another than the constructor's.
-  void enter_thread() const;
-
-  /// As Collectives' functions of these names.
+  /// As Collectives' functions of these names, on a thread that has selected the same device.
   void all_reduce_sum(const Communicator& comm, const TensorView& values);
   void reduce_scatter_sum(const Communicator& comm, const ConstTensorView& input,
                           const TensorView& output);
@@ -53,7 +50,6 @@ class DeviceStaging {
                  const Exchange& exchange);
 
   static constexpr std::size_t kPlaces = 2;
-  int device_;
   std::unique_ptr<Queue> copies_;
   std::array<Buffer, kPlaces> places_;
 };

@@ -31,6 +31,7 @@ struct LocalFailure {
   ExitCode code = ExitCode::ok;
   std::string message;
   std::exception_ptr exception;
+  bool cut_off = false;
 };
 
 LocalFailure attempt(const std::function<void()>& work) {
@@ -41,7 +42,9 @@ LocalFailure attempt(const std::function<void()>& work) {
     return {};
   } catch (const std::exception& error) {
     FailureText text = describe_failure(error);
-    return {text.code, std::move(text.message), std::current_exception()};
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    return {text.code, std::move(text.message), std::current_exception(),
+            known != nullptr && known->cut_off()};
   } catch (...) {
     return {ExitCode::internal, "an exception of unknown type", std::current_exception()};
   }
@@ -104,6 +107,10 @@ FailureText describe_failure(const std::exception& error) {
 
 bool agree(const Communicator& comm, bool stop_requested, const std::function<void()>& work) {
   const LocalFailure failure = attempt(work);
+  if (failure.cut_off && comm.size() > 1) {
+    spdlog::error("failed, ends the job: {}", failure.message);
+    std::rethrow_exception(failure.exception);
+  }
   // One rank alone says it in main. Of several, one may be ended by another's abort before it gets
   // there.
   if (comm.size() > 1 && failure.exception != nullptr && failure.code != ExitCode::interrupted) {

@@ -24,7 +24,8 @@ struct FailureText {
 /// Error with the worst code and the message of the lowest failing rank, prefixed by "rank R
 /// (HOST): ". A rank's own exception is kept, and with several ranks logged at once: the job may
 /// end before the error has travelled. Returns true when any rank's `stop_requested` was set: all
-/// ranks see the same answer, at the same boundary.
+/// ranks see the same answer, at the same boundary. An error that has cut this rank off from
+/// others (Error::cut_off) is thrown here alone and at once: they may never come to agree.
 [[nodiscard]] bool agree(const Communicator& comm, bool stop_requested,
                          const std::function<void()>& work);
 

@@ -13,6 +13,7 @@
 #include "runtime/comm/tensor_collectives_internal.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
@@ -135,9 +136,10 @@ void execute(const Communicator& comm, detail::DeviceStaging& staging, const Ope
 class HostCollectives final : public Collectives {
  public:
   /// With `staging` of tensors on its device.
-  explicit HostCollectives(const Communicator& comm,
+  explicit HostCollectives(const Communicator& comm, Device waits_for,
                            std::unique_ptr<detail::DeviceStaging> staging = nullptr)
       : comm_(comm.duplicate()),
+        waits_for_(waits_for),
         staging_(std::move(staging)),
         shared_(std::make_shared<Shared>()),
         exceptions_before_(std::uncaught_exceptions()) {
@@ -146,11 +148,13 @@ class HostCollectives final : public Collectives {
       queue_ = make_inline_queue();
       return;
     }
+    // A device is every thread's own: another rank's would be given a context by a mere wait.
+    const int index = waits_for_ == Device::cuda ? selected_cuda_device() : 0;
     queue_ = make_thread_queue();
-    queue_->run([this] {
+    queue_->run([this, index] {
       shared_->clock.follow_this_thread();
-      if (staging_ != nullptr) {
-        enter_device();
+      if (waits_for_ == Device::cuda) {
+        enter_device(index);
       }
     });
   }
@@ -244,9 +248,9 @@ class HostCollectives final : public Collectives {
   }
 
   /// On the communication thread.
-  void enter_device() noexcept {
+  void enter_device(int index) noexcept {
     try {
-      staging_->enter_thread();
+      select_cuda_device(index);
     } catch (...) {
       failure_ = std::current_exception();
     }
@@ -289,6 +293,7 @@ class HostCollectives final : public Collectives {
   }
 
   Communicator comm_;
+  Device waits_for_;
   std::unique_ptr<detail::DeviceStaging> staging_;
   std::shared_ptr<Shared> shared_;
   int exceptions_before_;
@@ -329,8 +334,8 @@ class LoneCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm) {
-  return std::make_unique<HostCollectives>(comm);
+std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm, Device waits_for) {
+  return std::make_unique<HostCollectives>(comm, waits_for);
 }
 
 std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
@@ -338,7 +343,8 @@ std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
   if (comm.size() == 1) {
     return std::make_unique<LoneCollectives>();
   }
-  return std::make_unique<HostCollectives>(comm, std::make_unique<detail::DeviceStaging>(account));
+  return std::make_unique<HostCollectives>(comm, Device::cuda,
+                                           std::make_unique<detail::DeviceStaging>(account));
 }
 
 }  // namespace jforge

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "runtime/comm/collectives.h"
@@ -84,17 +86,20 @@ class NcclComm {
     ncclResult_t result = ncclSuccess;
     {
       const std::lock_guard lock(mutex_);
+      expect(comm_ != nullptr || !failure_.empty(), "NCCL's communicator is used after its end");
       result = comm_ == nullptr ? ncclSuccess : call(comm_);
     }
     settle(result, what);
-    expect_sound();
   }
 
   /// Throws what went wrong.
   void expect_sound() const {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) {
-      throw CommError(failure_);
+      // A rank of the same host waits in memory that both see, where no error reaches it.
+      CommError error(failure_);
+      error.set_cut_off();
+      throw error;
     }
   }
   [[nodiscard]] bool failed() const {
@@ -103,10 +108,10 @@ class NcclComm {
   }
 
   /// An error that came up beside the calls aborts, so that who waits for an operation goes on, and
-  /// throws there.
+  /// throws there. Never waits: the watchdog looks.
   void look() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || comm_ == nullptr) {
       return;
     }
     ncclResult_t result = ncclSuccess;
@@ -134,7 +139,7 @@ class NcclComm {
 
  private:
   [[nodiscard]] std::string describe(ncclResult_t result, std::string_view what) const {
-    const char* const last = comm_ == nullptr ? "" : nccl_.get_last_error(comm_);
+    const char* const last = nccl_.get_last_error(comm_);
     return fmt::format("NCCL: {}: {}{}{}", what, nccl_.get_error_string(result),
                        last == nullptr || *last == '\0' ? "" : ": ", last == nullptr ? "" : last);
   }
@@ -145,10 +150,24 @@ class NcclComm {
     }
   }
 
-  /// With mutex_ held.
+  /// With mutex_ held. NCCL may wait in its abort, for kernels or for other ranks: on a thread that
+  /// nobody waits for.
   void abort_with(std::string failure) noexcept {
     failure_ = std::move(failure);
-    static_cast<void>(nccl_.comm_abort(std::exchange(comm_, nullptr)));
+    ncclComm_t const ended = std::exchange(comm_, nullptr);
+    if (ended == nullptr) {
+      return;
+    }
+    const auto end = [abort = nccl_.comm_abort, device = device_, ended]() noexcept {
+      if (cudaSetDevice(device) == cudaSuccess) {
+        static_cast<void>(abort(ended));
+      }
+    };
+    try {
+      std::thread(end).detach();
+    } catch (const std::system_error&) {
+      end();
+    }
   }
 
   void settle(ncclResult_t result, std::string_view what) {
@@ -161,8 +180,9 @@ class NcclComm {
       return comm_ == nullptr || result != ncclInProgress;
     });
     {
+      // Without a communicator, too: its making can fail at once.
       const std::lock_guard lock(mutex_);
-      if (comm_ != nullptr && result != ncclSuccess) {
+      if (failure_.empty() && result != ncclSuccess) {
         abort_with(describe(result, what));
       }
     }
@@ -170,6 +190,7 @@ class NcclComm {
   }
 
   const NcclLibrary& nccl_ = nccl_library();
+  const int device_ = selected_cuda_device();
   mutable std::mutex mutex_;
   ncclComm_t comm_ = nullptr;  ///< Null once it has ended.
   std::string failure_;
@@ -190,13 +211,15 @@ class OperationEnd final : public StreamPlace {
     if (!event.reached()) {
       const WaitingForOthers waiting;
       const auto begin = Clock::now();
+      // What failed may never get there, and nobody reads what it leaves.
       poll([&] {
         waits_->comm.look();
-        return event.reached();
+        return event.reached() || waits_->comm.failed();
       });
       waits_->seconds += std::chrono::duration<double>(Clock::now() - begin).count();
     }
     note_progress();
+    waits_->comm.look();  // An operation of a broken link ends, too.
     waits_->comm.expect_sound();
   }
 
@@ -319,13 +342,11 @@ class NcclCollectives final : public Collectives {
 std::string nccl_problem() { return nccl_library().problem; }
 
 std::string cuda_device_identity() {
-  cudaDeviceProp properties{};
-  cuda_check(cudaGetDeviceProperties(&properties, selected_cuda_device()), "read a device's name");
-  std::string text;
-  for (const char byte : properties.uuid.bytes) {
-    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
-  }
-  return text;
+  std::array<char, 32> text{};
+  cuda_check(
+      cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), selected_cuda_device()),
+      "read a device's place");
+  return text.data();
 }
 
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm) {

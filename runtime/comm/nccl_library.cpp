@@ -3,16 +3,22 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 namespace jforge {
 
 namespace {
 
 constexpr const char* kName = "libnccl.so.2";
-/// 2.18: communicators that neither begin nor end by blocking.
-constexpr int kOldest = 21800;
+/// 2.19.1: communicators that neither begin nor end by blocking (2.18), and that another thread may
+/// abort.
+constexpr int kOldest = 21901;
 
 NcclLibrary open_library() {
   NcclLibrary nccl;
+  // Sums by NVLink's switches have other bits from one call to the next: a run continued would not
+  // be the same. Who sets the variable decides otherwise.
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   void* const handle = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     nccl.problem = fmt::format("{} cannot be opened", kName);

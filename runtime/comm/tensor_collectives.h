@@ -77,8 +77,10 @@ class Collectives {
 
 /// Collective over `comm`. For tensors in host memory: a thread and a communicator of its own
 /// (duplicated). The destructor waits for what is queued and frees the communicator without another
-/// collective call.
-[[nodiscard]] std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm);
+/// collective call. `waits_for`: whose queues' events theirs may wait for; of CUDA, the device that
+/// the calling thread has selected.
+[[nodiscard]] std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm,
+                                                                 Device waits_for = Device::cpu);
 
 /// The same for tensors on the device that the calling thread has selected: they travel through
 /// page-locked host memory in pieces of about 1 MB, which come from the device, travel and go back
@@ -87,17 +89,19 @@ class Collectives {
 [[nodiscard]] std::unique_ptr<Collectives> make_staged_collectives(const Communicator& comm,
                                                                    MemoryAccount& account);
 
-/// Collective. The same by NCCL (2.18 or later, opened when it is first asked for), on a stream of
-/// its own: a device of its own for each rank. NCCL adds in an order of its own choice, and
-/// bfloat16 in a precision of its own; equal calls of equal ranks give equal bits. An error that
-/// comes up while operations run is looked for by whoever waits and by the watchdog
+/// Collective. The same by NCCL (2.19.1 or later, opened when it is first asked for), on a stream
+/// of its own: a device of its own for each rank. NCCL adds in an order of its own choice, and
+/// bfloat16 in a precision of its own; equal calls of equal ranks give equal bits, on hosts that
+/// are connected alike and without NVLS, which is off unless NCCL_NVLS_ENABLE says otherwise. An
+/// error that comes up while operations run is looked for by whoever waits and by the watchdog
 /// (hang_watchdog.h); operations under way then end, and every later wait and call throws
 /// CommError. Destroyed while an exception unwinds, it gives the communicator up without the other
 /// ranks. Throws EnvironmentError, CommError.
 [[nodiscard]] std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm);
 /// Why this process cannot use NCCL, on one line; empty where it can.
 [[nodiscard]] std::string nccl_problem();
-/// Tells the calling thread's device from the others of its host.
+/// Tells the calling thread's device from the others of its host, as NCCL does: by its place on the
+/// bus, which parts of a divided device share.
 [[nodiscard]] std::string cuda_device_identity();
 
 /// train.collectives: what tensors of a device travel by.
@@ -106,11 +110,12 @@ enum class CollectivesChoice : std::uint8_t {
   nccl,
   mpi,
 };
-/// Collective. For tensors of `device`: on the CPU make_host_collectives(), whatever the choice.
-/// One rank alone needs neither. Rank 0 logs why automatic is not NCCL. Throws EnvironmentError on
-/// every rank where NCCL is asked for and cannot be used.
+/// Collective. For tensors of `device`, made by the kernels of `kernels`, which may be another: on
+/// the CPU make_host_collectives(), whatever the choice. One rank alone needs neither. Rank 0 logs
+/// why automatic is not NCCL. Throws EnvironmentError on every rank where NCCL is asked for and
+/// cannot be used.
 [[nodiscard]] std::unique_ptr<Collectives> make_collectives(
-    const Communicator& comm, Device device, MemoryAccount& account,
+    const Communicator& comm, Device device, Device kernels, MemoryAccount& account,
     CollectivesChoice choice = CollectivesChoice::automatic);
 
 }  // namespace jforge

@@ -35,6 +35,28 @@ bool machine_failed(cudaError_t status) {
   }
 }
 
+/// Whether all that this process has on the device is lost with it.
+bool device_lost(cudaError_t status) {
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string advice(cudaError_t status) {
   switch (status) {
     case cudaErrorMemoryAllocation:
@@ -64,6 +86,14 @@ std::string place(const std::source_location& where) {
   return std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
 }
 
+template <class SomeError>
+[[noreturn]] void throw_lost_or_not(SomeError& error, cudaError_t status) {
+  if (device_lost(status)) {
+    error.set_cut_off();
+  }
+  throw error;
+}
+
 }  // namespace
 
 std::string cuda_failure(cudaError_t status, const char* what) {
@@ -77,10 +107,12 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
   // The call's error stays behind as the thread's last one and would be blamed on the next kernel.
   static_cast<void>(cudaGetLastError());
   if (machine_failed(status)) {
-    throw EnvironmentError(cuda_failure(status, what) + " (" + cudaGetErrorName(status) +
+    EnvironmentError error(cuda_failure(status, what) + " (" + cudaGetErrorName(status) +
                            place(where) + ")");
+    throw_lost_or_not(error, status);
   }
-  throw InternalError(message(status, what) + " (" + cudaGetErrorName(status) + ")" + place(where));
+  InternalError error(message(status, what) + " (" + cudaGetErrorName(status) + ")" + place(where));
+  throw_lost_or_not(error, status);
 }
 
 namespace {

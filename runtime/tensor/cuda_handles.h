@@ -13,7 +13,8 @@ namespace jforge {
 [[nodiscard]] std::string cuda_failure(cudaError_t status, const char* what);
 
 /// Throws unless `status` is cudaSuccess: EnvironmentError for what the machine lacks or broke
-/// (driver, device, memory, ECC), InternalError for the rest. `what` names the operation.
+/// (driver, device, memory, ECC), InternalError for the rest; it is cut_off() where the device
+/// answers every later call with the same error. `what` names the operation.
 void cuda_check(cudaError_t status, const char* what,
                 std::source_location where = std::source_location::current());
 

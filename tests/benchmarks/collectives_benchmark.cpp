@@ -167,7 +167,7 @@ void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
   }
   const KnownDevice* const sheet = device_sheet(*kernels);
   MemoryAccount account("benchmark");
-  const auto collectives = make_collectives(comm, kernels->device(), account);
+  const auto collectives = make_collectives(comm, kernels->device(), kernels->device(), account);
   const auto ranks = static_cast<std::size_t>(comm.size());
   const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
   for (std::size_t bytes = std::min<std::size_t>(largest_bytes, 1 << 20); bytes <= largest_bytes;

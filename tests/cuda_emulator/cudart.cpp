@@ -432,7 +432,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (leaves_out_wait("cudaStreamSynchronize")) {
     return cudaSuccess;
   }
-  return outside_capture([&](Device& device) { device.order.wait(device.stream_of(stream).last); });
+  return outside_capture([&](Device& device) {
+    device.use();
+    device.order.wait(device.stream_of(stream).last);
+  });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (leaves_out_wait("cudaStreamQuery")) {
@@ -451,6 +454,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
   const Lock lock(device.mutex);
   cudaError_t status = cudaSuccess;
   device.attempt([&] {
+    device.use();
     const Event& event = event_of(event_handle);
     Stream& stream = device.stream_of(handle);
     const auto& capture = event.captured.capture;
@@ -494,6 +498,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     return cudaSuccess;
   }
   return with_device([&](Device& device) {
+    device.use();
     Event& event = event_of(handle);
     Stream& stream = device.stream_of(stream_handle);
     event.captured = stream.place;
@@ -506,15 +511,20 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (leaves_out_wait("cudaEventSynchronize")) {
     return cudaSuccess;
   }
-  return outside_capture([&](Device& device) { device.order.wait(event_of(event).place); });
+  return outside_capture([&](Device& device) {
+    device.use();
+    device.order.wait(event_of(event).place);
+  });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (leaves_out_wait("cudaEventQuery")) {
     return cudaSuccess;
   }
   bool done = true;
-  const cudaError_t status =
-      outside_capture([&](Device& device) { done = device.order.ask(event_of(event).place); });
+  const cudaError_t status = outside_capture([&](Device& device) {
+    device.use();
+    done = device.order.ask(event_of(event).place);
+  });
   return status == cudaSuccess && !done ? answer(cudaErrorNotReady) : status;
 }
 

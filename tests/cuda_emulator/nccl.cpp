@@ -127,17 +127,28 @@ void add_up(std::uint32_t type, const std::vector<std::vector<std::byte>>& in,
   }
 }
 
-/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL": during which call of a rank, from 1, its communicator
-/// fails; 0: none.
-std::uint64_t failing_call(unsigned rank) {
-  const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
-  unsigned at_rank = 0;
-  unsigned long long call = 0;
-  if (told == nullptr || std::sscanf(told, "%u:%llu", &at_rank, &call) != 2 || at_rank != rank) {
-    return 0;
+/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": during which call of a rank its
+/// communicator fails, from 1, or counted from the call that finds the variable first. 0: it cannot
+/// even be made.
+struct ToldFailure {
+  explicit ToldFailure(unsigned rank) {
+    const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
+    unsigned at_rank = 0;
+    char plus = 0;
+    if (told == nullptr) {
+      return;
+    }
+    relative = std::sscanf(told, "%u:%c%llu", &at_rank, &plus, &call) == 3 && plus == '+';
+    asked = (relative || std::sscanf(told, "%u:%llu", &at_rank, &call) == 2) && at_rank == rank;
   }
-  return call;
-}
+  bool asked = false;
+  bool relative = false;
+  unsigned long long call = 0;
+};
+
+/// JFORGE_EMULATED_NCCL_HOST=1: as between ranks of one host. Nobody learns of another's end or
+/// failure, and ncclCommAbort does not return, as it may not where a kernel does not end.
+bool like_one_host() { return std::getenv("JFORGE_EMULATED_NCCL_HOST") != nullptr; }
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
@@ -171,7 +182,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       return;
     }
     const std::uint64_t next = taken_;
-    if (next < called_ && result_ == ncclSuccess) {
+    if (next < called_ && result_ == ncclSuccess && !like_one_host()) {
       if (const std::string who = meeting_.missing(next); !who.empty()) {
         fail(ncclRemoteError, "NCCL: " + who);
       }
@@ -198,7 +209,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     Device& device = Device::get();
     const std::lock_guard lock(device.mutex);
     const std::uint64_t number = called_++;
-    if (failing_call(meeting_.own()) == number + 1) {
+    if (const ToldFailure told(meeting_.own()); !told.asked) {
+      untold_ = number + 1;
+    } else if (told.call == number + 1 - (told.relative ? untold_ : 0)) {
       fail(ncclSystemError, "NCCL: call " + std::to_string(number + 1) + " of rank " +
                                 std::to_string(meeting_.own()) + " fails as it was told to");
     }
@@ -347,6 +360,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> finalizing_{false};
   std::atomic<bool> ended_{false};
   std::atomic<std::uint64_t> called_{0};
+  std::uint64_t untold_ = 0;  ///< Calls before one is told to fail.
   std::atomic<std::uint64_t> given_{0};
   std::atomic<std::uint64_t> taken_{0};
   std::shared_ptr<Work> last_;  ///< Under the device's mutex.
@@ -494,6 +508,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
                  ", or a configuration without NCCL_CONFIG_INITIALIZER";
     return ncclInvalidArgument;
   }
+  if (const ToldFailure told(static_cast<unsigned>(rank));
+      told.asked && !told.relative && told.call == 0) {
+    *comm = nullptr;
+    last_error = "NCCL: rank " + std::to_string(rank) + " makes no communicator, as it was told";
+    return ncclSystemError;
+  }
   try {
     const auto made = Communicators::get().make(id.internal, static_cast<unsigned>(ranks),
                                                 static_cast<unsigned>(rank));
@@ -558,6 +578,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const auto self = own.shared_from_this();
     own.abort();
     Communicators::get().forget(self);
+    if (like_one_host()) {
+      std::this_thread::sleep_for(std::chrono::hours(24));
+    }
     return ncclSuccess;
   });
 }

@@ -283,6 +283,10 @@ TEST(Nccl, AThreadThatForgetsItsDeviceIsRefused) {
       void* memory = nullptr;
       Rank::require(cudaMalloc(&memory, 1) == cudaErrorNotSupported, "refusal");
     }).join();
+    std::thread([&own] {
+      Rank::require(cudaStreamSynchronize(own.stream_) == cudaErrorNotSupported,
+                    "a wait's refusal");
+    }).join();
     const std::string report = cudaGetErrorString(cudaErrorNotSupported);
     Rank::require(report.find("device 0 in a process that uses device 1") != std::string::npos,
                   report);

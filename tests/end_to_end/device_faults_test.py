@@ -36,12 +36,14 @@ keep_last = 2
 class NcclFaults(EndToEndTest):
     ranks = 2
 
-    def broken(self, name, *words, expect=None, failure=None):
+    def broken(self, name, *words, expect=None, failure=None, within_a_host=False):
         """A run that ends early and is continued; what it said."""
         config, run = self.config(name, CONFIG)
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")}
         if failure is not None:
             environment["JFORGE_EMULATED_NCCL_FAILURE"] = failure
+        if within_a_host:
+            environment["JFORGE_EMULATED_NCCL_HOST"] = "1"
         result = self.jforge("finetune", config, *words, ranks=self.ranks, expect=expect, env=environment)
         self.assertNotIn(result.code, (0, 75), str(result))
         self.expect_no_processes()
@@ -73,6 +75,20 @@ class NcclFaults(EndToEndTest):
     def test_broken_link(self):
         result = self.broken("broken", failure="1:40", expect=4)
         self.assertRegex(result.lines()[0], r"rank \d \(\S+\): NCCL: .*: (unhandled system error|remote process exited)")
+
+    def test_broken_link_within_a_host(self):
+        """Nobody tells the other ranks, and NCCL's abort does not return."""
+        result = self.broken("within", failure="1:40", within_a_host=True, expect=4)
+        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: .*: unhandled system error")
+
+    def test_no_communicator(self):
+        """It fails at once on one rank, where the others wait for it."""
+        config, run = self.config("none", CONFIG)
+        result = self.jforge("finetune", config, ranks=self.ranks, expect=4, env={
+            **os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_EMULATED_NCCL_FAILURE": "1:0"})
+        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: make a communicator: unhandled system error: .*as it was told")
+        self.expect_no_processes()
+        self.assertFalse((run / "model").exists())
 
 
 class NcclFaultsOfFour(NcclFaults):

@@ -41,6 +41,16 @@ class FailingRank(EndToEndTest):
                 rank = place.split(":")[1]
                 self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@{place}")
 
+    def test_rank_that_cannot_give_up_its_step(self):
+        """The others wait in its collectives, and would for twice the hang limit."""
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                _, result = self.fail_and_resume(
+                    f"cut-off-{rank}", f"throw@train.reduce:{rank}:9,throw@train.abandon:{rank}:1", timeout=60)
+                self.assertEqual(70, result.code, str(result))
+                self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@train.reduce:{rank}:9")
+                self.assertIn("failed, ends the job: ", result.err)
+
     def test_frozen_rank_is_found(self):
         for place in ("train:1:3", "generate:1:2"):
             with self.subTest(place=place):

@@ -148,8 +148,9 @@ bool nccl_is_there() {
   const auto kernels = make_tested_kernel_set();  // Each rank has its own device from here on.
   MemoryAccount account("probe");
   try {
-    return make_collectives(test_world(), Device::cuda, account, CollectivesChoice::nccl)->size() >
-           1;
+    return make_collectives(test_world(), Device::cuda, Device::cuda, account,
+                            CollectivesChoice::nccl)
+               ->size() > 1;
   } catch (const EnvironmentError&) {
     return false;
   }
@@ -238,10 +239,10 @@ TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("chosen");
   const bool there = nccl_is_there();
-  const auto chosen = make_collectives(test_world(), Device::cuda, account);
+  const auto chosen = make_collectives(test_world(), Device::cuda, Device::cuda, account);
   EXPECT_EQ(account.live_bytes() == 0, there || test_world().size() == 1);
   EXPECT_NO_THROW(static_cast<void>(
-      make_collectives(test_world(), Device::cuda, account, CollectivesChoice::mpi)));
+      make_collectives(test_world(), Device::cuda, Device::cuda, account, CollectivesChoice::mpi)));
 }
 
 // One rank fails with an operation under way that the others never join.

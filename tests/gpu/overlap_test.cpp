@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -158,8 +159,8 @@ class OverlapTest : public ::testing::TestWithParam<int> {
   MemoryAccount account_{"overlap"};
   const TransformerConfig config_ = tiny_config();
   Model model_{comm_.size()};
-  std::unique_ptr<Collectives> collectives_ =
-      make_collectives(comm_, kernels_->device(), account_, CollectivesChoice::nccl);
+  std::unique_ptr<Collectives> collectives_ = make_collectives(
+      comm_, kernels_->device(), kernels_->device(), account_, CollectivesChoice::nccl);
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
@@ -248,6 +249,25 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
     expect_unordered({shared.begin() + static_cast<std::ptrdiff_t>(2 * group + 2), shared.end()},
                      own, "the forward of group " + std::to_string(group));
   }
+}
+
+/// A gather whose link breaks ends, with worthless values, and so does the last one.
+TEST_P(OverlapTest, AFailedLastGatherIsHeardOf) {
+  if (GetParam() == 0) {
+    return;  // Every rank has all.
+  }
+  std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
+  const TensorView whole(flat.data(), {model_.table.flat_size()});
+  store_.gather_masters(whole);
+  const std::string last = "1:+" + std::to_string(model_.table.groups().size());
+  ::setenv("JFORGE_EMULATED_NCCL_FAILURE", last.c_str(), 1);
+  try {
+    store_.gather_masters(whole);
+    EXPECT_EQ(comm_.rank(), 0) << "the failing rank was not told";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(error.cut_off()) << error.what();
+  }
+  ::unsetenv("JFORGE_EMULATED_NCCL_FAILURE");
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "runtime/comm/collectives.h"
-#include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
@@ -73,7 +72,7 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
       collectives_(make_collectives(context.comm, config.sharding().home(context.kernels.device()),
-                                    context.account, config.collectives)),
+                                    context.kernels.device(), context.account, config.collectives)),
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
              weights),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),
@@ -204,9 +203,21 @@ DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& sou
                      .replica_hashes = optimizer_.replica_hashes()});
   try {
     return train_batch(source, step, batch.first, passes, hooks);
-  } catch (...) {
-    store_.abandon();
+  } catch (const std::exception& error) {
+    give_up_step(describe_failure(error));
     throw;
+  }
+}
+
+void DistillationTrainer::give_up_step(const FailureText& failure) {
+  try {
+    store_.abandon();
+  } catch (...) {
+    // As behind a device's error, which every later call of it returns: the other ranks wait in
+    // collectives that this one cannot give them.
+    Error error(failure.code, failure.message);
+    error.set_cut_off();
+    throw error;
   }
 }
 

@@ -19,6 +19,7 @@
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/transformer_config.h"
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/comm/tensor_collectives.h"
@@ -158,6 +159,8 @@ class DistillationTrainer {
     std::int64_t first_of_rank_0 = 0;  ///< That is not empty; `count` where rank 0 is idle.
   };
   /// Divides the batch over ranks and this rank's part into micro-batches.
+  /// Does a failed step's collectives, for which the other ranks wait.
+  void give_up_step(const FailureText& failure);
   [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
                                       const Passes& passes, const TrainHooks& hooks);

@@ -370,6 +370,7 @@ void ParameterStore::fold(std::size_t slot) {
 }
 
 void ParameterStore::abandon() {
+  fault_point("train.abandon");
   measured_ = {};
   for (; cursor_ < script_.size(); ++cursor_) {
     const auto& [use, reduces, of_teacher] = script_[cursor_];
@@ -443,9 +444,11 @@ void ParameterStore::clear_gradients() {
     std::fill(folded_.begin(), folded_.end(), false);
     return;
   }
-  home_.queue().zero(gradients_.floats({table_.flat_size()}));
   if (offloaded()) {
+    // Those at home are copies of what has been added up here.
     kernels_.queue().zero(gradient_copies_.floats({table_.flat_size()}));
+  } else {
+    home_.queue().zero(gradients_.floats({table_.flat_size()}));
   }
 }
 
@@ -467,7 +470,7 @@ void ParameterStore::load(std::span<const float> shard) {
       home_.convert(master(owned), rounded);
     }
   }
-  home_.queue().synchronize();  // `shard` may go.
+  finish_gathers();  // `shard` may go.
   publish();
 }
 
@@ -477,6 +480,15 @@ void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorVie
   collectives_.queue().wait(home_.queue().record());
   const Work work = collectives_.all_gather(own, whole);
   work.before(home_.queue());
+  gathers_.push_back(work);
+}
+
+void ParameterStore::finish_gathers() {
+  home_.queue().synchronize();
+  // A gather that failed ends as well, with worthless values.
+  for (const Work& work : std::exchange(gathers_, {})) {
+    work.wait();
+  }
 }
 
 void ParameterStore::gather_masters(TensorView flat) {
@@ -501,7 +513,7 @@ void ParameterStore::gather_masters(TensorView flat) {
   if (!on_host) {
     clear_gradients();
   }
-  home_.queue().synchronize();
+  finish_gathers();
 }
 
 void ParameterStore::wait_for_weights() { weights_->wait(); }

@@ -71,7 +71,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// float64 [1] on the kernels' device.
   void measure_next_backward(const TensorView& squares) { measured_ = squares; }
   /// After an exception: asks for everything that this rank had still to ask for in the step, so
-  /// that no other rank waits for it. Does not wait itself.
+  /// that no other rank waits for it. Does not wait itself. Fault place: train.abandon.
   void abandon();
   /// After the passes: from here on home's queue sees in owned_gradient() the sum over all ranks
   /// and micro-batches. Asks for what expect_finite_gradients() looks at.
@@ -108,8 +108,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// publishes.
   void load(std::span<const float> shard);
   /// Collective. `whole` at home, float32, becomes all ranks' blocks, of which this rank gives
-  /// `block`; in the order of home's queue.
+  /// `block`; in the order of home's queue. finish_gathers() follows.
   void gather_blocks(const ConstTensorView& block, const TensorView& whole);
+  /// Waits for home's queue. Throws CommError where one of them failed.
+  void finish_gathers();
   /// Collective, between steps. The masters of all ranks as a flat vector, float32 [flat_size] on
   /// the host; `flat` may be the vector that the store works in.
   void gather_masters(TensorView flat);
@@ -196,6 +198,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::size_t cursor_ = 0;            ///< Next use of the script.
   TensorView measured_;               ///< Empty while gradients are kept.
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
+  std::vector<Work> gathers_;         ///< Those of gather_blocks().
   std::vector<std::int32_t>
       folds_;                  ///< By slot: group whose reduced block waits there, −1 for none.
   std::vector<bool> folded_;   ///< By group: owned_gradients_ holds an earlier micro-batch.

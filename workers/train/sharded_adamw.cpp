@@ -217,7 +217,7 @@ void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& s
   } else if (values.raw() != state.raw()) {
     kernels_.queue().copy(values, state);
   }
-  kernels_.queue().synchronize();  // `shard` may go.
+  store_.finish_gathers();  // `shard` may go.
 }
 
 }  // namespace jforge

@@ -91,7 +91,7 @@ class Sharded {
           DType compute = DType::float32, bool teacher = false)
       : kernels(set),
         model(comm.size()),
-        collectives(make_collectives(comm, kernels.device(), account)),
+        collectives(make_collectives(comm, kernels.device(), kernels.device(), account)),
         store(model.table, {.stage = config.zero_stage, .compute = compute, .teacher = teacher},
               kernels, *collectives, account, model.view()),
         optimizer(model.table, comm, account, store, config) {}
@@ -472,7 +472,7 @@ TEST_P(ShardedAdamWTest, GroupsOutOfTurnAreRefused) {
 TEST_P(ShardedAdamWTest, ATableForAnotherNumberOfRanksIsRefused) {
   MemoryAccount account("other");
   Model other(ranks_ + 1);
-  const auto collectives = make_collectives(comm_, kernels_->device(), account);
+  const auto collectives = make_collectives(comm_, kernels_->device(), kernels_->device(), account);
   EXPECT_THROW(ParameterStore(other.table, {.stage = GetParam()}, *kernels_, *collectives, account,
                               other.view()),
                InternalError);
