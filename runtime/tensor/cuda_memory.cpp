@@ -87,6 +87,13 @@ class BufferMemory {
     const std::uint64_t reserved = bytes(cudaMemPoolAttrReservedMemCurrent);
     return reserved - std::min(reserved, bytes(cudaMemPoolAttrUsedMemCurrent));
   }
+  /// Until what was freed counts as free.
+  static void settle() noexcept {
+    if (existing_pool().load() != nullptr) {
+      static_cast<void>(cudaStreamSynchronize(get().stream_));
+      static_cast<void>(cudaGetLastError());
+    }
+  }
   [[nodiscard]] static std::uint64_t peak() noexcept { return bytes(cudaMemPoolAttrUsedMemHigh); }
   static void forget_peak() noexcept {
     if (const cudaMemPool_t pool = existing_pool().load(); pool != nullptr) {
@@ -99,8 +106,15 @@ class BufferMemory {
   std::byte* allocate(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
-    const cudaError_t status =
-        cudaMallocFromPoolAsync(&data, bytes == 0 ? 1 : bytes, pool_, stream_);
+    cudaError_t status = take(data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      // What was freed last is still in use by what the streams have before them, and the pool may
+      // keep pieces that are too small.
+      static_cast<void>(cudaGetLastError());
+      cuda_check(cudaStreamSynchronize(stream_), "wait for freed device memory");
+      cuda_check(cudaMemPoolTrimTo(pool_, 0), "give freed device memory back");
+      status = take(data, bytes);
+    }
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
       return nullptr;
@@ -161,6 +175,10 @@ class BufferMemory {
     cuda_check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
                "set up a memory pool");
     existing_pool() = pool_;
+  }
+
+  [[nodiscard]] cudaError_t take(void*& data, std::size_t bytes) noexcept {
+    return cudaMallocFromPoolAsync(&data, bytes == 0 ? 1 : bytes, pool_, stream_);
   }
 
   /// 0 where there is no pool yet.
@@ -228,6 +246,7 @@ namespace {
 
 /// Bytes of the selected device: free, those that the pools hold unused included, and all.
 bool memory_of_device(std::size_t& available, std::size_t& total) {
+  BufferMemory::settle();
   if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     return false;

@@ -110,7 +110,6 @@ const Kernel& Module::kernel(const std::string& name) {
 
 Device::Device() : order(kDefaultOrder) {
   configure();
-  constexpr std::size_t kMebibyte = std::size_t{1} << 20;
   memory.accessor.follows = [this](std::uint32_t earlier) {
     return order.before().ordered(earlier, order.current());
   };
@@ -121,7 +120,6 @@ Device::Device() : order(kDefaultOrder) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     mutex.lock();
   });
-  memory.limit(kMebibyte * std::strtoull(environment("JFORGE_EMULATED_MIB", "81920"), nullptr, 10));
 }
 
 Device& Device::get() {
@@ -210,7 +208,8 @@ int Device::use() {
 std::uint64_t Device::allocate(std::size_t bytes, DeviceMemory::State state) {
   use();
   std::uint64_t begin = memory.allocate(bytes, state);
-  if (begin == 0) {
+  // A pool's allocation is answered at once, whatever has yet to be freed in a stream's order.
+  if (begin == 0 && state == DeviceMemory::State::live) {
     order.wait_for_all();
     begin = memory.allocate(bytes, state);
   }
@@ -226,6 +225,8 @@ Stream& Device::stream_of(void* handle) {
 }
 
 void Device::configure() {
+  constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  memory.limit(kMebibyte * std::strtoull(environment("JFORGE_EMULATED_MIB", "81920"), nullptr, 10));
   order.choose(environment(kOrder, kDefaultOrder));
   count_ = std::atoi(environment("JFORGE_EMULATED_DEVICES", "1"));
   if (count_ < 1) {

@@ -63,7 +63,8 @@ class Device {
   /// capturing stream records the work as a node instead, and null is returned.
   std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> work,
                                 std::function<bool()> ready = {});
-  /// Device memory; what is still to be freed is freed first where there is not enough. 0: full.
+  /// Device memory. Where there is not enough, `live` memory waits for what is still to be freed,
+  /// as cudaMalloc does; memory of a stream's order does not. 0: full.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);
   /// `handle`: a cudaStream_t.
   [[nodiscard]] Stream& stream_of(void* handle);

@@ -2,6 +2,8 @@
 /// nodes to the order of work again, each after those that it followed.
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
@@ -112,6 +114,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
+  if (const char* const memory = std::getenv("JFORGE_EMULATED_GRAPHS");
+      memory != nullptr && std::string_view(memory) == "none") {
+    return answer(cudaErrorMemoryAllocation);
+  }
   return with_device([&](Device& device) {
     if (flags != 0) {
       throw Refusal("cudaGraphInstantiate with flags");

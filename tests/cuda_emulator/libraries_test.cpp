@@ -345,6 +345,23 @@ TEST_F(Pools, AFullDeviceSaysSo) {
   EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
 }
 
+/// Memory whose free has yet to come is nobody else's: who wants it waits for that.
+TEST_F(Pools, AnAllocationDoesNotWaitForFrees) {
+  constexpr std::size_t kMost = std::size_t{600} << 10;
+  ASSERT_EQ(setenv("JFORGE_EMULATED_MIB", "1", 1), 0);
+  set_order("lazy");
+  float* const memory = allocate(kMost);
+  ASSERT_EQ(cudaFreeAsync(memory, first_), cudaSuccess);
+  void* more = nullptr;
+  EXPECT_EQ(cudaMallocFromPoolAsync(&more, kMost, pool_, first_), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  EXPECT_EQ(cudaMallocFromPoolAsync(&more, kMost, pool_, first_), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(more, first_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  ASSERT_EQ(unsetenv("JFORGE_EMULATED_MIB"), 0);
+}
+
 /// The other stream's use is ordered before the free by an event, or is not.
 TEST_F(Pools, AFreeWaitsForEveryUse) {
   const auto status = [&](bool with_wait) {

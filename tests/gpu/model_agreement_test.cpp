@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -369,6 +370,21 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
   }
 }
 
+/// A device without memory for recorded launches gets them one by one. Run with
+/// JFORGE_EMULATED_GRAPHS=none.
+TEST(WithoutGraphs, PassesHaveTheSameBits) {
+  if (std::getenv("JFORGE_EMULATED_GRAPHS") == nullptr) {
+    GTEST_SKIP() << "graphs can be made";
+  }
+  const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  TinyModel model(true);
+  std::int64_t replays = 0;
+  const Floats plain = grow(model, *kernels, false, WeightStorage::bfloat16_arithmetic, replays);
+  const Floats replayed = grow(model, *kernels, true, WeightStorage::bfloat16_arithmetic, replays);
+  EXPECT_EQ(replays, 0);
+  EXPECT_TRUE(test::same_bits(plain, replayed));
+}
+
 /// Tokens that are chosen one at a time, then drafted all at once, after wrong drafts in their
 /// places and beside another sequence: the same logits, bit for bit, whatever the cache holds. That
 /// is what makes every method's answer the greedy one.
@@ -494,6 +510,24 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   EXPECT_NE(text.find("out of device memory: "), std::string::npos) << text;
   EXPECT_NE(text.find("decoding test key/value"), std::string::npos) << text;
   EXPECT_NE(text.find("pages of 0.3 MB instead of 24"), std::string::npos) << text;
+}
+
+/// Scratch that grows while kernels are under way: the old block is free only behind them.
+TEST(LittleDeviceMemory, ABufferGrowsBehindWorkUnderWay) {
+  const auto kernels = make_tested_kernel_set();
+  constexpr std::size_t kLittle = std::size_t{8} << 20;
+  const std::uint64_t available = cuda_memory::available().value_or(kLittle + 1);
+  if (available > kLittle) {
+    GTEST_SKIP() << "the device has more memory than the test is for";
+  }
+  MemoryAccount account("growing");
+  const auto most = static_cast<std::int64_t>(available / 16 * 2);  // Half of it, in floats.
+  Buffer scratch(storage_bytes(most, DType::float32), account, Device::cuda);
+  kernels->queue().zero(scratch.floats({most}));
+  scratch = Buffer();
+  scratch = Buffer(storage_bytes(most + most / 2, DType::float32), account, Device::cuda);
+  kernels->queue().zero(scratch.floats({most + most / 2}));
+  kernels->queue().synchronize();
 }
 
 }  // namespace

@@ -169,7 +169,8 @@ class CudaDecodePlan : public DecodePlan {
   std::vector<Work> works_;
   std::vector<const void*> memory_;  ///< Where it is now.
   std::int64_t replays_ = 0;
-  std::size_t next_work_ = 0;  ///< The oldest, where all are taken.
+  std::size_t next_work_ = 0;   ///< The oldest, where all are taken.
+  bool cannot_record_ = false;  ///< The device had no memory for it.
 };
 
 /// Throws InternalError for a plan that another kind of set made.

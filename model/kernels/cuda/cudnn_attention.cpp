@@ -45,7 +45,14 @@ void open_library() {
     throw EnvironmentError(
         fmt::format("train.attention = \"cudnn\": {} cannot be opened; {}", kLibrary, kMend));
   }
-  if (const std::size_t version = fe::detail::get_backend_version(); version < kOldest) {
+  std::size_t version = 0;
+  try {
+    version = fe::detail::get_backend_version();
+  } catch (const std::exception& error) {
+    // The headers look for the CUDA runtime themselves: of none, or of several, they throw this.
+    throw EnvironmentError(fmt::format("train.attention = \"cudnn\": {}; {}", error.what(), kMend));
+  }
+  if (version < kOldest) {
     throw EnvironmentError(
         fmt::format("train.attention = \"cudnn\": {} is version {}, {} is needed; {}", kLibrary,
                     version, kOldest, kMend));

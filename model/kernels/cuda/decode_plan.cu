@@ -65,7 +65,7 @@ CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
 }
 
 void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
-  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded()) {
+  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded() || cannot_record_) {
     work();
     return;
   }
@@ -80,6 +80,12 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
     if (!known->recorded) {
       known->launches = queue_.record_launches(work);
       known->recorded = true;
+      if (known->launches.empty()) {
+        // It would not be there for the next one either; as they are, launches need no memory.
+        cannot_record_ = true;
+        work();
+        return;
+      }
     } else {
       ++replays_;
     }
@@ -281,7 +287,7 @@ std::unique_ptr<DecodePlan> CudaKernelSet::make_decode_plan(const AttentionHeads
   const auto moving_memory = [this](std::vector<const void*>& places) {
     places.insert(places.end(), {rounded_input_.data(), best_columns_.data()});
     for (const DeviceRotary& rotary : rotary_tables_) {
-      places.push_back(rotary.cosines.data());
+      places.insert(places.end(), {rotary.cosines.data(), rotary.sines.data()});
     }
   };
   return std::make_unique<CudaDecodePlan>(heads, cache, max_rows, queue_, moving_memory, account);

@@ -122,6 +122,7 @@ class RecordedLaunches {
   RecordedLaunches(const RecordedLaunches&) = delete;
   RecordedLaunches& operator=(const RecordedLaunches&) = delete;
   [[nodiscard]] cudaGraphExec_t get() const noexcept { return graph_; }
+  [[nodiscard]] bool empty() const noexcept { return graph_ == nullptr; }
 
  private:
   cudaGraphExec_t graph_ = nullptr;
@@ -144,13 +145,7 @@ class DeviceQueue final : public CudaQueue {
                std::has_single_bit(static_cast<std::uint64_t>(lanes)),
            what);
     const std::int64_t shared = body.shared_bytes();
-    // Beyond this a kernel must ask for more; the device refuses what it does not have.
-    constexpr std::int64_t kPlainShared = 40 << 10;
-    if (shared > kPlainShared) {
-      cuda_check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shared)),
-                 what);
-    }
+    allow_shared<Body>(shared, what);
     run_body<Body><<<static_cast<unsigned>(blocks), static_cast<unsigned>(lanes),
                      static_cast<std::size_t>(shared), stream().get()>>>(body);
     cuda_check(cudaGetLastError(), what);
@@ -158,7 +153,8 @@ class DeviceQueue final : public CudaQueue {
 
   void multiply(const MatrixProduct& product) { products_.run(product); }
 
-  /// What `work` launches, which does not run. It may do nothing else with the device.
+  /// What `work` launches, which does not run. It may do nothing else with the device. Empty where
+  /// the device has no memory for it.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     cuda_check(cudaStreamBeginCapture(stream().get(), cudaStreamCaptureModeThreadLocal),
                "record launches");
@@ -175,6 +171,10 @@ class DeviceQueue final : public CudaQueue {
     cudaGraphExec_t executable = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
     destroy(graph);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      return {};
+    }
     cuda_check(status, "prepare recorded launches");
     return RecordedLaunches(executable);
   }
@@ -191,6 +191,20 @@ class DeviceQueue final : public CudaQueue {
   }
 
  private:
+  /// Beyond kPlainShared a kernel must ask for more; the device refuses what it does not have.
+  /// Never less than before: launches that were recorded keep what they had.
+  template <class Body>
+  static void allow_shared(std::int64_t shared, const char* what) {
+    constexpr std::int64_t kPlainShared = 40 << 10;
+    static std::int64_t allowed = kPlainShared;
+    if (shared > allowed) {
+      cuda_check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shared)),
+                 what);
+      allowed = shared;
+    }
+  }
+
   static void destroy(cudaGraph_t graph) {
     if (graph != nullptr) {
       static_cast<void>(cudaGraphDestroy(graph));
@@ -221,11 +235,16 @@ class StagedArray {
       queue_.stream().synchronize();
       device_ = Buffer();
       device_ = Buffer(2 * bytes, account_, Device::cuda);
-      for (Place& place : places_) {
-        place.memory = Buffer(2 * bytes, account_, HostMemory::page_locked, MemoryUse::staging);
+      used_places_ = device_.bytes() > kLargeBytes ? 2 : kPlaces;
+      for (std::size_t i = 0; i < kPlaces; ++i) {
+        places_[i].memory = Buffer();
+        if (i < used_places_) {
+          places_[i].memory =
+              Buffer(device_.bytes(), account_, HostMemory::page_locked, MemoryUse::staging);
+        }
       }
     }
-    next_ = (next_ + 1) % kPlaces;
+    next_ = (next_ + 1) % used_places_;
     Place& place = places_[next_];
     place.copied.wait();
     std::memcpy(place.memory.data(), values.data(), bytes);
@@ -242,11 +261,15 @@ class StagedArray {
     CudaEvent copied;
   };
   static constexpr std::size_t kPlaces = 8;
+  /// Larger ones have two places, which do not let the host run as far ahead: eight of a long
+  /// packed batch's would be a gigabyte.
+  static constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
 
   DeviceQueue& queue_;
   MemoryAccount& account_;
   Buffer device_;
   Place places_[kPlaces];
+  std::size_t used_places_ = 0;
   std::size_t next_ = 0;
 };
 

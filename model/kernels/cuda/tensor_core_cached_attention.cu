@@ -288,10 +288,12 @@ void launch(const DeviceQueue& queue, std::int64_t blocks, const Arguments& argu
   static_assert(blocks_fit(2, kStages + kMostLanes / kWarpLanes * kTotals, 164));
   const auto warps = static_cast<unsigned>(divide_up(arguments.in.most_queries, kWarpQueries));
   const std::size_t shared = kStages + warps * kTotals;
-  cuda_check(
-      cudaFuncSetAttribute(cached_attention<kDim, kWhole>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "cached_attention");
+  // What any launch takes: those that were recorded keep what they had.
+  constexpr std::size_t kMostShared = kStages + kMostLanes / kWarpLanes * kTotals;
+  cuda_check(cudaFuncSetAttribute(cached_attention<kDim, kWhole>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kMostShared)),
+             "cached_attention");
   cached_attention<kDim, kWhole>
       <<<static_cast<unsigned>(blocks), warps * kWarpLanes, shared, queue.stream().get()>>>(
           arguments);
