@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
+#include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/tokenizer_fit.h"
@@ -50,8 +52,8 @@ void load_weights(const Communicator& comm, const ConversationTraining& training
   }
 }
 
-void write_model(const ConversationTraining& training, const ModelState& model) {
-  const TensorValues values = values_in(model.weights());
+void write_model(const ConversationTraining& training, const ModelState& model,
+                 const TensorValues& values) {
   if (training.new_model) {
     export_new_hf_model(training.source, training.output, model.config(), model.table(), values,
                         training.stored);
@@ -207,14 +209,22 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
     return false;
   }
   services.clock.enter("export");
-  if (trainer.keeps_own_weights()) {
-    together(comm, [&] { model.take_weights(account); });
+  if (!trainer.keeps_own_weights()) {
+    trainer.store().gather_masters(model.weights());
   }
-  trainer.store().gather_masters(model.weights());
   together(comm, [&] {
-    if (comm.rank() == 0) {
-      write_model(training, model);
+    if (comm.rank() != 0) {
+      return;
     }
+    if (!trainer.keeps_own_weights()) {
+      write_model(training, model, values_in(model.weights()));
+      return;
+    }
+    // What no rank holds as a whole is not made whole for this.
+    const Checkpoint last =
+        open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
+    CheckpointTensors tensors(last, model.table(), account);
+    write_model(training, model, std::ref(tensors));
   });
   return true;
 }

@@ -154,7 +154,8 @@ bool JobWorker::train(std::int32_t round) {
                         trainer.optimizer(), account);
       });
     }
-    CheckpointWriter writer(services_.comm, layout_.checkpoints(), config_.checkpoint, account);
+    std::optional<CheckpointWriter> writer(std::in_place, services_.comm, layout_.checkpoints(),
+                                           config_.checkpoint, account);
     TrainHooks hooks;
     hooks.clock = &services_.clock;
     hooks.on_step = [&](StepMetrics metrics) {
@@ -180,7 +181,7 @@ bool JobWorker::train(std::int32_t round) {
       if (probe) {
         probe->expect_no_collapse();
       }
-      on_disk([&] { writer.poll(); });
+      on_disk([&] { writer->poll(); });
     };
     hooks.save = [&](std::int64_t step) {
       TrainerState state = trainer.state();
@@ -193,13 +194,14 @@ bool JobWorker::train(std::int32_t round) {
                             {kGeneratedFrom, trajectory_origin_}};
       on_disk([&] {
         save_training(
-            writer,
+            *writer,
             {round, step, kRoundPhase, 0, identity_, with_trainer_state(cursors.dump(), state)},
             model.table(), trainer.optimizer());
       });
     };
     outcome = trainer.run(samples, plan, hooks);
-    on_disk([&] { writer.finish(); });
+    on_disk([&] { writer->finish(); });
+    writer.reset();  // Its copy of the state is as large as what may be gathered below.
     const bool finished = outcome == TrainOutcome::finished;
     // After the last round the weights are exported from the checkpoint.
     const bool needed = finished && static_cast<std::size_t>(round) < config_.rounds.size();

@@ -8,10 +8,12 @@
 #include "coordinator/control_plane.h"
 #include "launch/commands/available_memory.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/job_plan.h"
 #include "launch/commands/plan_time.h"
 #include "launch/commands/progress_display.h"
 #include "launch/commands/run_directory.h"
 #include "launch/config/job_fields.h"
+#include "model/kernels/device_loss.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
 #include "results/report/report.h"
@@ -19,6 +21,8 @@
 #include "runtime/comm/local_rank.h"
 #include "runtime/console.h"
 #include "runtime/log.h"
+#include "runtime/tensor/cuda_memory.h"
+#include "runtime/tensor/matrix_product.h"
 #include "workers/conversation_training.h"
 #include "workers/job_kernels.h"
 #include "workers/run_layout.h"
@@ -26,14 +30,6 @@
 namespace jforge {
 
 namespace {
-
-/// Memory of one rank, bytes.
-struct Needs {
-  TrainingMemory state;
-  double snapshot = 0;  ///< The copy from which a checkpoint is written.
-  double activations = 0;
-  [[nodiscard]] double total() const { return state.total() + snapshot + activations; }
-};
 
 /// Samples of a step at their mean length, micro-batches of train.tokens_per_rank at most.
 struct StepPlan {
@@ -60,23 +56,38 @@ StepPlan plan_step(const ConversationTraining& training, const PreparedTraining&
   return plan;
 }
 
-Needs needs_of(const ConversationTraining& training, const PreparedTraining& prepared, int ranks) {
+MemoryPlan plan_memory(const ConversationTraining& training, const PreparedTraining& prepared,
+                       int ranks, Device device) {
   const ParameterTable table(prepared.model, ranks);
-  Needs needs;
-  needs.state = training_memory(table, training.train.sharding());
-  needs.snapshot = 12 * static_cast<double>(table.flat_size()) / ranks;
-  needs.activations = static_cast<double>(TrainingTransformer::bytes(
-      prepared.model, plan_step(training, prepared, ranks).rows,
+  const StepPlan step = plan_step(training, prepared, ranks);
+  MemoryPlan plan;
+  plan.device = device;
+  plan.weights = 4 * static_cast<double>(table.flat_size());
+  plan.sharding = training.train.sharding();
+  plan.state = training_memory(table, plan.sharding);
+  plan.snapshot = 3 * plan.weights / ranks;
+  plan.rows = step.rows;
+  plan.micro_batches = step.micro_batches;
+  plan.activations = static_cast<double>(TrainingTransformer::bytes(
+      prepared.model, step.rows,
       {.activation_checkpointing = training.train.activation_checkpointing,
-       .compute = training.train.compute}));
-  return needs;
+       .compute = plan.sharding.compute}));
+  if (device != Device::cpu) {
+    plan.products = static_cast<double>(kProductWorkspaceBytes);
+    plan.loss = static_cast<double>(device_loss_bytes(step.rows, prepared.model.hidden_size,
+                                                      prepared.model.vocabulary_size,
+                                                      plan.sharding.compute));
+  }
+  plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
+  plan.payload = step_payload(table, plan.sharding, step.micro_batches);
+  return plan;
 }
 
 std::string describe(const ConversationTraining& training, const PreparedTraining& prepared,
                      int ranks, const MachineSpeed& speed) {
   const ParameterTable table(prepared.model, ranks);
   const StepPlan step = plan_step(training, prepared, ranks);
-  const Needs needs = needs_of(training, prepared, ranks);
+  const MemoryPlan plan = plan_memory(training, prepared, ranks, Device::cpu);
   RoundWork work;
   work.samples_trained = prepared.steps * training.train.batch_samples;
   work.prompt_tokens = step.mean_tokens;
@@ -92,37 +103,32 @@ std::string describe(const ConversationTraining& training, const PreparedTrainin
       "time, estimated: {}\n",
       table.parameter_count(), ranks, prepared.samples.size(), step.mean_tokens, step.longest,
       prepared.steps, training.train.batch_samples, training.train.optimizer.zero_stage,
-      dtype_name(training.train.compute), megabytes(needs.state.weights),
-      megabytes(needs.state.gradients), megabytes(needs.state.optimizer),
-      megabytes(needs.state.communication), step.rows, megabytes(needs.activations),
-      megabytes(needs.snapshot), megabytes(needs.total()), step.micro_batches,
-      step.micro_batches == 1 ? "" : "es",
-      megabytes(step_payload(table, training.train.sharding(), step.micro_batches).total()),
+      dtype_name(training.train.compute), megabytes(plan.state.weights),
+      megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
+      megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
+      megabytes(plan.snapshot), megabytes(plan.training()), plan.micro_batches,
+      plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
       megabytes(12 * static_cast<double>(table.flat_size())),
       duration_text(estimate_round(prepared.model, work, speed, ranks).train));
 }
 
 /// Collective. Before anything is held.
 void expect_memory(const ConversationTraining& training, const PreparedTraining& prepared,
-                   const KernelSet& kernels, const Communicator& comm) {
+                   Device device, const Communicator& comm) {
   const int ranks_here = ranks_on_host(comm);
   together(comm, [&] {
-    Needs needs = needs_of(training, prepared, comm.size());
-    if (kernels.device() != Device::cpu) {
-      needs.activations = 0;  // They lie on the device …
-      if (training.train.sharding().home(kernels.device()) != Device::cpu) {
-        needs.state = {};  // … and so does this.
-      }
+    const MemoryPlan plan = plan_memory(training, prepared, comm.size(), device);
+    JobConfig config;  // What the messages name.
+    config.train.tokens_per_rank = training.train.tokens_per_rank;
+    const PlannedPhases phases{.generation = false};
+    if (const std::optional<std::uint64_t> available = available_memory()) {
+      expect_fits(plan, config, phases, ranks_here, *available);
     }
-    const double needed = needs.total() * ranks_here;
-    const std::optional<std::uint64_t> available = available_memory();
-    if (available && needed > static_cast<double>(*available)) {
-      throw EnvironmentError(fmt::format(
-          "training needs about {:.1f} MB of memory for the ranks of this host ({}), and {:.1f} MB "
-          "are available; lower train.tokens_per_rank (now {}), set "
-          "train.activation_checkpointing = true or use fewer ranks per host",
-          needed / 1e6, ranks_here, static_cast<double>(*available) / 1e6,
-          training.train.tokens_per_rank));
+    if (device != Device::cpu) {
+      if (const std::optional<std::uint64_t> available = cuda_memory::available()) {
+        const int devices = cuda_device_count();
+        expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *available);
+      }
     }
   });
 }
@@ -159,7 +165,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   directory.set_status("running", training.phase);
   clock.enter("read the samples");
   PreparedTraining prepared = prepare_together(comm, training);
-  expect_memory(training, prepared, *kernels, comm);
+  expect_memory(training, prepared, kernels->device(), comm);
   ProgressDisplay display([&](const PhaseProgress& progress) { directory.set_progress(progress); });
   display.begin(training.phase);
   const auto on_step = [&, steps = prepared.steps](const StepMetrics& metrics) {

@@ -137,7 +137,11 @@ double MemoryPlan::generation() const {
 }
 
 double MemoryPlan::training() const {
-  return (sharding.home(device) == Device::cpu ? state.total() : 0) + snapshot + probe.gathered +
+  // The model as a whole is here when training begins and, for the next round, when it has ended:
+  // never beside the copy for a checkpoint.
+  const double whole = sharding.copies_weights(device) ? weights : 0;
+  return (sharding.home(device) == Device::cpu ? state.total() : 0) +
+         std::max(snapshot + probe.gathered, whole) +
          (device == Device::cpu ? activations + probe.decoding : 0);
 }
 

@@ -9,6 +9,7 @@ import unittest
 import unittest.mock
 
 import tiny_model
+from device_faults_test import CONFIG as TUNING
 from kill_and_resume_test import KilledRun
 
 CONFIG = """
@@ -141,6 +142,10 @@ class DevicePipeline(KilledRun):
         self.assertRegex(result.err, r"generation needs about [0-9.]+ MB on the device of each rank \(.*cache.*\), and [0-9.]+ MB "
                          r"are free there; lower generate.max_new_tokens \(now 4000\)")
         self.assertFalse((run / "round-1" / "trajectories").exists())
+        config, run = self.config("too-large-tuning", TUNING)
+        result = self.jforge("finetune", config, expect=4, env={**environment, "JFORGE_EMULATED_MIB": "33"})
+        self.assertRegex(result.err, r"training needs about [0-9.]+ MB on the device of each rank \(.*\), and [0-9.]+ MB are free")
+        self.assertFalse((run / "model").exists())
 
 
 # What is inherited from there runs there.
