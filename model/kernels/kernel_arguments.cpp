@@ -215,6 +215,20 @@ void hash_adamw_state(KernelSet& kernels, const AdamWState& state, std::uint64_t
   }
 }
 
+void KernelSet::content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums) {
+  const std::int64_t size = part_size(x, sums);
+  for (std::int64_t part = 0; part < sums.elements(); ++part) {
+    content_hash(x.rows(part * size, (part + 1) * size), seed, sums.rows(part, part + 1));
+  }
+}
+
+std::int64_t part_size(const ConstTensorView& x, const ConstTensorView& sums) {
+  const std::int64_t parts = sums.elements();
+  expect(sums.dtype() == DType::int64, "hashes are int64");
+  expect(parts > 0 && x.elements() % parts == 0, "a tensor is hashed in equal parts");
+  return x.elements() / parts;
+}
+
 void expect_hash_sum(const ConstTensorView& sum) {
   expect_shape(sum, Shape{1}, "content_hash sum");
   expect(sum.dtype() == DType::int64, "hashes are int64");

@@ -95,6 +95,8 @@ void hash_adamw_state(KernelSet& kernels, const AdamWState& state, std::uint64_t
                       const TensorView& sums);
 /// Throws InternalError unless `sum` is int64 [1].
 void expect_hash_sum(const ConstTensorView& sum);
+/// Elements of x for each of `sums` (KernelSet::content_hash_of_parts).
+[[nodiscard]] std::int64_t part_size(const ConstTensorView& x, const ConstTensorView& sums);
 
 /// Which rows the items of a vocabulary loss need.
 struct LossUse {

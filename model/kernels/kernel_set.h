@@ -298,6 +298,9 @@ class KernelSet {
   /// not that of files (content_hash.h). Sums of tensors with seeds of their own are one hash of
   /// all, in whatever order they are added.
   virtual void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) = 0;
+  /// content_hash of each of the equal parts of x, one behind the other, all with one seed, into a
+  /// sum of its own, int64 [parts].
+  virtual void content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums);
   /// One AdamW step (Loshchilov & Hutter 2019) on a run of parameters, gradient [n]. decay: one
   /// flag for the whole run. The CPU hashes bytes that it has at hand, a device in passes apart.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,

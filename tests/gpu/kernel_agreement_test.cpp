@@ -534,6 +534,33 @@ TEST_F(KernelAgreement, ContentHash) {
   }
 }
 
+/// One launch's parts, and more than it takes; parts of several blocks.
+TEST_F(KernelAgreement, ContentHashOfParts) {
+  for (const auto& [parts, size] : {std::pair<std::int64_t, std::int64_t>{1, 300},
+                                    {16, 300},
+                                    {17, 300},
+                                    {40, 48},
+                                    {3, 20000}}) {
+    std::vector<std::vector<std::int64_t>> sums;
+    static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
+      const TensorView x = t.random({parts * size}, 62);
+      MemoryAccount account("test hashes");
+      ResultHashes hashes(t.kernels, account);
+      hashes.reset(parts);
+      t.kernels.content_hash_of_parts(x, 9, hashes.part(0, parts));
+      const std::span<const std::int64_t> read = hashes.read();
+      sums.emplace_back(read.begin(), read.end());
+      for (std::int64_t part = 0; part < parts; ++part) {
+        EXPECT_EQ(static_cast<std::uint64_t>(read[static_cast<std::size_t>(part)]),
+                  content_hash(t.kernels, x.rows(part * size, (part + 1) * size), 9))
+            << part << " of " << parts;
+      }
+      return {};
+    }));
+    EXPECT_EQ(sums[0], sums[1]);
+  }
+}
+
 TEST_F(KernelAgreement, AdamWWithItsCopyAndHashes) {
   // Of 12000 the float32 parts are two blocks of the hash, the copy is one.
   for (const std::int64_t count : {7, 12000, 20011, 32768}) {

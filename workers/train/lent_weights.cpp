@@ -125,10 +125,7 @@ void LentWeights::watch(const TensorView& sums) {
 }
 
 void LentWeights::hash_blocks(std::int32_t group, const TensorView& sums) const {
-  for (int owner = 0; owner < collectives_.size(); ++owner) {
-    home_.content_hash(block_of(whole(group), owner, collectives_.size()),
-                       static_cast<std::uint64_t>(group), sums.rows(owner, owner + 1));
-  }
+  home_.content_hash_of_parts(whole(group), static_cast<std::uint64_t>(group), sums);
 }
 
 void LentWeights::hash_replicas(const TensorView& sums) const {

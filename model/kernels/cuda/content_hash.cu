@@ -3,6 +3,7 @@
 /// of stripes such terms only add up: a lane adds up a chunk's for one accumulator, all chunks of a
 /// hashed block at once. Eight lanes, the accumulators, then take the chunks in their order.
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -22,8 +23,8 @@ constexpr std::int64_t kStripesPerChunk = 16;  ///< Then the accumulators are sc
 /// One for each chunk and accumulator of a hashed block.
 constexpr std::int64_t kHashLanes =
     kContentHashBlock / (kStripe * kStripesPerChunk) * kAccumulators;
-/// Hashed together: what AdamW's state is made of.
-constexpr std::int64_t kMostTensors = 4;
+/// Hashed together: what AdamW's state is made of, or the ranks' parts of a group.
+constexpr std::int64_t kMostTensors = 16;
 
 constexpr std::uint64_t kPrime32A = 0x9E3779B1;
 constexpr std::uint64_t kPrime32B = 0x85EBCA77;
@@ -242,7 +243,21 @@ void CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed, TensorVi
   content_hash(std::array{HashedTensor{x, sum}}, seed);
 }
 
+void CudaKernelSet::content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums) {
+  const std::int64_t size = part_size(x, sums);
+  std::array<HashedTensor, kMostHashed> parts;
+  for (std::int64_t first = 0; first < sums.elements(); first += kMostTensors) {
+    const std::int64_t end = std::min(first + kMostTensors, sums.elements());
+    for (std::int64_t part = first; part < end; ++part) {
+      parts[static_cast<std::size_t>(part - first)] = {x.rows(part * size, (part + 1) * size),
+                                                       sums.rows(part, part + 1)};
+    }
+    content_hash(std::span(parts).first(static_cast<std::size_t>(end - first)), seed);
+  }
+}
+
 void CudaKernelSet::content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed) {
+  static_assert(kMostHashed == kMostTensors);
   HashedTogether together{};
   bool adds = false;
   for (const auto& [x, sum] : tensors) {

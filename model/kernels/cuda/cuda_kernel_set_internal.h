@@ -183,6 +183,7 @@ class CudaKernelSet final : public KernelSet {
                        TensorView head_gradient) override;
   void sum_of_squares(ConstTensorView x, TensorView sum) override;
   void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) override;
+  void content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums) override;
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              const AdamWState& state, const AdamWHashes& hashes) override;
 
@@ -239,7 +240,8 @@ class CudaKernelSet final : public KernelSet {
                                const ConstTensorView& v, const ConstTensorView& output,
                                const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
                                const TensorView& k_gradient, const TensorView& v_gradient);
-  /// content_hash() of up to four tensors, which may be empty, in one launch.
+  /// content_hash() of up to kMostHashed tensors, which may be empty, in one launch.
+  static constexpr std::size_t kMostHashed = 16;
   void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 

@@ -87,7 +87,8 @@ class CudaPackedPlan final : public PackedPlan {
     const std::int64_t* begins = nullptr;  ///< [tiles + 1] where each tile's ranges begin.
     std::int64_t tile_keys = 0;
   };
-  [[nodiscard]] const Keys& keys() const noexcept { return keys_; }
+  /// Made at the first call for a batch: kernels on tensor cores need none.
+  [[nodiscard]] const Keys& keys() const;
 
   /// AttentionVisits for the kernels on tensor cores.
   struct Visits {
@@ -175,6 +176,19 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray strip_visits;
   };
 
+  /// Keys of the present batch.
+  struct StagedKeys {
+    StagedKeys(DeviceQueue& queue, MemoryAccount& account)
+        : staged_ranges(queue, account), staged_begins(queue, account) {}
+
+    bool placed = false;  ///< Of the present batch.
+    std::vector<SeeingRows> ranges;
+    std::vector<std::int64_t> begins;
+    Keys device;
+    StagedArray staged_ranges;
+    StagedArray staged_begins;
+  };
+
   /// CausalSequences of the present batch.
   struct StagedSequences {
     StagedSequences(DeviceQueue& queue, MemoryAccount& account)
@@ -194,21 +208,19 @@ class CudaPackedPlan final : public PackedPlan {
 
   void place(const PackedBatch& batch, PlannedRows& rows) override;
   void place_queries(const PackedLayout& layout);
-  void place_keys(const PackedLayout& layout);
+  void place_keys() const;
   void place_token_rows(std::span<const TokenId> tokens);
 
   Queries queries_;
-  Keys keys_;
   RowGroups token_rows_;
   mutable std::array<Loss, 2> loss_;            ///< Without and with students.
   mutable std::array<StagedVisits, 2> visits_;  ///< By VisitingRows.
   mutable StagedSequences sequences_;
+  mutable StagedKeys keys_;
 
   // On the host, reused.
   std::vector<QueryTile> tiles_;
   std::vector<std::int32_t> visible_;
-  std::vector<SeeingRows> ranges_;
-  std::vector<std::int64_t> range_begins_;
   std::vector<std::int64_t> order_;
   std::vector<std::int64_t> order_begins_;
 
@@ -216,8 +228,6 @@ class CudaPackedPlan final : public PackedPlan {
   StagedArray staged_positions_;
   StagedArray staged_tiles_;
   StagedArray staged_visible_;
-  StagedArray staged_ranges_;
-  StagedArray staged_range_begins_;
   StagedArray staged_order_;
   StagedArray staged_order_begins_;
 };

@@ -63,12 +63,11 @@ CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
       loss_{Loss(queue, account), Loss(queue, account)},
       visits_{StagedVisits(queue, account), StagedVisits(queue, account)},
       sequences_(queue, account),
+      keys_(queue, account),
       staged_tokens_(queue, account),
       staged_positions_(queue, account),
       staged_tiles_(queue, account),
       staged_visible_(queue, account),
-      staged_ranges_(queue, account),
-      staged_range_begins_(queue, account),
       staged_order_(queue, account),
       staged_order_begins_(queue, account) {
   expect(heads.group() <= kMostQueries,
@@ -79,7 +78,6 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
   rows.tokens = staged_view(staged_tokens_, rows.tokens);
   rows.positions = staged_view(staged_positions_, rows.positions);
   place_queries(batch.layout);
-  place_keys(batch.layout);
   place_token_rows(batch.tokens);
   for (Loss& loss : loss_) {
     loss.most_rows = -1;
@@ -88,6 +86,7 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
     visits.placed = false;
   }
   sequences_.placed = false;
+  keys_.placed = false;
 }
 
 void CudaPackedPlan::place_queries(const PackedLayout& layout) {
@@ -110,25 +109,35 @@ void CudaPackedPlan::place_queries(const PackedLayout& layout) {
               upload(staged_visible_, visible_)};
 }
 
-void CudaPackedPlan::place_keys(const PackedLayout& layout) {
+const CudaPackedPlan::Keys& CudaPackedPlan::keys() const {
+  if (!keys_.placed) {
+    place_keys();
+    keys_.placed = true;
+  }
+  return keys_.device;
+}
+
+void CudaPackedPlan::place_keys() const {
+  const PackedLayout& layout = batch().layout;
   const std::int64_t tile_keys = backward_tile_keys(heads().size);
-  ranges_.clear();
-  range_begins_.clear();
+  auto& [placed, ranges, begins, device, staged_ranges, staged_begins] = keys_;
+  ranges.clear();
+  begins.clear();
   for (std::int64_t first = 0; first < layout.num_rows; first += tile_keys) {
     const std::int64_t last = std::min(first + tile_keys, layout.num_rows);
-    range_begins_.push_back(length(ranges_.size()));
+    begins.push_back(length(ranges.size()));
     for (const AttentionSegment& segment : layout.segments) {
       const bool in_prefix = first < segment.prefix_end && segment.prefix_begin < last;
       const bool in_run = first < segment.row_end && segment.causal_begin < last;
       if (in_prefix) {
-        ranges_.push_back({segment.row_begin, segment.row_end, segment});
+        ranges.push_back({segment.row_begin, segment.row_end, segment});
       } else if (in_run) {
-        ranges_.push_back({std::max(segment.row_begin, first), segment.row_end, segment});
+        ranges.push_back({std::max(segment.row_begin, first), segment.row_end, segment});
       }
     }
   }
-  range_begins_.push_back(length(ranges_.size()));
-  keys_ = {upload(staged_ranges_, ranges_), upload(staged_range_begins_, range_begins_), tile_keys};
+  begins.push_back(length(ranges.size()));
+  device = {upload(staged_ranges, ranges), upload(staged_begins, begins), tile_keys};
 }
 
 const CudaPackedPlan::Visits& CudaPackedPlan::visits(VisitingRows which) const {

@@ -355,6 +355,21 @@ TEST_P(RowWise, AContentHashSeesEveryByteAndNoThreads) {
   static_cast<void>(content_hash(*kernels_, all.rows(0, 0), 7));
 }
 
+TEST_P(RowWise, PartsAreHashedAsTensorsOfTheirOwn) {
+  const Floats x = random_floats(1200, 15);
+  MemoryAccount account("test hashes");
+  ResultHashes hashes(*kernels_, account);
+  hashes.reset(4);
+  kernels_->content_hash_of_parts(view(x, Shape{1200}), 7, hashes.part(0, 4));
+  const std::span<const std::int64_t> sums = hashes.read();
+  for (std::int64_t part = 0; part < 4; ++part) {
+    EXPECT_EQ(static_cast<std::uint64_t>(sums[static_cast<std::size_t>(part)]),
+              content_hash(*kernels_, view(x, Shape{1200}).rows(300 * part, 300 * (part + 1)), 7));
+  }
+  EXPECT_THROW(kernels_->content_hash_of_parts(view(x, Shape{1199}), 7, hashes.part(0, 4)),
+               InternalError);
+}
+
 TEST_P(RowWise, AdamWFollowsTheReference) {
   const std::int64_t count = 70001;
   const Floats start = random_floats(count, 15);
