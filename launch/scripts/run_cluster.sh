@@ -3,7 +3,8 @@
 #
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
 # allocation. T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else 1); every rank is
-# bound to T cores. Ends with the ranks' exit code (137 after a killed rank).
+# bound to T cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH
+# and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
 #
 # Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
 # SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
@@ -47,7 +48,19 @@ fi
 source "$(dirname "${BASH_SOURCE[0]}")/outlive_readers.sh"
 jforge_outlive_readers
 export OMP_NUM_THREADS=$threads
-options=(-n "$ranks" -x OMP_NUM_THREADS
+# ssh gives ranks on other hosts next to none of this shell's variables; Slurm gives a job's ranks all of them. What changes
+# how a rank runs must be the same on all: ranks that take other algorithms of NCCL (NCCL_ALGO, NCCL_PROTO) wait for each
+# other for ever. PATH finds a program that is named without a folder: it lies at the same place on all hosts, as libraries
+# do. Not passed on is what belongs to one host: CUDA_VISIBLE_DEVICES, since others have other devices or are told theirs by
+# their batch system, and NCCL_HOSTID, by which NCCL tells hosts apart.
+passed=()
+while read -r name; do
+  case $name in
+    CUDA_VISIBLE_DEVICES | NCCL_HOSTID) ;;
+    PATH | LD_LIBRARY_PATH | CUDA_* | JFORGE_* | NCCL_* | OMP_* | UCX_*) passed+=(-x "$name") ;;
+  esac
+done < <(compgen -e)
+options=(-n "$ranks" "${passed[@]}"
   --map-by "slot:PE=$threads" --bind-to core
   # The daemons on the other hosts are deaf to SIGTERM for the reason given below.
   --mca orte_launch_agent "env --block-signal=TERM orted"

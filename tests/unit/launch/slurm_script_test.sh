@@ -190,5 +190,15 @@ for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --host
   [ $? -eq 2 ] || fail "accepted: $arguments"
 done
 
+case_name="ranks on other hosts get what decides how they run, once"
+echo 'exit 0' >"$work/behaviour"
+# Neither a variable without a value nor one whose value has lines like the others' may confuse it.
+env -i PATH="$work/bin:$PATH" WORK="$work" HOME="$work" LD_LIBRARY_PATH=/some/lib NCCL_ALGO=Ring NCCL_PROTO=LL NCCL_HOSTID=first \
+  CUDA_VISIBLE_DEVICES=1,0 CUDA_DEVICE_ORDER=PCI_BUS_ID JFORGE_CHECK_COLLECTIVES=1 UCX_TLS= OMP_WAIT_POLICY=$'passive\nNCCL_LINE=1' \
+  MY_NCCL_ALGO=Tree "$source_dir/launch/scripts/run_cluster.sh" -n 2 --threads 3 true >"$work/log" 2>&1 || fail "exit code $?"
+got=$(grep -x -A 1 -e -x "$work/mpirun_arguments" | grep -vx -e -x -e -- | sort | tr '\n' ' ')
+expected="CUDA_DEVICE_ORDER JFORGE_CHECK_COLLECTIVES LD_LIBRARY_PATH NCCL_ALGO NCCL_PROTO OMP_NUM_THREADS OMP_WAIT_POLICY PATH UCX_TLS "
+[ "$got" = "$expected" ] || fail "mpirun was told to pass on $got"
+
 [ "$failures" -eq 0 ] && echo "all cases hold"
 exit $((failures == 0 ? 0 : 1))
