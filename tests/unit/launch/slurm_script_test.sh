@@ -23,6 +23,8 @@ case "$1" in
 esac
 SCRIPT
 printf '#!/bin/sh\n' >"$work/bin/jforge"
+printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: none\\n"\n' >"$work/bin/jforge_cpu"
+printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: 13.0.48\\n"\n' >"$work/bin/jforge_cuda"
 chmod +x "$work"/bin/*
 
 failures=0
@@ -180,6 +182,23 @@ expect_code 4
 run_case "a copy that is told where the checkout is" 'say finished; exit 0' - ORIGINAL="$work/copy.sbatch" \
   JFORGE_HOME="$source_dir"
 expect_code 0
+
+# Slurm's variables of this test's own job, if it has one, are not the case's.
+unset SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES
+for variables in "JFORGE=$work/bin/jforge_cuda" "JFORGE=$work/bin/jforge_cuda CUDA_VISIBLE_DEVICES= SLURM_JOB_GPUS=" \
+  "JFORGE=$work/bin/jforge_cuda CUDA_VISIBLE_DEVICES=NoDevFiles"; do
+  # shellcheck disable=SC2086
+  run_case "a CUDA build without a GPU: $variables" 'say finished; exit 0' - $variables
+  expect_code 0
+  [ "$(grep -c "warning: .* the job was given no GPU: .* --gpus-per-node$" "$work/log")" -eq 1 ] || fail "no warning, or several"
+done
+for variables in "JFORGE=$work/bin/jforge_cpu" "JFORGE=$work/bin/jforge_cuda SLURM_GPUS_ON_NODE=4" \
+  "JFORGE=$work/bin/jforge_cuda SLURM_JOB_GPUS=0,1" "JFORGE=$work/bin/jforge_cuda CUDA_VISIBLE_DEVICES=0"; do
+  # shellcheck disable=SC2086
+  run_case "nothing to warn of: $variables" 'say finished; exit 0' - $variables
+  expect_code 0
+  ! grep -q warning "$work/log" || fail "a warning"
+done
 
 case_name="run_cluster.sh"
 : >"$work/log"
