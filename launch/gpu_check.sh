@@ -4,6 +4,7 @@
 # and writes it to FILE (gpu_check.md); what each part printed is in FILE's folder, gpu_check_logs.
 # gpu_check.sh [--build DIR] --bundle OUT.tar.zst|OUT.tar.gz: packs all of it for a machine that has neither our packages nor
 # a build; there the unpacked launch/gpu_check.sh does the same.
+# With several devices collectives are tested and measured on all of them; there a row that goes without NCCL is a failure.
 #
 # --build: a CUDA build with its gpu_tests (build/cuda-release). --emulated: a short part on the emulated GPU
 # (tests/cuda_emulator), which proves this script, not a device.
@@ -59,7 +60,7 @@ cuda_folders() {
   local IFS=:
   printf '%s\n' ${JFORGE_CUDA_LIBRARIES:-} ${LD_LIBRARY_PATH:-} ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
     /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib
-  /sbin/ldconfig -p 2>/dev/null | sed -n 's!.* => \(.*\)/lib\(cudart\|cublasLt\|nccl\)\.so.*!\1!p' | sort -u
+  /sbin/ldconfig -p 2>/dev/null | sed -n 's!.* => \(.*\)/lib\(cudart\|cublasLt\|nccl\|cudnn\)\.so.*!\1!p' | sort -u
   python3 -c 'import glob, site
 for folder in [*site.getsitepackages(), site.getusersitepackages()]:
     print(*glob.glob(folder + "/nvidia/*/lib"), sep="\n")' 2>/dev/null || true
@@ -74,18 +75,28 @@ if [ $emulated = yes ]; then
 elif [ $packed = yes ]; then
   found='' absent=''
   folders=$(cuda_folders | sed '/^$/d')
+  # find_library NAME: the folder that has it joins `found`; fails where none has.
+  find_library() {
+    local one
+    while read -r one; do
+      [ -e "$one/$1" ] || continue
+      case ":$found:" in *":$one:"*) ;; *) found=$found${found:+:}$one ;; esac
+      return 0
+    done <<<"$folders"
+    return 1
+  }
   while read -r library; do
-    folder=$(while read -r one; do [ ! -e "$one/$library" ] || { echo "$one"; break; }; done <<<"$folders")
-    if [ -n "$folder" ]; then
-      case ":$found:" in *":$folder:"*) ;; *) found=$found${found:+:}$folder ;; esac
-    else
-      absent="$absent $library"
-    fi
+    find_library "$library" || absent="$absent $library"
   done <"$ROOT/cuda_libraries.txt"
   if [ -n "$absent" ]; then
     [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || no_gpu "no NVIDIA driver (/dev/nvidiactl), and CUDA's libraries are missing:$absent"
-    missing "CUDA's libraries are missing:$absent; install CUDA's toolkit, or: pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 (README.md says where they are looked for)"
+    missing "CUDA's libraries are missing:$absent; install CUDA's toolkit, or: pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 nvidia-cudnn-cu13 (README.md says where they are looked for)"
   fi
+  # Programs open these themselves when they first need them, so that the dynamic linker lists neither.
+  for library in libnccl.so.2 libcudnn.so.9; do
+    find_library $library ||
+      echo "gpu_check.sh: $library is not found: what needs it is skipped, or fails where there are several devices (README.md says where it is looked for)" >&2
+  done
   export JFORGE_CUDA_LIBRARIES=$found
 fi
 [ $packed = no ] || export PATH="$ROOT/bin:$PATH"
@@ -100,10 +111,41 @@ elif [ $status -ne 0 ]; then
 fi
 export JFORGE_REQUIRE_GPU=1
 
+# As many devices as the program finds, so by the CUDA library that it loads: this knows CUDA_VISIBLE_DEVICES, and that a
+# process sees one slice of a divided (MIG) device. Without python3 by nvidia-smi, which indents slices.
+count_devices() {
+  local file=$probe path=${LD_LIBRARY_PATH:-} cudart listed chosen
+  if [ $packed = yes ]; then
+    file=$ROOT/libexec/$(basename "$probe") path=$ROOT/lib:$JFORGE_CUDA_LIBRARIES${path:+:$path}
+  fi
+  cudart=$(LD_LIBRARY_PATH=$path ldd "$file" 2>/dev/null | sed -n 's/^\tlibcudart\.so[^ ]* => \(.*\) (0x.*/\1/p' || true)
+  python3 -c 'import ctypes, sys
+count = ctypes.c_int()
+sys.exit(ctypes.CDLL(sys.argv[1]).cudaGetDeviceCount(ctypes.byref(count)) or print(count.value))' "$cudart" 2>/dev/null && return
+  listed=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU ' || true)
+  chosen=$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-}" | grep -c . || true)
+  if [ -n "${CUDA_VISIBLE_DEVICES-}" ] && [ "$chosen" -lt "$listed" ]; then
+    listed=$chosen
+  fi
+  echo $((listed > 1 ? listed : 1)) # the probe has found one
+}
+devices=1
+[ $emulated = yes ] || devices=$(count_devices)
+
+# With a device for each rank collectives go by NCCL: where they do not, nothing here says how such a machine trains.
+without_nccl="**failed: $devices devices, no NCCL**"
+if ! grep -qs 'libnccl\.so\.2' "$([ $packed = yes ] && echo "$ROOT/libexec/jforge" || program jforge)"; then
+  get_nccl="this build has no NCCL: build where nccl.h is (package libnccl-dev)"
+elif [ $packed = yes ]; then
+  get_nccl="get libnccl.so.2: pip install nvidia-nccl-cu13, or name its folder in JFORGE_CUDA_LIBRARIES"
+else
+  get_nccl="get libnccl.so.2: package libnccl2, or name its folder in LD_LIBRARY_PATH"
+fi
+
 logs=$(mkdir -p "$(dirname "$out")" && cd "$(dirname "$out")" && pwd)/gpu_check_logs
 rm -rf "$logs"
 mkdir -p "$logs"
-failed=0
+failed=0 all_skipped=0
 rows=()
 row() { rows+=("| $1 | $2 | $3 | $4 | $5 |"); }
 
@@ -122,15 +164,51 @@ run() {
   [ "$result" = passed ] || failed=1
 }
 
-# run_cases KIND NAME SECONDS COMMAND: a row of a test program, and of how many cases it ran.
+# read_cases LOG: what a test program's output says, GoogleTest's or unittest's: how many cases ran, how many were skipped,
+# and why, each reason once.
+read_cases() {
+  awk 'function reason(text) {
+      gsub(/[|]/, "/", text)
+      if (!(text in known)) { known[text]; why = why (why == "" ? "" : "; ") substr(text, 1, 120) }
+    }
+    next_line { next_line = 0; reason($0) }
+    / Skipped$/ { next_line = 1 }
+    / [.][.][.] skipped ./ { sub(/^.* [.][.][.] skipped ./, ""); sub(/.$/, ""); reason($0) }
+    /^\[  PASSED  \] [0-9]+ tests?[.]$/ { ran = $4 }
+    /^\[  SKIPPED \] [0-9]+ tests?, listed below:$/ { skipped += $4 }
+    /^Ran [0-9]+ tests? in / { ran = $2 }
+    /^(OK|FAILED) [(].*skipped=[0-9]+/ {
+      sub(/.*skipped=/, "")
+      skipped += $0 + 0
+      ran = ran > $0 + 0 ? ran - $0 : 0 # unittest counts them as run
+    }
+    END { printf "%s\t%d\t%s\n", ran == "" ? "-" : ran, skipped, why }' "$1"
+}
+
+# mpi_instead LOG: why collectives went by MPI, where a program says so.
+mpi_instead() { sed -n '/.*collectives by MPI through host memory, not by NCCL: /{s///;s/|/\//g;p;q}' "$1"; }
+
+# run_cases KIND NAME SECONDS COMMAND: a row of a test program: how many cases it ran, which it skipped.
 run_cases() {
   run "$2" "$3" "$4"
-  local count
-  count=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p; s/^Ran \([0-9]*\) tests\{0,1\} in.*/\1/p' "$logs/$2.log" | tail -1)
-  if [ "$count" = 0 ]; then
+  local count skipped why instead figure
+  IFS=$'\t' read -r count skipped why < <(read_cases "$logs/$2.log")
+  instead=$(mpi_instead "$logs/$2.log")
+  figure="$seconds s"
+  [ "$count" = - ] || figure="$count cases, $figure"
+  if [ "$skipped" -gt 0 ]; then
+    all_skipped=$((all_skipped + skipped))
+    [ "$result" != passed ] || result="passed, $skipped skipped"
+    figure="$figure; $skipped skipped: ${why:-no reason given}"
+  fi
+  if [ "$count" = 0 ] && [[ $result == passed* ]]; then
     result="**no case ran**" failed=1
   fi
-  row "$1: $2" "$result" "${count:+$count cases, }$seconds s" "" ""
+  # More ranks than devices share them, by MPI; no row skips for that where there are several devices.
+  if [ "$devices" -gt 1 ] && [[ $why == *NCCL* || ( -n $instead && $instead != *"share a device"* ) ]]; then
+    result=$without_nccl failed=1 figure="$figure${instead:+; by MPI: $instead}; $get_nccl"
+  fi
+  row "$1: $2" "$result" "$figure" "" ""
 }
 
 # What compute-sanitizer runs, which slows a kernel a hundred times: the kernels' own cases, but for memory that runs out on
@@ -144,12 +222,25 @@ declare -A sanitized=(
 # measure LABEL COMMAND: a benchmark prints rows of its own, | what | figure | bound | ratio |, for what it compares.
 measure() {
   run "$1" 600 "$2"
-  row "benchmark: $1" "$result" "$seconds s" "" ""
-  local measured
+  local measured by='' figure="$seconds s"
+  if [ "$1" = collectives ] && grep -q '^| all_reduce ' "$logs/$1.log"; then
+    measured=$(mpi_instead "$logs/$1.log")
+    if [ -z "$measured" ]; then
+      # NCCL says its version to NCCL_DEBUG.
+      by="NCCL$(sed -n '/.*NCCL version \([^ ]*\).*/{s// \1/p;q}' "$logs/$1.log")"
+      figure="by $by, $figure" by=", by NCCL"
+    else
+      figure="by MPI: $measured, $figure" by=", by MPI"
+      if [ "$devices" -gt 1 ]; then
+        result=$without_nccl failed=1 figure="$figure; $get_nccl"
+      fi
+    fi
+  fi
+  row "benchmark: $1" "$result" "$figure" "" ""
   while read -r measured; do
     rows+=("$measured")
-  done < <(awk -F' *[|] *' 'NF == 6 && !/---/ && $2 != "measurement" { printf "| %s | measured | %s | %s | %s |\n", $2, $3, $4, $5 }' \
-    "$logs/$1.log")
+  done < <(awk -F' *[|] *' -v by="$by" 'NF == 6 && !/---/ && $2 != "measurement" {
+    printf "| %s%s | measured | %s | %s | %s |\n", $2, by, $3, $4, $5 }' "$logs/$1.log")
 }
 
 # run_benchmark LABEL [STARTER -n N] PROGRAM ARGUMENT…
@@ -199,6 +290,11 @@ else
   while IFS=$'\t' read -r name limit command; do
     run_cases test "$name" "$limit" "$command"
   done < <(checks)
+  # Tests of several processes have two ranks; collectives once more with one on each device.
+  if [ "$devices" -gt 2 ]; then
+    run_cases test "device_collectives_on_$devices" 600 "$(printf '%q ' "$ROOT/launch/scripts/local_mpirun.sh" -n "$devices" \
+      "$(program gpu_device_collectives_test)" "--world-size=$devices")"
+  fi
   sanitizer=$(command -v compute-sanitizer || true)
   [ -n "$sanitizer" ] || [ ! -x /usr/local/cuda/bin/compute-sanitizer ] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
   if [ -n "$sanitizer" ]; then
@@ -240,8 +336,7 @@ else
     run_benchmark trajectories_$storage trajectory_benchmark --device cuda --storage $storage --batch 32
   done
   # As many ranks as devices; with one device two ranks share it, and show the way over the host.
-  devices=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
-  run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n $((devices > 1 ? devices : 2)) collectives_benchmark --device cuda 256
+  NCCL_DEBUG=${NCCL_DEBUG:-VERSION} run_benchmark collectives "$ROOT/launch/scripts/local_mpirun.sh" -n $((devices > 1 ? devices : 2)) collectives_benchmark --device cuda 256
 fi
 
 # Named so that a reader of the table knows what it is of.
@@ -253,7 +348,7 @@ fi
 {
   echo "# GPU check"
   echo
-  echo "- device: ${device:-unknown (no nvidia-smi)}"
+  echo "- device: ${device:-unknown (no nvidia-smi)}$([ "$devices" -eq 1 ] || echo ", the first of $devices")"
   echo "- program: $("$(program jforge)" --version 2>/dev/null | head -1)"
   echo "- date: $(date -u +%Y-%m-%dT%H:%MZ)"
   echo
@@ -261,6 +356,12 @@ fi
   echo "| --- | --- | --- | --- | --- |"
   printf '%s\n' "${rows[@]}"
   echo
-  if [ $failed -eq 0 ]; then echo "All passed."; else echo "Not all passed; logs: $logs"; fi
+  if [ $failed -eq 0 ] && [ $all_skipped -gt 0 ]; then
+    echo "All passed but $all_skipped skipped cases."
+  elif [ $failed -eq 0 ]; then
+    echo "All passed."
+  else
+    echo "Not all passed; logs: $logs"
+  fi
 } | tee "$out"
 exit $failed

@@ -47,13 +47,15 @@ README = """# Jacobi Forge on this machine's GPU
     launch/gpu_check.sh              # tests, compute-sanitizer where it is, benchmarks; one table, also in gpu_check.md
     launch/gpu_check.sh --emulated   # a few of them without a GPU, on an emulated one
 
-Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for two of the tests and,
+Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for tests of several processes and,
 with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}. Everything else is here except CUDA's own libraries:
 
     {libraries}
 
-They are looked for in JFORGE_CUDA_LIBRARIES (folders, with colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, the
-system's folders and python3's packages. `pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13` brings them.
+and two that the programs open when they first need them: libnccl.so.2, without which a machine of several devices fails, and
+libcudnn.so.9 (9.10 or newer), whose cases are skipped without it. All are looked for in JFORGE_CUDA_LIBRARIES (folders, with
+colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, the system's folders and python3's packages.
+`pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 nvidia-cudnn-cu13` brings them.
 Exit codes: 0 all passed, 1 something failed, 2 usage, 4 a library or program is missing, 77 no GPU here.
 """
 
@@ -194,6 +196,9 @@ def pack(build, out):
             if path.exists():
                 bundle.program(path)
         bundle.program(build / "launch" / "jforge")
+        if b"libnccl.so.2" not in (build / "launch" / "jforge").read_bytes():
+            print("gpu_bundle.py: this build has no NCCL (nccl.h was not found): on a machine of several devices it will fail",
+                  file=sys.stderr)
         bundle.open_mpi()
         for library in sorted((build / "tests/cuda_emulator/libraries").glob("*.so.*")):
             bundle.copy(library, f"emulator/{library.name}")

@@ -107,6 +107,7 @@ class Bundle(unittest.TestCase):
         names = [line.split("\t")[0] for line in checks.splitlines()]
         self.assertEqual(names, [test[0] for test in gpu_bundle.tests(BUILD)])
         self.assertIn("gpu_pipeline", names)
+        self.assertEqual("this build has no NCCL" in self.packing.stderr, not list(self.root.glob("emulator/libnccl.so.2")))
         for place in (str(SOURCE), str(BUILD)):
             self.assertNotIn(place, checks + (self.root / "README.md").read_text(encoding="utf-8"))
 
@@ -147,6 +148,7 @@ class Bundle(unittest.TestCase):
         for name in ("kernels", "flex_attention", "decoding_bfloat16_arithmetic", "decoding_bfloat16", "decoding_float32", "training",
                      "training_float32", "trajectories_bfloat16_arithmetic", "trajectories_bfloat16", "collectives"):
             self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
+        self.assertIn("| benchmark: collectives | passed | by MPI: ranks 0 and 1 share a device, ", said.stdout)
         for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
                     r"vocabulary loss, .* \| measured \| .* ms \| its products .* target 1\.25 at most \| [\d.]+",
                     r"AR decoding, .* weights bfloat16_arithmetic \| measured \| .* GB/s",
@@ -155,7 +157,7 @@ class Bundle(unittest.TestCase):
                     r"64 rows in flight, weights bfloat16_arithmetic \| measured \| .* target 1\.15 at most",
                     r"64 rows in flight, weights bfloat16 \| measured \| .* target none",
                     r"training step .* bfloat16, .* \| measured \| .* TFLOP/s",
-                    r"training step .* float32, .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks \| measured \| .* GB/s",
+                    r"training step .* float32, .* \| measured \| .* TFLOP/s", r"all_reduce of 1 MiB, 2 ranks, by MPI \| measured \| .* GB/s",
                     r"trajectories, parallel, weights bfloat16_arithmetic, .* \| measured \| ",
                     r"trajectories, parallel, weights bfloat16, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
