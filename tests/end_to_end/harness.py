@@ -166,7 +166,7 @@ class EndToEndTest(unittest.TestCase):
         return result
 
     def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, timeout=TIMEOUT_SECONDS):
-        """`run` with an injected fault that must act. Leases go to whoever asks first, so a rank may be through before
+        """`run` with an injected fault, or several, that must act. Leases go to whoever asks first, so a rank may be through before
         it reaches the place: then the run is made anew with the other ranks held up."""
         place, rank, _ = fault.split("@")[1].split(":")
         others = [f"delay@{place}:{other}:1" for other in range(ranks) if other != int(rank)]
@@ -176,7 +176,8 @@ class EndToEndTest(unittest.TestCase):
             shutil.rmtree(run)
             result = self.jforge("run", config, "--inject", ",".join([fault, *others]), *words, ranks=ranks,
                                  expect=None, timeout=timeout)
-        self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
+        for one in fault.split(","):
+            self.assertIn(f"injected fault {one} acts now", result.err, str(result))
         if expect is None:
             self.assertNotIn(result.code, (0, 75), str(result))
         else:
