@@ -410,6 +410,10 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
       kept += kept < config.keep_last ? 1 : 0;
     } catch (const DataError&) {
       keep = false;
+    } catch (const EnvironmentError& error) {
+      // It may be whole: who looks when the file system answers again decides.
+      spdlog::warn("{} is kept: {}", directory.path.string(), error.what());
+      keep = true;
     }
     if (!keep) {
       fault_point("checkpoint.prune");

@@ -1,11 +1,13 @@
 #include "runtime/durable_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <random>
 #include <string>
 #include <system_error>
 
@@ -19,6 +21,13 @@ namespace jforge {
 namespace {
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
+/// What another process has under the name stays.
+[[noreturn]] void throw_not_created(TemporaryFile& file, int error_number) {
+  const std::filesystem::path path = file.path();
+  file.release();
+  throw_environment("create", path, error_number);
+}
+
 void write_or_throw(int descriptor, std::string_view bytes, const std::filesystem::path& path) {
   std::size_t done = 0;
   if (const int error_number = write_all(descriptor, bytes, done); error_number != 0) {
@@ -29,9 +38,11 @@ void write_or_throw(int descriptor, std::string_view bytes, const std::filesyste
 
 TemporaryFile::TemporaryFile(const std::filesystem::path& final_path) : final_path_(final_path) {
   static std::atomic<unsigned> counter{0};
-  path_ = final_path.parent_path() /
-          (std::string(kTemporaryPrefix) + final_path.filename().string() + "-" +
-           std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1)));
+  // Containers on several hosts count processes alike.
+  static const unsigned process = std::random_device()();
+  path_ = final_path.parent_path() / fmt::format("{}{}-{}-{:08x}-{}", kTemporaryPrefix,
+                                                 final_path.filename().string(), ::getpid(),
+                                                 process, counter.fetch_add(1));
 }
 
 TemporaryFile::~TemporaryFile() {
@@ -51,7 +62,7 @@ void publish_file(const std::filesystem::path& path, std::string_view bytes) {
   TemporaryFile temporary(path);
   Descriptor file(open_retrying(temporary.path(), O_WRONLY | O_CREAT | O_EXCL, 0666));
   if (file.get() < 0) {
-    throw_environment("create", temporary.path(), errno);
+    throw_not_created(temporary, errno);
   }
   // Two halves, so that a kill here leaves a file that is truly half written.
   write_or_throw(file.get(), bytes.substr(0, bytes.size() / 2), path);
@@ -67,11 +78,16 @@ void publish_file(const std::filesystem::path& path, std::string_view bytes) {
 }
 
 void overwrite_file(const std::filesystem::path& path, std::string_view bytes) {
-  Descriptor file(open_retrying(path, O_WRONLY | O_TRUNC));
+  // Over what is there, which a full disk or an exhausted quota allows: a file that was made empty
+  // first could stay so.
+  Descriptor file(open_retrying(path, O_WRONLY));
   if (file.get() < 0) {
     throw_environment("open", path, errno);
   }
   write_or_throw(file.get(), bytes, path);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes.size())) != 0) {
+    throw_environment("shorten", path, errno);
+  }
   file.close_checked(path);
 }
 
@@ -79,7 +95,7 @@ void replace_file(const std::filesystem::path& path, std::string_view bytes) {
   TemporaryFile temporary(path);
   Descriptor file(open_retrying(temporary.path(), O_WRONLY | O_CREAT | O_EXCL, 0666));
   if (file.get() < 0) {
-    throw_environment("create", temporary.path(), errno);
+    throw_not_created(temporary, errno);
   }
   write_or_throw(file.get(), bytes, path);
   file.close_checked(path);

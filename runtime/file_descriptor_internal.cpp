@@ -36,12 +36,34 @@ std::string reason_text(int error_number) {
                          reason_text(error_number));
 }
 
+namespace {
+/// Of reading: whether there is no file of that name, whoever asks and whenever.
+bool names_no_file(int error_number) {
+  return error_number == ENOENT || error_number == ENOTDIR || error_number == EISDIR ||
+         error_number == ELOOP || error_number == ENAMETOOLONG;
+}
+
+[[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
+                               int error_number, const std::string& note) {
+  if (names_no_file(error_number)) {
+    throw DataError("cannot " + action + " " + path.string() + ": " +
+                    std::generic_category().message(error_number) + note);
+  }
+  throw EnvironmentError("cannot " + action + " " + path.string() + ": " +
+                         reason_text(error_number) + note);
+}
+}  // namespace
+
+[[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
+                               int error_number) {
+  throw_unread(action, path, error_number, {});
+}
+
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,
                                  double waited_seconds) {
-  throw DataError("cannot open " + path.string() + ": " +
-                  std::generic_category().message(error_number) +
-                  (waited_seconds > 0 ? fmt::format(" (waited {:.0f} s for it)", waited_seconds)
-                                      : std::string()));
+  throw_unread("open", path, error_number,
+               waited_seconds > 0 ? fmt::format(" (waited {:.0f} s for it)", waited_seconds)
+                                  : std::string());
 }
 
 Descriptor::~Descriptor() {
@@ -99,8 +121,7 @@ void read_chunks(const std::filesystem::path& path, int descriptor,
       if (errno == EINTR) {
         continue;
       }
-      throw DataError("cannot read " + path.string() + ": " +
-                      std::generic_category().message(errno));
+      throw_unread("read", path, errno);
     }
     consume({buffer->data(), static_cast<std::size_t>(count)});
     note_progress();

@@ -13,7 +13,12 @@ namespace jforge {
 /// Throws EnvironmentError "cannot ACTION PATH: reason", with what to do about a full disk.
 [[noreturn]] void throw_environment(const std::string& action, const std::filesystem::path& path,
                                     int error_number);
-/// Throws DataError "cannot open PATH: reason (waited …)".
+/// Throws for a file that cannot be read: DataError "cannot ACTION PATH: reason" where the path
+/// names none, else EnvironmentError: what a file system answers for a while says nothing of what
+/// the file holds, and nobody may throw it away for that.
+[[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
+                               int error_number);
+/// The same of opening, with "(waited …)".
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,
                                  double waited_seconds = 0);
 
@@ -36,7 +41,7 @@ class Descriptor {
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes, std::size_t& done);
 /// fsync; 0 or the error number.
 [[nodiscard]] int sync_descriptor(int descriptor);
-/// Reads a file in chunks; `consume` gets each. Throws DataError.
+/// Reads a file in chunks; `consume` gets each. Throws as throw_unread().
 void read_chunks(const std::filesystem::path& path, int descriptor,
                  const std::function<void(std::string_view)>& consume);
 /// "." for a plain name.

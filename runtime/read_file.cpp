@@ -23,7 +23,8 @@
 namespace jforge {
 
 namespace {
-/// Opens for reading, trying again while the error is one that time may heal. Throws DataError.
+/// Opens for reading, trying again while the error is one that time may heal. Throws as
+/// throw_unopened().
 int open_within(const std::filesystem::path& path, double absent_seconds, double stale_seconds) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -116,9 +117,11 @@ void RangeReader::read(std::uint64_t offset, std::span<std::byte> target) const 
     if (count < 0 && errno == EINTR) {
       continue;
     }
-    if (count <= 0) {
-      throw DataError("cannot read " + path_.string() + ": " +
-                      (count < 0 ? std::generic_category().message(errno) : "it is too short"));
+    if (count < 0) {
+      throw_unread("read", path_, errno);
+    }
+    if (count == 0) {
+      throw DataError("cannot read " + path_.string() + ": it is too short");
     }
     offset += static_cast<std::uint64_t>(count);
     target = target.subspan(static_cast<std::size_t>(count));

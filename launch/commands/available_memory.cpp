@@ -42,12 +42,30 @@ Bytes left_in_group(const std::filesystem::path& group) {
   return *limit - std::min(*limit, held);
 }
 
-/// Of version 2: the one line "0::/PATH".
-std::filesystem::path own_group(const std::filesystem::path& root) {
+/// Of version 1, where "no limit" is a number beyond every machine's memory.
+Bytes left_in_old_group(const std::filesystem::path& group) {
+  const Bytes limit = number_in(group / "memory.limit_in_bytes");
+  const Bytes used = number_in(group / "memory.usage_in_bytes");
+  if (!limit || !used || *limit > std::uint64_t{1} << 60) {
+    return std::nullopt;
+  }
+  const std::uint64_t cache = number_of(group / "memory.stat", "total_inactive_file").value_or(0);
+  const std::uint64_t held = *used - std::min(*used, cache);
+  return *limit - std::min(*limit, held);
+}
+
+/// The line "0::/PATH" of version 2, "N:…,memory,…:/PATH" of version 1: PATH.
+std::filesystem::path own_group(const std::filesystem::path& root, bool old) {
   std::ifstream lines(root / "proc/self/cgroup");
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("0::/")) {
-      return line.substr(4);
+    const auto first = line.find(':');
+    const auto second = line.find(":/", first + 1);
+    if (first == std::string::npos || second == std::string::npos) {
+      continue;
+    }
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (old ? controllers.find(",memory,") != std::string::npos : controllers == ",,") {
+      return line.substr(second + 2);
     }
   }
   return {};
@@ -60,18 +78,23 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root)
   if (least) {
     *least *= 1024;
   }
-  const std::filesystem::path groups = root / "sys/fs/cgroup";
   // Every group above has its say; in a container its own stands at the root.
-  std::filesystem::path group = own_group(root);
-  for (;;) {
-    if (const Bytes left = left_in_group(group.empty() ? groups : groups / group)) {
-      least = std::min(least.value_or(*left), *left);
+  const auto look = [&](const std::filesystem::path& groups, std::filesystem::path group,
+                        Bytes (*left_in)(const std::filesystem::path&)) {
+    for (;;) {
+      if (const Bytes left = left_in(group.empty() ? groups : groups / group)) {
+        least = std::min(least.value_or(*left), *left);
+      }
+      if (group.empty()) {
+        return;
+      }
+      group = group.parent_path();
     }
-    if (group.empty()) {
-      return least;
-    }
-    group = group.parent_path();
-  }
+  };
+  const std::filesystem::path groups = root / "sys/fs/cgroup";
+  look(groups, own_group(root, false), left_in_group);
+  look(groups / "memory", own_group(root, true), left_in_old_group);
+  return least;
 }
 
 }  // namespace jforge

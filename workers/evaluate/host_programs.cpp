@@ -10,6 +10,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/comm/mpi_session.h"
 #include "workers/evaluate/sandbox/grading_pool.h"
 
 namespace jforge {
@@ -28,9 +29,11 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
       broadcast_text(comm, fmt::format("{:08x}{:08x}", random(), random()), 0);
   HostPrograms programs;
   programs.threads = threads > 0 ? threads : share_of_cores(ranks);
-  // Of this job alone, so that no other job's frozen program holds this one up.
+  // Of this job alone, so that no other job's frozen program holds this one up, and of this host,
+  // where the folder may be all hosts'.
   const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("jforge-turns-{}-{}", getuid(), nonce);
+      std::filesystem::temp_directory_path() /
+      fmt::format("jforge-turns-{}-{}-{}", getuid(), nonce, host_name());
   together(comm, [&] {
     programs.turns = std::make_unique<HostTurns>(
         path, std::max(machine_cores(), threads > 0 ? ranks * threads : 0));

@@ -425,6 +425,18 @@ TEST_F(AvailableMemory, IsTheLeastThatAGroupOrOneAboveItLeaves) {
   EXPECT_EQ(available_memory(root_.path()), 0U);
 }
 
+TEST_F(AvailableMemory, KnowsTheFirstVersionOfGroups) {
+  write("proc/meminfo", "MemAvailable: 1000 kB\n");
+  write("proc/self/cgroup", "5:cpu,cpuacct:/slurm/x\n4:memory:/slurm/job_1\n0::/\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "700000\n");
+  EXPECT_EQ(available_memory(root_.path()), 1000U * 1024) << "no limit";
+  write("sys/fs/cgroup/memory/slurm/job_1/memory.limit_in_bytes", "9000\n");
+  write("sys/fs/cgroup/memory/slurm/job_1/memory.usage_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/slurm/job_1/memory.stat", "total_inactive_file 2000\n");
+  EXPECT_EQ(available_memory(root_.path()), 6000U);
+}
+
 TEST_F(AvailableMemory, OfThisMachineIsSomething) {
   const auto here = available_memory();
   ASSERT_TRUE(here.has_value());

@@ -297,5 +297,16 @@ TEST_F(DurableFile, LocalFileSystemsShowFilesAtOnce) {
   EXPECT_EQ(publication_wait_seconds("/proc/file"), kPublicationWaitSeconds);
 }
 
+/// What a file system answers for a while says nothing of the file: nobody may take it for damaged.
+TEST(ReadFile, OnlyWhatIsNotThereIsMissingData) {
+  EXPECT_THROW((void)read_file("/proc/self/absent"), DataError);
+  try {
+    (void)read_file("/proc/self/mem");  // EIO: nothing is mapped at its begin.
+    FAIL() << "read";
+  } catch (const EnvironmentError& error) {
+    EXPECT_STREQ(error.what(), "cannot read /proc/self/mem: Input/output error");
+  }
+}
+
 }  // namespace
 }  // namespace jforge
