@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -188,6 +189,36 @@ std::string_view strip_line_ends(std::string_view text, bool left, bool right) {
   return text;
 }
 
+/// As Qwen2.5-Coder and early revisions of Qwen2.5 have it: another text about tools, which are not
+/// rendered.
+std::string qwen25_with_double_braces() {
+  std::string text(kQwen25);
+  const auto doubled = [&](std::string_view part, std::string_view by) {
+    const std::size_t at = text.find(part);
+    expect(at != std::string::npos, "Qwen2.5's template has a text about tools");
+    text.replace(at, part.size(), by);
+  };
+  doubled(R"({\"name\": <function-name>)", R"({{\"name\": <function-name>)");
+  doubled("<args-json-object>}", "<args-json-object>}}");
+  return text;
+}
+
+/// Whether the tokenizer has ChatML's tokens: to others it is ordinary text. They are named in
+/// tokenizer.json, or, beside a vocab.json, in tokenizer_config.json.
+bool has_chatml_tokens(const std::filesystem::path& directory, const nlohmann::json& config) {
+  nlohmann::json tokens = json_member(config, "added_tokens_decoder");
+  if (holds_contained_file(directory, "tokenizer.json")) {
+    const auto path = directory / "tokenizer.json";
+    tokens = json_member(parse_json_object(read_file_or_gz(path), path.string()), "added_tokens");
+  }
+  const auto has = [&](const char* text) {
+    return std::any_of(tokens.begin(), tokens.end(), [&](const nlohmann::json& token) {
+      return token.is_object() && json_member(token, "content") == text;
+    });
+  };
+  return has("<|im_start|>") && has("<|im_end|>");
+}
+
 /// Index of the last message of the user, Qwen3's tool responses left out; the last message's where
 /// there is none.
 std::size_t last_query_of(std::span<const ChatMessage> messages) {
@@ -226,9 +257,11 @@ struct ChatTemplate::KnownForm {
   std::vector<std::string> parts;  // canonical text around the default system text
   Form form;
 
-  static const std::array<KnownForm, 4>& all() {
-    static const std::array<KnownForm, 4> kForms = {
+  static const std::array<KnownForm, 5>& all() {
+    static const std::array<KnownForm, 5> kForms = {
         KnownForm{split_at_system(canonical_jinja(kQwen25, "Qwen2.5")), Form::chatml},
+        KnownForm{split_at_system(canonical_jinja(qwen25_with_double_braces(), "Qwen2.5")),
+                  Form::chatml},
         KnownForm{split_at_system(canonical_jinja(kQwen2, "Qwen2")), Form::chatml},
         KnownForm{split_at_system(canonical_jinja(kQwen15, "Qwen1.5")), Form::qwen15},
         KnownForm{split_at_system(canonical_jinja(kPlain, "ChatML")), Form::chatml}};
@@ -300,21 +333,26 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
   const std::string config_origin = (model_directory / "tokenizer_config.json").string();
   const nlohmann::json config = read_config(model_directory);
   const auto jinja = read_template(model_directory, config, config_origin);
+  const auto plain_instead = [&](const std::string& problem) {
+    const bool possible = has_chatml_tokens(model_directory, config);
+    if (force_chatml && possible) return plain;
+    throw ConfigError(problem +
+                      (possible ? "set prompts.template = \"chatml\" to use plain ChatML"
+                                : "plain ChatML cannot stand in for it, as this tokenizer has no "
+                                  "tokens <|im_start|> and <|im_end|>; take another model"));
+  };
   if (!jinja) {
-    if (force_chatml) return plain;
-    throw ConfigError(fmt::format(
-        "{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): "
-        "set prompts.template = \"chatml\" to use plain ChatML",
-        model_directory.string()));
+    return plain_instead(
+        fmt::format("{} has no chat template (chat_template.jinja, or chat_template in "
+                    "tokenizer_config.json): ",
+                    model_directory.string()));
   }
   const Tokens tokens{.bos = special_token(config, "bos_token", config_origin),
                       .eos = special_token(config, "eos_token", config_origin)};
   if (auto known = recognise(*jinja, model_directory.string(), tokens)) return *std::move(known);
-  if (force_chatml) return plain;
-  throw ConfigError(fmt::format(
+  return plain_instead(fmt::format(
       "the chat template of {} is none of the known ones (plain ChatML, Qwen1.5, Qwen2, Qwen2.5, "
-      "Qwen3, Llama 3 to 3.3, Mistral Nemo): set prompts.template = \"chatml\" to use plain "
-      "ChatML",
+      "Qwen3, Llama 3 to 3.3, Mistral Nemo): ",
       model_directory.string()));
 }
 

@@ -40,8 +40,8 @@ class ChatTemplate {
   /// Reads chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or a list
   /// of {name, template} of which "default" is taken), and the special tokens from the latter. A
   /// template that is missing, unknown or prints a special token that the tokenizer has not is a
-  /// ConfigError naming the directory, unless `force_chatml`: then it is plain ChatML without a
-  /// default system text. A known template is used as it is in either case. DataError for files
+  /// ConfigError naming the directory, unless `force_chatml` and the tokenizer has ChatML's tokens:
+  /// then it is plain ChatML without a default system text. A known template is used as it is in either case. DataError for files
   /// that are malformed.
   static ChatTemplate load(const std::filesystem::path& model_directory, bool force_chatml = false);
 

@@ -24,7 +24,7 @@ void expect_model_directory(const std::filesystem::path& path) {
   if (std::regex_match(path.string(), hub_name)) {
     throw DataError(fmt::format(
         "{0}: no such directory. If that is a name on the Hugging Face hub, download it first: "
-        "huggingface-cli download {0} --local-dir models/{1}, and name models/{1}",
+        "hf download {0} --local-dir models/{1}, and name models/{1}",
         path.string(), path.filename().string()));
   }
   throw DataError(fmt::format("{}: no such directory", path.string()));

@@ -64,8 +64,13 @@ CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& so
   if (!source.eos_ids.empty()) {
     const auto end = std::ranges::find_first_of(answer, source.eos_ids);
     if (end == answer.end()) {
-      throw ConfigError(
-          "the chat template ends an answer with none of the model's end-of-sequence tokens");
+      throw ConfigError(fmt::format(
+          "the chat template ends an answer with the tokens {}, none of which is an "
+          "end-of-sequence token of the model ({}); a base model's generation_config.json may "
+          "lack it: add it to eos_token_id there",
+          fmt::join(answer.end() - std::min<std::ptrdiff_t>(2, std::ssize(answer)), answer.end(),
+                    ", "),
+          fmt::join(source.eos_ids, ", ")));
     }
     answer.erase(end + 1, answer.end());
   }

@@ -269,8 +269,29 @@ TEST(ChatTemplate, LoadReadsEitherFile) {
             "You are a helpful assistant");
 }
 
+TEST(ChatTemplate, ChatMlIsForcedOnTokenizersThatHaveItsTokensOnly) {
+  const ScratchDirectory directory;
+  const auto expect_refusal = [&] {
+    for (const bool force : {false, true}) {
+      try {
+        (void)ChatTemplate::load(directory.path(), force);
+        ADD_FAILURE() << "accepted";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("this tokenizer has no tokens <|im_start|>"));
+      }
+    }
+  };
+  expect_refusal();
+  directory.write("tokenizer.json", json{{"added_tokens", {{{"content", "<|im_end|>"}}}}}.dump());
+  expect_refusal();
+  directory.write("tokenizer_config.json", json{{"chat_template", "[INST]{{ x }}"}}.dump());
+  expect_refusal();
+}
+
 TEST(ChatTemplate, UnknownOrMissingIsRefusedByNameUnlessForced) {
   const ScratchDirectory directory;
+  const json tokens = {{{"content", "<|im_start|>"}}, {{"content", "<|im_end|>"}}};
+  directory.write("tokenizer.json", json{{"added_tokens", tokens}}.dump());
   const auto refused = [&] {
     try {
       (void)ChatTemplate::load(directory.path());
@@ -344,6 +365,19 @@ TEST_F(Qwen25Template, TheConfigFileHoldsTheSameTemplate) {
   scratch.write("tokenizer_config.json", read_file_or_gz(directory / "tokenizer_config.json"));
   EXPECT_EQ(ChatTemplate::load(scratch.path()).default_system(),
             ChatTemplate::load(directory).default_system());
+}
+
+/// Qwen2.5-Coder-Instruct, whose text about tools differs.
+TEST_F(Qwen25Template, CoderModelsDoubleTheBracesOfTheirTools) {
+  std::string jinja = read_file_or_gz(directory / "chat_template.jinja");
+  for (const auto& [part, by] : {std::pair{R"({\"name\": <)", R"({{\"name\": <)"},
+                                 std::pair{"<args-json-object>}", "<args-json-object>}}"}}) {
+    const std::size_t at = jinja.find(part);
+    ASSERT_NE(at, std::string::npos);
+    jinja.replace(at, std::string_view(part).size(), by);
+  }
+  EXPECT_EQ(recognised(jinja).render(Conversation{{"user", "Hi"}}, true),
+            kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_F(Qwen25Template, MathModelsHaveAnotherSystemText) {

@@ -58,7 +58,7 @@ TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
   EXPECT_THAT(said("/nonexistent/model"),
               testing::EndsWith("/nonexistent/model: no such directory"));
   EXPECT_THAT(said("Someone/Some-Model-0.5B"),
-              HasSubstr("huggingface-cli download Someone/Some-Model-0.5B --local-dir "
+              HasSubstr("hf download Someone/Some-Model-0.5B --local-dir "
                         "models/Some-Model-0.5B"));
   EXPECT_THAT(said("models/a/b"), testing::EndsWith("no such directory"));
 }
