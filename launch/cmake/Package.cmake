@@ -9,7 +9,7 @@ include(GNUInstallDirs)
 set(share "${CMAKE_INSTALL_DATADIR}/jforge/launch")
 install(TARGETS jforge RUNTIME)
 install(PROGRAMS launch/scripts/local_mpirun.sh launch/scripts/run_cluster.sh launch/scripts/run_slurm.sbatch
-        DESTINATION ${share}/scripts)
+        launch/scripts/signal_shield.sh DESTINATION ${share}/scripts)
 install(FILES launch/scripts/mpi_env.sh launch/scripts/outlive_readers.sh DESTINATION ${share}/scripts)
 install(DIRECTORY launch/configs launch/quickstart DESTINATION ${share} USE_SOURCE_PERMISSIONS
         PATTERN __pycache__ EXCLUDE)

@@ -45,8 +45,25 @@ if ! command -v mpirun >/dev/null; then
   exit 4
 fi
 
-source "$(dirname "${BASH_SOURCE[0]}")/outlive_readers.sh"
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$scripts/outlive_readers.sh"
 jforge_outlive_readers
+source "$scripts/signal_shield.sh"
+if ! jforge_shield; then
+  echo "run_cluster.sh: $JFORGE_NO_SHIELD" >&2
+  exit 4
+fi
+# The daemons on the other hosts are deaf to SIGTERM for the reason given below. Open MPI splits this at blanks and looks
+# for its daemon's name among the words.
+if [ "${JFORGE_DEAF[0]}" = env ]; then
+  agent="${JFORGE_DEAF[*]}"
+elif [[ $scripts =~ [[:space:]] ]]; then
+  echo "run_cluster.sh: Open MPI cannot start its daemons by $scripts/signal_shield.sh, whose path has blanks" >&2
+  exit 4
+else
+  agent=$scripts/signal_shield.sh
+fi
+
 export OMP_NUM_THREADS=$threads
 # ssh gives ranks on other hosts next to none of this shell's variables; Slurm gives a job's ranks all of them. What changes
 # how a rank runs must be the same on all: ranks that take other algorithms of NCCL (NCCL_ALGO, NCCL_PROTO) wait for each
@@ -62,8 +79,7 @@ while read -r name; do
 done < <(compgen -e)
 options=(-n "$ranks" "${passed[@]}"
   --map-by "slot:PE=$threads" --bind-to core
-  # The daemons on the other hosts are deaf to SIGTERM for the reason given below.
-  --mca orte_launch_agent "env --block-signal=TERM orted"
+  --mca orte_launch_agent "$agent orted"
   # A cut link would hang mpirun for ever; so it ends after about a minute.
   --mca oob_tcp_keepalive_time 30 --mca oob_tcp_keepalive_intvl 10 --mca oob_tcp_keepalive_probes 3)
 if [ -n "$hostfile" ]; then
@@ -76,7 +92,7 @@ fi
 # SIGTERM blocked, which a batch system sends to every process of a job (the ranks have it unblocked). SIGUSR2, which
 # mpirun passes on to every rank, asks them to stop, and SIGINT ends mpirun. When this shell is killed, mpirun gets
 # SIGUSR2 too.
-setpriv --pdeathsig USR2 setsid env --block-signal=TERM --default-signal=INT mpirun "${options[@]}" "$@" <&0 &
+"${JFORGE_DEAF_LEADER[@]}" mpirun "${options[@]}" "$@" <&0 &
 mpirun=$!
 
 endings=0 deadline="" ended=false

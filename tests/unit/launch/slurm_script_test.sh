@@ -7,9 +7,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/run"
 
-# mpirun: notes its arguments, then does what $work/behaviour says.
+# mpirun: notes its arguments, then does what $work/behaviour says. Its version is $MPI_VERSION.
 cat >"$work/bin/mpirun" <<'SCRIPT'
 #!/usr/bin/env bash
+if [ "$1" = --version ]; then
+  printf 'mpirun (Open MPI) %s\n\nReport bugs to http://www.open-mpi.org/community/help/\n' "${MPI_VERSION:-4.1.4}"
+  exit
+fi
 printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
 source "$WORK/behaviour"
@@ -218,6 +222,81 @@ env -i PATH="$work/bin:$PATH" WORK="$work" HOME="$work" LD_LIBRARY_PATH=/some/li
 got=$(grep -x -A 1 -e -x "$work/mpirun_arguments" | grep -vx -e -x -e -- | sort | tr '\n' ' ')
 expected="CUDA_DEVICE_ORDER JFORGE_CHECK_COLLECTIVES LD_LIBRARY_PATH NCCL_ALGO NCCL_PROTO OMP_NUM_THREADS OMP_WAIT_POLICY PATH UCX_TLS "
 [ "$got" = "$expected" ] || fail "mpirun was told to pass on $got"
+
+# An env of coreutils 8.30, a setpriv of util-linux 2.32.
+mkdir "$work/old" "$work/bare"
+cat >"$work/old/env" <<'SCRIPT'
+#!/bin/sh
+case "$1" in
+  --*-signal*) echo "env: unrecognized option '$1'" >&2; exit 125 ;;
+esac
+exec /usr/bin/env "$@"
+SCRIPT
+printf '#!/bin/sh\necho "setpriv: unrecognized option" >&2; exit 1\n' >"$work/old/setpriv"
+chmod +x "$work"/old/*
+# How mpirun finds itself: blocked and ignored signals as sets, and whether its session and parent are as they shall be.
+cat >"$work/behaviour" <<'SCRIPT'
+grep -E '^Sig(Blk|Ign)' /proc/$$/status >"$WORK/signals"
+[ "$(ps -o sid= -p $$ | tr -d ' ')" = $$ ] || exit 41
+touch "$WORK/ready"
+trap 'echo told >"$WORK/told"; exit 7' USR2
+trap 'exit 42' TERM
+for _ in $(seq 100); do sleep 0.05; done
+SCRIPT
+for path in "" "$work/old:"; do
+  case_name="mpirun is deaf to SIGTERM, path \"$path\""
+  rm -f "$work/ready" "$work/told"
+  PATH="$path$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
+  script=$!
+  for _ in $(seq 100); do
+    [ -e "$work/ready" ] && break
+    sleep 0.05
+  done
+  blocked=$(sed -n 's/^SigBlk:[[:space:]]*//p' "$work/signals") ignored=$(sed -n 's/^SigIgn:[[:space:]]*//p' "$work/signals")
+  # SIGTERM is bit 14. SIGINT (1), SIGPIPE (12) and SIGXFSZ (24) have their default action.
+  [ $((0x$blocked >> 14 & 1)) -eq 1 ] || fail "SIGTERM reaches mpirun"
+  [ $((0x$ignored & (1 << 1 | 1 << 12 | 1 << 24))) -eq 0 ] || fail "mpirun ignores signals $ignored"
+  # Its parent's death is told to it.
+  kill -KILL "$script"
+  wait "$script" 2>/dev/null
+  for _ in $(seq 100); do
+    [ -e "$work/told" ] && break
+    sleep 0.05
+  done
+  [ -e "$work/told" ] || fail "mpirun got no SIGUSR2 when the script was killed"
+done
+
+echo 'exit 0' >"$work/behaviour"
+agent() { grep -x -A 1 -e "$1" "$work/mpirun_arguments" | tail -n 1; }
+case_name="daemons on other hosts are deaf to SIGTERM"
+PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 || fail "exit code $?"
+[ "$(agent orte_launch_agent)" = "env --block-signal=TERM orted" ] || fail "agent $(agent orte_launch_agent)"
+case_name="daemons on other hosts are deaf to SIGTERM without a new env"
+PATH="$work/old:$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 ||
+  fail "exit code $?"
+[[ "$(agent orte_launch_agent)" =~ ^(/.*/launch/scripts/signal_shield.sh)\ orted$ ]] || fail "agent $(agent orte_launch_agent)"
+for path in "" "$work/old:"; do
+  blocked=$(PATH="$path$PATH" "${BASH_REMATCH[1]:-false}" sed -n 's/^SigBlk:[[:space:]]*//p' /proc/self/status)
+  [ $((0x${blocked:-0} >> 14 & 1)) -eq 1 ] || fail "the agent does not block SIGTERM, path \"$path\""
+done
+PATH="$work/old:$PATH" "$source_dir/launch/scripts/signal_shield.sh" "$work/absent" >"$work/log" 2>&1
+[ $? -eq 127 ] || fail "a missing daemon has another exit code"
+# No blanks in its path: Open MPI would split it.
+mkdir "$work/a b"
+cp "$source_dir"/launch/scripts/*.sh "$work/a b"
+PATH="$work/old:$work/bin:$PATH" WORK="$work" "$work/a b/run_cluster.sh" -n 2 true >"$work/log" 2>&1
+[ $? -eq 4 ] && grep -q "whose path has blanks" "$work/log" || fail "a path with blanks was taken"
+
+if [ ! -e /usr/libexec/platform-python ]; then
+  case_name="neither a new env nor Python"
+  printf '#!/bin/sh\nexit 127\n' >"$work/bare/python3"
+  chmod +x "$work/bare/python3"
+  rm -f "$work/mpirun_arguments"
+  PATH="$work/bare:$work/old:$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1
+  [ $? -eq 4 ] || fail "another exit code than 4"
+  [ "$(wc -l <"$work/log")" -eq 1 ] && grep -q "neither coreutils 8.31 .* nor python3 is there" "$work/log" || fail "not one clear line"
+  [ ! -e "$work/mpirun_arguments" ] || fail "mpirun was started"
+fi
 
 [ "$failures" -eq 0 ] && echo "all cases hold"
 exit $((failures == 0 ? 0 : 1))

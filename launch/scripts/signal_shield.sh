@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# signal_shield.sh PROGRAM [ARGUMENT...]: becomes PROGRAM, with SIGTERM blocked. So Open MPI starts its daemons on other
+# hosts where env(1) cannot do it. Sourced by run_cluster.sh:
+#
+# jforge_shield: sets two arrays of words to start a program with. JFORGE_DEAF blocks SIGTERM. JFORGE_DEAF_LEADER does it
+# too, in a session of its own, where SIGINT is not ignored and SIGUSR2 comes when the process that started it ends. Fails
+# where neither coreutils 8.31 and util-linux 2.33 nor Python 3 is there.
+
+# Python starts with SIGPIPE and SIGXFSZ ignored, and a program would inherit that.
+JFORGE_SHIELD_CODE='
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+if sys.argv[1] == "leader":
+    import ctypes
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, ctypes.c_ulong(signal.SIGUSR2))
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+for number in signal.SIGPIPE, signal.SIGXFSZ:
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.stderr.write("%s: %s\n" % (sys.argv[2], error.strerror))
+    sys.exit(127)
+'
+
+# jforge_first_that_starts deaf|leader WORD...: sets jforge_words to the WORDs if they can start a program, else to Python's.
+jforge_first_that_starts() {
+  local manner=$1 python
+  shift
+  jforge_words=("$@")
+  ! "${jforge_words[@]}" true 2>/dev/null || return 0
+  # Enterprise Linux 8 has older programs than these, and its platform-python also where nobody installed another.
+  for python in python3 /usr/libexec/platform-python; do
+    jforge_words=("$python" -I -S -c "$JFORGE_SHIELD_CODE" "$manner")
+    ! "${jforge_words[@]}" true 2>/dev/null || return 0
+  done
+  return 1
+}
+
+jforge_shield() {
+  jforge_first_that_starts deaf env --block-signal=TERM || return 1
+  JFORGE_DEAF=("${jforge_words[@]}")
+  jforge_first_that_starts leader setpriv --pdeathsig USR2 setsid env --block-signal=TERM --default-signal=INT || return 1
+  JFORGE_DEAF_LEADER=("${jforge_words[@]}")
+}
+
+JFORGE_NO_SHIELD="SIGTERM cannot be kept from mpirun: neither coreutils 8.31 (env --block-signal) and util-linux 2.33 (setpriv \
+--pdeathsig) nor python3 is there"
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  if ! jforge_shield; then
+    echo "signal_shield.sh: $(uname -n): $JFORGE_NO_SHIELD" >&2
+    exit 4
+  fi
+  exec "${JFORGE_DEAF[@]}" "$@"
+fi
