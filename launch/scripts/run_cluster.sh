@@ -2,9 +2,10 @@
 # run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] [--grace SECONDS] PROGRAM [ARGUMENT...]
 #
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
-# allocation. T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else 1); every rank is
-# bound to T cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH
-# and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
+# allocation. Ranks are shared out evenly among the hosts of FILE, or fill their slots where every line says slots=.
+# T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else 1); every rank is bound to T
+# cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all
+# CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
 #
 # Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
 # SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
@@ -77,14 +78,22 @@ while read -r name; do
     PATH | LD_LIBRARY_PATH | CUDA_* | JFORGE_* | NCCL_* | OMP_* | UCX_*) passed+=(-x "$name") ;;
   esac
 done < <(compgen -e)
-options=(-n "$ranks" "${passed[@]}"
-  --map-by "slot:PE=$threads" --bind-to core
-  --mca orte_launch_agent "$agent orted"
-  # A cut link would hang mpirun for ever; so it ends after about a minute.
-  --mca oob_tcp_keepalive_time 30 --mca oob_tcp_keepalive_intvl 10 --mca oob_tcp_keepalive_probes 3)
+
+# A host of a host file has as many slots as cores unless its line says slots=. All ranks would go to the first host then,
+# and take more cores than it has; so they are shared out evenly among the hosts, neighbours together.
+places=("slot:PE=$threads")
+if [ -n "$hostfile" ] &&
+  sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]' | grep -vE '[[:space:]](slots|count|cpu)[[:space:]]*=' >/dev/null; then
+  places=("node:PE=$threads" --rank-by slot)
+fi
+options=(-n "$ranks" "${passed[@]}" --map-by "${places[@]}" --bind-to core)
 if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi
+
+# A cut link would hang mpirun for ever; so it ends after about a minute.
+options+=(--mca orte_launch_agent "$agent orted"
+  --mca oob_tcp_keepalive_time 30 --mca oob_tcp_keepalive_intvl 10 --mca oob_tcp_keepalive_probes 3)
 
 # After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a training step and a checkpoint. Its own
 # grace (odls_base_sigkill_timeout) is slept out whenever any rank fails, ranks gone or not. So no such signal reaches

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""run_cluster.sh with the real mpirun: it ends with the ranks, with their exit code, and gives them time to stop."""
+"""run_cluster.sh with the real mpirun: it ends with the ranks, with their exit code, and gives them time to stop. Where it
+places ranks is what mpirun says of hosts that are not there."""
 
+import ctypes
 import os
+import re
 import signal
 import time
 import unittest
@@ -106,6 +109,55 @@ class ClusterScript(EndToEndTest):
         process.wait()
         self.expect_no_processes(60)
         self.assertEqual("interrupted", self.status(run))
+
+
+class Places(EndToEndTest):
+    """Of ranks on four hosts of two sockets with 16 cores each."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        try:
+            hwloc = ctypes.CDLL("libhwloc.so.15")
+        except OSError:
+            raise unittest.SkipTest("no libhwloc.so.15, which describes hosts")
+        cls.topology = cls.root / "topology.xml"
+        handle = ctypes.c_void_p()
+        hwloc.hwloc_topology_init(ctypes.byref(handle))
+        hwloc.hwloc_topology_set_synthetic(handle, b"pack:2 numa:1 core:16 pu:1")
+        hwloc.hwloc_topology_load(handle)
+        hwloc.hwloc_topology_export_xml(handle, str(cls.topology).encode(), ctypes.c_ulong(0))
+        hwloc.hwloc_topology_destroy(handle)
+
+    def ranks_on_hosts(self, ranks, line, simulated=()):
+        """Ranks of each host, [[0, 1], [2], …], with hosts whose lines in the host file are `line`, numbered."""
+        hosts = self.root / "hosts"
+        hosts.write_text("".join(line.format(number) + "\n" for number in range(4)), encoding="utf-8")
+        settings = {"orte_do_not_launch": 1, "rmaps_base_display_map": 1, **dict(simulated)}
+        command = ["env", *(f"OMPI_MCA_{name}={value}" for name, value in settings.items()), str(RUN_CLUSTER), "-n", str(ranks),
+                   "--hostfile", str(hosts), "--threads", "16", "true"]
+        # mpirun ends in an error of its own after a map without a launch.
+        result = self.finish(self.start(command), LIMIT_SECONDS)
+        text = result.out + result.err
+        if "JOB MAP" not in text and "processes than cpus" not in text:
+            self.skipTest("this mpirun cannot map without a launch: " + text)
+        return [[int(rank) for rank in re.findall(r"Process rank: (\d+)", host)]
+                for host in text.split("Data for node:")[1:]], text
+
+    def test_hosts_without_slots_share_the_ranks(self):
+        # Hosts of the simulator have slots in plenty, as those have whose cores are counted.
+        simulated = {"ras": "simulator", "ras_simulator_num_nodes": 4, "ras_simulator_topo_files": self.topology,
+                     "ras_simulator_slots": 32, "ras_simulator_max_slots": 32}
+        for ranks, expected in [(8, [[0, 1], [2, 3], [4, 5], [6, 7]]), (5, [[0, 1], [2], [3], [4]]), (3, [[0], [1], [2]])]:
+            places, text = self.ranks_on_hosts(ranks, "nodeA{}", simulated)
+            self.assertEqual(expected, places, text)
+            # Each is bound to a socket's cores.
+            self.assertEqual(ranks, len(re.findall(r"Bound: socket \d\[core (?:0|16)\[", text)), text)
+
+    def test_slots_are_filled_in_order(self):
+        places, text = self.ranks_on_hosts(5, "n{} slots=2", {"hwloc_base_topo_file": self.topology})
+        self.assertEqual([[0, 1], [2, 3], [4]], places, text)
 
 
 if __name__ == "__main__":

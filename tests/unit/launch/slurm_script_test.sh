@@ -298,5 +298,18 @@ if [ ! -e /usr/libexec/platform-python ]; then
   [ ! -e "$work/mpirun_arguments" ] || fail "mpirun was started"
 fi
 
+# expect_places HOSTS PLACES: how ranks are placed over the hosts of a file with these lines.
+expect_places() {
+  case_name="host file \"$1\""
+  printf "$1" >"$work/hosts"
+  PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 7 --threads 16 --hostfile "$work/hosts" true \
+    >"$work/log" 2>&1 || fail "exit code $?"
+  [ "$(sed -n '/^--map-by$/,/^--bind-to$/p' "$work/mpirun_arguments" | sed '1d;$d' | tr '\n' ' ')" = "$2 " ] || fail "not $2"
+}
+expect_places 'n1\nn2' 'node:PE=16 --rank-by slot'
+expect_places 'n1 # slots=2\nn2 max_slots=4\n' 'node:PE=16 --rank-by slot'
+expect_places 'n1 slots=2\nn2\n' 'node:PE=16 --rank-by slot'
+expect_places '# two\n\nn1 slots=4\nn2\tmax_slots=4 slots = 4 # more\n   \n' slot:PE=16
+
 [ "$failures" -eq 0 ] && echo "all cases hold"
 exit $((failures == 0 ? 0 : 1))
