@@ -91,9 +91,20 @@ if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi
 
-# A cut link would hang mpirun for ever; so it ends after about a minute.
-options+=(--mca orte_launch_agent "$agent orted"
-  --mca oob_tcp_keepalive_time 30 --mca oob_tcp_keepalive_intvl 10 --mca oob_tcp_keepalive_probes 3)
+# A cut link would hang mpirun for ever; so it ends after about a minute. From Open MPI 5 on PRRTE is the launcher, with
+# other names: of its options, of its daemon, and by version of the same parameters; it does not mind those it lacks.
+version=$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) \([0-9]*\)\..*/\1/p') || true
+alive_time=30 alive_interval=10 alive_probes=3
+if [ "${version:-4}" -ge 5 ]; then
+  options+=(--prtemca prte_launch_agent "$agent prted")
+  for family in oob_tcp prte; do
+    options+=(--prtemca "${family}_keepalive_time" $alive_time --prtemca "${family}_keepalive_intvl" $alive_interval
+      --prtemca "${family}_keepalive_probes" $alive_probes)
+  done
+else
+  options+=(--mca orte_launch_agent "$agent orted" --mca oob_tcp_keepalive_time $alive_time
+    --mca oob_tcp_keepalive_intvl $alive_interval --mca oob_tcp_keepalive_probes $alive_probes)
+fi
 
 # After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a training step and a checkpoint. Its own
 # grace (odls_base_sigkill_timeout) is slept out whenever any rank fails, ranks gone or not. So no such signal reaches

@@ -311,5 +311,20 @@ expect_places 'n1 # slots=2\nn2 max_slots=4\n' 'node:PE=16 --rank-by slot'
 expect_places 'n1 slots=2\nn2\n' 'node:PE=16 --rank-by slot'
 expect_places '# two\n\nn1 slots=4\nn2\tmax_slots=4 slots = 4 # more\n   \n' slot:PE=16
 
+for version in 5.0.3 10.1.0rc2; do
+  case_name="Open MPI $version: PRRTE's names"
+  PATH="$work/bin:$PATH" WORK="$work" MPI_VERSION=$version "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 ||
+    fail "exit code $?"
+  arguments=" $(tr '\n' ' ' <"$work/mpirun_arguments")"
+  for words in "prte_launch_agent env --block-signal=TERM prted" "oob_tcp_keepalive_time 30" "prte_keepalive_probes 3"; do
+    [[ $arguments == *" --prtemca $words "* ]] || fail "mpirun did not get $words"
+  done
+  [[ $arguments != *" --mca "* ]] || fail "mpirun got an option of Open MPI 4's launcher"
+done
+case_name="Open MPI 4.1.4: its own names"
+PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 || fail "exit code $?"
+grep -qx -- --prtemca "$work/mpirun_arguments" && fail "mpirun got an option of PRRTE"
+[ "$(agent oob_tcp_keepalive_probes)" = 3 ] || fail "no keepalive"
+
 [ "$failures" -eq 0 ] && echo "all cases hold"
 exit $((failures == 0 ? 0 : 1))
