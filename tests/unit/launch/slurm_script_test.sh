@@ -26,6 +26,25 @@ case "$1" in
   show) printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   Command=%s some.toml run\n' "${END_TIME:-Unknown}" "$ORIGINAL" ;;
 esac
 SCRIPT
+# srun: does as mpirun; it knows --ignore-signals if $IGNORES is set. Without that option, or at SIGHUP, it kills its ranks.
+cat >"$work/bin/srun" <<'SCRIPT'
+#!/usr/bin/env bash
+if [ "$1" = --help ]; then
+  echo "Usage: srun [OPTIONS...] executable [args...]"
+  [ -z "${IGNORES:-}" ] || echo "      --ignore-signals=<signals>  signals that srun takes no notice of"
+  exit
+fi
+echo $$ >"$WORK/srun_process"
+printf '%s\n' "$@" >"$WORK/mpirun_arguments"
+say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
+killed='say running; echo "forcing job termination"; exit 137'
+trap "$killed" HUP
+case " $* " in
+  *" --ignore-signals=TERM "*) trap '' TERM ;;
+  *) trap "$killed" TERM ;;
+esac
+source "$WORK/behaviour"
+SCRIPT
 printf '#!/bin/sh\n' >"$work/bin/jforge"
 printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: none\\n"\n' >"$work/bin/jforge_cpu"
 printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: 13.0.48\\n"\n' >"$work/bin/jforge_cuda"
@@ -39,6 +58,7 @@ fail() {
 }
 
 # run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: runs the script and sends it SIGNALS ("-": none) after the start.
+# CANCEL is what Slurm does at scancel: SIGTERM to all processes of the script's step, srun first.
 run_case() {
   case_name=$1
   printf '%s\n' "$2" >"$work/behaviour"
@@ -59,7 +79,14 @@ run_case() {
       sleep 0.05
     done
     for signal in $signals; do
-      kill "-$signal" "$script"
+      case $signal in
+        CANCEL)
+          kill -TERM "$(cat "$work/srun_process")"
+          sleep 0.2
+          kill -TERM "$script" 2>/dev/null
+          ;;
+        *) kill "-$signal" "$script" ;;
+      esac
       sleep 0.2
     done
   fi
@@ -177,6 +204,29 @@ expect_not_requeued
 run_case "unknown launcher" 'say finished' - JFORGE_LAUNCHER=telegraph
 expect_code 2
 [ ! -e "$work/mpirun_arguments" ] || fail "mpirun was started"
+
+run_case "srun that can ignore signals" 'say finished; exit 0' - JFORGE_LAUNCHER=srun IGNORES=1
+expect_code 0
+for argument in --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cores --ignore-signals=TERM "$work/bin/jforge"; do
+  grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "srun did not get $argument"
+done
+! grep -q warning "$work/log" || fail "a warning"
+run_case "srun that cannot ignore signals" 'say finished; exit 0' - JFORGE_LAUNCHER=srun
+expect_code 0
+[ "$(grep -c "warning: this srun has no --ignore-signals" "$work/log")" -eq 1 ] || fail "no warning, or several"
+! grep -q -e --ignore-signals "$work/mpirun_arguments" || fail "srun got an option that it does not know"
+run_case "cancelled under srun" "$stops_when_warned" CANCEL JFORGE_LAUNCHER=srun IGNORES=1
+expect_code 75
+expect_not_requeued
+run_case "warned under srun" "$stops_when_warned" USR2 JFORGE_LAUNCHER=srun IGNORES=1
+expect_code 0
+expect_requeued
+run_case "warned under srun, but no boundary comes before the time limit" "$never_stops" USR2 JFORGE_LAUNCHER=srun IGNORES=1 \
+  END_TIME="$(date -d "4 seconds" +%FT%T)"
+grep -q "ended with exit code 137" "$work/log" || fail "was not ended before the limit"
+expect_code 0
+expect_requeued
+rm -f "$failures_noted"
 
 run_case "no binary" 'say finished' - JFORGE="$work/bin/absent"
 expect_code 4
