@@ -41,8 +41,8 @@ class ChatTemplate {
   /// of {name, template} of which "default" is taken), and the special tokens from the latter. A
   /// template that is missing, unknown or prints a special token that the tokenizer has not is a
   /// ConfigError naming the directory, unless `force_chatml` and the tokenizer has ChatML's tokens:
-  /// then it is plain ChatML without a default system text. A known template is used as it is in either case. DataError for files
-  /// that are malformed.
+  /// then it is plain ChatML without a default system text. A known template is used as it is in
+  /// either case. DataError for files that are malformed.
   static ChatTemplate load(const std::filesystem::path& model_directory, bool force_chatml = false);
 
   /// Recognises the text of a template; nothing when it is none of the known forms. DataError
