@@ -46,13 +46,6 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   }
 }
 
-/// Index in `text` behind the newest earlier occurrence of its last `length` tokens, of which there
-/// are as many; 0: they never stood before.
-[[nodiscard]] inline std::size_t behind_match(std::span<const TokenId> text, std::size_t length) {
-  const auto found = std::ranges::find_end(text.first(text.size() - 1), text.last(length));
-  return found.empty() ? 0 : static_cast<std::size_t>(found.end() - text.begin());
-}
-
 /// What every DraftSequence says of its request.
 [[nodiscard]] inline DraftSequence draft_sequence_of_request(const DecodeRequest& request,
                                                              std::span<const TokenId> context,

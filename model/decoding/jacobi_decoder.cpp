@@ -24,11 +24,7 @@ class JacobiDecoder final : public DraftDecoder {
                                     : DraftDecoder::max_positions();
   }
 
-  /// Nothing where drafts are looked up too: devices do not know that.
   [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    if (options_.match_length > 0) {
-      return std::nullopt;
-    }
     auto sequence = draft_sequence_of(draft_method(), options_.block_size, draft_);
     if (sequence) {
       sequence->seed = options_.seed;
@@ -68,12 +64,12 @@ class JacobiDecoder final : public DraftDecoder {
     if (options_.complete_blocks) {
       advance_block(accepted, predictions);
     } else if (!commit_and_test_end(draft_, accepted, predictions[accepted - 1])) {
-      if (options_.window == DraftWindow::shrinking) {
-        shrink(accepted, predictions);
-      } else if (!look_up(predictions[accepted - 1])) {
+      if (options_.window == DraftWindow::running) {
         keep_predictions(accepted, std::min(predictions.size(), accepted - 1 + draft_length()),
                          predictions);
         fill_draft();
+      } else {
+        shrink(accepted, predictions);
       }
     }
   }
@@ -98,34 +94,8 @@ class JacobiDecoder final : public DraftDecoder {
     }
   }
 
-  /// Whether the last tokens stood before: then the draft is the newest and what followed them, and
-  /// where that reaches the text's end goes on with itself, as text that goes round does.
-  bool look_up(TokenId newest) {
-    const auto length = static_cast<std::size_t>(options_.match_length);
-    if (length == 0 || context_.size() < length) {
-      return false;
-    }
-    context_.push_back(newest);
-    const std::size_t end = context_.size();
-    const std::size_t at = behind_match(context_, length);
-    context_.pop_back();
-    if (at == 0) {
-      return false;
-    }
-    draft_.assign(1, newest);
-    const std::size_t wanted = draft_length();
-    for (std::size_t i = at; draft_.size() < wanted; ++i) {
-      // The newest token, which is not in the context, is the draft's first.
-      draft_.push_back(i + 1 < end ? context_[i] : draft_[i + 1 - end]);
-    }
-    return true;
-  }
-
   /// A fresh draft whose first token is known; the rest is drawn from all ids so far.
   void start_draft(TokenId first) {
-    if (look_up(first)) {
-      return;
-    }
     draft_.assign(1, first);
     if (options_.window == DraftWindow::shrinking) {
       stream_ = stream_of(block_);

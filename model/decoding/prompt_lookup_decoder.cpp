@@ -67,8 +67,11 @@ class PromptLookupDecoder final : public DraftDecoder {
     const std::size_t longest =
         std::min(static_cast<std::size_t>(options_.match_length), all.size() - 1);
     for (std::size_t length = longest; length > 0 && draft_.size() == 1; --length) {
-      if (const std::size_t at = behind_match(all, length); at > 0) {
-        const auto more = all.subspan(at, std::min(all.size() - at, wanted - 1));
+      const auto before = all.first(all.size() - 1);
+      const auto found = std::ranges::find_end(before, all.last(length));
+      const std::span<const TokenId> after(found.end(), all.end());
+      if (!found.empty()) {
+        const auto more = after.first(std::min(after.size(), wanted - 1));
         draft_.insert(draft_.end(), more.begin(), more.end());
       }
     }

@@ -64,12 +64,6 @@ void JacobiOptions::validate() const {
         "Jacobi decoding: recording states needs complete blocks, else the last block has no fixed "
         "point");
   }
-  if (match_length < 0 || (match_length > 0 && window != DraftWindow::running)) {
-    throw ConfigError(fmt::format(
-        "Jacobi decoding: match_length is {}; it must be at least 0, and 0 but for the running "
-        "window",
-        match_length));
-  }
 }
 
 }  // namespace jforge

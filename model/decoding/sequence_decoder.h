@@ -151,12 +151,9 @@ struct JacobiOptions {
   /// Record every state of every block; needs complete_blocks, else the last block has no fixed
   /// point.
   bool record_states = false;
-  /// Above 0, of a running window: where that many last tokens stood before, in prompt or answer,
-  /// the draft is what followed them there (METHOD.md §6.2).
-  std::int32_t match_length = 0;
 
-  /// Throws ConfigError: block_size < 1, record_states without complete_blocks, complete_blocks
-  /// with the running window, which has no blocks, or match_length below 0 or of another window.
+  /// Throws ConfigError: block_size < 1, record_states without complete_blocks, or complete_blocks
+  /// with the running window, which has no blocks.
   void validate() const;
 };
 

@@ -54,23 +54,6 @@ DecodingMethod make_jacobi(const DecodingSettings& settings, std::uint64_t seed)
   return method;
 }
 
-DecodingMethod make_jacobi_lookup(const DecodingSettings& settings, std::uint64_t seed) {
-  const JacobiOptions options{.block_size = whole_number(settings, "block_size"),
-                              .window = DraftWindow::running,
-                              .seed = seed,
-                              .match_length = whole_number(settings, "match_length")};
-  options.validate();
-  DecodingMethod method;
-  method.settings = Json{{"block_size", options.block_size},
-                         {"window", "running"},
-                         {"match_length", options.match_length},
-                         {"seed", seed}};
-  method.make = [options](DecodeRequest request) {
-    return make_jacobi_decoder(std::move(request), options);
-  };
-  return method;
-}
-
 DecodingMethod make_multi_block(MultiBlockOptions options, const DecodingSettings& settings,
                                 std::uint64_t seed) {
   options.block_size = whole_number(settings, "block_size");
@@ -183,7 +166,6 @@ const std::map<std::string, MethodEntry, std::less<>>& registry() {
   static const std::map<std::string, MethodEntry, std::less<>> methods{
       {std::string(kBaselineMethod), {{}, make_greedy}},
       {"jacobi", {{"block_size"}, make_jacobi<DraftWindow::running>}},
-      {"jacobi_lookup", {{"block_size", "match_length"}, make_jacobi_lookup}},
       {"jacobi_shrinking", {{"block_size"}, make_jacobi<DraftWindow::shrinking>}},
       {"lookahead", {{"lookahead_guesses", "lookahead_ngram", "lookahead_window"}, make_lookahead}},
       {"mr", {multi_block_keys(), make_mr}},
@@ -230,8 +212,7 @@ const std::vector<DecodingKey>& decoding_keys() {
       {.name = "match_length",
        .fallback = std::int64_t{PromptLookupOptions{}.match_length},
        .minimum = 1,
-       .meaning = "Last tokens that `jacobi_lookup` looks for in prompt and answer, all of them, "
-                  "and `prompt_lookup`, at most"},
+       .meaning = "Last tokens that `prompt_lookup` looks for in prompt and answer, at most"},
       {.name = "ngram_pool",
        .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
        .minimum = 0,

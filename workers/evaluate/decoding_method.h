@@ -37,9 +37,6 @@ struct DecodingMethod {
 ///  - "ar": one token per forward: the baseline;
 ///  - "jacobi": Jacobi iteration in the running-window form, which is the one for plain generation
 ///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
-///  - "jacobi_lookup": that, but where the last tokens stood before, the draft is what followed
-///  them
-///    there (§6.2);
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
 ///    complete;
 ///  - "lookahead": lookahead decoding (§6.3), a baseline;

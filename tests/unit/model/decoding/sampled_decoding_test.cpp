@@ -42,13 +42,6 @@ std::map<std::string, Maker> methods() {
             std::move(request),
             {.window = n, .ngram = 1 + static_cast<std::int32_t>(2 * seed), .seed = seed});
       };
-      makers["jacobi_lookup" + end] = [=](DecodeRequest request) {
-        return make_jacobi_decoder(std::move(request),
-                                   {.block_size = n,
-                                    .window = DraftWindow::running,
-                                    .seed = seed,
-                                    .match_length = static_cast<std::int32_t>(seed)});
-      };
       makers["prompt_lookup" + end] = [=](DecodeRequest request) {
         return make_prompt_lookup_decoder(
             std::move(request), {.block_size = n, .match_length = static_cast<std::int32_t>(seed)});

@@ -316,27 +316,6 @@ TEST(PromptLookup, DraftsWhatFollowedTheLastTokensBefore) {
   EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{4, 8, 9, 5})) << "9, 4 before 4 alone";
 }
 
-TEST(JacobiLookup, DraftsWhatFollowedTheLastTokensOrWhatWasPredicted) {
-  const JacobiOptions options{
-      .block_size = 4, .window = DraftWindow::running, .seed = 1, .match_length = 2};
-  const auto decoder =
-      make_jacobi_decoder({.prompt = {1, 2, 3, 4, 1}, .max_new_tokens = 20}, options);
-  advance(*decoder, {2});
-  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{2, 3, 4, 1}));
-  EXPECT_FALSE(decoder->draft_sequence().has_value()) << "no device knows how it goes on";
-  advance(*decoder, {3, 4, 9, 30});  // 3 and 4 are right, then comes 9, behind 4 for the first time
-  EXPECT_EQ(decoder->kv_length(), 8);
-  EXPECT_EQ(ids(draft_of(*decoder).first(2)), (std::vector<TokenId>{9, 30}));
-  EXPECT_TRUE(drawn_from(draft_of(*decoder).subspan(2), {1, 2, 3, 4, 9}));
-
-  const auto round = make_jacobi_decoder({.prompt = {5, 6, 5}, .max_new_tokens = 20}, options);
-  advance(*round, {6});
-  EXPECT_EQ(ids(draft_of(*round)), (std::vector<TokenId>{6, 5, 6, 5})) << "beyond the text's end";
-  const auto last = make_jacobi_decoder({.prompt = {5, 6, 5}, .max_new_tokens = 3}, options);
-  advance(*last, {6});
-  EXPECT_EQ(ids(draft_of(*last)), (std::vector<TokenId>{6, 5})) << "no row behind T";
-}
-
 TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24
   std::int64_t gains = 0;
   for (PromptId id = 0; id < 30; ++id) {
@@ -349,23 +328,16 @@ TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24
             .max_new_tokens = limit,
             .eos_ids = {3}};
         const auto greedy = drive(*make_greedy_decoder(request), fake);
-        const auto expect_greedy = [&](const std::unique_ptr<SequenceDecoder>& decoder) {
-          const auto result = drive(*decoder, fake);
-          EXPECT_EQ(result.tokens, greedy.tokens);
-          EXPECT_EQ(result.stop, greedy.stop);
-          EXPECT_LE(result.forwards, greedy.forwards);
-          EXPECT_EQ(
-              std::accumulate(result.accepted.begin(), result.accepted.end(), std::int64_t{0}),
-              std::ssize(result.tokens) - 1);
-          EXPECT_TRUE(n > 1 || result.forwards == greedy.forwards);
-          gains += result.forwards < greedy.forwards ? 1 : 0;
-        };
-        const std::int32_t match_length = 1 + n % 3;
-        expect_greedy(
-            make_prompt_lookup_decoder(request, {.block_size = n, .match_length = match_length}));
-        expect_greedy(make_jacobi_decoder(
-            request,
-            {.block_size = n, .window = DraftWindow::running, .match_length = match_length}));
+        const auto result = drive(
+            *make_prompt_lookup_decoder(request, {.block_size = n, .match_length = 1 + n % 3}),
+            fake);
+        EXPECT_EQ(result.tokens, greedy.tokens);
+        EXPECT_EQ(result.stop, greedy.stop);
+        EXPECT_LE(result.forwards, greedy.forwards);
+        EXPECT_EQ(std::accumulate(result.accepted.begin(), result.accepted.end(), std::int64_t{0}),
+                  std::ssize(result.tokens) - 1);
+        EXPECT_TRUE(n > 1 || result.forwards == greedy.forwards);
+        gains += result.forwards < greedy.forwards ? 1 : 0;
       }
     }
   }
@@ -394,10 +366,6 @@ TEST(Requests, BadOnesAreRefused) {
   EXPECT_THROW((void)make_jacobi_decoder(good, {.record_states = true}), ConfigError);
   EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.block_size = 0}), ConfigError);
   EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.match_length = 0}), ConfigError);
-  EXPECT_THROW((void)make_jacobi_decoder(good, {.match_length = 1}), ConfigError);
-  EXPECT_THROW(
-      (void)make_jacobi_decoder(good, {.window = DraftWindow::running, .match_length = -1}),
-      ConfigError);
   EXPECT_THROW(
       (void)make_jacobi_decoder(good, {.window = DraftWindow::running, .complete_blocks = true}),
       ConfigError);

@@ -94,9 +94,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(),
-              ElementsAre("ar", "jacobi", "jacobi_lookup", "jacobi_shrinking", "lookahead", "mr",
-                          "mr_paper", "mr_repo", "prompt_lookup"));
+  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead",
+                                                   "mr", "mr_paper", "mr_repo", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
@@ -113,7 +112,6 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
   EXPECT_EQ(jacobi.settings.at("window"), "running");
   EXPECT_NE(jacobi.settings, make_decoding_method("jacobi", config, 4).settings);
   EXPECT_EQ(make_decoding_method("jacobi_shrinking", config, 3).settings.at("window"), "shrinking");
-  EXPECT_EQ(make_decoding_method("jacobi_lookup", config, 3).settings.at("match_length"), 3);
 
   const DecodingMethod mr = make_decoding_method("mr", {{"spawn_ratio", 0.5}}, 3);
   EXPECT_EQ(mr.settings.at("window"), "multi_block");
