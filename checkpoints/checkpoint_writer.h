@@ -127,7 +127,8 @@ void commit_checkpoint(const std::filesystem::path& directory, const CheckpointM
 /// Removes checkpoints older than (round, step) `newest` beyond the retention, and older
 /// directories that never became checkpoints. The newest of them, by then durable, is never
 /// touched, nor anything newer, nor the newest of the round before `newest_round`: from its weights
-/// that round's trajectories are generated, and are again when a shard turns out damaged. A
+/// that round's trajectories are generated, and are again when a shard turns out damaged; nor one
+/// whose manifest the system does not let be read, which is warned of. A
 /// checkpoint loses its manifest first, so a half-removed one is none. Fault place:
 /// checkpoint.prune, once per directory. Returns the names removed. Throws EnvironmentError.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,

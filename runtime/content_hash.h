@@ -20,7 +20,7 @@ namespace jforge {
 /// What XXH3 mixes inputs of more than 240 bytes with for a seed: for those who compute hash64
 /// elsewhere.
 [[nodiscard]] std::array<std::byte, 192> hash64_secret(std::uint64_t seed);
-/// Of a file's bytes. Throws DataError naming it when it cannot be read.
+/// Of a file's bytes. Throws as read_file(), naming it.
 [[nodiscard]] std::uint64_t hash_file(const std::filesystem::path& path);
 /// hash64 (seed 0) of bytes that come in pieces.
 class HashStream {

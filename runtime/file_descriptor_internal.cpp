@@ -31,32 +31,25 @@ std::string reason_text(int error_number) {
 }  // namespace
 
 [[noreturn]] void throw_environment(const std::string& action, const std::filesystem::path& path,
-                                    int error_number) {
+                                    int error_number, const std::string& note) {
   throw EnvironmentError("cannot " + action + " " + path.string() + ": " +
-                         reason_text(error_number));
-}
-
-namespace {
-/// Of reading: whether there is no file of that name, whoever asks and whenever.
-bool names_no_file(int error_number) {
-  return error_number == ENOENT || error_number == ENOTDIR || error_number == EISDIR ||
-         error_number == ELOOP || error_number == ENAMETOOLONG;
+                         reason_text(error_number) + note);
 }
 
 [[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
                                int error_number, const std::string& note) {
-  if (names_no_file(error_number)) {
-    throw DataError("cannot " + action + " " + path.string() + ": " +
-                    std::generic_category().message(error_number) + note);
+  switch (error_number) {
+    // There is no file of that name, whoever asks and whenever.
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      throw DataError("cannot " + action + " " + path.string() + ": " + reason_text(error_number) +
+                      note);
+    default:
+      throw_environment(action, path, error_number, note);
   }
-  throw EnvironmentError("cannot " + action + " " + path.string() + ": " +
-                         reason_text(error_number) + note);
-}
-}  // namespace
-
-[[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
-                               int error_number) {
-  throw_unread(action, path, error_number, {});
 }
 
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,

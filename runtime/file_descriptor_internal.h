@@ -10,14 +10,15 @@
 
 namespace jforge {
 
-/// Throws EnvironmentError "cannot ACTION PATH: reason", with what to do about a full disk.
+/// Throws EnvironmentError "cannot ACTION PATH: reason" and `note`, with what to do about a full
+/// disk.
 [[noreturn]] void throw_environment(const std::string& action, const std::filesystem::path& path,
-                                    int error_number);
+                                    int error_number, const std::string& note = {});
 /// Throws for a file that cannot be read: DataError "cannot ACTION PATH: reason" where the path
 /// names none, else EnvironmentError: what a file system answers for a while says nothing of what
 /// the file holds, and nobody may throw it away for that.
 [[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
-                               int error_number);
+                               int error_number, const std::string& note = {});
 /// The same of opening, with "(waited …)".
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,
                                  double waited_seconds = 0);

@@ -12,7 +12,8 @@
 namespace jforge {
 
 /// Whole file as bytes. Retries ENOENT and ESTALE for `retry_seconds` (network file systems).
-/// Throws DataError, also for what is no regular file.
+/// Throws DataError where there is no such file, or no regular one, and EnvironmentError where the
+/// system does not let it be read: that says nothing of what the file holds.
 [[nodiscard]] std::string read_file(const std::filesystem::path& path, double retry_seconds = 0);
 
 /// open(2) with O_CLOEXEC, again whenever a signal interrupts it (network file systems); -1 and
@@ -24,12 +25,13 @@ namespace jforge {
 /// A file of which ranges are read, each straight into its target.
 class RangeReader {
  public:
-  /// Throws DataError.
+  /// Throws as read_file().
   explicit RangeReader(std::filesystem::path path);
   ~RangeReader();
   RangeReader(const RangeReader&) = delete;
   RangeReader& operator=(const RangeReader&) = delete;
-  /// Fills `target` with the bytes from `offset` on. Throws DataError, also at the file's end.
+  /// Fills `target` with the bytes from `offset` on. Throws as read_file(), and DataError at the
+  /// file's end.
   void read(std::uint64_t offset, std::span<std::byte> target) const;
 
  private:
@@ -44,8 +46,8 @@ inline constexpr double kPublicationWaitSeconds = 30;
 /// once.
 [[nodiscard]] double publication_wait_seconds(const std::filesystem::path& path);
 /// Returns once `path` can be opened for reading. ENOENT is retried for `wait_seconds`, ESTALE (a
-/// handle that the server has dropped) for at least kPublicationWaitSeconds. Throws DataError
-/// naming the path, the system's reason and how long it waited, and for what is no regular file.
+/// handle that the server has dropped) for at least kPublicationWaitSeconds. Throws as read_file(),
+/// naming the path, the system's reason and how long it waited.
 void await_file(const std::filesystem::path& path, double wait_seconds);
 /// With publication_wait_seconds(path).
 void await_file(const std::filesystem::path& path);

@@ -1,5 +1,7 @@
 #include "launch/commands/available_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
@@ -31,31 +33,31 @@ Bytes number_in(const std::filesystem::path& file) {
   return std::ifstream(file) >> value ? Bytes(value) : std::nullopt;
 }
 
-Bytes left_in_group(const std::filesystem::path& group) {
-  const Bytes limit = number_in(group / "memory.max");
-  const Bytes used = number_in(group / "memory.current");
-  if (!limit || !used) {
-    return std::nullopt;
-  }
-  const std::uint64_t cache = number_of(group / "memory.stat", "inactive_file").value_or(0);
-  const std::uint64_t held = *used - std::min(*used, cache);
-  return *limit - std::min(*limit, held);
-}
+/// What the files of a version of cgroups are called.
+struct GroupFiles {
+  const char* folder;  ///< Below sys/fs/cgroup.
+  const char* limit;   ///< Of one that has none: no number, or one beyond every machine's memory.
+  const char* used;
+  const char* reclaimed;  ///< In memory.stat: cache that goes first.
+};
+constexpr GroupFiles kVersion2{"", "memory.max", "memory.current", "inactive_file"};
+constexpr GroupFiles kVersion1{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file"};
 
-/// Of version 1, where "no limit" is a number beyond every machine's memory.
-Bytes left_in_old_group(const std::filesystem::path& group) {
-  const Bytes limit = number_in(group / "memory.limit_in_bytes");
-  const Bytes used = number_in(group / "memory.usage_in_bytes");
+Bytes left_in_group(const std::filesystem::path& group, const GroupFiles& files) {
+  const Bytes limit = number_in(group / files.limit);
+  const Bytes used = number_in(group / files.used);
   if (!limit || !used || *limit > std::uint64_t{1} << 60) {
     return std::nullopt;
   }
-  const std::uint64_t cache = number_of(group / "memory.stat", "total_inactive_file").value_or(0);
+  const std::uint64_t cache = number_of(group / "memory.stat", files.reclaimed).value_or(0);
   const std::uint64_t held = *used - std::min(*used, cache);
   return *limit - std::min(*limit, held);
 }
 
 /// The line "0::/PATH" of version 2, "N:…,memory,…:/PATH" of version 1: PATH.
-std::filesystem::path own_group(const std::filesystem::path& root, bool old) {
+std::filesystem::path own_group(const std::filesystem::path& root, const GroupFiles& files) {
+  const std::string wanted = fmt::format(",{},", files.folder);
   std::ifstream lines(root / "proc/self/cgroup");
   for (std::string line; std::getline(lines, line);) {
     const auto first = line.find(':');
@@ -64,7 +66,8 @@ std::filesystem::path own_group(const std::filesystem::path& root, bool old) {
       continue;
     }
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (old ? controllers.find(",memory,") != std::string::npos : controllers == ",,") {
+    if (files.folder[0] == '\0' ? controllers == wanted
+                                : controllers.find(wanted) != std::string::npos) {
       return line.substr(second + 2);
     }
   }
@@ -78,22 +81,17 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root)
   if (least) {
     *least *= 1024;
   }
-  // Every group above has its say; in a container its own stands at the root.
-  const auto look = [&](const std::filesystem::path& groups, std::filesystem::path group,
-                        Bytes (*left_in)(const std::filesystem::path&)) {
-    for (;;) {
-      if (const Bytes left = left_in(group.empty() ? groups : groups / group)) {
+  for (const GroupFiles& files : {kVersion2, kVersion1}) {
+    const std::filesystem::path groups = root / "sys/fs/cgroup" / files.folder;
+    // Every group above has its say; in a container its own stands at the root.
+    std::filesystem::path group = own_group(root, files);
+    for (bool more = true; more; group = group.parent_path()) {
+      if (const Bytes left = left_in_group(groups / group, files)) {
         least = std::min(least.value_or(*left), *left);
       }
-      if (group.empty()) {
-        return;
-      }
-      group = group.parent_path();
+      more = !group.empty();
     }
-  };
-  const std::filesystem::path groups = root / "sys/fs/cgroup";
-  look(groups, own_group(root, false), left_in_group);
-  look(groups / "memory", own_group(root, true), left_in_old_group);
+  }
   return least;
 }
 

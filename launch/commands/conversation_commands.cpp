@@ -6,23 +6,18 @@
 
 #include "checkpoints/hf_model.h"
 #include "coordinator/control_plane.h"
-#include "launch/commands/available_memory.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/job_plan.h"
 #include "launch/commands/plan_time.h"
 #include "launch/commands/progress_display.h"
 #include "launch/commands/run_directory.h"
 #include "launch/config/job_fields.h"
-#include "model/kernels/device_loss.h"
 #include "model/transformer/parameter_table.h"
-#include "model/transformer/training_transformer.h"
 #include "results/report/report.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
 #include "runtime/console.h"
 #include "runtime/log.h"
-#include "runtime/tensor/cuda_memory.h"
-#include "runtime/tensor/matrix_product.h"
 #include "workers/conversation_training.h"
 #include "workers/job_kernels.h"
 #include "workers/run_layout.h"
@@ -58,29 +53,10 @@ StepPlan plan_step(const ConversationTraining& training, const PreparedTraining&
 
 MemoryPlan plan_memory(const ConversationTraining& training, const PreparedTraining& prepared,
                        int ranks, Device device) {
-  const ParameterTable table(prepared.model, ranks);
   const StepPlan step = plan_step(training, prepared, ranks);
-  MemoryPlan plan;
-  plan.device = device;
-  plan.weights = 4 * static_cast<double>(table.flat_size());
-  plan.sharding = training.train.sharding();
-  plan.state = training_memory(table, plan.sharding);
-  plan.snapshot = 3 * plan.weights / ranks;
-  plan.rows = step.rows;
-  plan.micro_batches = step.micro_batches;
-  plan.activations = static_cast<double>(TrainingTransformer::bytes(
-      prepared.model, step.rows,
-      {.activation_checkpointing = training.train.activation_checkpointing,
-       .compute = plan.sharding.compute}));
-  if (device != Device::cpu) {
-    plan.products = static_cast<double>(kProductWorkspaceBytes);
-    plan.loss = static_cast<double>(device_loss_bytes(step.rows, prepared.model.hidden_size,
-                                                      prepared.model.vocabulary_size,
-                                                      plan.sharding.compute));
-  }
-  plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
-  plan.payload = step_payload(table, plan.sharding, step.micro_batches);
-  return plan;
+  return plan_training(prepared.model, ParameterTable(prepared.model, ranks), training.train,
+                       training.train.sharding(), device,
+                       {.packed = step.rows, .micro_batches = step.micro_batches});
 }
 
 std::string describe(const ConversationTraining& training, const PreparedTraining& prepared,
@@ -120,16 +96,7 @@ void expect_memory(const ConversationTraining& training, const PreparedTraining&
     const MemoryPlan plan = plan_memory(training, prepared, comm.size(), device);
     JobConfig config;  // What the messages name.
     config.train.tokens_per_rank = training.train.tokens_per_rank;
-    const PlannedPhases phases{.generation = false};
-    if (const std::optional<std::uint64_t> available = available_memory()) {
-      expect_fits(plan, config, phases, ranks_here, *available);
-    }
-    if (device != Device::cpu) {
-      if (const std::optional<std::uint64_t> available = cuda_memory::available()) {
-        const int devices = cuda_device_count();
-        expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *available);
-      }
-    }
+    expect_fits_here(plan, config, {.generation = false}, ranks_here);
   });
 }
 

@@ -162,18 +162,51 @@ DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_b
   return halved ? DType::bfloat16 : DType::float32;
 }
 
+MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
+                         const TrainConfig& train, const Sharding& sharding, Device device,
+                         const StepRows& rows) {
+  MemoryPlan plan;
+  plan.device = device;
+  plan.weights = 4 * static_cast<double>(table.flat_size());
+  plan.sharding = sharding;
+  plan.state = training_memory(table, sharding);
+  plan.snapshot = 3 * plan.weights / table.shard_count();
+  plan.rows = rows.packed;
+  plan.micro_batches = rows.micro_batches;
+  plan.activations = static_cast<double>(TrainingTransformer::bytes(
+      model, rows.packed,
+      {.activation_checkpointing = train.activation_checkpointing, .compute = sharding.compute}));
+  if (device != Device::cpu) {
+    plan.products = static_cast<double>(kProductWorkspaceBytes);
+    plan.loss = static_cast<double>(device_loss_bytes(rows.packed + rows.taught, model.hidden_size,
+                                                      model.vocabulary_size, sharding.compute));
+  }
+  plan.copies = sharding.home(device) == device ? 0 : device_copies(table, sharding);
+  plan.payload = step_payload(table, sharding, rows.micro_batches);
+  return plan;
+}
+
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const ParameterTable table(model, ranks);
-  const double vector = 4 * static_cast<double>(table.flat_size());
   const std::int64_t answer = longest_answer(config);
   // As generation divides them: no more places than a rank has prompts.
   const std::int64_t places = std::clamp<std::int64_t>(
       prompts.count ? (*prompts.count + ranks - 1) / ranks : config.generate.batch_prompts, 1,
       config.generate.batch_prompts);
-  MemoryPlan plan;
-  plan.device = device;
-  plan.weights = vector;
+  const Sharding sharding = config.sharding();
+  const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;
+  const std::int64_t all_rows = samples * (prompts.longest + 2 * answer);
+  const std::int64_t budget = config.train.tokens_per_rank;
+  StepRows rows{.packed = std::min(budget, all_rows),
+                .micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget)};
+  if (sharding.teacher) {
+    // A frozen teacher has a row of its own for each noisy one, of which there may be as many as of
+    // others, and for each clean one that it distils.
+    const bool distils = config.train.ar_loss == ArLoss::distillation;
+    rows.taught = distils ? rows.packed : (rows.packed + 1) / 2;
+  }
+  MemoryPlan plan = plan_training(model, table, config.train, sharding, device, rows);
   // The last round's matrices take as much as any round's.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
@@ -190,36 +223,12 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   };
   plan.cache = cache_of(places);
   plan.least_cache = cache_of(1);
-  plan.sharding = config.sharding();
-  plan.state = training_memory(table, plan.sharding);
-  plan.snapshot = 3 * vector / ranks;
-  const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;
-  const std::int64_t all_rows = samples * (prompts.longest + 2 * answer);
-  const std::int64_t budget = config.train.tokens_per_rank;
-  plan.rows = std::min(budget, all_rows);
-  plan.micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget);
-  plan.activations = static_cast<double>(
-      TrainingTransformer::bytes(model, plan.rows,
-                                 {.activation_checkpointing = config.train.activation_checkpointing,
-                                  .compute = plan.sharding.compute}));
   if (plan.sharding.teacher) {
     plan.activations += static_cast<double>(
         TrainingTransformer::bytes(model, std::min(plan.rows, samples * (prompts.longest + answer)),
                                    {.compute = plan.sharding.compute, .forward_only = true}));
   }
-  if (device != Device::cpu) {
-    plan.products = static_cast<double>(kProductWorkspaceBytes);
-    // A frozen teacher has a row of its own for each noisy one, of which there may be as many as of
-    // others, and for each clean one that it distils.
-    const bool distils = config.train.ar_loss == ArLoss::distillation;
-    const std::int64_t taught =
-        plan.sharding.teacher ? (distils ? plan.rows : (plan.rows + 1) / 2) : 0;
-    plan.loss = static_cast<double>(device_loss_bytes(
-        plan.rows + taught, model.hidden_size, model.vocabulary_size, plan.sharding.compute));
-  }
   plan.probe = probe_memory(config, model, table, device, prompts.longest);
-  plan.copies = plan.sharding.home(device) == device ? 0 : device_copies(table, plan.sharding);
-  plan.payload = step_payload(table, plan.sharding, plan.micro_batches);
   return plan;
 }
 
@@ -286,14 +295,25 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                     plan.sharding.stage, config.train.tokens_per_rank));
 }
 
+void expect_fits_here(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
+                      int ranks_here) {
+  if (const std::optional<std::uint64_t> available = available_memory()) {
+    expect_fits(plan, config, phases, ranks_here, *available);
+  }
+  if (plan.device == Device::cpu) {
+    return;
+  }
+  if (const std::optional<std::uint64_t> available = cuda_memory::available()) {
+    const int devices = cuda_device_count();
+    expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *available);
+  }
+}
+
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm) {
   const int ranks_here = ranks_on_host(comm);
   static_cast<void>(agree(comm, false, [&] {
-    const std::optional<std::uint64_t> available = available_memory();
-    const std::optional<std::uint64_t> on_device =
-        device == Device::cpu ? std::nullopt : cuda_memory::available();
-    if ((!available && !on_device) || config.rounds.empty()) {
+    if (config.rounds.empty()) {
       return;
     }
     const KnownPrompts known = known_prompts(config);
@@ -301,13 +321,7 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
         plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
                     {known.count, known.longest.value_or(0), known.lengths},
                     hf_matrices_are_bfloat16(config.model.source));
-    if (available) {
-      expect_fits(plan, config, phases, ranks_here, *available);
-    }
-    if (on_device) {
-      const int devices = cuda_device_count();
-      expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *on_device);
-    }
+    expect_fits_here(plan, config, phases, ranks_here);
   }));
 }
 

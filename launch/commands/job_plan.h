@@ -48,6 +48,17 @@ struct MemoryPlan {
   [[nodiscard]] double training_on_device() const;
 };
 
+/// Of a step's micro-batches, on the rank that has most.
+struct StepRows {
+  std::int64_t packed = 0;  ///< Of the largest one.
+  std::int64_t taught = 0;  ///< Rows of the loss that it has besides: a frozen teacher's.
+  std::int64_t micro_batches = 1;
+};
+/// What training takes, of any command: without what else a job does. `table` is cut for the ranks.
+[[nodiscard]] MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
+                                       const TrainConfig& train, const Sharding& sharding,
+                                       Device device, const StepRows& rows);
+
 /// How generation of round `round` (1-based) stores the matrices, where the source holds bfloat16
 /// matrices or not: "auto" finds float32 in what a round has trained.
 [[nodiscard]] DType decoding_type(const JobConfig& config, std::size_t round,
@@ -82,8 +93,12 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
 void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         const PlannedPhases& phases, int ranks_here, std::uint64_t available);
 
-/// Collective. expect_fits() on every host with what is available there, and expect_fits_device()
-/// with what is on its devices; nothing where the kernel does not tell. Prompts count with their
+/// Both with what is available on this host to its `ranks_here` ranks; nothing where the kernel
+/// does not tell.
+void expect_fits_here(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
+                      int ranks_here);
+
+/// Collective. expect_fits_here() of the job's plan on every host. Prompts count with their
 /// true lengths once they are imported, before that not at all. Throws EnvironmentError on every
 /// rank, DataError for a bad model directory.
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,

@@ -167,7 +167,7 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
              "System message. Default: the one in the model's own chat template");
   fields.add("template", prompts.chat_template, kIdentity,
              "`\"chatml\"` forces plain ChatML when the model's template is not a known form, "
-             "which is refused otherwise");
+             "which is refused otherwise; the tokenizer must have its tokens");
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -139,7 +140,6 @@ class HostCollectives final : public Collectives {
   explicit HostCollectives(const Communicator& comm, Device waits_for,
                            std::unique_ptr<detail::DeviceStaging> staging = nullptr)
       : comm_(comm.duplicate()),
-        waits_for_(waits_for),
         staging_(std::move(staging)),
         shared_(std::make_shared<Shared>()),
         exceptions_before_(std::uncaught_exceptions()) {
@@ -149,12 +149,15 @@ class HostCollectives final : public Collectives {
       return;
     }
     // A device is every thread's own: another rank's would be given a context by a mere wait.
-    const int index = waits_for_ == Device::cuda ? selected_cuda_device() : 0;
+    std::optional<int> device;
+    if (waits_for == Device::cuda) {
+      device = selected_cuda_device();
+    }
     queue_ = make_thread_queue();
-    queue_->run([this, index] {
+    queue_->run([this, device] {
       shared_->clock.follow_this_thread();
-      if (waits_for_ == Device::cuda) {
-        enter_device(index);
+      if (device) {
+        enter_device(*device);
       }
     });
   }
@@ -293,7 +296,6 @@ class HostCollectives final : public Collectives {
   }
 
   Communicator comm_;
-  Device waits_for_;
   std::unique_ptr<detail::DeviceStaging> staging_;
   std::shared_ptr<Shared> shared_;
   int exceptions_before_;

@@ -159,9 +159,8 @@ class NcclComm {
       return;
     }
     const auto end = [abort = nccl_.comm_abort, device = device_, ended]() noexcept {
-      if (cudaSetDevice(device) == cudaSuccess) {
-        static_cast<void>(abort(ended));
-      }
+      static_cast<void>(cudaSetDevice(device));  // Of a broken device too, whose error it returns.
+      static_cast<void>(abort(ended));
     };
     try {
       std::thread(end).detach();

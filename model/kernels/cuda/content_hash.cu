@@ -245,7 +245,7 @@ void CudaKernelSet::content_hash(ConstTensorView x, std::uint64_t seed, TensorVi
 
 void CudaKernelSet::content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums) {
   const std::int64_t size = part_size(x, sums);
-  std::array<HashedTensor, kMostHashed> parts;
+  std::array<HashedTensor, kMostTensors> parts;
   for (std::int64_t first = 0; first < sums.elements(); first += kMostTensors) {
     const std::int64_t end = std::min(first + kMostTensors, sums.elements());
     for (std::int64_t part = first; part < end; ++part) {
@@ -257,7 +257,6 @@ void CudaKernelSet::content_hash_of_parts(ConstTensorView x, std::uint64_t seed,
 }
 
 void CudaKernelSet::content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed) {
-  static_assert(kMostHashed == kMostTensors);
   HashedTogether together{};
   bool adds = false;
   for (const auto& [x, sum] : tensors) {

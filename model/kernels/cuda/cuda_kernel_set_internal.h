@@ -240,8 +240,7 @@ class CudaKernelSet final : public KernelSet {
                                const ConstTensorView& v, const ConstTensorView& output,
                                const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
                                const TensorView& k_gradient, const TensorView& v_gradient);
-  /// content_hash() of up to kMostHashed tensors, which may be empty, in one launch.
-  static constexpr std::size_t kMostHashed = 16;
+  /// content_hash() of up to sixteen tensors, which may be empty, in one launch.
   void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
 
