@@ -46,6 +46,21 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   }
 }
 
+/// The newest earlier occurrence of the last tokens of `known`, of as many as occur, at most
+/// `match_length`: from the last of them on to the end of `known`; empty where the last token never
+/// stood before.
+[[nodiscard]] inline std::span<const TokenId> find_earlier(std::span<const TokenId> known,
+                                                           std::size_t match_length) {
+  const std::span<const TokenId> before = known.first(known.size() - 1);
+  for (std::size_t length = std::min(match_length, before.size()); length > 0; --length) {
+    const auto found = std::ranges::find_end(before, known.last(length));
+    if (!found.empty()) {
+      return {found.end() - 1, known.end()};
+    }
+  }
+  return {};
+}
+
 /// What every DraftSequence says of its request.
 [[nodiscard]] inline DraftSequence draft_sequence_of_request(const DecodeRequest& request,
                                                              std::span<const TokenId> context,

@@ -8,11 +8,11 @@
 namespace jforge {
 
 void MultiBlockOptions::validate() const {
-  if (block_size < 1 || blocks < 1 || verification_size < 1 || ngram_pool < 0) {
+  if (block_size < 1 || blocks < 1 || verification_size < 1 || ngram_pool < 0 || match_length < 0) {
     throw ConfigError(fmt::format(
         "multi-block decoding: block_size {}, blocks {} and verification_size {} must be at least "
-        "1, ngram_pool {} at least 0",
-        block_size, blocks, verification_size, ngram_pool));
+        "1, ngram_pool {} and match_length {} at least 0",
+        block_size, blocks, verification_size, ngram_pool, match_length));
   }
   // Written so that NaN is refused too.
   if (!(spawn_ratio > 0 && spawn_ratio <= 1)) {
@@ -68,6 +68,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     if (sequence) {
       sequence->seed = options_.seed;
       sequence->round = options_.round;
+      sequence->match_length = options_.match_length;
       sequence->block = block_;
       sequence->block_begin = static_cast<std::int64_t>(block_begin_);
       DraftBlocks& blocks = sequence->blocks;
@@ -301,31 +302,43 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// Up to verification_size − 1 different drafts that begin as the plain one does: a sequence of
-  /// the pool from its first such token on, newest first, cut to the draft's length or completed
-  /// with the draft's own end.
+  /// Up to verification_size − 1 different drafts that begin as the plain one does, cut to its
+  /// length or completed with its own end: what followed the last tokens where they stood before,
+  /// then each sequence of the pool from its first such token on, newest first.
   void find_candidates() {
     num_candidates_ = 0;
-    for (std::size_t i = 0; i < pool_.size() && num_candidates_ < candidates_.size(); ++i) {
-      const std::span<const TokenId> all = pool_.from(i, draft_[0]);
-      const std::span<const TokenId> found = all.first(std::min(all.size(), draft_.size()));
-      const auto fork =
-          static_cast<std::size_t>(std::ranges::mismatch(found, draft_).in1 - found.begin());
-      if (fork == found.size()) {
-        continue;  // the plain draft itself
-      }
-      Candidate& candidate = candidates_[num_candidates_];
-      candidate.fork = fork;
-      candidate.tokens.assign(found.begin() + static_cast<std::ptrdiff_t>(fork), found.end());
-      candidate.tokens.insert(candidate.tokens.end(),
-                              draft_.begin() + static_cast<std::ptrdiff_t>(found.size()),
-                              draft_.end());
-      const auto same = [&](const Candidate& other) {
-        return other.fork == fork && other.tokens == candidate.tokens;
-      };
-      const auto taken = std::span(candidates_).first(num_candidates_);
-      num_candidates_ += std::ranges::none_of(taken, same) ? 1 : 0;
+    if (options_.match_length > 0) {
+      context_.push_back(draft_[0]);
+      add_candidate(find_earlier(context_, static_cast<std::size_t>(options_.match_length)));
+      context_.pop_back();
     }
+    for (std::size_t i = 0; i < pool_.size(); ++i) {
+      add_candidate(pool_.from(i, draft_[0]));
+    }
+  }
+
+  /// `all` begins as the plain draft does, where it is not empty.
+  void add_candidate(std::span<const TokenId> all) {
+    if (num_candidates_ == candidates_.size()) {
+      return;
+    }
+    const std::span<const TokenId> found = all.first(std::min(all.size(), draft_.size()));
+    const auto fork =
+        static_cast<std::size_t>(std::ranges::mismatch(found, draft_).in1 - found.begin());
+    if (fork == found.size()) {
+      return;  // the plain draft itself
+    }
+    Candidate& candidate = candidates_[num_candidates_];
+    candidate.fork = fork;
+    candidate.tokens.assign(found.begin() + static_cast<std::ptrdiff_t>(fork), found.end());
+    candidate.tokens.insert(candidate.tokens.end(),
+                            draft_.begin() + static_cast<std::ptrdiff_t>(found.size()),
+                            draft_.end());
+    const auto same = [&](const Candidate& other) {
+      return other.fork == fork && other.tokens == candidate.tokens;
+    };
+    const auto taken = std::span(candidates_).first(num_candidates_);
+    num_candidates_ += std::ranges::none_of(taken, same) ? 1 : 0;
   }
 
   void assemble() {

@@ -62,18 +62,13 @@ class PromptLookupDecoder final : public DraftDecoder {
     context_.push_back(newest);
     const std::size_t wanted =
         std::min(static_cast<std::size_t>(options_.block_size), tokens_left() + 1);
-    draft_.assign(1, newest);
-    const std::span<const TokenId> all = context_;
-    const std::size_t longest =
-        std::min(static_cast<std::size_t>(options_.match_length), all.size() - 1);
-    for (std::size_t length = longest; length > 0 && draft_.size() == 1; --length) {
-      const auto before = all.first(all.size() - 1);
-      const auto found = std::ranges::find_end(before, all.last(length));
-      const std::span<const TokenId> after(found.end(), all.end());
-      if (!found.empty()) {
-        const auto more = after.first(std::min(after.size(), wanted - 1));
-        draft_.insert(draft_.end(), more.begin(), more.end());
-      }
+    const std::span<const TokenId> found =
+        find_earlier(context_, static_cast<std::size_t>(options_.match_length));
+    if (found.empty()) {
+      draft_.assign(1, newest);
+    } else {
+      const auto copied = found.first(std::min(found.size(), wanted));
+      draft_.assign(copied.begin(), copied.end());
     }
     context_.pop_back();
   }

@@ -170,6 +170,9 @@ struct MultiBlockOptions {
   std::int32_t verification_size =
       4;                         ///< Drafts verified per forward, the plain one included; ≥ 1.
   std::int32_t ngram_pool = 16;  ///< Sequences kept of what was rejected; ≥ 0.
+  /// Last tokens, at most, that are looked for in prompt and answer: what followed them there is a
+  /// candidate before the pool's. 0: none is, as in the paper.
+  std::int32_t match_length = 0;
   SpawnMode spawn = SpawnMode::continuation;
   /// Candidates carry the pseudo blocks, too, and the winner's refine them, as in the authors'
   /// code: more rows a forward, and no draft that was made behind a row that lost.

@@ -39,7 +39,7 @@ TITLES = {"base": "base", "jacobi-forcing": "Jacobi Forcing (noise mask, linear)
           "jf-random": "Jacobi Forcing (noise mask, random)", "cllm": "CLLM* (clean mask, random)",
           "sft": "SFT (consistency weight 0)"}
 # In the order in which tables have them.
-METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")
+METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_lookup", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")
 
 
 def title(arm):

@@ -112,7 +112,7 @@ class DevicePipeline(KilledRun):
         # Heads that attend on tensor cores.
         with unittest.mock.patch.multiple(tiny_model, HIDDEN=128, HEADS=2, KV_HEADS=1, HEAD_DIM=64):
             model = tiny_model.write_model(self.root / "model-64")
-        methods = ("ar", "jacobi", "mr", "prompt_lookup")
+        methods = ("ar", "jacobi", "mr_lookup", "prompt_lookup")
         config, _ = self.config("rounded")
         for storage in ("bfloat16", "bfloat16_arithmetic"):
             alone = None

@@ -35,6 +35,7 @@ MultiBlockOptions multi_block_options(std::uint64_t which) {
           .spawn_ratio = which % 3 == 0 ? 0.3 : 0.85,
           .verification_size = 1 + one_of(2, 5),
           .ngram_pool = which % 7 == 0 ? 0 : 1 + 3 * one_of(3, 4),
+          .match_length = one_of(1, 3),
           .spawn = which % 5 == 0 ? SpawnMode::clone : SpawnMode::continuation,
           .pseudo_on_every_row = which % 8 > 4,
           .seed = 9,

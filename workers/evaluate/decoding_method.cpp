@@ -82,6 +82,13 @@ DecodingMethod make_multi_block(MultiBlockOptions options, const DecodingSetting
 DecodingMethod make_mr(const DecodingSettings& settings, std::uint64_t seed) {
   return make_multi_block({.spawn = SpawnMode::continuation}, settings, seed);
 }
+DecodingMethod make_mr_lookup(const DecodingSettings& settings, std::uint64_t seed) {
+  const std::int32_t match_length = whole_number(settings, "match_length");
+  DecodingMethod method = make_multi_block(
+      {.match_length = match_length, .spawn = SpawnMode::continuation}, settings, seed);
+  method.settings["match_length"] = match_length;
+  return method;
+}
 DecodingMethod make_mr_paper(const DecodingSettings& settings, std::uint64_t seed) {
   return make_multi_block({.spawn = SpawnMode::clone}, settings, seed);
 }
@@ -169,6 +176,9 @@ const std::map<std::string, MethodEntry, std::less<>>& registry() {
       {"jacobi_shrinking", {{"block_size"}, make_jacobi<DraftWindow::shrinking>}},
       {"lookahead", {{"lookahead_guesses", "lookahead_ngram", "lookahead_window"}, make_lookahead}},
       {"mr", {multi_block_keys(), make_mr}},
+      {"mr_lookup",
+       {{"block_size", "blocks", "match_length", "ngram_pool", "spawn_ratio", "verification_size"},
+        make_mr_lookup}},
       {"mr_paper", {multi_block_keys(), make_mr_paper}},
       {"mr_repo", {{"block_size", "blocks", "spawn_ratio", "verification_size"}, make_mr_repo}},
       {"prompt_lookup", {{"block_size", "match_length"}, make_prompt_lookup}},
@@ -212,7 +222,8 @@ const std::vector<DecodingKey>& decoding_keys() {
       {.name = "match_length",
        .fallback = std::int64_t{PromptLookupOptions{}.match_length},
        .minimum = 1,
-       .meaning = "Last tokens that `prompt_lookup` looks for in prompt and answer, at most"},
+       .meaning = "Last tokens that `prompt_lookup` and `mr_lookup` look for in prompt and answer, "
+                  "at most"},
       {.name = "ngram_pool",
        .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
        .minimum = 0,

@@ -41,7 +41,8 @@ struct DecodingMethod {
 ///    complete;
 ///  - "lookahead": lookahead decoding (§6.3), a baseline;
 ///  - "mr": multi-block decoding with rejection recycling (§6.3);
-///  - "mr_paper": the same with pseudo blocks that begin as copies of the real-active draft;
+///  - "mr_lookup": the same with what "prompt_lookup" would draft as the first candidate;
+///  - "mr_paper": "mr" with pseudo blocks that begin as copies of the real-active draft;
 ///  - "mr_repo": that, with the pseudo blocks on every row and a pool of verification_size
 ///    sequences, as in the authors' code;
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.

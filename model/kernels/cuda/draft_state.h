@@ -361,6 +361,41 @@ struct DraftAdvance {
     return 1 + first(group, 0, state.draft - 1,
                      [&](std::int32_t i) { return draft[i + 1] != predicted[i]; });
   }
+  /// Where, among a sequence's ids up to the newest token, the draft's first, the last of them
+  /// stood before, of as many as did, at most match_length: the newest such place of the last one;
+  /// −1 where that never stood before.
+  template <class Group>
+  [[nodiscard]] JFORGE_DEVICE std::int32_t find_earlier(Group& group,
+                                                        const DraftState& state) const {
+    struct Match {
+      std::int32_t length;
+      std::int32_t end;  ///< Index of its last token.
+    };
+    const std::int32_t* const all = ids + state.ids_begin;
+    const std::int32_t last = state.context;
+    const std::int32_t longest = smaller(state.match_length, last);
+    typename Group::template PerLane<Match> found(group);
+    group.each([&](std::int64_t lane) {
+      Match best{0, -1};
+      for (auto end = static_cast<std::int32_t>(lane); end < last;
+           end += static_cast<std::int32_t>(group.lanes())) {
+        std::int32_t length = 0;
+        while (length < longest && length <= end && all[end - length] == all[last - length]) {
+          ++length;
+        }
+        if (length > 0 && length >= best.length) {
+          best = {length, end};
+        }
+      }
+      found[lane] = best;
+    });
+    const float length =
+        group.largest([&](std::int64_t lane) { return static_cast<float>(found[lane].length); });
+    return static_cast<std::int32_t>(group.largest([&](std::int64_t lane) {
+      return static_cast<float>(found[lane].length) == length ? static_cast<float>(found[lane].end)
+                                                              : -1.0F;
+    }));
+  }
   /// Predictions of a sequence's rows.
   [[nodiscard]] JFORGE_DEVICE const std::int32_t* predictions_of(std::int64_t sequence) const {
     return predictions + sequence * layout.rows_each();

@@ -8,8 +8,9 @@
 /// What it costs beside other drafts: some 60 phases and reductions over lanes, each a barrier or a
 /// few and a read of what the cache of a multiprocessor holds, 10–20 µs in all by what barriers and
 /// such reads usually take, and up to 4 · C · (1 + n · K) bytes of pool (C sequences) that lanes
-/// walk through: 33 KB at the paper's n = 64, K = 2, C = 64. Where candidates carry the pseudo
-/// blocks, each is written, compared and reported with them. The host's way costs a copy each way,
+/// walk through: 33 KB at the paper's n = 64, K = 2, C = 64; 4 · length bytes for what is copied
+/// from the text. Where candidates carry the pseudo blocks, each is written, compared and reported
+/// with them. The host's way costs a copy each way,
 /// a wait, its decoders and its plan, during which the device stands still. Nothing of it has been
 /// measured on a device.
 
@@ -79,50 +80,42 @@ struct BlockDrafts : DraftAdvance {
     });
   }
 
-  /// Alternatives to the draft: NgramPool's newest sequences that hold its first token. Where every
-  /// row has the pseudo blocks, they follow the draft already.
+  /// Alternatives to the draft: what followed the last tokens where they stood before, then
+  /// NgramPool's newest sequences that hold its first token. Where every row has the pseudo blocks,
+  /// they follow the draft already.
   template <class Group>
   JFORGE_DEVICE void find_candidates(Group& group, DraftState& state) const {
     AlternativesState& found = state.alternatives;
     const std::int32_t* const draft = draft_of(state);
-    const std::int32_t end = state.blocks.on_every_row != 0 ? state.own_rows() : state.draft;
     found.count = 0;
     std::int32_t row = found.branch_row;
+    if (state.match_length > 0 && found.most > 0) {
+      const std::int32_t at = find_earlier(group, state);
+      if (at >= 0) {
+        const Found copied{ids + state.ids_begin + at, state.context + 1 - at};
+        add_candidate(group, state, fork_of(state, copied, draft), row);
+      }
+    }
     std::int32_t next = 0;
     while (found.count < found.most) {
       next = first(group, next, state.blocks.pool_size, [&](std::int32_t i) {
-        const Fork fork = fork_of(state, i, draft);
+        const Fork fork = fork_of(state, from(state, i, draft[0]), draft);
         return fork.at < fork.found.size;
       });
       if (next >= state.blocks.pool_size) {
         return;
       }
       typename Group::template PerLane<Fork> forks(group);
-      group.each([&](std::int64_t lane) { forks[lane] = fork_of(state, next, draft); });
-      const Fork fork = forks[0];
-      const std::int32_t length = end - fork.at;
-      std::int32_t* const tokens = alternative_tokens(state, found.count);
-      AlternativeState* const place = alternative_state(state, found.count);
       group.each([&](std::int64_t lane) {
-        for (auto i = static_cast<std::int32_t>(lane); i < length;
-             i += static_cast<std::int32_t>(group.lanes())) {
-          const std::int32_t at = fork.at + i;
-          tokens[i] = at < fork.found.size ? fork.found.tokens[at] : draft[at];
-        }
-        if (lane == 0) {
-          *place = {fork.at, length, row};
-        }
+        forks[lane] = fork_of(state, from(state, next, draft[0]), draft);
       });
-      if (!is_taken(group, state, fork.at, length)) {
-        ++found.count;
-        row += length;
-      }
+      add_candidate(group, state, forks[0], row);
       ++next;
     }
   }
 
  private:
-  /// Where a sequence of the pool, cut to the draft's length, leaves the draft.
+  /// Where a known sequence, cut to the draft's length, leaves the draft.
   struct Fork {
     Found found;
     std::int32_t at = 0;
@@ -131,14 +124,44 @@ struct BlockDrafts : DraftAdvance {
   [[nodiscard]] JFORGE_DEVICE static BlocksLayout layout_of(const DraftState& state) {
     return BlocksLayout(state);
   }
-  [[nodiscard]] JFORGE_DEVICE Fork fork_of(const DraftState& state, std::int32_t i,
-                                           const std::int32_t* draft) const {
-    Fork fork{from(state, i, draft[0])};
+  /// `found` begins as the draft does, where it holds anything.
+  [[nodiscard]] JFORGE_DEVICE static Fork fork_of(const DraftState& state, const Found& found,
+                                                  const std::int32_t* draft) {
+    Fork fork{found};
     fork.found.size = smaller(fork.found.size, state.draft);
     while (fork.at < fork.found.size && fork.found.tokens[fork.at] == draft[fork.at]) {
       ++fork.at;
     }
     return fork;
+  }
+  /// One more alternative, unless it is the plain draft itself or there is one like it. `row`: of
+  /// the slot, where it goes; then the next one's.
+  template <class Group>
+  JFORGE_DEVICE void add_candidate(Group& group, DraftState& state, const Fork& fork,
+                                   std::int32_t& row) const {
+    if (fork.at >= fork.found.size) {
+      return;
+    }
+    AlternativesState& candidates = state.alternatives;
+    const std::int32_t* const draft = draft_of(state);
+    const std::int32_t end = state.blocks.on_every_row != 0 ? state.own_rows() : state.draft;
+    const std::int32_t length = end - fork.at;
+    std::int32_t* const tokens = alternative_tokens(state, candidates.count);
+    AlternativeState* const place = alternative_state(state, candidates.count);
+    group.each([&](std::int64_t lane) {
+      for (auto i = static_cast<std::int32_t>(lane); i < length;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        const std::int32_t at = fork.at + i;
+        tokens[i] = at < fork.found.size ? fork.found.tokens[at] : draft[at];
+      }
+      if (lane == 0) {
+        *place = {fork.at, length, row};
+      }
+    });
+    if (!is_taken(group, state, fork.at, length)) {
+      ++candidates.count;
+      row += length;
+    }
   }
   /// Whether the candidate behind the last one is one of those.
   template <class Group>

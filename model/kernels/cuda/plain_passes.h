@@ -96,41 +96,12 @@ struct AdvanceDrafts : DraftAdvance {
   /// many as occur.
   template <class Group>
   JFORGE_DEVICE void look_up(Group& group, DraftState& state, std::int32_t newest) const {
-    struct Match {
-      std::int32_t length;
-      std::int32_t end;  ///< Index of its last token.
-    };
     std::int32_t* const all = ids + state.ids_begin;
     const std::int32_t last = state.context;
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        all[last] = newest;
-      }
-    });
-    const std::int32_t longest = smaller(state.match_length, last);
-    typename Group::template PerLane<Match> found(group);
-    group.each([&](std::int64_t lane) {
-      Match best{0, -1};
-      for (auto end = static_cast<std::int32_t>(lane); end < last;
-           end += static_cast<std::int32_t>(group.lanes())) {
-        std::int32_t length = 0;
-        while (length < longest && length <= end && all[end - length] == all[last - length]) {
-          ++length;
-        }
-        if (length > 0 && length >= best.length) {
-          best = {length, end};
-        }
-      }
-      found[lane] = best;
-    });
-    const float length =
-        group.largest([&](std::int64_t lane) { return static_cast<float>(found[lane].length); });
-    const auto end = static_cast<std::int32_t>(group.largest([&](std::int64_t lane) {
-      return static_cast<float>(found[lane].length) == length ? static_cast<float>(found[lane].end)
-                                                              : -1.0F;
-    }));
+    write(group, all + last, newest);
+    const std::int32_t end = find_earlier(group, state);
     const std::int32_t wanted = smaller(state.block_size, tokens_left(state));
-    const std::int32_t more = length > 0 ? smaller(last - end, wanted - 1) : 0;
+    const std::int32_t more = end >= 0 ? smaller(last - end, wanted - 1) : 0;
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < more; i += group.lanes()) {
         all[last + 1 + i] = all[end + 1 + i];

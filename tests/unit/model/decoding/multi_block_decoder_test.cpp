@@ -93,6 +93,7 @@ struct Grid {
                      .spawn_ratio = r,
                      .verification_size = v,
                      .ngram_pool = pool,
+                     .match_length = static_cast<std::int32_t>(seed % 4),
                      .spawn = seed % 2 == 0 ? SpawnMode::continuation : SpawnMode::clone,
                      .pseudo_on_every_row = seed % 3 == 0,
                      .seed = seed});
@@ -107,7 +108,9 @@ struct Grid {
 std::string words(const MultiBlockOptions& options) {
   return "n " + std::to_string(options.block_size) + ", K " + std::to_string(options.blocks) +
          ", r " + std::to_string(options.spawn_ratio) + ", verification size " +
-         std::to_string(options.verification_size) + ", pool " + std::to_string(options.ngram_pool);
+         std::to_string(options.verification_size) + ", pool " +
+         std::to_string(options.ngram_pool) + ", match length " +
+         std::to_string(options.match_length);
 }
 
 void expect_greedy(const DecodeResult& result, const DecodeResult& greedy, std::int32_t n) {
@@ -286,7 +289,11 @@ TEST(MultiBlock, CandidatesBeginAsThePlainDraftAndAreAsLong) {  // I22
   for (PromptId id = 0; id < 20; ++id) {
     auto fake = fake_model(6);
     const auto decoder = make_multi_block_decoder(
-        request(id, 100), {.block_size = 10, .verification_size = 4, .ngram_pool = 12, .seed = 2});
+        request(id, 100), {.block_size = 10,
+                           .verification_size = 4,
+                           .ngram_pool = 12,
+                           .match_length = static_cast<std::int32_t>(id % 3),
+                           .seed = 2});
     drive_step(*decoder, fake, [](const Predictions&) {});
     while (!decoder->finished()) {
       const auto pending = decoder->pending();
@@ -458,13 +465,71 @@ TEST(MultiBlock, ARejectedTailComesBackAsACandidateAndWins) {
   EXPECT_EQ(decoder->pending()[0].tokens[0], 90);
 }
 
+TEST(MultiBlock, WhatStoodBeforeIsTheFirstCandidate) {
+  auto decoder = make_multi_block_decoder(
+      {.id = 3, .prompt = {7, 8, 60, 61, 62, 63, 9, 8, 50, 9}, .max_new_tokens = 100},
+      {.block_size = 4, .blocks = 1, .verification_size = 2, .ngram_pool = 8, .match_length = 2});
+  // 9, 8 stood there, and before it 8 alone: two tokens that match come first, then the newest.
+  advance(*decoder, {{8}});
+  auto pending = decoder->pending();
+  ASSERT_EQ(pending.size(), 2U);
+  EXPECT_TRUE(pending[1].alternative);
+  EXPECT_EQ(pending[1].first_position, decoder->kv_length() + 1);
+  // Cut to the draft's length where the text has more, else completed with the draft's own end.
+  EXPECT_EQ(ids(pending[1].tokens), (std::vector<TokenId>{50, 9, 8}));
+  // It wins, in all but its last token; 70 never stood before, and the pool has no 70 either.
+  EXPECT_EQ(advance(*decoder, {{50, 1, 2, 3}, {9, 70, 71}}).rows, 2);
+  EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{70}));
+  EXPECT_EQ(decoder->pending().size(), 1U);
+  // A new block begins with 60, which stood before once, without 70.
+  advance(*decoder, {{60}});
+  pending = decoder->pending();
+  ASSERT_EQ(pending.size(), 2U);
+  const std::int64_t shared = pending[1].first_position - decoder->kv_length();
+  std::vector<TokenId> draft = ids(pending[0].tokens.first(static_cast<std::size_t>(shared)));
+  draft.insert(draft.end(), pending[1].tokens.begin(), pending[1].tokens.end());
+  EXPECT_EQ(draft, (std::vector<TokenId>{60, 61, 62, 63})) << "of the prompt";
+}
+
+TEST(MultiBlock, WithoutPoolAndBlocksLookupsAloneBeatThePlainDraft) {
+  // A text of period 5: prompt lookup knows all of it.
+  std::vector<TokenId> prompt;
+  for (TokenId i = 0; i < 15; ++i) {
+    prompt.push_back(20 + i % 5);
+  }
+  const auto forwards = [&](std::int32_t match_length) {
+    const auto decoder = make_multi_block_decoder({.id = 3, .prompt = prompt, .max_new_tokens = 41},
+                                                  {.block_size = 4,
+                                                   .blocks = 1,
+                                                   .verification_size = 2,
+                                                   .ngram_pool = 0,
+                                                   .match_length = match_length});
+    while (!decoder->finished()) {
+      Predictions predictions;
+      for (const DraftBranch& branch : decoder->pending()) {
+        predictions.emplace_back();
+        for (std::size_t i = branch.first_output; i < branch.tokens.size(); ++i) {
+          predictions.back().push_back(
+              20 +
+              static_cast<TokenId>((branch.first_position + static_cast<std::int64_t>(i) + 1) % 5));
+        }
+      }
+      advance(*decoder, predictions);
+    }
+    return decoder->take_result().forwards;
+  };
+  EXPECT_EQ(forwards(3), 10) << "a block of 4 each";
+  EXPECT_GT(forwards(0), 10);
+}
+
 TEST(MultiBlock, BadOptionsAndOutcomesAreRefused) {
   const DecodeRequest asked{.prompt = {1}, .max_new_tokens = 4};
   for (const MultiBlockOptions& bad :
        {MultiBlockOptions{.block_size = 0}, MultiBlockOptions{.blocks = 0},
         MultiBlockOptions{.spawn_ratio = 0}, MultiBlockOptions{.spawn_ratio = 1.01},
         MultiBlockOptions{.spawn_ratio = std::numeric_limits<double>::quiet_NaN()},
-        MultiBlockOptions{.verification_size = 0}, MultiBlockOptions{.ngram_pool = -1}}) {
+        MultiBlockOptions{.verification_size = 0}, MultiBlockOptions{.ngram_pool = -1},
+        MultiBlockOptions{.match_length = -1}}) {
     EXPECT_THROW((void)make_multi_block_decoder(asked, bad), ConfigError);
   }
   const auto decoder = started({});

@@ -37,6 +37,13 @@ std::map<std::string, Maker> methods() {
               {.block_size = n, .blocks = 3, .spawn_ratio = 0.4, .spawn = spawn, .seed = seed});
         };
       }
+      makers["mr_lookup" + end] = [=](DecodeRequest request) {
+        return make_multi_block_decoder(std::move(request),
+                                        {.block_size = n,
+                                         .spawn_ratio = 0.4,
+                                         .match_length = static_cast<std::int32_t>(seed),
+                                         .seed = seed});
+      };
       makers["lookahead" + end] = [=](DecodeRequest request) {
         return make_lookahead_decoder(
             std::move(request),

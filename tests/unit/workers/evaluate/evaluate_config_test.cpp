@@ -94,8 +94,9 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead",
-                                                   "mr", "mr_paper", "mr_repo", "prompt_lookup"));
+  EXPECT_THAT(decoding_method_names(),
+              ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead", "mr", "mr_lookup",
+                          "mr_paper", "mr_repo", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
@@ -122,6 +123,9 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
     EXPECT_EQ(mr.settings.contains(key), !key.starts_with("t") && !key.starts_with("r")) << key;
   }
   EXPECT_EQ(mr.settings.at("spawn_ratio"), 0.5);
+  const DecodingMethod lookup =
+      make_decoding_method("mr_lookup", {{"match_length", std::int64_t{2}}}, 3);
+  EXPECT_EQ(lookup.settings.at("match_length"), 2);
   EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 1.5}}, 3), ConfigError);
   EXPECT_THROW((void)make_decoding_method("mr", {{"spawn_ratio", 0.0}}, 3), ConfigError);
 }
