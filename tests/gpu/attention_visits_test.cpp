@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "model/kernels/cuda/causal_sequences.h"
+#include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge::test {
@@ -230,6 +231,24 @@ TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   EXPECT_EQ(visits.query_tiles().size(), 8U);
   EXPECT_EQ(visits.key_visits().size(), 4U * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8));
   EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);
+}
+
+TEST(SplitKeys, WhereADeviceWouldStandIdleOrWait) {
+  const AttentionHeads heads{.heads = 28, .key_heads = 4, .size = 128};
+  const auto splits = [&](std::int64_t tiles, std::int64_t longest, std::int64_t others) {
+    const TileKeys keys{.tiles = tiles, .longest = longest, .all = longest + (tiles - 1) * others};
+    return splits_keys(keys, heads, (keys.all + kSplitKeys - 1) / kSplitKeys);
+  };
+  EXPECT_TRUE(splits(1, 4096, 0)) << "32 blocks for 28 heads";
+  EXPECT_TRUE(splits(65, 500, 500));
+  EXPECT_FALSE(splits(66, 500, 500)) << "two blocks for each multiprocessor";
+  EXPECT_TRUE(splits(70, 16'000, 500)) << "the longest would be waited for";
+  EXPECT_FALSE(splits(70, 900, 500));
+  EXPECT_TRUE(splits(10, 32'768, 32'768));
+  EXPECT_TRUE(splits(36, 32'768, 32'768));
+  EXPECT_FALSE(splits(37, 32'768, 32'768)) << "no room for the parts";
+  EXPECT_FALSE(splits_keys({.tiles = 3, .longest = 100, .all = 300}, heads, 0))
+      << "nothing to split";
 }
 
 }  // namespace

@@ -568,8 +568,9 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
 
-/// A long context's keys are shared out among blocks where rows are few, and taken by one block
-/// where there are many: the same bits, and close to the CPU's.
+/// A long context's keys are shared out among blocks where rows are few or the others' contexts
+/// short, and taken by one block where there are many of a length (splits_keys): the same bits, and
+/// close to the CPU's.
 TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
   CacheProblem problem;
   problem.slots = FullSlots(2, 7, 11);
@@ -589,9 +590,11 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
     problem.rows.push_back({1, 250 + i, 250, 400});
   }
   const std::size_t few = problem.rows.size();
+  std::vector<CacheRow> beside_short = problem.rows;
   while (problem.rows.size() < few + 140) {
     const auto i = static_cast<std::int32_t>(problem.rows.size());
-    problem.rows.push_back({i % 2, i % 5});
+    problem.rows.push_back({i % 2, 200 + i % 5});
+    beside_short.push_back({i % 2, i % 5});
   }
   const Shape query = problem.queries();
   const Shape keys{std::ssize(all), problem.key_heads, problem.dim};
@@ -602,22 +605,25 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
                 t(random_floats(keys.elements(), 102), keys), cache);
     const TensorView queries = t(q, query);
     const TensorView many = t.blank(query);
+    const TensorView longest = t.blank(query);
     const TensorView some = t.blank(query);
     const TensorView alone = t.blank(query);
     const std::span<const CacheRow> rows(problem.rows);
     const auto count = static_cast<std::int64_t>(few);
     cached_attention(t.kernels, rows, queries, cache, many);
+    cached_attention(t.kernels, beside_short, queries, cache, longest);
     cached_attention(t.kernels, rows.first(few), queries.rows(0, count), cache,
                      some.rows(0, count));
     for (std::int64_t row = 0; row < count; row += 3) {
       cached_attention(t.kernels, rows.subspan(static_cast<std::size_t>(row), 1),
                        queries.rows(row, row + 1), cache, alone.rows(row, row + 1));
     }
-    return {many.rows(0, count), some.rows(0, count), alone.rows(0, count)};
+    return {many.rows(0, count), some.rows(0, count), alone.rows(0, count), longest.rows(0, count)};
   };
   const Results results = run(work);
   EXPECT_LT(relative_error(results.tested[0], results.reference[0]), kTolerance);
   EXPECT_TRUE(same_bits(results.tested[0], results.tested[1]));
+  EXPECT_TRUE(same_bits(results.tested[0], results.tested[3]));
   const std::int64_t row_floats = query.elements() / query[0];
   for (std::size_t row = 0; row < few; row += 3) {
     const auto begin = static_cast<std::ptrdiff_t>(row) * row_floats;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/error.h"
+
 namespace jforge {
 
 namespace {
@@ -22,6 +24,7 @@ void longest_first(std::vector<Work>& blocks) {
 
 void AttentionVisits::place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads,
                             VisitingRows which) {
+  expect(layout.num_rows <= kMostVisitingRows, "more rows are packed than attention counts");
   place_rows(layout, which);
   seen_.assign(at(divide_up(layout.num_rows, kVisitKeys)), Seen{});
   place_query_tiles(layout.num_rows);

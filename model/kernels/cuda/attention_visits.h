@@ -20,6 +20,8 @@ inline constexpr std::int64_t kTileStrips = 4;
 inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
 /// Keys of a visit.
 inline constexpr std::int64_t kVisitKeys = 32;
+/// Visits of strips, rows² / 4096 of one causal sequence, are counted in 32 bits.
+inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
 inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 
 /// Rows whose visits are planned.

@@ -34,10 +34,26 @@ struct DecodeTile {
 inline constexpr std::int64_t kSplitKeys = 128;
 /// Batches of more rows are not padded: few of them are alike.
 inline constexpr std::int64_t kMostPadded = 256;
-/// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors. Fewer are split.
+/// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors.
 inline constexpr std::int64_t kBusyBlocks = 264;
-/// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves.
-inline constexpr std::int64_t kMostParts = 1 << 16;
+/// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves. With
+/// heads of 128 this many take 136 MB.
+inline constexpr std::int64_t kMostParts = 1 << 18;
+
+/// How many keys a launch's tiles have to go through.
+struct TileKeys {
+  std::int64_t tiles = 0;
+  std::int64_t longest = 0;
+  std::int64_t all = 0;
+};
+/// Whether each split of the keys is a block's own work: where whole tiles would not keep a device
+/// busy, or it would wait for the longest of them, and so many parts have room.
+[[nodiscard]] inline bool splits_keys(const TileKeys& keys, const AttentionHeads& heads,
+                                      std::int64_t parts) noexcept {
+  const bool idle = keys.tiles * heads.key_heads < kBusyBlocks;
+  const bool waits = keys.longest * kBusyBlocks > 2 * keys.all * heads.key_heads;
+  return parts > 0 && parts * heads.heads <= kMostParts && (idle || waits);
+}
 
 /// Queries (rows × heads of one group) of a tile on tensor cores, at most.
 inline constexpr std::int64_t kMostTensorCoreQueries = 64;
@@ -121,6 +137,7 @@ class CudaDecodePlan : public DecodePlan {
     bool separate = false;
     std::array<std::int64_t, 3> queries{};  ///< Tiles, their most rows, parts …
     std::array<std::int64_t, 3> kept_queries{};
+    std::int64_t copies = 0;
     bool operator==(const Shapes&) const = default;
   };
   struct Work {
@@ -135,6 +152,7 @@ class CudaDecodePlan : public DecodePlan {
   void place(PlannedRows& rows, PlannedRows& kept) override;
   [[nodiscard]] Shapes shapes(std::int32_t step) const;
   [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
+  [[nodiscard]] std::int64_t padded_parts(std::int64_t parts) const;
   /// Appends numbers, and zeros or `filler` up to `count`, to the block; where they begin.
   std::size_t append(std::span<const std::int32_t> values, std::int64_t count,
                      std::int32_t filler = 0);

@@ -399,8 +399,12 @@ static_assert(CachedAttention::shared_bytes(kLargestHeads,
                                                                       kMostQueries)) <=
               kMostSharedBytes);
 
-/// Adds up the parts of a row and head; block index = row · heads + head.
+/// Adds up the parts of a row and head; block index = row · heads + head. A lane has a few adjacent
+/// numbers: the two exponentials of a part cost more than one of them.
 struct MergeParts {
+  static constexpr std::int64_t kLanes = 32;
+  static constexpr std::int64_t kNumbers = 4;
+
   RowParts parts;
   const std::int32_t* visible;
   const std::int32_t* first_part;
@@ -418,16 +422,31 @@ struct MergeParts {
     group.each([&](std::int64_t lane) {
       const std::int64_t splits = divide_up(std::int64_t{visible[row]}, kSplitKeys);
       const std::int64_t first = std::int64_t{first_part[row]} * heads + index % heads;
-      for (std::int64_t d = lane; d < dim; d += group.lanes()) {
+      for (std::int64_t d = lane * kNumbers; d < dim; d += group.lanes() * kNumbers) {
         SoftmaxPart total = parts.softmax[first];
-        float sum = parts.sums[first * dim + d];
+        float sums[kNumbers];
+        each_below(dim - d, [&](int i) { sums[i] = parts.sums[first * dim + d + i]; });
         for (std::int64_t split = 1; split < splits; ++split) {
           const std::int64_t part = first + split * heads;
-          sum = Merge::of(total, parts.softmax[part]).together(sum, parts.sums[part * dim + d]);
+          const Merge merge = Merge::of(total, parts.softmax[part]);
+          each_below(dim - d, [&](int i) {
+            sums[i] = merge.together(sums[i], parts.sums[part * dim + d + i]);
+          });
         }
-        output[index * dim + d] = sum / total.sum;
+        each_below(dim - d, [&](int i) { output[index * dim + d + i] = sums[i] / total.sum; });
       }
     });
+  }
+
+ private:
+  /// Of a lane's numbers the first `count`, in registers: their loop has no variable end.
+  template <class Visit>
+  JFORGE_DEVICE static void each_below(std::int64_t count, const Visit& visit) {
+    for (int i = 0; i < kNumbers; ++i) {
+      if (i < count) {
+        visit(i);
+      }
+    }
   }
 };
 
@@ -567,7 +586,7 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
                   "cached_attention");
   }
   if (queries.num_parts > 0) {
-    queue_.launch(rows * shape.heads, kAttentionLanes,
+    queue_.launch(rows * shape.heads, MergeParts::kLanes,
                   MergeParts{parts, queries.visible, queries.first_part, floats(output),
                              shape.heads, shape.dim},
                   "cached_attention parts");

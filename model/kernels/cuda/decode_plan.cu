@@ -61,7 +61,8 @@ CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
           .with_tokens = !batch().tokens.empty(),
           .separate = !keeps_all(),
           .queries = of(queries_),
-          .kept_queries = of(kept_queries_)};
+          .kept_queries = of(kept_queries_),
+          .copies = num_copies_};
 }
 
 void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
@@ -103,6 +104,13 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
   known->shapes = now;
   known->places = memory_;
   known->recorded = false;
+}
+
+/// Parts that room is taken for.
+std::int64_t CudaDecodePlan::padded_parts(std::int64_t parts) const {
+  return batch().padded && parts > 0
+             ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(parts)))
+             : parts;
 }
 
 /// The next power of two, where the batch may be padded.
@@ -224,8 +232,12 @@ void CudaDecodePlan::place_tiles(std::span<const CacheRow> places, HostQueries& 
     const std::int64_t splits = divide_up(std::int64_t{place.position} + 1, kSplitKeys);
     parts += splits > 1 ? splits : 0;
   }
-  const bool split = parts > 0 && parts * heads().heads <= kMostParts &&
-                     std::ssize(row_tiles_) * heads().key_heads < kBusyBlocks;
+  TileKeys keys{.tiles = std::ssize(row_tiles_)};
+  for (const DecodeTile& tile : row_tiles_) {
+    keys.longest = std::max<std::int64_t>(keys.longest, tile.key_end);
+    keys.all += tile.key_end;
+  }
+  const bool split = splits_keys(keys, heads(), padded_parts(parts));
   queries.num_parts = split ? parts : 0;
   queries.first_part.assign(places.size(), -1);
   if (!split) {
@@ -257,8 +269,7 @@ void CudaDecodePlan::append_queries(HostQueries& queries, std::int64_t rows) {
   if (batch().padded) {
     queries.tiles.resize(std::bit_ceil(queries.tiles.size()));
     queries.most_rows = padded(queries.most_rows, tile_rows());
-    queries.num_parts = static_cast<std::int64_t>(
-        queries.num_parts == 0 ? 0 : std::bit_ceil(static_cast<std::uint64_t>(queries.num_parts)));
+    queries.num_parts = padded_parts(queries.num_parts);
   }
   const std::int64_t numbers = kNumbers * std::ssize(queries.tiles);
   queries.tiles_at =

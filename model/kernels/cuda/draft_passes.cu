@@ -338,11 +338,12 @@ class CudaDraftPasses final : public DraftPasses {
   };
   std::vector<Step> steps_;
   std::int64_t num_sequences_ = 0;
-  std::int64_t positions_ = 0;  ///< That the sequences take at most.
-  std::int64_t reach_ = 0;      ///< Positions from a context on that a pass's rows take at most.
-  std::int64_t known_end_ = 0;  ///< Bound of the ends of the rows of pass read_.
-  std::int64_t queued_ = 0;     ///< Passes since begin(),
-  std::int64_t read_ = 0;       ///< and of them those that were read.
+  std::int64_t positions_ = 0;   ///< That the sequences take at most.
+  std::int64_t reach_ = 0;       ///< Positions from a context on that a pass's rows take at most.
+  std::int64_t known_end_ = 0;   ///< Bound of the ends of the rows of pass read_.
+  std::int64_t known_ends_ = 0;  ///< The sum of every sequence's.
+  std::int64_t queued_ = 0;      ///< Passes since begin(),
+  std::int64_t read_ = 0;        ///< and of them those that were read.
 };
 
 DraftState CudaDraftPasses::state_of(const DraftSequence& sequence, const PageTable& table) {
@@ -511,6 +512,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   positions_ = 0;
   reach_ = 0;
   known_end_ = 0;
+  known_ends_ = 0;
   kernels_ = {};
   TokenChoices choices;
   for (const DraftSequence& sequence : sequences) {
@@ -521,11 +523,13 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
         reach_,
         layout_.own + (sequence.method == DraftMethod::lookahead ? sequence.window.ngram - 1 : 0));
     known_end_ = std::max(known_end_, std::ssize(sequence.context));
+    known_ends_ += std::ssize(sequence.context);
     kernels_.renews.at(static_cast<std::size_t>(family_of(sequence.method))) = true;
     kernels_.samples = kernels_.samples || !sequence.sampling.greedy();
     choices.note(sequence.sampling);
   }
   known_end_ += reach_;
+  known_ends_ += std::ssize(sequences) * reach_;
   kernels_.cuts = choices.cuts;
   kernels_.penalises = choices.penalises;
   num_sequences_ = std::ssize(sequences);
@@ -593,15 +597,17 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
   read_ = 0;
 }
 
-/// By the bound of positions that the host knows of.
+/// By the bounds of positions that the host knows of.
 DraftLayout CudaDraftPasses::next_layout() const {
   DraftLayout layout = layout_;
-  const std::int64_t end = std::min(known_end_ + (queued_ - read_) * reach_, positions_ + 1);
+  const std::int64_t ahead = (queued_ - read_) * reach_;
+  const std::int64_t end = std::min(known_end_ + ahead, positions_ + 1);
   const auto splits = static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(divide_up(end, kSplitKeys))));
-  const std::int64_t tiles = layout.sequences * layout.tiles_each();
-  if (tiles * plan_.heads().key_heads < kBusyBlocks &&
-      layout.rows() * splits * plan_.heads().heads <= kMostParts) {
+  const TileKeys keys{.tiles = layout.sequences * layout.tiles_each(),
+                      .longest = end,
+                      .all = layout.tiles_each() * (known_ends_ + num_sequences_ * ahead)};
+  if (splits_keys(keys, plan_.heads(), layout.rows() * splits)) {
     layout.splits = splits;
   }
   return layout;
@@ -684,11 +690,14 @@ void CudaDraftPasses::read() {
   copied_.at(static_cast<std::size_t>(read_ % kDraftReports)).wait();
   ++read_;
   known_end_ = 0;
+  known_ends_ = 0;
   for (std::size_t i = 0; std::cmp_less(i, num_sequences_); ++i) {
     if (const auto found = rows(i); !found.empty()) {
       // A pass commits no more tokens than it has rows, nor than it reaches.
-      known_end_ = std::max<std::int64_t>(
-          known_end_, found.front().position + std::min(std::ssize(found), reach_) + reach_);
+      const std::int64_t end =
+          found.front().position + std::min(std::ssize(found), reach_) + reach_;
+      known_end_ = std::max(known_end_, end);
+      known_ends_ += end;
     }
     for (const DraftRow& row : rows(i)) {
       expect_token(row.prediction, row.position);

@@ -39,7 +39,7 @@ struct Arguments {
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) attention_terms(const Arguments arguments) {
   const auto heads = static_cast<unsigned>(arguments.in.shape.heads);
-  const unsigned query = (blockIdx.x * kLanes + threadIdx.x) / kWarpLanes;
+  const unsigned query = blockIdx.x * (kLanes / kWarpLanes) + threadIdx.x / kWarpLanes;
   const unsigned lane = threadIdx.x % kWarpLanes;
   const unsigned row = query / heads;
   const unsigned head = query % heads;

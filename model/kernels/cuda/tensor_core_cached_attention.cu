@@ -185,8 +185,9 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
       copy_stage<kDim>(in, tile, key_head, first + kKeys, shared.stages[(i + 1) % 2]);
     }
     auto& stage = shared.stages[i % 2];
-    // Where some row does not see all, its weight of 0 must not meet what is not finite.
-    const bool careful = seen_by_all < first + kKeys;
+    // Where some row does not see all, its weight of 0 must not meet what is not finite. Behind the
+    // tile's last key are zeros.
+    const bool careful = seen_by_all < min(first + kKeys, tile.key_end);
     if (careful) {
       if (threadIdx.x < kKeys) {
         shared.marks[threadIdx.x] = clean_row<kDim>(stage.values, block_lane());
