@@ -89,6 +89,8 @@ std::string roff(const std::string& text, bool literal) {
       out += "\\[ha]";
     } else if (literal && code == '~') {
       out += "\\[ti]";
+    } else if (literal && code == '|') {
+      out += "|\\:";  // A list of names may be longer than a line.
     } else {
       out += static_cast<char>(code);
     }
