@@ -75,7 +75,7 @@ struct LookaheadWindow {
 struct DraftSequence {
   std::int32_t slot = 0;
   DraftMethod method = DraftMethod::running;
-  std::int32_t block_size = 1;    ///< n ≥ 1: tokens of a draft at most.
+  std::int32_t block_size = 1;  ///< n ≥ 1: tokens of a draft at most.
   /// Last tokens that are looked for: of a lookup, ≥ 1; of multi-block decoding 0 where nothing is.
   std::int32_t match_length = 0;
   /// The stream of the fillers (RandomPurpose::jacobi_draft), and its draws of 64 bits that were
