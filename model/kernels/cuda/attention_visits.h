@@ -20,9 +20,9 @@ inline constexpr std::int64_t kTileStrips = 4;
 inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
 /// Keys of a visit.
 inline constexpr std::int64_t kVisitKeys = 32;
+inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 /// Visits of strips, rows² / 4096 of one causal sequence, are counted in 32 bits.
 inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
-inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 
 /// Rows whose visits are planned.
 enum class VisitingRows : std::uint8_t { all, beside_sequences };

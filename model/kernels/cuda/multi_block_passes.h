@@ -10,9 +10,8 @@
 /// such reads usually take, and up to 4 · C · (1 + n · K) bytes of pool (C sequences) that lanes
 /// walk through: 33 KB at the paper's n = 64, K = 2, C = 64; 4 · length bytes for what is copied
 /// from the text. Where candidates carry the pseudo blocks, each is written, compared and reported
-/// with them. The host's way costs a copy each way,
-/// a wait, its decoders and its plan, during which the device stands still. Nothing of it has been
-/// measured on a device.
+/// with them. The host's way costs a copy each way, a wait, its decoders and its plan, during which
+/// the device stands still. Nothing of it has been measured on a device.
 
 #include "model/kernels/cuda/device_random.h"
 #include "model/kernels/cuda/draft_state.h"
