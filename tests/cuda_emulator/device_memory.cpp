@@ -138,7 +138,7 @@ bool DeviceMemory::follows_slowly(std::uint32_t earlier) {
   if (earlier != accessor.work && !accessor.follows(earlier)) {
     return false;
   }
-  last_followed_ = earlier;
+  followed_[earlier % followed_.size()] = earlier;
   return true;
 }
 
@@ -167,7 +167,7 @@ void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, 
   const std::uint64_t offset = address - allocation.begin;
   if (asked_by_ != accessor.work) {
     asked_by_ = accessor.work;
-    last_followed_ = 0;
+    followed_.fill(0);
   }
   // The last granule may be cut off by the end.
   const bool to_end = offset + bytes == allocation.bytes;

@@ -5,6 +5,7 @@
 /// twice, so that every use after a free is seen. Who last wrote and read what is kept, so that two
 /// accesses that nothing orders, one of them writing, are seen in whatever order they come.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -101,7 +102,8 @@ class DeviceMemory {
   void note(Use use, Allocation& allocation, std::uint64_t address, std::size_t bytes,
             const char* access, unsigned lane);
   [[nodiscard]] bool follows(std::uint32_t earlier) {
-    return earlier == 0 || earlier == last_followed_ || follows_slowly(earlier);
+    return earlier == 0 || earlier == followed_[earlier % followed_.size()] ||
+           follows_slowly(earlier);
   }
   [[nodiscard]] bool follows_slowly(std::uint32_t earlier);
   static void narrow(Allocation& allocation, unsigned shift);
@@ -115,8 +117,8 @@ class DeviceMemory {
   std::size_t live_bytes_ = 0;
   std::size_t total_bytes_ = std::size_t{80} << 30;
   std::size_t last_ = 0;
-  std::uint32_t last_followed_ = 0;
-  std::uint32_t asked_by_ = 0;           ///< The work for which last_followed_ holds.
+  std::array<std::uint32_t, 64> followed_{};  ///< Works that asked_by_ was seen to follow.
+  std::uint32_t asked_by_ = 0;
   std::vector<Allocation> allocations_;  ///< In the order of their addresses, also the freed.
 };
 

@@ -129,6 +129,8 @@ struct Kernel {
   std::vector<std::string> text;         ///< Of each instruction, for messages.
   std::vector<std::uint32_t> lines;      ///< Of each instruction in the PTX.
   std::vector<std::byte> register_file;  ///< Of a warp before it begins: the constants.
+  /// Of warps that have ended: the constants are as they were.
+  mutable std::vector<std::vector<std::byte>> used_register_files;
   std::vector<std::pair<Special, std::uint32_t>> specials;  ///< Used ones and their place.
 };
 

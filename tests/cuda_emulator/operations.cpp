@@ -561,6 +561,7 @@ bool in_local(Space space, u64& address) {
   }
   return false;
 }
+bool is_local(Space space, u64 address) { return in_local(space, address); }
 std::byte* local_at(Warp& warp, u64 offset, std::size_t bytes, const char* access, unsigned lane) {
   const std::span<std::byte> local = warp.local(lane);
   if (offset > local.size() || bytes > local.size() - offset || (offset & (bytes - 1)) != 0) {
@@ -594,11 +595,19 @@ T take_wider(Warp& warp, u32 operand, unsigned width, unsigned lane) {
 template <Space kSpace, class T, unsigned kCount>
 void load(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kBytes = sizeof(T) * kCount;
+  // A third lane of a warp that reads the same adds nothing to what is known of the readers.
+  constexpr unsigned kNoted = 2;
+  u64 last = ~u64{0};
+  unsigned times = 0;
+  const std::byte* from = nullptr;
   each_lane(mask, [&](unsigned lane) {
     u64 address = warp.address(i.addresses[0], lane);
-    const std::byte* from = nullptr;
+    times = address == last ? times + 1 : 0;
+    last = address;
     if constexpr (kSpace == Space::parameter) {
       from = parameter_at(warp, address, kBytes, lane);
+    } else if (times >= kNoted && !is_local(kSpace, address)) {
+      // As the lane before.
     } else if (in_shared(kSpace, address)) {
       from = warp.shared().read(warp.access(lane), address, kBytes);
     } else if (in_local(kSpace, address)) {
@@ -792,7 +801,7 @@ void finish_copies(Warp& warp, unsigned lane, std::size_t left) {
       }
       std::memset(to + copy.read, 0, copy.bytes - copy.read);
     }
-    copies.groups.pop_front();
+    copies.groups.erase(copies.groups.begin());
   }
 }
 

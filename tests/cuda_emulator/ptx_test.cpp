@@ -639,6 +639,21 @@ TEST(PtxFaults, RacesInSharedMemory) {
                 "warps"));
   EXPECT_EQ(machine.fault_of(kernel_text(begin + "red.shared.add.u32 [s], 1;", kShared), 128),
             "no fault");
+  // Lanes of one warp that read one word in one instruction count as several readers: a write by
+  // the first or last of them comes after a barrier, and not after one that is older than a read.
+  for (const int lane : {0, 31}) {
+    const std::string write =
+        "setp.eq.u32 %p2, %r0, " + std::to_string(lane) + ";\n@%p2 st.shared.u32 [s], 1;\n";
+    const std::string race =
+        "race: write from shared byte 0 on is not ordered after the reads by warp 0";
+    const std::string sync = "bar.warp.sync 0xffffffff;\n";
+    EXPECT_THAT(machine.fault_of(kernel_text(begin + reread + write, kShared), 32),
+                HasSubstr(race));
+    EXPECT_EQ(machine.fault_of(kernel_text(begin + reread + sync + write, kShared), 32),
+              "no fault");
+    EXPECT_THAT(machine.fault_of(kernel_text(begin + reread + sync + reread + write, kShared), 32),
+                HasSubstr(race));
+  }
 }
 
 TEST(PtxFaults, UninitialisedSharedMemory) {

@@ -9,11 +9,6 @@ namespace jforge::emulator {
 
 namespace {
 
-constexpr unsigned kWarpThreads = 32;
-/// Readers: a thread's number, kSeveralOfWarp + the warp's, or kSeveral.
-constexpr std::uint16_t kSeveral = 0xffff;
-constexpr std::uint16_t kSeveralOfWarp = 0x8000;
-
 std::string byte_at(std::uint64_t offset) {
   return " from shared byte " + std::to_string(offset) + " on is not ordered after the ";
 }
@@ -32,21 +27,19 @@ void SharedMemory::begin_block(std::size_t bytes, std::size_t granule) {
   epoch_ = 1;
 }
 
-void SharedMemory::expect_inside(const SharedAccess& by, std::uint64_t offset, std::size_t bytes,
-                                 const char* access) const {
-  if (offset > bytes_.size() || bytes > bytes_.size() - offset) [[unlikely]] {
+void SharedMemory::refuse_place(const SharedAccess& by, std::uint64_t offset, std::size_t bytes,
+                                const char* access) const {
+  if (offset > bytes_.size() || bytes > bytes_.size() - offset) {
     throw Fault(FaultKind::illegal_address,
                 std::string(access) + " of " + std::to_string(bytes) + " bytes at shared byte " +
                     std::to_string(static_cast<std::int64_t>(offset)) + " of " +
                     std::to_string(bytes_.size()),
                 by.lane);
   }
-  if ((offset & (bytes - 1)) != 0) [[unlikely]] {
-    throw Fault(FaultKind::illegal_address,
-                std::string("misaligned ") + access + " of " + std::to_string(bytes) +
-                    " bytes at shared byte " + std::to_string(offset),
-                by.lane);
-  }
+  throw Fault(FaultKind::illegal_address,
+              std::string("misaligned ") + access + " of " + std::to_string(bytes) +
+                  " bytes at shared byte " + std::to_string(offset),
+              by.lane);
 }
 
 void SharedMemory::expect_after_write(const Cell& cell, const SharedAccess& by,
@@ -110,20 +103,15 @@ void SharedMemory::note_write(Cell& cell, const SharedAccess& by, bool atomic) c
   cell.read_epoch = 0;
 }
 
-const std::byte* SharedMemory::read(const SharedAccess& by, std::uint64_t offset,
-                                    std::size_t bytes) {
-  expect_inside(by, offset, bytes, "read");
-  for (Cell& cell : cells_of(offset, bytes)) {
-    if (cell.write_epoch == 0 && !cell.copying) [[unlikely]] {
-      throw Fault(
-          FaultKind::uninitialised_memory,
-          "shared byte " + std::to_string(offset) + " is read before anything was written there",
-          by.lane);
-    }
-    expect_after_write(cell, by, offset, "read");
-    note_read(cell, by);
+void SharedMemory::read_first(Cell& cell, const SharedAccess& by, std::uint64_t offset) const {
+  if (cell.write_epoch == 0 && !cell.copying) [[unlikely]] {
+    throw Fault(
+        FaultKind::uninitialised_memory,
+        "shared byte " + std::to_string(offset) + " is read before anything was written there",
+        by.lane);
   }
-  return &bytes_[offset];
+  expect_after_write(cell, by, offset, "read");
+  note_read(cell, by);
 }
 
 std::byte* SharedMemory::write(const SharedAccess& by, std::uint64_t offset, std::size_t bytes) {

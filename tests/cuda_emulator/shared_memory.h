@@ -28,7 +28,15 @@ class SharedMemory {
   /// All throw Fault: outside the memory, misaligned, uninitialised, or not ordered after another
   /// thread's access. The returned memory holds `bytes`.
   [[nodiscard]] const std::byte* read(const SharedAccess& by, std::uint64_t offset,
-                                      std::size_t bytes);
+                                      std::size_t bytes) {
+    expect_inside(by, offset, bytes, "read");
+    for (Cell& cell : cells_of(offset, bytes)) {
+      if (!read_alike(cell, by)) {
+        read_first(cell, by, offset);
+      }
+    }
+    return &bytes_[offset];
+  }
   [[nodiscard]] std::byte* write(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
   /// Read and written at once; atomic accesses need no order between themselves.
   [[nodiscard]] std::byte* update(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
@@ -39,6 +47,11 @@ class SharedMemory {
                                        std::size_t bytes);
 
  private:
+  static constexpr unsigned kWarpThreads = 32;
+  /// Readers: a thread's number, kSeveralOfWarp + the warp's, or kSeveral.
+  static constexpr std::uint16_t kSeveral = 0xffff;
+  static constexpr std::uint16_t kSeveralOfWarp = 0x8000;
+
   /// Epochs count from 1: 0 is "never in this block". Readers of one epoch are kept as one thread,
   /// as several of one warp, or as several.
   struct Cell {
@@ -52,7 +65,14 @@ class SharedMemory {
     bool copying = false;
   };
   void expect_inside(const SharedAccess& by, std::uint64_t offset, std::size_t bytes,
-                     const char* access) const;
+                     const char* access) const {
+    if (offset > bytes_.size() || bytes > bytes_.size() - offset || (offset & (bytes - 1)) != 0)
+        [[unlikely]] {
+      refuse_place(by, offset, bytes, access);
+    }
+  }
+  [[noreturn, gnu::cold]] void refuse_place(const SharedAccess& by, std::uint64_t offset,
+                                            std::size_t bytes, const char* access) const;
   void expect_after_write(const Cell& cell, const SharedAccess& by, std::uint64_t offset,
                           const char* access) const;
   void expect_after_reads(const Cell& cell, const SharedAccess& by, std::uint64_t offset) const;
@@ -60,6 +80,15 @@ class SharedMemory {
   [[nodiscard]] std::span<Cell> cells_of(std::uint64_t offset, std::size_t bytes) {
     return {&cells_[offset >> granule_shift_], std::max<std::size_t>(bytes >> granule_shift_, 1)};
   }
+  /// Whether `by` adds nothing to those who read a cell: several threads of its warp since the
+  /// warp's barrier, or of several warps since the block's. A write since then, or one that is not
+  /// ordered before all of them, would have been a race.
+  [[nodiscard]] bool read_alike(const Cell& cell, const SharedAccess& by) const {
+    return cell.read_epoch == epoch_ &&
+           (cell.reader == kSeveral || (cell.reader == kSeveralOfWarp + by.thread / kWarpThreads &&
+                                        cell.read_warp_epoch == by.warp_epoch));
+  }
+  void read_first(Cell& cell, const SharedAccess& by, std::uint64_t offset) const;
   void note_read(Cell& cell, const SharedAccess& by) const;
   void note_write(Cell& cell, const SharedAccess& by, bool atomic) const;
 

@@ -28,6 +28,16 @@ std::string place_note(const Kernel& kernel, std::uint32_t place) {
   return "PTX line " + std::to_string(kernel.lines[place]) + ": " + kernel.text[place];
 }
 
+std::vector<std::byte> registers_of(const Kernel& kernel) {
+  auto& used = kernel.used_register_files;
+  if (used.empty()) {
+    return kernel.register_file;
+  }
+  std::vector<std::byte> registers = std::move(used.back());
+  used.pop_back();
+  return registers;
+}
+
 std::uint32_t special_value(Special special, const BlockState& block, std::uint32_t thread) {
   const Dimensions tid = unfold(thread, block.launch.block);
   const std::uint32_t lane = thread % kLanes;
@@ -100,7 +110,7 @@ const char* name_of(FaultKind kind) {
 Warp::Warp(BlockState& block, unsigned index)
     : block_(block),
       index_(index),
-      registers_(block.launch.kernel->register_file),
+      registers_(registers_of(*block.launch.kernel)),
       local_(kLanes * block.launch.kernel->local_bytes) {
   const std::uint32_t lanes = std::min(kLanes, block.threads - index * kLanes);
   born_ = lanes == kLanes ? kAllLanes : (LaneMask{1} << lanes) - 1;
@@ -125,6 +135,9 @@ void Warp::begin_block() {
 }
 
 Warp::Group Warp::hindmost() const {
+  if (const LaneMask lanes = runnable(); together(lanes)) {
+    return {lanes, place_of_first(lanes), kNowhere};
+  }
   Group group{0, kNowhere, kNowhere};
   for (LaneMask rest = runnable(); rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(rest));
@@ -141,7 +154,20 @@ Warp::Group Warp::hindmost() const {
   return group;
 }
 
+bool Warp::together(LaneMask lanes) const {
+  const std::uint32_t first = place_of_first(lanes);
+  LaneMask elsewhere = 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    elsewhere |= LaneMask{places_[lane] != first} << lane;
+  }
+  return (elsewhere & lanes) == 0;
+}
+
 void Warp::set_place(LaneMask lanes, std::uint32_t place) {
+  if (lanes == kAllLanes) {
+    places_.fill(place);
+    return;
+  }
   for (; lanes != 0; lanes &= lanes - 1) {
     places_[static_cast<unsigned>(std::countr_zero(lanes))] = place;
   }
@@ -202,6 +228,11 @@ void Warp::run_group(Group group, unsigned& steps) {
         reach_barrier(instruction, active);
         return;
       default:
+        if (met(instruction, active)) {
+          instruction.execute(*this, instruction, active);
+          ++place;
+          continue;
+        }
         set_place(active, place);
         meet(instruction, active);
         return;
@@ -229,6 +260,14 @@ void Warp::reach_barrier(const Instruction& instruction, LaneMask lanes) {
 
 void Warp::pass_block_barrier(std::uint32_t barrier) {
   const std::vector<Instruction>& code = block_.launch.kernel->code;
+  if (at_barrier_ != 0 && together(at_barrier_)) {
+    const std::uint32_t place = place_of_first(at_barrier_);
+    if (code[place].immediate == barrier) {
+      set_place(at_barrier_, place + 1);
+      at_barrier_ = 0;
+    }
+    return;
+  }
   for (LaneMask rest = at_barrier_; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(rest));
     if (code[places_[lane]].immediate == barrier) {
@@ -236,6 +275,21 @@ void Warp::pass_block_barrier(std::uint32_t barrier) {
       at_barrier_ &= ~(LaneMask{1} << lane);
     }
   }
+}
+
+bool Warp::met(const Instruction& instruction, LaneMask lanes) {
+  if (lanes != live_ || lanes != born_) {
+    return false;
+  }
+  if (!instruction.has_members) {
+    return true;
+  }
+  const LaneMask* const members = this->lanes<LaneMask>(instruction.members);
+  LaneMask missing = 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    missing |= lanes >> lane & 1U ? ~members[lane] & born_ : 0;
+  }
+  return missing == 0;
 }
 
 /// Runs the instruction when all that a lane waits for have come to it with the same mask.
@@ -300,6 +354,14 @@ class BlockRunner {
     order_.resize(count);
     std::iota(order_.begin(), order_.end(), 0U);
   }
+
+  ~BlockRunner() {
+    for (Warp& warp : warps_) {
+      block_.launch.kernel->used_register_files.push_back(warp.take_registers());
+    }
+  }
+  BlockRunner(const BlockRunner&) = delete;
+  BlockRunner& operator=(const BlockRunner&) = delete;
 
   void run(const Dimensions& index) {
     block_.index = index;

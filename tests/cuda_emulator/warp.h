@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_emulator/device_memory.h"
@@ -51,6 +51,8 @@ class Warp {
   Warp(BlockState& block, unsigned index);
 
   void begin_block();
+  /// At its end: for the next launch's.
+  [[nodiscard]] std::vector<std::byte> take_registers() { return std::move(registers_); }
   /// Until every lane has left or waits, or for about `steps` instructions; false when nothing
   /// could be done. Throws Fault.
   bool run(unsigned steps);
@@ -96,7 +98,7 @@ class Warp {
   };
   struct Copies {
     std::vector<Copy> open;
-    std::deque<std::vector<Copy>> groups;
+    std::vector<std::vector<Copy>> groups;
   };
   [[nodiscard]] Copies& copies(unsigned lane) { return copies_[lane]; }
 
@@ -109,6 +111,13 @@ class Warp {
   };
   [[nodiscard]] LaneMask runnable() const { return live_ & ~at_barrier_ & ~meeting_; }
   [[nodiscard]] Group hindmost() const;
+  [[nodiscard]] std::uint32_t place_of_first(LaneMask lanes) const {
+    return places_[static_cast<unsigned>(std::countr_zero(lanes))];
+  }
+  /// Whether all of them, at least one, stand at one place.
+  [[nodiscard]] bool together(LaneMask lanes) const;
+  /// Whether all lanes of a meeting, and nobody else, stand at it together.
+  [[nodiscard]] bool met(const Instruction& instruction, LaneMask lanes);
   void set_place(LaneMask lanes, std::uint32_t place);
   void run_group(Group group, unsigned& steps);
   void reach_barrier(const Instruction& instruction, LaneMask lanes);
