@@ -280,6 +280,8 @@ struct ChatTemplate::KnownDigest {
         {0x780BA577526219AA, Form::qwen3, "Qwen3"},
         {0xEC96CA472F094917, Form::qwen3, "Qwen3"},  // Also for contents that are no strings.
         {0xDBA9C514C77DEE96, Form::qwen3, "Qwen3"},  // Without methods of strings.
+        {0x6BC8979986241D21, Form::chatml, "Qwen3 Instruct"},
+        {0xBDA5D850E11BB10F, Form::qwen3_thinking, "Qwen3 Thinking"},
         {0xD2BC134EBB436481, Form::llama3, "Llama 3"},
         {0xE91BAC0FEC82EF92, Form::llama31, "Llama 3.1"},  // And 3.3.
         {0x1329D0F3E1706B89, Form::llama31, "Llama 3.2"},
@@ -315,8 +317,8 @@ std::optional<ChatTemplate> ChatTemplate::of_digest(std::uint64_t digest, const 
                                                     const Tokens& tokens) {
   for (const KnownDigest& known : KnownDigest::all()) {
     if (known.digest != digest) continue;
-    const bool prints_bos = known.form != Form::qwen3;
     const bool prints_eos = known.form == Form::mistral_nemo;
+    const bool prints_bos = prints_eos || known.form == Form::llama3 || known.form == Form::llama31;
     if ((prints_bos && tokens.bos.empty()) || (prints_eos && tokens.eos.empty())) {
       throw ConfigError(fmt::format(
           "{}: the chat template of {} prints the bos_token{}, which tokenizer_config.json does "
@@ -370,6 +372,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages,
     case Form::chatml:
     case Form::qwen15:
     case Form::qwen3:
+    case Form::qwen3_thinking:
       return render_chatml(messages, add_generation_prompt);
     case Form::llama3:
     case Form::llama31:
@@ -386,11 +389,12 @@ std::string ChatTemplate::render_chatml(std::span<const ChatMessage> messages,
   if (messages[0].role != "system" && default_system_) {
     text += "<|im_start|>system\n" + *default_system_ + "<|im_end|>\n";
   }
-  const std::size_t last_query = form_ == Form::qwen3 ? last_query_of(messages) : messages.size();
+  const bool keeps_thoughts = form_ == Form::qwen3 || form_ == Form::qwen3_thinking;
+  const std::size_t last_query = keeps_thoughts ? last_query_of(messages) : messages.size();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     const bool last = i + 1 == messages.size();
-    const bool thinks = form_ == Form::qwen3 && message.role == "assistant";
+    const bool thinks = keeps_thoughts && message.role == "assistant";
     text += "<|im_start|>" + message.role + "\n" +
             (thinks ? qwen3_answer(message.content, i > last_query, last) : message.content);
     if (form_ != Form::qwen15 || !last || add_generation_prompt) text += "<|im_end|>\n";
@@ -399,6 +403,7 @@ std::string ChatTemplate::render_chatml(std::span<const ChatMessage> messages,
   if (add_generation_prompt && !answered) {
     text += "<|im_start|>assistant\n";
     if (form_ == Form::qwen3) text += "<think>\n\n</think>\n\n";
+    if (form_ == Form::qwen3_thinking) text += "<think>\n";
   }
   return text;
 }

@@ -23,7 +23,8 @@ struct ChatMessage {
 ///  * ChatML: Qwen2.5 (also Coder and Math), Qwen2, Qwen1.5, plain with or without a default system
 ///    text;
 ///  * Qwen3: as it renders with enable_thinking = false, so that an answer begins behind an empty
-///    <think> block and costs no tokens of thought;
+///    <think> block and costs no tokens of thought; of July 2025 Instruct, which is ChatML, and
+///    Thinking, whose answers begin inside a <think> block;
 ///  * Llama 3, and Llama 3.1 to 3.3, whose system text names a day: always the template's own
 ///    fallback, 26 Jul 2024, where the reference puts the present one, since a prompt must not
 ///    depend on the day on which it was encoded;
@@ -68,6 +69,7 @@ class ChatTemplate {
     chatml,
     qwen15,  // ChatML whose last message is closed only when a generation prompt is asked for
     qwen3,
+    qwen3_thinking,
     llama3,
     llama31,  // to 3.3: a dated system text before every conversation
     mistral_nemo,

@@ -160,6 +160,22 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<"
         "think>\nt\n</think>\n\nb<|im_end|>\n"}},
+      {0x6BC8979986241D21,
+       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+        "<think>\nt\n</think>\n\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+        "<|im_start|>assistant\n",
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n\nb <|im_end|>\n",
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+        "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
+      {0xBDA5D850E11BB10F,
+       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+        "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nb "
+        "<|im_end|>\n",
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+        "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
       {0xD2BC134EBB436481,
        {"<B><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|"
         "end_header_id|>\n\n",
