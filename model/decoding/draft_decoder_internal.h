@@ -46,19 +46,29 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   }
 }
 
-/// The newest earlier occurrence of the last tokens of `known`, of as many as occur, at most
-/// `match_length`: from the last of them on to the end of `known`; empty where the last token never
-/// stood before.
-[[nodiscard]] inline std::span<const TokenId> find_earlier(std::span<const TokenId> known,
-                                                           std::size_t match_length) {
+/// What to go on with as the text did before: of the newest earlier occurrence of the last tokens
+/// of `known`, of as many as occur, at most `match_length`, the last one and all that follows,
+/// without the last token of `known`, which repeats the first of them. So they are one period of
+/// the text that goes on alike. Empty where the last token never stood before.
+[[nodiscard]] inline std::span<const TokenId> find_period(std::span<const TokenId> known,
+                                                          std::size_t match_length) {
   const std::span<const TokenId> before = known.first(known.size() - 1);
   for (std::size_t length = std::min(match_length, before.size()); length > 0; --length) {
     const auto found = std::ranges::find_end(before, known.last(length));
     if (!found.empty()) {
-      return {found.end() - 1, known.end()};
+      return {found.end() - 1, known.end() - 1};
     }
   }
   return {};
+}
+
+/// `draft` becomes `length` tokens of a text of that period, none where that is empty.
+inline void repeat_period(std::span<const TokenId> period, std::size_t length,
+                          std::vector<TokenId>& draft) {
+  draft.clear();
+  for (std::size_t i = 0; !period.empty() && i < length; ++i) {
+    draft.push_back(period[i % period.size()]);
+  }
 }
 
 /// What every DraftSequence says of its request.

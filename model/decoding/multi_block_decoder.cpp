@@ -36,7 +36,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     threshold_ = static_cast<std::size_t>(std::max(1.0, std::ceil(wanted)));
     const auto usual = static_cast<std::size_t>(
         std::min<std::int64_t>({options.block_size, request_.max_new_tokens, kUsualTokens}));
-    for (std::vector<TokenId>* draft : {&draft_, &predictions_}) {
+    for (std::vector<TokenId>* draft : {&draft_, &predictions_, &repeated_}) {
       draft->reserve(usual);
     }
     for (PseudoBlock& block : pseudo_blocks_) {
@@ -302,15 +302,17 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// Up to verification_size − 1 different drafts that begin as the plain one does, cut to its
-  /// length or completed with its own end: what followed the last tokens where they stood before,
-  /// then each sequence of the pool from its first such token on, newest first.
+  /// Up to verification_size − 1 different drafts that begin as the plain one does: what followed
+  /// the last tokens where they stood before, as long as it is, then each sequence of the pool from
+  /// its first such token on, newest first, cut to its length or completed with its own end.
   void find_candidates() {
     num_candidates_ = 0;
     if (options_.match_length > 0) {
       context_.push_back(draft_[0]);
-      add_candidate(find_earlier(context_, static_cast<std::size_t>(options_.match_length)));
+      repeat_period(find_period(context_, static_cast<std::size_t>(options_.match_length)),
+                    draft_.size(), repeated_);
       context_.pop_back();
+      add_candidate(repeated_);
     }
     for (std::size_t i = 0; i < pool_.size(); ++i) {
       add_candidate(pool_.from(i, draft_[0]));
@@ -387,6 +389,7 @@ class MultiBlockDecoder final : public DraftDecoder {
   std::size_t num_forwarded_pseudo_ = 0;
   std::vector<Candidate> candidates_;  ///< The first num_candidates_ are in use.
   std::size_t num_candidates_ = 0;
+  std::vector<TokenId> repeated_;
   std::vector<DraftBranch> branches_;
   std::vector<TokenId> text_;
   std::size_t block_begin_ = 0;  ///< Index in context_ of the real-active block's first token.

@@ -57,18 +57,16 @@ class PromptLookupDecoder final : public DraftDecoder {
   }
 
  private:
-  /// Drafts what followed the newest earlier occurrence of the last tokens, of as many as occur.
+  /// Drafts what followed the newest earlier occurrence of the last tokens, of as many as occur;
+  /// where that reaches the end of the text, the draft itself goes on.
   void look_up(TokenId newest) {
     context_.push_back(newest);
     const std::size_t wanted =
         std::min(static_cast<std::size_t>(options_.block_size), tokens_left() + 1);
-    const std::span<const TokenId> found =
-        find_earlier(context_, static_cast<std::size_t>(options_.match_length));
-    if (found.empty()) {
-      draft_.assign(1, newest);
-    } else {
-      const auto copied = found.first(std::min(found.size(), wanted));
-      draft_.assign(copied.begin(), copied.end());
+    repeat_period(find_period(context_, static_cast<std::size_t>(options_.match_length)), wanted,
+                  draft_);
+    if (draft_.empty()) {
+      draft_.push_back(newest);
     }
     context_.pop_back();
   }

@@ -244,8 +244,8 @@ struct ParallelTrajectoryOptions {
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_multi_block_decoder(
     DecodeRequest request, const MultiBlockOptions& options);
 /// Prompt lookup, a baseline that needs no training and no seed (METHOD.md §6.3): the draft is the
-/// newest token and what followed the last tokens where they stood before, in prompt or answer;
-/// only the newest token where they never did.
+/// newest token and what followed the last tokens where they stood before, in prompt or answer,
+/// which repeats where it reaches the newest; only the newest token where they never did.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(
     DecodeRequest request, const PromptLookupOptions& options);
 /// Lookahead decoding, a baseline that needs no training (METHOD.md §6.3; Fu et al. 2024). Beside

@@ -365,8 +365,7 @@ struct DraftAdvance {
   /// stood before, of as many as did, at most match_length: the newest such place of the last one;
   /// −1 where that never stood before.
   template <class Group>
-  [[nodiscard]] JFORGE_DEVICE std::int32_t find_earlier(Group& group,
-                                                        const DraftState& state) const {
+  [[nodiscard]] JFORGE_DEVICE std::int32_t find_last(Group& group, const DraftState& state) const {
     struct Match {
       std::int32_t length;
       std::int32_t end;  ///< Index of its last token.

@@ -40,10 +40,15 @@ struct BlockDrafts : DraftAdvance {
     const std::int32_t slot = (state.blocks.pool_next + slots - 1 - i) % slots;
     return numbers_of(state) + layout_of(state).pool_at(slot);
   }
-  /// A part of a sequence of the pool.
+  /// A part of a sequence of the pool, or of a text that repeats.
   struct Found {
     const std::int32_t* tokens = nullptr;
     std::int32_t size = 0;
+    std::int32_t period = 0;  ///< Of `tokens`, at most the size.
+
+    [[nodiscard]] JFORGE_DEVICE std::int32_t operator[](std::int32_t i) const {
+      return tokens[i < period ? i : i % period];
+    }
   };
   /// The i-th newest sequence from its first `token` on.
   [[nodiscard]] JFORGE_DEVICE Found from(const DraftState& state, std::int32_t i,
@@ -54,7 +59,7 @@ struct BlockDrafts : DraftAdvance {
     while (at < length && entry[1 + at] != token) {
       ++at;
     }
-    return {entry + 1 + at, length - at};
+    return {entry + 1 + at, length - at, length - at};
   }
 
   /// The pseudo blocks that are forwarded, behind the draft.
@@ -79,9 +84,9 @@ struct BlockDrafts : DraftAdvance {
     });
   }
 
-  /// Alternatives to the draft: what followed the last tokens where they stood before, then
-  /// NgramPool's newest sequences that hold its first token. Where every row has the pseudo blocks,
-  /// they follow the draft already.
+  /// Alternatives to the draft: what followed the last tokens where they stood before, repeated
+  /// where that reaches the newest token, then NgramPool's newest sequences that hold its first
+  /// token. Where every row has the pseudo blocks, they follow the draft already.
   template <class Group>
   JFORGE_DEVICE void find_candidates(Group& group, DraftState& state) const {
     AlternativesState& found = state.alternatives;
@@ -89,9 +94,9 @@ struct BlockDrafts : DraftAdvance {
     found.count = 0;
     std::int32_t row = found.branch_row;
     if (state.match_length > 0 && found.most > 0) {
-      const std::int32_t at = find_earlier(group, state);
+      const std::int32_t at = find_last(group, state);
       if (at >= 0) {
-        const Found copied{ids + state.ids_begin + at, state.context + 1 - at};
+        const Found copied{ids + state.ids_begin + at, state.draft, state.context - at};
         add_candidate(group, state, fork_of(state, copied, draft), row);
       }
     }
@@ -128,7 +133,7 @@ struct BlockDrafts : DraftAdvance {
                                                   const std::int32_t* draft) {
     Fork fork{found};
     fork.found.size = smaller(fork.found.size, state.draft);
-    while (fork.at < fork.found.size && fork.found.tokens[fork.at] == draft[fork.at]) {
+    while (fork.at < fork.found.size && fork.found[fork.at] == draft[fork.at]) {
       ++fork.at;
     }
     return fork;
@@ -151,7 +156,7 @@ struct BlockDrafts : DraftAdvance {
       for (auto i = static_cast<std::int32_t>(lane); i < length;
            i += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t at = fork.at + i;
-        tokens[i] = at < fork.found.size ? fork.found.tokens[at] : draft[at];
+        tokens[i] = at < fork.found.size ? fork.found[at] : draft[at];
       }
       if (lane == 0) {
         *place = {fork.at, length, row};

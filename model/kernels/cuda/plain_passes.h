@@ -93,18 +93,19 @@ struct AdvanceDrafts : DraftAdvance {
   }
 
   /// The newest token, then what followed the newest earlier occurrence of the last tokens, of as
-  /// many as occur.
+  /// many as occur; where that reaches the newest token, it repeats.
   template <class Group>
   JFORGE_DEVICE void look_up(Group& group, DraftState& state, std::int32_t newest) const {
     std::int32_t* const all = ids + state.ids_begin;
     const std::int32_t last = state.context;
     write(group, all + last, newest);
-    const std::int32_t end = find_earlier(group, state);
+    const std::int32_t end = find_last(group, state);
     const std::int32_t wanted = smaller(state.block_size, tokens_left(state));
-    const std::int32_t more = end >= 0 ? smaller(last - end, wanted - 1) : 0;
+    const std::int32_t more = end >= 0 ? wanted - 1 : 0;
     group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < more; i += group.lanes()) {
-        all[last + 1 + i] = all[end + 1 + i];
+      for (auto i = static_cast<std::int32_t>(lane); i < more;
+           i += static_cast<std::int32_t>(group.lanes())) {
+        all[last + 1 + i] = all[end + 1 + i % (last - end)];
       }
     });
     state.draft = 1 + more;

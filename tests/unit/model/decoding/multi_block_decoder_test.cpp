@@ -491,6 +491,18 @@ TEST(MultiBlock, WhatStoodBeforeIsTheFirstCandidate) {
   EXPECT_EQ(draft, (std::vector<TokenId>{60, 61, 62, 63})) << "of the prompt";
 }
 
+TEST(MultiBlock, ATextThatRepeatsGoesOnPastItsEnd) {
+  const auto decoder = make_multi_block_decoder(
+      {.id = 3, .prompt = {8, 60, 50}, .max_new_tokens = 100},
+      {.block_size = 8, .blocks = 1, .verification_size = 2, .ngram_pool = 0, .match_length = 2});
+  advance(*decoder, {{8}});
+  ASSERT_EQ(decoder->pending().size(), 2U);
+  const std::int64_t shared = decoder->pending()[1].first_position - decoder->kv_length();
+  const std::vector<TokenId> copied = {8, 60, 50, 8, 60, 50, 8, 60};
+  EXPECT_EQ(ids(decoder->pending()[1].tokens),
+            std::vector<TokenId>(copied.begin() + shared, copied.end()));
+}
+
 TEST(MultiBlock, WithoutPoolAndBlocksLookupsAloneBeatThePlainDraft) {
   // A text of period 5: prompt lookup knows all of it.
   std::vector<TokenId> prompt;

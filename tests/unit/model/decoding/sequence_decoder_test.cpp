@@ -316,6 +316,18 @@ TEST(PromptLookup, DraftsWhatFollowedTheLastTokensBefore) {
   EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{4, 8, 9, 5})) << "9, 4 before 4 alone";
 }
 
+TEST(PromptLookup, ATextThatRepeatsGoesOnPastItsEnd) {
+  const auto decoder = make_prompt_lookup_decoder({.prompt = {9, 5, 6, 7}, .max_new_tokens = 20},
+                                                  {.block_size = 8, .match_length = 3});
+  advance(*decoder, {5});
+  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{5, 6, 7, 5, 6, 7, 5, 6}));
+  advance(*decoder, {6, 7, 5, 6, 6, 0, 0, 0});  // The last 6 is another than the draft's 7.
+  EXPECT_EQ(decoder->kv_length(), 4 + 5);
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>(8, 6)) << "6 alone, right before";
+  advance(*decoder, std::vector<TokenId>(8, 6));
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>(6, 6)) << "cut to what remains";
+}
+
 TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24
   std::int64_t gains = 0;
   for (PromptId id = 0; id < 30; ++id) {
