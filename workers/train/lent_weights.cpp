@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/tensor/cuda_queue.h"
+
 namespace jforge {
 
 std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding) {
@@ -32,19 +34,20 @@ LentWeights::LentWeights(const ParameterTable& table, const Sharding& sharding, 
     slots_ = buffer_at_home(storage_bytes(lent, sharding_.compute), account, kernels, home,
                             MemoryUse::communication);
   }
-  if (kernels.device() != home.device()) {
-    copies_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);
-  }
   work_.resize(shards ? resident_.count() : table.groups().size());
+  if (offloaded()) {
+    copies_ = Buffer(storage_bytes(lent, sharding_.compute), account, kernels.device(), use);
+    copying_ = make_cuda_queue();
+    copied_.resize(work_.size());
+    unread_.resize(work_.size());
+  }
   copy_stale_.assign(work_.size(), true);
   watched_.assign(table.groups().size(), false);
 }
 
 LentWeights::~LentWeights() {
-  try {
-    wait();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the result has heard of it
-  }
+  wait_for_ends(copied_);
+  wait_for_ends(work_);
 }
 
 std::size_t LentWeights::place_of(std::int32_t group) const {
@@ -73,35 +76,48 @@ void LentWeights::gather(std::int32_t group) {
   }
   const std::size_t slot = resident_.slot_of(group);
   copy_stale_[slot] = true;
-  // The slot's last group may still be read.
-  collectives_.queue().wait(kernels_.queue().record());
+  // The slot's last group may still be read, and so may its copy.
+  const Event unread = kernels_.queue().record();
+  if (offloaded()) {
+    unread_[slot] = unread;
+  }
+  collectives_.queue().wait(offloaded() ? copied_[slot] : unread);
   work_[slot] = collectives_.all_gather(own_block(group), whole(group));
 }
 
 ConstTensorView LentWeights::lend(std::int32_t group) {
-  const std::size_t place = place_of(group);
-  work_[place].before(kernels_.queue());
-  const TensorView kept = whole(group);
+  const ConstTensorView copy = offloaded() ? bring(group) : ConstTensorView();
+  work_[place_of(group)].before(kernels_.queue());
   if (!watched_sums_.empty() && !watched_[static_cast<std::size_t>(group)]) {
     watched_[static_cast<std::size_t>(group)] = true;
     hash_blocks(group, watched_sums_);
   }
-  if (kernels_.device() == home_.device()) {
-    return kept;
-  }
+  return offloaded() ? copy : whole(group);
+}
+
+ConstTensorView LentWeights::bring(std::int32_t group) {
+  const std::size_t place = place_of(group);
+  const ConstTensorView kept = whole(group);
   const std::int64_t begin =
       sharding_.shards_weights() ? slot_begins_[place] : table_.groups()[place].offset;
   const TensorView copy(copies_.data() + storage_bytes(begin, sharding_.compute), sharding_.compute,
                         kept.shape(), kernels_.device());
   if (copy_stale_[place]) {
-    kernels_.queue().copy(kept, copy);
+    work_[place].before(*copying_);
+    copying_->wait(unread_[place]);
+    copying_->copy(kept, copy);
+    copied_[place] = copying_->record();
     copy_stale_[place] = false;
   }
+  kernels_.queue().wait(copied_[place]);
   return copy;
 }
 
 void LentWeights::changed() {
   resident_.forget();
+  if (offloaded() && !sharding_.shards_weights()) {
+    std::fill(unread_.begin(), unread_.end(), kernels_.queue().record());
+  }
   std::fill(copy_stale_.begin(), copy_stale_.end(), true);
 }
 
@@ -113,6 +129,9 @@ void LentWeights::share(std::int32_t group) {
 void LentWeights::wait() const {
   for (const Work& work : work_) {
     work.wait();
+  }
+  for (const Event& copied : copied_) {
+    copied.wait();
   }
 }
 

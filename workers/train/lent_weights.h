@@ -5,6 +5,7 @@
 /// with a copy where the kernels compute, if they are offloaded.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
@@ -21,6 +22,17 @@ namespace jforge {
 /// Memory where `home` computes; page-locked on a host from which `kernels` copy.
 [[nodiscard]] Buffer buffer_at_home(std::size_t bytes, MemoryAccount& account,
                                     const KernelSet& kernels, const KernelSet& home, MemoryUse use);
+
+/// Waits for each, whatever others throw: in a destructor, before the memory that they use goes.
+template <class Waits>
+void wait_for_ends(const Waits& all) noexcept {
+  for (const auto& each : all) {
+    try {
+      each.wait();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the result has heard of it
+    }
+  }
+}
 
 /// One object per rank; all ranks gather in one order, which is the caller's affair
 /// (ParameterStore). Not thread-safe.
@@ -66,6 +78,9 @@ class LentWeights {
  private:
   void hash_blocks(std::int32_t group, const TensorView& sums) const;
   [[nodiscard]] std::size_t place_of(std::int32_t group) const;
+  [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
+  /// The group's copy, brought beside what the kernels do, if it is stale.
+  [[nodiscard]] ConstTensorView bring(std::int32_t group);
 
   const ParameterTable& table_;
   const Sharding sharding_;
@@ -78,10 +93,13 @@ class LentWeights {
   Buffer copies_;  ///< Whole, or slots, for the kernels where they compute elsewhere.
   GroupSlots resident_;
   std::vector<std::int64_t> slot_begins_;
-  std::vector<Work> work_;        ///< By group, at stage 3 by slot: until it may be read.
-  std::vector<bool> copy_stale_;  ///< Likewise.
-  TensorView watched_sums_;       ///< By owner; empty while nothing is watched.
-  std::vector<bool> watched_;     ///< By group.
+  std::vector<Work> work_;          ///< By group, at stage 3 by slot: until it may be read.
+  std::vector<bool> copy_stale_;    ///< Likewise.
+  std::unique_ptr<Queue> copying_;  ///< Where they compute elsewhere.
+  std::vector<Event> copied_;       ///< Until a copy may be read, and what it is of overwritten,
+  std::vector<Event> unread_;       ///< and until the copy may be overwritten.
+  TensorView watched_sums_;         ///< By owner; empty while nothing is watched.
+  std::vector<bool> watched_;       ///< By group.
 };
 
 }  // namespace jforge

@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/phase_clock.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 
@@ -84,6 +85,10 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
 
   const std::size_t groups = table.groups().size();
   gradients_work_.resize(sharding_.shards_gradients() ? slots_.count() : groups);
+  if (offloaded()) {
+    copying_ = make_cuda_queue();
+    copied_.resize(gradients_work_.size());
+  }
   folds_.assign(slots_.count(), kNone);
   folded_.assign(groups, false);
   if (counts_only) {
@@ -135,12 +140,8 @@ void ParameterStore::fill(LentWeights& lent, const ConstTensorView& weights) {
 }
 
 ParameterStore::~ParameterStore() {
-  try {
-    for (const Work& work : gradients_work_) {
-      work.wait();
-    }
-  } catch (...) {  // NOLINT(bugprone-empty-catch): who needed the result has heard of it
-  }
+  wait_for_ends(copied_);
+  wait_for_ends(gradients_work_);
 }
 
 // ---- views -------------------------------------------------------------------------------------
@@ -275,6 +276,9 @@ TensorView ParameterStore::open(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   if (sharding_.shards_gradients()) {
     fold(slots_.slot_of(group));
+    if (offloaded()) {
+      kernels_.queue().wait(copied_[slots_.slot_of(group)]);
+    }
     kernels_.queue().zero(gradient);
   }
   return gradient;
@@ -290,7 +294,9 @@ void ParameterStore::ready(std::int32_t group) {
     fault_point("train.reduce");
     sum_squares_of_tensors(group);
     if (offloaded()) {
-      kernels_.queue().copy(compute_gradient(group), home_gradient(group));
+      copying_->wait(kernels_.queue().record());
+      copying_->copy(compute_gradient(group), home_gradient(group));
+      copied_[gradient_place(group)] = copying_->record();
     }
     reduce(group);
   }
@@ -339,16 +345,13 @@ void ParameterStore::expect_finite_gradients(std::int64_t update) const {
 void ParameterStore::reduce(std::int32_t group) {
   const TensorView whole = home_gradient(group);
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
-  collectives_.queue().wait(kernels_.queue().record());
-  if (!sharding_.shards_gradients()) {
-    gradients_work_[static_cast<std::size_t>(group)] =
-        sharding_.shards_state() ? collectives_.reduce_scatter_sum(whole, own)
-                                 : collectives_.all_reduce_sum(whole);
-    return;
+  const std::size_t place = gradient_place(group);
+  collectives_.queue().wait(offloaded() ? copied_[place] : kernels_.queue().record());
+  if (sharding_.shards_gradients()) {
+    folds_[place] = group;
   }
-  const std::size_t slot = slots_.slot_of(group);
-  folds_[slot] = group;
-  gradients_work_[slot] = collectives_.reduce_scatter_sum(whole, own);
+  gradients_work_[place] = sharding_.shards_state() ? collectives_.reduce_scatter_sum(whole, own)
+                                                    : collectives_.all_reduce_sum(whole);
 }
 
 /// Adds the reduced block that waits in a slot to the earlier micro-batches'.
@@ -446,6 +449,7 @@ void ParameterStore::clear_gradients() {
   }
   if (offloaded()) {
     // Those at home are copies of what has been added up here.
+    kernels_.queue().wait(copying_->record());
     kernels_.queue().zero(gradient_copies_.floats({table_.flat_size()}));
   } else {
     home_.queue().zero(gradients_.floats({table_.flat_size()}));

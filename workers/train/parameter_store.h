@@ -8,6 +8,7 @@
 /// - below, updated weights are gathered while the next step begins.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -159,6 +160,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// The group of a scripted acquire(), then the next that the script has.
   void gather(const ScriptedUse& scripted);
   void reduce(std::int32_t group);
+  /// Where gradients_work_ and copied_ have a group.
+  [[nodiscard]] std::size_t gradient_place(std::int32_t group) const {
+    return sharding_.shards_gradients() ? slots_.slot_of(group) : static_cast<std::size_t>(group);
+  }
   void fold(std::size_t slot);
   void measure(std::int32_t group);
   void sum_squares_of_tensors(std::int32_t group);
@@ -198,6 +203,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::size_t cursor_ = 0;            ///< Next use of the script.
   TensorView measured_;               ///< Empty while gradients are kept.
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
+  std::unique_ptr<Queue> copying_;    ///< Gradients home, where they are offloaded:
+  std::vector<Event> copied_;         ///< likewise, until the kernels' may be overwritten.
   std::vector<Work> gathers_;         ///< Those of gather_blocks().
   std::vector<std::int32_t>
       folds_;                  ///< By slot: group whose reduced block waits there, −1 for none.
