@@ -39,8 +39,10 @@ class RangeReader {
   int descriptor_;
 };
 
-/// A network file system may show a file that another host has published only after a while.
-inline constexpr double kPublicationWaitSeconds = 30;
+/// A network file system may show a file that another host has published only after a while: NFS
+/// may go on with what it knows of a directory for 60 s (acdirmax, unless the mount says
+/// otherwise).
+inline constexpr double kPublicationWaitSeconds = 75;
 /// How long a reader waits for a published file at `path` to appear: kPublicationWaitSeconds, or 0
 /// where its directory lies on a local file system (ext, xfs, btrfs, tmpfs, …), which shows it at
 /// once.

@@ -14,6 +14,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
 
 namespace jforge {
@@ -146,6 +147,7 @@ TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& dire
           "prompt {} has no trajectory in {}; run the generating phase of the round again",
           *missing, directory.string()));
     }
+    note_progress();  // This wait has a limit of its own.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

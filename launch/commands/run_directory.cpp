@@ -27,8 +27,6 @@
 namespace jforge {
 
 namespace {
-constexpr double kSharedDirectorySeconds = 30;
-
 /// Whether anything has been made under the directory's identity. Until then it binds nobody: an
 /// import that failed must not refuse the configuration that mends it.
 bool holds_work(const RunLayout& layout) {
@@ -162,7 +160,7 @@ void RunDirectory::prove_shared(const Communicator& comm) const {
   together(comm, [&] {
     std::string seen;
     try {
-      seen = read_file(path, kSharedDirectorySeconds);
+      seen = read_file(path, publication_wait_seconds(path));
     } catch (const DataError&) {
       seen.clear();
     }

@@ -37,9 +37,10 @@ class RunDirectory {
     bool must_be_new = false;                   ///< --resume never
   };
   /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
-  /// nonce, 30 s), the identity is compared with the recorded one as soon as anything was made
-  /// under it (prompts, trajectories, a checkpoint). Damaged records are mended: identity.json from
-  /// the newest checkpoint, run.json from the metrics files. Throws EnvironmentError, ConfigError.
+  /// nonce, which may take publication_wait_seconds()), the identity is compared with the recorded
+  /// one as soon as anything was made under it (prompts, trajectories, a checkpoint). Damaged
+  /// records are mended: identity.json from the newest checkpoint, run.json from the metrics files.
+  /// Throws EnvironmentError, ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
   /// Rank 0: publishes run.json and a journal line. Other ranks: nothing.

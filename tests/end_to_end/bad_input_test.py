@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 import tiny_model
-from harness import CONFIG, EndToEndTest
+from harness import BINARY, CONFIG, EndToEndTest
 
 USAGE, INPUT, ENVIRONMENT = 2, 3, 4
 
@@ -357,6 +357,26 @@ class BadEnvironment(BadInput):
         self.addCleanup(subprocess.run, ["umount", run], check=False)
         self.refused(ENVIRONMENT, "run", config, ranks=2, says=["space"])
         subprocess.run(["mount", "-o", "remount,size=64m", run], check=True)
+        self.jforge("run", config, ranks=2)
+        self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting over a rank's directory needs root")
+    def test_a_directory_of_each_rank_s_own(self):
+        """As where run.directory lies on every host's own disk, which is known at once."""
+        config, run = self.config("own")
+        run.mkdir()
+        apart = self.root / "rank-1-apart"
+        apart.write_text(f"""#!/bin/sh
+[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec {BINARY} "$@"
+exec unshare -m sh -c 'mount -t tmpfs tmpfs {run} || exit 99; exec {BINARY} "$@"' sh "$@"
+""", encoding="utf-8")
+        apart.chmod(0o755)
+        command = [str(apart) if word == str(BINARY) else word for word in self.command("run", config, ranks=2)]
+        result = self.finish(self.start(command), 60)
+        if result.code == 99:
+            self.skipTest("a rank may not mount anything here")
+        self.assertEqual(ENVIRONMENT, result.code, str(result))
+        self.assertIn(f"{run} is not the same directory on every rank", result.lines()[0])
         self.jforge("run", config, ranks=2)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 
