@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <random>
-#include <string>
 #include <system_error>
 
 #include "runtime/error.h"
@@ -36,13 +35,17 @@ void write_or_throw(int descriptor, std::string_view bytes, const std::filesyste
 }
 }  // namespace
 
+const std::string& temporary_suffix() {
+  // Containers on several hosts count processes alike.
+  static const std::string suffix = fmt::format("{:08x}", std::random_device()());
+  return suffix;
+}
+
 TemporaryFile::TemporaryFile(const std::filesystem::path& final_path) : final_path_(final_path) {
   static std::atomic<unsigned> counter{0};
-  // Containers on several hosts count processes alike.
-  static const unsigned process = std::random_device()();
-  path_ = final_path.parent_path() / fmt::format("{}{}-{}-{:08x}-{}", kTemporaryPrefix,
+  path_ = final_path.parent_path() / fmt::format("{}{}-{}-{}-{}", kTemporaryPrefix,
                                                  final_path.filename().string(), ::getpid(),
-                                                 process, counter.fetch_add(1));
+                                                 temporary_suffix(), counter.fetch_add(1));
 }
 
 TemporaryFile::~TemporaryFile() {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace jforge {
@@ -20,6 +21,9 @@ void overwrite_file(const std::filesystem::path& path, std::string_view bytes);
 /// As publish_file, but not durable: after a crash of the machine the file may be the old one, or
 /// damaged. For what only shows progress and is written often.
 void replace_file(const std::filesystem::path& path, std::string_view bytes);
+/// Tells this process's temporary files from those of any other, on this host or another that
+/// shares the file system: 8 hexadecimal digits.
+[[nodiscard]] const std::string& temporary_suffix();
 /// A name for a file that is to be published: it begins with ".tmp-" and lies in the same
 /// directory. Unless it was published, the destructor removes the file.
 class TemporaryFile {

@@ -157,6 +157,8 @@ bool JobWorker::generate(std::int32_t round) {
     if (services_.comm.rank() == 0) {
       make_directory(layout_.trajectories(round));
       sweep_temporaries(layout_.trajectories(round));
+      // It told of other trajectories: a stop may come between the last of these and their own.
+      std::filesystem::remove(layout_.generation_report(round));
     }
   });
   bool drained = false;

@@ -111,20 +111,21 @@ void ShardIndex::take_line(std::string_view line) {
       info.packed_lengths.size() != info.prompt_ids.size()) {
     throw DataError("its arrays differ in length");
   }
-  entries_.insert_or_assign(json.at("shard").get<std::string>(), std::move(entry));
+  entries_.emplace(json.at("shard").get<std::string>(), std::move(entry));
 }
 
 std::optional<ShardInfo> ShardIndex::find(const std::filesystem::path& shard) const {
-  const auto found = entries_.find(shard.filename().string());
-  if (found == entries_.end()) {
+  const auto [begin, end] = entries_.equal_range(shard.filename().string());
+  const std::optional<FileState> now = begin != end ? state_of(shard) : std::nullopt;
+  const auto found = std::find_if(begin, end, [&](const auto& remembered) {
+    const Entry& entry = remembered.second;
+    return now && now->bytes == entry.bytes &&
+           now->changed_nanoseconds == entry.changed_nanoseconds;
+  });
+  if (found == end) {
     return std::nullopt;
   }
-  const auto& [bytes, changed, info] = found->second;
-  const std::optional<FileState> now = state_of(shard);
-  if (!now || now->bytes != bytes || now->changed_nanoseconds != changed) {
-    return std::nullopt;
-  }
-  std::optional<ShardInfo> result = info;
+  std::optional<ShardInfo> result = found->second.info;
   result->path = shard;
   return result;
 }

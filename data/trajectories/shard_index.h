@@ -45,7 +45,9 @@ class ShardIndex {
 
   void take_line(std::string_view line);
 
-  std::unordered_map<std::string, Entry> entries_;  ///< By file name.
+  /// By file name: all that was ever remembered of it, by whatever rank. Which line is of the file
+  /// as it is now says the file.
+  std::unordered_multimap<std::string, Entry> entries_;
   std::vector<std::string> damage_;
 };
 

@@ -17,7 +17,7 @@ namespace jforge {
 
 std::filesystem::path temporary_shard_path(const std::filesystem::path& directory, LeaseId lease,
                                            std::int64_t attempt, Rank rank) {
-  return directory / fmt::format(".tmp-{}-{}-{}", lease, attempt, rank);
+  return directory / fmt::format(".tmp-{}-{}-{}-{}", lease, attempt, rank, temporary_suffix());
 }
 
 std::filesystem::path committed_shard_path(const std::filesystem::path& directory, LeaseId lease) {

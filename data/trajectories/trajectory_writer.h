@@ -16,7 +16,8 @@ namespace jforge {
 /// Of the shards that are written; readers take 1, too (TRAJECTORY_FORMAT.md "Compatibility").
 inline constexpr std::int64_t kShardFormatVersion = 2;
 
-/// `.tmp-LEASE-ATTEMPT-RANK` under `directory`.
+/// `.tmp-LEASE-ATTEMPT-RANK-PROCESS` under `directory`: a job that took over counts leases and
+/// attempts as the one before, of which a rank may live on for a while.
 [[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease, std::int64_t attempt,
                                                          Rank rank);

@@ -44,6 +44,16 @@ class ChangedConfiguration(EndToEndTest):
         self.assertEqual("finished", self.status(run))
         self.assertEqual(before, [name.removesuffix(".stale") for name in self.shards(run, "*.stale")])
 
+    def test_the_report_of_other_trajectories_goes_with_them(self):
+        config, run = self.config("reported")
+        self.jforge("run", config, "--inject", "interrupt@train:0:1", expect=75)
+        report = run / "round-1" / "generation.json"
+        before = report.read_bytes()
+        self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@generate:0:1", expect=None)
+        self.assertFalse(report.exists())
+        self.jforge("run", config, *self.SHORTER)
+        self.assertNotEqual(before, report.read_bytes())
+
     def test_what_imported_prompts_depend_on_stays(self):
         config, run = self.config("imported")
         self.jforge("import", config)

@@ -1,6 +1,7 @@
 #include "workers/generate/lease_writer.h"
 
-#include "runtime/phase_clock.h"
+#include <chrono>
+#include <cstdint>
 
 namespace jforge {
 
@@ -35,10 +36,17 @@ void LeaseWriter::finish() {
 }
 
 void LeaseWriter::wait_for_at_most(std::size_t leases, std::unique_lock<std::mutex>& lock) {
+  constexpr std::chrono::milliseconds kBetweenLooks{200};
+  std::uint64_t progress = clock_.read().progress;
   for (std::size_t seen = leases_.size(); !failure_ && leases_.size() > leases;
        seen = leases_.size()) {
-    changed_.wait(lock, [&] { return failure_ || leases_.size() != seen; });
-    note_progress();
+    const bool changed =
+        changed_.wait_for(lock, kBetweenLooks, [&] { return failure_ || leases_.size() != seen; });
+    // One lease may take a slow disk longer than a rank may stand still.
+    if (const std::uint64_t now = clock_.read().progress; changed || now != progress) {
+      progress = now;
+      note_progress();
+    }
   }
   if (failure_) {
     std::rethrow_exception(failure_);
@@ -46,6 +54,7 @@ void LeaseWriter::wait_for_at_most(std::size_t leases, std::unique_lock<std::mut
 }
 
 void LeaseWriter::run() {
+  clock_.follow_this_thread();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !leases_.empty(); });

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "data/trajectories/trajectory.h"
+#include "runtime/phase_clock.h"
 #include "workers/protocol/messages.h"
 
 namespace jforge {
@@ -34,8 +35,8 @@ class LeaseWriter {
   LeaseWriter(const LeaseWriter&) = delete;
   LeaseWriter& operator=(const LeaseWriter&) = delete;
 
-  /// Hands a finished lease over. Every lease that is written while it waits is a sign of progress
-  /// of the calling thread. Throws what writing an earlier lease has thrown.
+  /// Hands a finished lease over. While it waits, every sign of progress of what writes a lease is
+  /// one of the calling thread. Throws what writing an earlier lease has thrown.
   void add(Lease lease, std::vector<Trajectory> trajectories);
   /// Throws what writing a lease has thrown; nothing otherwise.
   void rethrow_failure();
@@ -48,6 +49,7 @@ class LeaseWriter {
   void wait_for_at_most(std::size_t leases, std::unique_lock<std::mutex>& lock);
 
   Write write_;
+  PhaseClock clock_;  ///< The thread's.
   std::mutex mutex_;
   std::condition_variable changed_;
   /// The lease at work is the first.

@@ -11,6 +11,7 @@
 
 #include "data/trajectories/trajectory_digest.h"
 #include "data/trajectories/trajectory_writer.h"
+#include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
 #include "runtime/read_file.h"
@@ -275,6 +276,20 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
   EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
 
+/// As after a copy of the directory, which gives every file another time of change: rank 0 reads
+/// and remembers anew what another rank's index has with the old one.
+TEST_F(TrajectoryStoreTest, AnOutdatedLineOfAnotherRankHidesNoNewerOne) {
+  const fs::path shard = write_shard(0, {1});
+  const ShardInfo info = TrajectoryReader(shard).info();
+  ShardIndexLog(directory_, 1).append(info);
+  fs::last_write_time(shard, fs::last_write_time(shard) + std::chrono::seconds(1));
+  ASSERT_FALSE(ShardIndex::read(directory_).find(shard).has_value());
+  ShardIndexLog(directory_, 0).append(info);
+  EXPECT_TRUE(ShardIndex::read(directory_).find(shard).has_value());
+  const std::vector<PromptId> expected{1};
+  EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 0);
+}
+
 TEST_F(TrajectoryStoreTest, CanonicalBytesAreLittleEndianAndComplete) {
   Trajectory trajectory;
   trajectory.prompt_id = 0x0102;
@@ -536,7 +551,7 @@ TEST_F(TrajectoryStoreTest, CommitTwiceIsRefusedAndDiscardLeavesNothing) {
                                        .identity = ""});
   writer.append(make_trajectory(1));
   const fs::path temporary = writer.finish();
-  EXPECT_EQ(temporary.filename(), ".tmp-1-2-0");
+  EXPECT_EQ(temporary.filename(), ".tmp-1-2-0-" + temporary_suffix());
   EXPECT_THROW(commit_shard(directory_, 1, 2, 0), InternalError);
   EXPECT_TRUE(fs::exists(temporary));
   discard_shard(directory_, 1, 2, 0);

@@ -77,6 +77,34 @@ TEST(LeaseWriter, FewLeasesWaitAndEachThatIsWrittenIsProgress) {
   EXPECT_GT(clock.read().progress, before);
 }
 
+TEST(LeaseWriter, ProgressWithinALeaseIsProgressOfWhoWaits) {
+  std::atomic<bool> seen = false;
+  LeaseWriter writer([&](const Lease&, const std::vector<Trajectory>&) {
+    for (int slice = 0; slice < 1000 && !seen; ++slice) {
+      std::this_thread::sleep_for(10ms);
+      note_progress();
+    }
+  });
+  PhaseClock clock;
+  std::atomic<bool> waits = false;
+  std::thread decoding([&] {
+    clock.follow_this_thread();
+    writer.add(lease(1), trajectories(1));
+    waits = true;
+    writer.finish();
+    waits = false;
+  });
+  while (!waits) {
+    std::this_thread::sleep_for(1ms);
+  }
+  while (waits && clock.read().progress < 3) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_TRUE(waits) << "only the end of the lease was a sign of progress";
+  seen = true;
+  decoding.join();
+}
+
 TEST(LeaseWriter, AFailureReachesWhoAddsAndDropsTheRest) {
   std::promise<void> gate;
   std::vector<LeaseId> written;
