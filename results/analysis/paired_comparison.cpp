@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "data/tasks/score_interval.h"
+#include "results/analysis/student.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -22,10 +24,36 @@ double mcnemar(std::int64_t a, std::int64_t b) {
   return std::min(1.0, 2 * tail);
 }
 
+void set_score_interval(PairedComparison& result, std::span<const double> first) {
+  const std::int64_t both = std::ranges::count(first, 1.0) - result.only_first;
+  const ScoreInterval interval = paired_difference_interval(
+      {.both = both,
+       .only_first = result.only_first,
+       .only_second = result.only_second,
+       .neither = result.n - both - result.only_first - result.only_second});
+  result.low = interval.low;
+  result.high = interval.high;
+}
+
+void set_student_interval(PairedComparison& result, std::span<const double> first,
+                          std::span<const double> second) {
+  double half = 2;
+  if (result.n > 1) {
+    double squares = 0;
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const double deviation = second[i] - first[i] - result.difference;
+      squares += deviation * deviation;
+    }
+    const auto n = static_cast<double>(result.n);
+    half = student_quantile(result.n - 1) * std::sqrt(squares / (n - 1) / n);
+  }
+  result.low = std::max(-1.0, result.difference - half);
+  result.high = std::min(1.0, result.difference + half);
+}
+
 }  // namespace
 
-PairedComparison compare_paired(std::span<const std::uint8_t> first,
-                                std::span<const std::uint8_t> second) {
+PairedComparison compare_paired(std::span<const double> first, std::span<const double> second) {
   expect(!first.empty() && first.size() == second.size(),
          "a paired comparison needs the same problems on both sides");
   PairedComparison result;
@@ -35,15 +63,14 @@ PairedComparison compare_paired(std::span<const std::uint8_t> first,
     result.only_second += first[i] < second[i] ? 1 : 0;
   }
   const auto n = static_cast<double>(result.n);
-  result.difference = static_cast<double>(result.only_second - result.only_first) / n;
-  const std::int64_t both = std::ranges::count(first, 1) - result.only_first;
-  const ScoreInterval interval = paired_difference_interval(
-      {.both = both,
-       .only_first = result.only_first,
-       .only_second = result.only_second,
-       .neither = result.n - both - result.only_first - result.only_second});
-  result.low = interval.low;
-  result.high = interval.high;
+  result.difference =
+      (std::reduce(second.begin(), second.end()) - std::reduce(first.begin(), first.end())) / n;
+  const auto whole = [](double share) { return share == 0 || share == 1; };
+  if (std::ranges::all_of(first, whole) && std::ranges::all_of(second, whole)) {
+    set_score_interval(result, first);
+  } else {
+    set_student_interval(result, first, second);
+  }
   result.p_value = mcnemar(result.only_first, result.only_second);
   return result;
 }

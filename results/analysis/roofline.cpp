@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
+#include "results/analysis/student.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -14,8 +16,6 @@ namespace {
 constexpr int kCandidates = 600;
 // Timers are no better than this relative error, so that a perfect fit does not beat all others.
 constexpr double kNoiseFloor = 1e-4;
-// 95 % quantile of χ² with one degree of freedom.
-constexpr double kChiSquare = 3.841;
 
 struct Line {
   double flat = 0;
@@ -136,8 +136,11 @@ RooflineFit fit_roofline(std::span<const LatencyPoint> points) {
       chosen = best.line;
       fit.knee = fit.knee_low = fit.knee_high = best.knee;
       const double noise = static_cast<double>(count) * kNoiseFloor * kNoiseFloor;
+      // 95 % quantile of F with 1 and count − 3 degrees of freedom, which the noise is known by.
+      const auto freedom = static_cast<std::int64_t>(count) - 3;
+      const double quantile = student_quantile(freedom) * student_quantile(freedom);
       const double limit =
-          std::max(best.line.squares, noise) * (1 + kChiSquare / static_cast<double>(count - 3));
+          std::max(best.line.squares, noise) * (1 + quantile / static_cast<double>(freedom));
       for (const Candidate& candidate : candidates) {
         if (candidate.line.squares <= limit) {
           fit.knee_low = std::min(*fit.knee_low, candidate.knee);

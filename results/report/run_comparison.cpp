@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -34,6 +35,8 @@ struct Sample {
   std::string verdict;
   std::string answer;
   std::string reason;
+  double tokens = 0;  // NaN where it is not recorded
+  double forwards = 0;
 };
 // Problem hash and number of the completion: equal on both sides for the same question.
 using Samples = std::map<std::pair<std::string, std::int64_t>, Sample>;
@@ -63,8 +66,9 @@ Side read_side(const ComparedRun& run) {
 
 Sample read_sample(const ReportJson& json) {
   const double index = json_number(json, "index");
-  return {std::isfinite(index) ? index : 0, json_text(json, "id"), json_text(json, "verdict"),
-          json_text(json, "answer"), json_text(json, "reason")};
+  return {std::isfinite(index) ? index : 0, json_text(json, "id"),     json_text(json, "verdict"),
+          json_text(json, "answer"),        json_text(json, "reason"), json_number(json, "tokens"),
+          json_number(json, "forwards")};
 }
 
 // The samples of one method; empty when their file is not there.
@@ -214,57 +218,94 @@ struct Flip {
   const Sample* second;
 };
 
+// One side's, of the samples that both have.
+struct CommonFigures {
+  std::vector<double> solved;  // of each problem the share of its samples
+  double tokens = 0;           // Σ (tokens − 1) over the samples
+  double forwards = 0;
+
+  void add(const Sample& sample) {
+    solved.back() += sample.verdict == "pass" ? 1 : 0;
+    tokens += sample.tokens - 1;
+    forwards += sample.forwards;
+  }
+  [[nodiscard]] double accuracy() const {
+    return std::reduce(solved.begin(), solved.end()) / static_cast<double>(solved.size());
+  }
+};
+
 struct PairedVerdicts {
   std::optional<PairedComparison> comparison;  // nothing without common problems
+  CommonFigures first;
+  CommonFigures second;
   std::vector<Flip> flips;
   std::size_t uncommon = 0;  // samples that only one side has
 };
 
 PairedVerdicts pair_verdicts(const Samples& first, const Samples& second) {
   PairedVerdicts result;
-  std::vector<std::uint8_t> first_passed;
-  std::vector<std::uint8_t> second_passed;
+  const std::string* problem = nullptr;
+  std::vector<double> samples;  // of each problem
+  std::size_t common = 0;
   for (const auto& [key, sample] : first) {
     const auto other = second.find(key);
     if (other == second.end()) {
       continue;
     }
-    first_passed.push_back(sample.verdict == "pass" ? 1 : 0);
-    second_passed.push_back(other->second.verdict == "pass" ? 1 : 0);
-    if (first_passed.back() != second_passed.back()) {
+    if (problem == nullptr || *problem != key.first) {  // A problem's samples follow each other.
+      problem = &key.first;
+      samples.push_back(0);
+      result.first.solved.push_back(0);
+      result.second.solved.push_back(0);
+    }
+    ++samples.back();
+    ++common;
+    result.first.add(sample);
+    result.second.add(other->second);
+    if ((sample.verdict == "pass") != (other->second.verdict == "pass")) {
       result.flips.push_back({&sample, &other->second});
     }
   }
   std::ranges::stable_sort(result.flips, {}, [](const Flip& flip) { return flip.first->index; });
-  result.uncommon = first.size() + second.size() - 2 * first_passed.size();
-  if (!first_passed.empty()) {
-    result.comparison = compare_paired(first_passed, second_passed);
+  result.uncommon = first.size() + second.size() - 2 * common;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    result.first.solved[i] /= samples[i];
+    result.second.solved[i] /= samples[i];
+  }
+  if (common > 0) {
+    result.comparison = compare_paired(result.first.solved, result.second.solved);
   }
   return result;
 }
 
-std::string ratio(const Pair& pair, const char* key) {
-  return shown(json_number(*pair.second, key) / json_number(*pair.first, key), "{:.2f}×");
-}
-
 std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& verdicts) {
-  const auto both = [&](const char* key, double factor, const char* format) {
-    return shown(factor * json_number(*pair.first, key), format) + " → " +
-           shown(factor * json_number(*pair.second, key), format);
+  const auto both = [](double first, double second, const char* format) {
+    return shown(first, format) + " → " + shown(second, format);
   };
+  double first_accuracy = json_number(*pair.first, "accuracy");
+  double second_accuracy = json_number(*pair.second, "accuracy");
+  double first_tpf = json_number(*pair.first, "tpf");
+  double second_tpf = json_number(*pair.second, "tpf");
+  if (verdicts.comparison && verdicts.uncommon > 0) {
+    // Two sets of problems do not compare: what both have does.
+    first_accuracy = verdicts.first.accuracy();
+    second_accuracy = verdicts.second.accuracy();
+    first_tpf = verdicts.first.tokens / verdicts.first.forwards;
+    second_tpf = verdicts.second.tokens / verdicts.second.forwards;
+  }
   std::vector<std::string> row = {pair.model(), pair.task, pair.method,
-                                  both("accuracy", 100, "{:.1f} %")};
+                                  both(100 * first_accuracy, 100 * second_accuracy, "{:.1f} %")};
   if (verdicts.comparison) {
     const PairedComparison& c = *verdicts.comparison;
     row.push_back(
         fmt::format("{:+.1f} ({:+.1f} to {:+.1f})", 100 * c.difference, 100 * c.low, 100 * c.high));
-    row.push_back(fmt::format("{:.3f}", c.p_value));
+    row.push_back(c.p_value < 0.001 ? "< 0.001" : fmt::format("{:.3f}", c.p_value));
     row.emplace_back(c.beyond_chance() ? "beyond chance" : "within chance");
   } else {
     row.insert(row.end(), {"–", "–", "no common problem"});
   }
-  row.push_back(both("tpf", 1, "{:.2f}"));
-  row.push_back(ratio(pair, "tpf"));
+  row.push_back(both(first_tpf, second_tpf, "{:.2f}"));
+  row.push_back(shown(second_tpf / first_tpf, "{:.2f}×"));
   // Speeds of two runs were measured apart; what each gains over its AR can be set side by side.
   const auto gain = [](const ReportJson& figures) {
     return with_interval(speed_at(figures, 1), "speed_up", "{:.2f}", "×");
@@ -301,8 +342,10 @@ std::string notes(const Pair& pair, const PairedVerdicts& verdicts) {
   }
   text += rules_note(pair);
   if (verdicts.uncommon > 0) {
-    text += fmt::format("- {}: {} samples are in one of the two only and do not count\n",
-                        pair.name(), verdicts.uncommon);
+    text += fmt::format(
+        "- {}: {} samples are in one of the two only; what the table has but for speeds "
+        "is of the others\n",
+        pair.name(), verdicts.uncommon);
   }
   return text;
 }
@@ -355,7 +398,7 @@ std::string compare_runs(const ComparedRun& first, const ComparedRun& second) {
                                  second.directory.string()) +
                      configuration_section(first, second) + "## Figures\n\n";
   const std::vector<Pair> pairs = shared_figures(a, b);
-  TableCells rows = {{"model", "task", "method", "accuracy", "B − A, points (95 %)", "McNemar p",
+  TableCells rows = {{"model", "task", "method", "accuracy", "B − A, points (95 %)", "p",
                       "difference is", "TPF", "TPF, B / A", "A over its AR, batch 1",
                       "B over its AR, batch 1"}};
   std::string remarks;

@@ -107,7 +107,7 @@ FastestByClock fastest_by_clock(const NamedFigures& baseline,
       all, {}, [](const Contender& contender) { return contender.value.mean; });
   const std::string described = fmt::format("{}, {}", best.name, best.shown);
   if (against != nullptr && best.value.high < 1) {
-    return {-1, fmt::format("{}; the next is {}", *against, described)};
+    return {-1, true, fmt::format("{}; the next is {}", *against, described)};
   }
   std::vector<std::string> close;
   for (const Contender& other : all) {
@@ -117,7 +117,8 @@ FastestByClock fastest_by_clock(const NamedFigures& baseline,
   }
   std::string text = described;
   int index = best.index;
-  if (against != nullptr && best.value.low <= 1) {
+  const bool beside_baseline = against != nullptr && best.value.low <= 1;
+  if (beside_baseline) {
     // The interval holds 1: neither is the faster one.
     text = fmt::format("{} and {} cannot be told apart: {}", *against, best.name, best.shown);
     index = best.value.mean < 1 ? -1 : best.index;
@@ -125,7 +126,7 @@ FastestByClock fastest_by_clock(const NamedFigures& baseline,
   if (!close.empty()) {
     text += fmt::format("; not told apart from it: {}", fmt::join(close, "; "));
   }
-  return {index, text};
+  return {index, close.empty() && !beside_baseline, text};
 }
 
 std::string speed_remarks(const std::vector<const ReportJson*>& figures) {

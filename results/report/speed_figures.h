@@ -28,6 +28,8 @@ struct NamedFigures {
 struct FastestByClock {
   /// Index in the methods, or −1: the baseline. Never where nothing was measured: see `text`.
   int index = -1;
+  /// Whether nothing else's interval overlaps its own, the baseline's 1 included.
+  bool alone = false;
   /// "jacobi, 1.38× AR (1.31–1.45)", "AR; the next is …", "AR and jacobi cannot be told apart: …";
   /// methods whose intervals overlap the fastest one's are named. Empty where no speed was
   /// measured.

@@ -222,7 +222,9 @@ std::string speed_tables(const Sweep& sweep) {
           const ReportJson* const speed = speed_at(figures, batch);
           return {with_interval(speed, kSpeed, "{:.0f}"),
                   with_interval(speed, "speed_up", "{:.2f}", "×"),
-                  &figures == marked ? "fastest" : ""};
+                  &figures != marked ? ""
+                  : fastest.alone    ? "fastest"
+                                     : "highest"};
         });
     text += fastest.text.empty() ? "\n"
                                  : fmt::format("\nFastest by the clock at batch {:.0f}: {}.\n\n",

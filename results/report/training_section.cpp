@@ -34,11 +34,12 @@ void write_training_section(ReportWriter& report,
     const std::vector<double> kl = column("consistency");
     const std::vector<double> ce = column("autoregressive");
     std::vector<double> speed = column("tokens_per_second");
-    std::ranges::nth_element(speed, speed.begin() + static_cast<std::ptrdiff_t>(speed.size() / 2));
+    std::ranges::sort(speed);
+    const double median = (speed[(speed.size() - 1) / 2] + speed[speed.size() / 2]) / 2;
     rows.push_back({std::to_string(round), std::to_string(steps.size()),
                     shown(kl.front(), "{:.4f}") + " → " + shown(kl.back(), "{:.4f}"),
                     shown(ce.front(), "{:.4f}") + " → " + shown(ce.back(), "{:.4f}"),
-                    shown(speed[speed.size() / 2], "{:.0f}")});
+                    shown(median, "{:.0f}")});
     const std::string name = "round " + std::to_string(round);
     consistency.series.push_back({name, x, kl});
     autoregressive.series.push_back({name, x, ce});

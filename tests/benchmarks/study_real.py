@@ -148,14 +148,26 @@ def fidelity_table(work, arms):
     return "\n".join(lines)
 
 
-def speed_cell(figures, place):
-    speeds = figures.get("speed") or []
-    if len(speeds) <= place:
-        return "–", "–"
-    one = speeds[place]
+def shown(value, digits=2):
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def speed_cell(figures, batch):
+    one = next((speed for speed in figures.get("speed") or [] if speed["batch_prompts"] == batch), {})
     up = one.get("speed_up")
     times = f"{up:.2f}× ({one['speed_up_low']:.2f}–{one['speed_up_high']:.2f})" if up is not None else "–"
-    return f"{one['tokens_per_second']:.1f}", times
+    return shown(one.get("tokens_per_second"), 1), times
+
+
+def speed_batches(rows):
+    """Of all figures, 1 first; 1 and 8 where none was measured."""
+    return sorted({speed["batch_prompts"] for *_, figures in rows for speed in figures.get("speed") or []} or {1, 8})
+
+
+def speed_remarks(rows):
+    found = {(speed["batch_prompts"], speed["remark"]) for *_, figures in rows for speed in figures.get("speed") or []
+             if speed.get("remark")}
+    return [f"\n**Speeds at batch {batch} mean little: {remark}.**" for batch, remark in sorted(found)]
 
 
 def task_rows(results):
@@ -172,20 +184,24 @@ def task_rows(results):
 def task_section(label, results):
     rows = task_rows(results)
     scorer, number = rows[0][3]["scorer"], rows[0][3]["n"]
+    batches = speed_batches(rows)
     lines = [f"## {label} ({scorer}), {number} problems\n",
-             "| model | method | block size | accuracy | 95 % interval | TPF | 95 % interval | tokens/s, batch 1 | over AR | "
-             "tokens/s, batch 8 | over AR |", "|" + " --- |" * 11]
+             "| model | method | block size | accuracy | 95 % interval | TPF | 95 % interval | "
+             + " | ".join(f"tokens/s, batch {batch} | over AR" for batch in batches) + " |", "|" + " --- |" * (7 + 2 * len(batches))]
     for arm, method, block, figures in rows:
-        one, eight = speed_cell(figures, 0), speed_cell(figures, 1)
+        speeds = " | ".join(cell for batch in batches for cell in speed_cell(figures, batch))
         lines.append(f"| {title(arm)} | {method} | {block} | {100 * figures['accuracy']:.1f} % | "
-                     f"{100 * figures['accuracy_low']:.1f}–{100 * figures['accuracy_high']:.1f} % | {figures['tpf']:.2f} | "
-                     f"{figures['tpf_low']:.2f}–{figures['tpf_high']:.2f} | {one[0]} | {one[1]} | {eight[0]} | {eight[1]} |")
+                     f"{100 * figures['accuracy_low']:.1f}–{100 * figures['accuracy_high']:.1f} % | {shown(figures['tpf'])} | "
+                     f"{shown(figures['tpf_low'])}–{shown(figures['tpf_high'])} | {speeds} |")
+    lines += speed_remarks(rows)
     best = max(100 * figures["accuracy"] for *_, figures in rows)
     lines += ["\n| model | method | AUP |", "| --- | --- | --- |"]
     for arm, sweeps in results.items():
         for method, sweep in sweeps.items():
             points = [sweep["baseline"], *sweep["points"]]
-            score = accuracy_under_parallelism([(one["tpf"], 100 * one["accuracy"]) for one in points], best)
+            # An answer that ends with its first token takes no forward.
+            score = accuracy_under_parallelism([(one["tpf"], 100 * one["accuracy"]) for one in points if one["tpf"] is not None],
+                                               best)
             lines.append(f"| {title(arm)} | {method} | {score:.1f} |")
     return "\n".join(lines)
 
@@ -256,8 +272,11 @@ def greedy_accuracy(run):
 def half_interval(values):
     """Half the 95 % interval of the mean, by Student's t."""
     student = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-    freedom = len(values) - 1
-    t = student[freedom - 1] if freedom <= len(student) else 1.96
+    freedom, z = len(values) - 1, 1.959964
+    # Beyond the table by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5), to 1e-3.
+    t = student[freedom - 1] if freedom <= len(student) else (
+        z + (z ** 3 + z) / (4 * freedom) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * freedom ** 2)
+        + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * freedom ** 3))
     return t * statistics.stdev(values) / math.sqrt(len(values))
 
 
@@ -278,7 +297,8 @@ def difference_cell(differences):
 
 def write_ratios(arms, blocks, reference):
     """Every arm against the reference after as many steps, seed by seed."""
-    print(f"\n## Against {reference} after as many steps\n\nOf each seed the arm's tokens per forward over {reference}'s: "
+    print(f"\n## Against {reference} after as many steps\n\nSteps are those of the first round, unless an arm's name says "
+          "otherwise: two rounds train more. Of each seed the arm's tokens per forward over {reference}'s: "
           "geometric mean, and with several seeds its 95 % interval (Student's t of the logarithms, paired by seed); accuracy: "
           "the mean difference in points, with the same interval.\n")
     print("| arm | steps | seeds | accuracy | " + " | ".join(f"{method}, block {block}" for method in ("jacobi", "mr")
@@ -339,7 +359,8 @@ def write_picture(options):
         curves.setdefault(name, []).append((int(steps or 0), statistics.mean(place["tpf"] for place in places),
                                             100 * statistics.mean(place["accuracy"] for place in places)))
     points = [point for curve in curves.values() for point in curve]
-    most, least = max(point[1] for point in points), min(point[2] for point in points)
+    # Where all are alike there is still a picture.
+    most, least = max(1.1, *(point[1] for point in points)), min(95, *(point[2] for point in points))
     low, bottom, left, right, height = math.floor(least / 5) * 5, 400, 60, 520, 350
 
     def place(point):

@@ -309,7 +309,8 @@ class StudyReal(ScriptTest):
         page = SOURCE / "tests/benchmarks/study_real.py"
         for arm, tpf, texts in (("base", 1.1, ("a b c d e", "same")), ("sft", 3, ("a b a b a b a b", "same"))):
             for method in ("jacobi", "mr"):
-                speed = [{"tokens_per_second": 50.0, "speed_up": 1.5, "speed_up_low": 1.4, "speed_up_high": 1.6}]
+                speed = [{"batch_prompts": 4, "tokens_per_second": 50.0, "speed_up": 1.5, "speed_up_low": 1.4,
+                          "speed_up_high": 1.6, "remark": "a busy machine"}]
                 put(f"evaluation/{arm}/{method}.json", json.dumps(
                     {"task": "ledger", "baseline": figures(0.8, 1),
                      "points": [{"settings": {"block_size": 64}, **figures(0.8, tpf, speed=speed)}]}))
@@ -331,7 +332,9 @@ class StudyReal(ScriptTest):
                               "--command", "the command"], check=True, capture_output=True, text=True).stdout
         self.assertIn("`the command`", out)
         self.assertIn("| SFT (consistency weight 0) | jacobi | 64 | 80.0 % | 40.0–100.0 % | 3.00 | 2.90–3.10 | 50.0 | "
-                      "1.50× (1.40–1.60) | – | – |", out)
+                      "1.50× (1.40–1.60) |", out)
+        self.assertIn("| tokens/s, batch 4 | over AR |", out)
+        self.assertIn("**Speeds at batch 4 mean little: a busy machine.**", out)
         self.assertIn("| SFT (consistency weight 0) | mr | 240.0 |", out)
         self.assertIn("| base | lookahead | – | 80.0 % | 40.0–100.0 % | 1.50 | 1.40–1.60 |", out)
         self.assertIn("| base | -1.5000 | – | 100.0 % | 0.0 % | – |", out)

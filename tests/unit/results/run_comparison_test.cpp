@@ -157,6 +157,7 @@ TEST(RunComparison, OnlyProblemsThatBothHaveArePaired) {
   write_evaluation(c.path(), "final", {101}, "gsm8k/v1", 100);
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}),
               AllOf(HasSubstr("20 samples are in one of the two only"),
+                    HasSubstr("100.0 % → 96.7 %"),  // of the 30 that both have
                     HasSubstr("1 solved by A alone, 0 by B alone")));
   EXPECT_THAT(compare_runs({a.path()}, {c.path()}), HasSubstr("no common problem"));
 }

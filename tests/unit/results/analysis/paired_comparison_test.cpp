@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/error.h"
@@ -9,7 +10,7 @@
 namespace jforge {
 namespace {
 
-using Verdicts = std::vector<std::uint8_t>;
+using Verdicts = std::vector<double>;
 
 TEST(PairedComparison, EqualVerdictsDoNotDiffer) {
   const Verdicts verdicts = {1, 0, 1, 1, 0};
@@ -50,6 +51,35 @@ TEST(PairedComparison, ExactTestHasTheBinomialsValues) {
   EXPECT_NEAR(p_value(5, 0), 0.0625, 1e-12);
   EXPECT_NEAR(p_value(1, 9), 22.0 / 1024, 1e-12);
   EXPECT_NEAR(p_value(4, 4), 1, 1e-12);
+}
+
+/// Ten problems whose eight completions all agree tell no more than ten verdicts.
+TEST(PairedComparison, CompletionsOfAProblemAreNotIndependent) {
+  Verdicts first(10, 0.5);
+  Verdicts second(10, 0.5);
+  for (std::size_t i = 0; i < 10; ++i) {
+    second[i] += i % 2 == 0 ? 0.5 : -0.375;
+  }
+  const PairedComparison result = compare_paired(first, second);
+  EXPECT_EQ(result.n, 10);
+  EXPECT_NEAR(result.difference, 0.0625, 1e-12);
+  // s = 0.4612, t(9) = 2.262: 0.0625 ± 0.3299
+  EXPECT_NEAR(result.low, -0.2674, 1e-4);
+  EXPECT_NEAR(result.high, 0.3924, 1e-4);
+  EXPECT_FALSE(result.beyond_chance());
+  const PairedComparison one = compare_paired(Verdicts{0.25}, Verdicts{1});
+  EXPECT_EQ(one.low, -1);
+  EXPECT_EQ(one.high, 1);
+}
+
+TEST(PairedComparison, BeyondChanceIsWhatIntervalAndTestSay) {
+  Verdicts first(100, 1);
+  Verdicts second(100, 1);
+  std::fill_n(first.begin(), 5, 0);
+  const PairedComparison result = compare_paired(first, second);
+  EXPECT_GT(result.low, 0);
+  EXPECT_NEAR(result.p_value, 0.0625, 1e-12);
+  EXPECT_FALSE(result.beyond_chance());
 }
 
 TEST(PairedComparison, ACleanGainIsBeyondChance) {
