@@ -229,6 +229,10 @@ TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
   EXPECT_EQ(fastest({0.5, 0.75}).index, -1);
   EXPECT_EQ(fastest({1.0625}).text, "AR and a cannot be told apart: 1.06× AR (0.94–1.19)");
   EXPECT_EQ(fastest({0.9375}).index, -1);
+  EXPECT_TRUE(fastest({1.5, 1.25, 3}).alone);
+  EXPECT_TRUE(fastest({0.5, 0.75}).alone);
+  EXPECT_FALSE(fastest({1.0625}).alone);
+  EXPECT_FALSE(fastest({1.5, 1.375, 1.0}).alone);
   EXPECT_EQ(fastest({1.5, 1.375, 1.0}).text,
             "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
   EXPECT_EQ(fastest({1.5, 2}, false).text, "b, 200 tokens/s (196–204)");
@@ -402,7 +406,7 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   (void)write_report(run.path());
   const std::string report = read(run / "report.md");
   for (const char* part :
-       {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "3000", "## Trajectories", "321",
+       {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories", "321",
         "4567", "| round | kept | too short |", "| 1     | 300  | 21        |", "## Prompts",
         "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));
