@@ -86,13 +86,18 @@ void LentWeights::gather(std::int32_t group) {
 }
 
 ConstTensorView LentWeights::lend(std::int32_t group) {
-  const ConstTensorView copy = offloaded() ? bring(group) : ConstTensorView();
-  work_[place_of(group)].before(kernels_.queue());
+  ConstTensorView lent;
+  if (offloaded()) {
+    lent = bring(group);
+  } else {
+    work_[place_of(group)].before(kernels_.queue());
+    lent = whole(group);
+  }
   if (!watched_sums_.empty() && !watched_[static_cast<std::size_t>(group)]) {
     watched_[static_cast<std::size_t>(group)] = true;
     hash_blocks(group, watched_sums_);
   }
-  return offloaded() ? copy : whole(group);
+  return lent;
 }
 
 ConstTensorView LentWeights::bring(std::int32_t group) {

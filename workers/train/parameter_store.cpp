@@ -275,10 +275,8 @@ void ParameterStore::gather(const ScriptedUse& scripted) {
 TensorView ParameterStore::open(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   if (sharding_.shards_gradients()) {
+    // Where it is offloaded this waits for the reduction, and so for the copy that was reduced.
     fold(slots_.slot_of(group));
-    if (offloaded()) {
-      kernels_.queue().wait(copied_[slots_.slot_of(group)]);
-    }
     kernels_.queue().zero(gradient);
   }
   return gradient;
