@@ -1,6 +1,7 @@
 #include "data/tasks/score_interval.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/error.h"
@@ -59,6 +60,21 @@ ScoreInterval paired_difference_interval(const PairedCounts& counts) {
   };
   return {second - first - half(second - of_second.low, of_first.high - first),
           second - first + half(of_second.high - second, first - of_first.low)};
+}
+
+double student_quantile(std::int64_t freedom) {
+  constexpr std::array<double, 9> kTable{12.706, 4.303, 3.182, 2.776, 2.571,
+                                         2.447,  2.365, 2.306, 2.262};
+  expect(freedom >= 1, "Student's t has at least one degree of freedom");
+  if (freedom <= std::ssize(kTable)) {
+    return kTable[static_cast<std::size_t>(freedom - 1)];
+  }
+  constexpr double z3 = kZ * kZ * kZ;
+  constexpr double z5 = z3 * kZ * kZ;
+  constexpr double z7 = z5 * kZ * kZ;
+  const auto v = static_cast<double>(freedom);
+  return kZ + (z3 + kZ) / (4 * v) + (5 * z5 + 16 * z3 + 3 * kZ) / (96 * v * v) +
+         (3 * z7 + 19 * z5 + 17 * z3 - 15 * kZ) / (384 * v * v * v);
 }
 
 }  // namespace jforge

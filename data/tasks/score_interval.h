@@ -1,7 +1,7 @@
 #pragma once
 
-/// Confidence intervals for shares of solved problems that do not collapse where all or none are
-/// solved.
+/// Confidence intervals: for shares of solved problems, that do not collapse where all or none are
+/// solved, and Student's of a mean.
 
 #include <cstdint>
 
@@ -33,5 +33,10 @@ struct PairedCounts {
 /// proportions based on paired data", 1998, method 10). Throws InternalError when nothing was
 /// counted.
 [[nodiscard]] ScoreInterval paired_difference_interval(const PairedCounts& counts);
+
+/// The 97.5 % quantile of Student's t at `freedom` ≥ 1 degrees of freedom: half of a 95 % interval,
+/// in standard errors. To 1e-3: from a table, beyond it by Cornish and Fisher's expansion
+/// (Abramowitz and Stegun 26.7.5).
+[[nodiscard]] double student_quantile(std::int64_t freedom);
 
 }  // namespace jforge

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "data/tasks/score_interval.h"
-#include "results/analysis/student.h"
 #include "runtime/error.h"
 
 namespace jforge {

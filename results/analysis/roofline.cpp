@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "results/analysis/student.h"
+#include "data/tasks/score_interval.h"
 #include "runtime/error.h"
 
 namespace jforge {

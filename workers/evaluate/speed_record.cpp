@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
 
+#include "data/tasks/score_interval.h"
 #include "runtime/append_log.h"
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
@@ -27,13 +27,6 @@ using Json = nlohmann::ordered_json;
 constexpr double kBusyLoad = 1.25;
 /// Fastest over slowest clock.
 constexpr double kUnsteadyClock = 1.1;
-
-/// Quantile 0.975 of Student's t with 1, 2, … degrees of freedom; beyond the table its last value,
-/// which is a little too wide.
-constexpr std::array kStudent = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                 2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                 2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                 2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
 
 std::optional<double> optional_number(const Json& json) {
   return json.is_null() ? std::nullopt : std::optional(json.get<double>());
@@ -193,7 +186,7 @@ std::optional<SpeedInterval> geometric_interval(std::span<const double> values) 
     squares += (std::log(value) - mean) * (std::log(value) - mean);
   }
   const double deviation = std::sqrt(squares / (count - 1));
-  const double t = kStudent[std::min(values.size() - 2, kStudent.size() - 1)];
+  const double t = student_quantile(std::ssize(values) - 1);
   const double half = t * deviation / std::sqrt(count);
   return SpeedInterval{std::exp(mean), std::exp(mean - half), std::exp(mean + half)};
 }

@@ -84,5 +84,13 @@ TEST(PairedDifferenceInterval, CoversTheTruthAsOftenAsItSays) {
   }
 }
 
+TEST(Student, QuantilesAreTheTables) {
+  EXPECT_EQ(student_quantile(2), 4.303);
+  EXPECT_NEAR(student_quantile(10), 2.2281, 1e-3);
+  EXPECT_NEAR(student_quantile(30), 2.0423, 1e-3);
+  EXPECT_NEAR(student_quantile(100), 1.9840, 1e-3);
+  EXPECT_THROW((void)student_quantile(0), InternalError);
+}
+
 }  // namespace
 }  // namespace jforge

@@ -142,7 +142,8 @@ TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
 }
 
 // Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
-// from the models' own files, which are known by the hash of their canonical form.
+// from the models' own files, or public copies of their text, known by the hash of the canonical
+// form.
 TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   const std::vector<std::pair<Conversation, bool>> conversations = {
       {{{"user", " Hi\n"}}, true},
