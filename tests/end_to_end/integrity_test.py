@@ -73,7 +73,8 @@ class FinishedRun(IntegrityTest):
 
     def test_verify_names_every_file_in_which_a_bit_is_flipped(self):
         _, run = self.finished()
-        victims = [path for path in sorted(run.rglob("*")) if path.is_file() and
+        # A rank that was too late for any lease has an empty index, where no bit can be flipped.
+        victims = [path for path in sorted(run.rglob("*")) if path.is_file() and path.stat().st_size > 0 and
                    not any(part.startswith(UNCHECKED) for part in path.relative_to(run).parts)]
         names = {path.name for path in victims}
         for name in ("run.json", "identity.json", "prompts_import.json", "prompts.h5", "export.json", "journal.jsonl",
