@@ -6,7 +6,6 @@
 namespace jforge {
 
 namespace {
-constexpr Rank kCoordinatorRank = 0;
 
 std::unique_ptr<Coordinator> start_coordinator(const Communicator& requests,
                                                const Communicator& replies,

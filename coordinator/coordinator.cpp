@@ -17,7 +17,6 @@ namespace jforge {
 
 namespace {
 constexpr int kControlTag = 1;
-constexpr Rank kCoordinatorRank = 0;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
 /// How long an idle rank's request may lie here: many ranks that ask again and again would flood
 /// rank 0, and a rank that waits looks at its own stop flag between two requests.

@@ -21,6 +21,9 @@
 
 namespace jforge {
 
+/// The rank whose process runs the coordinator.
+inline constexpr Rank kCoordinatorRank = 0;
+
 struct CoordinatorConfig {
   double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job (exit 70).
   double lease_seconds = 600;           ///< A lease without progress for longer is given out again.
