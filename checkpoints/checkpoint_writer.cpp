@@ -424,4 +424,22 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
   return removed;
 }
 
+std::vector<std::string> abandon_checkpoints_after(const std::filesystem::path& root,
+                                                   std::int64_t round, std::int64_t step) {
+  std::vector<std::string> abandoned;
+  for (const CheckpointDirectory& directory : list_checkpoint_directories(root)) {
+    if (std::pair(directory.round, directory.step) <= std::pair(round, step)) {
+      break;  // Newest first.
+    }
+    const std::string name = directory.path.string() + ".abandoned";
+    std::string target = name;
+    for (int number = 2; std::filesystem::exists(target); ++number) {
+      target = fmt::format("{}-{}", name, number);
+    }
+    commit_rename(directory.path, target);
+    abandoned.push_back(std::filesystem::path(target).filename().string());
+  }
+  return abandoned;
+}
+
 }  // namespace jforge

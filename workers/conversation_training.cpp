@@ -185,6 +185,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   if (resumed) {
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);
+    leave_newer_checkpoints(comm, checkpoints, choice, *resumed);
     resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
     plan.steps_done = resumed->manifest.state.step;
     plan.state = trainer_state_of(resumed->manifest.state.cursors);

@@ -101,6 +101,16 @@ bool JobWorker::train(std::int32_t round) {
     const std::int64_t num_prompts = prompts.size();
     const std::int64_t steps = total_steps(round, num_prompts);
     round_steps_ = steps;
+    together(services_.comm, [&] {
+      // A round's final checkpoint says so of itself, and no step would be left to write one.
+      if (mid_round && resume_point_->manifest.state.step >= steps) {
+        throw ConfigError(
+            fmt::format("round {} is to end after step {}, and {} is that far or farther; raise "
+                        "rounds.{}.steps "
+                        "(or epochs), or --resume from an earlier checkpoint",
+                        round, steps, resume_point_->directory.string(), round));
+      }
+    });
     services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
     const SampleFilterConfig& filter = train_config.filter;
     std::optional<BytePairTokenizer> tokenizer;

@@ -14,6 +14,28 @@
 
 namespace jforge {
 
+namespace {
+
+/// An accepted change of a round that is trained already would change nothing, and the run's
+/// records would say that it had.
+void expect_trained_rounds(const Checkpoint& checkpoint, std::int32_t rounds_trained,
+                           const Identity& present) {
+  for (const IdentityDifference& difference :
+       identity_differences(checkpoint.manifest.state.identity, present)) {
+    for (std::int32_t round = 1; round <= rounds_trained; ++round) {
+      if (difference.key.starts_with(fmt::format("rounds.{}.", round))) {
+        throw ConfigError(
+            fmt::format("{}: {} → {} comes too late, {} has round {} trained; put it back (with "
+                        "--accept-change {} once more), or --resume from a checkpoint of before",
+                        difference.key, difference.recorded, difference.present,
+                        checkpoint.directory.string(), round, difference.key));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity identity,
                      AcceptedChanges accepted)
     : config_(config),
@@ -56,6 +78,8 @@ void JobWorker::resume(const ResumeChoice& choice) {
                        accepted_.keys, accepted_.earlier);
   rounds_trained_ =
       static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
+  expect_trained_rounds(*resume_point_, rounds_trained_, present);
+  leave_newer_checkpoints(services_.comm, layout_.checkpoints(), choice, *resume_point_);
   spdlog::info("continuing from {} (round {}, step {} of {})",
                resume_point_->directory.filename().string(), manifest.state.round,
                manifest.state.step, total_steps_of(manifest));

@@ -1,5 +1,9 @@
 #include "workers/resume_choice.h"
 
+#include <fmt/ranges.h>
+
+#include "checkpoints/checkpoint_writer.h"
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
 
 namespace jforge {
@@ -30,6 +34,24 @@ std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
     spdlog::warn("checkpoint skipped: {}", reason);
   }
   return std::move(search.newest);
+}
+
+void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
+                             const ResumeChoice& choice, const Checkpoint& resumed) {
+  if (choice.kind != ResumeChoice::Kind::path) {
+    return;
+  }
+  together(comm, [&] {
+    if (comm.rank() != 0) {
+      return;
+    }
+    const CheckpointState& state = resumed.manifest.state;
+    const auto names = abandon_checkpoints_after(directory, state.round, state.step);
+    if (!names.empty()) {
+      spdlog::warn("{}: newer checkpoints than the one named are not continued from: {}",
+                   directory.string(), fmt::join(names, ", "));
+    }
+  });
 }
 
 }  // namespace jforge

@@ -37,4 +37,10 @@ struct AcceptedChanges {
                                                         const std::filesystem::path& directory,
                                                         const ResumeChoice& choice);
 
+/// Collective. To be called once `resumed`, found by `choice`, is known to fit: where it was named,
+/// newer checkpoints in `directory` are set aside (abandon_checkpoints_after) and logged. Throws
+/// EnvironmentError.
+void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
+                             const ResumeChoice& choice, const Checkpoint& resumed);
+
 }  // namespace jforge

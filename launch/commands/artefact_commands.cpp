@@ -233,6 +233,14 @@ ExitCode export_command(const ExportOptions& options) {
   std::optional<HfTensors> begin;
   TensorValues values = std::ref(tensors);
   if (options.interpolate < 1) {
+    const Identity& trained_from = checkpoint.manifest.state.identity;
+    const auto hash = trained_from.find("model.hash");
+    if (options.source.empty() && hash != trained_from.end() &&
+        hash->second != hf_model_hash(source)) {
+      throw DataError(fmt::format(
+          "{}: not the model any more that {} was trained from; name that one with --source",
+          source.string(), options.checkpoint.string()));
+    }
     begin.emplace(source, config, table);
     values = InterpolatedTensors(*begin, tensors, options.interpolate);
   }

@@ -172,6 +172,16 @@ class Artefacts(EndToEndTest):
             self.assertIn("--interpolate", refused.err)
         self.assertFalse((self.root / "refused").exists())
 
+    def test_export_interpolates_towards_the_model_of_the_run_only(self):
+        source = shutil.copytree(self.model, self.root / "replaced")
+        config, run = self.config("from-another")
+        self.jforge("run", config, "--set", f'model.source="{source}"', "--inject", "interrupt@train:0:2", expect=75)
+        checkpoint = run / "checkpoints" / "round-1-step-00000002"
+        tiny_model.write_safetensors(source / "model.safetensors", tiny_model.random_tensors(2))
+        refused = self.jforge("export", checkpoint, self.root / "mixed", "--interpolate", "0.5", expect=3)
+        self.assertIn(f"{source}: not the model any more", refused.err)
+        self.jforge("export", checkpoint, self.root / "mixed", "--interpolate", "0.5", "--source", self.model)
+
     def test_export_does_not_write_over_what_is_there(self):
         newest = sorted((self.uninterrupted(2) / "checkpoints").iterdir())[-1]
         before = (self.model / "model.safetensors").read_bytes()

@@ -80,6 +80,72 @@ class ChangedConfiguration(EndToEndTest):
         self.assertFalse(run.exists())
 
 
+class GoingBack(EndToEndTest):
+    """--resume PATH: what was trained behind that checkpoint is neither continued nor taken for what will be."""
+
+    STEP_2 = "checkpoints/round-1-step-00000002"
+    OTHER = ("--set", "train.ar_weight=2")
+    BACK = (*OTHER, "--accept-change", "train.ar_weight", "--resume")
+
+    def refused(self, config, *words, says=()):
+        result = self.jforge("run", config, *words, expect=USAGE)
+        self.assertEqual(1, len(result.lines()), str(result))
+        for text in says:
+            self.assertIn(text, result.lines()[0])
+
+    def begun(self, name):
+        """A run stopped after step 5, with a checkpoint at 2."""
+        config, run = self.config(name, CONFIG.replace("keep_last = 2", "keep_last = 10"))
+        self.jforge("run", config, "--inject", "interrupt@train:0:5", expect=75)
+        self.assertIn((1, 2), self.checkpoint_steps(run))
+        return config, run
+
+    def test_the_next_start_goes_on_with_the_new_branch(self):
+        config, run = self.begun("branch")
+        left = self.checkpoint_steps(run)
+        newer = [f"round-{a}-step-{b:08}" for a, b in left if (a, b) > (1, 2)]
+        self.assertTrue(newer)
+        whole = {name: (run / "checkpoints" / name / "manifest.json").read_bytes() for name in newer}
+        back = self.jforge("run", config, *self.BACK, run / self.STEP_2, "--inject", "interrupt@train:0:3", expect=75)
+        for name in newer:
+            self.assertIn(f"{name}.abandoned", back.err)
+            self.assertEqual(whole[name], (run / "checkpoints" / f"{name}.abandoned" / "manifest.json").read_bytes())
+        self.assertEqual([(1, 2), (1, 3)], sorted(self.checkpoint_steps(run)))
+        again = self.jforge("run", config, *self.OTHER)
+        self.assertIn("continuing from round-1-step-00000003", again.err)
+        # Its bytes are those of a run that never had the other branch.
+        plain, alone = self.config("alone", CONFIG.replace("keep_last = 2", "keep_last = 10"))
+        self.jforge("run", plain, "--inject", "interrupt@train:0:2", expect=75)
+        self.jforge("run", plain, *self.OTHER, "--accept-change", "train.ar_weight")
+        self.assertEqual((alone / "model" / "model.safetensors").read_bytes(),
+                         (run / "model" / "model.safetensors").read_bytes())
+        self.jforge("verify", run)
+
+    def test_steps_that_the_other_branch_has_saved_are_saved_again(self):
+        config, run = self.begun("saved")
+        self.jforge("run", config, *self.BACK, run / self.STEP_2, ranks=2)
+        self.assertEqual("finished", self.status(run))
+        # And once more, from the same place: nothing of what was left is overwritten.
+        self.jforge("run", config, *self.OTHER, "--resume", run / self.STEP_2)
+        self.assertTrue((run / "checkpoints" / "round-1-step-00000004.abandoned-2").is_dir())
+
+    def test_a_round_cannot_end_where_it_has_been(self):
+        config, run = self.begun("shorter")
+        newest = max(self.checkpoint_steps(run))[1]
+        words = ("--set", f"rounds.1.steps={newest}", "--accept-change", "rounds.1.steps")
+        self.refused(config, *words, says=["rounds.1.steps", f"round-1-step-{newest:08}"])
+        self.jforge("run", config, "--set", f"rounds.1.steps={newest + 1}", "--accept-change", "rounds.1.steps")
+
+    def test_a_change_of_a_trained_round_comes_too_late(self):
+        config, run = self.config("late")
+        self.jforge("run", config)
+        made = (run / "model" / "model.safetensors").read_bytes()
+        self.refused(config, "--set", "rounds.2.steps=9", "--accept-change", "rounds.2.steps",
+                     says=["rounds.2.steps: 5 → 9", "too late"])
+        self.jforge("run", config, "--accept-change", "rounds.2.steps")
+        self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+
+
 class FinishedRun(EndToEndTest):
     evaluate = True
 
