@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr const char* kHead = "lm_head.weight";
 
 /// Weight files of a directory; a single file wins over an index, as in `transformers`.
 struct WeightFiles {
@@ -103,12 +106,15 @@ class HfWeights {
     }
     for (const auto& [tensor, file] : weights_.file_of) {
       const bool harmless = tensor.ends_with("rotary_emb.inv_freq") ||
-                            (config.tie_word_embeddings && tensor == "lm_head.weight");
+                            (config.tie_word_embeddings && tensor == kHead);
       if (!known.contains(tensor) && !harmless) {
         throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
                                     (directory / file).string(), tensor,
                                     hf_family(config.family).architecture));
       }
+    }
+    if (config.tie_word_embeddings && weights_.file_of.contains(kHead)) {
+      expect_head_is_embedding();
     }
   }
 
@@ -124,11 +130,7 @@ class HfWeights {
   }
 
   void read(const ParameterEntry& entry, std::span<float> values) const {
-    std::vector<std::int64_t> shape;
-    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-      shape.push_back(entry.shape[dim]);
-    }
-    file_of(entry).read_float32(entry.name, shape, values);
+    file_of(entry).read_float32(entry.name, shape_of(entry), values);
   }
   /// Where the file has it; empty as SafetensorsFile::mapped().
   [[nodiscard]] ConstTensorView mapped(const ParameterEntry& entry) const {
@@ -136,6 +138,38 @@ class HfWeights {
   }
 
  private:
+  /// Of a head beside the embedding that it is tied to, `transformers` 4 uses the embedding and 5
+  /// the head: where they differ, nobody knows which model is meant.
+  void expect_head_is_embedding() const {
+    const ParameterEntry& embedding = table_.entry("model.embed_tokens.weight");
+    const std::string& file = weights_.file_of.at(kHead);
+    const SafetensorsFile& head_file = weights_.files.at(file);
+    const ConstTensorView head = head_file.mapped(kHead, embedding.shape);
+    const ConstTensorView tied = mapped(embedding);
+    bool same = false;
+    if (!head.empty() && !tied.empty() && head.dtype() == tied.dtype()) {
+      same = std::memcmp(head.raw(), tied.raw(), tied.bytes()) == 0;
+    } else {
+      std::vector<float> values(static_cast<std::size_t>(embedding.shape.elements()));
+      std::vector<float> others(values.size());
+      read(embedding, values);
+      head_file.read_float32(kHead, shape_of(embedding), others);
+      same = values == others;
+    }
+    if (!same) {
+      throw DataError(
+          fmt::format("{}: {} differs from {}, and config.json says tie_word_embeddings; say false "
+                      "there, or take the tensor out",
+                      (directory_ / file).string(), kHead, embedding.name));
+    }
+  }
+  static std::vector<std::int64_t> shape_of(const ParameterEntry& entry) {
+    std::vector<std::int64_t> shape;
+    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
+      shape.push_back(entry.shape[dim]);
+    }
+    return shape;
+  }
   [[nodiscard]] const SafetensorsFile& file_of(const ParameterEntry& entry) const {
     const auto found = weights_.file_of.find(entry.name);
     if (found == weights_.file_of.end()) {

@@ -501,6 +501,32 @@ TEST_F(HfModelTest, TiedModelsMayCarryARedundantHead) {
   Model read = make_model();
   load(source_, read);
   EXPECT_EQ(read.values, model.values);
+  // Stored in another type, which holds these values.
+  std::vector<float> coarse(tensors[0].values.size());
+  std::ranges::transform(tensors[0].values, coarse.begin(),
+                         [](float value) { return to_float(to_bfloat16(value)); });
+  tensors[0].values = coarse;
+  tensors.back().values = coarse;
+  tensors.back().stored = DType::bfloat16;
+  write_safetensors(source_ / "model.safetensors", tensors);
+  load(source_, read);
+  EXPECT_EQ(read.values[0], coarse[0]);
+}
+
+TEST_F(HfModelTest, ATiedModelWhoseHeadDiffersIsRefused) {
+  edit("tie_word_embeddings", true);
+  Model model = make_model();
+  std::vector<SafetensorsTensor> tensors = tensors_of(model);
+  std::vector<float> other(tensors[0].values.begin(), tensors[0].values.end());
+  other.back() += 1.0F;
+  for (const DType stored : {DType::float32, DType::bfloat16}) {
+    std::vector<SafetensorsTensor> both = tensors;
+    both.push_back({"lm_head.weight", tensors[0].shape, other, stored});
+    write_safetensors(source_ / "model.safetensors", both);
+    Model read = make_model();
+    EXPECT_THAT(refusal([&] { load(source_, read); }),
+                AllOf(HasSubstr("lm_head.weight differs"), HasSubstr("tie_word_embeddings")));
+  }
 }
 
 TEST_F(HfModelTest, HashChangesWithConfigurationAndWeights) {
