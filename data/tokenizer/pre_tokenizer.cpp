@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 
 #include "data/tokenizer/unicode.h"
@@ -40,6 +41,31 @@ void translate_escape(char escaped, bool in_set, const std::string& origin, std:
   }
 }
 
+/// `rest` begins with a repeat's brace. `{,3}` is text for PCRE2, `{2}?` optional for Oniguruma and
+/// a '+' behind the brace possessive for PCRE2 alone.
+void expect_common_repeat(std::string_view rest, const std::string& origin) {
+  const std::size_t length = std::min(rest.find('}'), rest.size() - 1) + 1;
+  const std::string_view repeat = rest.substr(0, length);
+  const std::string_view behind = rest.substr(length, 1);
+  const bool exact = repeat.find(',') == std::string_view::npos;
+  if (repeat.starts_with("{,") || behind == "+" || (exact && behind == "?")) {
+    refuse(origin, fmt::format("the repeat '{}{}'", repeat, behind));
+  }
+}
+
+/// `rest` begins with "(?". Options for all that follows reach past an alternative's '|' in
+/// Oniguruma, and its 'm' is PCRE2's 's'.
+void expect_common_options(std::string_view rest, const std::string& origin) {
+  const std::size_t length = rest.find_first_not_of("imsxn-", 2);
+  const std::string_view options = rest.substr(2, length - 2);
+  const bool named =
+      length != std::string_view::npos && (rest[length] == ':' || rest[length] == ')');
+  if (named && !options.empty() &&
+      (rest[length] == ')' || options.find_first_not_of("i-") != std::string_view::npos)) {
+    refuse(origin, fmt::format("the options '{}'", rest.substr(0, length + 1)));
+  }
+}
+
 std::string pcre2_message(int code) {
   std::array<PCRE2_UCHAR, 256> buffer{};
   pcre2_get_error_message(code, buffer.data(), buffer.size());
@@ -56,6 +82,13 @@ std::string translate_split_expression(std::string_view expression, const std::s
     if (c == '\\') {
       if (++i == expression.size()) refuse(origin, "a lone '\\' at its end");
       translate_escape(expression[i], in_set, origin, out);
+      // The braces of \p{L} and \x{41} are no repeat's.
+      if (std::string_view("pPx").find(expression[i]) != std::string_view::npos &&
+          expression.substr(i + 1, 1) == "{") {
+        const std::size_t end = std::min(expression.find('}', i), expression.size() - 1);
+        out += expression.substr(i + 1, end - i);
+        i = end;
+      }
       continue;
     }
     if (in_set) {
@@ -71,6 +104,10 @@ std::string translate_split_expression(std::string_view expression, const std::s
       continue;
     } else if (c == '^' || c == '$') {
       refuse(origin, fmt::format("the anchor '{}'", c));
+    } else if (c == '{') {
+      expect_common_repeat(expression.substr(i), origin);
+    } else if (c == '(' && expression.substr(i + 1, 1) == "?") {
+      expect_common_options(expression.substr(i), origin);
     }
     out += c;
   }

@@ -26,7 +26,8 @@ inline constexpr std::string_view kDigitRuns = R"(\p{N}+)";
 
 /// Rewrites an Oniguruma expression for PCRE2 so that both match the same text: `\s` and `\S`
 /// become the explicit White_Space set (PCRE2's own also holds U+180E). DataError for what the two
-/// dialects read differently (anchors, \w, \b, \h, nested sets, …), naming it and `origin`.
+/// dialects read differently (anchors, \w, \b, \h, nested sets, `{n}+`, `(?m)`, …), naming it and
+/// `origin`.
 std::string translate_split_expression(std::string_view expression, const std::string& origin);
 
 /// Compiled expressions. Immutable: `split` may run in many threads at once.

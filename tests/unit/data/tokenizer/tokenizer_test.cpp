@@ -289,11 +289,16 @@ TEST(Tokenizer, DigitsAndMissingBytesAsInSmolLM2) {
 }
 
 TEST(Tokenizer, SplitExpressionsOfAnotherDialectAreRefused) {
-  for (const char* expression : {R"(\w+)", R"(\bx)", R"(^a)", R"(a$)", R"([a[bc]])", R"([a&&b])",
-                                 R"([\S])", R"(\h)", R"(a\)", R"((a)", R"([[:alpha:]])"}) {
+  for (const char* expression :
+       {R"(\w+)",         R"(\bx)",         R"(^a)",     R"(a$)",        R"([a[bc]])",
+        R"([a&&b])",      R"([\S])",        R"(\h)",     R"(a\)",        R"((a)",
+        R"([[:alpha:]])", R"(\p{N}{1,3}+)", R"(a{2}?)",  R"(a{2}+)",     R"(a{2,}+)",
+        R"(a{,3})",       R"((?m:.))",      R"((?s:.))", R"(ab(?i)c|d)", R"((?x: a))"}) {
     EXPECT_THROW(pieces({expression}, "x"), DataError) << expression;
   }
   EXPECT_NO_THROW(pieces({R"([^\r\n\p{L}\]^$]\$\^\.)"}, "x"));
+  EXPECT_NO_THROW(
+      pieces({R"((?i:'s)|(?-i:x)|(?:y)|\p{L}++|a{1,3}|a{1,3}?|a{2}|[{,}+]\{,3\}\p{Lu}+)"}, "x"));
 }
 
 /// Byte-pair encoding by its definition: O(n^2) on purpose.
