@@ -11,6 +11,7 @@ the drafts. One sequence at a time, greedy only; what would ask for something el
 
 import copy
 import dataclasses
+import inspect
 import json
 import pathlib
 
@@ -79,7 +80,8 @@ def refuse_unsupported(config, input_ids, attention_mask, arguments):
                "bad_words_ids": None, "force_words_ids": None, "forced_bos_token_id": None,
                "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
                "sequence_bias": None, "stop_strings": None, "max_time": None, "watermarking_config": None,
-               "prompt_lookup_num_tokens": None, "output_scores": False, "output_logits": False,
+               "prompt_lookup_num_tokens": None, "encoder_repetition_penalty": 1.0, "penalty_alpha": None,
+               "exponential_decay_length_penalty": None, "dola_layers": None, "output_scores": False, "output_logits": False,
                "output_attentions": False, "output_hidden_states": False}
     for name, value in neutral.items():
         given = getattr(config, name, None)
@@ -116,7 +118,9 @@ def own_block_size(model):
 def predict(model, tokens, cache, wanted):
     """Argmax behind each of the last `wanted` tokens; the cache grows by all of them."""
     rows = torch.tensor([tokens], dtype=torch.long, device=model.device)
-    logits = model(input_ids=rows, past_key_values=cache, use_cache=True, logits_to_keep=wanted).logits
+    # transformers 5.40 knows the cache by its newer name only.
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    logits = model(input_ids=rows, use_cache=True, logits_to_keep=wanted, **{name: cache}).logits
     return logits[0, -wanted:].float().argmax(dim=-1).tolist()
 
 
@@ -150,10 +154,22 @@ def jacobi(model, prompt, limit, stops, block_size, seed, emit):
     return [*known[len(prompt):], draft[0]], accepted
 
 
+def with_defaults(config, defaults):
+    """What `config` leaves as it is for everybody is the model's own, as in stock generate()."""
+    neutral = transformers.GenerationConfig()
+    for name, value in vars(defaults).items():
+        if name != "transformers_version" and not name.startswith("_") and \
+                getattr(config, name, None) in (None, getattr(neutral, name, None)):
+            setattr(config, name, copy.deepcopy(value))
+    return config
+
+
 @torch.no_grad()
 def generate(model, inputs=None, generation_config=None, input_ids=None, attention_mask=None, streamer=None,
              block_size=None, seed=0, **arguments):
-    config = copy.deepcopy(model.generation_config if generation_config is None else generation_config)
+    config = copy.deepcopy(model.generation_config)
+    if generation_config is not None:
+        config = with_defaults(copy.deepcopy(generation_config), config)
     arguments = config.update(**arguments)
     arguments.pop("use_cache", None)
     input_ids = inputs if input_ids is None else input_ids

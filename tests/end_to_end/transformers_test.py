@@ -5,6 +5,7 @@ back, and exported models that stock `transformers` decodes by Jacobi iteration.
 ctest's Python has seldom got these packages; by hand: JFORGE_BINARY=build/cpu-release/launch/jforge PYTHON THIS_FILE"""
 
 import gzip
+import copy
 import json
 import os
 import pathlib
@@ -256,9 +257,37 @@ class Models(EndToEndTest):
         self.assertEqual(tokens, self.decoded(again, "ar")[0])
         return model, exported
 
+    def check_given_configuration(self, model, exported):
+        """A GenerationConfig of the caller's is filled up from the model's own, as by stock generate()."""
+        own = copy.deepcopy(model.generation_config)
+        ids = torch.tensor([self.PROMPT])
+        jacobi = {"custom_generate": str(exported), "trust_remote_code": True}
+
+        def answer(given, **options):
+            return model.generate(input_ids=ids, generation_config=given, **options)[0, len(self.PROMPT):].tolist()
+
+        try:
+            given = transformers.GenerationConfig(max_new_tokens=48, do_sample=False)
+            whole = answer(given)
+            model.generation_config.eos_token_id = whole[5]
+            stopped = answer(given)
+            self.assertLess(len(stopped), len(whole))
+            self.assertEqual(stopped, answer(given, **jacobi))
+            # What is given wins.
+            given.eos_token_id = 257
+            self.assertEqual(answer(given), answer(given, **jacobi))
+            model.generation_config.repetition_penalty = 1.2
+            with self.assertRaises(ValueError):
+                answer(given, **jacobi)
+        finally:
+            model.generation_config = own
+
     def test_qwen2_and_what_jacobi_decoding_refuses(self):
         model, exported = self.check("qwen2")
+        self.check_given_configuration(model, exported)
         for options in ({"num_beams": 2}, {"do_sample": True}, {"repetition_penalty": 1.2}, {"block_size": 0},
+                        {"encoder_repetition_penalty": 1.5}, {"exponential_decay_length_penalty": (2, 1.5)},
+                        {"penalty_alpha": 0.6, "top_k": 4},
                         {"logits_processor": [lambda ids, scores: scores]}, {"max_new_tokens": None},
                         {"attention_mask": torch.tensor([[0] * 3])}, {"input_ids": torch.zeros((2, 3), dtype=int)}):
             arguments = {"input_ids": torch.tensor([self.PROMPT[:3]]), "do_sample": False, "max_new_tokens": 4,
