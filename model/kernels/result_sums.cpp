@@ -15,6 +15,9 @@ void DeviceSums<T>::reset(std::int64_t count) {
   if (bytes > memory_.bytes()) {
     memory_ = Buffer();  // The old block goes first: the peak is one block, not two.
     memory_ = Buffer(bytes, account_, kernels_.device());
+    if (memory_.device() != Device::cpu) {
+      pinned_ = Buffer(bytes, account_, HostMemory::page_locked, MemoryUse::staging);
+    }
   }
   count_ = count;
   if (count > 0) {
@@ -38,9 +41,6 @@ void DeviceSums<T>::fetch() {
     const std::span<const T> numbers = all.span<T>();
     host_.assign(numbers.begin(), numbers.end());
     return;
-  }
-  if (all.bytes() > pinned_.bytes()) {
-    pinned_ = Buffer(memory_.bytes(), account_, HostMemory::page_locked, MemoryUse::staging);
   }
   kernels_.queue().copy(all, TensorView(pinned_.data(), kType<T>, all.shape()));
 }

@@ -11,9 +11,11 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/device_staging_internal.h"
+#include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/tensor_collectives_internal.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/cuda_queue.h"
 
@@ -255,7 +257,25 @@ class HostCollectives final : public Collectives {
     try {
       select_cuda_device(index);
     } catch (...) {
-      failure_ = std::current_exception();
+      failure_ = cut_off();
+    }
+  }
+
+  /// The exception being handled, as one after which no agreement can be had: other ranks wait for
+  /// what this thread does not send any more.
+  static std::exception_ptr cut_off() noexcept {
+    try {
+      throw;
+    } catch (Error& error) {
+      error.set_cut_off();
+      return std::current_exception();
+    } catch (const std::exception& error) {
+      const FailureText text = describe_failure(error);
+      Error known(text.code, text.message);
+      known.set_cut_off();
+      return std::make_exception_ptr(known);
+    } catch (...) {
+      return std::current_exception();
     }
   }
 
@@ -264,13 +284,14 @@ class HostCollectives final : public Collectives {
     // After an error the ranks may be out of step: nothing more is sent.
     if (failure_ == nullptr) {
       try {
+        fault_point("comm.operation");
         if (staging_ != nullptr) {
           execute(comm_, *staging_, operation);
         } else {
           execute(comm_, operation);
         }
       } catch (...) {
-        failure_ = std::current_exception();
+        failure_ = cut_off();
       }
     }
     const std::lock_guard lock(shared_->mutex);

@@ -77,8 +77,9 @@ class Collectives {
 
 /// Collective over `comm`. For tensors in host memory: a thread and a communicator of its own
 /// (duplicated). The destructor waits for what is queued and frees the communicator without another
-/// collective call. `waits_for`: whose queues' events theirs may wait for; of CUDA, the device that
-/// the calling thread has selected.
+/// collective call. What the thread throws reaches who waits, cut_off(): nothing more is sent.
+/// `waits_for`: whose queues' events theirs may wait for; of CUDA, the device that the calling
+/// thread has selected. Fault place: comm.operation, once per operation.
 [[nodiscard]] std::unique_ptr<Collectives> make_host_collectives(const Communicator& comm,
                                                                  Device waits_for = Device::cpu);
 
@@ -100,6 +101,9 @@ class Collectives {
 [[nodiscard]] std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm);
 /// Why this process cannot use NCCL, on one line; empty where it can.
 [[nodiscard]] std::string nccl_problem();
+/// What is wrong with a version of libnccl, as ncclGetVersion tells it; empty where nothing is
+/// known. Only in a build with NCCL's header.
+[[nodiscard]] std::string nccl_version_problem(int version);
 /// Tells the calling thread's device from the others of its host, as NCCL does: by its place on the
 /// bus, which parts of a divided device share.
 [[nodiscard]] std::string cuda_device_identity();

@@ -51,6 +51,15 @@ class FailingRank(EndToEndTest):
                 self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@train.reduce:{rank}:9")
                 self.assertIn("failed, ends the job: ", result.err)
 
+    def test_rank_whose_communication_fails(self):
+        """It sends nothing more, so the others wait where no error reaches them, and would for twice the hang limit."""
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                _, result = self.fail_and_resume(f"communication-{rank}", f"throw@comm.operation:{rank}:9", timeout=60)
+                self.assertEqual(70, result.code, str(result))
+                self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@comm.operation:{rank}:9")
+                self.assertIn("failed, ends the job: ", result.err)
+
     def test_frozen_rank_is_found(self):
         for place in ("train:1:3", "generate:1:2"):
             with self.subTest(place=place):

@@ -94,6 +94,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   if (counts_only) {
     return;
   }
+  // Its memory is not first asked for within a step, where others would wait for who gets none.
+  tensor_squares_.reset(static_cast<std::int64_t>(table.entries().size()));
   if (sharding_.separate_masters()) {
     for (const ShardGroup& range : owned_) {
       bring(range.group, weights.rows(range.flat_begin, range.flat_begin + range.size),

@@ -45,7 +45,12 @@ void GuardConfig::validate() const {
 
 StateGuard::StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount& account,
                        int ranks)
-    : config_(config), home_(home), ranks_(ranks), sums_(home, account) {}
+    : config_(config), home_(home), ranks_(ranks), sums_(home, account) {
+  // Not first within a step, where others would wait for a rank that gets no memory.
+  if (account.backing() != MemoryAccount::Backing::count_only) {
+    sums_.reset(replicas + ranks_);
+  }
+}
 
 std::int64_t StateGuard::OwnHashes::together() const {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(weights) +
@@ -53,9 +58,6 @@ std::int64_t StateGuard::OwnHashes::together() const {
 }
 
 TensorView StateGuard::zeroed(Place first, std::int64_t count) {
-  if (!std::exchange(ready_, true)) {
-    sums_.reset(replicas + ranks_);
-  }
   const TensorView sums = sums_.part(first, count);
   home_.queue().zero(sums);
   return sums;

@@ -97,7 +97,6 @@ class StateGuard {
   KernelSet& home_;
   int ranks_;
   ResultHashes sums_;
-  bool ready_ = false;  ///< sums_, from the first use on.
   OwnHashes now_;
   std::optional<OwnHashes> weights_;  ///< seal_weights().
   bool reads_weights_ = false;        ///< read() finds them.

@@ -13,6 +13,7 @@
 #include "model/kernels/cuda/block_group.h"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_products.h"
@@ -246,7 +247,11 @@ class StagedArray {
     }
     next_ = (next_ + 1) % used_places_;
     Place& place = places_[next_];
-    place.copied.wait();
+    if (!place.copied.reached()) {
+      // The stream may stand behind NCCL, so behind other ranks.
+      const WaitingForOthers waiting;
+      place.copied.wait();
+    }
     std::memcpy(place.memory.data(), values.data(), bytes);
     cuda_check(cudaMemcpyAsync(device_.data(), place.memory.data(), bytes, cudaMemcpyHostToDevice,
                                queue_.stream().get()),
