@@ -290,7 +290,7 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add_enum("attention", train.attention, kIdentity, kAttentionChoices,
                   "What computes attention on a CUDA device: `\"own\"` kernels, or `\"cudnn\"` the "
                   "forward pass of prompt and clean tokens (needs `model.compute = \"bfloat16\"`, "
-                  "libcudnn 9.10 and a build with its and cudnn-frontend's headers; exit 4 "
+                  "libcudnn 9.10.2 and a build with its and cudnn-frontend's headers; exit 4 "
                   "without). Noisy tokens, the backward pass and decoding stay ours");
   fields.same_results({"own"});
   fields.add("train_prompt", train.train_prompt, kIdentity,

@@ -53,7 +53,7 @@ with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}.
     {libraries}
 
 and two that the programs open when they first need them: libnccl.so.2, without which a machine of several devices fails, and
-libcudnn.so.9 (9.10 or newer), whose cases are skipped without it. All are looked for in JFORGE_CUDA_LIBRARIES (folders, with
+libcudnn.so.9 (9.10.2 or newer), whose cases are skipped without it. All are looked for in JFORGE_CUDA_LIBRARIES (folders, with
 colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, the system's folders and python3's packages.
 `pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 nvidia-cudnn-cu13` brings them.
 Exit codes: 0 all passed, 1 something failed, 2 usage, 4 a library or program is missing, 77 no GPU here.

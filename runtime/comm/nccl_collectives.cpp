@@ -55,6 +55,8 @@ class NcclComm {
       }
     });
     broadcast<std::uint8_t>(comm, {reinterpret_cast<std::uint8_t*>(&id), sizeof id}, 0);
+    // The root's broadcast may be over before it has left, and NCCL's waits below do not call MPI.
+    together(comm, [] {});
     const auto begin = [&] {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "runtime/comm/tensor_collectives.h"
+
 namespace jforge {
 
 namespace {
@@ -44,13 +46,26 @@ NcclLibrary open_library() {
   find("ncclGetErrorString", nccl.get_error_string);
   find("ncclGetLastError", nccl.get_last_error);
   int version = 0;
-  if (nccl.problem.empty() && nccl.get_version(&version) == ncclSuccess && version < kOldest) {
-    nccl.problem = fmt::format("{} is version {}, {} is needed", kName, version, kOldest);
+  if (nccl.problem.empty() && nccl.get_version(&version) == ncclSuccess) {
+    nccl.problem = nccl_version_problem(version);
   }
   return nccl;
 }
 
 }  // namespace
+
+std::string nccl_version_problem(int version) {
+  if (version < kOldest) {
+    return fmt::format("{} is version {}, {} is needed", kName, version, kOldest);
+  }
+  if (const int minor = version / 100; minor == 225 || minor == 226) {
+    return fmt::format(
+        "{} is version {}, whose communicators hang now and then where calls do not "
+        "block (2.25 and 2.26); install another",
+        kName, version);
+  }
+  return {};
+}
 
 const NcclLibrary& nccl_library() {
   static const NcclLibrary nccl = open_library();

@@ -171,6 +171,15 @@ class OverlapTest : public ::testing::TestWithParam<int> {
   std::int64_t micro_batches_ = GetParam() >= 2 ? 2 : 1;
 };
 
+TEST(NcclVersion, ThoseThatAreTooOldOrHangAreRefused) {
+  for (const int fit : {21901, 22105, 22407, 22702, 22809}) {
+    EXPECT_EQ(nccl_version_problem(fit), "") << fit;
+  }
+  for (const int unfit : {21805, 22501, 22602}) {
+    EXPECT_NE(nccl_version_problem(unfit).find(std::to_string(unfit)), std::string::npos) << unfit;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Stage, OverlapTest, ::testing::Range(0, 4));
 
 TEST_P(OverlapTest, AGroupIsReducedBesideTheBackwardBelow) {

@@ -315,17 +315,17 @@ class SequencesOnTheCpu final : public CausalAttention {
     const PackedLayout& layout = plan.batch().layout;
     const std::vector<AttentionSegment> expected = sequences_of(layout);
     ASSERT_EQ(sequences.count, std::ssize(expected));
-    const auto lengths = downloaded(sequences.lengths, sequences.places, DType::int32);
+    const auto lengths = downloaded(sequences.lengths, sequences.count, DType::int32);
     const auto begins = [&](const std::int64_t* values) {
-      return downloaded(values, sequences.places + 1, DType::int64);
+      return downloaded(values, sequences.count + 1, DType::int64);
     };
     const auto queries = begins(sequences.query_begins);
     const auto keys = begins(sequences.key_begins);
     const auto terms = begins(sequences.term_begins);
     for (std::size_t i = 0; i < lengths.size(); ++i) {
-      const bool there = i < expected.size();
-      const std::int64_t row = there ? expected[i].row_begin : layout.num_rows;
-      EXPECT_EQ(lengths[i], there ? expected[i].row_end - row : 0);
+      const std::int64_t row = expected[i].row_begin;
+      EXPECT_EQ(lengths[i], expected[i].row_end - row);
+      EXPECT_GT(lengths[i], 0);
       EXPECT_LE(lengths[i], sequences.most_rows);
       EXPECT_EQ(queries[i], row * q.dim(1) * q.dim(2));
       EXPECT_EQ(keys[i], row * k.dim(1) * k.dim(2));

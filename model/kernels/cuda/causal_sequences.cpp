@@ -5,14 +5,6 @@
 
 namespace jforge {
 
-namespace {
-
-std::int64_t power_of_two_from(std::int64_t value) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
-}
-
-}  // namespace
-
 void CausalSequences::place(const PackedLayout& layout, const AttentionHeads& heads) {
   lengths_.clear();
   for (std::vector<std::int64_t>* begins : {&begins_.queries, &begins_.keys, &begins_.terms}) {
@@ -33,12 +25,8 @@ void CausalSequences::place(const PackedLayout& layout, const AttentionHeads& he
     }
   }
   count_ = std::ssize(lengths_);
-  places_ = count_ == 0 ? 0 : power_of_two_from(count_);
-  most_rows_ = power_of_two_from(longest);
-  lengths_.resize(static_cast<std::size_t>(places_), 0);
-  for (std::int64_t place = count_; place <= places_; ++place) {
-    begin_at(layout.num_rows);
-  }
+  most_rows_ = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(longest)));
+  begin_at(layout.num_rows);
 }
 
 }  // namespace jforge

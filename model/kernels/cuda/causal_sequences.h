@@ -18,15 +18,14 @@ class CausalSequences {
 
   void place(const PackedLayout& layout, const AttentionHeads& heads);
 
+  /// Never filled up with sequences of no rows, of which cuDNN before 9.25 makes NaN.
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
-  /// The next power of two: sequences of no rows fill up. 0 without sequences.
-  [[nodiscard]] std::int64_t places() const noexcept { return places_; }
   /// Of the longest, or kLeastRows; the next power of two.
   [[nodiscard]] std::int64_t most_rows() const noexcept { return most_rows_; }
-  /// [places] rows of each.
+  /// [count] rows of each.
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const noexcept { return lengths_; }
 
-  /// [places + 1] each: the element at which a sequence begins in a tensor [T, width], and the
+  /// [count + 1] each: the element at which a sequence begins in a tensor [T, width], and the
   /// tensor's end for what comes after the last.
   struct Begins {
     std::vector<std::int64_t> queries;  ///< Width H · D: queries, output.
@@ -37,7 +36,6 @@ class CausalSequences {
 
  private:
   std::int64_t count_ = 0;
-  std::int64_t places_ = 0;
   std::int64_t most_rows_ = 0;
   std::vector<std::int32_t> lengths_;
   Begins begins_;
@@ -46,7 +44,6 @@ class CausalSequences {
 /// CausalSequences with their arrays on a device.
 struct DeviceSequences {
   std::int64_t count = 0;
-  std::int64_t places = 0;
   std::int64_t most_rows = 0;
   const std::int32_t* lengths = nullptr;
   const std::int64_t* query_begins = nullptr;

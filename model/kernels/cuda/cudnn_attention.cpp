@@ -33,8 +33,9 @@ using Graph = fe::graph::Graph;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr const char* kLibrary = "libcudnn.so.9";
-/// 9.10: packed log-sum-exp beside grouped query heads, offsets of 64 bits, sequences of no rows.
-constexpr std::size_t kOldest = 91000;
+/// 9.10.2: packed log-sum-exp beside grouped query heads, offsets of 64 bits; the headers refuse
+/// the two versions before it.
+constexpr std::size_t kOldest = 91002;
 constexpr const char* kMend = "mend that, or set train.attention to \"own\"";
 
 void open_library() {
@@ -174,7 +175,7 @@ class CudnnAttention final : public CausalAttention {
                const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& output, const TensorView& log_sum_exp) override {
     const CudnnShape shape{plan.heads().heads, plan.heads().key_heads, plan.heads().size,
-                           sequences.places, sequences.most_rows};
+                           sequences.count, sequences.most_rows};
     const Planned& planned = plan_of(shape);
     std::unordered_map<std::int64_t, void*> places{{kQueries, address(q)},
                                                    {kKeys, address(k)},

@@ -165,7 +165,6 @@ const DeviceSequences& CudaPackedPlan::sequences() const {
     CausalSequences& host = sequences_.host;
     host.place(batch().layout, heads());
     sequences_.device = {host.count(),
-                         host.places(),
                          host.most_rows(),
                          upload(sequences_.lengths, host.lengths()),
                          upload(sequences_.query_begins, host.begins().queries),
