@@ -210,7 +210,7 @@ TrainingProbe::Answer TrainingProbe::judge(const Set& set, std::size_t index,
   if (set.problems && !set.problems->task->runs_code()) {
     const Task& task = *set.problems->task;
     const TaskRecord& record = set.problems->problems[index].record;
-    const std::string text = tokenizer_.decode(result.tokens, /*skip_special=*/true);
+    const std::string text = set.problems->text_of(result.tokens, tokenizer_);
     const auto given = task.extract(cut_at(text, task.stop_texts()), record);
     answer.right = task.grade(given, record, nullptr).status == VerdictStatus::pass ? 1 : 0;
   }

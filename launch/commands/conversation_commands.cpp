@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "checkpoints/hf_model.h"
 #include "coordinator/control_plane.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/conversation_plan.h"
 #include "launch/commands/job_plan.h"
 #include "launch/commands/plan_time.h"
 #include "launch/commands/progress_display.h"
@@ -25,68 +24,6 @@
 namespace jforge {
 
 namespace {
-
-/// Samples of a step at their mean length, micro-batches of train.tokens_per_rank at most.
-struct StepPlan {
-  double mean_tokens = 0;  ///< Of a sample.
-  std::int64_t longest = 0;
-  std::int64_t rows = 0;  ///< The largest micro-batch.
-  std::int64_t micro_batches = 0;
-};
-
-StepPlan plan_step(const ConversationTraining& training, const PreparedTraining& prepared,
-                   int ranks) {
-  StepPlan plan;
-  for (const CausalSample& sample : prepared.samples) {
-    const auto tokens = static_cast<std::int64_t>(sample.tokens.size());
-    plan.mean_tokens += static_cast<double>(tokens);
-    plan.longest = std::max(plan.longest, tokens);
-  }
-  plan.mean_tokens /= static_cast<double>(prepared.samples.size());
-  const std::int64_t budget = training.train.tokens_per_rank;
-  const std::int64_t samples = (training.train.batch_samples + ranks - 1) / ranks;
-  plan.rows = std::min(budget, samples * plan.longest);
-  const double all_rows = static_cast<double>(samples) * plan.mean_tokens;
-  plan.micro_batches = static_cast<std::int64_t>(all_rows) / budget + 1;
-  return plan;
-}
-
-MemoryPlan plan_memory(const ConversationTraining& training, const PreparedTraining& prepared,
-                       int ranks, Device device) {
-  const StepPlan step = plan_step(training, prepared, ranks);
-  return plan_training(prepared.model, ParameterTable(prepared.model, ranks), training.train,
-                       training.train.sharding(), device,
-                       {.packed = step.rows, .micro_batches = step.micro_batches});
-}
-
-std::string describe(const ConversationTraining& training, const PreparedTraining& prepared,
-                     int ranks, const MachineSpeed& speed) {
-  const ParameterTable table(prepared.model, ranks);
-  const StepPlan step = plan_step(training, prepared, ranks);
-  const MemoryPlan plan = plan_memory(training, prepared, ranks, Device::cpu);
-  RoundWork work;
-  work.samples_trained = prepared.steps * training.train.batch_samples;
-  work.prompt_tokens = step.mean_tokens;
-  work.block_size = 1;
-  work.batch_prompts = 1;
-  work.recompute = training.train.activation_checkpointing;
-  const auto megabytes = [](double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); };
-  return fmt::format(
-      "model: {} parameters\nranks: {}\nsamples: {}, of {:.0f} tokens on average, at most {}\n"
-      "steps: {} of {} samples\nmemory per rank (ZeRO stage {}, {}): weights {}, gradients {}, "
-      "optimizer {}, communication {}, activations of {} rows {}, copy for checkpoints {}; {} in "
-      "all\na step of {} micro-batch{} sends from each rank {}\ncheckpoint: {}\n"
-      "time, estimated: {}\n",
-      table.parameter_count(), ranks, prepared.samples.size(), step.mean_tokens, step.longest,
-      prepared.steps, training.train.batch_samples, training.train.optimizer.zero_stage,
-      dtype_name(training.train.compute), megabytes(plan.state.weights),
-      megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
-      megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
-      megabytes(plan.snapshot), megabytes(plan.training()), plan.micro_batches,
-      plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
-      megabytes(12 * static_cast<double>(table.flat_size())),
-      duration_text(estimate_round(prepared.model, work, speed, ranks).train));
-}
 
 /// Collective. Before anything is held.
 void expect_memory(const ConversationTraining& training, const PreparedTraining& prepared,
@@ -118,7 +55,7 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
   const int ranks = options.planned_ranks.value_or(comm.size());
   speed.training_flops *= static_cast<double>(ranks) / comm.size();
   if (comm.rank() == 0) {
-    fmt::print("{}", describe(training, prepared, ranks, speed));
+    fmt::print("{}", describe_plan(training, prepared, ranks, kernels->device(), speed));
   }
   return ExitCode::ok;
 }

@@ -79,7 +79,7 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options) {
   JobConfig config;
   load_configuration(comm, options.config, [&](const std::string& text) {
     config = read_job_config(text, options.config.string(), options.overrides);
-    config.validate(comm.size());
+    config.validate(options.planned_ranks.value_or(comm.size()));
     expect_round(options, config);
   });
   return config;

@@ -153,6 +153,8 @@ class BadConfigurations(BadInput):
         self.run_refused("range", USAGE, "--set", "train.batch_samples=0", says=["batch_samples"])
         self.run_refused("both", USAGE, text=CONFIG.replace("steps = 6", "steps = 6\nepochs = 1.0"), says=["epochs"])
         self.run_refused("idle", USAGE, "--set", "train.batch_samples=1", says=["batch_samples"], ranks=2)
+        self.run_refused("planned", USAGE, "--set", "train.batch_samples=4", "--dry-run", "--ranks", "64",
+                         says=["train.batch_samples = 4 is fewer than the 64 ranks"])
 
     def test_not_toml(self):
         self.run_refused("toml", USAGE, text=CONFIG + "= 3\n", says=["toml-1.toml"])

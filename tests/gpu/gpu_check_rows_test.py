@@ -145,6 +145,24 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "test: crash", "**failed (9)**", r"0 cases, [\d.]+ s")
         self.assert_row(table, "test: nothing", "**no case ran**", r"0 cases, [\d.]+ s")
 
+    def test_an_empty_list_of_tests_fails(self):
+        self.checks()
+        table = self.check(1, SHARED, expected=1)
+        self.assert_row(table, "tests", "**none listed**", "")
+        self.assertIn("Not all passed", table)
+
+    def test_tests_that_cannot_be_listed_end_it(self):
+        """In a build, where ctest knows them."""
+        (self.root / "checks.tsv").unlink()
+        build = self.root / "build/cuda-release"
+        for name in ("tests/gpu", "tests/benchmarks", "launch"):
+            (build / name).mkdir(parents=True)
+        shutil.copy(self.root / "bin/gpu_kernel_agreement_test", build / "tests/gpu")
+        shutil.copy(SOURCE / "launch/scripts/gpu_bundle.py", self.root / "launch/scripts")
+        self.write("bin/ctest", "#!/bin/sh\nexit 8\n").chmod(0o755)
+        self.assertEqual("", self.check(1, SHARED, expected=4, PATH=f"{self.root / 'bin'}:/usr/bin:/bin"))
+        self.assertRegex(self.said, r"(?m)^gpu_check\.sh: the tests cannot be listed, .*ctest.*exit status 8")
+
     def test_two_ranks_on_one_device_are_measured_by_mpi(self):
         table = self.check(1, SHARED)
         self.assert_row(table, "benchmark: collectives", "passed", rf"by MPI: {SHARED}, [\d.]+ s")

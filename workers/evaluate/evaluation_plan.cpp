@@ -151,6 +151,10 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"method", method.name},
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
+  // Older samples were read on behind such a token.
+  if (!set.stop_tokens.empty()) {
+    settings["stop_tokens"] = set.stop_tokens;
+  }
   if (rounds(model_.decode_weights)) {
     settings["rounded_weights"] = true;
   }

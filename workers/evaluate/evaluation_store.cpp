@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "runtime/bounded_json.h"
@@ -169,8 +170,13 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
                             const Json& extra) const {
   // What this attempt made came over the wire, for another machine's file may not be visible yet.
   std::vector<TimedSample> samples = parse_lines(lines);
+  std::set<PromptId> finished_here;
+  for (const TimedSample& sample : samples) {
+    finished_here.insert(id_of(sample.record));
+  }
+  // An earlier attempt's part may have become visible since plan(): what it holds was made again.
   for (TimedSample& sample : finished_samples(run)) {
-    if (sample.timing.attempt != run.attempt) {
+    if (!finished_here.contains(id_of(sample.record))) {
       samples.push_back(std::move(sample));
     }
   }

@@ -41,6 +41,12 @@ DecodeRequest ProblemSet::request(PromptId id, const std::vector<TokenId>& eos_i
       .id = id, .prompt = problem(id).prompt, .max_new_tokens = max_new_tokens, .eos_ids = eos_ids};
 }
 
+std::string ProblemSet::text_of(std::span<const TokenId> completion,
+                                const BytePairTokenizer& tokenizer) const {
+  const auto end = std::ranges::find_first_of(completion, stop_tokens);
+  return tokenizer.decode(std::span(completion.begin(), end), /*skip_special=*/true);
+}
+
 ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& config,
                             const BytePairTokenizer& tokenizer, const ChatTemplate& chat_template,
                             std::int64_t vocabulary_size) {
@@ -48,6 +54,11 @@ ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& conf
   set.choice = config.choice(entry);
   set.task = make_task(set.choice.name, {.prompt_style = set.choice.prompt_style});
   set.max_new_tokens = config.max_new_tokens.value_or(set.task->default_max_new_tokens());
+  for (const std::string& text : set.task->stop_texts()) {
+    if (const auto id = tokenizer.token_id(text)) {
+      set.stop_tokens.push_back(*id);
+    }
+  }
   std::vector<TaskRecord> records = set.task->load(config.data);
   if (config.limit && std::cmp_less(*config.limit, records.size())) {
     records.resize(static_cast<std::size_t>(*config.limit));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,17 @@ struct ProblemSet {
   std::vector<Problem> problems;  ///< In the benchmark's order, at least one.
   std::int64_t max_new_tokens = 0;
   std::string hash;  ///< Over all problems' hashes.
+  /// Added tokens that are stop texts of the task, such as "<|im_end|>".
+  std::vector<TokenId> stop_tokens;
 
   /// The problem that a sample_id names. Throws InternalError for an index outside the set.
   [[nodiscard]] const Problem& problem(PromptId id) const;
   /// The request for the sample `id`. Throws as problem().
   [[nodiscard]] DecodeRequest request(PromptId id, const std::vector<TokenId>& eos_ids) const;
+  /// The text of a completion up to its first stop token, without special tokens: of a stop text
+  /// that is one nothing would be left at which to cut.
+  [[nodiscard]] std::string text_of(std::span<const TokenId> completion,
+                                    const BytePairTokenizer& tokenizer) const;
 };
 
 /// Reads and encodes the task of an entry of evaluate.tasks. Throws ConfigError for an unknown task

@@ -203,7 +203,8 @@ void SampleDecoding::hand_to_grader(std::size_t run_index, const DecodeResult& r
 /// All of a sample's record that decoding knows.
 GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
                                             const DecodeStatistics& statistics) const {
-  const Problem& problem = plan_.runs()[run].set.problem(result.id);
+  const ProblemSet& set = plan_.runs()[run].set;
+  const Problem& problem = set.problem(result.id);
   GradedSample graded{.run = run, .sample = {}};
   SampleRecord& record = graded.sample.record;
   record.index = problem.index;
@@ -216,7 +217,7 @@ GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult&
   record.prefill_forwards = result.prefill_forwards;
   record.stopped_by_eos = result.stop == StopReason::eos;
   record.token_hash = hash_hex(hash64(std::as_bytes(std::span(result.tokens))));
-  record.text = plan_.tokenizer().decode(result.tokens, /*skip_special=*/true);
+  record.text = set.text_of(result.tokens, plan_.tokenizer());
   graded.sample.timing = {.attempt = plan_.runs()[run].attempt,
                           .rank = context_.comm.rank(),
                           .ranks = context_.comm.size(),

@@ -131,7 +131,7 @@ std::vector<Completion> read_completions(const std::filesystem::path& path,
     const TaskRecord& record = set.problems[*problem];
     Completion completion{*problem, std::nullopt, {}};
     if (!set.task->runs_code()) {
-      completion.answer = set.task->extract(text->text, record);
+      completion.answer = set.task->extract(cut_at(text->text, set.task->stop_texts()), record);
     } else if (solution != nullptr) {
       completion.answer = text->text;
     } else {

@@ -146,8 +146,14 @@ expect_resume "$RESUME"
 RESUME="--resume never"
 run_case "queued again, its directory exists" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
 expect_resume ""
-mkdir -p "$work/run/checkpoints/round_0001_step_00000010"
-touch "$work/run/checkpoints/round_0001_step_00000010/manifest.json"
+# What a start that went back has set aside is none of its own.
+mkdir -p "$work/run/checkpoints/round-1-step-00000020.abandoned-2"
+touch "$work/run/checkpoints/round-1-step-00000020.abandoned-2/manifest.json"
+RESUME="--resume /some/checkpoint"
+run_case "queued again, all of its own set aside" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
+expect_resume "$RESUME"
+mkdir -p "$work/run/checkpoints/round-1-step-00000010"
+touch "$work/run/checkpoints/round-1-step-00000010/manifest.json"
 for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume never"; do
   run_case "queued again, $RESUME" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
   expect_resume ""
@@ -177,6 +183,21 @@ run_case "failed once more, but after a checkpoint" \
 expect_code 0
 expect_requeued
 [ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "a checkpoint did not begin the count anew"
+for place in directory link; do
+  if [ $place = link ]; then
+    mv "$work/run" "$work/elsewhere"
+    ln -s elsewhere "$work/run"
+  fi
+  for name in gsm8k.ar.attempt-1.rank-0-of-4.part gsm8k.speed; do
+    run_case "failed once more, but after a line of $name, the run directory is a $place" \
+      "d=\$WORK/run/evaluation/base; mkdir -p \"\$d\"; echo {} >>\"\$d/$name\"; say failed; exit 137"
+    expect_code 0
+    expect_requeued
+    [ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "an evaluated sample did not begin the count anew"
+  done
+done
+rm "$work/run"
+mv "$work/elsewhere" "$work/run"
 run_case "another bound" 'say failed; exit 137' - JFORGE_MAX_FAILURES=2
 expect_code 137
 expect_not_requeued

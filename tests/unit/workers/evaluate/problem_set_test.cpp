@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/tasks/code/code_tasks.h"
 #include "runtime/error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
@@ -75,6 +76,28 @@ TEST_F(ProblemSetTest, HashesFollowQuestionsAnswersAndTemplates) {
   EXPECT_NE(before.hash, after.hash);
   config_.prompt_style = "cot_boxed";
   EXPECT_NE(load().problems[1].hash, after.problems[1].hash);
+}
+
+/// Where the model does not end at a special token that is one of the task's stop texts, decoding
+/// leaves that out, and a number behind it would be the last.
+TEST_F(ProblemSetTest, ACompletionEndsAtAStopTextThatIsASpecialToken) {
+  test::write_benchmark(directory_.path(), {"18", "2", "3", "4", "5"});
+  std::filesystem::copy_file(directory_ / "gsm8k/test.jsonl", directory_ / "gsm8k/train.jsonl");
+  const auto tokenizer = BytePairTokenizer::load(directory_.path());
+  const std::vector<TokenId> completion =
+      tokenizer.encode("They are 18<|im_end|>5<|im_end|>6<|endoftext|>");
+  EXPECT_EQ(load().text_of(completion, tokenizer), "They are 1856");
+
+  config_.prompt_style = "lm-eval-flexible";
+  const ProblemSet set = load();
+  EXPECT_EQ(set.stop_tokens, std::vector<TokenId>{302});
+  const std::string text = set.text_of(completion, tokenizer);
+  EXPECT_EQ(text, "They are 18");
+  const TaskRecord& record = set.problems[0].record;
+  const auto answer = set.task->extract(cut_at(text, set.task->stop_texts()), record);
+  EXPECT_EQ(answer, "18");
+  EXPECT_EQ(set.task->grade(answer, record, nullptr).status, VerdictStatus::pass);
+  EXPECT_EQ(set.text_of(tokenizer.encode("They are 18<|endoftext|>"), tokenizer), "They are 18");
 }
 
 TEST_F(ProblemSetTest, ATokenizerLargerThanTheModelIsRefused) {

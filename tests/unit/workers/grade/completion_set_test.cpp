@@ -10,6 +10,7 @@ namespace jforge {
 namespace {
 
 using test::CompletionFixture;
+using test::TemporaryDirectory;
 
 TEST(CompletionSet, KeysTellWhatAVerdictDependsOn) {
   CompletionFixture fixture;
@@ -50,6 +51,26 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
                              .completions = fixture.directory / "answers.jsonl"});
   };
   EXPECT_NE(load("gsm8k").completions.at(0).key, load("word_problems").completions.at(0).key);
+}
+
+/// As evaluation does: what a model that was not stopped asks itself next is not its answer.
+TEST(CompletionSet, ACompletionEndsAtItsStylesStopTexts) {
+  const TemporaryDirectory directory;
+  std::string records;
+  for (int index = 0; index < 5; ++index) {  // As many as the style has examples.
+    records += R"({"question": "q", "answer": "#### 18"})"
+               "\n";
+  }
+  replace_file(directory / "test.jsonl", records);
+  replace_file(directory / "train.jsonl", records);
+  replace_file(directory / "answers.jsonl",
+               R"({"task_id": "0", "completion": "9 + 9 = 18\n\nQuestion: Ann has 5 eggs."})"
+               "\n");
+  const CompletionSet set = load_completions({.task = "gsm8k:lm-eval-flexible",
+                                              .data = directory.path(),
+                                              .completions = directory / "answers.jsonl",
+                                              .allow_missing = true});
+  EXPECT_EQ(set.completions.at(0).answer, "18");
 }
 
 }  // namespace

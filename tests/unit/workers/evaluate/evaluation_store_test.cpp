@@ -1,0 +1,71 @@
+#include "workers/evaluate/evaluation_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/workers/evaluate/evaluation_fixture.h"
+
+namespace jforge {
+namespace {
+
+using test::TemporaryDirectory;
+using test::write_text;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr const char* kSettings = "aabbccddeeff0011";
+
+ProblemSet problem_set() {
+  ProblemSet set;
+  set.choice.name = "gsm8k";
+  set.choice.label = "gsm8k";
+  set.task = make_task("gsm8k");
+  set.max_new_tokens = 8;
+  for (std::int64_t index = 0; index < 3; ++index) {
+    Problem problem;
+    problem.index = index;
+    problem.hash = std::to_string(index);
+    set.problems.push_back(problem);
+  }
+  return set;
+}
+
+/// A line of a part in which `attempt` has finished problem `index`.
+std::string finished(std::int64_t index, std::int64_t attempt) {
+  SampleRecord record;
+  record.index = index;
+  record.id = "gsm8k/" + std::to_string(index);
+  record.prompt_hash = std::to_string(index);
+  record.settings = kSettings;
+  record.tokens = 4;
+  record.forwards = 3;
+  record.token_hash = "0123456789abcdef";
+  record.verdict = "pass";
+  return to_line(record, SampleTiming{.attempt = attempt, .ranks = 2, .batch_prompts = 1}) + "\n";
+}
+
+/// A network file system may show another host's part late.
+TEST(EvaluationStore, WhatAnEarlierAttemptsPartShowsAfterThePlanCountsOnce) {
+  const TemporaryDirectory directory;
+  const EvaluationStore store(directory.path(), "base", 42);
+  const ProblemSet set = problem_set();
+  const DecodingMethod method = make_decoding_method("ar", {}, 42);
+  MethodRun run{set, method, kSettings, SampleFiles(store.model_directory(), "gsm8k", "ar")};
+  write_text(run.files.part(2, 0, 2), finished(0, 2));
+  store.plan(run);
+  EXPECT_EQ(run.attempt, 3);
+  EXPECT_THAT(run.done, ElementsAre(0));
+
+  write_text(run.files.part(1, 1, 2), finished(1, 1));
+  store.merge(run, {finished(1, 3), finished(2, 3)}, nlohmann::ordered_json::object());
+  std::vector<std::int64_t> merged;
+  for (const SampleRecord& record : run.files.read_merged()) {
+    merged.push_back(record.index);
+  }
+  EXPECT_THAT(merged, ElementsAre(0, 1, 2));
+  EXPECT_THAT(run.files.parts(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace jforge
