@@ -141,7 +141,6 @@ void CudaProducts::run(const MatrixProduct& product) {
                   .a_alignment = alignment(product.a),
                   .b_alignment = alignment(product.b),
                   .c_alignment = alignment(product.c),
-                  .bias_alignment = alignment(product.bias),
                   .m = product.m,
                   .n = product.n,
                   .k = product.k};

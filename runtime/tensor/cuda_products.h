@@ -39,7 +39,7 @@ class CudaProducts {
   struct Kind {
     bool transpose_a, transpose_b, accumulate, bias;
     DType operands, result;
-    std::uint32_t a_alignment, b_alignment, c_alignment, bias_alignment;  ///< Bytes.
+    std::uint32_t a_alignment, b_alignment, c_alignment;  ///< Bytes.
     std::int64_t m, n, k;
     auto operator<=>(const Kind&) const = default;
   };

@@ -13,6 +13,9 @@ namespace jforge {
 /// devices.
 inline constexpr std::size_t kProductWorkspaceBytes = std::size_t{32} << 20;
 
+/// Bytes that must divide a bias' address: cuBLASLt cannot be told of another.
+inline constexpr std::size_t kProductBiasAlignment = 16;
+
 /// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
 /// rounded once. None of m, n, k is 0.
 struct MatrixProduct {

@@ -393,6 +393,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     if (product.bias && description.bias == 0) {
       throw Refusal("cublasLtMatmul: epilogue BIAS without a bias");
     }
+    // No preference tells the library of a bias, and it may choose a kernel that reads it so.
+    constexpr std::uint64_t kBiasAlignment = 16;
+    if (product.bias && description.bias % kBiasAlignment != 0) {
+      throw Refusal("cublasLtMatmul: a bias at " + jforge::emulator::hexadecimal(description.bias) +
+                    ", whose address 16 does not divide");
+    }
     std::memcpy(&product.alpha, alpha, sizeof product.alpha);
     std::memcpy(&product.beta, beta, sizeof product.beta);
     device.enqueue(device.stream_of(stream), "a product",

@@ -61,6 +61,10 @@ void CudaKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTenso
       auto* const widened = bias_.at_least<float>(n);
       launch_elements(queue_, n, WidenBias{floating(bias), widened}, "linear bias");
       added = widened;
+    } else if (reinterpret_cast<std::uintptr_t>(added) % kProductBiasAlignment != 0) {
+      auto* const copy = bias_.at_least<std::byte>(static_cast<std::int64_t>(bias.bytes()));
+      queue_.copy(bias, TensorView(copy, bias.dtype(), bias.shape(), Device::cuda));
+      added = copy;
     }
   }
   product({.transpose_b = true,
