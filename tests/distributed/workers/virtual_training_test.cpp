@@ -43,14 +43,14 @@ TrainConfig config_for(int stage, DType compute, std::int64_t tokens_per_rank) {
   return config;
 }
 
-Trained train(int ranks, const TrainConfig& config, std::int64_t steps) {
+Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
+              const TransformerConfig& shape = tiny_config()) {
   Trained result;
   std::mutex writing;
   VirtualWorld(ranks).run([&](const Communicator& comm) {
-    const TransformerConfig shape = tiny_config();
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("virtual");
-    Model model(ranks);
+    Model model(ranks, shape);
     SyntheticSource source(config.batch_samples * steps);
     DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
                                 config);
@@ -100,6 +100,54 @@ TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
     for (const Trained& run : {whole, cut}) {
       EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-5);
       EXPECT_LT(largest_difference(run.losses, alone.losses), 1e-5);
+    }
+  }
+}
+
+/// The embedding's gradient is open from the head's backward to the first layer's, across all
+/// others.
+TEST_P(VirtualTraining, EveryStageTrainsTiedEmbeddings) {
+  if (GetParam() > 4) {
+    return;  // More ranks share it out no differently.
+  }
+  constexpr std::int64_t kSteps = 4;
+  const TransformerConfig tied = tiny_config(/*tied=*/true);
+  EXPECT_LT(Model(1, tied).weights.size(), Model(1).weights.size());
+  TrainConfig config = config_for(1, DType::float32, 1 << 16);
+  config.batch_samples = 16;
+  for (const TeacherKind teacher : {TeacherKind::detached, TeacherKind::frozen}) {
+    config.teacher = teacher;
+    config.tokens_per_rank = 1 << 16;
+    const Trained alone = train(1, config, kSteps, tied);
+    config.tokens_per_rank = 64;
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(stage);
+      config.optimizer.zero_stage = stage;
+      const Trained cut = train(GetParam(), config, kSteps, tied);
+      EXPECT_GT(cut.micro_batches, 1);
+      EXPECT_LT(relative_l2(cut.weights, alone.weights), 1e-5);
+      EXPECT_LT(largest_difference(cut.losses, alone.losses), 1e-5);
+    }
+  }
+}
+
+TEST_P(VirtualTraining, RanksWithoutASampleTrainTheSame) {
+  if (GetParam() > 8) {
+    return;
+  }
+  constexpr std::int64_t kSteps = 4;
+  TrainConfig config = config_for(1, DType::float32, 1 << 16);
+  config.batch_samples = GetParam() - 1;
+  config.allow_idle_ranks = true;
+  for (const TeacherKind teacher : {TeacherKind::detached, TeacherKind::frozen}) {
+    config.teacher = teacher;
+    const Trained alone = train(1, config, kSteps);
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(stage);
+      config.optimizer.zero_stage = stage;
+      const Trained idle = train(GetParam(), config, kSteps);
+      EXPECT_LT(relative_l2(idle.weights, alone.weights), 1e-5);
+      EXPECT_LT(largest_difference(idle.losses, alone.losses), 1e-5);
     }
   }
 }

@@ -79,9 +79,9 @@ class SyntheticSource : public SampleSource {
 
 /// Weights of a model at some shard count, freshly initialised.
 struct Model {
-  explicit Model(int shards)
-      : table(tiny_config(), shards), weights(static_cast<std::size_t>(table.flat_size())) {
-    initialise_weights(table, view(), kSeed, tiny_config().num_layers);
+  explicit Model(int shards, const TransformerConfig& config = tiny_config())
+      : table(config, shards), weights(static_cast<std::size_t>(table.flat_size())) {
+    initialise_weights(table, view(), kSeed, config.num_layers);
   }
   [[nodiscard]] TensorView view() { return TensorView(weights.data(), {table.flat_size()}); }
   ParameterTable table;
