@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <iostream>
@@ -358,14 +359,22 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_option("--seed", options->seed, "Of drafts and sampling")->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
-    sub->add_flag("--trace", options->trace,
-                  "Show what each pass accepted, before the answer (NO_COLOR: without colours)");
-    sub->add_option("--trace-svg", options->trace_svg, "The same as a picture")->type_name("FILE");
-    sub->add_flag("--compare", options->compare,
-                  "Show ar's answer and this method's side by side, pass by pass");
-    sub->add_option("--compare-svg", options->compare_svg,
-                    "The same as a picture that moves at the pace of both")
-        ->type_name("FILE");
+    const std::array traces{
+        sub->add_flag(
+            "--trace", options->trace,
+            "Show what each pass accepted, before the answer (NO_COLOR: without colours)"),
+        sub->add_option("--trace-svg", options->trace_svg, "The same as a picture")
+            ->type_name("FILE")};
+    for (CLI::Option* const compares :
+         {sub->add_flag("--compare", options->compare,
+                        "Show ar's answer and this method's side by side, pass by pass"),
+          sub->add_option("--compare-svg", options->compare_svg,
+                          "The same as a picture that moves at the pace of both")
+              ->type_name("FILE")}) {
+      for (CLI::Option* const trace : traces) {
+        compares->excludes(trace);
+      }
+    }
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }
 }

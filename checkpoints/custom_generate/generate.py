@@ -4,7 +4,8 @@
 
 DIRECTORY is this model's. A draft of `block_size` tokens is forwarded; those that the predictions confirm are kept, and
 the predictions behind them are the next draft, filled up with tokens drawn from the text so far. Every token kept is the
-greedy one, whatever the drafts were. Drafts, tokens and forwards are those of `jforge decode --method jacobi`.
+greedy one, whatever the drafts were. Tokens, and at the same block size and seed drafts and forwards, are those of
+`jforge decode --method jacobi`.
 
 Beside generate()'s own: `block_size` (default: what jacobi_decoding.json of the model's directory says) and `seed` of
 the drafts. One sequence at a time, greedy only; what would ask for something else is refused."""

@@ -233,7 +233,9 @@ const std::vector<ExitCodeMeaning>& exit_code_meanings() {
       {ExitCode::input_data,
        "the input is wrong: prompts, model files, checkpoints, benchmark files"},
       {ExitCode::environment, "the environment lacks something: MPI, disk, permissions, a program"},
-      {ExitCode::numerical, "numerical failure: a NaN or an infinity in loss, gradient or weights"},
+      {ExitCode::numerical,
+       "numerical failure: a NaN or an infinity, state that changed in memory, too many spikes in "
+       "a row, or text that collapsed"},
       {ExitCode::internal, "a bug, or a rank that hung or went silent"},
       {ExitCode::interrupted,
        "interrupted; everything committed is safe, run the same command to continue"},
