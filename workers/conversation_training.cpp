@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "checkpoints/checkpoint_reader.h"
@@ -116,8 +117,9 @@ PreparedTraining prepare(const ConversationTraining& training) {
   } else {
     prepared.model = read_hf_config(training.source);
     expect_tokenizer_fits(training.source, tokenizer, prepared.model);
-    files.eos_ids = prepared.model.eos_ids;
   }
+  files.eos_ids = prepared.model.eos_ids;
+  files.whole_end = training.new_model.has_value();
   const std::int64_t positions = prepared.model.max_position_embeddings;
   files.longest = std::min(training.max_tokens.value_or(positions), positions);
   prepared.samples = read_conversations(files, tokenizer, ChatTemplate::load(training.source));
@@ -126,6 +128,15 @@ PreparedTraining prepare(const ConversationTraining& training) {
                                   : steps_for_epochs(order_of(training, prepared.samples.size()),
                                                      training.epochs.value_or(1));
   return prepared;
+}
+
+std::string content_hash(const PreparedTraining& prepared) {
+  std::string listing = fmt::format("{} {}\n", prepared.steps, prepared.model.vocabulary_size);
+  for (const CausalSample& sample : prepared.samples) {
+    listing += fmt::format("{} {}\n", sample.first_target,
+                           hash_hex(hash64(std::as_bytes(std::span(sample.tokens)))));
+  }
+  return hash_hex(hash64(listing));
 }
 
 void identify_training(const Communicator& comm, const ConversationTraining& training,

@@ -49,6 +49,8 @@ struct PreparedTraining {
 /// Reads configuration, tokenizer and pairs. Throws DataError and ConfigError naming what is wrong
 /// with them; ConfigError for a sample that does not fit train.tokens_per_rank.
 [[nodiscard]] PreparedTraining prepare(const ConversationTraining& training);
+/// Of samples, steps and vocabulary.
+[[nodiscard]] std::string content_hash(const PreparedTraining& prepared);
 
 /// What the surroundings offer. All must outlive the call.
 struct ConversationServices {

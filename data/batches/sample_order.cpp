@@ -36,7 +36,8 @@ std::vector<std::int64_t> epoch_permutation(std::uint64_t seed, std::uint64_t ro
 
 std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs) {
   options.validate();
-  const double samples = std::floor(static_cast<double>(options.num_samples) * epochs);
+  // The tolerance keeps 0.29 · 100 from becoming 28 through its binary representation.
+  const double samples = std::floor(static_cast<double>(options.num_samples) * epochs + 1e-9);
   const auto steps = static_cast<std::int64_t>(samples) / options.batch_samples;
   if (steps < 1) {
     throw ConfigError(fmt::format(

@@ -1,6 +1,7 @@
 // jforge pretrain and jforge finetune: one command with two configurations.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "checkpoints/hf_model.h"
 #include "coordinator/control_plane.h"
@@ -13,9 +14,11 @@
 #include "launch/config/job_fields.h"
 #include "model/transformer/parameter_table.h"
 #include "results/report/report.h"
+#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
 #include "runtime/console.h"
+#include "runtime/error.h"
 #include "runtime/log.h"
 #include "workers/conversation_training.h"
 #include "workers/job_kernels.h"
@@ -37,10 +40,21 @@ void expect_memory(const ConversationTraining& training, const PreparedTraining&
   });
 }
 
-/// Collective. Every rank reads tokenizer and pairs.
+/// Collective. Every rank reads tokenizer and pairs, which on a disk of its own may be others: then
+/// pairs would be trained twice or never, for each rank takes its share of what it has read.
 PreparedTraining prepare_together(const Communicator& comm, const ConversationTraining& training) {
   PreparedTraining prepared;
   together(comm, [&] { prepared = prepare(training); });
+  const std::string hash = content_hash(prepared);
+  const std::string first = broadcast_text(comm, hash, 0);
+  together(comm, [&] {
+    if (hash != first) {
+      throw DataError(fmt::format(
+          "it has read other pairs or another tokenizer than rank 0, {} samples of {}; all hosts "
+          "need the same files",
+          prepared.samples.size(), fmt::join(training.files.files, ", ")));
+    }
+  });
   return prepared;
 }
 

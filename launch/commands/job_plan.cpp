@@ -186,13 +186,38 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
   return plan;
 }
 
+namespace {
+
+/// At most: of `count` imported prompts the round of most generates those that its steps train on.
+std::optional<std::int64_t> most_generated(const JobConfig& config,
+                                           std::optional<std::int64_t> count) {
+  std::optional<std::int64_t> most;
+  for (const RoundSettings& round : config.rounds) {
+    std::optional<std::int64_t> here = count;
+    if (round.steps) {
+      here = *round.steps * config.train.batch_samples;
+    } else if (count) {
+      here = static_cast<std::int64_t>(
+          std::ceil(static_cast<double>(*count) * round.epochs.value_or(1)));
+    }
+    if (!here) {
+      return std::nullopt;
+    }
+    most = std::max(most.value_or(0), std::min(*here, count.value_or(*here)));
+  }
+  return most ? most : count;
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const ParameterTable table(model, ranks);
   const std::int64_t answer = longest_answer(config);
   // As generation divides them: no more places than a rank has prompts.
+  const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
   const std::int64_t places = std::clamp<std::int64_t>(
-      prompts.count ? (*prompts.count + ranks - 1) / ranks : config.generate.batch_prompts, 1,
+      generated ? (*generated + ranks - 1) / ranks : config.generate.batch_prompts, 1,
       config.generate.batch_prompts);
   const Sharding sharding = config.sharding();
   const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;

@@ -230,6 +230,15 @@ every_steps = 1
         config, run = self.config("no-records", self.TEXT)
         self.refused(INPUT, "pretrain", config, "--set", f'pretrain.files=["{empty}"]', says=["holds no record", empty])
 
+    def test_answers_without_the_new_model_s_end(self):
+        tokenizer = self.model_copy("other-end")
+        path = tokenizer / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}), encoding="utf-8")
+        config, _ = self.config("other-end-run", self.TEXT)
+        self.refused(USAGE, "pretrain", config, "--set", f'pretrain.tokenizer="{tokenizer}"',
+                     says=["end-of-sequence token", "eos_token"])
+
     def test_a_frozen_rank_ends_the_job(self):
         config, _ = self.config("frozen", self.TEXT)
         result = self.jforge("pretrain", config, "--set", "run.heartbeat_limit_seconds=3", "--inject",

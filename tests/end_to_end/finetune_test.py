@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import tiny_model
-from harness import EndToEndTest
+from harness import BINARY, EndToEndTest
 
 USAGE, INPUT = 2, 3
 STEPS = 6
@@ -51,6 +51,27 @@ class Finetune(EndToEndTest):
         path = self.root / f"{name}.jsonl"
         path.write_text("".join(json.dumps(change(record)) + "\n" for record in records), encoding="utf-8")
         return path, ("--set", f'finetune.files=["{path}"]')
+
+    def test_ranks_that_read_other_pairs_are_refused(self):
+        lines = self.prompts.read_text(encoding="utf-8").splitlines(keepends=True)
+        for rank, left in ((0, lines), (1, lines[:-1])):
+            (self.root / f"rank-{rank}").mkdir()
+            (self.root / f"rank-{rank}" / "pairs.jsonl").write_text("".join(left), encoding="utf-8")
+        apart = self.root / "apart"
+        apart.write_text(f'#!/bin/sh\ncd {self.root}/rank-$OMPI_COMM_WORLD_RANK && exec {BINARY} "$@"\n',
+                         encoding="utf-8")
+        apart.chmod(0o755)
+        config, _ = self.config("other-pairs")
+        words = self.command("finetune", config, "--set", 'finetune.files=["pairs.jsonl"]', ranks=2)
+        result = self.finish(self.start([str(apart) if word == str(BINARY) else word for word in words]), 60)
+        self.assertEqual(INPUT, result.code, str(result))
+        self.assertRegex(result.lines()[0], "rank 1 .*other pairs.*23 samples of pairs.jsonl")
+
+    def test_an_ar_weight_of_0_has_nothing_to_train(self):
+        config, run = self.config("no-loss")
+        result = self.jforge("finetune", config, "--set", "train.ar_weight=0", expect=USAGE)
+        self.assertIn("train.ar_weight = 0", result.lines()[0])
+        self.assertFalse(run.exists())
 
     def assert_same_losses(self, expected, actual, limit):
         expected, actual = self.losses(expected), self.losses(actual)

@@ -61,17 +61,17 @@ CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& so
   sample.tokens = tokenizer.encode(prompt);
   sample.first_target = source.train_prompt ? 1 : static_cast<std::int64_t>(sample.tokens.size());
   std::vector<TokenId> answer = tokenizer.encode(std::string_view(whole).substr(prompt.size()));
-  if (!source.eos_ids.empty()) {
-    const auto end = std::ranges::find_first_of(answer, source.eos_ids);
-    if (end == answer.end()) {
-      throw ConfigError(fmt::format(
-          "the chat template ends an answer with the tokens {}, none of which is an "
-          "end-of-sequence token of the model ({}); a base model's generation_config.json may "
-          "lack it: add it to eos_token_id there",
-          fmt::join(answer.end() - std::min<std::ptrdiff_t>(2, std::ssize(answer)), answer.end(),
-                    ", "),
-          fmt::join(source.eos_ids, ", ")));
-    }
+  const auto end = std::ranges::find_first_of(answer, source.eos_ids);
+  if (end == answer.end()) {
+    throw ConfigError(fmt::format(
+        "the chat template ends an answer with the tokens {}, none of which is an end-of-sequence "
+        "token of the model ({}); add it to eos_token_id of a base model's "
+        "generation_config.json, or make it the tokenizer's eos_token for a new model",
+        fmt::join(answer.end() - std::min<std::ptrdiff_t>(2, std::ssize(answer)), answer.end(),
+                  ", "),
+        fmt::join(source.eos_ids, ", ")));
+  }
+  if (!source.whole_end) {
     answer.erase(end + 1, answer.end());
   }
   sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());

@@ -16,15 +16,14 @@ namespace jforge {
 
 /// Where the pairs are.
 struct ConversationFiles {
-  std::vector<std::string> files;  ///< JSON lines, plain or gzip.
-  std::string question_field;      ///< Holds the question's text.
-  std::string answer_field;        ///< Holds the answer's text.
-  std::int64_t longest = 0;        ///< Tokens; longer sequences are left out.
-  std::string longest_key;         ///< The configuration's key for it.
-  /// Sequences end with the first of these in the answer; empty: with the template's end, which may
-  /// write more behind its end-of-sequence token.
-  std::vector<TokenId> eos_ids = {};
-  bool train_prompt = false;  ///< Learn the whole sequence, not the answer alone.
+  std::vector<std::string> files;     ///< JSON lines, plain or gzip.
+  std::string question_field;         ///< Holds the question's text.
+  std::string answer_field;           ///< Holds the answer's text.
+  std::int64_t longest = 0;           ///< Tokens; longer sequences are left out.
+  std::string longest_key;            ///< The configuration's key for it.
+  std::vector<TokenId> eos_ids = {};  ///< Every answer has one of them; it ends with the first …
+  bool whole_end = false;             ///< … or with all that the template writes behind it.
+  bool train_prompt = false;          ///< Learn the whole sequence, not the answer alone.
 };
 
 /// Rendered and tokenized pairs in the files' order; logs how many were left out as too long.

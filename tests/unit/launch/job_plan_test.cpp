@@ -57,6 +57,16 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}, false).cache,
             plan.cache * 3 / 4);
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}, false).cache, plan.cache);
+  // A round generates what it trains on.
+  JobConfig few = job();
+  few.train.batch_samples = 2;
+  few.rounds[0].steps = 1;
+  few.rounds[1].steps = 2;
+  for (const std::optional<std::int64_t> count :
+       {std::optional<std::int64_t>(), std::optional<std::int64_t>(1000)}) {
+    EXPECT_EQ(plan_memory(few, plan_model(), 2, Device::cpu, {count, 30}, false).cache,
+              plan.cache * 2 / 4);
+  }
 
   // Of imported prompts as many as fill the batch, the longest: 126 rows take two pages, 129 three.
   const auto cache_of = [&](std::vector<std::int64_t> lengths, std::int64_t cache_mb) {

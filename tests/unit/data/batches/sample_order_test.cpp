@@ -94,6 +94,7 @@ TEST(SampleOrder, StepsAndBounds) {
   EXPECT_EQ(steps_for_epochs(options_with(100, 8), 1), 12);
   EXPECT_EQ(steps_for_epochs(options_with(100, 8), 2), 25);
   EXPECT_EQ(steps_for_epochs(options_with(100, 8), 0.5), 6);
+  EXPECT_EQ(steps_for_epochs(options_with(100, 1), 0.29), 29);
   EXPECT_THROW(static_cast<void>(steps_for_epochs(options_with(7, 8), 1)), ConfigError);
   EXPECT_THROW(SampleOrder(options_with(0, 8)), ConfigError);
   EXPECT_THROW(SampleOrder(options_with(8, 0)), ConfigError);
