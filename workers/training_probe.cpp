@@ -27,6 +27,14 @@ EvaluateConfig held_out(const EarlyStopConfig& early_stop, const EvaluateConfig&
   return config;
 }
 
+ProblemSet held_out_problems(const JobConfig& config, const BytePairTokenizer& tokenizer,
+                             const TransformerConfig& model) {
+  return load_problem_set(
+      config.train.early_stop.task, held_out(config.train.early_stop, config.evaluate), tokenizer,
+      ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"),
+      model.vocabulary_size);
+}
+
 /// Answers that a check asks for at most, and their tokens.
 struct ProbeSize {
   std::int64_t requests = 0;
@@ -55,6 +63,19 @@ std::int32_t slots_for(std::int64_t requests, int ranks, std::int32_t batch_prom
 }
 
 }  // namespace
+
+std::int64_t longest_held_out_problem(const JobConfig& config, const TransformerConfig& model) {
+  if (config.train.early_stop.every == 0) {
+    return 0;
+  }
+  const ProblemSet set =
+      held_out_problems(config, BytePairTokenizer::load(config.model.source), model);
+  std::int64_t longest = 0;
+  for (const Problem& problem : set.problems) {
+    longest = std::max(longest, std::ssize(problem.prompt));
+  }
+  return longest;
+}
 
 ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model,
                          const ParameterTable& table, Device device, std::int64_t longest) {
@@ -113,10 +134,7 @@ void TrainingProbe::read_prompts(const PromptStore& prompts) {
 }
 
 void TrainingProbe::read_problems(const JobConfig& config) {
-  problems_.problems = load_problem_set(
-      config_.early_stop.task, held_out(config_.early_stop, config.evaluate), tokenizer_,
-      ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"),
-      context_.model.vocabulary_size);
+  problems_.problems = held_out_problems(config, tokenizer_, context_.model);
   for (const Problem& problem : problems_.problems->problems) {
     problems_.requests.push_back(
         problems_.problems->request(problem.index, context_.model.eos_ids));

@@ -39,6 +39,10 @@ struct ProbeMemory {
   double gathered = 0;  ///< On the host: whole float32 weights, where training keeps none.
   double decoding = 0;  ///< Where the kernels compute.
 };
+/// The most tokens of a prompt of train.early_stop_task's problems, which are read; 0 without it.
+/// Throws as load_problem_set.
+[[nodiscard]] std::int64_t longest_held_out_problem(const JobConfig& config,
+                                                    const TransformerConfig& model);
 /// For prompts and problems of `longest` tokens at most; zero where no check is asked for.
 [[nodiscard]] ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model,
                                        const ParameterTable& table, Device device,

@@ -253,7 +253,8 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
         TrainingTransformer::bytes(model, std::min(plan.rows, samples * (prompts.longest + answer)),
                                    {.compute = plan.sharding.compute, .forward_only = true}));
   }
-  plan.probe = probe_memory(config, model, table, device, prompts.longest);
+  plan.probe = probe_memory(config, model, table, device,
+                            std::max(prompts.longest, prompts.longest_problem));
   return plan;
 }
 
@@ -342,10 +343,11 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
       return;
     }
     const KnownPrompts known = known_prompts(config);
-    const MemoryPlan plan =
-        plan_memory(config, read_hf_config(config.model.source), comm.size(), device,
-                    {known.count, known.longest.value_or(0), known.lengths},
-                    hf_matrices_are_bfloat16(config.model.source));
+    const TransformerConfig model = read_hf_config(config.model.source);
+    const MemoryPlan plan = plan_memory(config, model, comm.size(), device,
+                                        {known.count, known.longest.value_or(0), known.lengths,
+                                         longest_held_out_problem(config, model)},
+                                        hf_matrices_are_bfloat16(config.model.source));
     expect_fits_here(plan, config, phases, ranks_here);
   }));
 }
@@ -414,8 +416,10 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
   const std::int64_t longest_prompt =
       longest.value_or(prompt_limit(config, model, longest_answer(config)));
-  const MemoryPlan memory = plan_memory(config, model, ranks, device,
-                                        {prompts, longest_prompt, lengths}, source_is_bfloat16);
+  const MemoryPlan memory =
+      plan_memory(config, model, ranks, device,
+                  {prompts, longest_prompt, lengths, longest_held_out_problem(config, model)},
+                  source_is_bfloat16);
   text += describe_memory(memory);
   if (sheet != nullptr) {
     const DType decoded =

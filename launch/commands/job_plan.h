@@ -69,6 +69,7 @@ struct PlannedPrompts {
   std::optional<std::int64_t> count;       ///< Empty: so many that every place of a batch is taken.
   std::int64_t longest = 0;                ///< Tokens.
   std::vector<std::int64_t> lengths = {};  ///< Of all, tokens; empty: each as the longest.
+  std::int64_t longest_problem = 0;        ///< Of those that training is checked on, tokens.
 };
 
 /// Answers are taken at their full length. `source_is_bfloat16`: hf_matrices_are_bfloat16().

@@ -159,6 +159,11 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
                 plan_model(), {.num_slots = 3, .slot_capacity = 30 + 512}, Device::cpu)));
+  // And their prompts, of several examples.
+  EXPECT_EQ(plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30, {}, 400}, false)
+                .probe.decoding,
+            static_cast<double>(InferenceTransformer::bytes(
+                plan_model(), {.num_slots = 3, .slot_capacity = 400 + 512}, Device::cpu)));
 }
 
 TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
