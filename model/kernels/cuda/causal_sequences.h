@@ -18,7 +18,7 @@ class CausalSequences {
 
   void place(const PackedLayout& layout, const AttentionHeads& heads);
 
-  /// Never filled up with sequences of no rows, of which cuDNN before 9.25 makes NaN.
+  /// Never filled up with sequences of no rows, of which cuDNN before 9.25 is said to make NaN.
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   /// Of the longest, or kLeastRows; the next power of two.
   [[nodiscard]] std::int64_t most_rows() const noexcept { return most_rows_; }
