@@ -188,7 +188,9 @@ bool JobWorker::train(std::int32_t round) {
       };
     }
     hooks.at_boundary = [&] {
-      if (probe) {
+      if (probe && probe->collapsed()) {
+        // An earlier step's checkpoint may still be on its way: the user will go back to one.
+        on_disk([&] { writer->finish(); });
         probe->expect_no_collapse();
       }
       on_disk([&] { writer->poll(); });

@@ -260,7 +260,7 @@ void TrainingProbe::note_collapse(const std::vector<Answer>& answers, StepMetric
 }
 
 void TrainingProbe::expect_no_collapse() const {
-  if (collapse_.empty()) {
+  if (!collapsed()) {
     return;
   }
   NumericalError error(collapse_ +

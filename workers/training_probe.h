@@ -65,8 +65,9 @@ class TrainingProbe {
   /// `store` gathers into `whole`, float32 [flat_size], or where that is empty into memory of its
   /// own, and adds the figures to the step's metrics. True when the round is to end here.
   [[nodiscard]] bool check(ParameterStore& store, TensorView whole, StepMetrics& metrics);
-  /// Throws NumericalError, marked as everybody's, when the last check found a collapse that is to
-  /// end the run.
+  /// Whether the last check found a collapse that is to end the run; alike on all ranks.
+  [[nodiscard]] bool collapsed() const noexcept { return !collapse_.empty(); }
+  /// Throws NumericalError, marked as everybody's, when it did.
   void expect_no_collapse() const;
 
   [[nodiscard]] const EarlyStopState& state() const noexcept { return early_stop_.state(); }

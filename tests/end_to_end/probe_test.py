@@ -52,11 +52,14 @@ class Probe(EndToEndTest):
         self.assertIn("repeat themselves: mean seq-rep-4", result.err)
         first = min(key for key, line in self.lines(run).items() if line.get("repetition", 0) > 0)
         config, run = self.config("stopped")
-        result = self.jforge("run", config, *low, "--set", "train.collapse_action=stop", ranks=RANKS, expect=5)
+        result = self.jforge("run", config, *low, "--set", "train.collapse_action=stop", "--set",
+                             "checkpoint.every_steps=1", ranks=RANKS, expect=5)
         self.assertEqual(1, len(result.lines()), result)
         self.assertRegex(result.lines()[0], f"step {first[1]}: .* repeat themselves.*; the step is not saved")
         self.assertEqual(max(self.lines(run)), first)
         self.assertNotIn(first, self.checkpoint_steps(run))
+        # The step before was still being written.
+        self.assertIn((first[0], first[1] - 1), self.checkpoint_steps(run))
 
     def test_a_round_without_gain_ends_early_killed_or_not(self):
         config, whole = self.config("early")
