@@ -247,7 +247,7 @@ class StagedArray {
     }
     next_ = (next_ + 1) % used_places_;
     Place& place = places_[next_];
-    if (!place.copied.reached()) {
+    {
       // The stream may stand behind NCCL, so behind other ranks.
       const WaitingForOthers waiting;
       place.copied.wait();
