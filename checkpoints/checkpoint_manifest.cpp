@@ -9,6 +9,7 @@
 #include <set>
 #include <system_error>
 
+#include "checkpoints/safetensors.h"
 #include "runtime/bounded_json.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
@@ -273,11 +274,7 @@ CheckpointManifest read_manifest(const std::filesystem::path& directory) {
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table) {
   std::vector<CheckpointTensor> tensors;
   for (const ParameterEntry& entry : table.entries()) {
-    CheckpointTensor tensor{entry.name, {}};
-    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-      tensor.shape.push_back(entry.shape[dim]);
-    }
-    tensors.push_back(std::move(tensor));
+    tensors.push_back({entry.name, dims_of(entry.shape)});
   }
   return tensors;
 }

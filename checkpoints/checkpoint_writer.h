@@ -135,10 +135,10 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
                                            std::int64_t newest_round, std::int64_t newest_step,
                                            const CheckpointConfig& config);
 
-/// Renames the checkpoints newer than (round, step) `from` to NAME.abandoned (…-2 where that is
-/// taken), which no search finds: training goes on from `from`, and what was trained behind it by
-/// another configuration must neither be continued nor be taken for what will be trained. Returns
-/// the new names, newest first. Throws EnvironmentError.
+/// Renames the checkpoints newer than (round, step) to NAME.abandoned (…-2 where that is taken),
+/// which no search finds: training goes on from there, and what was trained behind it before must
+/// neither be continued nor be taken for what will be trained. Returns the new names, newest first.
+/// Throws EnvironmentError.
 std::vector<std::string> abandon_checkpoints_after(const std::filesystem::path& root,
                                                    std::int64_t round, std::int64_t step);
 

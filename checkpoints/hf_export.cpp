@@ -129,10 +129,8 @@ std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& ta
   std::vector<std::vector<SafetensorsTensor>> shards(1);
   std::uint64_t shard_bytes = 0;
   for (const ParameterEntry& entry : table.entries()) {
-    SafetensorsTensor tensor{.name = entry.name, .shape = {}, .values = {}, .stored = stored};
-    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-      tensor.shape.push_back(entry.shape[dim]);
-    }
+    SafetensorsTensor tensor{
+        .name = entry.name, .shape = dims_of(entry.shape), .values = {}, .stored = stored};
     tensor.read = [&values, &entry] { return values(entry); };
     const std::uint64_t bytes = bytes_of(entry, stored);
     if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {

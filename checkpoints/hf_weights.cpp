@@ -130,7 +130,7 @@ class HfWeights {
   }
 
   void read(const ParameterEntry& entry, std::span<float> values) const {
-    file_of(entry).read_float32(entry.name, shape_of(entry), values);
+    file_of(entry).read_float32(entry.name, dims_of(entry.shape), values);
   }
   /// Where the file has it; empty as SafetensorsFile::mapped().
   [[nodiscard]] ConstTensorView mapped(const ParameterEntry& entry) const {
@@ -153,7 +153,7 @@ class HfWeights {
       std::vector<float> values(static_cast<std::size_t>(embedding.shape.elements()));
       std::vector<float> others(values.size());
       read(embedding, values);
-      head_file.read_float32(kHead, shape_of(embedding), others);
+      head_file.read_float32(kHead, dims_of(embedding.shape), others);
       same = values == others;
     }
     if (!same) {
@@ -162,13 +162,6 @@ class HfWeights {
                       "there, or take the tensor out",
                       (directory_ / file).string(), kHead, embedding.name));
     }
-  }
-  static std::vector<std::int64_t> shape_of(const ParameterEntry& entry) {
-    std::vector<std::int64_t> shape;
-    for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-      shape.push_back(entry.shape[dim]);
-    }
-    return shape;
   }
   [[nodiscard]] const SafetensorsFile& file_of(const ParameterEntry& entry) const {
     const auto found = weights_.file_of.find(entry.name);

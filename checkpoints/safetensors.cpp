@@ -383,12 +383,16 @@ const SafetensorsEntry& SafetensorsFile::find(std::string_view name,
   return entry;
 }
 
-ConstTensorView SafetensorsFile::mapped(std::string_view name, const Shape& expected_shape) const {
-  std::vector<std::int64_t> shape;
-  for (int dim = 0; dim < expected_shape.rank(); ++dim) {
-    shape.push_back(expected_shape[dim]);
+std::vector<std::int64_t> dims_of(const Shape& shape) {
+  std::vector<std::int64_t> dims;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    dims.push_back(shape[dim]);
   }
-  const SafetensorsEntry& entry = find(name, shape);
+  return dims;
+}
+
+ConstTensorView SafetensorsFile::mapped(std::string_view name, const Shape& expected_shape) const {
+  const SafetensorsEntry& entry = find(name, dims_of(expected_shape));
   const std::byte* const source = mapping_->data + entry.begin;
   const bool known = entry.dtype == DType::float32 || entry.dtype == DType::bfloat16;
   if (!known || std::bit_cast<std::uintptr_t>(source) % dtype_bytes(entry.dtype) != 0) {

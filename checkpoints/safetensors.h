@@ -50,6 +50,9 @@ class SafetensorsFile {
   std::unique_ptr<Mapping> mapping_;
 };
 
+/// A shape as the header and read_float32() have it.
+[[nodiscard]] std::vector<std::int64_t> dims_of(const Shape& shape);
+
 /// One tensor to write: float32 in memory, stored as `stored` (float32 or bfloat16, round to
 /// nearest even).
 struct SafetensorsTensor {

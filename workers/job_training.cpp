@@ -106,8 +106,7 @@ bool JobWorker::train(std::int32_t round) {
       if (mid_round && resume_point_->manifest.state.step >= steps) {
         throw ConfigError(
             fmt::format("round {} is to end after step {}, and {} is that far or farther; raise "
-                        "rounds.{}.steps "
-                        "(or epochs), or --resume from an earlier checkpoint",
+                        "rounds.{}.steps (or epochs), or --resume from an earlier checkpoint",
                         round, steps, resume_point_->directory.string(), round));
       }
     });
@@ -191,7 +190,7 @@ bool JobWorker::train(std::int32_t round) {
       if (probe && probe->collapsed()) {
         // An earlier step's checkpoint may still be on its way: the user will go back to one.
         on_disk([&] { writer->finish(); });
-        probe->expect_no_collapse();
+        probe->end_collapsed();
       }
       on_disk([&] { writer->poll(); });
     };

@@ -259,10 +259,7 @@ void TrainingProbe::note_collapse(const std::vector<Answer>& answers, StepMetric
   }
 }
 
-void TrainingProbe::expect_no_collapse() const {
-  if (!collapsed()) {
-    return;
-  }
+void TrainingProbe::end_collapsed() const {
   NumericalError error(collapse_ +
                        "; the step is not saved: resume from an earlier checkpoint with a lower "
                        "train.learning_rate or a larger train.ar_weight");

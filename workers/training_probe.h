@@ -67,8 +67,8 @@ class TrainingProbe {
   [[nodiscard]] bool check(ParameterStore& store, TensorView whole, StepMetrics& metrics);
   /// Whether the last check found a collapse that is to end the run; alike on all ranks.
   [[nodiscard]] bool collapsed() const noexcept { return !collapse_.empty(); }
-  /// Throws NumericalError, marked as everybody's, when it did.
-  void expect_no_collapse() const;
+  /// Throws the NumericalError that says so, marked as everybody's.
+  [[noreturn]] void end_collapsed() const;
 
   [[nodiscard]] const EarlyStopState& state() const noexcept { return early_stop_.state(); }
   void restore(const EarlyStopState& state) { early_stop_.restore(state); }

@@ -9,6 +9,7 @@
 
 namespace jforge {
 
+/// Of one rank of `ranks` that compute on `device`.
 [[nodiscard]] MemoryPlan plan_memory(const ConversationTraining& training,
                                      const PreparedTraining& prepared, int ranks, Device device);
 

@@ -386,8 +386,7 @@ class BadEnvironment(BadInput):
 exec unshare -m sh -c 'mount -t tmpfs tmpfs {run} && exec {BINARY} "$@"' sh "$@"
 """, encoding="utf-8")
         apart.chmod(0o755)
-        command = [str(apart) if word == str(BINARY) else word for word in self.command("run", config, ranks=2)]
-        result = self.finish(self.start(command), 60)
+        result = self.finish(self.start(self.command("run", config, ranks=2, program=apart)), 60)
         self.assertEqual(ENVIRONMENT, result.code, str(result))
         self.assertIn(f"{run} is not the same directory on every rank", result.lines()[0])
         self.jforge("run", config, ranks=2)

@@ -62,8 +62,8 @@ class Finetune(EndToEndTest):
                          encoding="utf-8")
         apart.chmod(0o755)
         config, _ = self.config("other-pairs")
-        words = self.command("finetune", config, "--set", 'finetune.files=["pairs.jsonl"]', ranks=2)
-        result = self.finish(self.start([str(apart) if word == str(BINARY) else word for word in words]), 60)
+        command = self.command("finetune", config, "--set", 'finetune.files=["pairs.jsonl"]', ranks=2, program=apart)
+        result = self.finish(self.start(command), 60)
         self.assertEqual(INPUT, result.code, str(result))
         self.assertRegex(result.lines()[0], "rank 1 .*other pairs.*23 samples of pairs.jsonl")
 

@@ -109,9 +109,9 @@ class EndToEndTest(unittest.TestCase):
         return path, run
 
     @staticmethod
-    def command(*words, ranks=1):
+    def command(*words, ranks=1, program=BINARY):
         launcher = [MPIRUN, "-n", str(ranks)] if ranks > 1 else []
-        return [str(word) for word in [*launcher, BINARY, *words]]
+        return [str(word) for word in [*launcher, program, *words]]
 
     def start(self, command, **options):
         """Starts a program; its output goes to files, so that a test can look at it while it runs."""

@@ -12,18 +12,20 @@ from harness import CONFIG, EVALUATE, EndToEndTest
 USAGE = 2
 
 
-class ChangedConfiguration(EndToEndTest):
-    SHORTER = ("--set", "generate.max_new_tokens=16")
-    ACCEPT = ("--accept-change", "generate.max_new_tokens")
-
-    def shards(self, run, pattern="lease-*.h5"):
-        return sorted(path.name for path in (run / "round-1" / "trajectories").glob(pattern))
-
+class RefusedTest(EndToEndTest):
     def refused(self, config, *words, says=()):
         result = self.jforge("run", config, *words, expect=USAGE)
         self.assertEqual(1, len(result.lines()), str(result))
         for text in says:
             self.assertIn(text, result.lines()[0])
+
+
+class ChangedConfiguration(RefusedTest):
+    SHORTER = ("--set", "generate.max_new_tokens=16")
+    ACCEPT = ("--accept-change", "generate.max_new_tokens")
+
+    def shards(self, run, pattern="lease-*.h5"):
+        return sorted(path.name for path in (run / "round-1" / "trajectories").glob(pattern))
 
     def test_trajectories_of_two_configurations_never_mix(self):
         config, run = self.config("mixed")
@@ -80,18 +82,12 @@ class ChangedConfiguration(EndToEndTest):
         self.assertFalse(run.exists())
 
 
-class GoingBack(EndToEndTest):
+class GoingBack(RefusedTest):
     """--resume PATH: what was trained behind that checkpoint is neither continued nor taken for what will be."""
 
     STEP_2 = "checkpoints/round-1-step-00000002"
     OTHER = ("--set", "train.ar_weight=2")
     BACK = (*OTHER, "--accept-change", "train.ar_weight", "--resume")
-
-    def refused(self, config, *words, says=()):
-        result = self.jforge("run", config, *words, expect=USAGE)
-        self.assertEqual(1, len(result.lines()), str(result))
-        for text in says:
-            self.assertIn(text, result.lines()[0])
 
     def begun(self, name):
         """A run stopped after step 5, with a checkpoint at 2."""
