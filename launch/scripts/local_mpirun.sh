@@ -36,14 +36,14 @@ interrupted() {
   interrupts=$((interrupts + 1))
   if [ $interrupts -eq 1 ]; then
     echo "stopping at the next boundary; what is committed is safe (Ctrl-C again ends at once)" >&2
-    kill -USR2 "$mpirun"
+    kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended, and its code is to be told.
   else
-    kill -TERM "$mpirun"
+    kill -TERM "$mpirun" 2>/dev/null || true
   fi
 }
 trap interrupted INT
-trap 'kill -USR2 "$mpirun"' USR2
-trap 'kill -TERM "$mpirun"' TERM HUP
+trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
+trap 'kill -TERM "$mpirun" 2>/dev/null || true' TERM HUP
 status=0
 # A trapped signal ends wait before mpirun has ended.
 while true; do

@@ -124,10 +124,10 @@ stop() {
   fi
   echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
   deadline=$((SECONDS + grace))
-  kill -USR2 "$mpirun" 2>/dev/null
+  kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended, and its code is to be told.
 }
 trap stop TERM INT HUP
-trap 'kill -USR2 "$mpirun" 2>/dev/null' USR2
+trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
 
 # A trapped signal ends `wait` early, so wait until the process is gone.
 while kill -0 "$mpirun" 2>/dev/null; do

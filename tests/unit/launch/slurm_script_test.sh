@@ -58,7 +58,7 @@ fail() {
 }
 
 # run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: runs the script and sends it SIGNALS ("-": none) after the start.
-# CANCEL is what Slurm does at scancel: SIGTERM to all processes of the script's step, srun first.
+# $RUN is another name of $work/run. CANCEL is what Slurm does at scancel: SIGTERM to all processes of the script's step, srun first.
 run_case() {
   case_name=$1
   printf '%s\n' "$2" >"$work/behaviour"
@@ -70,7 +70,7 @@ run_case() {
   # shellcheck disable=SC2086
   env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_JOB_ID=17 SLURM_JOB_NODELIST=n1 \
     SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 ORIGINAL="$source_dir/launch/scripts/run_slurm.sbatch" "$@" \
-    bash "$work/slurm_script" some.toml "$work/run" ${RESUME-} --set train.ar_weight=2.0 \
+    bash "$work/slurm_script" some.toml "${RUN-$work/run}" ${RESUME-} --set train.ar_weight=2.0 \
     >"$work/log" 2>&1 &
   local script=$!
   if [ "$signals" != - ]; then
@@ -158,6 +158,22 @@ for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume 
   run_case "queued again, $RESUME" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
   expect_resume ""
 done
+RESUME="--resume /some/checkpoint"
+ln -s run "$work/r[1]"
+RUN="$work/r[1]"
+run_case "queued again, $RESUME, in a directory whose name looks like a pattern" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
+expect_resume ""
+unset RUN
+# A start that was lost before it had begun its run has not gone back yet.
+for RESUME in "--resume /some/checkpoint" "--resume never"; do
+  rm -f "$work/run/logs/slurm-17.failed"
+  run_case "first start, $RESUME, lost at once" 'exit 137' - SLURM_RESTART_COUNT=0
+  expect_requeued
+  run_case "queued again, $RESUME, after a start that was lost at once" 'say running; exit 137' - SLURM_RESTART_COUNT=1
+  expect_resume "$RESUME"
+  run_case "queued again, $RESUME, after a start that began" 'say finished; exit 0' - SLURM_RESTART_COUNT=2
+  expect_resume ""
+done
 unset RESUME
 
 for failure in 2 3 5; do
@@ -198,6 +214,33 @@ for place in directory link; do
 done
 rm "$work/run"
 mv "$work/elsewhere" "$work/run"
+mv "$work/run/checkpoints" "$work/elsewhere"
+ln -s "$work/elsewhere" "$work/run/checkpoints"
+run_case "failed once more, but after a checkpoint in a folder that is a link" \
+  'd=$WORK/run/checkpoints/$RANDOM$RANDOM; mkdir "$d"; touch "$d/manifest.json"; say failed; exit 137' - SLURM_RESTART_COUNT=3
+expect_code 0
+expect_requeued
+[ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "a checkpoint behind a link did not begin the count anew"
+mkdir "$work/evaluation"
+ln -s ../run "$work/evaluation/run"
+RUN="$work/evaluation/run"
+rm -f "$failures_noted"
+for start in 0 1 2; do
+  run_case "failed start $start below a folder named evaluation, without a commit" \
+    'echo {} >>"$WORK/run/journal.jsonl"; say failed; exit 70' - SLURM_RESTART_COUNT=$start
+done
+expect_code 70
+expect_not_requeued
+unset RUN
+mkdir "$work/unwritable"
+: >"$work/unwritable/logs"
+RUN="$work/unwritable"
+run_case "failed where that cannot be noted" 'say failed; exit 4'
+expect_code 4
+expect_not_requeued
+unset RUN
+rm -f "$failures_noted"
+run_case "failed again before another bound" 'say failed; exit 137' - SLURM_RESTART_COUNT=1
 run_case "another bound" 'say failed; exit 137' - JFORGE_MAX_FAILURES=2
 expect_code 137
 expect_not_requeued
@@ -293,6 +336,25 @@ env -i PATH="$work/bin:$PATH" WORK="$work" HOME="$work" LD_LIBRARY_PATH=/some/li
 got=$(grep -x -A 1 -e -x "$work/mpirun_arguments" | grep -vx -e -x -e -- | sort | tr '\n' ' ')
 expected="CUDA_DEVICE_ORDER JFORGE_CHECK_COLLECTIVES LD_LIBRARY_PATH NCCL_ALGO NCCL_PROTO OMP_NUM_THREADS OMP_WAIT_POLICY PATH UCX_TLS "
 [ "$got" = "$expected" ] || fail "mpirun was told to pass on $got"
+
+# mpirun ends at the first signal, and the second comes before the script has looked.
+case_name="run_cluster.sh: a signal to ranks that have just stopped"
+echo 'trap "exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 200); do sleep 0.02; done; exit 1' >"$work/behaviour"
+rm -f "$work/ready"
+PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
+script=$!
+for _ in $(seq 100); do
+  [ -e "$work/ready" ] && break
+  sleep 0.05
+done
+kill -TERM "$script"
+for _ in $(seq 20); do
+  sleep 0.01
+  kill -USR2 "$script" 2>/dev/null
+done
+wait "$script"
+code=$?
+expect_code 75
 
 # An env of coreutils 8.30, a setpriv of util-linux 2.32.
 mkdir "$work/old" "$work/bare"
