@@ -7,6 +7,11 @@ the predictions behind them are the next draft, filled up with tokens drawn from
 greedy one, whatever the drafts were. Tokens, and at the same block size and seed drafts and forwards, are those of
 `jforge decode --method jacobi`.
 
+Without custom_generate=DIRECTORY a call is stock generate()'s, also where from_pretrained() has put this file's generate()
+in the place of the model's: with trust_remote_code=True, and in transformers 4 from any local directory. What tells the
+two apart, in transformers 4.53 to 5.24: GenerationMixin.generate() hands the function that custom_generate names all of
+its own parameters by name, given or not; a plain call hands over only what its caller gave.
+
 Beside generate()'s own: `block_size` (default: what jacobi_decoding.json of the model's directory says) and `seed` of
 the drafts. One sequence at a time, greedy only; what would ask for something else is refused."""
 
@@ -166,8 +171,8 @@ def with_defaults(config, defaults):
 
 
 @torch.no_grad()
-def generate(model, inputs=None, generation_config=None, input_ids=None, attention_mask=None, streamer=None,
-             block_size=None, seed=0, **arguments):
+def jacobi_generate(model, inputs=None, generation_config=None, input_ids=None, attention_mask=None, streamer=None,
+                    block_size=None, seed=0, **arguments):
     config = copy.deepcopy(model.generation_config)
     if generation_config is not None:
         config = with_defaults(copy.deepcopy(generation_config), config)
@@ -194,3 +199,16 @@ def generate(model, inputs=None, generation_config=None, input_ids=None, attenti
     if config.return_dict_in_generate:
         return JacobiOutput(sequences=sequences, forwards=len(accepted), accepted=accepted)
     return sequences
+
+
+def come_from_stock_generate(arguments):
+    stock = inspect.signature(transformers.GenerationMixin.generate).parameters.values()
+    named = {parameter.name for parameter in stock if parameter.kind is not parameter.VAR_KEYWORD}
+    return named - {"self", "custom_generate"} <= arguments.keys()
+
+
+def generate(*inputs, model, **arguments):
+    if not inputs and come_from_stock_generate(arguments):
+        return jacobi_generate(model, **arguments)
+    # The class's, since the model's own may be this one.
+    return type(model).generate(model, *inputs, **arguments)

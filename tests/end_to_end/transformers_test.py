@@ -207,8 +207,8 @@ class Models(EndToEndTest):
         return source, run / "model"
 
     @staticmethod
-    def load(directory):
-        return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    def load(directory, **options):
+        return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **options).eval()
 
     def probe(self, directory, what, *words):
         ids, out = self.root / "ids.json", self.root / f"{what}.out"
@@ -231,7 +231,7 @@ class Models(EndToEndTest):
     def check(self, family):
         source, exported = self.distilled(family)
         self.assertNotEqual((source / "model.safetensors").read_bytes(), (exported / "model.safetensors").read_bytes())
-        model = self.load(exported)
+        model, trusted = self.load(exported), self.load(exported, trust_remote_code=True)
         expected = model(torch.tensor([self.PROMPT])).logits[0]
         found = safetensors.torch.load_file(self.probe(exported, "logits"))["logits"]
         self.assertLess(float((found - expected).norm() / expected.norm()), 1e-4)
@@ -243,10 +243,11 @@ class Models(EndToEndTest):
         fewer = 0
         for size, seed in ((None, 0), (1, 0), (5, 3), (64, 2 ** 40 + 7)):
             options = {} if size is None else {"block_size": size, "seed": seed}
-            found = self.generated(model, custom_generate=str(exported), trust_remote_code=True, **options)
             expected = self.decoded(exported, "jacobi", "--window", "running", "--block-size", size or block_size,
                                     "--seed", seed)
-            self.assertEqual(expected, found, f"{family}, block {size}, seed {seed}")
+            for loaded in (model, trusted):
+                found = self.generated(loaded, custom_generate=str(exported), trust_remote_code=True, **options)
+                self.assertEqual(expected, found, f"{family}, block {size}, seed {seed}")
             self.assertEqual(tokens, found[0])
             fewer += found[1] < len(tokens) - 1
         self.assertGreater(fewer, 0, "no forward made more than one token known")
@@ -255,7 +256,42 @@ class Models(EndToEndTest):
         model.save_pretrained(again)
         tiny_model.write_tokenizer(again)
         self.assertEqual(tokens, self.decoded(again, "ar")[0])
-        return model, exported
+        return model, trusted, exported
+
+    def check_plain_calls(self, model, trusted):
+        """With trust_remote_code, from_pretrained() puts the exported generate() in the place of the model's: a call that
+        does not name it gives what it gives without."""
+        ids = torch.tensor([self.PROMPT])
+        batch = torch.tensor([self.PROMPT, [256] * 4 + self.PROMPT[4:]])
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model.config._name_or_path)
+        greedy = {"do_sample": False, "max_new_tokens": 8}
+
+        def generate(*inputs, **options):
+            return lambda loaded: loaded.generate(*inputs, **options).tolist()
+
+        def stop(ids, scores):
+            return torch.full((len(ids),), ids.shape[1] > 26)
+
+        for what, call in {
+                "default length": generate(input_ids=ids),
+                "by place": generate(ids, transformers.GenerationConfig(**greedy)),
+                "greedy": generate(input_ids=ids, **greedy),
+                "trust alone": generate(input_ids=ids, trust_remote_code=True, **greedy),
+                "batch": generate(input_ids=batch, attention_mask=(batch != 256).long(), **greedy),
+                "sampling": generate(input_ids=ids, do_sample=True, max_new_tokens=8),
+                "beams": generate(input_ids=ids, num_beams=2, **greedy),
+                "penalty": generate(input_ids=ids, repetition_penalty=1.3, **greedy),
+                "stopping criteria": generate(input_ids=ids, stopping_criteria=[stop], **greedy),
+                "embeddings": generate(inputs_embeds=model.get_input_embeddings()(ids), **greedy),
+                "decoding loop": generate(input_ids=ids, custom_generate=transformers.GenerationMixin._sample, **greedy),
+                "pipeline": lambda loaded: transformers.pipeline("text-generation", loaded, tokenizer=tokenizer)(
+                    ["How many?", "And cups?"], max_new_tokens=8)}.items():
+            with self.subTest(what):
+                answers = []
+                for loaded in (model, trusted):
+                    torch.manual_seed(5)
+                    answers.append(call(loaded))
+                self.assertEqual(*answers)
 
     def check_given_configuration(self, model, exported):
         """A GenerationConfig of the caller's is filled up from the model's own, as by stock generate()."""
@@ -283,8 +319,10 @@ class Models(EndToEndTest):
             model.generation_config = own
 
     def test_qwen2_and_what_jacobi_decoding_refuses(self):
-        model, exported = self.check("qwen2")
-        self.check_given_configuration(model, exported)
+        model, trusted, exported = self.check("qwen2")
+        self.check_plain_calls(model, trusted)
+        for loaded in (model, trusted):
+            self.check_given_configuration(loaded, exported)
         for options in ({"num_beams": 2}, {"do_sample": True}, {"repetition_penalty": 1.2}, {"block_size": 0},
                         {"encoder_repetition_penalty": 1.5}, {"exponential_decay_length_penalty": (2, 1.5)},
                         {"penalty_alpha": 0.6, "top_k": 4},
@@ -292,8 +330,9 @@ class Models(EndToEndTest):
                         {"attention_mask": torch.tensor([[0] * 3])}, {"input_ids": torch.zeros((2, 3), dtype=int)}):
             arguments = {"input_ids": torch.tensor([self.PROMPT[:3]]), "do_sample": False, "max_new_tokens": 4,
                          "custom_generate": str(exported), "trust_remote_code": True, **options}
-            with self.assertRaises(ValueError, msg=str(options)):
-                model.generate(**arguments)
+            for loaded in (model, trusted):
+                with self.assertRaisesRegex(ValueError, "Jacobi|block_size", msg=str(options)):
+                    loaded.generate(**arguments)
 
     def test_qwen3(self):
         self.check("qwen3")
