@@ -12,13 +12,14 @@ packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libseccomp-dev bubblewrap)
 # oneDNN is what benchmarks compare our products with.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
-all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16)
+all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
+size=600  # MB, with what the packages depend on and a bare Debian lacks
 case "${1:-}" in
   "") ;;
-  --tests) packages+=("${test_packages[@]}") ;;
-  --all-tests) packages+=("${test_packages[@]}" "${all_test_packages[@]}") ;;
-  --cluster-tests) packages=("${cluster_test_packages[@]}") ;;
+  --tests) packages+=("${test_packages[@]}"); size=700 ;;
+  --all-tests) packages+=("${test_packages[@]}" "${all_test_packages[@]}"); size=1300 ;;
+  --cluster-tests) packages=("${cluster_test_packages[@]}"); size=15 ;;
   *) echo "usage: setup.sh [--tests | --all-tests | --cluster-tests]" >&2; exit 2 ;;
 esac
 
@@ -33,7 +34,7 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 
 echo "Packages to install: ${missing[*]}"
-echo "(about 500 MB on disk when all are missing, 1-3 minutes)"
+echo "(about $size MB on disk when all are missing, 1-3 minutes)"
 command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
 if [ "$(id -u)" -ne 0 ]; then
   echo "Not root. Run this, then start again:"

@@ -73,6 +73,7 @@ class Evaluate(EvaluationTest):
         self.assertEqual(0, jacobi["disagreements_with_ar"])
         self.assertEqual(PROBLEMS, jacobi["n"])
         self.assertNotIn("speed_up", jacobi)
+        self.assertEqual(2, len(jacobi["speed"]))  # at batch 1 and at the evaluation's
         for speed in jacobi["speed"]:
             self.assertLess(0, speed["speed_up_low"])
             self.assertLess(speed["speed_up_low"], speed["speed_up_high"])

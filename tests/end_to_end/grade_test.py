@@ -269,7 +269,6 @@ class GradeAgain(GradeTest):
         self.assertFalse((self.root / "shared.json.parts").exists())
 
 
-@unittest.skipUnless((DATA / "qwen_outputs").is_dir(), f"no benchmark data under {DATA}")
 class FrozenRank(GradeTest):
     def test_it_ends_the_job(self):
         """After heartbeat_limit_seconds' default: grade reads no configuration."""
@@ -280,6 +279,7 @@ class FrozenRank(GradeTest):
         self.expect_no_processes()
 
 
+@unittest.skipUnless((DATA / "qwen_outputs").is_dir(), f"no benchmark data under {DATA}")
 class PublishedVerdicts(EndToEndTest):
     """Completions of Qwen2.5-Coder-7B and what EvalPlus said of them."""
 

@@ -183,7 +183,8 @@ class Fish(ShellTest):
         self.assertEqual(["train.beta1=", "train.beta2="], self.candidates("jforge run c.toml --set train.beta"))
         self.assertEqual(["rounds.12.noise_window="], self.candidates("jforge run --set rounds.12.noise_w"))
         self.assertEqual(["rounds.3.mask=clean"], self.candidates("jforge run --set rounds.3.mask=cl"))
-        self.assertEqual([], self.candidates("jforge run --set pretrain."))
+        # Where no key begins so, fish offers those that have its letters in this order, descriptions included.
+        self.assertEqual([], [key for key in self.candidates("jforge run --set pretrain.") if key.startswith("pretrain.")])
         self.assertIn("pretrain.steps=", self.candidates("jforge pretrain --set pretrain."))
         self.assertEqual(["gsm8k,mbpp_plus@0.1.0"], self.candidates("jforge evaluate --tasks gsm8k,mbpp_plus@"))
         self.assertEqual(["never"], self.candidates("jforge run --resume ne"))
