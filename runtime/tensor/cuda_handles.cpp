@@ -12,7 +12,9 @@ namespace {
 
 /// Whether the machine, not the program, is the reason.
 bool machine_failed(cudaError_t status) {
-  switch (status) {
+  switch (static_cast<int>(status)) {
+    case 226:  // cudaErrorContained
+    case cudaErrorMpsClientTerminated:
     case cudaErrorMemoryAllocation:
     case cudaErrorInsufficientDriver:
     case cudaErrorNoDevice:
@@ -35,9 +37,14 @@ bool machine_failed(cudaError_t status) {
   }
 }
 
-/// Whether all that this process has on the device is lost with it.
+/// Whether all that this process has on the device is lost with it: what CUDA's header says "must
+/// be terminated and relaunched" of. Numbers are of codes that not every version has.
 bool device_lost(cudaError_t status) {
-  switch (status) {
+  switch (static_cast<int>(status)) {
+    case 226:  // cudaErrorContained: peer memory over NVLink, some hardware errors
+    case 721:  // cudaErrorTensorMemoryLeak
+    case 911:  // cudaErrorExternalDevice
+    case cudaErrorMpsClientTerminated:
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
@@ -113,6 +120,12 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
   }
   InternalError error(message(status, what) + " (" + cudaGetErrorName(status) + ")" + place(where));
   throw_lost_or_not(error, status);
+}
+
+void expect_live_device(const char* what) {
+  if (const cudaError_t status = cudaStreamQuery(nullptr); device_lost(status)) {
+    cuda_check(status, what);
+  }
 }
 
 namespace {

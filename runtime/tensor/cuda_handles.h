@@ -18,6 +18,10 @@ namespace jforge {
 void cuda_check(cudaError_t status, const char* what,
                 std::source_location where = std::source_location::current());
 
+/// Throws as cuda_check where the device answers every call with an error: what a library reports
+/// then is that the device is gone.
+void expect_live_device(const char* what);
+
 /// A non-blocking stream: ordered with nothing but by events. Nothing runs on the default stream.
 class CudaStream {
  public:

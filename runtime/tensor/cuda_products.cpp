@@ -14,9 +14,10 @@ namespace {
 
 cudaDataType_t cuda_type(DType type) { return type == DType::float32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-/// The largest power of two up to cuBLAS's own limit that divides an address.
+/// The largest power of two that divides an address, up to what loads of 16 bytes ask for: an
+/// algorithm, and with it the order of sums, is not to depend on more of where a matrix lies.
 std::uint32_t alignment(const void* address) {
-  constexpr std::uintptr_t kMost = 256;
+  constexpr std::uintptr_t kMost = 16;
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   return static_cast<std::uint32_t>(std::min(kMost, (at & ~(at - 1)) | (at == 0 ? kMost : 0)));
 }
@@ -47,6 +48,7 @@ void cublas_check(cublasStatus_t status, const char* what, std::source_location 
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]] {
     return;
   }
+  expect_live_device(what);
   const std::string text = std::string("cuBLAS: ") + what + ": " + cublasLtGetStatusString(status);
   if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED ||
       status == CUBLAS_STATUS_ARCH_MISMATCH) {

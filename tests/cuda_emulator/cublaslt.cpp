@@ -180,13 +180,16 @@ cublasStatus_t set(T& field, const void* from, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Does `work` with the device; a Refusal becomes its failure.
+/// Does `work` with the device; a Refusal becomes its failure. On a device that has failed before
+/// nothing can be launched.
 template <class Callable>
 cublasStatus_t with_device(Callable work) {
   Device& device = Device::get();
   const std::lock_guard lock(device.mutex);
   device.attempt([&] { work(device); });
-  return device.failure.code == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+  return device.failure.code == 0                       ? CUBLAS_STATUS_SUCCESS
+         : device.failure.code == cudaErrorNotSupported ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                        : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 cublasStatus_t refuse(const char* call, int attribute) {

@@ -17,6 +17,7 @@
 #include "model/kernels/cuda/causal_attention.h"
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
+#include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_stream_queue.h"
 
 namespace cudnn_frontend {
@@ -154,6 +155,7 @@ std::string describe(const CudnnShape& shape) {
 
 void check(const fe::error_t& error, const CudnnShape& shape) {
   if (error.is_bad()) {
+    expect_live_device("cuDNN");
     throw EnvironmentError(fmt::format("train.attention = \"cudnn\": {}: {}; {}", describe(shape),
                                        error.err_msg, kMend));
   }

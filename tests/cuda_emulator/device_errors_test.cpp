@@ -1,0 +1,78 @@
+// What is made of CUDA's errors: which of them end the process, and what is said of one that a
+// library reports first.
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+#include <string>
+
+#include "model/kernels/kernel_set.h"
+#include "runtime/error.h"
+#include "runtime/tensor/buffer.h"
+#include "runtime/tensor/cuda_handles.h"
+#include "tests/support/tested_kernel_set.h"
+
+namespace jforge {
+namespace {
+
+using test::make_tested_kernel_set;
+
+/// Of an error that ends the process, by CUDA's own header, the other ranks must hear at once.
+TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
+  std::ifstream header(JFORGE_CUDA_INCLUDE "/driver_types.h");
+  if (!header) {
+    GTEST_SKIP() << "no CUDA headers on this machine";
+  }
+  const std::regex code(R"(^\s*(cudaError\w+)\s*=\s*(\d+))");
+  const std::regex ends(R"(terminated[\s*]+and[\s*]+relaunched)");
+  std::string comment;
+  int seen = 0;
+  for (std::string line; std::getline(header, line);) {
+    std::smatch found;
+    if (!std::regex_search(line, found, code)) {
+      comment = line.find("/**") == std::string::npos ? comment + line : line;
+      continue;
+    }
+    if (std::regex_search(comment, ends)) {
+      ++seen;
+      try {
+        cuda_check(static_cast<cudaError_t>(std::stoi(found[2])), "compute");
+        ADD_FAILURE() << found[1];
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.cut_off()) << error.what();
+      }
+    }
+    comment.clear();
+  }
+  EXPECT_GT(seen, 10);
+}
+
+/// cuBLAS says no more than that its launch has failed.
+TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
+  if (::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") == nullptr) {
+    GTEST_SKIP() << "a real device is not broken on purpose";
+  }
+  const auto multiply = [] {
+    const auto kernels = make_tested_kernel_set();
+    MemoryAccount account("broken");
+    const Buffer values(3 * 64 * 64 * sizeof(float), account, Device::cuda);
+    const TensorView all = values.floats({192, 64});
+    static_cast<void>(cudaMemsetAsync(values.data(), 0, values.bytes() + 1, nullptr));
+    static_cast<void>(cudaStreamSynchronize(nullptr));
+    try {
+      kernels->linear(all.rows(0, 64), all.rows(64, 128), {}, all.rows(128, 192));
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::_Exit(error.cut_off() ? 0 : 1);
+    }
+    std::_Exit(2);
+  };
+  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "CUDA: multiply matrices: .*illegal");
+}
+
+}  // namespace
+}  // namespace jforge
