@@ -35,9 +35,11 @@ std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
       files[attempt] = entry.path();
     }
   }
-  std::map<std::int32_t, std::map<std::int64_t, MetricsRow>> rounds;
+  using Place = std::pair<std::int32_t, std::int64_t>;  // round and step
+  std::map<Place, MetricsRow> kept;
   for (const auto& [attempt, path] : files) {
     const std::string text = read_file(path);
+    std::map<Place, MetricsRow> made;
     std::size_t line_number = 0;
     for (std::size_t begin = 0; begin < text.size();) {
       ++line_number;
@@ -61,15 +63,18 @@ std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
           row.values[key] = value.get<double>();
         }
       }
-      rounds[json["round"].get<std::int32_t>()][row.step] = std::move(row);
+      made[{json["round"].get<std::int32_t>(), row.step}] = std::move(row);
       begin = end + 1;
+    }
+    if (!made.empty()) {
+      // What came after the checkpoint that this attempt went on from is in no model.
+      kept.erase(kept.lower_bound(made.begin()->first), kept.end());
+      kept.merge(made);
     }
   }
   std::map<std::int32_t, std::vector<MetricsRow>> result;
-  for (auto& [round, rows] : rounds) {
-    for (auto& [step, row] : rows) {
-      result[round].push_back(std::move(row));
-    }
+  for (auto& [place, row] : kept) {
+    result[place.first].push_back(std::move(row));
   }
   return result;
 }

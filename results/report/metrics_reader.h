@@ -1,7 +1,8 @@
 #pragma once
 
-/// Reads the step metrics of a run back: each attempt writes its own metrics.ATTEMPT.jsonl, and of
-/// a step that several attempts made the last one counts.
+/// Reads the step metrics of a run back: each attempt writes its own metrics.ATTEMPT.jsonl, and
+/// with its first step what earlier attempts made from there on is void: it was made again, or
+/// belongs to a branch that was left.
 
 #include <cstdint>
 #include <filesystem>

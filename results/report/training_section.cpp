@@ -15,8 +15,8 @@ void write_training_section(ReportWriter& report,
   TableCells rows = {{"round", "steps", "consistency loss, first → last", "AR loss, first → last",
                       "median tokens/s"}};
   LineChart consistency{
-      "Consistency loss", "step", "KL(teacher ‖ student) per kept token", true, {}};
-  LineChart autoregressive{"Autoregressive loss", "step", "cross-entropy per target", true, {}};
+      "Consistency loss", "step", "KL(teacher ‖ student), as train.reduction has it", true, {}};
+  LineChart autoregressive{"Autoregressive loss", "step", "of train.ar_loss", true, {}};
   for (const auto& [round, steps] : rounds) {
     const auto column = [&](const char* key) {
       std::vector<double> values;
@@ -84,8 +84,7 @@ void write_cleaning(ReportWriter& report, const std::filesystem::path& run_direc
 }  // namespace
 
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory) {
-  TableCells rows = {
-      {"round", "block size", "prompts", "tokens", "block TPF", "tokens/s", "flipped blocks"}};
+  TableCells rows = {{"round", "block size", "prompts", "tokens", "block TPF", "flipped blocks"}};
   for (int round = 1;; ++round) {
     const auto json =
         read_json_object(run_directory / fmt::format("round-{}", round) / "generation.json");
@@ -96,7 +95,6 @@ void write_trajectories_section(ReportWriter& report, const std::filesystem::pat
                     shown(json_number(*json, "prompts"), "{:.0f}"),
                     shown(json_number(*json, "tokens"), "{:.0f}"),
                     shown(json_number(*json, "block_tpf"), "{:.2f}"),
-                    shown(json_number(*json, "tokens_per_second"), "{:.0f}"),
                     shown(json_number(*json, "flipped_blocks"), "{:.0f}")});
   }
   if (rows.size() == 1) {

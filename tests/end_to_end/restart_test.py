@@ -32,7 +32,8 @@ class ChangedConfiguration(RefusedTest):
         self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
         before = self.shards(run)
         # Killed before there is a checkpoint of the changed configuration.
-        self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@train:0:4", expect=None)
+        killed = self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@train:0:4", expect=None)
+        self.assertIn("injected fault kill@train:0:4 acts now", killed.err, str(killed))
         self.assertEqual([f"{name}.stale" for name in before], self.shards(run, "*.stale"))
         fresh, alone = self.config("fresh")
         self.jforge("import", fresh, *self.SHORTER)
@@ -124,6 +125,13 @@ class GoingBack(RefusedTest):
         # And once more, from the same place: nothing of what was left is overwritten.
         self.jforge("run", config, *self.OTHER, "--resume", run / self.STEP_2)
         self.assertTrue((run / "checkpoints" / "round-1-step-00000004.abandoned-2").is_dir())
+
+    def test_the_report_has_no_step_of_the_branch_that_was_left(self):
+        config, run = self.begun("reported")
+        self.jforge("run", config, "--set", "rounds.1.steps=4", "--accept-change", "rounds.1.steps", "--resume",
+                    run / self.STEP_2)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        self.assertEqual([1, 2, 3, 4], [line["step"] for line in lines if line["round"] == 1])
 
     def test_a_round_cannot_end_where_it_has_been(self):
         config, run = self.begun("shorter")

@@ -37,16 +37,20 @@ TEST(MetricsReader, RowsOfRoundsInTheOrderOfSteps) {
   EXPECT_FALSE(rounds.at(1)[0].values.contains("note"));
 }
 
-TEST(MetricsReader, OfAStepTheHighestAttemptCounts) {
+TEST(MetricsReader, AnAttemptReplacesWhatEarlierOnesMadeFromItsFirstStepOn) {
   const TemporaryDirectory directory;
   // As numbers, not as names: attempt 10 is after attempt 9.
-  write(directory / "metrics.9.jsonl", row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92));
-  write(directory / "metrics.10.jsonl", row(1, 2, 101));
-  const auto rows = read_metrics(directory.path()).at(1);
+  write(directory / "metrics.9.jsonl",
+        row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92) + row(1, 4, 93) + row(2, 1, 94));
+  write(directory / "metrics.10.jsonl", row(1, 2, 101) + row(1, 3, 102));
+  write(directory / "metrics.11.jsonl", "");  // evaluated, and made no step
+  const auto rounds = read_metrics(directory.path());
+  ASSERT_EQ(rounds.size(), 1U);  // the other branch's second round is in no model
+  const auto& rows = rounds.at(1);
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0].values.at("loss"), 90);
   EXPECT_EQ(rows[1].values.at("loss"), 101);
-  EXPECT_EQ(rows[2].values.at("loss"), 92);
+  EXPECT_EQ(rows[2].values.at("loss"), 102);
 }
 
 TEST(MetricsReader, OtherFilesAreNoMetrics) {

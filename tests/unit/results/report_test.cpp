@@ -393,8 +393,7 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   write(run / "round-1/generation.json", Json{{"block_size", 16},
                                               {"prompts", 321},
                                               {"tokens", 4567},
-                                              {"tpf", 1.2},
-                                              {"tokens_per_second", 999},
+                                              {"block_tpf", 1.25},
                                               {"flipped_blocks", 0}}
                                              .dump());
   write(run / "round-1/cleaning.json",
@@ -406,8 +405,9 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   (void)write_report(run.path());
   const std::string report = read(run / "report.md");
   for (const char* part :
-       {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories", "321",
-        "4567", "| round | kept | too short |", "| 1     | 300  | 21        |", "## Prompts",
+       {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories",
+        "| 1     | 16         | 321     | 4567   | 1.25      | 0              |",
+        "| round | kept | too short |", "| 1     | 300  | 21        |", "## Prompts",
         "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
