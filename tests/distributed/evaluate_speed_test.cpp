@@ -86,6 +86,27 @@ TEST_F(SpeedTest, ASecondCallMeasuresNothingAndZeroMeasuresNone) {
   EXPECT_EQ(read_text(path_ / "out/summary.json"), summary);
 }
 
+TEST_F(SpeedTest, EveryMethodIsWarmedUpAtEveryBatchBeforeItCounts) {
+  config_.speed_problems = 0;
+  ASSERT_TRUE(evaluate("out"));
+  config_.speed_problems = 3;
+  std::map<std::string, int> decoded;
+  std::vector<DecodingMethod> methods;
+  for (const char* const name : {"ar", "jacobi"}) {
+    methods.push_back(make_decoding_method(name, config_.decoding, 42));
+    methods.back().make = [make = methods.back().make, &count = decoded[name]](DecodeRequest r) {
+      ++count;
+      return make(std::move(r));
+    };
+  }
+  ASSERT_TRUE(evaluate("out", methods));
+  expect_whole("out");
+  // Five problems for the plan, three repeats of three at either batch, and before them a batch of
+  // one and one of two.
+  EXPECT_EQ(decoded.at("ar"), 5 + 2 * 3 * 3 + 1 + 2);
+  EXPECT_EQ(decoded.at("jacobi"), decoded.at("ar"));
+}
+
 TEST_F(SpeedTest, AStopOrFailureLosesAndDoublesNothing) {
   for (const std::string fault : {"interrupt", "throw"}) {
     const std::string output = "out-" + fault;
