@@ -9,7 +9,7 @@ import re
 import subprocess
 
 TASK = "word_problems"
-TITLES = {"jacobi-forcing": "Jacobi Forcing", "sft": "SFT (consistency weight 0)",
+TITLES = {"jacobi-forcing": "Jacobi Forcing (noise mask, random)", "sft": "SFT (consistency weight 0)",
           "cllm": "CLLM* (clean mask, random schedule)"}
 
 

@@ -291,16 +291,17 @@ def ratio_cell(ratios):
 
 
 def difference_cell(differences):
-    half = f" ± {half_interval(differences):.1f}" if len(differences) > 1 else ""
+    # Whole points of a hundred problems: seeds that agree say nothing of how far the next one is off.
+    half = f" ± {half_interval(differences):.1f}" if len({round(one, 6) for one in differences}) > 1 else ""
     return f"{statistics.mean(differences):+.1f}{half}"
 
 
 def write_ratios(arms, blocks, reference):
     """Every arm against the reference after as many steps, seed by seed."""
     print(f"\n## Against {reference} after as many steps\n\nSteps are those of the first round, unless an arm's name says "
-          "otherwise: two rounds train more. Of each seed the arm's tokens per forward over {reference}'s: "
+          f"otherwise: two rounds train more. Of each seed the arm's tokens per forward over {reference}'s: "
           "geometric mean, and with several seeds its 95 % interval (Student's t of the logarithms, paired by seed); accuracy: "
-          "the mean difference in points, with the same interval.\n")
+          "the mean difference in points, with the same interval, but where all seeds have the same difference.\n")
     print("| arm | steps | seeds | accuracy | " + " | ".join(f"{method}, block {block}" for method in ("jacobi", "mr")
                                                            for block in blocks) + " |")
     print("|" + " --- |" * (4 + 2 * len(blocks)))
@@ -323,7 +324,8 @@ def write_ablations(options):
     blocks = [point["settings"]["block_size"] for point in base["jacobi"]["points"]]
     print(f"# Ablations\n\n- command: `{options.command}`; configuration launch/configs/ablations.toml\n{machine()}\n")
     print("Mean ± standard deviation over seeds; accuracy is greedy decoding's, which every method shares. AUP is d3LLM's "
-          f"accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}.\n")
+          f"accuracy under parallelism (arXiv 2601.07568), α = {ALPHA}, y_max = {best:g} %, the best accuracy of this table: "
+          "AUPs of tables with another one do not compare.\n")
     print("| arm | steps | seeds | accuracy % | " + " | ".join(f"TPF {method}, block {block}" for method in ("jacobi", "mr")
                                                          for block in blocks) + " | AUP jacobi | AUP mr |")
     print("|" + " --- |" * (6 + 2 * len(blocks)))

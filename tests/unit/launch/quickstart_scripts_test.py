@@ -343,6 +343,34 @@ class StudyReal(ScriptTest):
         self.assertIn("| finetune | 12 |", out)
 
 
+    def test_ablations(self):
+        work = self.root / "ablations"
+
+        def put(name, accuracy, tpf):
+            (work / "evaluation" / name).mkdir(parents=True)
+            for method in ("jacobi", "mr"):
+                (work / "evaluation" / name / f"{method}.json").write_text(json.dumps(
+                    {"baseline": {"accuracy": accuracy, "tpf": 1.0},
+                     "points": [{"settings": {"block_size": 16}, "accuracy": accuracy, "tpf": tpf}]}), encoding="utf-8")
+
+        put("base", 0.96, 1.1)
+        for seed in (1, 2):
+            put(f"noise-linear@240.{seed}", 0.90, 2.0)
+            put(f"clean-random@240.{seed}", 0.91, 4.0)
+            put(f"mixed-random@240.{seed}", 0.91 + seed / 100, 2.0 * seed)
+        (work / "seconds").mkdir()
+        (work / "seconds" / "base").write_text("7\n", encoding="utf-8")
+        out = subprocess.run([sys.executable, "-B", SOURCE / "tests/benchmarks/study_real.py", "ablations", "--work", work,
+                              "--command", "the command"], check=True, capture_output=True, text=True).stdout
+        self.assertNotIn("{", out)
+        self.assertIn("the arm's tokens per forward over noise-linear's", out)
+        self.assertIn("y_max = 96 %", out)
+        self.assertIn("| clean-random | 240 | 2 | 91.0 ± 0.0 | 4.00 ± 0.00 |", out)
+        # Two seeds that are a point ahead are not an interval without width.
+        self.assertIn("| clean-random | 240 | 2 | +1.0 | 2.00", out)
+        self.assertIn("| mixed-random | 240 | 2 | +2.5 ± 6.4 | 1.41", out)
+
+
 class Tokenizer(ScriptTest):
     def tokenizer(self, name, size=300):
         folder = self.root / f"tokenizer-{name}-{size}"
@@ -456,7 +484,7 @@ class Study(ScriptTest):
         command = [sys.executable, "-B", page, *map(str, words), "--overlap", "- overlap 0 %", "--masks", "- masks 93 %"]
         out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SOURCE, timeout=60).stdout
         for part in ("| base                                | 99.0 %   | 98.0–99.5 %   | 1.12 | 1.02–1.23     |",
-                     "| Jacobi Forcing                      | 98.0 %   | 97.0–98.5 %   | 4.50 | 4.40–4.60     |",
+                     "| Jacobi Forcing (noise mask, random) | 98.0 %   | 97.0–98.5 %   | 4.50 | 4.40–4.60     |",
                      "| CLLM* ", "- overlap 0 %\n- masks 93 %\n", "| final | 1.25 |", "37 % of the test answers"):
             self.assertIn(part, out)
         self.assertNotIn("| x |", out)
