@@ -55,11 +55,11 @@ SampleOrder::SampleOrder(const SampleOrderOptions& options) : options_(options) 
 std::int64_t SampleOrder::at(std::int64_t index) const {
   expect(index >= 0, "a negative place in the order of samples");
   const std::int64_t epoch = index / options_.num_samples;
-  if (epoch != epoch_) {
-    permutation_ = epoch_permutation(options_.seed, options_.round, epoch, options_.num_samples);
-    epoch_ = epoch;
+  Epoch& cached = cache_[static_cast<std::size_t>(epoch) % cache_.size()];
+  if (epoch != cached.epoch) {
+    cached = {epoch, epoch_permutation(options_.seed, options_.round, epoch, options_.num_samples)};
   }
-  return permutation_[static_cast<std::size_t>(index % options_.num_samples)];
+  return cached.permutation[static_cast<std::size_t>(index % options_.num_samples)];
 }
 
 std::vector<std::int64_t> SampleOrder::next_batch() {

@@ -5,6 +5,7 @@
 /// positions [s·batch, (s+1)·batch) of that stream. Nothing here knows how many ranks there are: a
 /// global batch is the same set of samples at any world size, and a cursor is enough to resume.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -37,7 +38,7 @@ struct SampleOrderOptions {
 /// ConfigError when that is none.
 [[nodiscard]] std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs);
 
-/// Walks the stream. Holds one permutation (8 bytes a sample). Not thread-safe.
+/// Walks the stream. Holds two permutations (8 bytes a sample each). Not thread-safe.
 class SampleOrder {
  public:
   /// Throws ConfigError from SampleOrderOptions::validate.
@@ -47,7 +48,7 @@ class SampleOrder {
   /// an epoch's end.
   [[nodiscard]] std::vector<std::int64_t> next_batch();
   /// Sample id at position `index` ≥ 0 of the stream; the cursor stays. Cheap while the epoch is
-  /// the one last asked for.
+  /// one of the two last asked for, as in any order of a batch that spans an epoch's end.
   [[nodiscard]] std::int64_t at(std::int64_t index) const;
 
   [[nodiscard]] const SampleOrderOptions& options() const noexcept { return options_; }
@@ -58,8 +59,11 @@ class SampleOrder {
  private:
   SampleOrderOptions options_;
   SampleCursor cursor_;
-  mutable std::int64_t epoch_ = -1;  ///< Of permutation_.
-  mutable std::vector<std::int64_t> permutation_;
+  struct Epoch {
+    std::int64_t epoch = -1;
+    std::vector<std::int64_t> permutation;
+  };
+  mutable std::array<Epoch, 2> cache_;  ///< Each in the place of epoch % 2.
 };
 
 /// The samples that the first `steps` steps consume, each once, in order of first use: what a round

@@ -9,7 +9,6 @@
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/record_stream.h"
 #include "runtime/error.h"
-#include "runtime/phase_clock.h"
 
 namespace jforge {
 namespace {
@@ -287,7 +286,6 @@ PromptReaderResult read_prompts(
       // Room behind the text lets simdjson parse it in place.
       record.text.reserve(record.text.size() + simdjson::SIMDJSON_PADDING);
       reading.record(record, static_cast<std::int32_t>(file));
-      note_progress();
       const std::int64_t bytes = earlier_bytes + stream.bytes_read();
       if (progress && bytes - reported >= kProgressBytes) {
         progress(reading.result_.records, bytes);

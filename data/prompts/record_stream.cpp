@@ -9,6 +9,7 @@
 
 #include "data/tokenizer/unpacked_file.h"
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 
@@ -135,6 +136,7 @@ bool RecordStream::next(RawRecord& record) {
   if (form_ == Form::unknown) {
     detect_form();
   }
+  note_progress();
   record.text.clear();
   record.too_long = false;
   switch (form_) {

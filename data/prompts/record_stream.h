@@ -33,9 +33,9 @@ class RecordStream {
   RecordStream(const RecordStream&) = delete;
   RecordStream& operator=(const RecordStream&) = delete;
 
-  /// Fills `record` with the next one; false at the end. DataError naming file and line when the
-  /// file cannot be read further: damaged gzip data, or an array whose elements cannot be told
-  /// apart.
+  /// Fills `record` with the next one; false at the end. Each is a sign of progress. DataError
+  /// naming file and line when the file cannot be read further: damaged gzip data, or an array
+  /// whose elements cannot be told apart.
   bool next(RawRecord& record);
 
   /// Uncompressed bytes taken from the file so far.

@@ -460,12 +460,15 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
         (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
     text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,
                         leases == 1 ? "" : "s", config.generate.prompts_per_lease);
+    // Of each block its last state and one more, or every one on the way.
+    const std::int64_t stored =
+        config.generate.store_states == StoredStates::all ? round.block_size + 1 : 2;
     text += fmt::format(
         "  {} prompts generated, {} samples consumed in {} steps of {}; at most {} of "
         "trajectories\n",
         generated, steps * config.train.batch_samples, steps, config.train.batch_samples,
-        megabytes(static_cast<double>(generated) * static_cast<double>(2 * answer + positions) *
-                  4));
+        megabytes(static_cast<double>(generated) *
+                  static_cast<double>(stored * answer + positions) * 4));
     RoundWork work;
     work.prompts_generated = generated;
     work.samples_trained = steps * config.train.batch_samples;

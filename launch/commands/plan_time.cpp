@@ -16,7 +16,7 @@ namespace {
 
 // FLOPs of a forward of attention for one row that sees `context` positions, all layers.
 double attention_flops(const TransformerConfig& model, double context) {
-  return 4 * static_cast<double>(model.num_layers * model.hidden_size) * context;
+  return 4 * static_cast<double>(model.num_layers * model.num_heads * model.head_size()) * context;
 }
 
 double best_read_speed(KernelSet& kernels) {
@@ -45,8 +45,9 @@ double best_read_speed(KernelSet& kernels) {
 
 double matrix_weights(const TransformerConfig& model) {
   const auto hidden = static_cast<double>(model.hidden_size);
+  const auto query = static_cast<double>(model.num_heads * model.head_size());
   const auto kv = static_cast<double>(model.num_kv_heads * model.head_size());
-  const double layer = 2 * hidden * hidden + 2 * hidden * kv +
+  const double layer = 2 * hidden * query + 2 * hidden * kv +
                        3 * hidden * static_cast<double>(model.intermediate_size);
   return static_cast<double>(model.num_layers) * layer +
          static_cast<double>(model.vocabulary_size) * hidden;

@@ -13,6 +13,7 @@
 #include "model/transformer/layer_parameters_internal.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_memory.h"
 
@@ -469,6 +470,7 @@ void InferenceTransformer::State::forward() {
     add_and_norm(layers[index].attention_norm, rows);
     feed_forward(layers[index], rows);
     add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
+    note_progress();
   }
 }
 

@@ -25,35 +25,19 @@ struct QuestionAnswer {
   std::string answer;
 };
 
-std::vector<QuestionAnswer> read_question_answers(const ConversationFiles& source) {
-  std::vector<QuestionAnswer> items;
-  for (const std::string& file : source.files) {
-    RecordStream stream(file);
-    RawRecord record;
-    while (stream.next(record)) {
-      const Json json = try_bounded_json<Json>(record.text);
-      const auto text = [&](const std::string& field) {
-        if (!json.is_object() || !json.contains(field) || !json[field].is_string()) {
-          throw DataError(fmt::format("{}:{}: no text under \"{}\"", file, record.line, field));
-        }
-        return json[field].get<std::string>();
-      };
-      QuestionAnswer item{text(source.question_field), text(source.answer_field)};
-      if (item.answer.empty()) {
-        throw DataError(fmt::format("{}:{}: the text under \"{}\" is empty", file, record.line,
-                                    source.answer_field));
-      }
-      items.push_back(std::move(item));
-    }
+/// The text under `field` of a record.
+std::string text_of(const Json& record, const std::string& field, const std::string& place) {
+  if (!record.is_object() || !record.contains(field) || !record[field].is_string()) {
+    throw DataError(fmt::format("{}: no text under \"{}\"", place, field));
   }
-  return items;
+  return record[field].get<std::string>();
 }
 
 CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& source,
                          const BytePairTokenizer& tokenizer, const ChatTemplate& chat) {
   const ChatMessage messages[] = {{"user", item.question}, {"assistant", item.answer}};
   const std::string prompt = chat.render(std::span(messages, 1), true);
-  const std::string whole = chat.render(messages, false);
+  const std::string whole = chat.render_answered(messages);
   if (!whole.starts_with(prompt)) {
     throw ConfigError("the chat template does not continue its generation prompt with the answer");
   }
@@ -83,26 +67,36 @@ CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& so
 std::vector<CausalSample> read_conversations(const ConversationFiles& files,
                                              const BytePairTokenizer& tokenizer,
                                              const ChatTemplate& chat) {
-  const std::vector<QuestionAnswer> items = read_question_answers(files);
-  if (items.empty()) {
+  std::vector<CausalSample> samples;
+  std::size_t records = 0;
+  for (const std::string& file : files.files) {
+    RecordStream stream(file);
+    for (RawRecord record; stream.next(record); ++records) {
+      const std::string place = fmt::format("{}:{}", file, record.line);
+      const Json json = try_bounded_json<Json>(record.text);
+      const QuestionAnswer item{text_of(json, files.question_field, place),
+                                text_of(json, files.answer_field, place)};
+      if (item.answer.empty()) {
+        throw DataError(
+            fmt::format("{}: the text under \"{}\" is empty", place, files.answer_field));
+      }
+      CausalSample sample = make_sample(item, files, tokenizer, chat);
+      if (std::cmp_less_equal(sample.tokens.size(), files.longest)) {
+        samples.push_back(std::move(sample));
+      }
+    }
+  }
+  if (records == 0) {
     throw DataError(
         fmt::format("no sample to train on: {} holds no record", fmt::join(files.files, ", ")));
-  }
-  std::vector<CausalSample> samples;
-  for (const QuestionAnswer& item : items) {
-    CausalSample sample = make_sample(item, files, tokenizer, chat);
-    if (std::cmp_less_equal(sample.tokens.size(), files.longest)) {
-      samples.push_back(std::move(sample));
-    }
   }
   if (samples.empty()) {
     throw DataError(fmt::format(
         "no sample is left to train on: all {} are longer than {} = {}; raise it or give shorter "
         "texts",
-        items.size(), files.longest_key, files.longest));
+        records, files.longest_key, files.longest));
   }
-  spdlog::info("{} samples, {} left out as too long", samples.size(),
-               items.size() - samples.size());
+  spdlog::info("{} samples, {} left out as too long", samples.size(), records - samples.size());
   return samples;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "launch/commands/available_memory.h"
+#include "launch/commands/plan_time.h"
 #include "model/kernels/device_loss.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
@@ -159,6 +160,15 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
                 plan_model(), {.num_slots = 3, .slot_capacity = 30 + 512}, Device::cpu)));
+  // Matrices as decoding stores them.
+  JobConfig halved = config;
+  halved.model.decode_weights = WeightStorage::bfloat16;
+  EXPECT_EQ(
+      plan_memory(halved, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).probe.decoding,
+      static_cast<double>(InferenceTransformer::bytes(
+          plan_model(),
+          {.num_slots = 3, .slot_capacity = 30 + 512, .weights = WeightStorage::bfloat16},
+          Device::cpu)));
   // And their prompts, of several examples.
   EXPECT_EQ(plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30, {}, 400}, false)
                 .probe.decoding,
@@ -349,6 +359,32 @@ TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
                           HasSubstr("120 prompts generated, 120 samples consumed in 20 steps of 6"),
                           HasSubstr("at least 1 lease of at most"),
                           HasSubstr("time, estimated, all rounds")));
+}
+
+TEST_F(DescribePlan, EveryStateTakesMoreThanTwoOfEachBlock) {
+  // 60 answers of 64 tokens in prompts of as many as the model's positions leave: 512 - 64.
+  const auto megabytes_of = [](int states) {
+    return fmt::format("at most {:.1f} MB of trajectories", 60 * (states * 64 + 512) * 4 / 1e6);
+  };
+  EXPECT_THAT(plan(), HasSubstr(megabytes_of(2)));
+  config_.generate.store_states = StoredStates::all;
+  EXPECT_THAT(plan(), HasSubstr(megabytes_of(17)));
+}
+
+TEST(PlanTime, CountsTheMatricesThatAForwardReads) {
+  TransformerConfig model = plan_model();
+  for (const auto head_size : {std::optional<std::int64_t>(), std::optional<std::int64_t>(48)}) {
+    model.own_head_size = head_size;
+    const ParameterTable table(model, 1);
+    std::int64_t weights = 0;
+    for (const ParameterEntry& entry : table.entries()) {
+      // Of the embedding a forward reads as many rows as it has.
+      if (entry.decay && (model.tie_word_embeddings || entry.name != "model.embed_tokens.weight")) {
+        weights += entry.shape.elements();
+      }
+    }
+    EXPECT_EQ(matrix_weights(model), static_cast<double>(weights));
+  }
 }
 
 TEST_F(DescribePlan, EpochsAreCountedPerThousandPromptsUntilTheirNumberIsKnown) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -52,6 +53,18 @@ TEST(SampleOrder, EveryEpochHoldsEverySampleOnce) {
   }
   EXPECT_EQ(std::set<std::int64_t>(stream.begin(), stream.begin() + 10).size(), 10u);
   EXPECT_EQ(std::set<std::int64_t>(stream.begin() + 10, stream.end()).size(), 10u);
+}
+
+TEST(SampleOrder, PlacesAreTheSameInWhateverOrderTheyAreAskedFor) {
+  SampleOrder order(options_with(10, 4));
+  std::vector<std::int64_t> stream;
+  for (int step = 0; step < 10; ++step) {
+    std::ranges::copy(order.next_batch(), std::back_inserter(stream));
+  }
+  const SampleOrder other(options_with(10, 4));
+  for (const std::int64_t place : {9, 10, 8, 11, 29, 30, 9, 39, 0, 20, 10}) {
+    EXPECT_EQ(other.at(place), stream[static_cast<std::size_t>(place)]) << place;
+  }
 }
 
 TEST(SampleOrder, ResumesFromItsCursor) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 
 namespace jforge {
 namespace {
@@ -172,6 +173,15 @@ TEST_F(RecordStreamTest, AParquetFileIsNamedWithTheLineThatTurnsItIntoJsonLines)
                                testing::HasSubstr("pandas.read_parquet(\"" + path_.string()),
                                testing::HasSubstr(".jsonl.gz\"")));
   }
+}
+
+TEST_F(RecordStreamTest, EveryRecordIsASignOfProgress) {
+  PhaseClock clock;
+  clock.follow_this_thread();
+  put("1\n2\n3\n");
+  const std::uint64_t before = clock.read().progress;
+  (void)all();
+  EXPECT_GE(clock.read().progress, before + 3);
 }
 
 TEST_F(RecordStreamTest, MissingFilesAndDirectoriesAreRefused) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/transformer/training_transformer.h"
+#include "runtime/phase_clock.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -166,6 +167,15 @@ TEST_P(InferenceTransformerTest, AllocatesNothingOnceBuilt) {
   inference.predict(sequence_rows(random_tokens(stream_, 20), 0), predictions);
   EXPECT_EQ(model_.account.live_bytes(), built);
   EXPECT_EQ(model_.account.peak_bytes(), built);
+}
+
+TEST_P(InferenceTransformerTest, EveryLayerIsASignOfProgress) {
+  InferenceTransformer inference = make(model_, 0);
+  PhaseClock clock;
+  clock.follow_this_thread();
+  const std::uint64_t before = clock.read().progress;
+  logits_of(inference, sequence_rows(random_tokens(stream_, 6), 0));
+  EXPECT_EQ(clock.read().progress - before, model_.config.num_layers);
 }
 
 TEST_P(InferenceTransformerTest, ReturnsItsMemory) {
