@@ -199,6 +199,17 @@ void CheckpointWriter::finish() {
   }
 }
 
+void CheckpointWriter::finish_after(const Error& failure) noexcept {
+  if (!failure.on_all_ranks()) {
+    return;
+  }
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    spdlog::error("the checkpoint that was being written is lost: {}", error.what());
+  }
+}
+
 bool CheckpointWriter::already_saved(const CheckpointState& state,
                                      const TrainingStateView& view) const {
   const std::filesystem::path directory =

@@ -28,6 +28,7 @@
 #include "checkpoints/shard_writer.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -80,6 +81,10 @@ class CheckpointWriter {
 
   /// Collective. Waits for the pending save and commits it.
   void finish();
+  /// What ended training, where it fails on all ranks alike (Error::on_all_ranks; then this is
+  /// collective): the pending save is committed, since the user will go back to it. What that
+  /// fails with is logged.
+  void finish_after(const Error& failure) noexcept;
 
  private:
   /// What the thread does: every rank writes its shard, then rank 0 publishes the manifest and

@@ -84,33 +84,56 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
+/// What lies in `directory` and in its folders, those folders apart, as NAME or FOLDER/NAME;
+/// sorted.
+std::vector<std::string> listing_of(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const fs::path name = entry.path().filename();
+    if (!entry.is_directory()) {
+      names.push_back(name.string());
+      continue;
+    }
+    for (const auto& inner : fs::directory_iterator(entry.path())) {
+      names.push_back((name / inner.path().filename()).string());
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 }  // namespace
 
 void write_checksums(const fs::path& directory) {
-  std::vector<fs::path> files;
-  const auto add_files = [&](const fs::path& folder) {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.is_regular_file() && entry.path().filename() != kChecksumsName) {
-        files.push_back(entry.path());
-      }
-    }
-  };
-  add_files(directory);
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.is_directory()) {
-      add_files(entry.path());
-    }
-  }
-  std::ranges::sort(files);
   Json list = Json::array();
-  for (const fs::path& file : files) {
-    list.push_back({{"file", file.lexically_relative(directory).string()},
-                    {"bytes", fs::file_size(file)},
-                    {"xxh3", hash_hex(hash_file(file))}});
+  for (const std::string& name : listing_of(directory)) {
+    const fs::path file = directory / name;
+    if (fs::is_regular_file(file) && name != kChecksumsName) {
+      list.push_back(
+          {{"file", name}, {"bytes", fs::file_size(file)}, {"xxh3", hash_hex(hash_file(file))}});
+    }
   }
   const Json document{
       {"format", kFormatName}, {"version", kFormatVersion}, {"files", std::move(list)}};
   publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
+}
+
+std::vector<std::string> unlisted_files(const fs::path& directory) {
+  std::vector<std::string> names = listing_of(directory);
+  const fs::path path = directory / kChecksumsName;
+  if (!fs::exists(path)) {
+    return names;
+  }
+  try {
+    const std::vector<FileChecksum> files = parse_checksums(path);
+    std::erase_if(names, [&](const std::string& name) {
+      return name == kChecksumsName ||
+             std::ranges::find(files, name, &FileChecksum::file) != files.end();
+    });
+  } catch (const DataError&) {
+    // Nobody's list: everything stays.
+  }
+  return names;
 }
 
 bool check_checksums(const fs::path& directory) {

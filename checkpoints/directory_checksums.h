@@ -10,6 +10,8 @@
 /// record's own seal (runtime/text_seal.h). Programs that know nothing of it ignore the file.
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace jforge {
 
@@ -18,6 +20,11 @@ inline constexpr const char* kChecksumsName = "checksums.json";
 /// Publishes the checksums of the files that lie in `directory` now. Throws EnvironmentError,
 /// and std::filesystem::filesystem_error where the directory cannot be listed.
 void write_checksums(const std::filesystem::path& directory);
+
+/// What lies in `directory` and is not listed in its checksums.json, sorted, as NAME or
+/// FOLDER/NAME; everything where there is no such file or it does not hold. Throws
+/// std::filesystem::filesystem_error where the directory cannot be listed.
+[[nodiscard]] std::vector<std::string> unlisted_files(const std::filesystem::path& directory);
 
 /// Compares every file with checksums.json, byte by byte. False when there is no such file (a model
 /// that others have made): there is nothing to compare with. Throws DataError naming the files that

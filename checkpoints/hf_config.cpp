@@ -177,6 +177,20 @@ RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
   } else if (family != ModelFamily::llama || file.find("rope_theta") != nullptr) {
     rope.theta = file.number("rope_theta");
   }
+  // Of what stands twice transformers 4 and 5 take different ones.
+  if (scaling != nullptr && scaling->contains("rope_theta") &&
+      rope_number(file, "rope_scaling", *scaling, "rope_theta") != rope.theta) {
+    file.refuse("rope_scaling", fmt::format("rope_theta inside it is not the one beside it ({}); "
+                                            "leave the one that the model was trained with",
+                                            rope.theta));
+  }
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (rope.scaling == RotaryScaling::llama3 && file.find(kOriginal) != nullptr &&
+      file.integer(kOriginal) != rope.original_positions) {
+    file.refuse(kOriginal, fmt::format("it is not the one of the rotary embedding's scaling ({}); "
+                                       "leave the one that the model was trained with",
+                                       rope.original_positions));
+  }
   return rope;
 }
 

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -166,19 +167,37 @@ void write_weights(const fs::path& directory, const ParameterTable& table,
   publish_file(directory / kHfIndexFile, root.dump(2) + "\n");
 }
 
-void copy_other_files(const fs::path& source_directory, const fs::path& directory) {
+/// The files of `source_directory` that an export takes over, as NAME or FOLDER/NAME, sorted.
+std::vector<fs::path> other_files(const fs::path& source_directory) {
   std::vector<fs::path> files;
   for (const auto& item : fs::directory_iterator(source_directory)) {
     const std::string name = item.path().filename().string();
     // Follows links: the Hugging Face cache is made of them.
     if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
         name != kChecksumsName && name != kJacobiDecodingFile && !is_weight_file(name)) {
-      files.push_back(checked_hf_file(item.path()));
+      files.emplace_back(name);
     }
   }
-  std::ranges::sort(files);
+  // Where transformers 5 keeps the templates that have a name.
+  constexpr const char* kTemplates = "additional_chat_templates";
+  if (fs::is_directory(source_directory / kTemplates)) {
+    for (const auto& item : fs::directory_iterator(source_directory / kTemplates)) {
+      if (item.is_regular_file() && item.path().extension() == ".jinja") {
+        files.push_back(kTemplates / item.path().filename());
+      }
+    }
+  }
   for (const fs::path& file : files) {
-    publish_file(directory / file.filename(), read_file(file));
+    (void)checked_hf_file(source_directory / file);
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+void copy_other_files(const fs::path& source_directory, const fs::path& directory) {
+  for (const fs::path& file : other_files(source_directory)) {
+    make_directory((directory / file).parent_path());
+    publish_file(directory / file, read_file(source_directory / file));
   }
 }
 
@@ -191,7 +210,10 @@ void write_custom_generate(const fs::path& directory, std::int32_t block_size) {
 }
 
 /// An export may replace an earlier model, never anything else.
-void check_replaceable(const fs::path& source_directory, const fs::path& output_directory) {
+void check_directories(const fs::path& source_directory, const fs::path& output_directory) {
+  if (!fs::is_directory(source_directory)) {
+    throw DataError(fmt::format("{}: no such model directory", source_directory.string()));
+  }
   if (!fs::exists(output_directory)) {
     return;
   }
@@ -266,10 +288,7 @@ void write_model_directory(const fs::path& source_directory, const fs::path& out
                            const std::function<void(const fs::path&)>& describe) {
   const fs::path output = fs::absolute(output_directory).lexically_normal();
   const fs::path target = output.has_filename() ? output : output.parent_path();
-  if (!fs::is_directory(source_directory)) {
-    throw DataError(fmt::format("{}: no such model directory", source_directory.string()));
-  }
-  check_replaceable(source_directory, target);
+  check_directories(source_directory, target);
   make_directory(target.parent_path());
 
   const std::string name = target.filename().string();
@@ -298,6 +317,32 @@ void export_to(const fs::path& directory, const std::function<void()>& write) {
 }
 
 }  // namespace
+
+void expect_exportable(const fs::path& source_directory, const fs::path& output_directory) {
+  export_to(output_directory, [&] {
+    check_directories(source_directory, output_directory);
+    (void)other_files(source_directory);
+  });
+}
+
+void expect_only_an_export(const fs::path& output_directory) {
+  export_to(output_directory, [&] {
+    if (!fs::is_directory(output_directory)) {
+      return;
+    }
+    std::vector<std::string> others = unlisted_files(output_directory);
+    if (others.empty()) {
+      return;
+    }
+    constexpr std::size_t kShown = 3;
+    const std::string more = others.size() > kShown ? ", …" : "";
+    others.resize(std::min(others.size(), kShown));
+    throw ConfigError(
+        fmt::format("{}: the model that is to be written there would replace {}{}, which no "
+                    "earlier export has written; name another directory, or remove it first",
+                    output_directory.string(), fmt::join(others, ", "), more));
+  });
+}
 
 TensorValues values_in(ConstTensorView flat) {
   return [flat](const ParameterEntry& entry) {

@@ -85,16 +85,23 @@ struct HfExportOptions {
 
 /// Writes an HF directory: weights as `options.stored` (single model.safetensors, or sharded with
 /// an index past `max_shard_bytes`), config with torch_dtype set accordingly, and every other
-/// config, tokenizer and template file copied from `source_directory` unchanged (top-level files;
-/// weight files in any format are left out), and checksums.json over them all
-/// (directory_checksums.h). A source without config.json (a tokenizer alone) gets one written from
-/// `config`; a config.json that describes another model is a DataError. Durable; a directory that
-/// exists complete is replaced by rename; one that is no model directory, or the source itself, is
-/// refused with ConfigError.
+/// config, tokenizer and template file copied from `source_directory` unchanged (top-level files
+/// and additional_chat_templates; weight files in any format are left out), and checksums.json over
+/// them all (directory_checksums.h). A source without config.json (a tokenizer alone) gets one
+/// written from `config`; a config.json that describes another model is a DataError. Durable; a
+/// directory that exists complete is replaced by rename; one that is no model directory, or the
+/// source itself, is refused with ConfigError.
 void export_hf_model(const std::filesystem::path& source_directory,
                      const std::filesystem::path& output_directory, const TransformerConfig& config,
                      const ParameterTable& table, const TensorValues& values,
                      const HfExportOptions& options);
+
+/// Throws what export_hf_model would of these directories, before there is anything to export.
+void expect_exportable(const std::filesystem::path& source_directory,
+                       const std::filesystem::path& output_directory);
+/// ConfigError where `output_directory`, which somebody has named, holds anything but what an
+/// export has written: the next would take it away with the earlier model.
+void expect_only_an_export(const std::filesystem::path& output_directory);
 
 /// As export_hf_model for a model that has no directory yet (pre-training): config.json and
 /// generation_config.json are written from `config`, every other file but weights is copied from

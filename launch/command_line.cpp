@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "launch/config/job_fields.h"
 #include "launch/shell/man_page.h"
@@ -69,6 +70,19 @@ CLI::Validator positive_number() {
           "POSITIVE"};
 }
 
+// A seed, which is all of 64 bits: CLI11 takes a negative number and one beyond them, too.
+CLI::Validator seed_number() {
+  return {[](const std::string& text) {
+            std::uint64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [rest, error] = std::from_chars(text.data(), end, value);
+            const bool holds = error == std::errc() && rest == end;
+            return holds ? ""
+                         : fmt::format("must be a whole number from 0 to 2^64 - 1, not {}", text);
+          },
+          "UINT"};
+}
+
 // The option's words and their values are the configuration's; without it `value` stays "auto".
 template <class Enum, std::size_t N>
 void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<Enum> (&table)[N],
@@ -84,6 +98,13 @@ void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<E
           option, [&value, choices](const std::string& name) { value = choices.at(name); }, help),
       names)
       ->default_str("auto");
+}
+
+void add_template(CLI::App& sub, bool& chatml) {
+  one_of(sub.add_option_function<std::string>(
+             "--template", [&chatml](const std::string& /*name*/) { chatml = true; },
+             "Plain ChatML in the place of a chat template that is missing or unknown"),
+         {"chatml"});
 }
 
 void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
@@ -282,6 +303,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
                    "JSON lines with question and answer, plain or gzip")
       ->type_name("FILE")
       ->required();
+  add_template(*likelihood, likelihood_options->chatml);
   add_decode_weights(*likelihood, likelihood_options->decode_weights);
   const auto [decode, decode_options] =
       add("decode", "Tokens, forwards and states of decoding", probe_decode_command);
@@ -301,6 +323,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
       ->check(positive_number())
       ->capture_default_str();
   decode->add_option("--seed", decode_options->seed, "Of drafts and sampling")
+      ->check(seed_number())
       ->capture_default_str();
   add_decode_weights(*decode, decode_options->decode_weights);
   decode->add_flag("--ignore-eos", decode_options->ignore_eos, "Do not stop at end of sequence");
@@ -346,6 +369,7 @@ void add_text(CLI::App& app, CommandLine& line) {
     add_model(*sub, options->model, true);
     sub->add_option("--prompt", options->prompt, "User message")->required();
     sub->add_option("--system", options->system, "System message (default: the template's own)");
+    add_template(*sub, options->chatml);
     one_of(sub->add_option("--method", options->method, "Decoding method"), decoding_method_names())
         ->capture_default_str();
     add_settings(*sub, options->settings);
@@ -356,7 +380,9 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(positive_number())
         ->capture_default_str();
-    sub->add_option("--seed", options->seed, "Of drafts and sampling")->capture_default_str();
+    sub->add_option("--seed", options->seed, "Of drafts and sampling")
+        ->check(seed_number())
+        ->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
     const std::array traces{
@@ -539,28 +565,32 @@ CommandDescription describe_command_line() {
   return describe(*make_parser(unused));
 }
 
-std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code) {
+std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code,
+                                              bool silent) {
   CommandLine line;
+  std::ostringstream nowhere;
+  std::ostream& out = silent ? nowhere : std::cout;
+  std::ostream& err = silent ? nowhere : std::cerr;
   const std::unique_ptr<CLI::App> parser = make_parser(line);
   CLI::App& app = *parser;
   if (const std::optional<std::string> wrong = wrong_command(app, argc, argv)) {
-    std::cerr << "jforge: " << *wrong << "\n";
+    err << "jforge: " << *wrong << "\n";
     exit_code = ExitCode::usage;
     return std::nullopt;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
-    std::cerr << "jforge: " << unknown_arguments(app, error.what())
-              << " (--help behind the command lists its options)\n";
+    err << "jforge: " << unknown_arguments(app, error.what())
+        << " (--help behind the command lists its options)\n";
     exit_code = ExitCode::usage;
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;
     if (asked) {
-      app.exit(error);
+      app.exit(error, out, err);
     } else {
-      std::cerr << "jforge: " << error.what() << " (jforge --help lists the commands)\n";
+      err << "jforge: " << error.what() << " (jforge --help lists the commands)\n";
     }
     exit_code = asked ? ExitCode::ok : ExitCode::usage;
     return std::nullopt;

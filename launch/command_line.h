@@ -20,9 +20,11 @@ struct CommandLine {
 };
 
 /// Parses argv. Prints help or version itself and then returns nothing with `exit_code` set to ok;
-/// on a bad command line it prints one line and sets usage.
+/// on a bad command line it prints one line and sets usage. A `silent` one prints neither: another
+/// rank with the same command line does.
 [[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
-                                                            ExitCode& exit_code);
+                                                            ExitCode& exit_code,
+                                                            bool silent = false);
 
 /// Commands and options of that parser.
 [[nodiscard]] CommandDescription describe_command_line();

@@ -5,6 +5,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "launch/command_line.h"
@@ -22,6 +23,16 @@ namespace {
 // only for distributed commands.
 bool started_by_a_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+}
+
+// Of its ranks the first speaks for all: every one of them has the same command line.
+bool first_of_a_launcher() {
+  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) {
+    if (const char* const rank = std::getenv(name)) {
+      return std::string_view(rank) == "0";
+    }
+  }
+  return true;
 }
 
 // Rank 0's environment decides, since mpirun does not carry every variable to other hosts.
@@ -70,7 +81,8 @@ int main(int argc, char** argv) {
   // First of all: a stop that comes while MPI starts is obeyed at the first boundary.
   install_signal_handlers();
   ExitCode exit_code = ExitCode::ok;
-  const std::optional<CommandLine> line = parse_command_line(argc, argv, exit_code);
+  const std::optional<CommandLine> line =
+      parse_command_line(argc, argv, exit_code, /*silent=*/!first_of_a_launcher());
   std::optional<MpiSession> session;
   try {
     if (line ? line->distributed || started_by_a_launcher() : started_by_a_launcher()) {

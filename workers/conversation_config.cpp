@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
 #include "model/kernels/device_choice.h"
@@ -51,10 +53,31 @@ void validate_model(const PretrainSettings& settings) {
   }
 }
 
-void require(bool holds, const char* what) {
+void require(bool holds, const std::string& what) {
   if (!holds) {
     throw ConfigError(what);
   }
+}
+
+// The model takes the place of everything that lies in its directory.
+void expect_apart(const std::string& key, const std::filesystem::path& output,
+                  const std::filesystem::path& run_directory) {
+  const auto normal = [](const std::filesystem::path& path) {
+    const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
+    return whole.has_filename() ? whole : whole.parent_path();
+  };
+  const std::filesystem::path outer = normal(output);
+  const std::filesystem::path inner = normal(run_directory);
+  require(
+      std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end(),
+      key +
+          " is run.directory or a folder above it, which the model would replace: name another "
+          "directory");
+}
+
+void expect_template(const std::string& key, const std::optional<std::string>& name) {
+  require(name.value_or("chatml") == "chatml",
+          key + ": the only template that can be forced is \"chatml\"");
 }
 
 // What the trainer can do with trajectories alone.
@@ -78,6 +101,9 @@ void PretrainConfig::validate() const {
           "pretrain.tokenizer is missing: name a directory with tokenizer files");
   require(!pretrain.output.empty(),
           "pretrain.output is missing: name the model directory to write");
+  expect_apart("pretrain.output", pretrain.output, run.directory);
+  run.validate();
+  expect_template("pretrain.template", pretrain.chat_template);
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
   expect_device("pretrain.device", pretrain.device);
@@ -95,6 +121,9 @@ void FinetuneConfig::validate() const {
   std::error_code error;  // Of one that is not there: another.
   require(!std::filesystem::equivalent(model.source, finetune.output, error),
           "finetune.output is model.source, which it would overwrite: name another directory");
+  expect_apart("finetune.output", finetune.output, run.directory);
+  run.validate();
+  expect_template("finetune.template", finetune.chat_template);
   require(!finetune.files.empty(), "finetune.files is missing: name at least one JSONL file");
   require(finetune.epochs.has_value() != finetune.steps.has_value(),
           "give finetune.epochs or finetune.steps, one of them");

@@ -82,6 +82,7 @@ ConversationTraining training_of(const PretrainConfig& config) {
   training.files.longest_key = "pretrain.max_position_embeddings";
   training.steps = settings.steps;
   training.output = settings.output;
+  training.force_chatml = settings.chat_template.has_value();
   return training;
 }
 
@@ -103,6 +104,7 @@ ConversationTraining training_of(const FinetuneConfig& config) {
   training.epochs = settings.epochs;
   training.steps = settings.steps;
   training.output = settings.output;
+  training.force_chatml = settings.chat_template.has_value();
   training.stored = dtype_of(config.model.export_as);
   return training;
 }
@@ -122,7 +124,8 @@ PreparedTraining prepare(const ConversationTraining& training) {
   files.whole_end = training.new_model.has_value();
   const std::int64_t positions = prepared.model.max_position_embeddings;
   files.longest = std::min(training.max_tokens.value_or(positions), positions);
-  prepared.samples = read_conversations(files, tokenizer, ChatTemplate::load(training.source));
+  prepared.samples = read_conversations(files, tokenizer,
+                                        ChatTemplate::load(training.source, training.force_chatml));
   expect_samples_fit(training, prepared.samples);
   prepared.steps = training.steps ? *training.steps
                                   : steps_for_epochs(order_of(training, prepared.samples.size()),
@@ -215,7 +218,13 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
           model.table(), trainer.optimizer());
     });
   };
-  const TrainOutcome outcome = trainer.run(samples, plan, hooks);
+  TrainOutcome outcome = TrainOutcome::interrupted;
+  try {
+    outcome = trainer.run(samples, plan, hooks);
+  } catch (const Error& failure) {
+    on_disk([&] { writer.finish_after(failure); });
+    throw;
+  }
   on_disk([&] { writer.finish(); });
   if (outcome == TrainOutcome::interrupted) {
     return false;

@@ -70,6 +70,12 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
   return result;
 }
 
+void RunSettings::validate() const {
+  if (!(hang_limit_seconds >= 10)) {  // NaN neither
+    throw ConfigError("run.hang_limit_seconds must be at least 10");
+  }
+}
+
 void JobConfig::validate(int ranks) const {
   if (run.directory.empty()) {
     throw ConfigError("run.directory is missing: name the folder that the run writes to");
@@ -78,9 +84,7 @@ void JobConfig::validate(int ranks) const {
     throw ConfigError("model.source is missing: name a Hugging Face directory");
   }
   expect_device("model.device", model.device);
-  if (run.hang_limit_seconds < 10) {
-    throw ConfigError("run.hang_limit_seconds must be at least 10");
-  }
+  run.validate();
   prompts.validate();
   generate.validate();
   checkpoint.validate();

@@ -34,6 +34,9 @@ struct RunSettings {
   double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job.
   double hang_limit_seconds =
       600;  ///< A named phase without progress for longer ends the rank (exit 70).
+
+  /// Throws ConfigError naming the key; heartbeats are the coordinator's (CoordinatorConfig).
+  void validate() const;
 };
 
 /// [model]

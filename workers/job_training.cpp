@@ -187,10 +187,8 @@ bool JobWorker::train(std::int32_t round) {
       };
     }
     hooks.at_boundary = [&] {
-      if (probe && probe->collapsed()) {
-        // An earlier step's checkpoint may still be on its way: the user will go back to one.
-        on_disk([&] { writer->finish(); });
-        probe->end_collapsed();
+      if (probe) {
+        probe->expect_no_collapse();
       }
       on_disk([&] { writer->poll(); });
     };
@@ -210,7 +208,12 @@ bool JobWorker::train(std::int32_t round) {
             model.table(), trainer.optimizer());
       });
     };
-    outcome = trainer.run(samples, plan, hooks);
+    try {
+      outcome = trainer.run(samples, plan, hooks);
+    } catch (const Error& failure) {
+      on_disk([&] { writer->finish_after(failure); });
+      throw;
+    }
     on_disk([&] { writer->finish(); });
     writer.reset();  // Its copy of the state is as large as what may be gathered below.
     const bool finished = outcome == TrainOutcome::finished;

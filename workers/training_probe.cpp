@@ -27,12 +27,11 @@ EvaluateConfig held_out(const EarlyStopConfig& early_stop, const EvaluateConfig&
   return config;
 }
 
-ProblemSet held_out_problems(const JobConfig& config, const BytePairTokenizer& tokenizer,
-                             const TransformerConfig& model) {
-  return load_problem_set(
-      config.train.early_stop.task, held_out(config.train.early_stop, config.evaluate), tokenizer,
-      ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"),
-      model.vocabulary_size);
+ProblemSet held_out_problems(const JobConfig& config, const TransformerConfig& model) {
+  TaskEncoder encoder(config.model.source, config.prompts.chat_template == "chatml");
+  return load_problem_set(config.train.early_stop.task,
+                          held_out(config.train.early_stop, config.evaluate), encoder,
+                          model.vocabulary_size);
 }
 
 /// Answers that a check asks for at most, and their tokens.
@@ -68,8 +67,7 @@ std::int64_t longest_held_out_problem(const JobConfig& config, const Transformer
   if (config.train.early_stop.every == 0) {
     return 0;
   }
-  const ProblemSet set =
-      held_out_problems(config, BytePairTokenizer::load(config.model.source), model);
+  const ProblemSet set = held_out_problems(config, model);
   std::int64_t longest = 0;
   for (const Problem& problem : set.problems) {
     longest = std::max(longest, std::ssize(problem.prompt));
@@ -91,7 +89,8 @@ ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model
   memory.decoding = static_cast<double>(InferenceTransformer::bytes(
       model,
       {.num_slots = slots_for(size.requests, table.shard_count(), config.generate.batch_prompts),
-       .slot_capacity = static_cast<std::int32_t>(longest + size.new_tokens)},
+       .slot_capacity = static_cast<std::int32_t>(longest + size.new_tokens),
+       .weights = config.model.decode_weights},
       device));
   return memory;
 }
@@ -134,7 +133,7 @@ void TrainingProbe::read_prompts(const PromptStore& prompts) {
 }
 
 void TrainingProbe::read_problems(const JobConfig& config) {
-  problems_.problems = held_out_problems(config, tokenizer_, context_.model);
+  problems_.problems = held_out_problems(config, context_.model);
   for (const Problem& problem : problems_.problems->problems) {
     problems_.requests.push_back(
         problems_.problems->request(problem.index, context_.model.eos_ids));
@@ -259,7 +258,10 @@ void TrainingProbe::note_collapse(const std::vector<Answer>& answers, StepMetric
   }
 }
 
-void TrainingProbe::end_collapsed() const {
+void TrainingProbe::expect_no_collapse() const {
+  if (collapse_.empty()) {
+    return;
+  }
   NumericalError error(collapse_ +
                        "; the step is not saved: resume from an earlier checkpoint with a lower "
                        "train.learning_rate or a larger train.ar_weight");

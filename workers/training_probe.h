@@ -65,10 +65,9 @@ class TrainingProbe {
   /// `store` gathers into `whole`, float32 [flat_size], or where that is empty into memory of its
   /// own, and adds the figures to the step's metrics. True when the round is to end here.
   [[nodiscard]] bool check(ParameterStore& store, TensorView whole, StepMetrics& metrics);
-  /// Whether the last check found a collapse that is to end the run; alike on all ranks.
-  [[nodiscard]] bool collapsed() const noexcept { return !collapse_.empty(); }
-  /// Throws the NumericalError that says so, marked as everybody's.
-  [[noreturn]] void end_collapsed() const;
+  /// Throws NumericalError, marked as everybody's, when the last check found a collapse that is to
+  /// end the run.
+  void expect_no_collapse() const;
 
   [[nodiscard]] const EarlyStopState& state() const noexcept { return early_stop_.state(); }
   void restore(const EarlyStopState& state) { early_stop_.restore(state); }

@@ -339,7 +339,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
     const bool possible = has_chatml_tokens(model_directory, config);
     if (force_chatml && possible) return plain;
     throw ConfigError(problem +
-                      (possible ? "set prompts.template = \"chatml\" to use plain ChatML"
+                      (possible ? "plain ChatML takes its place with template = \"chatml\" in "
+                                  "[prompts], [finetune] or [pretrain], or with --template chatml"
                                 : "plain ChatML cannot stand in for it, as this tokenizer has no "
                                   "tokens <|im_start|> and <|im_end|>; take another model"));
   };
@@ -381,6 +382,11 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages,
       return render_mistral(messages);
   }
   throw InternalError("unknown form of chat template");
+}
+
+std::string ChatTemplate::render_answered(std::span<const ChatMessage> messages) const {
+  // Qwen1.5's closes the last message only where it asks for the next.
+  return render(messages, form_ == Form::qwen15);
 }
 
 std::string ChatTemplate::render_chatml(std::span<const ChatMessage> messages,

@@ -61,6 +61,9 @@ class ChatTemplate {
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt) const;
 
+  /// The same of a conversation whose last message is the assistant's answer, with what ends it.
+  [[nodiscard]] std::string render_answered(std::span<const ChatMessage> messages) const;
+
   /// The system text that the template puts before a conversation without one.
   [[nodiscard]] const std::optional<std::string>& default_system() const { return default_system_; }
 

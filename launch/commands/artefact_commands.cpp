@@ -225,6 +225,11 @@ ExitCode export_command(const ExportOptions& options) {
           "the checkpoint does not say which model it came from; name it with --source");
     }
     source = cursors["model_source"].get<std::string>();
+    if (!fs::is_directory(source)) {
+      throw ConfigError(
+          fmt::format("{}: the model that {} was trained from is not there; name it with --source",
+                      source.string(), options.checkpoint.string()));
+    }
   }
   MemoryAccount account("export");
   const TransformerConfig config = read_hf_config(source);

@@ -127,6 +127,12 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
     config.validate();
   });
   const ConversationTraining training = training_of(config);
+  together(comm, [&] {
+    if (comm.rank() == 0) {
+      expect_exportable(training.source, training.output);
+      expect_only_an_export(training.output);
+    }
+  });
   ExitCode code = ExitCode::ok;
   if (options.dry_run) {
     code = dry_run(training, options, session);

@@ -16,17 +16,6 @@
 
 namespace jforge {
 
-namespace {
-
-// Not JobConfig::validate(): an evaluation needs neither prompts nor rounds.
-void refuse_as_a_run_does(const JobConfig& config) {
-  if (!(config.run.hang_limit_seconds >= 10)) {
-    throw ConfigError("run.hang_limit_seconds must be at least 10");
-  }
-}
-
-}  // namespace
-
 EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& settings)
     : comm_(session.world().duplicate()),
       clock_(session.clock()),
@@ -38,7 +27,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
     if (model_directory_.empty()) {
       throw ConfigError("no model given: use --model or [model] source");
     }
-    refuse_as_a_run_does(config_);
+    config_.run.validate();  // Not all of it: an evaluation needs neither prompts nor rounds.
   });
   // "DIR/" and "DIR/." are called DIR.
   const auto absolute = std::filesystem::absolute(model_directory_ / "").lexically_normal();

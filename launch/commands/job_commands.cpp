@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,8 +24,10 @@
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/evaluate/evaluation_plan.h"
 #include "workers/job_kernels.h"
 #include "workers/job_worker.h"
+#include "workers/run_layout.h"
 
 namespace jforge {
 
@@ -65,6 +68,22 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
+// What would only be refused at the end, when all training is done. A run that has got there is
+// asked for nothing: it may be looked at where its evaluation could not run.
+void expect_end_possible(const Communicator& comm, const JobConfig& config) {
+  together(comm, [&] {
+    const RunLayout layout(config.run.directory);
+    if (comm.rank() != 0 || std::filesystem::exists(layout.export_record())) {
+      return;
+    }
+    expect_exportable(config.model.source, layout.model());
+    if (!config.evaluate.tasks.empty()) {
+      expect_evaluable(config.evaluate, read_hf_config(config.model.source), config.model.source,
+                       config.prompts.chat_template == "chatml");
+    }
+  });
+}
+
 // --round of generate and train; the other commands have none.
 void expect_round(const JobOptions& options, const JobConfig& config) {
   if (options.round &&
@@ -88,10 +107,10 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options) {
 /// Everything that lives as long as a job on this rank, in order of construction.
 class Job {
  public:
-  Job(const JobOptions& options, const MpiSession& session)
+  Job(const JobOptions& options, const MpiSession& session, bool all_phases)
       : comm_(session.world().duplicate()),
         clock_(session.clock()),
-        config_(load_config(options)),
+        config_(load_config(options, all_phases)),
         control_(comm_, clock_,
                  {config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds}),
         identity_(job_identity(comm_, config_)),
@@ -139,10 +158,14 @@ class Job {
 
  private:
   // Heartbeats begin next.
-  JobConfig load_config(const JobOptions& options) {
+  JobConfig load_config(const JobOptions& options, bool all_phases) {
     clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options);
     clock_.set_deadline(config.run.hang_limit_seconds);
+    if (all_phases) {
+      clock_.enter("read what is to be evaluated");
+      expect_end_possible(comm_, config);
+    }
     clock_.enter("open the run directory");
     return config;
   }
@@ -278,9 +301,12 @@ class Job {
   bool memory_checked_ = false;
 };
 
-ExitCode dry_run(const JobOptions& options, const MpiSession& session) {
+ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_phases) {
   session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
+  if (all_phases) {
+    expect_end_possible(session.world(), config);
+  }
   if (const KnownDevice* const device = find_known_device(options.device_plan)) {
     if (session.world().rank() == 0) {
       fmt::print(
@@ -309,9 +335,9 @@ ExitCode run_phase(const JobOptions& options, const MpiSession& session,
                    const PlannedPhases& phases,
                    const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
   if (options.dry_run) {
-    return dry_run(options, session);
+    return dry_run(options, session, /*all_phases=*/false);
   }
-  Job job(options, session);
+  Job job(options, session, /*all_phases=*/false);
   return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); },
                  phases);
 }
@@ -326,9 +352,9 @@ void expect_ready(bool ready, const std::string& what) {
 
 ExitCode run_command(const JobOptions& options, const MpiSession& session) {
   if (options.dry_run) {
-    return dry_run(options, session);
+    return dry_run(options, session, /*all_phases=*/true);
   }
-  Job job(options, session);
+  Job job(options, session, /*all_phases=*/true);
   // Evaluations and the report are asked for once in every process: the evaluation's own files say
   // what of it is current, and a finished run may have got another model or other settings since.
   std::vector<std::string> evaluated;

@@ -262,8 +262,9 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
   files.answer_field = "answer";
   files.longest = std::numeric_limits<std::int64_t>::max();  // None may be left out.
   files.eos_ids = model.config.eos_ids;
-  const std::vector<CausalSample> samples = read_conversations(
-      files, BytePairTokenizer::load(options.model), ChatTemplate::load(options.model));
+  const std::vector<CausalSample> samples =
+      read_conversations(files, BytePairTokenizer::load(options.model),
+                         ChatTemplate::load(options.model, options.chatml));
   const std::size_t capacity = std::ranges::max(samples, {}, [](const CausalSample& one) {
                                  return one.tokens.size();
                                }).tokens.size();

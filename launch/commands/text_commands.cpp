@@ -104,7 +104,7 @@ ExitCode decode_command(const DecodeOptions& options) {
     messages.push_back({"system", *options.system});
   }
   messages.push_back({"user", options.prompt});
-  const std::string text = ChatTemplate::load(options.model).render(messages, true);
+  const std::string text = ChatTemplate::load(options.model, options.chatml).render(messages, true);
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,

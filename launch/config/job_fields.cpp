@@ -561,6 +561,7 @@ std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
   fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
   fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
+  fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
   fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
   fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
              "Width inside the feed-forward layers");
@@ -595,6 +596,7 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
              "Required. JSON lines of questions and answers (their content is identity)");
   fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
   fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
+  fields.add("template", finetune.chat_template, kIdentity, "As `prompts.template`");
   fields.add("max_tokens", finetune.max_tokens, kIdentity,
              "Longer pairs, template included, are left out. Default: the model's positions");
   fields.add("epochs", finetune.epochs, kIdentity,

@@ -140,10 +140,9 @@ class EvaluateTest : public ::testing::Test {
 
   /// Problem by problem, alone in a model with one slot: what any evaluation must give.
   std::vector<SampleRecord> reference(const std::string& method_name) {
-    const auto tokenizer = BytePairTokenizer::load(path_ / "model");
+    TaskEncoder encoder(path_ / "model", true);
     const ProblemSet set =
-        load_problem_set("gsm8k", config_, tokenizer, ChatTemplate::load(path_ / "model", true),
-                         model_.config().vocabulary_size);
+        load_problem_set("gsm8k", config_, encoder, model_.config().vocabulary_size);
     const DecodingMethod method = make_decoding_method(method_name, config_.decoding, 42);
     MemoryAccount account("reference");
     InferenceTransformer transformer(model_.config(), model_.table(), model_.weights(), *kernels_,
@@ -163,7 +162,7 @@ class EvaluateTest : public ::testing::Test {
       record.prefill_forwards = 1;
       record.stopped_by_eos = result.stop == StopReason::eos;
       record.token_hash = hash_hex(hash64(std::as_bytes(std::span(result.tokens))));
-      record.text = tokenizer.decode(result.tokens, true);
+      record.text = encoder.tokenizer().decode(result.tokens, true);
       const auto verdict =
           set.task->grade(set.task->extract(record.text, problem.record), problem.record, nullptr);
       record.answer = verdict.answer;

@@ -137,6 +137,32 @@ class BadModels(BadInput):
         config["chat_template"] = "{% for message in messages %}[INST]{{ message['content'] }}{% endfor %}"
         path.write_text(json.dumps(config), encoding="utf-8")
         self.run_refused("template", USAGE, "--set", f'model.source="{model}"', says=["chat template", model])
+        pairs = self.root / "template-pairs.jsonl"
+        pairs.write_text('{"question": "two plus two?", "answer": "four"}\n', encoding="utf-8")
+        probe = ("probe", "likelihood", "--model", model, "--pairs", pairs, "--out", self.root / "template-likelihood.jsonl")
+        for words in (("decode", "--model", model, "--prompt", "a", "--max-new-tokens", "4"), probe):
+            self.refused(USAGE, *words, says=["chat template", "--template chatml"])
+            self.jforge(*words, "--template", "chatml")
+        output = self.root / "template-finetuned"
+        tune = self.root / "template-finetune.toml"
+        tune.write_text(f'[run]\ndirectory = "{self.root}/template-tune"\n[model]\nsource = "{model}"\n[finetune]\n'
+                        f'output = "{output}"\nfiles = ["{pairs}"]\nsteps = 1\n[train]\nbatch_samples = 1\n'
+                        'tokens_per_rank = 256\n', encoding="utf-8")
+        self.refused(USAGE, "finetune", tune, says=["chat template", "[finetune]"])
+        self.refused(USAGE, "finetune", tune, "--set", "finetune.template=llama", says=["finetune.template", "chatml"])
+        self.jforge("finetune", tune, "--set", "finetune.template=chatml")
+        self.jforge("decode", "--model", output, "--prompt", "a", "--max-new-tokens", "4", "--template", "chatml")
+
+    def test_an_evaluation_that_cannot_be_done_is_refused_before_all_work(self):
+        """Hours of training would come first."""
+        task = ("--set", 'evaluate.tasks=["gsm8k"]', "--set")
+        for name, setting, says in (("data", "evaluate.data=/nonexistent", "/nonexistent"),
+                                    ("positions", f"evaluate.data={self.prompts}", "evaluate.max_new_tokens")):
+            for words in ((), ("--dry-run",)):
+                config, run = self.config(f"evaluation-{name}")
+                self.refused(INPUT, "run", config, *task, setting, "--set", "evaluate.max_new_tokens=100000", *words,
+                             says=[says])
+                self.assertFalse(run.exists())
 
 
 class BadConfigurations(BadInput):
@@ -152,6 +178,10 @@ class BadConfigurations(BadInput):
     def test_out_of_range(self):
         self.run_refused("range", USAGE, "--set", "train.batch_samples=0", says=["batch_samples"])
         self.run_refused("both", USAGE, text=CONFIG.replace("steps = 6", "steps = 6\nepochs = 1.0"), says=["epochs"])
+        for value in ("nan", "0", "-5", "9"):
+            self.run_refused("hang", USAGE, "--set", f"run.hang_limit_seconds={value}", says=["run.hang_limit_seconds"])
+        self.run_refused("task", USAGE, "--set", "train.filter_task=foo", "--set", "prompts.answer_field=answer",
+                         says=["train.filter_task", "foo"])
         self.run_refused("idle", USAGE, "--set", "train.batch_samples=1", says=["batch_samples"], ranks=2)
         self.run_refused("planned", USAGE, "--set", "train.batch_samples=4", "--dry-run", "--ranks", "64",
                          says=["train.batch_samples = 4 is fewer than the 64 ranks"])
@@ -175,7 +205,13 @@ class BadConfigurations(BadInput):
             with self.subTest(words=words):
                 code = INPUT if "--resume" in words else USAGE
                 self.refused(code, *words)
-        self.refused(USAGE, "rnu", config, ranks=2)
+        for words in (("rnu", config), ("run", config, "--no-such"), ("run",)):
+            self.assertEqual(1, len(self.jforge(*words, ranks=2, expect=USAGE).lines()), "of all ranks one says it")
+        self.assertEqual(1, self.jforge("--version", ranks=2).out.count("jforge "))
+        for seed in ("-1", "99999999999999999999", "x"):
+            self.refused(USAGE, "decode", "--model", self.model, "--prompt", "a", "--seed", seed, says=["--seed"])
+        self.refused(USAGE, "decode", "--model", self.model, "--prompt", "a", "--temperature", "0.5", "--setting",
+                     "temperature=1", says=["temperature is given twice"])
 
     def test_changed_configuration_on_resume(self):
         config, run = self.config("changed")

@@ -64,7 +64,7 @@ class NcclFaults(EndToEndTest):
         self.assertIn("injected fault kill@train.reduce:1:14 acts now", result.err)
 
     def test_hung(self):
-        result = self.broken("hung", "--inject", "stall@train.reduce:1:14", "--set", "run.hang_limit_seconds=5",
+        result = self.broken("hung", "--inject", "stall@train.reduce:1:14", "--set", "run.hang_limit_seconds=10",
                              expect=70)
         self.assertRegex(result.err, r"hang: rank 1 \(\S+, pid \d+\) stands still in phase")
 

@@ -148,10 +148,32 @@ class Finetune(EndToEndTest):
         self.refused(USAGE, config, "--set", "finetune.epochs=1", says=["finetune.epochs or finetune.steps"])
         self.refused(USAGE, config, "--set", "finetune.stepps=1", says=["finetune.stepps"])
         self.refused(USAGE, config, "--set", f"finetune.output={self.model}/.", says=["finetune.output is model.source"])
+        self.refused(USAGE, config, "--set", "run.hang_limit_seconds=0", says=["run.hang_limit_seconds"])
+        for output in (run, run.parent):
+            self.refused(USAGE, config, "--set", f"finetune.output={output}/", says=["finetune.output is run.directory"])
         self.assertFalse((run / "model").exists())
         plan = self.jforge("finetune", config, "--dry-run", "--ranks", "4").out
         self.assertIn("samples: 24", plan)
         self.assertIn("steps: 6 of 4 samples", plan)
+
+    def test_a_directory_with_anything_else_in_it_is_not_replaced(self):
+        run = self.trained("replaced")
+        config, _ = self.config("replacing")
+        output = run / "model"
+        self.jforge("finetune", config, "--set", f"finetune.output={output}")
+        notes = output / "mine" / "notes.txt"
+        notes.parent.mkdir()
+        notes.write_text("of no export", encoding="utf-8")
+        for words in ((), ("--dry-run",)):
+            config, again = self.config(f"not-replacing{len(words)}")
+            self.refused(USAGE, config, "--set", f"finetune.output={output}", *words, says=["mine/notes.txt", output])
+            self.assertFalse(again.exists(), "refused before all work")
+        self.assertEqual("of no export", notes.read_text(encoding="utf-8"))
+
+    def test_a_failing_step_leaves_the_checkpoint_before_it(self):
+        config, run = self.config("nan")
+        self.jforge("finetune", config, "--set", "checkpoint.every_steps=1", "--inject", "nan@train:1:3", ranks=2, expect=5)
+        self.assertIn((0, 2), self.checkpoint_steps(run))
 
     def test_other_data_or_model_is_another_run(self):
         path, setting = self.pairs("data", dict)

@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 #include <ranges>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "runtime/error.h"
@@ -303,7 +305,12 @@ void assign_decoding_setting(DecodingSettings& settings, std::string_view assign
 DecodingSettings command_settings(std::int32_t block_size,
                                   std::span<const std::string> assignments) {
   DecodingSettings settings{{"block_size", std::int64_t{block_size}}};
+  std::set<std::string> given;
   for (const std::string& assignment : assignments) {
+    const std::string key = assignment.substr(0, assignment.find('='));
+    if (!given.insert(key).second) {
+      throw ConfigError(key + " is given twice, the second time as " + assignment);
+    }
     assign_decoding_setting(settings, assignment);
   }
   return settings;

@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "data/tokenizer/chat_template.h"
 #include "model/transformer/cache_pages.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
@@ -15,6 +14,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/stop_signal.h"
+#include "workers/evaluate/sandbox/sandbox.h"
 
 namespace jforge {
 
@@ -43,6 +43,20 @@ std::string hash_of_weights(const ModelUnderTest& model) {
     hash = hash64(std::as_bytes(values), hash64(entry.name, hash));
   }
   return hash_hex(hash);
+}
+
+/// Positions that a problem needs with a decoder. DataError where the model has fewer.
+std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
+                          const SequenceDecoder& decoder, const TransformerConfig& model) {
+  const std::int64_t positions = decoder.max_positions();
+  if (positions > model.max_position_embeddings) {
+    throw DataError(fmt::format(
+        "problem {}: a prompt of {} tokens and {} new ones need {} positions, the model has "
+        "{}; lower evaluate.max_new_tokens",
+        problem.record.id, problem.prompt.size(), set.max_new_tokens, positions,
+        model.max_position_embeddings));
+  }
+  return positions;
 }
 
 /// What older samples' settings lack is left out where it has its default.
@@ -88,16 +102,35 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 
 }  // namespace
 
+void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
+                      const std::filesystem::path& model_directory, bool force_chatml) {
+  TaskEncoder encoder(model_directory, force_chatml);
+  bool runs_code = false;
+  for (const std::string& entry : config.tasks) {
+    const ProblemSet set = load_problem_set(entry, config, encoder, model.vocabulary_size);
+    runs_code = runs_code || set.task->runs_code();
+    for (const std::string& name : config.methods) {
+      constexpr std::uint64_t kAnySeed = 0;  // No position depends on it.
+      const DecodingMethod method = make_decoding_method(name, config.decoding, kAnySeed);
+      for (const Problem& problem : set.problems) {
+        const auto decoder = method.make(set.request(problem.index, model.eos_ids));
+        static_cast<void>(positions_of(problem, set, *decoder, model));
+      }
+    }
+  }
+  if (runs_code) {
+    const Sandbox sandbox(SandboxOptions{});
+  }
+}
+
 EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
                                const ModelUnderTest& model, bool force_chatml,
                                const std::filesystem::path& model_directory)
     : model_(checked(config, model)),
       methods_(std::move(methods)),
-      tokenizer_(BytePairTokenizer::load(model.directory)) {
-  const ChatTemplate chat_template = ChatTemplate::load(model.directory, force_chatml);
+      encoder_(model.directory, force_chatml) {
   for (const std::string& entry : config.tasks) {
-    sets_.push_back(
-        load_problem_set(entry, config, tokenizer_, chat_template, model.config.vocabulary_size));
+    sets_.push_back(load_problem_set(entry, config, encoder_, model.config.vocabulary_size));
     check_capacity(sets_.back());
   }
   weights_hash_ = hash_of_weights(model);
@@ -109,14 +142,7 @@ void EvaluationPlan::check_capacity(const ProblemSet& set) {
     std::vector<std::int64_t>& pages = pages_.emplace_back();
     for (const Problem& problem : set.problems) {
       const auto decoder = method.make(set.request(problem.index, model_.config.eos_ids));
-      const std::int64_t positions = decoder->max_positions();
-      if (positions > model_.config.max_position_embeddings) {
-        throw DataError(fmt::format(
-            "problem {}: a prompt of {} tokens and {} new ones need {} positions, the model has "
-            "{}; lower evaluate.max_new_tokens",
-            problem.record.id, problem.prompt.size(), set.max_new_tokens, positions,
-            model_.config.max_position_embeddings));
-      }
+      const std::int64_t positions = positions_of(problem, set, *decoder, model_.config);
       capacity_ = std::max(capacity_, positions);
       branch_rows_ = std::max(branch_rows_, decoder->max_branch_rows());
       pages.insert(pages.end(), static_cast<std::size_t>(method.samples_per_problem),
@@ -144,7 +170,7 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
   Json settings{{"version", kRecordVersion},
                 {"weights", weights_hash_},
                 {"architecture", architecture(model_.config)},
-                {"tokenizer", tokenizer_.content_hash()},
+                {"tokenizer", tokenizer().content_hash()},
                 {"task", set.task->version()},
                 {"problems", set.hash},
                 {"max_new_tokens", set.max_new_tokens},

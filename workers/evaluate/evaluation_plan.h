@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizer/byte_pair_tokenizer.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/mpi_session.h"
 #include "workers/evaluate/decoding_method.h"
@@ -19,6 +18,13 @@
 #include "workers/evaluate/problem_set.h"
 
 namespace jforge {
+
+/// What can be known of an evaluation before there is a model to evaluate, so that nobody trains
+/// for days towards one that is refused: the problems, as the tokenizer and template of
+/// `model_directory` encode them for a model of this shape, and that programs can be run where a
+/// task has some. Throws as evaluate_model().
+void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
+                      const std::filesystem::path& model_directory, bool force_chatml);
 
 /// Equal on every rank. Its runs refer to the methods and problem sets that it holds.
 class EvaluationPlan {
@@ -40,7 +46,7 @@ class EvaluationPlan {
                                     bool refuse_other_weights);
 
   [[nodiscard]] const ModelUnderTest& model() const noexcept { return model_; }
-  [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
+  [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return encoder_.tokenizer(); }
   [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
   /// Positions the longest request needs.
@@ -61,7 +67,7 @@ class EvaluationPlan {
 
   const ModelUnderTest& model_;
   std::vector<DecodingMethod> methods_;
-  BytePairTokenizer tokenizer_;
+  TaskEncoder encoder_;
   std::vector<ProblemSet> sets_;
   std::string weights_hash_;
   std::int64_t capacity_ = 0;

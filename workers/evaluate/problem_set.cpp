@@ -21,15 +21,22 @@ std::string problem_hash(const TaskRecord& record, std::span<const TokenId> prom
   return hash_hex(hash64(std::as_bytes(prompt), hash));
 }
 
-std::vector<TokenId> encode(const TaskPrompt& prompt, const BytePairTokenizer& tokenizer,
-                            const ChatTemplate& chat_template) {
-  if (prompt.messages.empty()) {
-    return tokenizer.encode_alone(prompt.prefix);
-  }
-  return tokenizer.encode(chat_template.render(prompt.messages, true) + prompt.prefix);
-}
-
 }  // namespace
+
+TaskEncoder::TaskEncoder(std::filesystem::path model_directory, bool force_chatml)
+    : model_directory_(std::move(model_directory)),
+      force_chatml_(force_chatml),
+      tokenizer_(BytePairTokenizer::load(model_directory_)) {}
+
+std::vector<TokenId> TaskEncoder::encode(const TaskPrompt& prompt) {
+  if (prompt.messages.empty()) {
+    return tokenizer_.encode_alone(prompt.prefix);
+  }
+  if (!chat_template_) {
+    chat_template_ = ChatTemplate::load(model_directory_, force_chatml_);
+  }
+  return tokenizer_.encode(chat_template_->render(prompt.messages, true) + prompt.prefix);
+}
 
 const Problem& ProblemSet::problem(PromptId id) const {
   expect(id >= 0 && std::cmp_less(problem_of(id), problems.size()), "no such problem in the set");
@@ -48,14 +55,13 @@ std::string ProblemSet::text_of(std::span<const TokenId> completion,
 }
 
 ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& config,
-                            const BytePairTokenizer& tokenizer, const ChatTemplate& chat_template,
-                            std::int64_t vocabulary_size) {
+                            TaskEncoder& encoder, std::int64_t vocabulary_size) {
   ProblemSet set;
   set.choice = config.choice(entry);
   set.task = make_task(set.choice.name, {.prompt_style = set.choice.prompt_style});
   set.max_new_tokens = config.max_new_tokens.value_or(set.task->default_max_new_tokens());
   for (const std::string& text : set.task->stop_texts()) {
-    if (const auto id = tokenizer.token_id(text)) {
+    if (const auto id = encoder.tokenizer().token_id(text)) {
       set.stop_tokens.push_back(*id);
     }
   }
@@ -67,7 +73,7 @@ ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& conf
   for (TaskRecord& record : records) {
     Problem problem;
     problem.index = static_cast<std::int64_t>(set.problems.size());
-    problem.prompt = encode(set.task->prompt(record), tokenizer, chat_template);
+    problem.prompt = encoder.encode(set.task->prompt(record));
     const auto highest = std::ranges::max_element(problem.prompt);
     if (highest == problem.prompt.end() || *highest >= vocabulary_size) {
       throw DataError(fmt::format(

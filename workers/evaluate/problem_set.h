@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,11 +55,27 @@ struct ProblemSet {
                                     const BytePairTokenizer& tokenizer) const;
 };
 
+/// Prompts of tasks to token ids. The chat template is read with the first prompt that is a
+/// conversation: styles of plain text do without, and a base model has none.
+class TaskEncoder {
+ public:
+  /// Reads the tokenizer. With `force_chatml` plain ChatML stands in for an unknown template.
+  explicit TaskEncoder(std::filesystem::path model_directory, bool force_chatml = false);
+
+  [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
+  /// Throws as ChatTemplate::load.
+  [[nodiscard]] std::vector<TokenId> encode(const TaskPrompt& prompt);
+
+ private:
+  std::filesystem::path model_directory_;
+  bool force_chatml_;
+  BytePairTokenizer tokenizer_;
+  std::optional<ChatTemplate> chat_template_;
+};
+
 /// Reads and encodes the task of an entry of evaluate.tasks. Throws ConfigError for an unknown task
 /// or style, DataError naming file and line, or the problem whose ids do not fit `vocabulary_size`.
 [[nodiscard]] ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& config,
-                                          const BytePairTokenizer& tokenizer,
-                                          const ChatTemplate& chat_template,
-                                          std::int64_t vocabulary_size);
+                                          TaskEncoder& encoder, std::int64_t vocabulary_size);
 
 }  // namespace jforge

@@ -1,6 +1,7 @@
 #include "workers/train/sample_filter.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -69,6 +70,10 @@ void SampleFilterConfig::validate() const {
     throw ConfigError(
         fmt::format("train.filter_max_tokens = {} must be at least 1 and train.filter_min_tokens",
                     *max_tokens));
+  }
+  if (const auto known = task_names(); task && std::ranges::find(known, *task) == known.end()) {
+    throw ConfigError(
+        fmt::format("train.filter_task = \"{}\": known are {}", *task, fmt::join(known, ", ")));
   }
   if (task && !make_task(*task)->reference_record("1")) {
     throw ConfigError(

@@ -207,6 +207,29 @@ TEST_F(HfModelTest, ReadsRopeScalingInBothSpellings) {
   }
 }
 
+TEST_F(HfModelTest, RefusesRotaryKeysThatStandTwiceAndDiffer) {
+  const ordered_json llama3{{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e6}});
+  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
+  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e5}});
+  EXPECT_THAT(config_refusal(), HasSubstr("rope_theta inside it is not the one beside it"));
+  for (const int beside : {8192, 4096}) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config["rope_scaling"] = llama3;
+    config["original_max_position_embeddings"] = beside;
+    write(source_ / "config.json", config.dump());
+    if (beside == 8192) {
+      EXPECT_EQ(read_hf_config(source_).rope.original_positions, 8192);
+    } else {
+      EXPECT_THAT(config_refusal(), HasSubstr("it is not the one of the rotary embedding"));
+    }
+  }
+}
+
 TEST_F(HfModelTest, ReadsHeadSizesOfTheirOwn) {
   edit("head_dim", 4);  // 16 / 4: what an absent key means.
   EXPECT_FALSE(read_hf_config(source_).own_head_size.has_value());
@@ -358,6 +381,8 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   write(source_ / "chat_template.jinja", "{{ x }}");
   write(source_ / "pytorch_model.bin", "old weights");
   fs::create_directory(source_ / "checkpoints");
+  fs::create_directory(source_ / "additional_chat_templates");
+  write(source_ / "additional_chat_templates" / "tool_use.jinja", "{{ tools }}");
   const fs::path output = root_ / "made" / "model";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
                   {DType::float32});
@@ -366,6 +391,7 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   EXPECT_TRUE(fs::exists(output / "chat_template.jinja"));
   EXPECT_FALSE(fs::exists(output / "pytorch_model.bin"));
   EXPECT_FALSE(fs::exists(output / "checkpoints"));
+  EXPECT_EQ(read_file(output / "additional_chat_templates" / "tool_use.jinja"), "{{ tools }}");
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_FALSE(hf_matrices_are_bfloat16(output));
   // The padding of a polluted vector must be zeroed, so that ranks may reduce over it.
@@ -650,6 +676,33 @@ TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
   EXPECT_TRUE(fs::exists(precious / "thesis.tex"));
   write(root_ / "file", "");
   EXPECT_THROW(run(root_ / "file" / "model"), EnvironmentError);
+}
+
+TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
+  Model model = make_model();
+  const fs::path output = root_ / "output";
+  const auto expect_ours = [&] { expect_only_an_export(output); };
+  EXPECT_NO_THROW(expect_exportable(source_, output));
+  EXPECT_NO_THROW(expect_ours());
+  fs::create_directory(output);
+  EXPECT_NO_THROW(expect_ours());
+  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+                  {.stored = DType::float32, .jacobi_block_size = 8});
+  EXPECT_NO_THROW(expect_ours());
+  for (const char* const name : {"notes.txt", "mine/best.pt"}) {
+    fs::create_directories((output / name).parent_path());
+    write(output / name, "mine");
+    EXPECT_THAT([&] { expect_ours(); }, ::testing::ThrowsMessage<ConfigError>(::testing::AllOf(
+                                            HasSubstr(name), HasSubstr(output.string()))));
+    fs::remove(output / name);
+  }
+  fs::remove(output / "checksums.json");  // of another program, then
+  EXPECT_THROW(expect_ours(), ConfigError);
+
+  EXPECT_THROW(expect_exportable(source_, source_), ConfigError);
+  write(root_ / "secret", "");
+  fs::create_symlink("../secret", source_ / "README.md");
+  EXPECT_THROW(expect_exportable(source_, output), DataError);
 }
 
 TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {

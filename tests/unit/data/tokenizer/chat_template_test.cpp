@@ -54,6 +54,9 @@ TEST(ChatTemplate, Qwen15LeavesTheLastMessageOpen) {
   EXPECT_EQ(chat.render(dialogue, false),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
             "<|im_start|>assistant\nA");
+  EXPECT_EQ(chat.render_answered(dialogue), chat.render(dialogue, true)) << "closed";
+  EXPECT_EQ(recognised(kQwen2).render_answered(dialogue),
+            recognised(kQwen2).render(dialogue, false));
   EXPECT_EQ(chat.render(dialogue, true),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
             "<|im_start|>assistant\nA<|im_end|>\n");

@@ -23,8 +23,8 @@ class ProblemSetTest : public ::testing::Test {
     config_.data = directory_.path();
   }
   [[nodiscard]] ProblemSet load(std::int64_t vocabulary = 310) const {
-    return load_problem_set("gsm8k", config_, BytePairTokenizer::load(directory_.path()),
-                            ChatTemplate::load(directory_.path(), true), vocabulary);
+    TaskEncoder encoder(directory_.path(), true);
+    return load_problem_set("gsm8k", config_, encoder, vocabulary);
   }
 
   test::TemporaryDirectory directory_;
@@ -52,6 +52,13 @@ TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
   EXPECT_EQ(problem_of(second.id), 2);
   EXPECT_EQ(sample_of(second.id), 1);
   EXPECT_EQ(sample_of(request.id), 0);
+}
+
+TEST_F(ProblemSetTest, PlainTextNeedsNoTemplate) {
+  TaskEncoder encoder(directory_.path());  // Whose tokenizer has none.
+  EXPECT_THROW((void)load_problem_set("gsm8k", config_, encoder, 310), ConfigError);
+  const ProblemSet set = load_problem_set("gsm8k:lm-eval", config_, encoder, 310);
+  EXPECT_THAT(encoder.tokenizer().decode(set.problems.front().prompt), HasSubstr("Question:"));
 }
 
 TEST_F(ProblemSetTest, LimitTakesTheFirst) {
