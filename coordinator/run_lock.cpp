@@ -96,7 +96,8 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     : path_(directory / "lock"),
       timing_(timing),
       on_lost_(std::move(on_lost)),
-      identity_(hash_hex((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}())) {
+      identity_(hash_hex((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}())),
+      job_(job_id()) {
   if (!on_lost_) {
     on_lost_ = [](const std::string& reason) {
       spdlog::critical("{}; this job ends", reason);
@@ -179,7 +180,7 @@ void RunLock::write(bool create) {
   const nlohmann::json json = {{"host", host_name()},
                                {"pid", static_cast<long long>(::getpid())},
                                {"process_space", process_space()},
-                               {"job", job_id()},
+                               {"job", job_},
                                {"identity", identity_},
                                {"counter", counter_}};
   try {

@@ -44,6 +44,7 @@ class RunLock {
   OnLost on_lost_;
   int absences_ = 0;  ///< Refreshes in a row that found no lock file.
   std::string identity_;
+  std::string job_;  ///< Read once: its thread must not look while another sets a variable.
   std::uint64_t counter_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -105,6 +105,10 @@ void note_progress() noexcept {
   }
 }
 
+NoSignsOfProgress::NoSignsOfProgress() noexcept : followed_(std::exchange(followed, nullptr)) {}
+
+NoSignsOfProgress::~NoSignsOfProgress() { followed = followed_; }
+
 WaitingForOthers::WaitingForOthers() noexcept : clock_(followed) {
   if (clock_ != nullptr && clock_->waiting_.fetch_add(1) == 0) {
     clock_->progress();

@@ -78,6 +78,19 @@ class PhaseClock {
 /// A sign of progress of the calling thread, to the clock that follows it, if any.
 void note_progress() noexcept;
 
+/// While it lives note_progress() of the calling thread says nothing: for what shows the job's
+/// progress to others, and is none.
+class NoSignsOfProgress {
+ public:
+  NoSignsOfProgress() noexcept;
+  ~NoSignsOfProgress();
+  NoSignsOfProgress(const NoSignsOfProgress&) = delete;
+  NoSignsOfProgress& operator=(const NoSignsOfProgress&) = delete;
+
+ private:
+  PhaseClock* followed_;
+};
+
 /// While it lives the calling thread does nothing but wait for other ranks: in a collective, for a
 /// lease. What the others do counts as its progress. Both ends are progress of its own, but not
 /// those of a wait inside another.

@@ -199,16 +199,23 @@ std::int64_t JobWorker::required_positions(std::int32_t round, const PromptStore
   for (PromptId id = 0; id < prompts.size(); ++id) {
     longest = std::max(longest, prompts.length(id));
   }
-  if (longest + answer > model.max_position_embeddings) {
+  // These prompts are imported: others belong into a run directory of their own.
+  const std::int64_t room = model.max_position_embeddings - answer;
+  if (longest > room) {
     throw ConfigError(fmt::format(
         "the longest prompt has {} tokens and an answer up to {}, but the model has "
-        "max_position_embeddings = {}; set prompts.max_prompt_tokens to {} or less",
-        longest, answer, model.max_position_embeddings, model.max_position_embeddings - answer));
+        "max_position_embeddings = {}; lower generate.max_new_tokens{}",
+        longest, answer, model.max_position_embeddings,
+        room > 0 ? fmt::format(", or set prompts.max_prompt_tokens to {} or less in another "
+                               "run.directory",
+                               room)
+                 : ""));
   }
   if (longest + 2 * answer > config_.train.tokens_per_rank) {
     throw ConfigError(
         fmt::format("the longest prompt has {} tokens and its sample may take {} rows, but "
-                    "train.tokens_per_rank = {}; raise it, or set prompts.max_prompt_tokens",
+                    "train.tokens_per_rank = {}; raise it, lower generate.max_new_tokens, or set "
+                    "prompts.max_prompt_tokens in another run.directory",
                     longest, longest + 2 * answer, config_.train.tokens_per_rank));
   }
   return longest + answer;
@@ -296,6 +303,7 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
     writer.add(std::move(lease), std::move(trajectories));
     show_progress();
   };
+  hooks.before_idle = [&] { writer.finish(); };
   hooks.on_prompt = [&] {
     show_progress();
     fault_point("generate");

@@ -93,8 +93,8 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   // The others sleep meanwhile: what rank 0 measures wants the cores for itself.
   WorkQueue rest(comm_, {}, 1);
   together(comm_, [&] {
-    clock_.enter("report");
     try {
+      clock_.enter("report");
       if (finished && root()) {
         if (before_report) {
           before_report();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <future>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -55,13 +56,17 @@ std::string describe_hang(const PhaseClock::Reading& reading) {
   // exit comes anyway.
   std::promise<void> written;
   auto done = written.get_future();
-  std::thread([&] {
-    if (const auto logger = spdlog::default_logger()) {  // not after close_log()
-      logger->critical(message);
-      logger->flush();
-      written.set_value();
-    }
-  }).detach();
+  try {
+    std::thread([&] {
+      if (const auto logger = spdlog::default_logger()) {  // not after close_log()
+        logger->critical(message);
+        logger->flush();
+        written.set_value();
+      }
+    }).detach();
+  } catch (const std::system_error&) {
+    // No thread is to be had: the line is written below.
+  }
   if (done.wait_for(std::chrono::seconds(2)) != std::future_status::ready) {
     const std::string line = message + "\n";
     [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());

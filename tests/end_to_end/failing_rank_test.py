@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from harness import EndToEndTest
+from harness import CONFIG, EVALUATE, EndToEndTest
 
 
 class FailingRank(EndToEndTest):
@@ -114,6 +114,13 @@ class FailingRank(EndToEndTest):
         self.assertRegex(result.err, r"failed, telling the other ranks: .*injected fault throw@generate:0:2")
         self.assertRegex(result.err, r"(?m)^ *0 .*wait for the other ranks")
         self.expect_no_processes()
+
+    def test_a_failure_while_the_others_are_waited_for(self):
+        """They wait until every rank has left the evaluation's queue."""
+        config, _ = self.config("waiting", CONFIG + EVALUATE)
+        faults = "throw@phase evaluate base (waiting for other ranks):1:1"
+        result = self.jforge("run", config, "--inject", faults, ranks=2, expect=70, timeout=60)
+        self.assertRegex(result.lines()[0], r"rank 1 \(.*injected fault throw@phase evaluate base")
 
     def test_rank_that_leaves_without_a_word(self):
         self.fail_and_resume("exit0", "exit0@train:1:3")

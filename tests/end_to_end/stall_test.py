@@ -58,6 +58,19 @@ class Stall(EndToEndTest):
         self.assertFalse(wrong, "\n".join(wrong))
         self.expect_no_processes()
 
+    def test_a_writer_with_nothing_left_to_decode(self):
+        """The others wait for its commit, and rank 0 shows their waiting in the run directory: no sign that any goes on."""
+        few = [word for key, value in (("rounds.1.steps", 1), ("train.batch_samples", 3), ("generate.prompts_per_lease", 1),
+                                       ("generate.lease_seconds", 20), ("run.hang_limit_seconds", LIMIT_SECONDS))
+               for word in ("--set", f"{key}={value}")]
+        for ranks, faults, hangs in ((1, "stall@generate.commit:0:1", 0),
+                                     (2, "stall@publish.rename:1:1,delay@generate:0:1", 1)):
+            with self.subTest(ranks=ranks):
+                config, _ = self.config(f"writer-{ranks}")
+                result = self.jforge("run", config, *few, "--inject", faults, ranks=ranks, expect=70, timeout=90)
+                self.assertRegex(result.err, rf"hang: rank {hangs} \(\S+, pid \d+\) stands still in phase \"generate round 1")
+        self.expect_no_processes()
+
     def test_in_every_phase(self):
         phases = self.phases_of_a_job()
         for name in ("import", "generate round 1", "generation report", "load the weights", "train round 1",

@@ -286,7 +286,12 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
                    const std::function<void()>& waiting) {
   bool stopped = false;
   const auto leave = [&] {
-    waiting();
+    try {
+      waiting();
+    } catch (...) {
+      queue.leave();  // The others wait for that.
+      throw;
+    }
     queue.leave();
   };
   together(comm, [&] {
@@ -294,7 +299,11 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
       work();
     } catch (...) {
       queue.stop();
-      leave();
+      try {
+        leave();
+      } catch (...) {
+        // The first failure is the one to tell.
+      }
       throw;
     }
     leave();

@@ -56,6 +56,7 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
   std::optional<WaitingForOthers> wait;
   while (waiting_.empty()) {
     if (idle && !wait) {
+      hooks_.before_idle();
       wait.emplace();  // Asking again and again is no progress.
     }
     if (drained_ || stopped_ || (idle && over())) {

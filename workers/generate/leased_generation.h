@@ -30,6 +30,9 @@ struct LeaseHooks {
   /// All trajectories of a lease, sorted by prompt id: to be written and committed, or dropped when
   /// the commit is refused; beside the decoding, if it likes.
   std::function<void(Lease, std::vector<Trajectory>)> commit;
+  /// Before a rank that has nothing more to decode waits for a lease: what commit() has left
+  /// behind is to be done first, since other ranks may wait for it.
+  std::function<void()> before_idle;
   /// After every finished prompt.
   std::function<void()> on_prompt;
   /// After every batched forward.

@@ -140,10 +140,15 @@ void ControlChannel::run() {
       }
       std::this_thread::sleep_for(kPollInterval);
     }
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    failure_ = std::current_exception();
-    wake_.notify_all();
+  } catch (const std::exception& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+      wake_.notify_all();
+    }
+    // In training nobody asks this thread for anything.
+    lose(fmt::format("nothing is sent to the coordinator or heard of it any more: {}",
+                     error.what()));
   }
 }
 
@@ -185,6 +190,10 @@ void ControlChannel::watch_coordinator() {
       "rank 0 ({}) is silent: its coordinator has not answered for {:.1f} s, the limit "
       "is {:.1f} s; ending the job",
       coordinator_.empty() ? "it never answered" : coordinator_, silent, silence_.limit_seconds);
+  lose(message);
+}
+
+void ControlChannel::lose(const std::string& message) {
   if (silence_.on_lost) {
     silence_.on_lost(message);
     silence_.limit_seconds = std::numeric_limits<double>::infinity();

@@ -60,8 +60,8 @@ class ControlChannel {
   struct Silence {
     /// Nothing heard from the coordinator for longer, while this thread itself was running.
     double limit_seconds = 60;
-    /// Called once, on the control thread, with one line that names the coordinator. Default: log
-    /// it and abort the world with exit 70.
+    /// Called once, on the control thread, with one line that names the coordinator, or says why
+    /// nothing is to be heard of it any more. Default: log it and abort the world with exit 70.
     std::function<void(const std::string&)> on_lost;
   };
 
@@ -89,6 +89,7 @@ class ControlChannel {
   void receive();
   void drain(bool closing);
   void watch_coordinator();
+  void lose(const std::string& message);
   void post(RankMessage message);
   template <class Reply>
   Reply wait_for(std::deque<Reply>& queue);

@@ -1,11 +1,14 @@
 #include "workers/evaluate/sandbox/grading_pool.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/log.h"
 
 namespace jforge {
 
@@ -17,8 +20,16 @@ GradingPool::GradingPool(CodeRunner* runner, int threads, const HostTurns* turns
   if (runner == nullptr) {
     return;
   }
-  for (int thread = 0; thread < threads; ++thread) {
-    threads_.emplace_back([this] { work(); });
+  try {
+    for (int thread = 0; thread < threads; ++thread) {
+      threads_.emplace_back([this] { work(); });
+    }
+  } catch (const std::system_error& error) {
+    if (threads_.empty()) {
+      throw EnvironmentError(fmt::format("no thread to grade programs with: {}", error.what()));
+    }
+    spdlog::warn("programs are graded by {} threads instead of {}: {}", threads_.size(), threads,
+                 error.what());
   }
 }
 

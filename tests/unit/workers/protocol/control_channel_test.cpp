@@ -1,5 +1,6 @@
 #include "workers/protocol/control_channel.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -78,9 +79,13 @@ class BrokenLink final : public CoordinatorLink {
   std::optional<CoordinatorMessage> try_receive() override { return std::nullopt; }
 };
 
-TEST(ControlChannel, AFailureOfTheLinkReachesTheWorker) {
+TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
   PhaseClock clock;
-  ControlChannel channel(std::make_unique<BrokenLink>(), clock, {});
+  std::promise<std::string> said;
+  ControlChannel channel(std::make_unique<BrokenLink>(), clock,
+                         {.on_lost = [&](const std::string& text) { said.set_value(text); }});
+  // In training nobody asks the channel for anything.
+  EXPECT_THAT(said.get_future().get(), ::testing::HasSubstr("the wire is cut"));
   channel.request_lease({1, false, false});
   EXPECT_THROW((void)channel.take_lease(), CommError);
   EXPECT_THROW(channel.close(), CommError);
