@@ -128,6 +128,25 @@ class Grade(GradeTest):
         self.assertIn("other completions or benchmark files than rank 0", result.lines()[0])
         self.assertFalse(out.exists())
 
+    def test_completions_are_taken_as_their_evaluations_take_them(self):
+        prompt = ('from typing import List\n\n\ndef helper(v):\n    return v[0]\n\n\n'
+                  'def first(v: List[int]) -> int:\n    """The first."""\n')
+        data = write_lines(self.root / "typed.jsonl", [
+            {"task_id": "HumanEval/0", "prompt": prompt, "entry_point": "first", "canonical_solution": "    return v[0]\n",
+             "test": "def check(candidate):\n    assert candidate([3, 1]) == 3\n"}])
+        whole = "def first(v: List[int]) -> int:\n    return helper(v)\n"
+        rows = {  # completion: verdicts without a style, with lm-eval's and with evalchemy's
+            "    return v[0]\n\n\n" + whole: ("pass", "pass", "pass"),
+            whole: ("pass", "pass", "pass"),
+            "    return v[0]\n\n\nprint(first('a', 3))\n": ("fail", "pass", "fail"),
+            "Sure!\n\n  ```python\n  def first(v):\n      return v[0]\n  ```\n": ("fail", "fail", "pass"),
+            "    print('\\ud800')\n    return v[0]\n": ("pass", "pass", "pass")}
+        path = write_lines(self.root / "rows.jsonl", [{"task_id": "HumanEval/0", "completion": text} for text in rows])
+        for column, style in enumerate(("", ":lm-eval", ":evalchemy")):
+            _, out = self.grade(path, f"rows-{column}.json", task="humaneval" + style, data=data)
+            found = [one["base_status"] for one in json.loads(out.read_text())["eval"]["HumanEval/0"]]
+            self.assertEqual([verdicts[column] for verdicts in rows.values()], found, style)
+
     def test_a_style_grades_as_its_namesake(self):
         """Imports stand before the program with evalchemy alone; EvalPlus takes the program out of its text."""
         body = "    return math.floor(a + b + {0})\n"

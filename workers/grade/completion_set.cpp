@@ -101,8 +101,22 @@ std::string key_of(const Task& task, const TaskRecord& problem,
   return hash_hex(answer ? hash_text(*answer, hash) : hash);
 }
 
+/// The program of a `completion`. Whole, as OpenAI's and EvalPlus' evaluation takes it, behind the
+/// prompt; where a style is named, as that style reads an answer.
+std::optional<std::string> program_of(const Task& task, bool style_named, const TaskRecord& record,
+                                      std::string_view text) {
+  if (!style_named) {
+    return program_from_completion(record, text);
+  }
+  // evalchemy's has no stop texts, and reads programs out of blocks.
+  const std::vector<std::string> stops = task.stop_texts();
+  return stops.empty() && !code_blocks(text).empty()
+             ? task.extract(text, record)
+             : program_from_completion(record, cut_at(text, stops));
+}
+
 std::vector<Completion> read_completions(const std::filesystem::path& path,
-                                         const CompletionSet& set) {
+                                         const CompletionSet& set, bool style_named) {
   const ProblemFinder finder(set.problems, set.names);
   RecordStream stream(path);
   RawRecord raw;
@@ -135,7 +149,7 @@ std::vector<Completion> read_completions(const std::filesystem::path& path,
     } else if (solution != nullptr) {
       completion.answer = text->text;
     } else {
-      completion.answer = program_from_completion(record, text->text);
+      completion.answer = program_of(*set.task, style_named, record, text->text);
     }
     completion.key = key_of(*set.task, record, completion.answer);
     completions.push_back(std::move(completion));
@@ -178,7 +192,8 @@ CompletionSet load_completions(const CompletionSource& source) {
   set.task = chosen_task(source.task);
   set.problems = set.task->load(source.data);
   set.names = names_of(set.problems);
-  set.completions = read_completions(source.completions, set);
+  set.completions =
+      read_completions(source.completions, set, source.task.find(':') != std::string::npos);
   if (!source.allow_missing) {
     require_all(set, source.completions);
   }

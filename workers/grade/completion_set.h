@@ -43,8 +43,9 @@ struct CompletionSet {
 };
 
 /// Reads JSON lines, plain or gzip, with `task_id` and `solution` (a whole program) or `completion`
-/// (that, or what continues the prompt). A problem may be called by its task_id, and where it is
-/// one problem's only by the part of that behind the last '/', alone or behind the suite's name
+/// (what continues the prompt; with "TASK:STYLE" an answer as that style reads it). A problem may
+/// be called by its task_id, and where it is one problem's only by the part of that behind the last
+/// '/', alone or behind the suite's name
 /// ("Mbpp/11" for MBPP's 11). Throws ConfigError for an unknown task, DataError naming file and
 /// line for what is no completion of it, and, unless `allow_missing`, naming the first problem that
 /// has none.

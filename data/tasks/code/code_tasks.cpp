@@ -80,6 +80,18 @@ std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std
   return at == from || text[at - 1] == '\n' ? std::optional(at) : std::nullopt;
 }
 
+/// `text` with up to `most` blanks less at the beginning of each line: a block's, whose fences are
+/// indented as in a list.
+std::string unindented(std::string_view text, std::size_t most) {
+  std::string result;
+  for (std::string_view line : lines_of(text)) {
+    const std::size_t blanks = std::min(line.find_first_not_of(" \t"), line.size());
+    line.remove_prefix(std::min(most, blanks));
+    result += line;
+  }
+  return result;
+}
+
 /// Where the fence that closes a block stands: the next one that begins a line.
 std::size_t closing_fence(std::string_view text, std::size_t from) {
   for (std::size_t at = text.find(kFence, from); at != std::string_view::npos;
@@ -190,7 +202,9 @@ std::vector<CodeBlock> code_blocks(std::string_view text) {
       name = name.substr(0, blank);
     }
     const std::size_t end = closing_fence(text, line_end + 1);
-    blocks.push_back({name, text.substr(line_end + 1, end - line_end - 1)});
+    const std::size_t indent = at - line_begin(text, at, 0).value_or(at);
+    blocks.push_back(
+        {std::string(name), unindented(text.substr(line_end + 1, end - line_end - 1), indent)});
     const std::size_t fence = text.find(kFence, end);
     at = fence == std::string_view::npos ? text.size() : fence + kFence.size();
   }
@@ -256,11 +270,8 @@ std::string_view cut_at(std::string_view text, const std::vector<std::string>& s
 }
 
 std::string program_from_completion(const TaskRecord& record, std::string_view completion) {
-  const auto entry_point = record.fields.find("entry_point");
-  if (entry_point == record.fields.end() || defines_function(completion, entry_point->second)) {
-    return std::string(completion);
-  }
-  return record.fields.at("prompt") + std::string(completion);
+  const std::string whole(completion);
+  return record.fields.contains("entry_point") ? record.fields.at("prompt") + whole : whole;
 }
 
 std::string with_import_preamble(std::string_view program) {

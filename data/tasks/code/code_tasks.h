@@ -44,8 +44,8 @@ struct CodeField {
 
 /// One fenced block of a Markdown text.
 struct CodeBlock {
-  std::string_view tag;   ///< Behind the opening fence, without blanks.
-  std::string_view text;  ///< Its lines, the last line end included.
+  std::string tag;   ///< Behind the opening fence, without blanks.
+  std::string text;  ///< Its lines, the last line end included, without the fence's indentation.
 };
 /// The blocks of `text`: from "```", a tag and a line end to the next "```" that begins a line, or,
 /// where the text was cut, to its end. Behind the tag of a fence that begins a line may stand more
@@ -65,9 +65,9 @@ struct CodeBlock {
 /// What stands before the earliest of `stops`.
 [[nodiscard]] std::string_view cut_at(std::string_view text, const std::vector<std::string>& stops);
 
-/// The program that a finished completion stands for, where it is given without a model: the
-/// completion as it is when it defines the record's entry point itself or the record names none,
-/// else prompt + completion.
+/// The program that a finished completion stands for, where it is given without a model: prompt +
+/// completion, as OpenAI's and EvalPlus' evaluation run it, or the completion as it is where the
+/// record names no entry point.
 [[nodiscard]] std::string program_from_completion(const TaskRecord& record,
                                                   std::string_view completion);
 

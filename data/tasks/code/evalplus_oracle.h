@@ -27,7 +27,8 @@ enum class EvalPlusRules : std::uint8_t { v0_2_1, v0_3_1 };
 /// takes an empty list for a list of floats.
 /// 0.3.1 compares as numpy.allclose between values of one type and one length; eight MBPP problems
 /// compare as sets, surface_Area and digit_distance_nums accept a second reading of the problem,
-/// and HumanEval's find_zero accepts every root.
+/// and HumanEval's find_zero accepts every root (as meant, and as later releases do: 0.3.1's own
+/// branch forgets to note it, and so fails every program).
 class EvalPlusOracle {
  public:
   EvalPlusOracle(EvalPlusSuite suite, EvalPlusRules rules, std::string_view entry_point,

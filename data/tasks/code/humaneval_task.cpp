@@ -23,7 +23,7 @@ std::string_view lines_above_function(std::string_view prompt) {
 }
 
 /// The part of a chat answer that is code.
-std::string_view answered_code(std::string_view completion, std::string_view entry_point) {
+std::string answered_code(std::string_view completion, std::string_view entry_point) {
   const auto blocks = code_blocks(completion);
   for (const bool python_only : {true, false}) {
     for (const CodeBlock& block : blocks) {
@@ -37,7 +37,7 @@ std::string_view answered_code(std::string_view completion, std::string_view ent
       return block.text;
     }
   }
-  return completion;
+  return std::string(completion);
 }
 
 /// The problem's test and its call.
@@ -74,7 +74,7 @@ std::string HumanevalTask::version() const {
                       : style_ == CodeStyle::lm_eval ? "bare-check-3s"
                                                      : "apart-check-3s";
   return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
-                     sanitized ? kEvalPlusSanitizer : "extract-2",
+                     sanitized ? kEvalPlusSanitizer : "extract-3",
                      variant_ == Variant::base ? check : plus_.version());
 }
 
@@ -135,7 +135,7 @@ std::optional<std::string> HumanevalTask::extract(std::string_view completion,
     return evalplus_completion(completion);
   }
   const std::string& entry_point = record.fields.at("entry_point");
-  const std::string_view code = answered_code(completion, entry_point);
+  const std::string code = answered_code(completion, entry_point);
   return fmt::format(
       "{}{}", defines_function(code, entry_point) ? lines_above_function(problem) : problem, code);
 }

@@ -16,7 +16,7 @@ namespace jforge {
 /// - evalplus: a user turn that asks for a script, the answer begun with an opened code block; 768
 ///   new tokens, ended by evalplus_stops().
 ///
-/// Rule extract-2. evalchemy: the first Python block that defines the entry point, else the first
+/// Rule extract-3. evalchemy: the first Python block that defines the entry point, else the first
 /// block that does, else the first Python block, else the whole text; a block without a closing
 /// fence reaches to the end of the text. Before it stand the prompt's lines above its last
 /// top-level def (imports, helpers); what does not define the entry point stands behind the whole

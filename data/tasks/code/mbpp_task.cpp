@@ -131,7 +131,7 @@ std::string docstring(const Question& question) {
 }
 
 /// The part of a chat answer that is code.
-std::string_view answered_code(std::string_view completion) {
+std::string answered_code(std::string_view completion) {
   const auto blocks = code_blocks(completion);
   for (const CodeBlock& block : blocks) {
     if (is_python(block)) {
@@ -143,7 +143,7 @@ std::string_view answered_code(std::string_view completion) {
       return block.text;
     }
   }
-  return completion;
+  return std::string(completion);
 }
 
 int problem_number(const TaskRecord& record) {
@@ -186,7 +186,7 @@ std::string MbppTask::version() const {
   const bool sanitized = style_ == CodeStyle::evalplus;
   const char* check = style_ == CodeStyle::lm_eval ? "asserts-3s" : "asserts-10s";
   return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
-                     sanitized ? kEvalPlusSanitizer : "extract-2",
+                     sanitized ? kEvalPlusSanitizer : "extract-3",
                      is_plus() ? plus_.version() : check);
 }
 
@@ -284,9 +284,9 @@ std::optional<std::string> MbppTask::extract(std::string_view completion,
     return is_blank(text) ? std::nullopt : std::optional(std::move(text));
   }
   completion = cut_at(completion, stop_texts());
-  const std::string_view code =
-      style_ == CodeStyle::evalchemy ? answered_code(completion) : completion;
-  return is_blank(code) ? std::nullopt : std::optional(std::string(code));
+  std::string code =
+      style_ == CodeStyle::evalchemy ? answered_code(completion) : std::string(completion);
+  return is_blank(code) ? std::nullopt : std::optional(std::move(code));
 }
 
 Verdict MbppTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,

@@ -17,7 +17,7 @@ namespace jforge {
 /// - evalplus: a user turn with the problem and its first test as a docstring, the answer begun
 ///   with an opened code block; 768 new tokens, ended by evalplus_stops().
 ///
-/// Rule extract-2. evalchemy: the first Python block, else the first block without a tag, else the
+/// Rule extract-3. evalchemy: the first Python block, else the first block without a tag, else the
 /// whole text; a block without a closing fence reaches to the end of the text. lm-eval: the whole
 /// text. Rule sanitize-0.3.1, evalplus: what evalplus_sanitize() makes of the text, without an
 /// entry point where the problem names none.

@@ -26,7 +26,7 @@ void write_gzip(const std::filesystem::path& path, const std::string& content) {
 std::vector<std::string> texts(std::string_view markdown) {
   std::vector<std::string> found;
   for (const CodeBlock& block : code_blocks(markdown)) {
-    found.push_back(std::string(block.tag) + ":" + std::string(block.text));
+    found.push_back(block.tag + ":" + block.text);
   }
   return found;
 }
@@ -38,6 +38,10 @@ TEST(CodeBlocks, FindsClosedAndCutBlocks) {
   EXPECT_THAT(texts("```py\ncut"), ElementsAre("py:cut"));
   EXPECT_THAT(texts("```python\n```\n```\nz\n```"), ElementsAre("python:", ":z\n"));
   EXPECT_THAT(texts("```python\ns = 'a ``` b'\nt\n```"), ElementsAre("python:s = 'a ``` b'\nt\n"));
+  // In an item of a list, where the fence's indentation is no part of the code.
+  EXPECT_THAT(texts("1. It is:\n\n   ```python\n   def f():\n       return 1\n\n   ```\n"),
+              ElementsAre("python:def f():\n    return 1\n\n"));
+  EXPECT_THAT(texts("- a\n\t```\n\tx\n y\n\t```\n"), ElementsAre(":x\ny\n"));
   EXPECT_THAT(texts("no block"), ElementsAre());
   EXPECT_THAT(texts("```"), ElementsAre());
   EXPECT_THAT(texts("use ```f(x) here``` and\n```\nq\n```\n"), ElementsAre(":q\n"));
@@ -58,13 +62,14 @@ TEST(Programs, KnowWhatTheyDefine) {
   EXPECT_FALSE(mentions_word("x = input(inp)", "np"));
 }
 
-TEST(Programs, CompletionsBecomeProgramsByWhatTheyDefine) {
-  const TaskRecord record{"humaneval/0", {{"prompt", "def f(x):\n"}, {"entry_point", "f"}}};
-  EXPECT_EQ(program_from_completion(record, "    return x\n"), "def f(x):\n    return x\n");
-  EXPECT_EQ(program_from_completion(record, "def f(x):\n    return 1\n"),
-            "def f(x):\n    return 1\n");
-  EXPECT_EQ(program_from_completion(record, "    return g(x)\ndef g(x):\n    return x\n"),
-            "def f(x):\n    return g(x)\ndef g(x):\n    return x\n");
+TEST(Programs, CompletionsStandBehindThePrompt) {
+  const std::string prompt = "from typing import List\ndef f(x):\n    pass\n";
+  const TaskRecord record{"humaneval/0", {{"prompt", prompt}, {"entry_point", "f"}}};
+  // Also where they define the function once more, or again: what is above it is theirs, too.
+  for (const char* const completion : {"    return x\n", "def f(x: List):\n    return 1\n",
+                                       "    return 1\n\ndef f(x):\n    return 2\n"}) {
+    EXPECT_EQ(program_from_completion(record, completion), prompt + completion);
+  }
   const TaskRecord nameless{"mbpp/0", {{"text", "t"}}};
   EXPECT_EQ(program_from_completion(nameless, "x"), "x");
 }

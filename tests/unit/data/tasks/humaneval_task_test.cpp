@@ -87,14 +87,14 @@ TEST(HumanevalTask, PromptsFollowTheirStyle) {
   EXPECT_TRUE(chat.prefix.ends_with("corresponding tests:\n```python\n"));
   EXPECT_EQ(make_task("humaneval_plus", {.prompt_style = "evalplus"})->stop_texts(),
             evalplus_stops());
-  EXPECT_EQ(make_task("humaneval")->version(), "humaneval/evalchemy/extract-2/check-3s");
-  EXPECT_EQ(raw->version(), "humaneval/lm-eval/extract-2/bare-check-3s");
+  EXPECT_EQ(make_task("humaneval")->version(), "humaneval/evalchemy/extract-3/check-3s");
+  EXPECT_EQ(raw->version(), "humaneval/lm-eval/extract-3/bare-check-3s");
   EXPECT_EQ(make_task("humaneval", {.prompt_style = "evalplus"})->version(),
             "humaneval/evalplus/sanitize-0.3.1/apart-check-3s");
   EXPECT_EQ(make_task("humaneval_plus", {.prompt_style = "evalplus"})->version(),
             "humaneval_plus/evalplus/sanitize-0.3.1/evalplus-0.3.1-floor-10s");
   EXPECT_EQ(make_task("humaneval_plus")->version(),
-            "humaneval_plus/evalchemy/extract-2/evalplus-0.3.1-floor-10s");
+            "humaneval_plus/evalchemy/extract-3/evalplus-0.3.1-floor-10s");
   EXPECT_THROW(static_cast<void>(make_task("humaneval", {.prompt_style = "x"})), ConfigError);
 }
 

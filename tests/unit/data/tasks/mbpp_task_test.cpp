@@ -75,16 +75,16 @@ TEST(MbppTask, PromptsFollowTheirStyle) {
           ->prompt(plus)
           .messages.at(0)
           .content.ends_with(">>> Problem:\nDouble\nit.\n>>> Test Cases:\nassert f(1) == 2\n"));
-  EXPECT_EQ(make_task("mbpp")->version(), "mbpp/evalchemy/extract-2/asserts-10s");
+  EXPECT_EQ(make_task("mbpp")->version(), "mbpp/evalchemy/extract-3/asserts-10s");
   EXPECT_EQ(make_task("mbpp", {.prompt_style = "lm-eval"})->version(),
-            "mbpp/lm-eval/extract-2/asserts-3s");
+            "mbpp/lm-eval/extract-3/asserts-3s");
   EXPECT_EQ(make_task("mbpp", {.prompt_style = "evalplus"})->version(),
             "mbpp/evalplus/sanitize-0.3.1/asserts-10s");
   EXPECT_EQ(make_task("mbpp", {.prompt_style = "evalplus"})->stop_texts(), evalplus_stops());
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->version(),
-            "mbpp_plus@0.1.0/evalchemy/extract-2/evalplus-0.2.1-floor-10s");
+            "mbpp_plus@0.1.0/evalchemy/extract-3/evalplus-0.2.1-floor-10s");
   EXPECT_EQ(make_task("mbpp_plus")->version(),
-            "mbpp_plus/evalchemy/extract-2/evalplus-0.3.1-floor-10s");
+            "mbpp_plus/evalchemy/extract-3/evalplus-0.3.1-floor-10s");
 }
 
 TEST(MbppTask, GradesByTheAssertions) {
