@@ -24,7 +24,7 @@ constexpr off_t kGate = off_t{1} << 20;
 }
 
 /// Sets or ends this open file's lock on bytes; false when another one holds some of them.
-bool lock(const Descriptor& file, short type, off_t begin, off_t count) {
+bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
   struct flock asked {};
   asked.l_type = type;
   asked.l_whence = SEEK_SET;
@@ -64,7 +64,7 @@ HostTurns::HostTurns(const std::filesystem::path& path, int slots)
 }
 
 std::optional<HostTurn> HostTurns::wait(bool alone, const std::function<bool()>& give_up) const {
-  HostTurn turn(Descriptor(open(name_.c_str(), O_RDWR | O_CLOEXEC)));
+  HostTurn turn(OwnedDescriptor(open(name_.c_str(), O_RDWR | O_CLOEXEC)));
   if (turn.file_.get() < 0) {
     refuse(name_);
   }

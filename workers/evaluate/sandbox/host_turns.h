@@ -21,8 +21,8 @@ class HostTurn {
 
  private:
   friend class HostTurns;
-  explicit HostTurn(Descriptor file) : file_(std::move(file)) {}
-  Descriptor file_;
+  explicit HostTurn(OwnedDescriptor file) : file_(std::move(file)) {}
+  OwnedDescriptor file_;
 };
 
 /// Locks on parts of one file: at most `slots` turns at a time, or one that has the machine to
@@ -43,7 +43,7 @@ class HostTurns {
 
  private:
   std::string name_;
-  Descriptor file_;
+  OwnedDescriptor file_;
   int slots_;
 };
 

@@ -14,6 +14,7 @@
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
 #include "runtime/text_seal.h"
+#include "workers/evaluate/sandbox/harness_source.h"
 #include "workers/evaluate/sandbox/sandbox.h"
 
 namespace fs = std::filesystem;
@@ -141,7 +142,8 @@ CodeRunResult RememberedRuns::run(const CodeRunRequest& request, const CodeValue
 }
 
 std::unique_ptr<CodeRunner> remember_runs(std::unique_ptr<Sandbox> sandbox) {
-  std::string environment = fmt::format("{}, {}", sandbox->description(), processor_name());
+  std::string environment = fmt::format("{}, {}, harness {}", sandbox->description(),
+                                        processor_name(), hash_hex(hash64(harness_source())));
   return std::make_unique<RememberedRuns>(std::move(sandbox), std::move(environment));
 }
 

@@ -21,9 +21,9 @@ namespace {
 constexpr double kProbeSeconds = 60;
 
 /// sandbox_init_image() as a file that can be executed.
-Descriptor init_program() {
+OwnedDescriptor init_program() {
   const std::string_view image = sandbox_init_image();
-  Descriptor file(memfd_create("jforge-sandbox-init", MFD_CLOEXEC));
+  OwnedDescriptor file(memfd_create("jforge-sandbox-init", MFD_CLOEXEC));
   if (file.get() < 0 || write(file.get(), image.data(), image.size()) != std::ssize(image)) {
     throw EnvironmentError(
         fmt::format("code sandbox: no memory for its first process: {}", std::strerror(errno)));

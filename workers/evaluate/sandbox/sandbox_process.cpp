@@ -35,8 +35,8 @@ constexpr rlim_t kStackBytes = rlim_t{64} << 20;
 constexpr std::chrono::seconds kStartPatience{60};
 
 struct Pipe {
-  Descriptor read;
-  Descriptor write;
+  OwnedDescriptor read;
+  OwnedDescriptor write;
 };
 
 Pipe make_pipe() {
@@ -44,10 +44,10 @@ Pipe make_pipe() {
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw EnvironmentError(fmt::format("code sandbox: no pipe: {}", std::strerror(errno)));
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
 }
 
-void make_non_blocking(const Descriptor& descriptor) {
+void make_non_blocking(const OwnedDescriptor& descriptor) {
   (void)fcntl(descriptor.get(), F_SETFL, fcntl(descriptor.get(), F_GETFL) | O_NONBLOCK);
 }
 
@@ -70,6 +70,7 @@ std::vector<std::string> make_environment(std::uint32_t hash_seed) {
           "HOME=/tmp",
           "TMPDIR=/tmp",
           "LANG=C.UTF-8",
+          "PYTHONIOENCODING=utf-8:backslashreplace",
           "PYTHONDONTWRITEBYTECODE=1",
           "PYTHONSAFEPATH=1",
           "PYTHONNOUSERSITE=1",
@@ -116,9 +117,9 @@ pid_t child_of(pid_t process) {
 }
 
 /// The same file with an offset of its own.
-Descriptor reopened(const Descriptor& file) {
+OwnedDescriptor reopened(const OwnedDescriptor& file) {
   const std::string path = fmt::format("/proc/self/fd/{}", file.get());
-  Descriptor again(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  OwnedDescriptor again(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (again.get() < 0) {
     throw EnvironmentError(fmt::format(
         "code sandbox: its first process's program cannot be opened: {}", std::strerror(errno)));
@@ -127,7 +128,7 @@ Descriptor reopened(const Descriptor& file) {
 }
 
 /// To the end, to a closing brace, or until nothing has come for `patience`.
-std::string read_some(const Descriptor& descriptor, std::chrono::milliseconds patience) {
+std::string read_some(const OwnedDescriptor& descriptor, std::chrono::milliseconds patience) {
   std::string text;
   std::array<char, 512> chunk{};
   pollfd polled{descriptor.get(), POLLIN, 0};
@@ -144,7 +145,7 @@ std::string read_some(const Descriptor& descriptor, std::chrono::milliseconds pa
 
 }  // namespace
 
-void Descriptor::reset() {
+void OwnedDescriptor::reset() {
   if (number_ >= 0) {
     close(std::exchange(number_, -1));
   }
@@ -159,8 +160,8 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   Pipe info = make_pipe();
   Pipe block = make_pipe();
   Pipe filter = make_pipe();
-  const Descriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  const Descriptor init = reopened(setup.init);
+  const OwnedDescriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const OwnedDescriptor init = reopened(setup.init);
   const std::array<int, 2> numbers = draw_descriptors();
 
   StartPlan plan;
@@ -220,7 +221,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   command_ = std::move(commands.write);
   reply_ = std::move(replies.read);
   errors_ = std::move(errors.read);
-  for (const Descriptor* descriptor : {&command_, &reply_, &errors_}) {
+  for (const OwnedDescriptor* descriptor : {&command_, &reply_, &errors_}) {
     make_non_blocking(*descriptor);
   }
   // Only the child may hold these ends, or its death would not show.
@@ -236,7 +237,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
 
 SandboxProcess::~SandboxProcess() { kill_and_reap(); }
 
-void SandboxProcess::find_init(Descriptor info, Descriptor block) {
+void SandboxProcess::find_init(OwnedDescriptor info, OwnedDescriptor block) {
   init_ = child_;
   if (bubblewrap_) {
     // Until `block` closes the process stays, so its id cannot have passed to another.
@@ -245,7 +246,7 @@ void SandboxProcess::find_init(Descriptor info, Descriptor block) {
       throw EnvironmentError("code sandbox: bubblewrap did not start: " + start_message());
     }
   }
-  handle_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, init_, 0)));
+  handle_ = OwnedDescriptor(static_cast<int>(syscall(SYS_pidfd_open, init_, 0)));
   if (handle_.get() < 0) {
     throw EnvironmentError(
         fmt::format("code sandbox: no handle of the process: {}", std::strerror(errno)));
@@ -287,10 +288,10 @@ void SandboxProcess::started() {
   if (interpreter_ <= 0) {
     throw EnvironmentError("code sandbox: the interpreter's process cannot be found in /proc");
   }
-  schedule_ = Descriptor(
+  schedule_ = OwnedDescriptor(
       open(fmt::format("/proc/{}/schedstat", interpreter_).c_str(), O_RDONLY | O_CLOEXEC));
   const std::string path = fmt::format("/proc/{}/oom_score_adj", interpreter_);
-  const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const OwnedDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) {
     // Best effort: without it the limit on memory still stands.
     [[maybe_unused]] const ssize_t written = write(file.get(), "1000", 4);

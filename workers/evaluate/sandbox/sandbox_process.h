@@ -19,16 +19,16 @@
 namespace jforge {
 
 /// An owned file descriptor.
-class Descriptor {
+class OwnedDescriptor {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  OwnedDescriptor() = default;
+  explicit OwnedDescriptor(int number) : number_(number) {}
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
     std::swap(number_, other.number_);
     return *this;
   }
-  ~Descriptor() { reset(); }
+  ~OwnedDescriptor() { reset(); }
   void reset();
   [[nodiscard]] int get() const { return number_; }
 
@@ -46,7 +46,7 @@ struct SandboxSetup {
   std::int64_t value_bytes = 0;
   NamespacePlan plan;
   std::vector<sock_filter> filter;
-  Descriptor init;                  ///< A file that holds sandbox_init_image().
+  OwnedDescriptor init;             ///< A file that holds sandbox_init_image().
   std::function<bool()> cancelled;  ///< See SandboxOptions.
   std::function<void()> waiting;    ///< See SandboxOptions.
 };
@@ -93,20 +93,20 @@ class SandboxProcess {
   [[nodiscard]] std::optional<ProcessEnd> wait(std::chrono::milliseconds patience);
 
  private:
-  void find_init(Descriptor info, Descriptor block);
+  void find_init(OwnedDescriptor info, OwnedDescriptor block);
   void kill_and_reap() noexcept;
   [[nodiscard]] ProcessEnd reap() noexcept;
 
   bool bubblewrap_;
   std::int64_t cpu_seconds_;
-  Descriptor command_;
-  Descriptor reply_;
-  Descriptor errors_;
-  Descriptor handle_;  ///< pidfd of the sandbox's first process, with which all others go.
-  pid_t child_ = -1;   ///< Ours to wait for: that process or bubblewrap.
+  OwnedDescriptor command_;
+  OwnedDescriptor reply_;
+  OwnedDescriptor errors_;
+  OwnedDescriptor handle_;  ///< pidfd of the sandbox's first process, with which all others go.
+  pid_t child_ = -1;        ///< Ours to wait for: that process or bubblewrap.
   pid_t init_ = -1;
-  pid_t interpreter_ = -1;  ///< Its child; known once started.
-  Descriptor schedule_;     ///< The interpreter's schedstat, once started.
+  pid_t interpreter_ = -1;    ///< Its child; known once started.
+  OwnedDescriptor schedule_;  ///< The interpreter's schedstat, once started.
   std::chrono::nanoseconds kept_waiting_{0};
 };
 
