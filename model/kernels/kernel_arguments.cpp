@@ -353,10 +353,10 @@ std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin, L
   return end;
 }
 
-std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType operands) {
-  const std::int64_t logits = operands == DType::float32 ? 16 << 20 : 32 << 20;
+std::int64_t loss_chunk_rows(std::int64_t vocabulary) {
+  constexpr std::int64_t kLogits = 32 << 20;
   constexpr std::int64_t kFewestRows = 64;
-  return std::clamp<std::int64_t>(logits / vocabulary, kFewestRows, 1024);
+  return std::clamp<std::int64_t>(kLogits / vocabulary, kFewestRows, 1024);
 }
 
 }  // namespace jforge

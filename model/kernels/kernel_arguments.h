@@ -139,9 +139,8 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,
                                          LossUse use, std::int64_t most_rows);
 
-/// Rows of logits held at once on the CPU for a vocabulary: about 64 MiB of them, but never so few
-/// that the products lose their speed. About 128 MiB with bfloat16 operands, whose products are
-/// quicker, so that reading and packing the head for each chunk weighs more.
-[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType operands);
+/// Rows of logits held at once on the CPU for a vocabulary: about 128 MiB of them, but never so few
+/// that the products lose their speed: the head is read and packed for each chunk.
+[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary);
 
 }  // namespace jforge

@@ -69,7 +69,9 @@ TokenId TokenSampler::choose(std::span<float> logits, const SampledRow& row) {
     penalise(row);
   }
   const TokenId largest = find_largest();
-  if (largest == kNoToken || !options.draws()) {
+  // Beside an infinite logit no other token has any probability.
+  if (largest == kNoToken || !options.draws() ||
+      !std::isfinite(logits_[static_cast<std::size_t>(largest)])) {
     return largest;
   }
   const RandomStream noise(options.seed, RandomPurpose::token_sampling, 0,

@@ -55,8 +55,8 @@ class TrainingTransformer {
                          GradientSink& gradients, const TeacherForward& teacher = {});
 
   /// Bytes of activations that a batch of `rows` rows takes: what forward() allocates. The
-  /// vocabulary loss takes about 64 MiB of its own on top, 128 MiB with bfloat16, on a device what
-  /// device_loss_bytes() says; the attention kernels some tens.
+  /// vocabulary loss takes about 128 MiB of its own on top, on a device what device_loss_bytes()
+  /// says; the attention kernels some tens.
   static std::size_t bytes(const TransformerConfig& config, std::int64_t rows, Options options);
 
  private:

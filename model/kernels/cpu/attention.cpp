@@ -306,7 +306,7 @@ void CpuKernelSet::attend_all(const AttentionShape& shape, const ConstTensorView
   const std::int64_t floats = AttentionScratch::floats(shape, queries);
   reserve_threads(floats);
   const auto count = static_cast<std::int64_t>(blocks.size());
-  parallel_for_dynamic(work > kParallelWork && count > 1, count, [&](std::int64_t i) {
+  parallel_for_dynamic(work > kParallelDecoding && count > 1, count, [&](std::int64_t i) {
     Scratch& scratch = thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())];
     ForwardBlock block(vector_, shape, q, output, blocks[static_cast<std::size_t>(i)],
                        scratch.at_least(floats));

@@ -310,6 +310,8 @@ class CpuKernelSet final : public KernelSet {
 
 /// Multiply-adds below which a parallel region costs more than it saves.
 inline constexpr double kParallelWork = 1.0e6;
+/// The same of decoding, which waits for memory: its few operations take longer.
+inline constexpr double kParallelDecoding = 2.0e5;
 
 /// Splits [0, total) into `parts` runs of multiples of `unit`; returns where run `index` begins.
 [[nodiscard]] inline std::int64_t part_begin(std::int64_t total, std::int64_t parts,

@@ -89,6 +89,8 @@ double product_work(std::int64_t m, std::int64_t n, std::int64_t k) {
          static_cast<double>(k);
 }
 
+int decoding_threads(double work) { return work < kParallelDecoding ? 1 : omp_get_max_threads(); }
+
 /// Part of a product: rows of x by panels of the weight.
 struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
@@ -234,15 +236,17 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   float* target = y.data<float>();
   const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
-  const std::int64_t limit = product_work(m, n, k) < kParallelWork ? 1 : omp_get_max_threads();
-  // A thread's part is a run of panels, or of rows where there are few panels.
-  const bool by_rows = count < 8 * limit && m >= 8 * limit;
+  const std::int64_t limit = decoding_threads(product_work(m, n, k));
+  // A thread's part is a run of panels, or of rows where there are few panels: by rows every thread
+  // reads the whole weight. Runs of whole tiles leave threads idle where there are few of them.
+  const bool by_rows = count < limit && m >= 8 * limit;
+  const std::int64_t unit = count >= 32 * limit ? 4 : 1;
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
     const ProductRange range = by_rows
                                    ? ProductRange{part_begin(m, threads, thread, 6),
                                                   part_begin(m, threads, thread + 1, 6), 0, count}
-                                   : ProductRange{0, m, part_begin(count, threads, thread, 4),
-                                                  part_begin(count, threads, thread + 1, 4)};
+                                   : ProductRange{0, m, part_begin(count, threads, thread, unit),
+                                                  part_begin(count, threads, thread + 1, unit)};
     float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
     product_range(vector_, input, panels, offsets, y_begin, n, range);
   });
@@ -289,8 +293,7 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   expect_shape(tokens, Shape{m}, "invariant_argmax tokens");
   auto* const chosen = tokens.data<TokenId>();
   const ProductInput input = product_input(hidden, panels);
-  const std::int64_t limit =
-      product_work(m, head.rows(), k) < kParallelWork ? 1 : omp_get_max_threads();
+  const std::int64_t limit = decoding_threads(product_work(m, head.rows(), k));
   reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
   best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
   best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);

@@ -176,7 +176,7 @@ void CpuKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidde
                   .hidden_gradient = hidden_gradient,
                   .head_gradient = head_gradient.data<float>()};
   zero_tensor(hidden_gradient);
-  const std::int64_t most_rows = loss_chunk_rows(v, head.dtype());
+  const std::int64_t most_rows = loss_chunk_rows(v);
   std::size_t begin = 0;
   while (begin < items.size()) {
     const std::size_t end = loss_chunk_end(items, begin, chunk.use, most_rows);

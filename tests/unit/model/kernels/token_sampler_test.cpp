@@ -42,6 +42,18 @@ std::vector<std::int64_t> draw(const SamplingOptions& options, const std::vector
   return counts;
 }
 
+TEST(TokenSampler, AnInfiniteLogitIsTaken) {
+  TokenSampler sampler;
+  for (const std::int32_t top_k : {0, 2}) {
+    for (const double top_p : {0.9, 1.0}) {
+      const SamplingOptions options{.temperature = 1, .top_p = top_p, .top_k = top_k, .seed = 1};
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      EXPECT_EQ(sample(sampler, options, {1, kInfinity, 2, 3}, {}, 0, 0), 1);
+      EXPECT_EQ(sample(sampler, options, {3, kInfinity, 1}, {}, 0, 0), 1);
+    }
+  }
+}
+
 TEST(TokenSampler, DrawsFollowTheLawAtEverySetting) {  // I23
   const std::vector<TokenId> before{3, 5, 3, 0, 5, 5};
   std::uint64_t seed = 0;

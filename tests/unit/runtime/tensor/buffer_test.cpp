@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,6 +47,28 @@ TEST(Buffer, LargeBlocksAreZeroedAndGivenBack) {
   }
   EXPECT_EQ(account.live_bytes(), 0U);
   EXPECT_EQ(account.peak_bytes(), kBytes);
+}
+
+TEST(Buffer, LargeBlocksAskForLargePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) {
+    GTEST_SKIP() << "this kernel has no large pages";
+  }
+  MemoryAccount account("pages");
+  const Buffer buffer(std::size_t{4} << 20, account);
+  const auto at = reinterpret_cast<std::uintptr_t>(buffer.data());
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  std::string flags;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      inside = begin <= at && at < end;
+    } else if (inside && line.starts_with("VmFlags:")) {
+      flags = line + " ";
+    }
+  }
+  EXPECT_NE(flags.find(" hg "), std::string::npos) << flags;
 }
 
 TEST(Buffer, EveryUseIsCountedApart) {
