@@ -158,7 +158,17 @@ CheckpointWriter::CheckpointWriter(const Communicator& comm, std::filesystem::pa
   nonce_ = broadcast_text(comm_, nonce_, 0);
 }
 
-CheckpointWriter::~CheckpointWriter() { join(); }
+CheckpointWriter::~CheckpointWriter() {
+  if (stage_ != Stage::writing) {
+    join();
+    return;
+  }
+  // Without the others' there will be no manifest: the thread ends behind the step that it is at.
+  awaited_.store(true);
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
 
 void CheckpointWriter::save(const CheckpointState& state, const TrainingStateView& view) {
   finish();
@@ -196,17 +206,6 @@ bool CheckpointWriter::poll() {
 void CheckpointWriter::finish() {
   while (stage_ != Stage::none) {
     end_stage();
-  }
-}
-
-void CheckpointWriter::finish_after(const Error& failure) noexcept {
-  if (!failure.on_all_ranks()) {
-    return;
-  }
-  try {
-    finish();
-  } catch (const std::exception& error) {
-    spdlog::error("the checkpoint that was being written is lost: {}", error.what());
   }
 }
 

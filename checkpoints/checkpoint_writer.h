@@ -28,7 +28,6 @@
 #include "checkpoints/shard_writer.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/mpi_session.h"
-#include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -62,7 +61,7 @@ class CheckpointWriter {
   /// nonce.
   CheckpointWriter(const Communicator& comm, std::filesystem::path root,
                    const CheckpointConfig& config, MemoryAccount& account);
-  /// Waits for the background write; what is not committed is abandoned (no manifest).
+  /// Waits for a commit under way; a shard that is still being written is abandoned.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -81,10 +80,6 @@ class CheckpointWriter {
 
   /// Collective. Waits for the pending save and commits it.
   void finish();
-  /// What ended training, where it fails on all ranks alike (Error::on_all_ranks; then this is
-  /// collective): the pending save is committed, since the user will go back to it. What that
-  /// fails with is logged.
-  void finish_after(const Error& failure) noexcept;
 
  private:
   /// What the thread does: every rank writes its shard, then rank 0 publishes the manifest and

@@ -178,11 +178,14 @@ RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
     rope.theta = file.number("rope_theta");
   }
   // Of what stands twice transformers 4 and 5 take different ones.
-  if (scaling != nullptr && scaling->contains("rope_theta") &&
-      rope_number(file, "rope_scaling", *scaling, "rope_theta") != rope.theta) {
-    file.refuse("rope_scaling", fmt::format("rope_theta inside it is not the one beside it ({}); "
-                                            "leave the one that the model was trained with",
-                                            rope.theta));
+  const bool inside = scaling != nullptr && scaling->contains("rope_theta");
+  const double beside = file.find("rope_theta") != nullptr ? file.number("rope_theta") : rope.theta;
+  if (beside != rope.theta ||
+      (inside && rope_number(file, "rope_scaling", *scaling, "rope_theta") != rope.theta)) {
+    file.refuse("rope_theta", fmt::format("{} beside the rotary embedding's parameters is not the "
+                                          "one inside them; leave the one that the model was "
+                                          "trained with",
+                                          beside));
   }
   constexpr const char* kOriginal = "original_max_position_embeddings";
   if (rope.scaling == RotaryScaling::llama3 && file.find(kOriginal) != nullptr &&

@@ -19,6 +19,7 @@
 #include "checkpoints/hf_model.h"
 #include "checkpoints/safetensors.h"
 #include "runtime/bounded_json.h"
+#include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
@@ -180,15 +181,16 @@ std::vector<fs::path> other_files(const fs::path& source_directory) {
   }
   // Where transformers 5 keeps the templates that have a name.
   constexpr const char* kTemplates = "additional_chat_templates";
-  if (fs::is_directory(source_directory / kTemplates)) {
-    for (const auto& item : fs::directory_iterator(source_directory / kTemplates)) {
+  const fs::path folder = source_directory / kTemplates;
+  if (fs::is_directory(folder) && !fs::is_symlink(folder)) {
+    for (const auto& item : fs::directory_iterator(folder)) {
       if (item.is_regular_file() && item.path().extension() == ".jinja") {
         files.push_back(kTemplates / item.path().filename());
       }
     }
   }
   for (const fs::path& file : files) {
-    (void)checked_hf_file(source_directory / file);
+    (void)contained_file(source_directory, file.string());
   }
   std::ranges::sort(files);
   return files;
@@ -338,8 +340,9 @@ void expect_only_an_export(const fs::path& output_directory) {
     const std::string more = others.size() > kShown ? ", …" : "";
     others.resize(std::min(others.size(), kShown));
     throw ConfigError(
-        fmt::format("{}: the model that is to be written there would replace {}{}, which no "
-                    "earlier export has written; name another directory, or remove it first",
+        fmt::format("{}: the model that is to be written there would replace {}{}, which its "
+                    "checksums.json, if it is there and whole, does not list as an export's; name "
+                    "another directory, or remove it first",
                     output_directory.string(), fmt::join(others, ", "), more));
   });
 }

@@ -129,6 +129,16 @@ void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
   }
 }
 
+// Its default is the command's; one that is given is a setting like those.
+void add_block_size(CLI::App& sub, std::int32_t& block_size, std::vector<std::string>& settings) {
+  sub.add_option_function<std::int32_t>(
+         "--block-size",
+         [&](std::int32_t value) { settings.push_back(fmt::format("block_size={}", value)); },
+         "Tokens of a draft")
+      ->check(positive_number())
+      ->default_str(std::to_string(block_size));
+}
+
 void add_device(CLI::App& sub, DeviceChoice& device) {
   add_choice(sub, "--device", device, kDeviceNames, "What computes");
 }
@@ -316,9 +326,7 @@ void add_probe(CLI::App& app, CommandLine& line) {
   one_of(decode->add_option("--window", decode_options->window, "Form of jacobi's draft"),
          {"shrinking", "running"})
       ->capture_default_str();
-  decode->add_option("--block-size", decode_options->block_size, "Tokens of a draft")
-      ->check(positive_number())
-      ->capture_default_str();
+  add_block_size(*decode, decode_options->block_size, decode_options->settings);
   decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "Length at most")
       ->check(positive_number())
       ->capture_default_str();
@@ -374,9 +382,7 @@ void add_text(CLI::App& app, CommandLine& line) {
         ->capture_default_str();
     add_settings(*sub, options->settings);
     add_sampling(*sub, options->settings);
-    sub->add_option("--block-size", options->block_size, "Tokens of a draft")
-        ->check(positive_number())
-        ->capture_default_str();
+    add_block_size(*sub, options->block_size, options->settings);
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(positive_number())
         ->capture_default_str();
@@ -509,6 +515,12 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   return parser;
 }
 
+bool is_of_all_ranks(const CLI::App& app, const std::string& word) {
+  return std::ranges::any_of(app.get_subcommands(nullptr), [&](const CLI::App* sub) {
+    return sub->get_name() == word && sub->get_group() == kOfAllRanks;
+  });
+}
+
 // What is wrong with the first words, where CLI11 would only say that a command is missing.
 std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_parent() == nullptr ? "jforge" : "jforge " + app.get_name();
@@ -568,11 +580,13 @@ CommandDescription describe_command_line() {
 std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code,
                                               bool silent) {
   CommandLine line;
+  const std::unique_ptr<CLI::App> parser = make_parser(line);
+  CLI::App& app = *parser;
+  // Of a job, not of another program's rank that happens to call this one.
+  silent = silent && (argc < 2 || argv[1][0] == '-' || is_of_all_ranks(app, argv[1]));
   std::ostringstream nowhere;
   std::ostream& out = silent ? nowhere : std::cout;
   std::ostream& err = silent ? nowhere : std::cerr;
-  const std::unique_ptr<CLI::App> parser = make_parser(line);
-  CLI::App& app = *parser;
   if (const std::optional<std::string> wrong = wrong_command(app, argc, argv)) {
     err << "jforge: " << *wrong << "\n";
     exit_code = ExitCode::usage;

@@ -63,7 +63,8 @@ void require(bool holds, const std::string& what) {
 void expect_apart(const std::string& key, const std::filesystem::path& output,
                   const std::filesystem::path& run_directory) {
   const auto normal = [](const std::filesystem::path& path) {
-    const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
+    const std::filesystem::path whole =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path));
     return whole.has_filename() ? whole : whole.parent_path();
   };
   const std::filesystem::path outer = normal(output);
@@ -73,11 +74,6 @@ void expect_apart(const std::string& key, const std::filesystem::path& output,
       key +
           " is run.directory or a folder above it, which the model would replace: name another "
           "directory");
-}
-
-void expect_template(const std::string& key, const std::optional<std::string>& name) {
-  require(name.value_or("chatml") == "chatml",
-          key + ": the only template that can be forced is \"chatml\"");
 }
 
 // What the trainer can do with trajectories alone.
@@ -103,7 +99,7 @@ void PretrainConfig::validate() const {
           "pretrain.output is missing: name the model directory to write");
   expect_apart("pretrain.output", pretrain.output, run.directory);
   run.validate();
-  expect_template("pretrain.template", pretrain.chat_template);
+  expect_chat_template("pretrain.template", pretrain.chat_template);
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
   expect_device("pretrain.device", pretrain.device);
@@ -123,7 +119,7 @@ void FinetuneConfig::validate() const {
           "finetune.output is model.source, which it would overwrite: name another directory");
   expect_apart("finetune.output", finetune.output, run.directory);
   run.validate();
-  expect_template("finetune.template", finetune.chat_template);
+  expect_chat_template("finetune.template", finetune.chat_template);
   require(!finetune.files.empty(), "finetune.files is missing: name at least one JSONL file");
   require(finetune.epochs.has_value() != finetune.steps.has_value(),
           "give finetune.epochs or finetune.steps, one of them");

@@ -21,6 +21,7 @@
 #include "workers/train/distillation_trainer.h"
 #include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
+#include "workers/train_and_commit_internal.h"
 
 namespace jforge {
 
@@ -218,14 +219,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
           model.table(), trainer.optimizer());
     });
   };
-  TrainOutcome outcome = TrainOutcome::interrupted;
-  try {
-    outcome = trainer.run(samples, plan, hooks);
-  } catch (const Error& failure) {
-    on_disk([&] { writer.finish_after(failure); });
-    throw;
-  }
-  on_disk([&] { writer.finish(); });
+  const TrainOutcome outcome = train_and_commit(trainer, samples, plan, hooks, writer, on_disk);
   if (outcome == TrainOutcome::interrupted) {
     return false;
   }

@@ -17,6 +17,7 @@
 #include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
 #include "workers/train/trajectory_samples.h"
+#include "workers/train_and_commit_internal.h"
 #include "workers/training_probe.h"
 
 namespace jforge {
@@ -208,13 +209,7 @@ bool JobWorker::train(std::int32_t round) {
             model.table(), trainer.optimizer());
       });
     };
-    try {
-      outcome = trainer.run(samples, plan, hooks);
-    } catch (const Error& failure) {
-      on_disk([&] { writer->finish_after(failure); });
-      throw;
-    }
-    on_disk([&] { writer->finish(); });
+    outcome = train_and_commit(trainer, samples, plan, hooks, *writer, on_disk);
     writer.reset();  // Its copy of the state is as large as what may be gathered below.
     const bool finished = outcome == TrainOutcome::finished;
     // After the last round the weights are exported from the checkpoint.

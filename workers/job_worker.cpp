@@ -19,16 +19,22 @@ namespace {
 /// An accepted change of a round that is trained already would change nothing, and the run's
 /// records would say that it had.
 void expect_trained_rounds(const Checkpoint& checkpoint, std::int32_t rounds_trained,
-                           const Identity& present) {
+                           std::size_t rounds, const Identity& present) {
+  const auto refuse = [&](const IdentityDifference& difference, const std::string& trained) {
+    throw ConfigError(fmt::format(
+        "{}: {} → {} comes too late, {} has {} trained; put it back, or --resume from a "
+        "checkpoint of before",
+        difference.key, difference.recorded, difference.present, checkpoint.directory.string(),
+        trained));
+  };
   for (const IdentityDifference& difference :
        identity_differences(checkpoint.manifest.state.identity, present)) {
+    if (difference.key.starts_with("train.") && std::cmp_equal(rounds_trained, rounds)) {
+      refuse(difference, "all rounds");
+    }
     for (std::int32_t round = 1; round <= rounds_trained; ++round) {
       if (difference.key.starts_with(fmt::format("rounds.{}.", round))) {
-        throw ConfigError(
-            fmt::format("{}: {} → {} comes too late, {} has round {} trained; put it back (with "
-                        "--accept-change {} once more), or --resume from a checkpoint of before",
-                        difference.key, difference.recorded, difference.present,
-                        checkpoint.directory.string(), round, difference.key));
+        refuse(difference, fmt::format("round {}", round));
       }
     }
   }
@@ -78,7 +84,7 @@ void JobWorker::resume(const ResumeChoice& choice) {
                        accepted_.keys, accepted_.earlier);
   rounds_trained_ =
       static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
-  expect_trained_rounds(*resume_point_, rounds_trained_, present);
+  expect_trained_rounds(*resume_point_, rounds_trained_, config_.rounds.size(), present);
   leave_newer_checkpoints(services_.comm, layout_.checkpoints(), choice, *resume_point_);
   spdlog::info("continuing from {} (round {}, step {} of {})",
                resume_point_->directory.filename().string(), manifest.state.round,

@@ -95,6 +95,12 @@ void seal_file(const std::filesystem::path& path) {
   }
 }
 
+bool begins_with_seal(const std::filesystem::path& path) {
+  std::array<char, kMagic.size()> first{};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(first.data(), first.size()) && first == kMagic;
+}
+
 void check_seal(const std::filesystem::path& path, SealCheck check) {
   if (check == SealCheck::none) {
     return;

@@ -26,6 +26,9 @@ enum class SealCheck : std::uint8_t {
 /// file when it cannot be read or written.
 void seal_file(const std::filesystem::path& path);
 
+/// Whether the file's first bytes are a seal's; false for one that cannot be read.
+[[nodiscard]] bool begins_with_seal(const std::filesystem::path& path);
+
 /// DataError naming the file when it is missing, shorter than a seal, unsealed, of another size
 /// than sealed, or (SealCheck::content) of other content. EnvironmentError when the system refuses
 /// to open or read it: such a file may be whole.

@@ -230,6 +230,13 @@ void require_expected(const PromptImportConfig& config, const std::vector<Stored
 
 }  // namespace
 
+void expect_chat_template(const std::string& key, const std::optional<std::string>& name) {
+  if (name && *name != "chatml") {
+    throw ConfigError(
+        fmt::format("{} is '{}': the only template that can be forced is \"chatml\"", key, *name));
+  }
+}
+
 void PromptImportConfig::validate() const {
   const auto positive = [](const char* name, std::int64_t value) {
     if (value < 1) {
@@ -250,11 +257,7 @@ void PromptImportConfig::validate() const {
     throw ConfigError(
         fmt::format("prompts.max_bad_fraction is {}: must be from 0 to 1", max_bad_fraction));
   }
-  if (chat_template && *chat_template != "chatml") {
-    throw ConfigError(
-        fmt::format("prompts.template is '{}': the only template that can be forced is \"chatml\"",
-                    *chat_template));
-  }
+  expect_chat_template("prompts.template", chat_template);
   static_cast<void>(parse_fields(field));
   if (answer_field) {
     static_cast<void>(parse_fields(*answer_field));

@@ -20,6 +20,9 @@ enum class PromptSample : std::uint8_t {
   random,  ///< A seeded random choice; the chosen keep their order.
 };
 
+/// Of a `template` key, `key` by name: ConfigError for anything but "chatml".
+void expect_chat_template(const std::string& key, const std::optional<std::string>& name);
+
 /// Section [prompts] of the configuration.
 struct PromptImportConfig {
   std::vector<std::string> files;  ///< Paths or glob patterns; at least one.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoints/checkpoint_manifest.h"
+#include "data/hdf5/file_seal.h"
 #include "runtime/error.h"
 #include "workers/run_layout.h"
 
@@ -39,9 +40,11 @@ Artefact kind_of(const fs::path& path) {
   if (!fs::exists(path)) {
     throw DataError(path.string() + " does not exist");
   }
-  if (fs::is_regular_file(path)) {
+  // Of another file nobody may say that it is damaged and to be deleted.
+  if (fs::is_regular_file(path) && (path.extension() == ".h5" || begins_with_seal(path))) {
     return Artefact::prompts;
   }
+  const bool is_directory = fs::is_directory(path);
   const RunLayout layout(path);
   if (fs::exists(layout.status()) || fs::exists(layout.identity())) {
     return Artefact::run;
@@ -49,7 +52,7 @@ Artefact kind_of(const fs::path& path) {
   // A checkpoint that lost its manifest is still looked at as one, so that the answer says what is
   // wrong with it.
   const bool named_like_a_checkpoint = path.filename().string().find("-step-") != std::string::npos;
-  if (fs::exists(path / kManifestName) || named_like_a_checkpoint) {
+  if (fs::exists(path / kManifestName) || (is_directory && named_like_a_checkpoint)) {
     return Artefact::checkpoint;
   }
   if (fs::exists(path / "config.json")) {
@@ -58,7 +61,7 @@ Artefact kind_of(const fs::path& path) {
   if (holds_an_evaluation(path)) {
     return Artefact::evaluation;
   }
-  if (holds_shards(path)) {
+  if (is_directory && holds_shards(path)) {
     return Artefact::trajectories;
   }
   throw DataError(

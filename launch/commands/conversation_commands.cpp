@@ -80,6 +80,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   const std::unique_ptr<KernelSet> kernels =
       make_job_kernels(comm, training.device, training.train.attention);
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
+  directory.record(comm);
   directory.set_status("running", training.phase);
   clock.enter("read the samples");
   PreparedTraining prepared = prepare_together(comm, training);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -68,18 +69,20 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
-// What would only be refused at the end, when all training is done. A run that has got there is
-// asked for nothing: it may be looked at where its evaluation could not run.
-void expect_end_possible(const Communicator& comm, const JobConfig& config) {
+// What would only be refused at the end, when all training is done. Rank 0 looks.
+void expect_end_possible(const Communicator& comm, const JobConfig& config, bool programs) {
   together(comm, [&] {
-    const RunLayout layout(config.run.directory);
-    if (comm.rank() != 0 || std::filesystem::exists(layout.export_record())) {
+    if (comm.rank() != 0) {
       return;
     }
+    const RunLayout layout(config.run.directory);
     expect_exportable(config.model.source, layout.model());
+    if (!std::filesystem::exists(layout.export_record())) {
+      expect_only_an_export(layout.model());  // Or else it is no model of this run.
+    }
     if (!config.evaluate.tasks.empty()) {
       expect_evaluable(config.evaluate, read_hf_config(config.model.source), config.model.source,
-                       config.prompts.chat_template == "chatml");
+                       config.prompts.chat_template == "chatml", programs);
     }
   });
 }
@@ -110,7 +113,8 @@ class Job {
   Job(const JobOptions& options, const MpiSession& session, bool all_phases)
       : comm_(session.world().duplicate()),
         clock_(session.clock()),
-        config_(load_config(options, all_phases)),
+        all_phases_(all_phases),
+        config_(load_config(options)),
         control_(comm_, clock_,
                  {config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds}),
         identity_(job_identity(comm_, config_)),
@@ -138,6 +142,7 @@ class Job {
                     AcceptedChanges{options.accept_changes, directory_.accepted_changes()});
     clock_.enter("resume");
     worker_->resume(parse_resume_choice(options.resume));
+    directory_.record(comm_);
   }
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
@@ -158,14 +163,10 @@ class Job {
 
  private:
   // Heartbeats begin next.
-  JobConfig load_config(const JobOptions& options, bool all_phases) {
+  JobConfig load_config(const JobOptions& options) {
     clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options);
     clock_.set_deadline(config.run.hang_limit_seconds);
-    if (all_phases) {
-      clock_.enter("read what is to be evaluated");
-      expect_end_possible(comm_, config);
-    }
     clock_.enter("open the run directory");
     return config;
   }
@@ -179,6 +180,7 @@ class Job {
       }
       spdlog::info("{}", to_string(command));
       directory_.set_status("running", to_string(command));
+      expect_end_for(command);
       expect_memory_for(command);
       display_.begin(to_string(command));
       const bool finished =
@@ -198,6 +200,18 @@ class Job {
             to_string(command));
         return ExitCode::interrupted;
       }
+    }
+  }
+
+  // Before the first phase that makes anything. One that is done may be looked at anywhere.
+  void expect_end_for(const Command& command) {
+    const bool makes = command.kind == Command::Kind::import_prompts ||
+                       command.kind == Command::Kind::generate ||
+                       command.kind == Command::Kind::train;
+    if (all_phases_ && makes && !end_checked_) {
+      clock_.enter("read what is to be evaluated");
+      expect_end_possible(comm_, config_, /*programs=*/true);
+      end_checked_ = true;
     }
   }
 
@@ -289,6 +303,7 @@ class Job {
 
   Communicator comm_;
   PhaseClock& clock_;
+  bool all_phases_;
   JobConfig config_;
   ControlPlane control_;
   std::map<std::string, std::string> identity_;
@@ -298,15 +313,13 @@ class Job {
       [this](const PhaseProgress& progress) { directory_.set_progress(progress); }};
   std::optional<JobWorker> worker_;
   PlannedPhases phases_;
+  bool end_checked_ = false;
   bool memory_checked_ = false;
 };
 
 ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_phases) {
   session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
-  if (all_phases) {
-    expect_end_possible(session.world(), config);
-  }
   if (const KnownDevice* const device = find_known_device(options.device_plan)) {
     if (session.world().rank() == 0) {
       fmt::print(
@@ -326,6 +339,10 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_
   speed.bytes_per_second *= static_cast<double>(ranks) / measured;
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, ranks, kernels->device(), speed));
+    std::fflush(stdout);
+  }
+  if (all_phases) {
+    expect_end_possible(session.world(), config, /*programs=*/false);
   }
   return ExitCode::ok;
 }

@@ -20,6 +20,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
 #include "workers/run_layout.h"
@@ -136,7 +137,7 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     }
     attempt_ = last_attempt(directory_) + 1;
     check_identity(settings);
-    publish_file(RunLayout(directory_).resolved_config(), seal_toml(settings.resolved_config));
+    resolved_config_ = seal_toml(settings.resolved_config);
     journal_.emplace(directory_);
     metrics_.emplace(directory_ / fmt::format("metrics.{}.jsonl", attempt_));
     tensorboard_.emplace(directory_, static_cast<std::int64_t>(std::time(nullptr)), attempt_);
@@ -186,8 +187,17 @@ void RunDirectory::check_identity(const Settings& settings) {
                             settings.accepted_changes, std::filesystem::exists(layout.prompts()));
     }
   }
-  publish_file(layout.identity(), record.to_json());
   identity_record_ = record.to_json();
+}
+
+void RunDirectory::record(const Communicator& comm) {
+  together(comm, [&] {
+    if (owner_) {
+      const RunLayout layout(directory_);
+      publish_file(layout.identity(), identity_record_);
+      publish_file(layout.resolved_config(), resolved_config_);
+    }
+  });
 }
 
 std::vector<IdentityDifference> RunDirectory::accepted_changes() const {
@@ -244,6 +254,8 @@ void RunDirectory::set_progress(const PhaseProgress& progress) {
 }
 
 void RunDirectory::publish_signs(const std::function<void()>& publish) {
+  // Else a job that stands still would show that, and keep itself alive by it.
+  const NoSignsOfProgress none;
   try {
     publish();
   } catch (const EnvironmentError& error) {

@@ -31,9 +31,9 @@ class RunDirectory {
  public:
   struct Settings {
     std::filesystem::path directory;
-    std::string resolved_config;  ///< TOML text, written to resolved_config.toml.
+    std::string resolved_config;  ///< TOML text, for resolved_config.toml.
     Identity identity;            ///< Compared with the recorded one once there is any work.
-    std::vector<std::string> accepted_changes;  ///< Keys; recorded in identity.json.
+    std::vector<std::string> accepted_changes;  ///< Keys, for identity.json.
     bool must_be_new = false;                   ///< --resume never
   };
   /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
@@ -43,6 +43,9 @@ class RunDirectory {
   /// Throws EnvironmentError, ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
+  /// Collective. Writes identity.json and resolved_config.toml: once nothing can refuse the start
+  /// any more, so that one that is refused leaves no change recorded.
+  void record(const Communicator& comm);
   /// Rank 0: publishes run.json and a journal line. Other ranks: nothing.
   void set_status(const std::string& status, const std::string& phase);
   /// Rank 0: status "failed". What cannot be written is only logged: `error` is the one to be told,
@@ -76,7 +79,8 @@ class RunDirectory {
   std::string device_;           ///< Empty until it is known.
   nlohmann::json status_;        ///< What set_status() wrote last.
   bool signs_lost_ = false;      ///< One could not be written, and that has been said.
-  std::string identity_record_;  ///< Content of identity.json.
+  std::string identity_record_;  ///< Content of identity.json …
+  std::string resolved_config_;  ///< … and of resolved_config.toml, by record().
   std::optional<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;

@@ -187,6 +187,8 @@ class FieldList {
       fields_.back().same_results.push_back(toml_quoted(name));
     }
   }
+  /// Likewise of what is not set.
+  void unset_is_as_before() { fields_.back().same_results.emplace_back(); }
   /// Likewise of a number.
   void same_results(double value) {
     fields_.back().same_results.push_back(write_value(value).value());

@@ -97,8 +97,10 @@ constexpr EnumName<Compat> kCompat[] = {
 
 void add_run(FieldList& fields, RunSettings& run) {
   fields.in("run");
-  fields.add("directory", run.directory, kOperational,
-             "Required. Where the run writes; all ranks must see it");
+  fields.add(
+      "directory", run.directory, kOperational,
+      "Required. Where the run writes; all ranks must see it. Relative paths, here and below, "
+      "start where `jforge` is started");
   fields.add("seed", run.seed, kIdentity, "Of every random choice");
   fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
              "A rank that is silent for longer ends the job (exit 70); at least 2");
@@ -548,6 +550,10 @@ JobConfig read_job_config(const std::string& text, const std::string& file_name,
   return config;
 }
 
+constexpr const char* kOutput =
+    "Required. Hugging Face directory to write. What an earlier export has written there is "
+    "replaced, anything else refused, `run.directory` and what is above it too";
+
 std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   FieldList fields;
   add_run(fields, config.run);
@@ -555,13 +561,14 @@ std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   fields.in("pretrain");
   fields.add("tokenizer", pretrain.tokenizer, kOperational,
              "Required. Directory with tokenizer files and chat template");
-  fields.add("output", pretrain.output, kOperational, "Required. Hugging Face directory to write");
+  fields.add("output", pretrain.output, kOperational, kOutput);
   fields.add("files", pretrain.files, kOperational,
              "Required. JSON lines of questions and answers");
   fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
   fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
   fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
   fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
+  fields.unset_is_as_before();
   fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
   fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
              "Width inside the feed-forward layers");
@@ -591,12 +598,13 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
   add_model(fields, config.model, false);
   FinetuneSettings& finetune = config.finetune;
   fields.in("finetune");
-  fields.add("output", finetune.output, kOperational, "Required. Hugging Face directory to write");
+  fields.add("output", finetune.output, kOperational, kOutput);
   fields.add("files", finetune.files, kOperational,
              "Required. JSON lines of questions and answers (their content is identity)");
   fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
   fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
   fields.add("template", finetune.chat_template, kIdentity, "As `prompts.template`");
+  fields.unset_is_as_before();
   fields.add("max_tokens", finetune.max_tokens, kIdentity,
              "Longer pairs, template included, are left out. Default: the model's positions");
   fields.add("epochs", finetune.epochs, kIdentity,

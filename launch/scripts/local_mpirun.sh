@@ -23,7 +23,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/outlive_readers.sh"
 jforge_outlive_readers
 source "$(dirname "${BASH_SOURCE[0]}")/mpi_env.sh"
 jforge_threads_for_ranks "$ranks"
-if ! [ -t 0 ] || ! [ -t 2 ]; then
+if ! [ -t 0 ]; then
   exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
 fi
 

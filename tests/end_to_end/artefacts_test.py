@@ -209,6 +209,16 @@ class Artefacts(EndToEndTest):
         run = self.uninterrupted(2)
         self.assertIn(self.digest(run, 1), self.jforge("inspect", run / "round-1" / "trajectories").out)
 
+    def test_verify_calls_no_other_file_damaged(self):
+        for name in ("prompts.jsonl", "notes.md"):
+            path = self.root / name
+            if not path.exists():
+                path.write_text("# notes\n", encoding="utf-8")
+            for command in ("verify", "inspect"):
+                result = self.jforge(command, path, expect=3)
+                self.assertIn("is no prompt store", result.err)
+                self.assertNotIn("delete", result.err)
+
     def test_verify_finds_a_flipped_byte(self):
         run = self.uninterrupted(2)
         places = [("prompts.h5", run / "prompts.h5"),

@@ -153,6 +153,14 @@ class BadModels(BadInput):
         self.jforge("finetune", tune, "--set", "finetune.template=chatml")
         self.jforge("decode", "--model", output, "--prompt", "a", "--max-new-tokens", "4", "--template", "chatml")
 
+    def test_a_model_of_others_in_the_run_directory_is_not_replaced(self):
+        config, run = self.config("others-model")
+        other = shutil.copytree(self.model, run / "model")
+        (other / "notes.txt").write_text("mine", encoding="utf-8")
+        self.refused(USAGE, "run", config, says=["config.json, ", other])
+        self.assertEqual("mine", (other / "notes.txt").read_text(encoding="utf-8"))
+        self.assertFalse((run / "prompts.h5").exists())
+
     def test_an_evaluation_that_cannot_be_done_is_refused_before_all_work(self):
         """Hours of training would come first."""
         task = ("--set", 'evaluate.tasks=["gsm8k"]', "--set")
@@ -162,7 +170,7 @@ class BadModels(BadInput):
                 config, run = self.config(f"evaluation-{name}")
                 self.refused(INPUT, "run", config, *task, setting, "--set", "evaluate.max_new_tokens=100000", *words,
                              says=[says])
-                self.assertFalse(run.exists())
+                self.assertFalse((run / "prompts.h5").exists())
 
 
 class BadConfigurations(BadInput):
@@ -205,13 +213,15 @@ class BadConfigurations(BadInput):
             with self.subTest(words=words):
                 code = INPUT if "--resume" in words else USAGE
                 self.refused(code, *words)
-        for words in (("rnu", config), ("run", config, "--no-such"), ("run",)):
+        for words in (("run", config, "--no-such"), ("run",)):
             self.assertEqual(1, len(self.jforge(*words, ranks=2, expect=USAGE).lines()), "of all ranks one says it")
         self.assertEqual(1, self.jforge("--version", ranks=2).out.count("jforge "))
         for seed in ("-1", "99999999999999999999", "x"):
             self.refused(USAGE, "decode", "--model", self.model, "--prompt", "a", "--seed", seed, says=["--seed"])
         self.refused(USAGE, "decode", "--model", self.model, "--prompt", "a", "--temperature", "0.5", "--setting",
                      "temperature=1", says=["temperature is given twice"])
+        self.refused(USAGE, "decode", "--model", self.model, "--prompt", "a", "--block-size", "8", "--setting",
+                     "block_size=4", says=["block_size is given twice"])
 
     def test_changed_configuration_on_resume(self):
         config, run = self.config("changed")

@@ -146,7 +146,10 @@ class GoingBack(RefusedTest):
         made = (run / "model" / "model.safetensors").read_bytes()
         self.refused(config, "--set", "rounds.2.steps=9", "--accept-change", "rounds.2.steps",
                      says=["rounds.2.steps: 5 → 9", "too late"])
-        self.jforge("run", config, "--accept-change", "rounds.2.steps")
+        self.refused(config, "--set", "train.ar_weight=3", "--accept-change", "train.ar_weight",
+                     says=["train.ar_weight", "has all rounds trained"])
+        # What is refused is not recorded.
+        self.jforge("run", config)
         self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
 
 

@@ -103,7 +103,8 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 }  // namespace
 
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
-                      const std::filesystem::path& model_directory, bool force_chatml) {
+                      const std::filesystem::path& model_directory, bool force_chatml,
+                      bool programs) {
   TaskEncoder encoder(model_directory, force_chatml);
   bool runs_code = false;
   for (const std::string& entry : config.tasks) {
@@ -118,7 +119,7 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
       }
     }
   }
-  if (runs_code) {
+  if (runs_code && programs) {
     const Sandbox sandbox(SandboxOptions{});
   }
 }

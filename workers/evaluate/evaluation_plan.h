@@ -21,10 +21,11 @@ namespace jforge {
 
 /// What can be known of an evaluation before there is a model to evaluate, so that nobody trains
 /// for days towards one that is refused: the problems, as the tokenizer and template of
-/// `model_directory` encode them for a model of this shape, and that programs can be run where a
-/// task has some. Throws as evaluate_model().
+/// `model_directory` encode them for a model of this shape, and with `programs` that they can be
+/// run where a task has some. Throws as evaluate_model().
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
-                      const std::filesystem::path& model_directory, bool force_chatml);
+                      const std::filesystem::path& model_directory, bool force_chatml,
+                      bool programs);
 
 /// Equal on every rank. Its runs refer to the methods and problem sets that it holds.
 class EvaluationPlan {

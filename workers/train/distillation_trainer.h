@@ -123,6 +123,9 @@ class DistillationTrainer {
   /// is too short; NumericalError when too many updates in a row were left out (spike_guard.h).
   [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
                                  const TrainHooks& hooks);
+  /// Whether run() has thrown while weights and moments were compared with what the last update
+  /// left: nobody knows since when they are wrong. Alike on all ranks.
+  [[nodiscard]] bool state_in_question() const noexcept { return optimizer_.state_in_question(); }
   /// What a checkpoint of this step holds beside weights and moments, and what the probe adds.
   [[nodiscard]] TrainerState state() const {
     return {.spike_guard = spike_guard_.state(), .early_stop = {}};

@@ -1,9 +1,9 @@
 #include "workers/train/sample_filter.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -71,11 +71,16 @@ void SampleFilterConfig::validate() const {
         fmt::format("train.filter_max_tokens = {} must be at least 1 and train.filter_min_tokens",
                     *max_tokens));
   }
-  if (const auto known = task_names(); task && std::ranges::find(known, *task) == known.end()) {
-    throw ConfigError(
-        fmt::format("train.filter_task = \"{}\": known are {}", *task, fmt::join(known, ", ")));
+  if (!task) {
+    return;
   }
-  if (task && !make_task(*task)->reference_record("1")) {
+  std::unique_ptr<Task> checked;
+  try {
+    checked = make_task(*task);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("train.filter_task: {}", error.what()));
+  }
+  if (!checked->reference_record("1")) {
     throw ConfigError(
         fmt::format("train.filter_task = \"{}\": its check needs more than a reference answer; "
                     "gsm8k, math, word_problems and ledger do not",

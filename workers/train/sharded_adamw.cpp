@@ -88,7 +88,9 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
     guard_.read();
   });
   if (guard_.replicas_due(comm_, updates_)) {
+    state_in_question_ = true;
     guard_.compare_replicas(comm_, store_, updates_);
+    state_in_question_ = false;
   }
   StepReport report;
   report.gradient_norm = std::sqrt(gradient_squares());
@@ -111,7 +113,9 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
 void ShardedAdamW::update(double learning_rate, const StepReport& report) {
   const auto apply_here = [&] { apply(learning_rate, report.clip_scale); };
   // By reference: a std::function that held the lambda itself would allocate.
+  state_in_question_ = true;
   together(comm_, std::cref(apply_here));
+  state_in_question_ = false;
   // Before they are gathered, in place: the step to come does not wait for that.
   guard_.seal_weights(comm_, store_, updates_);
   store_.publish();

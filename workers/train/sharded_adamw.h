@@ -44,6 +44,10 @@ class ShardedAdamW {
   ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
                ParameterStore& store, const OptimizerConfig& config);
 
+  /// Whether finish_gradients() or update() has thrown while it compared the state with what the
+  /// last update left. Alike on all ranks.
+  [[nodiscard]] bool state_in_question() const noexcept { return state_in_question_; }
+
   /// For the step to come: ParameterStore::StepShape::replica_hashes.
   [[nodiscard]] TensorView replica_hashes() { return guard_.replica_hashes(comm_, updates_); }
   /// After the passes of a step: asks for all that finish_gradients() looks at. On a device the
@@ -99,6 +103,7 @@ class ShardedAdamW {
   ParameterStore& store_;
   OptimizerConfig config_;
   StateGuard guard_;
+  bool state_in_question_ = false;
   std::int64_t size_;
   Buffer first_moment_;
   Buffer second_moment_;

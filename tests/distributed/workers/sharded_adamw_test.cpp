@@ -287,6 +287,7 @@ TEST_P(ShardedAdamWTest, NaNOnOneRankStopsAllBeforeAnythingChanges) {
     EXPECT_THAT(message, HasSubstr("model.layers.1.mlp.up_proj.weight is not finite"));
     EXPECT_EQ(sharded.weights(), weights);
     EXPECT_EQ(sharded.optimizer.updates(), 1);
+    EXPECT_FALSE(sharded.optimizer.state_in_question()) << "a copy of it may be committed";
     sharded.store.clear_gradients();
   }
 }
@@ -323,6 +324,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
     const std::string message = message_of(
         ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
     EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
+    EXPECT_TRUE(sharded.optimizer.state_in_question()) << "no copy of it may be committed";
     // At stage 0 the weights of the first shard are a replica on the other ranks.
     EXPECT_THAT(message, HasSubstr(what == "weights" && GetParam() == 0 && bad != 0
                                        ? "its replica of the weights owned by rank 0 differs"

@@ -161,7 +161,10 @@ TEST_F(HfModelTest, TakesEosFromTheGenerationConfigurationFirst) {
 TEST_F(HfModelTest, ReadsRopeParametersOfNewerFiles) {
   erase("rope_theta");
   EXPECT_THAT(config_refusal(), HasSubstr("rope_theta: missing"));
-  edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "default"}});
+  ordered_json newer = ordered_json::parse(kConfig);
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_theta", 5000.0}, {"rope_type", "default"}};
+  write(source_ / "config.json", newer.dump());
   EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 5000.0);
   edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
   EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
@@ -216,7 +219,11 @@ TEST_F(HfModelTest, RefusesRotaryKeysThatStandTwiceAndDiffer) {
   edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e6}});
   EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
   edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e5}});
-  EXPECT_THAT(config_refusal(), HasSubstr("rope_theta inside it is not the one beside it"));
+  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
+  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}});
+  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
+  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}});
+  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
   for (const int beside : {8192, 4096}) {
     ordered_json config = ordered_json::parse(kConfig);
     config["rope_scaling"] = llama3;
@@ -703,6 +710,13 @@ TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
   write(root_ / "secret", "");
   fs::create_symlink("../secret", source_ / "README.md");
   EXPECT_THROW(expect_exportable(source_, output), DataError);
+  // The Hugging Face cache is made of links, in folders too.
+  const fs::path cached = root_ / "models--a--b" / "snapshots" / "r";
+  fs::create_directories(cached / "additional_chat_templates");
+  fs::create_directories(root_ / "models--a--b" / "blobs");
+  write(root_ / "models--a--b" / "blobs" / "1", "{{ tools }}");
+  fs::create_symlink("../../../blobs/1", cached / "additional_chat_templates" / "t.jinja");
+  EXPECT_NO_THROW(expect_exportable(cached, output));
 }
 
 TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {

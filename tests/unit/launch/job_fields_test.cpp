@@ -133,6 +133,13 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   };
   JobConfig config = small_job();
   const auto usual = identity_values(job_fields(config));
+  // Keys that earlier versions lack: their runs go on.
+  FinetuneConfig finetune;
+  EXPECT_FALSE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
+  finetune.finetune.chat_template = "chatml";
+  EXPECT_TRUE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
+  PretrainConfig pretrain;
+  EXPECT_FALSE(identity_values(pretrain_fields(pretrain)).contains("pretrain.template"));
   EXPECT_EQ(identity("auto"), usual);
   EXPECT_EQ(identity("float32"), usual);
   EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));

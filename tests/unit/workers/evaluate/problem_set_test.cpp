@@ -57,6 +57,9 @@ TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
 TEST_F(ProblemSetTest, PlainTextNeedsNoTemplate) {
   TaskEncoder encoder(directory_.path());  // Whose tokenizer has none.
   EXPECT_THROW((void)load_problem_set("gsm8k", config_, encoder, 310), ConfigError);
+  const test::TemporaryDirectory examples;  // Of which that style shows some.
+  test::write_benchmark(examples.path(), std::vector<std::string>(10, "7"));
+  std::filesystem::rename(examples / "gsm8k/test.jsonl", directory_ / "gsm8k/train.jsonl");
   const ProblemSet set = load_problem_set("gsm8k:lm-eval", config_, encoder, 310);
   EXPECT_THAT(encoder.tokenizer().decode(set.problems.front().prompt), HasSubstr("Question:"));
 }
