@@ -42,8 +42,8 @@ std::byte* allocate_host(std::size_t bytes, MemoryAccount::Backing backing) {
   if (is_mapped(bytes, backing)) {
     std::byte* const data = map_pages(bytes, PROT_READ | PROT_WRITE, 0);
     if (data != nullptr) {
-      // Weights are read whole for every token: on pages of 4 KiB the look-up of their addresses
-      // costs up to a quarter of that. Where the kernel has none that are larger, nothing changes.
+      // Weights are read whole for every token, and on pages of 4 KiB the look-up of their
+      // addresses is a tenth of that. Where the kernel has none that are larger, nothing changes.
       static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
     }
     return data;

@@ -400,6 +400,23 @@ TEST_F(KernelAgreement, SamplingRefusesNaN) {
   }
 }
 
+TEST_F(KernelAgreement, SamplingTakesAnInfiniteLogit) {
+  for (const std::int64_t v : {3, 300}) {
+    Floats logits = random_floats(v, 12);
+    logits[1] = std::numeric_limits<float>::infinity();
+    for (const SamplingOptions& options :
+         {SamplingOptions{}, SamplingOptions{.temperature = 1},
+          SamplingOptions{.temperature = 1, .top_p = 0.9},
+          SamplingOptions{.temperature = 1, .top_k = 2},
+          SamplingOptions{.temperature = 1, .top_p = 0.5, .top_k = 2}}) {
+      for (const auto& set : {tested_.get(), reference_.get()}) {
+        const SampledRow row{.options = options};
+        EXPECT_THAT(sampled_tokens(*set, account_, logits, {&row, 1}), ::testing::ElementsAre(1));
+      }
+    }
+  }
+}
+
 TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   for (const std::int64_t k : {1, 65, 200}) {
     Floats head = random_floats(300 * k, 87);

@@ -239,7 +239,7 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   const std::int64_t limit = decoding_threads(product_work(m, n, k));
   // A thread's part is a run of panels, or of rows where there are few panels: by rows every thread
   // reads the whole weight. Runs of whole tiles leave threads idle where there are few of them.
-  const bool by_rows = count < limit && m >= 8 * limit;
+  const bool by_rows = count < 4 * limit && m >= 8 * limit;
   const std::int64_t unit = count >= 32 * limit ? 4 : 1;
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
     const ProductRange range = by_rows

@@ -113,7 +113,9 @@ struct ChooseTokens {
     std::int64_t token = kNoToken;
     if (find_largest(group, row, orders)) {
       token = row.largest;
-      if (row.choice.temperature > 0) {
+      // Beside an infinite logit no other token has any probability.
+      const bool finite = row.top - row.top == 0;
+      if (row.choice.temperature > 0 && finite) {
         if (row.cuts()) {
           row.candidates = candidates + index * vocabulary;
           cut(group, row, orders, counts);
