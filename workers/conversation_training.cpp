@@ -206,6 +206,9 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
     plan.state = trainer_state_of(resumed->manifest.state.cursors);
     spdlog::info("continuing after step {}", plan.steps_done);
   }
+  if (services.on_accepted) {
+    services.on_accepted();
+  }
   services.clock.enter(training.phase);
   CheckpointWriter writer(comm, checkpoints, training.checkpoint, account);
   TrainHooks hooks;

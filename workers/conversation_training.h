@@ -60,6 +60,8 @@ struct ConversationServices {
   PhaseClock& clock;
   /// Called on every rank after a training step.
   std::function<void(const StepMetrics&)> on_step;
+  /// Called on every rank when nothing can refuse the training any more.
+  std::function<void()> on_accepted;
 };
 
 /// Configuration keys of kind identity are in `identity` already; this adds the hashes of

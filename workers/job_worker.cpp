@@ -22,10 +22,10 @@ void expect_trained_rounds(const Checkpoint& checkpoint, std::int32_t rounds_tra
                            std::size_t rounds, const Identity& present) {
   const auto refuse = [&](const IdentityDifference& difference, const std::string& trained) {
     throw ConfigError(fmt::format(
-        "{}: {} → {} comes too late, {} has {} trained; put it back, or --resume from a "
-        "checkpoint of before",
+        "{}: {} → {} comes too late, {} has {} trained; put it back (with --accept-change {} "
+        "where an earlier start has recorded it), or --resume from a checkpoint of before",
         difference.key, difference.recorded, difference.present, checkpoint.directory.string(),
-        trained));
+        trained, difference.key));
   };
   for (const IdentityDifference& difference :
        identity_differences(checkpoint.manifest.state.identity, present)) {

@@ -80,7 +80,6 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   const std::unique_ptr<KernelSet> kernels =
       make_job_kernels(comm, training.device, training.train.attention);
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
-  directory.record(comm);
   directory.set_status("running", training.phase);
   clock.enter("read the samples");
   PreparedTraining prepared = prepare_together(comm, training);
@@ -94,7 +93,8 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
     }
   };
   const bool finished = train_on_conversations(
-      training, std::move(prepared), {comm, *kernels, clock, on_step}, identity,
+      training, std::move(prepared),
+      {comm, *kernels, clock, on_step, [&] { directory.record(comm); }}, identity,
       parse_resume_choice(options.resume), {options.accept_changes, directory.accepted_changes()});
   display.end();
   directory.set_status(finished ? "finished" : "interrupted", training.phase);

@@ -142,7 +142,6 @@ class Job {
                     AcceptedChanges{options.accept_changes, directory_.accepted_changes()});
     clock_.enter("resume");
     worker_->resume(parse_resume_choice(options.resume));
-    directory_.record(comm_);
   }
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
@@ -175,6 +174,7 @@ class Job {
     for (;;) {
       const Command command = next(source);
       if (command.kind == Command::Kind::finish) {
+        record();
         directory_.set_status("finished", "finish");
         return ExitCode::ok;
       }
@@ -182,6 +182,7 @@ class Job {
       directory_.set_status("running", to_string(command));
       expect_end_for(command);
       expect_memory_for(command);
+      record();
       display_.begin(to_string(command));
       const bool finished =
           command.kind == Command::Kind::report ? report() : worker_->execute(command);
@@ -200,6 +201,14 @@ class Job {
             to_string(command));
         return ExitCode::interrupted;
       }
+    }
+  }
+
+  // Nothing can refuse the start any more.
+  void record() {
+    if (!recorded_) {
+      directory_.record(comm_);
+      recorded_ = true;
     }
   }
 
@@ -313,6 +322,7 @@ class Job {
       [this](const PhaseProgress& progress) { directory_.set_progress(progress); }};
   std::optional<JobWorker> worker_;
   PlannedPhases phases_;
+  bool recorded_ = false;
   bool end_checked_ = false;
   bool memory_checked_ = false;
 };
@@ -320,13 +330,20 @@ class Job {
 ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_phases) {
   session.clock().enter("plan");
   const JobConfig config = load_job_config(session.world(), options);
+  const auto end = [&] {
+    std::fflush(stdout);
+    if (all_phases) {
+      expect_end_possible(session.world(), config, /*programs=*/false);
+    }
+    return ExitCode::ok;
+  };
   if (const KnownDevice* const device = find_known_device(options.device_plan)) {
     if (session.world().rank() == 0) {
       fmt::print(
           "{}", describe_device_plan(config, options.planned_ranks.value_or(session.world().size()),
                                      *device));
     }
-    return ExitCode::ok;
+    return end();
   }
   const auto kernels =
       make_job_kernels(session.world(), config.model.device, config.train.attention);
@@ -339,12 +356,8 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_
   speed.bytes_per_second *= static_cast<double>(ranks) / measured;
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, ranks, kernels->device(), speed));
-    std::fflush(stdout);
   }
-  if (all_phases) {
-    expect_end_possible(session.world(), config, /*programs=*/false);
-  }
-  return ExitCode::ok;
+  return end();
 }
 
 // One phase alone: the command if it is not done yet, then finish.

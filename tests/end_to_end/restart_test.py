@@ -148,7 +148,13 @@ class GoingBack(RefusedTest):
                      says=["rounds.2.steps: 5 → 9", "too late"])
         self.refused(config, "--set", "train.ar_weight=3", "--accept-change", "train.ar_weight",
                      says=["train.ar_weight", "has all rounds trained"])
-        # What is refused is not recorded.
+        # What is refused is not recorded, whatever refuses it.
+        self.jforge("run", config)
+        more = '\n[[rounds]]\nblock_size = 8\nsteps = 2\n'
+        longer, _ = self.config("late", CONFIG + more)
+        self.jforge("run", longer, "--accept-change", "rounds.3", "--set", 'evaluate.tasks=["gsm8k"]', "--set",
+                    "evaluate.data=/nonexistent", expect=3)
+        config, _ = self.config("late")
         self.jforge("run", config)
         self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
 

@@ -289,6 +289,7 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
     try {
       waiting();
     } catch (...) {
+      queue.stop();
       queue.leave();  // The others wait for that.
       throw;
     }

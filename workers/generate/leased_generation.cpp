@@ -55,7 +55,7 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
   const bool idle = generator_.running() == 0;
   std::optional<WaitingForOthers> wait;
   while (waiting_.empty()) {
-    if (idle && !wait) {
+    if (idle && !wait && !asked_) {  // The answer to a rank that was not idle comes at once.
       hooks_.before_idle();
       wait.emplace();  // Asking again and again is no progress.
     }

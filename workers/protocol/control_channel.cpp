@@ -145,6 +145,9 @@ void ControlChannel::run() {
       const std::lock_guard lock(mutex_);
       failure_ = std::current_exception();
       wake_.notify_all();
+      if (stopping_) {
+        return;  // Who ends the channel hears of it, or has a reason of his own.
+      }
     }
     // In training nobody asks this thread for anything.
     lose(fmt::format("nothing is sent to the coordinator or heard of it any more: {}",

@@ -80,13 +80,39 @@ std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std
   return at == from || text[at - 1] == '\n' ? std::optional(at) : std::nullopt;
 }
 
-/// `text` with up to `most` blanks less at the beginning of each line: a block's, whose fences are
-/// indented as in a list.
+/// Where the fence at `at` stands in its line, behind blanks alone or the mark of a list's item; 0
+/// behind anything else.
+std::size_t indentation_of(std::string_view text, std::size_t at) {
+  const std::size_t begin =
+      text.rfind('\n', at) == std::string_view::npos || at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
+  std::string_view before = text.substr(begin, at - begin);
+  const auto skip = [&](std::string_view what) {
+    before.remove_prefix(std::min(before.find_first_not_of(what), before.size()));
+  };
+  skip(" \t");
+  if (const std::size_t digits = before.find_first_not_of("0123456789");
+      digits != std::string_view::npos && digits > 0 &&
+      (before[digits] == '.' || before[digits] == ')')) {
+    before.remove_prefix(digits + 1);
+  } else if (!before.empty() && (before[0] == '-' || before[0] == '*' || before[0] == '+')) {
+    before.remove_prefix(1);
+  }
+  skip(" \t");
+  return before.empty() ? at - begin : 0;
+}
+
+/// `text` with `most` blanks less at the beginning of each line, or as many as all of its lines
+/// begin with: a block's in an item of a list.
 std::string unindented(std::string_view text, std::size_t most) {
+  const auto blanks_of = [](std::string_view line) {
+    return std::min(line.find_first_not_of(" \t"), line.size());
+  };
+  for (const std::string_view line : lines_of(text)) {
+    most = is_blank(line) ? most : std::min(most, blanks_of(line));
+  }
   std::string result;
   for (std::string_view line : lines_of(text)) {
-    const std::size_t blanks = std::min(line.find_first_not_of(" \t"), line.size());
-    line.remove_prefix(std::min(most, blanks));
+    line.remove_prefix(std::min(most, blanks_of(line)));
     result += line;
   }
   return result;
@@ -202,9 +228,8 @@ std::vector<CodeBlock> code_blocks(std::string_view text) {
       name = name.substr(0, blank);
     }
     const std::size_t end = closing_fence(text, line_end + 1);
-    const std::size_t indent = at - line_begin(text, at, 0).value_or(at);
-    blocks.push_back(
-        {std::string(name), unindented(text.substr(line_end + 1, end - line_end - 1), indent)});
+    blocks.push_back({std::string(name), unindented(text.substr(line_end + 1, end - line_end - 1),
+                                                    indentation_of(text, at))});
     const std::size_t fence = text.find(kFence, end);
     at = fence == std::string_view::npos ? text.size() : fence + kFence.size();
   }

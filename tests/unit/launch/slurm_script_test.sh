@@ -141,7 +141,7 @@ for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume 
   expect_resume "$RESUME"
 done
 RESUME="--resume /some/checkpoint"
-rm "$work/run/logs/slurm-17.first"
+rm "$work/run/.slurm-17.first"
 run_case "a node was lost before the script first ran, in a directory of an earlier run" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
 expect_resume "$RESUME"
 run_case "queued again without a checkpoint of its own" 'say finished; exit 0' - SLURM_RESTART_COUNT=1

@@ -42,6 +42,13 @@ TEST(CodeBlocks, FindsClosedAndCutBlocks) {
   EXPECT_THAT(texts("1. It is:\n\n   ```python\n   def f():\n       return 1\n\n   ```\n"),
               ElementsAre("python:def f():\n    return 1\n\n"));
   EXPECT_THAT(texts("- a\n\t```\n\tx\n y\n\t```\n"), ElementsAre(":x\ny\n"));
+  EXPECT_THAT(texts("1. ```python\n   def f():\n       return 1\n   ```\n"),
+              ElementsAre("python:def f():\n    return 1\n"));
+  EXPECT_THAT(texts("a\n* ```\n  x\n  ```\n"), ElementsAre(":x\n"));
+  // No more than all lines have, and nothing behind other words: it may continue a function.
+  EXPECT_THAT(texts("    ```python\ndef f(x):\n    return x\n    ```\n"),
+              ElementsAre("python:def f(x):\n    return x\n"));
+  EXPECT_THAT(texts("It is: ```python\n    return x\n```\n"), ElementsAre("python:    return x\n"));
   EXPECT_THAT(texts("no block"), ElementsAre());
   EXPECT_THAT(texts("```"), ElementsAre());
   EXPECT_THAT(texts("use ```f(x) here``` and\n```\nq\n```\n"), ElementsAre(":q\n"));
