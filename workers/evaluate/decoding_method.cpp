@@ -309,7 +309,7 @@ DecodingSettings command_settings(std::int32_t block_size,
   for (const std::string& assignment : assignments) {
     const std::string key = assignment.substr(0, assignment.find('='));
     if (!given.insert(key).second) {
-      throw ConfigError(key + " is given twice, the second time as " + assignment);
+      throw ConfigError(fmt::format("{} is given twice, the second time as {}", key, assignment));
     }
     assign_decoding_setting(settings, assignment);
   }
