@@ -211,7 +211,7 @@ void write_custom_generate(const fs::path& directory, std::int32_t block_size) {
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
-/// An export may replace an earlier model, never anything else.
+/// An export needs a source, and may replace an earlier model, never anything else.
 void check_directories(const fs::path& source_directory, const fs::path& output_directory) {
   if (!fs::is_directory(source_directory)) {
     throw DataError(fmt::format("{}: no such model directory", source_directory.string()));

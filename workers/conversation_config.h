@@ -23,7 +23,7 @@ struct PretrainSettings {
   DeviceChoice device = DeviceChoice::automatic;
   std::string question_field = "question";
   std::string answer_field = "answer";
-  std::optional<std::string> chat_template;  ///< As PromptImportOptions has it.
+  std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
   std::int64_t hidden_size = 128;
   std::int64_t intermediate_size = 320;
   std::int64_t num_layers = 6;
@@ -52,7 +52,7 @@ struct FinetuneSettings {
   std::vector<std::string> files;  ///< JSON lines of question and answer.
   std::string question_field = "question";
   std::string answer_field = "answer";
-  std::optional<std::string> chat_template;  ///< As PromptImportOptions has it.
+  std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
   std::optional<std::int64_t> max_tokens;    ///< Longer pairs are left out.
   std::optional<double> epochs;              ///< Of the pairs; or steps, not both.
   std::optional<std::int64_t> steps;

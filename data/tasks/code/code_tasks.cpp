@@ -83,8 +83,7 @@ std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std
 /// Where the fence at `at` stands in its line, behind blanks alone or the mark of a list's item; 0
 /// behind anything else.
 std::size_t indentation_of(std::string_view text, std::size_t at) {
-  const std::size_t begin =
-      text.rfind('\n', at) == std::string_view::npos || at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
+  const std::size_t begin = text.substr(0, at).rfind('\n') + 1;  // npos + 1 is 0.
   std::string_view before = text.substr(begin, at - begin);
   const auto skip = [&](std::string_view what) {
     before.remove_prefix(std::min(before.find_first_not_of(what), before.size()));

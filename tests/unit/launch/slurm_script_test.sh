@@ -57,6 +57,14 @@ fail() {
   failures=$((failures + 1))
 }
 
+# Until what stands in for the ranks has set its traps.
+wait_until_ready() {
+  for _ in $(seq 100); do
+    [ -e "$work/ready" ] && break
+    sleep 0.05
+  done
+}
+
 # run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: runs the script and sends it SIGNALS ("-": none) after the start.
 # $RUN is another name of $work/run. CANCEL is what Slurm does at scancel: SIGTERM to all processes of the script's step, srun first.
 run_case() {
@@ -74,10 +82,7 @@ run_case() {
     >"$work/log" 2>&1 &
   local script=$!
   if [ "$signals" != - ]; then
-    for _ in $(seq 100); do
-      [ -e "$work/ready" ] && break
-      sleep 0.05
-    done
+    wait_until_ready
     for signal in $signals; do
       case $signal in
         CANCEL)
@@ -346,10 +351,7 @@ echo 'trap "exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 200); do sleep 0.
 rm -f "$work/ready"
 PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
 script=$!
-for _ in $(seq 100); do
-  [ -e "$work/ready" ] && break
-  sleep 0.05
-done
+wait_until_ready
 kill -TERM "$script"
 for _ in $(seq 20); do
   sleep 0.01
@@ -384,10 +386,7 @@ for path in "" "$work/old:"; do
   rm -f "$work/ready" "$work/told"
   PATH="$path$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
   script=$!
-  for _ in $(seq 100); do
-    [ -e "$work/ready" ] && break
-    sleep 0.05
-  done
+  wait_until_ready
   blocked=$(sed -n 's/^SigBlk:[[:space:]]*//p' "$work/signals") ignored=$(sed -n 's/^SigIgn:[[:space:]]*//p' "$work/signals")
   # SIGTERM is bit 14. SIGINT (1), SIGPIPE (12) and SIGXFSZ (24) have their default action.
   [ $((0x$blocked >> 14 & 1)) -eq 1 ] || fail "SIGTERM reaches mpirun"
