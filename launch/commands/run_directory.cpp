@@ -23,19 +23,10 @@
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
-#include "workers/run_layout.h"
 
 namespace jforge {
 
 namespace {
-/// Whether anything has been made under the directory's identity. Until then it binds nobody: an
-/// import that failed must not refuse the configuration that mends it.
-bool holds_work(const RunLayout& layout) {
-  return std::filesystem::exists(layout.prompts()) ||
-         !list_committed_shards(layout.trajectories(1)).empty() ||
-         !list_checkpoint_directories(layout.checkpoints()).empty();
-}
-
 /// The identity that was recorded. Where identity.json is lost or damaged, the newest checkpoint
 /// tells what the run is; before there is one nothing, and what depends on the identity (prompts,
 /// trajectories) is known by hashes of its own.
@@ -91,6 +82,12 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 }  // namespace
+
+bool holds_work(const RunLayout& layout) {
+  return std::filesystem::exists(layout.prompts()) ||
+         !list_committed_shards(layout.trajectories(1)).empty() ||
+         !list_checkpoint_directories(layout.checkpoints()).empty();
+}
 
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load) {

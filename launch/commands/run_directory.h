@@ -18,6 +18,7 @@
 #include "runtime/append_log.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/tensorboard_log.h"
+#include "workers/run_layout.h"
 #include "workers/train/train_config.h"
 
 namespace jforge {
@@ -26,6 +27,10 @@ namespace jforge {
 /// every rank. Rank 0 reads and loads it first: what is wrong is said once, and thrown on all.
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load);
+
+/// Whether anything has been made under the directory's identity. Until then it binds nobody: an
+/// import that failed must not refuse the configuration that mends it.
+bool holds_work(const RunLayout& layout);
 
 class RunDirectory {
  public:

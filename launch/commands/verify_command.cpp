@@ -16,6 +16,7 @@
 #include "launch/commands/artefact.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
+#include "launch/commands/run_directory.h"
 #include "results/report/metrics_reader.h"
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
@@ -158,8 +159,10 @@ void verify_evaluation(const fs::path& path) {
 }
 
 void verify_records(const RunLayout& layout, Findings& findings) {
+  // A start that was refused or killed before it made anything leaves no identity.
+  const bool needed = holds_work(layout);
   for (const fs::path& path : {layout.identity(), layout.status()}) {
-    fs::exists(path) ? findings.record(path) : findings.lost(path);
+    needed && !fs::exists(path) ? findings.lost(path) : findings.record(path);
   }
   findings.record(layout.resolved_config());
   findings.record(layout.prompts_report());

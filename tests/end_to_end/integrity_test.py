@@ -210,6 +210,16 @@ class DamagedRecords(IntegrityTest):
                     self.assertEqual(expected, self.bytes_of(run))
                     shutil.rmtree(run)
 
+    def test_an_identity_is_missed_once_anything_is_made_under_it(self):
+        config, run = self.config("barely")
+        self.jforge("import", config, "--inject", "kill@publish.data:0:3", expect=None)
+        self.assertTrue((run / "run.json").exists())
+        self.assertFalse((run / "identity.json").exists())
+        self.jforge("verify", run)
+        self.jforge("import", config)
+        (run / "identity.json").unlink()
+        self.refused(DATA, "verify", run, says=["identity.json is gone"])
+
     def test_a_lost_identity_still_refuses_another_configuration(self):
         config, run = self.config("identity")
         self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)

@@ -21,7 +21,7 @@ SEED = 20250311
 ENVIRONMENT = 4
 
 
-class IoFault(EndToEndTest):
+class PreloadedTest(EndToEndTest):
     @classmethod
     def setUpClass(cls):
         if not os.path.exists(SHIM):
@@ -31,6 +31,8 @@ class IoFault(EndToEndTest):
     def environment(self, run, **settings):
         return {**os.environ, "LD_PRELOAD": SHIM, "JFORGE_IO_ROOT": f"{run}/", **settings}
 
+
+class IoFault(PreloadedTest):
     def counts(self):
         """How often a quiet run makes each call on its files."""
         if not hasattr(type(self), "_counts"):
@@ -133,7 +135,7 @@ class IoFault(EndToEndTest):
                 self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
 
 
-class ShardIndex(IoFault):
+class ShardIndex(PreloadedTest):
     def opened(self, config, run, *words):
         """How often a start opens a shard of trajectories, and what it says."""
         path = self.root / "opened"
