@@ -229,6 +229,7 @@ std::vector<TokenId> read_eos(const HfJsonFile& file, const json& value) {
 
 TransformerConfig read_hf_config(const fs::path& model_directory) {
   expect_model_directory(model_directory);
+  expect_no_adapter(model_directory);
   const HfJsonFile file(model_directory / "config.json");
   TransformerConfig config;
   config.family = read_family(file).family;

@@ -57,8 +57,13 @@ std::set<std::string> weight_file_names(const fs::path& directory) {
     return {kHfWeightsFile};
   }
   if (!hf_file_present(directory / kHfIndexFile)) {
-    throw DataError(fmt::format("{}: neither {} nor {} is there; a model needs one of them",
-                                directory.string(), kHfWeightsFile, kHfIndexFile));
+    const bool pickled = fs::exists(directory / "pytorch_model.bin") ||
+                         fs::exists(directory / "pytorch_model.bin.index.json");
+    throw DataError(fmt::format("{}: neither {} nor {} is there; {}", directory.string(),
+                                kHfWeightsFile, kHfIndexFile,
+                                pickled ? "pytorch_model.bin is not read: load the model with "
+                                          "transformers and save it (save_pretrained) anew"
+                                        : "a model needs one of them"));
   }
   std::set<std::string> names;
   for (const auto& [tensor, file] : read_index(directory)) {

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/tokenizer/model_directory.h"
 #include "runtime/append_log.h"
 #include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
@@ -322,6 +323,7 @@ void SafetensorsFile::Mapping::parse() {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, begin(), kLengthBytes);
   if (header_bytes > bytes - kLengthBytes) {
+    expect_no_lfs_pointer(path, {reinterpret_cast<const char*>(begin()), bytes});
     refuse(path, fmt::format("the header claims {} bytes, the file holds {}: truncated or no "
                              "safetensors file",
                              header_bytes, bytes - kLengthBytes));

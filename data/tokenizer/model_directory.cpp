@@ -3,19 +3,82 @@
 #include <fmt/format.h>
 
 #include <regex>
+#include <string>
 #include <system_error>
 
 #include "runtime/error.h"
 
 namespace jforge {
 
-void expect_model_directory(const std::filesystem::path& path) {
+namespace {
+namespace fs = std::filesystem;
+
+/// A revision's files within one model's folder of the hub's cache, or nothing.
+fs::path snapshot_in(const fs::path& model) {
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (std::filesystem::is_directory(status)) {
+  for (const auto& entry : fs::directory_iterator(model / "snapshots", error)) {
+    if (fs::exists(entry.path() / "config.json", error)) {
+      return entry.path();
+    }
+  }
+  return {};
+}
+
+/// Throws where `directory` is known as something else.
+void expect_nothing_else(const fs::path& directory) {
+  const auto cached = [&](const fs::path& model) {
+    if (const fs::path snapshot = snapshot_in(model); !snapshot.empty()) {
+      throw DataError(
+          fmt::format("{}: a folder of the Hugging Face cache; name the files of a "
+                      "revision in it: {}",
+                      directory.string(), snapshot.string()));
+    }
+  };
+  cached(directory);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().filename().string().starts_with("models--")) {
+      cached(entry.path());
+    }
+    if (entry.path().extension() == ".gguf") {
+      throw DataError(fmt::format(
+          "{}: holds GGUF files, which are not read; name the Hugging Face directory that they "
+          "were made from, with config.json, a tokenizer and safetensors",
+          directory.string()));
+    }
+  }
+}
+}  // namespace
+
+void expect_no_lfs_pointer(const fs::path& file, std::string_view bytes) {
+  if (bytes.starts_with("version https://git-lfs.github.com/")) {
+    throw DataError(fmt::format(
+        "{}: a Git LFS pointer, not the file itself; install git-lfs and run: git -C {} lfs pull",
+        file.string(), file.parent_path().string()));
+  }
+}
+
+void expect_no_adapter(const fs::path& directory) {
+  if (std::error_code error; fs::exists(directory / "adapter_config.json", error)) {
+    throw DataError(fmt::format(
+        "{}: holds a PEFT adapter (adapter_config.json), which is not applied; merge it into its "
+        "model (merge_and_unload of peft, then save_pretrained) and name that directory",
+        directory.string()));
+  }
+}
+
+void expect_model_directory(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) {
+    const auto holds = [&](const char* name) { return fs::exists(path / name, error); };
+    if (!holds("config.json") && !holds("tokenizer.json") && !holds("tokenizer_config.json")) {
+      expect_nothing_else(path);
+      expect_no_adapter(path);
+    }
     return;
   }
-  if (std::filesystem::exists(status)) {
+  if (fs::exists(status)) {
     throw DataError(fmt::format(
         "{}: a file; name the Hugging Face directory that holds config.json and the tokenizer",
         path.string()));

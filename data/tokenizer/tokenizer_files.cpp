@@ -222,6 +222,7 @@ TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
   ContentHash hash;
   const auto read = [&](const std::string& name, const fs::path& file) {
     std::string text = read_file_or_gz(file);
+    expect_no_lfs_pointer(file, text);
     hash.add(name, text);
     return text;
   };

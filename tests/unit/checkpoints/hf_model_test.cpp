@@ -290,6 +290,19 @@ TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
   EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
 }
 
+TEST_F(HfModelTest, WeightsOfAnotherKindAreNamed) {
+  Model model = make_model();
+  const auto said = [&] { return refusal([&] { load(source_, model); }); };
+  EXPECT_THAT(said(), HasSubstr("a model needs one of them"));
+  write(source_ / "pytorch_model.bin", "PK");
+  EXPECT_THAT(said(), HasSubstr("pytorch_model.bin is not read"));
+  write(source_ / "model.safetensors",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 268\n");
+  EXPECT_THAT(said(), HasSubstr("model.safetensors: a Git LFS pointer"));
+  write(source_ / "adapter_config.json", "{}");
+  EXPECT_THAT(config_refusal(), HasSubstr("holds a PEFT adapter"));
+}
+
 TEST_F(HfModelTest, ReadsFamiliesWithoutBiases) {
   const auto llama = [&](const ordered_json& changes) {
     ordered_json config = ordered_json::parse(kConfig);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "data/tokenizer/byte_pair_tokenizer.h"
@@ -61,6 +63,33 @@ TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
               HasSubstr("hf download Someone/Some-Model-0.5B --local-dir "
                         "models/Some-Model-0.5B"));
   EXPECT_THAT(said("models/a/b"), testing::EndsWith("no such directory"));
+
+  const ScratchDirectory other;
+  EXPECT_EQ(said(other.path()), "accepted") << "a tokenizer or config.json will be missed";
+  const std::filesystem::path cached = other.path() / "models--A--B";
+  const std::filesystem::path snapshot = cached / "snapshots" / "0a1b";
+  std::filesystem::create_directories(snapshot);
+  EXPECT_EQ(said(other.path()), "accepted");
+  std::ofstream(snapshot / "config.json") << "{}";
+  for (const auto& path : {other.path(), cached}) {
+    EXPECT_THAT(said(path), testing::EndsWith("in it: " + snapshot.string()));
+  }
+  EXPECT_EQ(said(snapshot), "accepted");
+  std::filesystem::remove_all(cached);
+  other.write("small.Q4_K_M.gguf", "GGUF");
+  EXPECT_THAT(said(other.path()), HasSubstr("holds GGUF files"));
+  std::filesystem::remove(other.path() / "small.Q4_K_M.gguf");
+  other.write("adapter_config.json", "{}");
+  EXPECT_THAT(said(other.path()), HasSubstr("holds a PEFT adapter"));
+  other.write("tokenizer.json", "{}");
+  EXPECT_EQ(said(other.path()), "accepted") << "its tokenizer may be read";
+}
+
+TEST(TokenizerErrors, ALargeFileThatWasNotFetchedIsNamed) {
+  const ScratchDirectory directory;
+  small_tokenizer().write_split_form(directory);
+  directory.write("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n");
+  EXPECT_THAT(refusal(directory), HasSubstr("tokenizer.json: a Git LFS pointer"));
 }
 
 TEST(TokenizerErrors, InvalidUtf8TextNamesTheByte) {
