@@ -60,6 +60,39 @@ Sharding JobConfig::sharding() const {
           .offload = train.optimizer.offload};
 }
 
+std::int64_t JobConfig::answer_tokens(const RoundSettings& round) const {
+  return (generate.max_new_tokens + round.block_size - 1) / round.block_size * round.block_size;
+}
+
+std::int64_t JobConfig::required_positions(const RoundSettings& round, std::int64_t longest_prompt,
+                                           const TransformerConfig& trained) const {
+  const std::int64_t answer = answer_tokens(round);
+  // Imported prompts stay: others belong into a run directory of their own.
+  const std::int64_t room = trained.max_position_embeddings - answer;
+  if (room < 1) {
+    throw ConfigError(
+        fmt::format("an answer of up to {} tokens leaves no room for a prompt, as the model has "
+                    "max_position_embeddings = {}; lower generate.max_new_tokens",
+                    answer, trained.max_position_embeddings));
+  }
+  if (longest_prompt > room) {
+    throw ConfigError(
+        fmt::format("the longest prompt has {} tokens and an answer up to {}, but the model has "
+                    "max_position_embeddings = {}; lower generate.max_new_tokens, or set "
+                    "prompts.max_prompt_tokens to {} or less in another run.directory",
+                    longest_prompt, answer, trained.max_position_embeddings, room));
+  }
+  const std::int64_t rows = longest_prompt + 2 * answer;
+  if (rows > train.tokens_per_rank) {
+    throw ConfigError(fmt::format(
+        "a prompt of {} tokens and an answer of up to {} may take {} rows as a sample, but "
+        "train.tokens_per_rank = {}; raise it, lower generate.max_new_tokens, or set "
+        "prompts.max_prompt_tokens in another run.directory",
+        longest_prompt, answer, rows, train.tokens_per_rank));
+  }
+  return longest_prompt + answer;
+}
+
 TrainConfig JobConfig::train_config(std::int32_t round) const {
   const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
   TrainConfig result = train;

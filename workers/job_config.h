@@ -14,6 +14,7 @@
 #include "data/prompts/prompt_import.h"
 #include "model/kernels/device_choice.h"
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/transformer_config.h"
 #include "workers/evaluate/evaluate_config.h"
 #include "workers/evaluate/sweep.h"
 #include "workers/generate/generate_config.h"
@@ -89,6 +90,14 @@ struct JobConfig {
   [[nodiscard]] NoiseScheduleOptions noise_schedule(std::int32_t round) const;
   /// Training settings of round `round`: [train] with the round's own mask and learning rate.
   [[nodiscard]] TrainConfig train_config(std::int32_t round) const;
+  /// Tokens that an answer of `round` may have: generate.max_new_tokens in whole blocks.
+  [[nodiscard]] std::int64_t answer_tokens(const RoundSettings& round) const;
+  /// Positions that `round` needs for prompts of at most `longest_prompt` tokens and their answers.
+  /// ConfigError where the model `trained` has fewer, or a sample takes more rows than
+  /// train.tokens_per_rank.
+  [[nodiscard]] std::int64_t required_positions(const RoundSettings& round,
+                                                std::int64_t longest_prompt,
+                                                const TransformerConfig& trained) const;
   /// Of every round.
   [[nodiscard]] Sharding sharding() const;
 };

@@ -188,39 +188,6 @@ bool JobWorker::generate(std::int32_t round) {
   return !stop;
 }
 
-// Cache positions of the round's longest request; refuses before any work what could not be trained
-// or positioned.
-std::int64_t JobWorker::required_positions(std::int32_t round, const PromptStore& prompts,
-                                           const TransformerConfig& model) const {
-  const std::int32_t block_size = config_.rounds[static_cast<std::size_t>(round - 1)].block_size;
-  const std::int64_t answer =
-      (config_.generate.max_new_tokens + block_size - 1) / block_size * block_size;
-  std::int64_t longest = 0;
-  for (PromptId id = 0; id < prompts.size(); ++id) {
-    longest = std::max(longest, prompts.length(id));
-  }
-  // These prompts are imported: others belong into a run directory of their own.
-  const std::int64_t room = model.max_position_embeddings - answer;
-  if (longest > room) {
-    throw ConfigError(fmt::format(
-        "the longest prompt has {} tokens and an answer up to {}, but the model has "
-        "max_position_embeddings = {}; lower generate.max_new_tokens{}",
-        longest, answer, model.max_position_embeddings,
-        room > 0 ? fmt::format(", or set prompts.max_prompt_tokens to {} or less in another "
-                               "run.directory",
-                               room)
-                 : ""));
-  }
-  if (longest + 2 * answer > config_.train.tokens_per_rank) {
-    throw ConfigError(
-        fmt::format("the longest prompt has {} tokens and its sample may take {} rows, but "
-                    "train.tokens_per_rank = {}; raise it, lower generate.max_new_tokens, or set "
-                    "prompts.max_prompt_tokens in another run.directory",
-                    longest, longest + 2 * answer, config_.train.tokens_per_rank));
-  }
-  return longest + answer;
-}
-
 // Places in the batch: when there are few prompts, every rank gets its share of them.
 std::int32_t JobWorker::generation_places(std::int32_t round, std::int64_t num_prompts) const {
   const auto prompts = static_cast<std::int64_t>(prompts_of_round(round, num_prompts).size());
@@ -239,14 +206,16 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     options.batch_prompts = generation_places(round, prompts.size());
     InferenceTransformer::Options inference_options;
     inference_options.num_slots = options.batch_prompts;
-    inference_options.slot_capacity =
-        static_cast<std::int32_t>(required_positions(round, prompts, model.config()));
     const std::int64_t branch_rows = options.required_branch_rows();
     inference_options.branch_rows = static_cast<std::int32_t>(branch_rows);
     BatchPages batch(options.batch_prompts);
+    std::int64_t longest = 0;
     for (PromptId id = 0; id < prompts.size(); ++id) {
+      longest = std::max(longest, prompts.length(id));
       batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
     }
+    inference_options.slot_capacity = static_cast<std::int32_t>(config_.required_positions(
+        config_.rounds[static_cast<std::size_t>(round - 1)], longest, model.config()));
     inference_options.weights = config_.model.decode_weights;
     inference_options.cache_pages = config_.generate.cache_pages(
         model.config(), cache_type(inference_options.weights, services_.kernels.device()), batch);

@@ -170,8 +170,6 @@ class JobWorker {
   [[nodiscard]] Checkpoint final_checkpoint(std::int32_t round) const;
   [[nodiscard]] std::vector<PromptId> prompts_of_round(std::int32_t round,
                                                        std::int64_t num_prompts) const;
-  [[nodiscard]] std::int64_t required_positions(std::int32_t round, const PromptStore& prompts,
-                                                const TransformerConfig& model) const;
 
   const JobConfig& config_;
   WorkerServices services_;

@@ -69,19 +69,24 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
-// What would only be refused at the end, when all training is done. Rank 0 looks.
+// What would only be refused after the import, or at the end, when all training is done. Rank 0
+// looks.
 void expect_end_possible(const Communicator& comm, const JobConfig& config, bool programs) {
   together(comm, [&] {
     if (comm.rank() != 0) {
       return;
     }
     const RunLayout layout(config.run.directory);
+    const TransformerConfig model = read_hf_config(config.model.source);
+    for (const RoundSettings& round : config.rounds) {
+      static_cast<void>(config.required_positions(round, /*longest_prompt=*/1, model));
+    }
     expect_exportable(config.model.source, layout.model());
     if (!std::filesystem::exists(layout.export_record())) {
       expect_only_an_export(layout.model());  // Or else it is no model of this run.
     }
     if (!config.evaluate.tasks.empty()) {
-      expect_evaluable(config.evaluate, read_hf_config(config.model.source), config.model.source,
+      expect_evaluable(config.evaluate, model, config.model.source,
                        config.prompts.chat_template == "chatml", programs);
     }
   });
@@ -333,6 +338,12 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_
   const auto end = [&] {
     std::fflush(stdout);
     if (all_phases) {
+      together(session.world(), [&] {
+        if (session.world().rank() == 0 &&
+            !std::filesystem::exists(RunLayout(config.run.directory).prompts())) {
+          static_cast<void>(match_files(config.prompts.files));
+        }
+      });
       expect_end_possible(session.world(), config, /*programs=*/false);
     }
     return ExitCode::ok;

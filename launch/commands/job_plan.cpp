@@ -52,16 +52,10 @@ KnownPrompts known_prompts(const JobConfig& config) {
   return known;
 }
 
-/// Whole blocks.
-std::int64_t answer_tokens(const JobConfig& config, const RoundSettings& round) {
-  return (config.generate.max_new_tokens + round.block_size - 1) / round.block_size *
-         round.block_size;
-}
-
 std::int64_t longest_answer(const JobConfig& config) {
   std::int64_t longest = 0;
   for (const RoundSettings& round : config.rounds) {
-    longest = std::max(longest, answer_tokens(config, round));
+    longest = std::max(longest, config.answer_tokens(round));
   }
   return longest;
 }
@@ -440,7 +434,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
   bool all_rounds = true;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
     const RoundSettings& round = config.rounds[i];
-    const std::int64_t answer = answer_tokens(config, round);
+    const std::int64_t answer = config.answer_tokens(round);
     const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
     text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
                         round.noise_window);

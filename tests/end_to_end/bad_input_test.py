@@ -200,9 +200,24 @@ class BadConfigurations(BadInput):
     def test_no_configuration_there(self):
         self.refused(USAGE, "run", self.root / "absent.toml", says=["absent.toml"])
 
-    def test_answer_longer_than_the_model_s_positions(self):
-        self.run_refused("positions", USAGE, "--set", "generate.max_new_tokens=512",
-                         says=["max_position_embeddings", "256"])
+    def test_answers_without_room_are_refused_before_the_import(self):
+        for words in ((), ("--dry-run",)):
+            for setting, says in (("generate.max_new_tokens=512", ["max_position_embeddings = 256"]),
+                                  ("train.tokens_per_rank=16", ["train.tokens_per_rank = 16"])):
+                with self.subTest(words=words, setting=setting):
+                    config, run = self.config("room")
+                    self.refused(USAGE, "run", config, "--set", setting, *words, says=says)
+                    self.assertFalse((run / "prompts.h5").exists())
+
+    def test_longest_prompt_and_answer_beyond_the_model_s_positions(self):
+        self.run_refused("positions", USAGE, "--set", "generate.max_new_tokens=240", "--set",
+                         "train.tokens_per_rank=1024",
+                         says=["the longest prompt has", "prompts.max_prompt_tokens to 16 or less"])
+
+    def test_a_plan_misses_the_prompts(self):
+        config, run = self.config("planned-prompts")
+        self.refused(INPUT, "run", config, "--dry-run", "--set", 'prompts.files=["/nonexistent/*.jsonl"]',
+                     says=["'/nonexistent/*.jsonl' matches no file"])
 
     def test_bad_command_line(self):
         config, _ = self.config("line")
