@@ -52,4 +52,9 @@ class RunLock {
   std::thread thread_;
 };
 
+/// What somebody who only looks can tell of `directory`/lock: why no job can hold it (it is gone,
+/// or its holder is a dead process of this machine), or that it was not refreshed for longer than
+/// stale_seconds by this host's clock. Empty: a job holds it. Takes nothing over.
+[[nodiscard]] std::string why_lock_is_dead(const std::filesystem::path& directory);
+
 }  // namespace jforge

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "coordinator/run_journal.h"
+#include "coordinator/run_lock.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/progress_display.h"
 #include "launch/commands/terminal.h"
@@ -38,11 +39,13 @@ PhaseProgress progress_of(const nlohmann::json& status) {
 }
 
 /// "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z": the status without its
-/// progress.
-std::string heading(const nlohmann::json& status) {
-  return fmt::format("{}, attempt {}, {} ranks, {}, updated {}", status.value("status", "?"),
-                     status.value("attempt", 0), status.value("ranks", 0),
-                     status.value("host", "?"), status.value("updated", "?"));
+/// progress. `dead`: why no job can be running.
+std::string heading(const nlohmann::json& status, const std::string& dead) {
+  return fmt::format("{}{}, attempt {}, {} ranks, {}, updated {}",
+                     dead.empty() ? "" : fmt::format("{}; last status ", dead),
+                     status.value("status", "?"), status.value("attempt", 0),
+                     status.value("ranks", 0), status.value("host", "?"),
+                     status.value("updated", "?"));
 }
 
 nlohmann::json status_of(const std::filesystem::path& directory) {
@@ -62,11 +65,14 @@ std::string cut(const std::string& text, int columns) {
 ExitCode top_command(const std::filesystem::path& directory) {
   const Terminal terminal = Terminal::of_standard_output();
   for (bool first = true;; first = false) {
+    // First: a job that ends between the two looks has written how.
+    const std::string lock = why_lock_is_dead(directory);
     const nlohmann::json status = status_of(directory);
     const bool running = status.value("status", "") == "running";
+    const std::string dead = running ? lock : "";
     const bool in_phase = status.contains("step");
     if (!terminal) {
-      fmt::print("{}\n{}{}\n", heading(status), status.value("phase", ""),
+      fmt::print("{}\n{}{}\n", heading(status, dead), status.value("phase", ""),
                  in_phase ? ": " + describe(progress_of(status)) : "");
       return ExitCode::ok;
     }
@@ -74,7 +80,7 @@ ExitCode top_command(const std::filesystem::path& directory) {
     const std::string line =
         in_phase ? bar_line(progress_of(status), columns) : cut(status.value("phase", ""), columns);
     tell(stdout, fmt::format("{}\r\033[K{}\n\033[K{}", first ? "" : "\033[A",
-                             cut(heading(status), columns), line));
+                             cut(heading(status, dead), columns), line));
     if (!running || stop_requested()) {
       tell(stdout, "\n");
       return ExitCode::ok;

@@ -117,6 +117,7 @@ class InFiles(EndToEndTest):
             self.assertRegex(top, r"^running, attempt 1, 1 ranks, .*\ntrain round 1: \d/6 steps, ETA .*loss")
         finally:
             self.kill_all(process)
+        self.assertRegex(self.jforge("top", run).out, r"^its process \d+ is gone; last status running, attempt 1, .*\ntrain")
         self.jforge("run", config)
         metrics = (run / "metrics.prom").read_text(encoding="utf-8")
         self.assertIn('status="finished"} 1', metrics)
