@@ -61,6 +61,20 @@ OrderedJson eos_json(const TransformerConfig& config) {
                                     : OrderedJson(config.eos_ids);
 }
 
+/// Where `directory` has a generation_config.json, transformers stops at its tokens alone, so also
+/// at none: what was taken from config.json stands there then.
+void name_stop_tokens(const fs::path& directory, const TransformerConfig& config) {
+  const fs::path path = directory / kHfGenerationFile;
+  if (!hf_file_present(path) || config.eos_ids.empty()) {
+    return;
+  }
+  auto generation = parse_bounded_json<OrderedJson>(read_file(path), path.string());
+  if (generation.is_object() && generation.value("eos_token_id", OrderedJson()).is_null()) {
+    generation["eos_token_id"] = eos_json(config);
+    publish_file(path, generation.dump(2) + "\n");
+  }
+}
+
 OrderedJson rope_scaling(const RotarySettings& rope) {
   if (rope.scaling == RotaryScaling::linear) {
     return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -365,6 +379,7 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
           if (options.jacobi_block_size) {
             write_custom_generate(fresh, *options.jacobi_block_size);
           }
+          name_stop_tokens(fresh, config);
           OrderedJson root = source_config(source_directory, config);
           publish_file(fresh / "config.json",
                        config_text(root.is_null() ? new_config(config) : std::move(root), stored));

@@ -67,10 +67,16 @@ void commit_lease(ControlChannel& control, const std::filesystem::path& director
   }
 }
 
-void log_counts(Rank rank, const GenerationCounts& counts) {
-  spdlog::info("rank {}: {} prompts, {} tokens in blocks, block TPF {:.2f}, {:.0f} tokens/s", rank,
-               counts.prompts, counts.block_tokens,
-               counts.cost_of_blocks().tokens_per_forward().value_or(0),
+/// Tokens of a block per forward of it; nothing in parallel, where a forward serves many blocks and
+/// none to its end: its tokens say nothing of the model.
+std::optional<double> block_tpf(GenerationMethod method, const DecodingCost& cost) {
+  return method == GenerationMethod::parallel ? std::nullopt : cost.tokens_per_forward();
+}
+
+void log_counts(Rank rank, const GenerationCounts& counts, GenerationMethod method) {
+  const std::optional<double> tpf = block_tpf(method, counts.cost_of_blocks());
+  spdlog::info("rank {}: {} prompts, {} tokens in blocks{}, {:.0f} tokens/s", rank, counts.prompts,
+               counts.block_tokens, tpf ? fmt::format(", block TPF {:.2f}", *tpf) : "",
                static_cast<double>(counts.block_tokens) /
                    std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
 }
@@ -209,13 +215,11 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
     const std::int64_t branch_rows = options.required_branch_rows();
     inference_options.branch_rows = static_cast<std::int32_t>(branch_rows);
     BatchPages batch(options.batch_prompts);
-    std::int64_t longest = 0;
     for (PromptId id = 0; id < prompts.size(); ++id) {
-      longest = std::max(longest, prompts.length(id));
       batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
     }
     inference_options.slot_capacity = static_cast<std::int32_t>(config_.required_positions(
-        config_.rounds[static_cast<std::size_t>(round - 1)], longest, model.config()));
+        config_.rounds[static_cast<std::size_t>(round - 1)], prompts.longest(), model.config()));
     inference_options.weights = config_.model.decode_weights;
     inference_options.cache_pages = config_.generate.cache_pages(
         model.config(), cache_type(inference_options.weights, services_.kernels.device()), batch);
@@ -223,7 +227,7 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
                                    services_.kernels, account, inference_options);
     TrajectoryGenerator generator(inference, options);
     drained = generate_with(generator, round, prompts, model.config());
-    log_counts(services_.comm.rank(), generator.counts());
+    log_counts(services_.comm.rank(), generator.counts(), config_.generate.method);
   }
   end_phase(account);
   return drained;
@@ -327,21 +331,17 @@ void JobWorker::write_generation_report(std::int32_t round) const {
   const TrajectoryStore store =
       TrajectoryStore::open_complete(layout_.trajectories(round), prompts);
   const ShardTotals totals = store.totals();
-  // In parallel a forward serves many blocks and none to its end: its tokens say nothing of the
-  // model.
-  const auto block_tpf = config_.generate.method == GenerationMethod::parallel
-                             ? std::nullopt
-                             : DecodingCost{.sequences = static_cast<std::int64_t>(store.size()),
-                                            .tokens = totals.block_tokens,
-                                            .forwards = totals.forwards}
-                                   .tokens_per_forward();
+  const std::optional<double> tpf =
+      block_tpf(config_.generate.method, {.sequences = static_cast<std::int64_t>(store.size()),
+                                          .tokens = totals.block_tokens,
+                                          .forwards = totals.forwards});
   const nlohmann::json report = {
       {"round", round},
       {"block_size", config_.rounds[static_cast<std::size_t>(round - 1)].block_size},
       {"prompts", store.size()},
       {"tokens", totals.block_tokens},
       {"forwards", totals.forwards},
-      {"block_tpf", block_tpf ? nlohmann::json(*block_tpf) : nlohmann::json(nullptr)},
+      {"block_tpf", tpf ? nlohmann::json(*tpf) : nlohmann::json(nullptr)},
       {"flipped_blocks", totals.flipped_blocks},
       {"digest", store.store_digest()}};
   publish_file(layout_.generation_report(round), seal_json(report.dump(2) + "\n"));

@@ -5,6 +5,7 @@
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
 #include <algorithm>
 #include <limits>
@@ -37,6 +38,14 @@ std::size_t sequence_length(std::string_view text, std::size_t offset) {
   if (lead == 0xF0 && second < 0x90) return 0;
   if (lead == 0xF4 && second > 0x8F) return 0;
   return 4;
+}
+
+/// ICU counts in 32 bits.
+void expect_icu_size(std::string_view text) {
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<int32_t>::max())) {
+    throw DataError(
+        fmt::format("text of {} bytes is too long to normalise: split it", text.size()));
+  }
 }
 
 constexpr std::size_t kLongRun = 64;  // combining marks
@@ -124,11 +133,17 @@ void require_valid_utf8(std::string_view text, std::string_view what) {
   }
 }
 
+std::string replaced_utf8(std::string_view text) {
+  expect_icu_size(text);
+  if (!first_invalid_utf8(text)) return std::string(text);
+  std::string valid;
+  icu::UnicodeString::fromUTF8({text.data(), static_cast<int32_t>(text.size())})
+      .toUTF8String(valid);
+  return valid;
+}
+
 std::string to_nfc(std::string_view text) {
-  if (text.size() > static_cast<std::size_t>(std::numeric_limits<int32_t>::max())) {
-    throw DataError(
-        fmt::format("text of {} bytes is too long to normalise: split it", text.size()));
-  }
+  expect_icu_size(text);
   // Before ICU looks at it at all: its check for normal form orders the marks as well.
   std::string ordered;
   if (has_long_mark_run(text)) {

@@ -17,6 +17,10 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 /// text in the message ("prompt 12").
 void require_valid_utf8(std::string_view text, std::string_view what);
 
+/// `text` with U+FFFD for every maximal part of it that is not well-formed, as transformers'
+/// tokenizers and Python's errors="replace" have it: an answer may be cut within a character.
+std::string replaced_utf8(std::string_view text);
+
 /// Normalisation form C of well-formed UTF-8. Text of 2 GiB or more is a DataError.
 std::string to_nfc(std::string_view text);
 

@@ -56,7 +56,8 @@ void inspect_trajectories(const fs::path& path) {
   fmt::print("trajectories {}\n  records {} in {} shards, {} damaged\n", path.string(),
              store.size(), store.shards().size(), store.damaged().size());
   fmt::print(
-      "  tokens {}, forwards {}, block TPF {:.3f}, ended by end of sequence {}\n  digest {}\n",
+      "  tokens {}, forwards {}, {:.3f} a forward (of generate.method parallel no figure of the "
+      "model), ended by end of sequence {}\n  digest {}\n",
       tokens, forwards,
       DecodingCost{static_cast<std::int64_t>(store.size()), tokens, forwards}
           .tokens_per_forward()

@@ -142,7 +142,8 @@ void ProgressDisplay::import(const ImportProgress& progress) {
   show(now, false);
 }
 
-void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_t max_new_tokens) {
+void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_t max_new_tokens,
+                                 bool parallel) {
   // Heartbeats tell of the tokens once a second: a short round may be through before.
   const std::int64_t tokens_made = std::max(progress.tokens_made, progress.tokens);
   if (tokens_made > 0 && !first_tokens_) {
@@ -174,9 +175,12 @@ void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_
   now.eta_is_bound = progress.prompts_done == 0;
   const DecodingCost blocks{
       .sequences = progress.prompts_done, .tokens = progress.tokens, .forwards = progress.forwards};
-  now.detail = fmt::format(
-      "{} tokens, block TPF {:.2f}", tokens_made,
-      blocks.tokens_per_forward().value_or(ratio(progress.tokens_made, progress.forwards_made)));
+  now.detail = fmt::format("{} tokens", tokens_made);
+  if (!parallel) {
+    now.detail += fmt::format(
+        ", block TPF {:.2f}",
+        blocks.tokens_per_forward().value_or(ratio(progress.tokens_made, progress.forwards_made)));
+  }
   show(now, last);
 }
 

@@ -44,7 +44,10 @@ class ProgressDisplay {
   void import(const ImportProgress& progress);
   /// Prompts count when their lease is committed, tokens when they are made. Until the first lease
   /// is committed the ETA is a bound: all answers as long as `max_new_tokens`.
-  void generation(const GenerationProgress& progress, std::int64_t max_new_tokens);
+  /// `parallel`: tokens per forward are left out, since a forward serves many blocks and none to
+  /// its end.
+  void generation(const GenerationProgress& progress, std::int64_t max_new_tokens,
+                  bool parallel = false);
   void step(const StepMetrics& metrics, std::int64_t total_steps);
   /// Over all ranks, tasks and methods; the task, method and TPF shown are those at hand, the
   /// tokens/s those of this rank since begin().

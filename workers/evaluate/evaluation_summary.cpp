@@ -78,11 +78,12 @@ ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
     expect(count == verdicts.samples_per_problem, "problems with different numbers of samples");
     verdicts.right.push_back(right[index]);
   }
-  for (const auto& [index, count] : base_right) {
-    verdicts.base_right.push_back(count);
+  // A completion without a program had no verdict on base tests in earlier versions' records.
+  for (const auto& [index, count] : counts) {
+    if (!base_right.empty()) {
+      verdicts.base_right.push_back(base_right[index]);
+    }
   }
-  expect(verdicts.base_right.empty() || verdicts.base_right.size() == verdicts.right.size(),
-         "some samples have a verdict on the base tests and others have none");
   return verdicts;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "data/tokenizer/unicode.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 
@@ -51,7 +52,7 @@ DecodeRequest ProblemSet::request(PromptId id, const std::vector<TokenId>& eos_i
 std::string ProblemSet::text_of(std::span<const TokenId> completion,
                                 const BytePairTokenizer& tokenizer) const {
   const auto end = std::ranges::find_first_of(completion, stop_tokens);
-  return tokenizer.decode(std::span(completion.begin(), end), /*skip_special=*/true);
+  return replaced_utf8(tokenizer.decode(std::span(completion.begin(), end), /*skip_special=*/true));
 }
 
 ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& config,

@@ -50,7 +50,8 @@ struct ProblemSet {
   /// The request for the sample `id`. Throws as problem().
   [[nodiscard]] DecodeRequest request(PromptId id, const std::vector<TokenId>& eos_ids) const;
   /// The text of a completion up to its first stop token, without special tokens: of a stop text
-  /// that is one nothing would be left at which to cut.
+  /// that is one nothing would be left at which to cut. What is no UTF-8 is replaced, so that what
+  /// is graded is what is recorded.
   [[nodiscard]] std::string text_of(std::span<const TokenId> completion,
                                     const BytePairTokenizer& tokenizer) const;
 };

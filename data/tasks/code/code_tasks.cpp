@@ -351,6 +351,20 @@ VerdictStatus verdict_status(CodeRunStatus status) {
   throw InternalError("unknown status of a run");
 }
 
+std::string_view behind_thoughts(std::string_view completion) {
+  constexpr std::string_view kEnd = "</think>";
+  const std::size_t end = completion.rfind(kEnd);
+  return end == std::string_view::npos ? completion : completion.substr(end + kEnd.size());
+}
+
+Verdict no_program(bool has_base) {
+  Verdict verdict{VerdictStatus::fail, "no program in the completion", std::nullopt};
+  if (has_base) {
+    verdict.base_status = verdict.status;
+  }
+  return verdict;
+}
+
 Verdict run_checked(std::string program, std::string check, double seconds,
                     const std::string& answer, CodeRunner& runner) {
   CodeRunRequest request;

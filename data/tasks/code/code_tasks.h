@@ -85,6 +85,13 @@ struct CodeBlock {
 /// the opened code block.
 [[nodiscard]] TaskPrompt evalplus_prompt(std::string_view problem);
 
+/// What stands behind the last "</think>", all of `completion` where there is none: a draft among a
+/// model's thoughts is not its answer.
+[[nodiscard]] std::string_view behind_thoughts(std::string_view completion);
+
+/// The verdict on a completion without a program; `has_base`: the task judges base tests apart.
+[[nodiscard]] Verdict no_program(bool has_base);
+
 /// The verdict on a program: it must load and `check` (code_runner.h) must run through, in
 /// `seconds` together. `answer` goes into the verdict.
 [[nodiscard]] Verdict run_checked(std::string program, std::string check, double seconds,

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
 #include <utility>
 
 #include "data/tasks/code/code_tasks.h"
@@ -16,22 +15,6 @@ namespace {
 
 constexpr double kLoadSeconds = 10.0;
 constexpr double kSanitizeSeconds = 30.0;
-
-/// `text` with U+FFFD for what is no UTF-8: an answer may be cut within a character.
-std::string replaced_utf8(std::string_view text) {
-  std::string valid;
-  while (const auto invalid = first_invalid_utf8(text)) {
-    valid += text.substr(0, *invalid);
-    append_utf8(valid, 0xFFFD);
-    text.remove_prefix(*invalid + 1);
-    while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xC0) == 0x80) {
-      text.remove_prefix(1);
-    }
-  }
-  valid += text;
-  return valid;
-}
-
 }  // namespace
 
 SanitizedProgram evalplus_sanitize(const std::string& text,

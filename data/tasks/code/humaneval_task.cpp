@@ -135,7 +135,7 @@ std::optional<std::string> HumanevalTask::extract(std::string_view completion,
     return evalplus_completion(completion);
   }
   const std::string& entry_point = record.fields.at("entry_point");
-  const std::string code = answered_code(completion, entry_point);
+  const std::string code = answered_code(behind_thoughts(completion), entry_point);
   return fmt::format(
       "{}{}", defines_function(code, entry_point) ? lines_above_function(problem) : problem, code);
 }
@@ -143,7 +143,7 @@ std::optional<std::string> HumanevalTask::extract(std::string_view completion,
 Verdict HumanevalTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
                              CodeRunner* runner) const {
   if (!answer) {
-    return {VerdictStatus::fail, "no program in the completion", std::nullopt};
+    return no_program(variant_ == Variant::plus);
   }
   expect(runner != nullptr, "a task that runs code was given a runner");
   if (style_ != CodeStyle::evalplus) {

@@ -16,14 +16,14 @@ namespace jforge {
 /// - evalplus: a user turn that asks for a script, the answer begun with an opened code block; 768
 ///   new tokens, ended by evalplus_stops().
 ///
-/// Rule extract-3. evalchemy: the first Python block that defines the entry point, else the first
-/// block that does, else the first Python block, else the whole text; a block without a closing
-/// fence reaches to the end of the text. Before it stand the prompt's lines above its last
-/// top-level def (imports, helpers); what does not define the entry point stands behind the whole
-/// prompt. (evalchemy's own rule also drops everything before the entry point within the block, and
-/// cuts replies with text before the fence at an arbitrary place; neither is done here.) lm-eval:
-/// prompt + completion. Rule sanitize-0.3.1, evalplus: what evalplus_sanitize() makes of the
-/// text, nothing of the prompt before it.
+/// Rule extract-3. evalchemy, behind a model's thoughts (</think>): the first Python block that
+/// defines the entry point, else the first block that does, else the first Python block, else the
+/// whole text; a block without a closing fence reaches to the end of the text. Before it stand the
+/// prompt's lines above its last top-level def (imports, helpers); what does not define the entry
+/// point stands behind the whole prompt. (evalchemy's own rule also drops everything before the
+/// entry point within the block, and cuts replies with text before the fence at an arbitrary place;
+/// neither is done here.) lm-eval: prompt + completion. Rule sanitize-0.3.1, evalplus: what
+/// evalplus_sanitize() makes of the text, nothing of the prompt before it.
 ///
 /// Grading: humaneval runs the program, then `test` and check(entry point), 3.0 s in all, as
 /// OpenAI's harness. Imports stand before the program with evalchemy alone

@@ -284,15 +284,15 @@ std::optional<std::string> MbppTask::extract(std::string_view completion,
     return is_blank(text) ? std::nullopt : std::optional(std::move(text));
   }
   completion = cut_at(completion, stop_texts());
-  std::string code =
-      style_ == CodeStyle::evalchemy ? answered_code(completion) : std::string(completion);
+  std::string code = style_ == CodeStyle::evalchemy ? answered_code(behind_thoughts(completion))
+                                                    : std::string(completion);
   return is_blank(code) ? std::nullopt : std::optional(std::move(code));
 }
 
 Verdict MbppTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
                         CodeRunner* runner) const {
   if (!answer) {
-    return {VerdictStatus::fail, "no program in the completion", std::nullopt};
+    return no_program(is_plus());
   }
   expect(runner != nullptr, "a task that runs code was given a runner");
   if (style_ != CodeStyle::evalplus) {

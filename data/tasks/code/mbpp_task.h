@@ -17,10 +17,10 @@ namespace jforge {
 /// - evalplus: a user turn with the problem and its first test as a docstring, the answer begun
 ///   with an opened code block; 768 new tokens, ended by evalplus_stops().
 ///
-/// Rule extract-3. evalchemy: the first Python block, else the first block without a tag, else the
-/// whole text; a block without a closing fence reaches to the end of the text. lm-eval: the whole
-/// text. Rule sanitize-0.3.1, evalplus: what evalplus_sanitize() makes of the text, without an
-/// entry point where the problem names none.
+/// Rule extract-3. evalchemy, behind a model's thoughts (</think>): the first Python block, else
+/// the first block without a tag, else the whole text; a block without a closing fence reaches to
+/// the end of the text. lm-eval: the whole text. Rule sanitize-0.3.1, evalplus: what
+/// evalplus_sanitize() makes of the text, without an entry point where the problem names none.
 ///
 /// Grading: mbpp and mbpp_sanitized run the program, then test_setup_code or test_imports and the
 /// assertions, 10 s in all as evalchemy; in style lm-eval 3 s and no test_setup_code, as there.

@@ -104,6 +104,10 @@ std::vector<TaskRecord> training_beside(const std::filesystem::path& data) {
   return training;
 }
 
+std::string without_gold(const TaskRecord& record) {
+  return fmt::format("{}: its answer has no number behind '####'", record.id);
+}
+
 }  // namespace
 
 Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
@@ -145,10 +149,21 @@ std::string Gsm8kTask::version() const {
   throw InternalError("unknown prompt style");
 }
 
+void Gsm8kTask::expect_golds(const std::vector<TaskRecord>& records,
+                             const std::filesystem::path& file) {
+  for (const TaskRecord& record : records) {
+    if (!marked_number(record.fields.at("answer"))) {
+      throw DataError(fmt::format("{}: {}", file.string(), without_gold(record)));
+    }
+  }
+}
+
 std::vector<TaskRecord> Gsm8kTask::load(const std::filesystem::path& data) const {
-  std::vector<TaskRecord> records = load_task_records(
-      data, name(), {"gsm8k/test.jsonl", "gsm8k/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
-      {"question", "answer"});
+  const std::vector<std::string> candidates{"gsm8k/test.jsonl", "gsm8k/test.jsonl.gz", "test.jsonl",
+                                            "test.jsonl.gz"};
+  std::vector<TaskRecord> records =
+      load_task_records(data, name(), candidates, {"question", "answer"});
+  expect_golds(records, task_file(data, name(), candidates));
   if (has_examples()) {
     const std::vector<TaskRecord> training = training_beside(data);
     PythonRandom random(kExamplesSeed);
@@ -215,7 +230,7 @@ Verdict Gsm8kTask::grade(const std::optional<std::string>& answer, const TaskRec
                          CodeRunner* /*runner*/) const {
   const auto gold = marked_number(record.fields.at("answer"));
   if (!gold) {
-    throw DataError(fmt::format("{}: its answer has no number behind '####'", record.id));
+    throw DataError(without_gold(record));
   }
   if (!answer) {
     return {VerdictStatus::fail, "no number in the completion", std::nullopt};

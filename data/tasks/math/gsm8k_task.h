@@ -31,8 +31,11 @@ class Gsm8kTask final : public Task {
 
   [[nodiscard]] std::string name() const override { return "gsm8k"; }
   [[nodiscard]] std::string version() const override;
-  /// gsm8k/test.jsonl(.gz) or test.jsonl(.gz) under a directory, or a file of that form. With
-  /// examples: DataError also when there are no five in the training file.
+  /// DataError naming `file` and the record whose answer has no number behind "####".
+  static void expect_golds(const std::vector<TaskRecord>& records,
+                           const std::filesystem::path& file);
+  /// gsm8k/test.jsonl(.gz) or test.jsonl(.gz) under a directory, or a file of that form. DataError
+  /// also as expect_golds(); with examples when there are no five in the training file.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   /// 512; with examples 256, the harness's own limit.

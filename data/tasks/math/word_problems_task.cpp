@@ -21,10 +21,12 @@ std::string WordProblemsTask::version() const {
 }
 
 std::vector<TaskRecord> WordProblemsTask::load(const std::filesystem::path& data) const {
-  return load_task_records(
-      data, name(),
-      {name() + "/test.jsonl", name() + "/test.jsonl.gz", "test.jsonl", "test.jsonl.gz"},
-      {"question", "answer"});
+  const std::vector<std::string> candidates{name() + "/test.jsonl", name() + "/test.jsonl.gz",
+                                            "test.jsonl", "test.jsonl.gz"};
+  std::vector<TaskRecord> records =
+      load_task_records(data, name(), candidates, {"question", "answer"});
+  Gsm8kTask::expect_golds(records, task_file(data, name(), candidates));
+  return records;
 }
 
 TaskPrompt WordProblemsTask::prompt(const TaskRecord& record) const {

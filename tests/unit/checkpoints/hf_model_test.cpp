@@ -601,6 +601,21 @@ TEST_F(HfModelTest, HashChangesWithTheStopTokensOfTheGenerationConfiguration) {
   }
 }
 
+TEST_F(HfModelTest, AnExportStopsWhereItsSourceDoesInTransformersToo) {
+  const auto exported = [&](const std::string& generation) {
+    write(source_ / "generation_config.json", generation);
+    Model model = make_model();
+    export_hf_model(source_, root_ / "stops", model.config, model.table, values_in(model.flat()),
+                    {DType::float32});
+    return ordered_json::parse(read_file(root_ / "stops" / "generation_config.json"));
+  };
+  for (const char* without : {R"({"do_sample": false})", R"({"eos_token_id": null})"}) {
+    EXPECT_EQ(exported(without).at("eos_token_id"), 2) << "that of config.json";
+  }
+  EXPECT_EQ(exported(R"({"eos_token_id": [5, 9], "top_k": 3})"),
+            ordered_json::parse(R"({"eos_token_id": [5, 9], "top_k": 3})"));
+}
+
 TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   write(source_ / "tokenizer.json", "{}");
   write(source_ / "generation_config.json", R"({"eos_token_id": 2})");

@@ -156,12 +156,13 @@ TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
   display.generation({10, 10, 610, 400, 600, 400}, 100);
   display.end();
   display.begin("generate round 2");
-  display.generation({4, 4, 64, 40, 60, 40}, 100);
+  display.generation({4, 4, 64, 40, 60, 40}, 100, /*parallel=*/true);
   const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("generate round 1: 10/10 prompts"));
   EXPECT_THAT(text, HasSubstr("10/10 prompts, ETA 0 s, "));
   EXPECT_THAT(text, HasSubstr("block TPF 1.50\n"));
   EXPECT_THAT(text, HasSubstr("generate round 2: 4/4 prompts"));
+  EXPECT_EQ(text.find("block TPF", text.find("round 2")), std::string::npos) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 

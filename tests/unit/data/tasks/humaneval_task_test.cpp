@@ -115,7 +115,26 @@ TEST(HumanevalTask, GradesByTheTestOfTheProblem) {
   EXPECT_EQ(grade("def area(r):\n    while True: pass\n").status, VerdictStatus::timeout);
   EXPECT_EQ(grade("def area(r)\n").status, VerdictStatus::fail);
   EXPECT_EQ(grade("").status, VerdictStatus::fail);
-  EXPECT_EQ(task->grade(std::nullopt, record(), &runner).status, VerdictStatus::fail);
+}
+
+TEST(HumanevalTask, ADraftAmongThoughtsIsNoAnswer) {
+  const std::string draft =
+      "```python\ndef area(r):\n  return r\n```\nWait, that is wrong.\n</think>\n";
+  const std::string answer = "```python\ndef area(r):\n  return math.pi * r * r\n```";
+  EXPECT_THAT(
+      make_task("humaneval")->extract(draft + answer, record()).value_or(""),
+      ::testing::AllOf(HasSubstr("math.pi * r * r"), ::testing::Not(HasSubstr("return r\n"))));
+  EXPECT_EQ(behind_thoughts("a</think>b</think> c"), " c");
+  EXPECT_EQ(behind_thoughts("no thoughts"), "no thoughts");
+}
+
+TEST(HumanevalTask, WithoutAProgramAllTestsFail) {
+  for (const char* name : {"humaneval", "humaneval_plus"}) {
+    const Verdict verdict = make_task(name)->grade(std::nullopt, record(), nullptr);
+    EXPECT_EQ(verdict.status, VerdictStatus::fail);
+    EXPECT_EQ(verdict.base_status.has_value(), std::string_view(name) == "humaneval_plus");
+    EXPECT_EQ(verdict.base_status.value_or(VerdictStatus::fail), VerdictStatus::fail);
+  }
 }
 
 TEST(HumanevalTask, LimitsAreThoseOfTheProgramsNamed) {

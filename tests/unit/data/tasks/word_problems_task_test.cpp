@@ -51,6 +51,22 @@ TEST(WordProblemsTask, LedgerHasItsOwnNameFolderAndLength) {
   EXPECT_THROW(static_cast<void>(make_task("word_problems")->load(directory.path())), DataError);
 }
 
+TEST(WordProblemsTask, AGoldAnswerWithoutANumberIsRefusedBeforeAnythingIsGraded) {
+  const test::TemporaryDirectory directory;
+  const fs::path file = directory / "test.jsonl";
+  std::ofstream(file) << R"({"question":"a","answer":"#### 2"})" << '\n'
+                      << R"({"question":"b","answer":"5"})" << '\n';
+  for (const char* name : {"word_problems", "gsm8k"}) {
+    try {
+      static_cast<void>(make_task(name)->load(file));
+      ADD_FAILURE() << name;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr(file.string()),
+                                                 ::testing::HasSubstr(std::string(name) + "/1")));
+    }
+  }
+}
+
 TEST(WordProblemsTask, GradesNumbersByThePlainRuleOfGsm8k) {
   const auto task = make_task("word_problems", {.prompt_style = "plain"});
   const auto gsm8k = make_task("gsm8k", {.prompt_style = "plain"});

@@ -61,6 +61,23 @@ TEST(Unicode, MalformedUtf8IsFoundWhereItBegins) {
   }
 }
 
+// Python's bytes.decode("utf-8", "replace").
+TEST(Unicode, MalformedUtf8IsReplacedAsPythonDoes) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"plain \xC3\xA9", "plain é"},
+      {"a\x80 b", "a\uFFFD b"},
+      {"cut \xE2\x82", "cut \uFFFD"},
+      {"\xF0\x9F\xA6 x", "\uFFFD x"},
+      {"\xE2(\xA1", "\uFFFD(\uFFFD"},
+      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+      {"\xF0\x80\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+      {"\xC0\xAF", "\uFFFD\uFFFD"},
+  };
+  for (const auto& [bytes, text] : cases) {
+    EXPECT_EQ(replaced_utf8(bytes), text);
+  }
+}
+
 TEST(Unicode, EveryScalarValueSurvivesUtf8) {
   for (char32_t c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c <= 0xDFFF) continue;
