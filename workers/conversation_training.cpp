@@ -200,10 +200,12 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   if (resumed) {
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);
+    expect_same_samples(*resumed, identity);
     leave_newer_checkpoints(comm, checkpoints, choice, *resumed);
     resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
     plan.steps_done = resumed->manifest.state.step;
     plan.state = trainer_state_of(resumed->manifest.state.cursors);
+    forget_other_losses(plan.state.spike_guard, resumed->manifest.state.identity, identity, 0);
     spdlog::info("continuing after step {}", plan.steps_done);
   }
   if (services.on_accepted) {

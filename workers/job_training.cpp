@@ -152,6 +152,8 @@ bool JobWorker::train(std::int32_t round) {
       });
       plan.steps_done = resume_point_->manifest.state.step;
       plan.state = trainer_state_of(resume_point_->manifest.state.cursors);
+      forget_other_losses(plan.state.spike_guard, resume_point_->manifest.state.identity, identity_,
+                          round);
       if (probe) {
         probe->restore(plan.state.early_stop);
       }

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoints/hf_model.h"
 #include "data/prompts/prompt_store.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "workers/round_checkpoint_internal.h"
+#include "workers/training_probe.h"
 
 namespace jforge {
 
@@ -85,6 +87,9 @@ void JobWorker::resume(const ResumeChoice& choice) {
   rounds_trained_ =
       static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
   expect_trained_rounds(*resume_point_, rounds_trained_, config_.rounds.size(), present);
+  if (!finishes_round(manifest)) {
+    expect_same_samples(*resume_point_, present);
+  }
   leave_newer_checkpoints(services_.comm, layout_.checkpoints(), choice, *resume_point_);
   spdlog::info("continuing from {} (round {}, step {} of {})",
                resume_point_->directory.filename().string(), manifest.state.round,
@@ -95,6 +100,23 @@ void JobWorker::resume(const ResumeChoice& choice) {
       exported_ = is_exported();
     }
   }));
+}
+
+void JobWorker::expect_rounds_possible() const {
+  together(services_.comm, [&] {
+    if (services_.comm.rank() != 0) {
+      return;
+    }
+    const PromptStore prompts = PromptStore::open(layout_.prompts(), SealCheck::size);
+    const TransformerConfig model = read_hf_config(config_.model.source);
+    for (std::int32_t round = rounds_trained_ + 1;
+         std::cmp_less_equal(round, config_.rounds.size()); ++round) {
+      const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
+      static_cast<void>(config_.required_positions(settings, prompts.longest(), model));
+      static_cast<void>(total_steps(round, prompts.size()));
+      expect_probes_fit(config_, round, model, prompts);
+    }
+  });
 }
 
 DurableFacts JobWorker::facts() const {

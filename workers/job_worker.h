@@ -87,6 +87,9 @@ class JobWorker {
   /// first. Throws ConfigError when its identity differs, or the imported prompts' import was of
   /// other settings; DataError when --resume PATH does not hold.
   void resume(const ResumeChoice& choice);
+  /// Collective, once prompts are imported: what a later round would refuse of their lengths, their
+  /// number or its checks' answers, before the work that comes first. Throws ConfigError.
+  void expect_rounds_possible() const;
 
   /// Rank 0: what is durable now. Reads only; every shard of the next round that is not remembered
   /// as it is now (shard_index.h) is verified.

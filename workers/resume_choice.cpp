@@ -1,6 +1,9 @@
 #include "workers/resume_choice.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <set>
 
 #include "checkpoints/checkpoint_writer.h"
 #include "runtime/comm/failure_agreement.h"
@@ -52,6 +55,45 @@ void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::pa
                    directory.string(), fmt::join(names, ", "));
     }
   });
+}
+
+void expect_same_samples(const Checkpoint& checkpoint, const Identity& present) {
+  for (const auto& [key, before, now] :
+       identity_differences(checkpoint.manifest.state.identity, present)) {
+    if (key == "train.batch_samples" || key.starts_with("train.filter_")) {
+      throw ConfigError(fmt::format(
+          "{}: {} → {} would leave samples out and train others again, as {} is in the midst of "
+          "them; put it back (with --accept-change {} where an earlier start has recorded it), or "
+          "--resume from a checkpoint of before",
+          key, before, now, checkpoint.directory.string(), key));
+    }
+  }
+}
+
+void forget_other_losses(SpikeGuardState& guard, const Identity& recorded, const Identity& present,
+                         std::int32_t round) {
+  static const std::set<std::string> of_training = {"train.ar_loss",
+                                                    "train.ar_weight",
+                                                    "train.consistency_decay",
+                                                    "train.consistency_weight",
+                                                    "train.kept",
+                                                    "train.reduction",
+                                                    "train.spike_guard_measure",
+                                                    "train.teacher",
+                                                    "train.train_prompt"};
+  const std::string of_round = fmt::format("rounds.{}.", round);
+  const auto changes_the_loss = [&](const std::string& key) {
+    return of_training.contains(key) ||
+           (key.starts_with(of_round) && !key.ends_with(".steps") && !key.ends_with(".epochs") &&
+            !key.ends_with(".learning_rate"));
+  };
+  for (const IdentityDifference& difference : identity_differences(recorded, present)) {
+    if (changes_the_loss(difference.key) && !guard.recent.empty()) {
+      guard.recent.clear();
+      guard.in_a_row = 0;
+      spdlog::info("{} has changed: the spike guard's window is filled anew", difference.key);
+    }
+  }
 }
 
 }  // namespace jforge

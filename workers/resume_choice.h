@@ -11,6 +11,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/identity.h"
 #include "runtime/comm/mpi_session.h"
+#include "workers/train/spike_guard.h"
 
 namespace jforge {
 
@@ -42,5 +43,16 @@ struct AcceptedChanges {
 /// EnvironmentError.
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
                              const ResumeChoice& choice, const Checkpoint& resumed);
+
+/// Throws ConfigError where `present` differs from the identity of `checkpoint` in what decides
+/// which samples a step trains (train.batch_samples, train.filter_*): what has begun by one would
+/// leave samples out, or train them again, by the other.
+void expect_same_samples(const Checkpoint& checkpoint, const Identity& present);
+
+/// Empties the window of `guard`, and says so, where `recorded` and `present` differ in what the
+/// measured loss of round `round` (0: there are none) is made of: its values would say nothing of
+/// the next ones, and what is left out as a spike never enters it.
+void forget_other_losses(SpikeGuardState& guard, const Identity& recorded, const Identity& present,
+                         std::int32_t round);
 
 }  // namespace jforge

@@ -12,6 +12,7 @@
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 
@@ -32,6 +33,59 @@ ProblemSet held_out_problems(const JobConfig& config, const TransformerConfig& m
   return load_problem_set(config.train.early_stop.task,
                           held_out(config.train.early_stop, config.evaluate), encoder,
                           model.vocabulary_size);
+}
+
+JacobiOptions drafts_of(const JobConfig& config, std::int32_t round) {
+  return {.block_size = config.rounds.at(static_cast<std::size_t>(round - 1)).block_size,
+          .window = DraftWindow::running,
+          .seed = config.run.seed,
+          .round = static_cast<std::uint64_t>(round)};
+}
+
+std::vector<DecodeRequest> collapse_requests(const CollapseConfig& collapse,
+                                             const TransformerConfig& model,
+                                             const PromptStore& prompts) {
+  std::vector<DecodeRequest> requests;
+  const std::int64_t count = std::min(collapse.prompts, prompts.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const PromptId id = i * prompts.size() / count;
+    requests.push_back({.id = id,
+                        .prompt = prompts.tokens(id),
+                        .max_new_tokens = collapse.max_new_tokens,
+                        .eos_ids = model.eos_ids});
+  }
+  return requests;
+}
+
+std::vector<DecodeRequest> held_out_requests(const ProblemSet& problems,
+                                             const TransformerConfig& model) {
+  std::vector<DecodeRequest> requests;
+  for (const Problem& problem : problems.problems) {
+    requests.push_back(problems.request(problem.index, model.eos_ids));
+  }
+  return requests;
+}
+
+void expect_positions(const std::vector<DecodeRequest>& requests, const JacobiOptions& drafts,
+                      const TransformerConfig& model, const std::string& key) {
+  for (const DecodeRequest& request : requests) {
+    const std::int64_t positions = make_jacobi_decoder(request, drafts)->max_positions();
+    if (positions > model.max_position_embeddings) {
+      throw ConfigError(fmt::format(
+          "a prompt of {} tokens and {} new ones need {} positions, the model has {}; lower {}",
+          request.prompt.size(), request.max_new_tokens, positions, model.max_position_embeddings,
+          key));
+    }
+  }
+}
+
+constexpr const char* kCollapseTokens = "train.collapse_max_new_tokens";
+constexpr const char* kHeldOutTokens = "train.early_stop_max_new_tokens";
+
+/// What a gain is measured on.
+std::string held_out_hash(const ProblemSet& problems, const JacobiOptions& drafts) {
+  return hash_hex(hash64(fmt::format("{} {} {} {}", problems.task->version(), problems.hash,
+                                     problems.max_new_tokens, drafts.block_size)));
 }
 
 /// Answers that a check asks for at most, and their tokens.
@@ -99,56 +153,45 @@ bool TrainingProbe::wanted(const TrainConfig& config) {
   return config.collapse.check_every > 0 || config.early_stop.every > 0;
 }
 
+void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model,
+                       const PromptStore& prompts) {
+  const JacobiOptions drafts = drafts_of(config, round);
+  if (config.train.collapse.check_every > 0) {
+    expect_positions(collapse_requests(config.train.collapse, model, prompts), drafts, model,
+                     kCollapseTokens);
+  }
+  if (config.train.early_stop.every > 0) {
+    expect_positions(held_out_requests(held_out_problems(config, model), model), drafts, model,
+                     kHeldOutTokens);
+  }
+}
+
 TrainingProbe::TrainingProbe(const ProbeContext& context, const JobConfig& config,
                              std::int32_t round, const PromptStore& prompts)
     : context_(context),
       config_(config.train),
-      drafts_{.block_size = config.rounds.at(static_cast<std::size_t>(round - 1)).block_size,
-              .window = DraftWindow::running,
-              .seed = config.run.seed,
-              .round = static_cast<std::uint64_t>(round)},
+      drafts_(drafts_of(config, round)),
       batch_prompts_(config.generate.batch_prompts),
       decode_weights_(config.model.decode_weights),
       tokenizer_(BytePairTokenizer::load(config.model.source)),
       early_stop_(config.train.early_stop) {
   if (config_.collapse.check_every > 0) {
-    read_prompts(prompts);
-    check_positions(prompts_, "train.collapse_max_new_tokens");
+    prompts_.requests = collapse_requests(config_.collapse, context_.model, prompts);
+    expect_positions(prompts_.requests, drafts_, context_.model, kCollapseTokens);
   }
   if (config_.early_stop.every > 0) {
-    read_problems(config);
-    check_positions(problems_, "train.early_stop_max_new_tokens");
+    problems_.problems = held_out_problems(config, context_.model);
+    problems_.requests = held_out_requests(*problems_.problems, context_.model);
+    expect_positions(problems_.requests, drafts_, context_.model, kHeldOutTokens);
+    early_stop_ = EarlyStop(config_.early_stop, held_out_hash(*problems_.problems, drafts_));
   }
 }
 
-void TrainingProbe::read_prompts(const PromptStore& prompts) {
-  const std::int64_t count = std::min(config_.collapse.prompts, prompts.size());
-  for (std::int64_t i = 0; i < count; ++i) {
-    const PromptId id = i * prompts.size() / count;
-    prompts_.requests.push_back({.id = id,
-                                 .prompt = prompts.tokens(id),
-                                 .max_new_tokens = config_.collapse.max_new_tokens,
-                                 .eos_ids = context_.model.eos_ids});
-  }
-}
-
-void TrainingProbe::read_problems(const JobConfig& config) {
-  problems_.problems = held_out_problems(config, context_.model);
-  for (const Problem& problem : problems_.problems->problems) {
-    problems_.requests.push_back(
-        problems_.problems->request(problem.index, context_.model.eos_ids));
-  }
-}
-
-void TrainingProbe::check_positions(const Set& set, const std::string& key) const {
-  for (const DecodeRequest& request : set.requests) {
-    const std::int64_t positions = decoder(request)->max_positions();
-    if (positions > context_.model.max_position_embeddings) {
-      throw ConfigError(fmt::format(
-          "a prompt of {} tokens and {} new ones need {} positions, the model has {}; lower {}",
-          request.prompt.size(), request.max_new_tokens, positions,
-          context_.model.max_position_embeddings, key));
-    }
+void TrainingProbe::restore(const EarlyStopState& state) {
+  if (!early_stop_.restore(state) && context_.comm.rank() == 0) {
+    spdlog::info(
+        "the held-out problems or their limits differ from those of the checkpoint: gains are "
+        "counted from the next check on");
   }
 }
 

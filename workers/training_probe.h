@@ -48,6 +48,11 @@ struct ProbeMemory {
                                        const ParameterTable& table, Device device,
                                        std::int64_t longest);
 
+/// Throws ConfigError where a prompt or problem of round `round`'s checks and its answer do not fit
+/// the model's positions, DataError as load_problem_set.
+void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model,
+                       const PromptStore& prompts);
+
 /// One object per rank and round; all ranks together. The answers are the Jacobi decoder's in its
 /// running-window form with the round's block size, on CPU float32 those of greedy decoding; they
 /// do not depend on the rank count.
@@ -70,7 +75,8 @@ class TrainingProbe {
   void expect_no_collapse() const;
 
   [[nodiscard]] const EarlyStopState& state() const noexcept { return early_stop_.state(); }
-  void restore(const EarlyStopState& state) { early_stop_.restore(state); }
+  /// Of a checkpoint; one that was measured on other problems is not taken, and logged.
+  void restore(const EarlyStopState& state);
 
  private:
   /// Requests that are decoded together, equal on every rank.
@@ -87,9 +93,6 @@ class TrainingProbe {
     double right = 0;
   };
 
-  void read_prompts(const PromptStore& prompts);
-  void read_problems(const JobConfig& config);
-  void check_positions(const Set& set, const std::string& key) const;
   [[nodiscard]] std::unique_ptr<SequenceDecoder> decoder(const DecodeRequest& request) const;
   /// Collective. Of the set's requests in order.
   [[nodiscard]] std::vector<Answer> decode(const Set& set, const ConstTensorView& weights);

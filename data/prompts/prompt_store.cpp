@@ -169,6 +169,14 @@ std::int64_t PromptStore::length(PromptId id) const {
   return offsets_[i + 1] - offsets_[i];
 }
 
+std::int64_t PromptStore::longest() const {
+  std::int64_t most = 0;
+  for (PromptId id = 0; id < size(); ++id) {
+    most = std::max(most, length(id));
+  }
+  return most;
+}
+
 std::vector<TokenId> PromptStore::tokens(PromptId id) const {
   std::vector<TokenId> ids(static_cast<std::size_t>(length(id)));
   file_.read_slice<TokenId>("tokens", offsets_[static_cast<std::size_t>(id)], ids);

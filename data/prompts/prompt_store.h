@@ -48,6 +48,8 @@ class PromptStore {
   [[nodiscard]] std::vector<TokenId> tokens(PromptId id) const;
   /// Number of token ids of a prompt. DataError as above.
   [[nodiscard]] std::int64_t length(PromptId id) const;
+  /// The most token ids of a prompt.
+  [[nodiscard]] std::int64_t longest() const;
   /// 16 hex digits over all tokens; equal stores have equal digests.
   [[nodiscard]] const std::string& digest() const { return digest_; }
   /// 16 hex digits over what the import depended on.

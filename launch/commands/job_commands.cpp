@@ -93,7 +93,10 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
 }
 
 // --round of generate and train; the other commands have none.
-void expect_round(const JobOptions& options, const JobConfig& config) {
+void expect_round(const JobOptions& options, const JobConfig& config, const PlannedPhases& phases) {
+  if (config.rounds.empty() && (phases.generation || phases.training)) {
+    throw ConfigError("the configuration has no [[rounds]]; add at least one");
+  }
   if (options.round &&
       (*options.round < 1 || std::cmp_greater(*options.round, config.rounds.size()))) {
     throw ConfigError(
@@ -102,12 +105,13 @@ void expect_round(const JobOptions& options, const JobConfig& config) {
   }
 }
 
-JobConfig load_job_config(const Communicator& comm, const JobOptions& options) {
+JobConfig load_job_config(const Communicator& comm, const JobOptions& options,
+                          const PlannedPhases& phases) {
   JobConfig config;
   load_configuration(comm, options.config, [&](const std::string& text) {
     config = read_job_config(text, options.config.string(), options.overrides);
     config.validate(options.planned_ranks.value_or(comm.size()));
-    expect_round(options, config);
+    expect_round(options, config, phases);
   });
   return config;
 }
@@ -115,9 +119,11 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options) {
 /// Everything that lives as long as a job on this rank, in order of construction.
 class Job {
  public:
-  Job(const JobOptions& options, const MpiSession& session, bool all_phases)
+  Job(const JobOptions& options, const MpiSession& session, const PlannedPhases& phases,
+      bool all_phases)
       : comm_(session.world().duplicate()),
         clock_(session.clock()),
+        phases_(phases),
         all_phases_(all_phases),
         config_(load_config(options)),
         control_(comm_, clock_,
@@ -140,7 +146,8 @@ class Job {
     };
     services.on_prompt = [this] {
       if (const Coordinator* coordinator = control_.coordinator()) {
-        display_.generation(coordinator->progress(), config_.generate.max_new_tokens);
+        display_.generation(coordinator->progress(), config_.generate.max_new_tokens,
+                            config_.generate.method == GenerationMethod::parallel);
       }
     };
     worker_.emplace(config_, std::move(services), identity_,
@@ -151,10 +158,9 @@ class Job {
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
 
-  /// Collective. Runs the source's commands, of `phases` alone, until it says finish, or a stop is
+  /// Collective. Runs the source's commands until it says finish, or a stop is
   /// requested.
-  ExitCode run(const CommandSource& source, const PlannedPhases& phases = {}) {
-    phases_ = phases;
+  ExitCode run(const CommandSource& source) {
     try {
       const ExitCode code = run_commands(source);
       close();
@@ -169,7 +175,7 @@ class Job {
   // Heartbeats begin next.
   JobConfig load_config(const JobOptions& options) {
     clock_.enter("read the configuration");
-    JobConfig config = load_job_config(comm_, options);
+    JobConfig config = load_job_config(comm_, options, phases_);
     clock_.set_deadline(config.run.hang_limit_seconds);
     clock_.enter("open the run directory");
     return config;
@@ -230,11 +236,14 @@ class Job {
   }
 
   // Before the first phase that needs much: nothing is held yet, and the prompts' lengths are
-  // known.
+  // known, so that no later round need be refused when the first are through.
   void expect_memory_for(const Command& command) {
     const bool heavy =
         command.kind == Command::Kind::generate || command.kind == Command::Kind::train;
     if (heavy && !memory_checked_) {
+      if (all_phases_) {
+        worker_->expect_rounds_possible();
+      }
       expect_memory(config_, phases_, kernels_->device(), comm_);
       memory_checked_ = true;
     }
@@ -317,6 +326,7 @@ class Job {
 
   Communicator comm_;
   PhaseClock& clock_;
+  PlannedPhases phases_;
   bool all_phases_;
   JobConfig config_;
   ControlPlane control_;
@@ -326,15 +336,15 @@ class Job {
   ProgressDisplay display_{
       [this](const PhaseProgress& progress) { directory_.set_progress(progress); }};
   std::optional<JobWorker> worker_;
-  PlannedPhases phases_;
   bool recorded_ = false;
   bool end_checked_ = false;
   bool memory_checked_ = false;
 };
 
-ExitCode dry_run(const JobOptions& options, const MpiSession& session, bool all_phases) {
+ExitCode dry_run(const JobOptions& options, const MpiSession& session, const PlannedPhases& phases,
+                 bool all_phases) {
   session.clock().enter("plan");
-  const JobConfig config = load_job_config(session.world(), options);
+  const JobConfig config = load_job_config(session.world(), options, phases);
   const auto end = [&] {
     std::fflush(stdout);
     if (all_phases) {
@@ -376,11 +386,10 @@ ExitCode run_phase(const JobOptions& options, const MpiSession& session,
                    const PlannedPhases& phases,
                    const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
   if (options.dry_run) {
-    return dry_run(options, session, /*all_phases=*/false);
+    return dry_run(options, session, phases, /*all_phases=*/false);
   }
-  Job job(options, session, /*all_phases=*/false);
-  return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); },
-                 phases);
+  Job job(options, session, phases, /*all_phases=*/false);
+  return job.run([&](const DurableFacts& facts) { return phase(facts).value_or(Command{}); });
 }
 
 void expect_ready(bool ready, const std::string& what) {
@@ -393,9 +402,9 @@ void expect_ready(bool ready, const std::string& what) {
 
 ExitCode run_command(const JobOptions& options, const MpiSession& session) {
   if (options.dry_run) {
-    return dry_run(options, session, /*all_phases=*/true);
+    return dry_run(options, session, PlannedPhases{}, /*all_phases=*/true);
   }
-  Job job(options, session, /*all_phases=*/true);
+  Job job(options, session, PlannedPhases{}, /*all_phases=*/true);
   // Evaluations and the report are asked for once in every process: the evaluation's own files say
   // what of it is current, and a finished run may have got another model or other settings since.
   std::vector<std::string> evaluated;

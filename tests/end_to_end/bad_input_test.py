@@ -214,6 +214,24 @@ class BadConfigurations(BadInput):
                          "train.tokens_per_rank=1024",
                          says=["the longest prompt has", "prompts.max_prompt_tokens to 16 or less"])
 
+    def test_a_later_round_s_lengths_are_looked_at_before_the_first(self):
+        for name, text, settings, says in (
+                ("later-blocks", CONFIG.replace("block_size = 8", "block_size = 82"), ("generate.max_new_tokens=190",),
+                 "the longest prompt has"),
+                ("later-checks", CONFIG, ("train.collapse_check_every=2", "train.collapse_max_new_tokens=250"),
+                 "lower train.collapse_max_new_tokens")):
+            with self.subTest(says=says):
+                config, run = self.config(name, text)
+                words = [word for setting in ("train.tokens_per_rank=4096", *settings) for word in ("--set", setting)]
+                self.refused(USAGE, "run", config, *words, says=[says])
+                self.assertFalse((run / "round-1").exists())
+
+    def test_without_rounds(self):
+        text = CONFIG[:CONFIG.index("[[rounds]]")] + CONFIG[CONFIG.index("[train]"):]
+        for words in (("run",), ("run", "--dry-run"), ("generate", "--round", "1"), ("train", "--round", "1")):
+            self.refused(USAGE, words[0], self.config("no-rounds", text)[0], *words[1:], says=["[[rounds]]"])
+        self.jforge("import", self.config("no-rounds-import", text)[0])
+
     def test_a_plan_misses_the_prompts(self):
         config, run = self.config("planned-prompts")
         self.refused(INPUT, "run", config, "--dry-run", "--set", 'prompts.files=["/nonexistent/*.jsonl"]',

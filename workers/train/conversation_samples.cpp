@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/prompts/prompt_reader.h"
 #include "data/prompts/record_stream.h"
 #include "runtime/bounded_json.h"
 #include "runtime/error.h"
@@ -73,7 +74,13 @@ std::vector<CausalSample> read_conversations(const ConversationFiles& files,
     RecordStream stream(file);
     for (RawRecord record; stream.next(record); ++records) {
       const std::string place = fmt::format("{}:{}", file, record.line);
-      const Json json = try_bounded_json<Json>(record.text);
+      Json json = try_bounded_json<Json>(record.text);
+      if (json.is_discarded()) {
+        json = try_bounded_json<Json>(strict_json(record.text));
+      }
+      if (json.is_discarded()) {
+        throw DataError(place + ": not valid JSON");
+      }
       const QuestionAnswer item{text_of(json, files.question_field, place),
                                 text_of(json, files.answer_field, place)};
       if (item.answer.empty()) {

@@ -55,4 +55,14 @@ bool EarlyStop::add(std::optional<double> tpf, std::optional<double> accuracy) {
   return state_.without_gain >= config_.patience;
 }
 
+bool EarlyStop::restore(const EarlyStopState& state) {
+  if (!state.problems.empty() && state.problems != state_.problems) {
+    return false;
+  }
+  std::string problems = std::move(state_.problems);
+  state_ = state;
+  state_.problems = std::move(problems);
+  return true;
+}
+
 }  // namespace jforge

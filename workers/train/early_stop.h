@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace jforge {
 
@@ -36,19 +37,26 @@ struct EarlyStopState {
   std::optional<double> best_tpf = {};
   std::optional<double> best_accuracy = {};
   std::int64_t without_gain = 0;  ///< Checks in a row.
+  /// Hash of what was asked; empty: not known, of an earlier version's checkpoint.
+  std::string problems = {};
 
   bool operator==(const EarlyStopState&) const = default;
 };
 
 class EarlyStop {
  public:
-  explicit EarlyStop(const EarlyStopConfig& config) : config_(config) {}
+  /// `problems`: hash of what the checks ask.
+  explicit EarlyStop(const EarlyStopConfig& config, std::string problems = {}) : config_(config) {
+    state_.problems = std::move(problems);
+  }
 
   /// Takes a check's figures; the first is a gain. True when patience is at its end. Figures that
   /// the measure does not look at do not count.
   [[nodiscard]] bool add(std::optional<double> tpf, std::optional<double> accuracy);
   [[nodiscard]] const EarlyStopState& state() const noexcept { return state_; }
-  void restore(const EarlyStopState& state) { state_ = state; }
+  /// Of a checkpoint. False where it was measured on other problems: nothing is restored then,
+  /// since figures of different problems say nothing of a gain.
+  [[nodiscard]] bool restore(const EarlyStopState& state);
 
  private:
   EarlyStopConfig config_;

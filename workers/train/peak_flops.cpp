@@ -1,6 +1,7 @@
 #include "workers/train/peak_flops.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "runtime/text_seal.h"
 
 namespace fs = std::filesystem;
@@ -65,8 +67,11 @@ constexpr int kVersion = 1;
 /// What a rank runs on, as far as its speed depends on it.
 std::string kind_of_rank(const KernelSet& kernels, const Communicator& comm, DType operands) {
   const int ranks = ranks_on_host(comm);
-  return fmt::format("{} rank{} on a host, {}, {}", ranks, ranks == 1 ? "" : "s",
-                     kernels.device() == Device::cpu ? processor_name() : "CUDA",
+  const std::string place =
+      kernels.device() == Device::cpu
+          ? fmt::format("{}, threads: {}", processor_name(), omp_get_max_threads())
+          : cuda_device_name(local_rank(comm) % cuda_device_count());
+  return fmt::format("{} rank{} on a host, {}, {}", ranks, ranks == 1 ? "" : "s", place,
                      dtype_name(operands));
 }
 

@@ -20,7 +20,8 @@ namespace jforge {
 [[nodiscard]] double measure_peak_flops(KernelSet& kernels, const Communicator& comm,
                                         DType operands);
 
-/// Peaks of one rank, FLOP/s, by what the rank runs on ("2 ranks on AMD EPYC …, float32").
+/// Peaks of one rank, FLOP/s, by what the rank runs on ("2 ranks on a host, AMD
+/// EPYC …, threads: 1, float32", "8 ranks on a host, NVIDIA H200, bfloat16").
 using RankPeaks = std::map<std::string, double>;
 
 /// What a file of peaks holds (JSON: {"version": 1, "flops_per_rank": {…}}); empty where there is

@@ -66,13 +66,12 @@ std::string SpikeGuard::describe() const {
 }
 
 void SpikeGuard::expect_patience(std::int64_t step) const {
-  if (state_.in_a_row <= config_.patience) {
+  if (!active() || state_.in_a_row <= config_.patience) {
     return;
   }
   NumericalError error(fmt::format(
       "the updates of {} steps in a row, up to step {}, were left out as spikes: {}; resume from "
-      "an "
-      "earlier checkpoint with a lower train.learning_rate, or raise train.spike_guard_ratio or "
+      "an earlier checkpoint with a lower train.learning_rate, or raise train.spike_guard_ratio or "
       "train.spike_guard_patience",
       state_.in_a_row, step, describe()));
   // Every rank judged the same sums.
@@ -81,6 +80,10 @@ void SpikeGuard::expect_patience(std::int64_t step) const {
 }
 
 void SpikeGuard::restore(SpikeGuardState state) {
+  if (!active()) {
+    state.recent.clear();
+    state.in_a_row = 0;
+  }
   const auto window = static_cast<std::size_t>(config_.window);
   if (state.recent.size() > window) {
     state.recent.erase(state.recent.begin(),

@@ -57,7 +57,7 @@ class SpikeGuard {
   void expect_patience(std::int64_t step) const;
 
   [[nodiscard]] const SpikeGuardState& state() const noexcept { return state_; }
-  /// Of a checkpoint; the newest values that fit the window are kept.
+  /// Of a checkpoint; the newest values that fit the window are kept, without a guard none.
   void restore(SpikeGuardState state);
 
  private:

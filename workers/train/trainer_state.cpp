@@ -27,7 +27,8 @@ std::string with_trainer_state(const std::string& cursors, const TrainerState& s
   };
   json[kTrainer]["early_stop"] = {{"best_tpf", or_null(stop.best_tpf)},
                                   {"best_accuracy", or_null(stop.best_accuracy)},
-                                  {"without_gain", stop.without_gain}};
+                                  {"without_gain", stop.without_gain},
+                                  {"problems", stop.problems}};
   return json.dump();
 }
 
@@ -48,7 +49,8 @@ TrainerState trainer_state_of(const std::string& cursors) {
     };
     state.early_stop = {.best_tpf = number("best_tpf"),
                         .best_accuracy = number("best_accuracy"),
-                        .without_gain = json_integer<std::int64_t>(stop.at("without_gain"))};
+                        .without_gain = json_integer<std::int64_t>(stop.at("without_gain")),
+                        .problems = stop.value("problems", "")};
   } catch (const Json::exception& error) {
     throw DataError(std::string("the trainer's state in the checkpoint's cursors is garbled: ") +
                     error.what());

@@ -52,8 +52,24 @@ TEST(EarlyStop, ARestoredOneDecidesAlike) {
   const TrainerState read = trainer_state_of(with_trainer_state("{}", saved));
   EXPECT_EQ(read, saved);
   EarlyStop resumed(config_for(EarlyStopMeasure::either));
-  resumed.restore(read.early_stop);
+  EXPECT_TRUE(resumed.restore(read.early_stop));
   EXPECT_TRUE(resumed.add(1.0 / 3, std::nullopt));
+}
+
+TEST(EarlyStop, FiguresOfOtherProblemsAreNotRestored) {
+  EarlyStop before(config_for(EarlyStopMeasure::either), "easy");
+  EXPECT_FALSE(before.add(9.0, 0.9));
+  const TrainerState saved =
+      trainer_state_of(with_trainer_state("{}", {.spike_guard = {}, .early_stop = before.state()}));
+  EarlyStop same(config_for(EarlyStopMeasure::either), "easy");
+  EXPECT_TRUE(same.restore(saved.early_stop));
+  EXPECT_EQ(same.state(), before.state());
+  EarlyStop other(config_for(EarlyStopMeasure::either), "hard");
+  EXPECT_FALSE(other.restore(saved.early_stop));
+  EXPECT_EQ(other.state(), (EarlyStopState{.problems = "hard"}));
+  // An earlier version's checkpoint does not say of which.
+  EXPECT_TRUE(other.restore({.best_tpf = 2}));
+  EXPECT_EQ(other.state(), (EarlyStopState{.best_tpf = 2, .problems = "hard"}));
 }
 
 TEST(EarlyStopConfig, NamesTheKeyThatIsWrong) {

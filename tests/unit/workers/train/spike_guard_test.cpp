@@ -84,6 +84,13 @@ TEST(SpikeGuard, ARestoredGuardDecidesAsTheOneBefore) {
   EXPECT_EQ(smaller.state().recent, std::vector{whole.state().recent.back()});
 }
 
+TEST(SpikeGuard, SwitchedOffItEndsNoRun) {
+  SpikeGuard off{SpikeGuardConfig{}};
+  off.restore({.recent = {1, 2}, .skipped = 40, .in_a_row = 30});
+  EXPECT_NO_THROW(off.expect_patience(31));
+  EXPECT_EQ(off.state(), (SpikeGuardState{.recent = {}, .skipped = 40, .in_a_row = 0}));
+}
+
 TEST(TrainerState, IsFreshWhereACheckpointHasNoneAndRefusedWhereItIsGarbled) {
   EXPECT_EQ(trainer_state_of("{}"), TrainerState{});
   EXPECT_EQ(trainer_state_of(R"({"total_steps": 7})"), TrainerState{});
