@@ -41,32 +41,15 @@ RecordValue to_value(simdjson::dom::element element) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// JSON `text` with ".0" behind each integer of 19 digits and more, which makes it a number of
-/// double precision: a field that nobody asks for must not cost the record.
-std::string with_long_integers_as_decimals(std::string_view text) {
-  constexpr std::size_t kLong = 19;
-  std::string result;
-  result.reserve(text.size() + 64);
-  bool in_string = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const char c = text[at];
-    if (in_string || !is_digit(c)) {
-      const std::size_t size = in_string && c == '\\' && at + 1 < text.size() ? 2 : 1;
-      in_string = in_string != (c == '"');
-      result += text.substr(at, size);
-      at += size;
-      continue;
+/// "NaN", "Infinity" or "-Infinity", which Python's json writes, at the beginning of `text`; else
+/// 0.
+std::size_t no_number(std::string_view text) {
+  for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+    if (text.starts_with(word)) {
+      return word.size();
     }
-    // A number starts here: its fraction and exponent are taken along below.
-    std::size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
-    const std::size_t digits = end - at;
-    const std::size_t rest = std::min(text.find_first_not_of("0123456789.eE+-", end), text.size());
-    const bool integer = rest == end;
-    result += text.substr(at, rest - at);
-    result += integer && digits >= kLong ? ".0" : "";
-    at = rest;
   }
-  return result;
+  return 0;
 }
 
 /// Names of an object's first fields, for a message.
@@ -179,7 +162,7 @@ class Reading {
     auto error = parser_.parse(raw.text).get(root);
     if (error) {
       // Which error a long integer makes depends on the version of simdjson.
-      error = parser_.parse(with_long_integers_as_decimals(raw.text)).get(root);
+      error = parser_.parse(strict_json(raw.text)).get(root);
     }
     if (error) {
       return std::string(simdjson::error_message(error));
@@ -254,6 +237,37 @@ class Reading {
 };
 
 }  // namespace
+
+std::string strict_json(std::string_view text) {
+  std::string result;
+  constexpr std::size_t kLong = 19;
+  result.reserve(text.size() + 64);
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (const std::size_t size = in_string ? 0 : no_number(text.substr(at)); size > 0) {
+      result += "null";
+      at += size;
+      continue;
+    }
+    if (in_string || !is_digit(c)) {
+      const std::size_t size = in_string && c == '\\' && at + 1 < text.size() ? 2 : 1;
+      in_string = in_string != (c == '"');
+      result += text.substr(at, size);
+      at += size;
+      continue;
+    }
+    // A number starts here: its fraction and exponent are taken along below.
+    std::size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
+    const std::size_t digits = end - at;
+    const std::size_t rest = std::min(text.find_first_not_of("0123456789.eE+-", end), text.size());
+    const bool integer = rest == end;
+    result += text.substr(at, rest - at);
+    result += integer && digits >= kLong ? ".0" : "";
+    at = rest;
+  }
+  return result;
+}
 
 void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRecord>& bad,
                     std::int64_t records) {

@@ -65,13 +65,18 @@ void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRec
 /// A prompt's text may have so many bytes: about a million tokens, more than any model takes.
 inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;
 
+/// `text`, a record that strict JSON refuses, with ".0" behind each integer of 19 digits and more,
+/// which makes it a number of double precision, and null for the NaN and Infinity that Python's
+/// json writes: a field that nobody asks for must not cost the record.
+[[nodiscard]] std::string strict_json(std::string_view text);
+
 /// Reads all files. A text is a user message. Of a list of chat messages ({"role", "content"}, or
 /// {"from", "value"} with human and gpt) the prompt is all up to the last user message; an answer
 /// behind it is left out. A record that is not valid JSON or UTF-8, is longer than 64 MiB, has
-/// neither at the field, or texts longer than kMaxPromptBytes together, is quarantined; integers
-/// beyond 64 bits are read in double precision. `progress`, when given, is called about once a
-/// megabyte with records and bytes so far. DataError when more records are bad than allowed (naming
-/// the first), or a file cannot be read; ConfigError for malformed rules.
+/// neither at the field, or texts longer than kMaxPromptBytes together, is quarantined; what
+/// is no strict JSON number is read by strict_json(). `progress`, when given, is called about once
+/// a megabyte with records and bytes so far. DataError when more records are bad than allowed
+/// (naming the first), or a file cannot be read; ConfigError for malformed rules.
 [[nodiscard]] PromptReaderResult read_prompts(
     const PromptReaderOptions& options,
     const std::function<void(std::int64_t records, std::int64_t bytes)>& progress = {});

@@ -82,7 +82,8 @@ def tokenizer_files(field):
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                   "vocab": {token: index for index, token in enumerate(tokens)},
                   "merges": [merge.split(" ") for merge in field("tokenizer.ggml.merges")]}}
-    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
+    # Of GPT2Tokenizer transformers 5 would replace the pre-tokenizer by byte level alone.
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
               "added_tokens_decoder": {str(token["id"]): {key: token[key] for key in ("content", *flags, "special")}
                                        for token in added},
               "chat_template": field("tokenizer.chat_template"),

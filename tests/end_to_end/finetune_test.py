@@ -135,7 +135,7 @@ class Finetune(EndToEndTest):
     def test_bad_pairs_and_settings_are_refused_in_one_line(self):
         config, run = self.config("refused")
         lines = self.prompts.read_text(encoding="utf-8").splitlines()
-        for name, line, says in (("json", '{"question": "a"', 'no text under "question"'),
+        for name, line, says in (("json", '{"question": "a"', 'not valid JSON'),
                                  ("number", '{"question": "a", "answer": 7}', 'no text under "answer"'),
                                  ("empty", '{"question": "a", "answer": ""}', 'the text under "answer" is empty')):
             path = self.root / f"bad-{name}.jsonl"

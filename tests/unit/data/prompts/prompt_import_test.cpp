@@ -275,6 +275,22 @@ TEST_F(PromptImportTest, IntegersOfAnyLengthCostNoRecord) {
   EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123"));
 }
 
+TEST_F(PromptImportTest, MissingNumbersAsPythonWritesThemCostNoRecord) {
+  put("a.jsonl",
+      "{\"text\":\"a NaN, -Infinity\",\"score\":NaN}\n"
+      "{\"score\":-Infinity,\"l\":[Infinity,NaN],\"text\":\"b\"}\n"
+      "{\"text\":\"c\",\"score\":2}\n"
+      "{\"text\":NaN,\"score\":2}\n"
+      "{\"text\":\"e\",\"score\":Nan}\n");
+  config_.max_bad_fraction = 1;
+  ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("a NaN, -Infinity", "b", "c"));
+  EXPECT_EQ(report.unreadable.size(), 2u);
+  config_.keep_if = {"score > 1"};
+  import();
+  EXPECT_THAT(kept(), ElementsAre("c"));
+}
+
 TEST_F(PromptImportTest, ChatRecordsArePromptsUpToTheLastUserMessage) {
   put("a.jsonl",
       R"({"text":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]})"
