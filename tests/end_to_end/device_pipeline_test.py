@@ -5,6 +5,7 @@ a checkpoint goes to the host's kernels and back. Over rounded weights and a rou
 import contextlib
 import json
 import os
+import shutil
 import unittest
 import unittest.mock
 
@@ -136,9 +137,13 @@ class DevicePipeline(KilledRun):
     @unittest.skipUnless("JFORGE_EMULATED_ORDER" in os.environ, "only the emulated device's memory can be chosen")
     def test_what_the_device_has_no_memory_for_is_refused(self):
         config, run = self.config("too-large")
+        model = shutil.copytree(self.model, self.root / "long-model")
+        settings = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        (model / "config.json").write_text(json.dumps({**settings, "max_position_embeddings": 8192}), encoding="utf-8")
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_EMULATED_MIB": "33"}
         result = self.jforge("run", config, "--set", "generate.batch_prompts=12", "--set", "generate.max_new_tokens=4000",
-                             "--set", "rounds.1.block_size=1000", expect=4, env=environment)
+                             "--set", "rounds.1.block_size=1000", "--set", f'model.source="{model}"', "--set",
+                             "train.tokens_per_rank=16384", expect=4, env=environment)
         self.assertRegex(result.err, r"generation needs about [0-9.]+ MB on the device of each rank \(.*cache.*\), and [0-9.]+ MB "
                          r"are free there; lower generate.max_new_tokens \(now 4000\)")
         self.assertFalse((run / "round-1" / "trajectories").exists())

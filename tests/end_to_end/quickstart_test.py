@@ -13,7 +13,7 @@ from harness import BINARY, SOURCE, EndToEndTest
 class Quickstart(EndToEndTest):
     def test_becomes_a_parallel_decoder_and_stays_accurate(self):
         run = self.root / "quickstart"
-        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=900,
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=1500,
                     cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["word_problems"] for name in ("base", "final"))
