@@ -108,11 +108,12 @@ void JobWorker::expect_rounds_possible() const {
       return;
     }
     const PromptStore prompts = PromptStore::open(layout_.prompts(), SealCheck::size);
+    const std::int64_t longest = prompts.longest();
     const TransformerConfig model = read_hf_config(config_.model.source);
     for (std::int32_t round = rounds_trained_ + 1;
          std::cmp_less_equal(round, config_.rounds.size()); ++round) {
       const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
-      static_cast<void>(config_.required_positions(settings, prompts.longest(), model));
+      static_cast<void>(config_.required_positions(settings, longest, model));
       static_cast<void>(total_steps(round, prompts.size()));
       expect_probes_fit(config_, round, model, prompts);
     }

@@ -239,8 +239,8 @@ class Reading {
 }  // namespace
 
 std::string strict_json(std::string_view text) {
-  std::string result;
   constexpr std::size_t kLong = 19;
+  std::string result;
   result.reserve(text.size() + 64);
   bool in_string = false;
   for (std::size_t at = 0; at < text.size();) {

@@ -158,8 +158,7 @@ class Job {
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
 
-  /// Collective. Runs the source's commands until it says finish, or a stop is
-  /// requested.
+  /// Collective. Runs the source's commands until it says finish, or a stop is requested.
   ExitCode run(const CommandSource& source) {
     try {
       const ExitCode code = run_commands(source);

@@ -59,9 +59,9 @@ bool EarlyStop::restore(const EarlyStopState& state) {
   if (!state.problems.empty() && state.problems != state_.problems) {
     return false;
   }
-  std::string problems = std::move(state_.problems);
-  state_ = state;
-  state_.problems = std::move(problems);
+  state_.best_tpf = state.best_tpf;
+  state_.best_accuracy = state.best_accuracy;
+  state_.without_gain = state.without_gain;
   return true;
 }
 

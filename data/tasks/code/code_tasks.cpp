@@ -357,12 +357,14 @@ std::string_view behind_thoughts(std::string_view completion) {
   return end == std::string_view::npos ? completion : completion.substr(end + kEnd.size());
 }
 
+Verdict not_run(VerdictStatus status, std::string reason, std::optional<std::string> answer,
+                bool has_base) {
+  return {status, std::move(reason), std::move(answer),
+          has_base ? std::optional(status) : std::nullopt};
+}
+
 Verdict no_program(bool has_base) {
-  Verdict verdict{VerdictStatus::fail, "no program in the completion", std::nullopt};
-  if (has_base) {
-    verdict.base_status = verdict.status;
-  }
-  return verdict;
+  return not_run(VerdictStatus::fail, "no program in the completion", std::nullopt, has_base);
 }
 
 Verdict run_checked(std::string program, std::string check, double seconds,

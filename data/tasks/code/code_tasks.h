@@ -89,7 +89,10 @@ struct CodeBlock {
 /// model's thoughts is not its answer.
 [[nodiscard]] std::string_view behind_thoughts(std::string_view completion);
 
-/// The verdict on a completion without a program; `has_base`: the task judges base tests apart.
+/// The verdict on what no test was run of; `has_base`: the task judges base tests apart.
+[[nodiscard]] Verdict not_run(VerdictStatus status, std::string reason,
+                              std::optional<std::string> answer, bool has_base);
+/// … on a completion without a program.
 [[nodiscard]] Verdict no_program(bool has_base);
 
 /// The verdict on a program: it must load and `check` (code_runner.h) must run through, in

@@ -43,11 +43,7 @@ SanitizedProgram evalplus_sanitize(const std::string& text,
 }
 
 Verdict not_sanitized(const SanitizedProgram& sanitized, const std::string& answer, bool has_base) {
-  Verdict verdict{verdict_status(sanitized.status), sanitized.reason, answer};
-  if (has_base) {
-    verdict.base_status = verdict.status;
-  }
-  return verdict;
+  return not_run(verdict_status(sanitized.status), sanitized.reason, answer, has_base);
 }
 
 }  // namespace jforge
