@@ -13,7 +13,9 @@ namespace jforge {
 /// What an armed fault does when its place is reached: kill (SIGKILL), stop (SIGSTOP), stall (the
 /// calling thread sleeps for ever, the others go on), throw, exit0, nan, delay (sleep 3 s),
 /// interrupt (SIGUSR2 to itself). PLACE is a name such as "generate", "train", "checkpoint.data",
-/// "checkpoint.manifest", or "phase NAME" where a rank enters that phase (phase_clock.h); STEP
+/// "checkpoint.manifest", "generate.lease" where a rank asks for work (also evaluate, grade; there
+/// a delay leaves the work to the others), or "phase NAME" where a rank enters that phase
+/// (phase_clock.h); STEP
 /// counts visits of that place on that rank, from 1 (or is the step number where the caller gives
 /// one). Several faults may be armed, separated by commas. Throws ConfigError on bad text.
 void arm_faults(std::string_view specification, Rank rank);

@@ -260,6 +260,7 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
   });
   LeaseHooks hooks;
   hooks.request = [&](bool stop, bool idle) {
+    fault_point("generate.lease");
     services_.control.request_lease({round, stop, idle});
   };
   hooks.take = [&] {

@@ -82,10 +82,8 @@ class Evaluate(EvaluationTest):
         self.assertIn("jacobi", (out / "report.md").read_text(encoding="utf-8"))
 
     def kill(self, out, fault, *words):
-        """An evaluation with a fault that must act. Leases go to whoever asks first: the other rank is held up."""
-        place, rank, _ = fault.split("@")[1].split(":")
-        faults = fault if place != "evaluate" else f"{fault},delay@evaluate:{1 - int(rank)}:1"
-        result = self.evaluate(out, "--batch-prompts", 2, "--inject", faults, *words, expect=None)
+        """An evaluation with a fault that must act."""
+        result = self.evaluate(out, "--batch-prompts", 2, "--inject", self.alone(fault), *words, expect=None)
         self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
         self.assertNotIn(result.code, (0, 75), str(result))
         self.expect_no_processes()
@@ -125,7 +123,7 @@ class Evaluate(EvaluationTest):
     def test_a_frozen_rank_ends_the_job(self):
         out = self.root / "frozen"
         result = self.evaluate(out, "--set", "run.heartbeat_limit_seconds=4", "--batch-prompts", 2, "--inject",
-                               "stop@evaluate:1:1,delay@evaluate:0:1", expect=None)
+                               self.alone("stop@evaluate:1:1"), expect=None)
         self.assertEqual(70, result.code, str(result))
         self.assertIn("rank 1", result.err)
         self.expect_no_processes()
@@ -214,7 +212,7 @@ class EvaluateCode(EvaluationTest):
                          [record["id"] for record in records])
         self.assertEqual({"fail"}, {record["verdict"] for record in records})
         out = self.root / "code-killed"
-        killed = self.code(out, "--inject", "kill@evaluate:1:2,delay@evaluate:0:1", expect=None)
+        killed = self.code(out, "--inject", self.alone("kill@evaluate:1:2"), expect=None)
         self.assertIn("acts now", killed.err, str(killed))
         self.expect_no_processes()
         self.assertGreaterEqual(len(self.committed(out)), 2)

@@ -206,7 +206,8 @@ class GradeAgain(GradeTest):
         return out.read_bytes()
 
     def interrupt(self, fault, out, ranks=1, expect=None):
-        result, out = self.grade(self.completions, out, options=("--inject", fault), ranks=ranks, expect=expect)
+        result, out = self.grade(self.completions, out, options=("--inject", self.alone(fault, ranks)), ranks=ranks,
+                                 expect=expect)
         self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
         if expect is None:
             self.assertNotIn(result.code, (0, 75), str(result))
@@ -291,8 +292,8 @@ class GradeAgain(GradeTest):
 class FrozenRank(GradeTest):
     def test_it_ends_the_job(self):
         """After heartbeat_limit_seconds' default: grade reads no configuration."""
-        result, out = self.grade(self.completions, options=("--inject", "stop@grade:1:1"), ranks=2, expect=70,
-                                 timeout=150)
+        result, out = self.grade(self.completions, options=("--inject", self.alone("stop@grade:1:1")), ranks=2,
+                                 expect=70, timeout=150)
         self.assertIn("rank 1 is silent", result.err)
         self.assertFalse(out.exists())
         self.expect_no_processes()

@@ -92,7 +92,7 @@ class Sweep(EndToEndTest):
             with self.subTest(rank=rank, visit=visit):
                 out = self.root / f"killed-{number}"
                 fault = f"kill@evaluate:{rank}:{visit}"
-                killed = self.sweep(out, "--inject", f"{fault},delay@evaluate:{1 - rank}:1", expect=None)
+                killed = self.sweep(out, "--inject", self.alone(fault), expect=None)
                 self.assertIn(f"injected fault {fault} acts now", killed.err, str(killed))
                 self.expect_no_processes()
                 self.assertFalse((out / "sweep" / "sweep.json").exists())

@@ -132,6 +132,7 @@ bool SampleDecoding::run() {
 
 /// Until nothing is left to lease and all that was is committed, or the work was stopped.
 void SampleDecoding::decode_leases(WorkQueue& queue) {
+  fault_point("evaluate.lease");
   while (const auto next = queue.peek(/*wait=*/true)) {
     const std::size_t run = items_[static_cast<std::size_t>(*next)].run;
     context_.clock.enter(fmt::format("evaluate {} {} {}", plan_.model().name,

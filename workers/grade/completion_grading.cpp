@@ -64,6 +64,7 @@ class CompletionGrading {
   }
 
   void grade_leases(WorkQueue& queue) {
+    fault_point("grade.lease");
     std::int64_t pending = 0;
     GradingPool pool(runner_.get(), programs_.threads, programs_.turns.get());
     // Behind the pool, so that its programs end before it waits for them.
