@@ -128,6 +128,21 @@ void expect_live_device(const char* what) {
   }
 }
 
+void expect_shared_memory(std::int64_t bytes, const char* what) {
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "ask for the device");
+  int most = 0;
+  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "ask for a block's shared memory");
+  if (bytes > most) {
+    throw EnvironmentError(std::string("CUDA: ") + what + ": the kernel needs " +
+                           std::to_string(bytes >> 10) + " KiB of shared memory for a block, and " +
+                           cuda_device_name(device) + " has " + std::to_string(most >> 10) +
+                           "; kernels of bfloat16 need less (model.compute, model.decode_weights = "
+                           "\"bfloat16_arithmetic\"), or take an A100 or a newer one of its kind");
+  }
+}
+
 namespace {
 
 /// The process's streams.

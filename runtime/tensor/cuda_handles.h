@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <source_location>
 #include <string>
 
@@ -21,6 +22,11 @@ void cuda_check(cudaError_t status, const char* what,
 /// Throws as cuda_check where the device answers every call with an error: what a library reports
 /// then is that the device is gone.
 void expect_live_device(const char* what);
+
+/// Throws EnvironmentError, with what to do about it, where a block of the calling thread's device
+/// may not ask for `bytes` of shared memory, as `what` does: smaller devices than an A100 let the
+/// launch fail as if it were our mistake.
+void expect_shared_memory(std::int64_t bytes, const char* what);
 
 /// A non-blocking stream: ordered with nothing but by events. Nothing runs on the default stream.
 class CudaStream {

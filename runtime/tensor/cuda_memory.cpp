@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/cuda_handles.h"
 
 namespace jforge {
@@ -90,6 +91,7 @@ class BufferMemory {
   /// Until what was freed counts as free.
   static void settle() noexcept {
     if (existing_pool().load() != nullptr) {
+      const WaitingForOthers waiting;
       static_cast<void>(cudaStreamSynchronize(get().stream_));
       static_cast<void>(cudaGetLastError());
     }
@@ -104,7 +106,7 @@ class BufferMemory {
   }
 
   std::byte* allocate(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const Turn turn(mutex_);
     void* data = nullptr;
     cudaError_t status = take(data, bytes);
     if (status == cudaErrorMemoryAllocation) {
@@ -132,7 +134,7 @@ class BufferMemory {
   }
 
   void free(std::byte* data) noexcept {
-    const std::lock_guard lock(mutex_);
+    const Turn turn(mutex_);
     // Memory that may still be in use is better lost than given out again.
     if (wait_for_streams(stream_) == cudaSuccess) {
       static_cast<void>(cudaFreeAsync(data, stream_));
@@ -144,13 +146,21 @@ class BufferMemory {
   /// `call` is given the stream and ends before this returns.
   template <class Call>
   void in_order(const char* what, const Call& call) {
-    const std::lock_guard lock(mutex_);
+    const Turn turn(mutex_);
     cuda_check(wait_for_streams(stream_), what);
     cuda_check(call(stream_), what);
     cuda_check(cudaStreamSynchronize(stream_), what);
   }
 
  private:
+  /// A thread's use of the stream, which may stand behind NCCL, so behind other ranks: who waits
+  /// for it, or for a thread that does, waits for them.
+  struct Turn {
+    explicit Turn(std::mutex& mutex) : lock(mutex) {}
+    WaitingForOthers waiting;
+    std::lock_guard<std::mutex> lock;
+  };
+
   /// What freed memory is kept up to, so that scratch that grows does not go to the driver. More is
   /// given back at the next wait: to NCCL, to another rank of the device, to the next phase.
   static constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;

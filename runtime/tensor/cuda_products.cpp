@@ -84,6 +84,9 @@ CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) const {
   if (kind.bias) {
     describe(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(kind.result));
+    // Without one there may be no algorithm; run() has the bias itself.
+    describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+             static_cast<const void*>(workspace_.data()));
   }
   plan.a.reset(layout(kind.operands, kind.transpose_b, kind.n, kind.k));
   plan.b.reset(layout(kind.operands, kind.transpose_a, kind.k, kind.m));

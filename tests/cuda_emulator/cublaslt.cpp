@@ -70,7 +70,20 @@ ElementType element_type(cudaDataType type) {
   }
 }
 
-/// Of a product: without addresses.
+/// Also where an algorithm is asked for: the library may look at the address, of which no
+/// preference tells it, and choose a kernel that reads the bias so.
+void check_bias(std::uint64_t address) {
+  constexpr std::uint64_t kAlignment = 16;
+  if (address == 0) {
+    throw Refusal("cublasLtMatmul: epilogue BIAS without a bias");
+  }
+  if (address % kAlignment != 0) {
+    throw Refusal("cublasLtMatmul: a bias at " + jforge::emulator::hexadecimal(address) +
+                  ", whose address 16 does not divide");
+  }
+}
+
+/// Of a product: without its matrices' addresses.
 MatrixProduct product_of(const Description& description, const Layout& a, const Layout& b,
                          const Layout& c, const Layout& d) {
   const auto matrix = [](const Layout& layout, std::int32_t transpose) {
@@ -119,6 +132,7 @@ MatrixProduct product_of(const Description& description, const Layout& a, const 
     case CUBLASLT_EPILOGUE_DEFAULT:
       break;
     case CUBLASLT_EPILOGUE_BIAS:
+      check_bias(description.bias);
       product.bias = Matrix{description.bias,
                             description.bias_type < 0
                                 ? product.d.type
@@ -392,15 +406,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
       throw Refusal("cublasLtMatmul: a workspace of " + std::to_string(workspace_bytes) +
                     " bytes at " + jforge::emulator::hexadecimal(space) +
                     " for an algorithm that needs " + std::to_string(algorithm.workspace));
-    }
-    if (product.bias && description.bias == 0) {
-      throw Refusal("cublasLtMatmul: epilogue BIAS without a bias");
-    }
-    // No preference tells the library of a bias, and it may choose a kernel that reads it so.
-    constexpr std::uint64_t kBiasAlignment = 16;
-    if (product.bias && description.bias % kBiasAlignment != 0) {
-      throw Refusal("cublasLtMatmul: a bias at " + jforge::emulator::hexadecimal(description.bias) +
-                    ", whose address 16 does not divide");
     }
     std::memcpy(&product.alpha, alpha, sizeof product.alpha);
     std::memcpy(&product.beta, beta, sizeof product.beta);

@@ -38,8 +38,13 @@ constexpr int kMultiprocessors = 108;
 constexpr int kWarpLanes = 32;
 constexpr int kMostThreads = 1024;
 constexpr std::size_t kPlainShared = std::size_t{48} << 10;
-constexpr std::size_t kMostShared = std::size_t{163} << 10;
 constexpr unsigned kMostBlocksAcross = 65535;
+
+/// Of a block: JFORGE_EMULATED_SHARED_KIB, or an A100's.
+std::size_t most_shared() {
+  const char* const kibibytes = std::getenv("JFORGE_EMULATED_SHARED_KIB");
+  return std::size_t{kibibytes == nullptr ? 163 : std::strtoull(kibibytes, nullptr, 10)} << 10;
+}
 
 using Bytes = std::vector<std::byte>;
 
@@ -320,7 +325,7 @@ cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, 
     });
     return answer_of(device);
   }
-  if (value < 0 || static_cast<std::size_t>(value) > kMostShared) {
+  if (value < 0 || static_cast<std::size_t>(value) > most_shared()) {
     return answer_of(device, cudaErrorInvalidValue);
   }
   function->second.most_dynamic_shared = static_cast<std::size_t>(value);
@@ -569,7 +574,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   properties->warpSize = kWarpLanes;
   properties->maxThreadsPerBlock = kMostThreads;
   properties->sharedMemPerBlock = kPlainShared;
-  properties->sharedMemPerBlockOptin = kMostShared;
+  properties->sharedMemPerBlockOptin = most_shared();
   return answer_of(Device::get());
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*index*/) {
@@ -588,7 +593,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*i
         *value = 0;
         break;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = static_cast<int>(kMostShared);
+        *value = static_cast<int>(most_shared());
         break;
       default:
         throw Refusal("cudaDeviceGetAttribute: attribute " +

@@ -1,7 +1,8 @@
 // What is made of CUDA's errors: which of them end the process, and what is said of one that a
-// library reports first.
+// library reports first; and of a device that is too small for a kernel.
 
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -18,6 +19,10 @@
 
 namespace jforge {
 namespace {
+
+bool device_is_emulated() {
+  return ::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") != nullptr;
+}
 
 /// Of an error that ends the process, by CUDA's own header, the other ranks must hear at once.
 TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
@@ -51,7 +56,7 @@ TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
 
 /// cuBLAS says no more than that its launch has failed.
 TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
-  if (::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") == nullptr) {
+  if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is not broken on purpose";
   }
   const auto multiply = [] {
@@ -70,6 +75,23 @@ TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
     std::_Exit(2);
   };
   EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "CUDA: .*: illegal address");
+}
+
+TEST(CudaErrors, AKernelThatNeedsMoreSharedMemoryThanThereIsSaysSo) {
+  if (!device_is_emulated()) {
+    GTEST_SKIP() << "a real device has what it has";
+  }
+  ASSERT_EQ(setenv("JFORGE_EMULATED_SHARED_KIB", "99", 1), 0);
+  EXPECT_NO_THROW(expect_shared_memory(99 << 10, "attention"));
+  try {
+    expect_shared_memory(104 << 10, "attention");
+    ADD_FAILURE() << "no exception";
+  } catch (const EnvironmentError& error) {
+    using ::testing::HasSubstr;
+    EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("attention: the kernel needs 104 KiB"),
+                                               HasSubstr("has 99; "), HasSubstr("model.compute")));
+  }
+  ASSERT_EQ(unsetenv("JFORGE_EMULATED_SHARED_KIB"), 0);
 }
 
 }  // namespace

@@ -25,9 +25,22 @@ struct Executable {
   std::shared_ptr<const Graph> graph;
   std::shared_ptr<Work> last;        ///< A launch follows the one before.
   std::vector<std::uint32_t> lines;  ///< Of each node: that of a node before it, or one of its own.
+  bool uploaded = false;
 };
 Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
+
+/// Whether JFORGE_EMULATED_GRAPHS says that memory is lacking there.
+bool lacks_memory(std::string_view where) {
+  const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
+  return lack != nullptr && lack == where;
+}
+
+/// By its own call or by the first launch. False where there is no memory for it.
+bool upload(Executable& executable) {
+  executable.uploaded = executable.uploaded || !lacks_memory("no-upload");
+  return executable.uploaded;
+}
 
 /// Whether every node comes before `places`, directly or not.
 bool all_joined(const Graph& graph, const std::vector<std::size_t>& places) {
@@ -114,8 +127,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
-  if (const char* const memory = std::getenv("JFORGE_EMULATED_GRAPHS");
-      memory != nullptr && std::string_view(memory) == "none") {
+  if (lacks_memory("none")) {
     return answer(cudaErrorMemoryAllocation);
   }
   return with_device([&](Device& device) {
@@ -150,7 +162,21 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   });
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t stream) {
+  if (!upload(executable_of(handle))) {
+    return answer(cudaErrorMemoryAllocation);
+  }
+  return with_device([&](Device& device) {
+    if (device.stream_of(stream).place.capture) {
+      throw Refusal("a graph uploaded while capturing");
+    }
+  });
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
+  if (!upload(executable_of(handle))) {
+    return answer(cudaErrorMemoryAllocation);
+  }
   return with_device([&](Device& device) {
     Executable& executable = executable_of(handle);
     Stream& stream = device.stream_of(stream_handle);

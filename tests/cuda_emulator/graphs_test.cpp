@@ -111,6 +111,26 @@ TEST_F(Graphs, ForkAndJoin) {
   EXPECT_EQ(cudaFree(z), cudaSuccess);
 }
 
+/// An executable takes memory of the device when it is uploaded: by a call, or by its first launch.
+TEST_F(Graphs, AnUploadMayLackMemory) {
+  begin();
+  launch_double(x_, y_, kCount, first_);
+  const cudaGraphExec_t executable = end();
+  ASSERT_EQ(setenv("JFORGE_EMULATED_GRAPHS", "no-upload", 1), 0);
+  EXPECT_EQ(cudaGraphUpload(executable, first_), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGraphLaunch(executable, first_), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  ASSERT_EQ(unsetenv("JFORGE_EMULATED_GRAPHS"), 0);
+  EXPECT_EQ(cudaGraphUpload(executable, first_), cudaSuccess);
+  ASSERT_EQ(setenv("JFORGE_EMULATED_GRAPHS", "no-upload", 1), 0);
+  upload();
+  EXPECT_EQ(cudaGraphLaunch(executable, first_), cudaSuccess);
+  ASSERT_EQ(unsetenv("JFORGE_EMULATED_GRAPHS"), 0);
+  EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  EXPECT_EQ(download()[5], 2.0F * values_[5]);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+}
+
 TEST_F(Graphs, WhatACaptureForbidsIsRefused) {
   void* memory = nullptr;
   std::vector<float> pageable(kCount);

@@ -222,6 +222,25 @@ TEST_F(Product, AnAlgorithmOfAnotherProblemIsRefused) {
   destroy(other);
 }
 
+TEST_F(Product, AnAlgorithmIsAskedForWithTheBiasInPlace) {
+  Kind kind;
+  kind.with_bias = true;
+  Call call = prepare(kind);
+  const void* const none = nullptr;
+  ASSERT_EQ(cublasLtMatmulDescSetAttribute(call.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                           &none, sizeof none),
+            CUBLAS_STATUS_SUCCESS);
+  cublasLtMatmulPreference_t preference = nullptr;
+  ASSERT_EQ(cublasLtMatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
+  int found = 0;
+  EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, call.description, call.a, call.b, call.d,
+                                           call.d, preference, 1, &call.found, &found),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_THAT(failure(), HasSubstr("epilogue BIAS without a bias"));
+  EXPECT_EQ(cublasLtMatmulPreferenceDestroy(preference), CUBLAS_STATUS_SUCCESS);
+  destroy(call);
+}
+
 TEST_F(Product, ATooSmallWorkspaceIsRefused) {
   const Call call = prepare({});
   EXPECT_EQ(multiply(call, call.found.algo, 0.0F, call.found.workspaceSize - 1),

@@ -237,6 +237,34 @@ TEST(NcclCollectives, TheHostWaitsForAnOperationsEnd) {
   EXPECT_TRUE(work.done());
 }
 
+/// Memory is made, zeroed and copied behind what NCCL was given, so behind other ranks: a watchdog
+/// must not take that for this rank's own work.
+TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("behind others");
+  const Buffer values(4096, account, Device::cuda);
+  const TensorView view = values.floats({1024});
+  std::vector<float> host(1024);
+  const auto nccl = make_nccl_collectives(test_world());
+  PhaseClock clock;
+  clock.follow_this_thread();
+  const auto expect_wait = [&](const char* what, const auto& call) {
+    const Work work = nccl->all_reduce_sum(view);
+    const std::uint64_t before = clock.read().progress;
+    call();
+    // Where the wait begins, and where it ends.
+    EXPECT_EQ(clock.read().progress, before + 2) << what;
+    work.wait();
+  };
+  expect_wait("copy", [&] { copy_tensor(view, TensorView(host.data(), {1024})); });
+  expect_wait("zero", [&] { zero_tensor(view); });
+  Buffer more;
+  expect_wait("allocate", [&] { more = Buffer(64, account, Device::cuda); });
+}
+
 TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("chosen");

@@ -371,7 +371,7 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
 }
 
 /// A device without memory for recorded launches gets them one by one. Run with
-/// JFORGE_EMULATED_GRAPHS=none.
+/// JFORGE_EMULATED_GRAPHS=none, and =no-upload.
 TEST(WithoutGraphs, PassesHaveTheSameBits) {
   if (std::getenv("JFORGE_EMULATED_GRAPHS") == nullptr) {
     GTEST_SKIP() << "graphs can be made";

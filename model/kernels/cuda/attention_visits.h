@@ -39,7 +39,7 @@ struct alignas(16) RowKeys {
     return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
   }
   /// Else it sees itself at least.
-  [[nodiscard]] bool sees_nothing() const { return causal_end == 0; }
+  [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees_nothing() const { return causal_end == 0; }
 };
 
 /// A query tile's visit to keys [kVisitKeys · place, …).

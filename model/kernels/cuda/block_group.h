@@ -34,8 +34,8 @@ namespace jforge {
 
 /// Shared memory of a block is handed out in multiples of this.
 inline constexpr std::int64_t kSharedAlignment = 16;
-/// Bytes of it that a block may ask for on every device that kernels are built for: 163 KiB of an
-/// A100 (sm_80). An H100 has more.
+/// Bytes of it that a block may ask for: 163 KiB of an A100 (sm_80). An H100 has more; where a
+/// device has less than a kernel needs, that kernel is refused (expect_shared_memory).
 inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
 /// Bytes that shared<T>(count) takes.

@@ -170,14 +170,20 @@ class DeviceQueue final : public CudaQueue {
     }
     cuda_check(cudaStreamEndCapture(stream().get(), &graph), "record launches");
     cudaGraphExec_t executable = nullptr;
-    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
     destroy(graph);
+    RecordedLaunches launches;
+    if (status == cudaSuccess) {
+      launches = RecordedLaunches(executable);
+      // Else the first launch would take its memory, and be what fails.
+      status = cudaGraphUpload(executable, stream().get());
+    }
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
       return {};
     }
     cuda_check(status, "prepare recorded launches");
-    return RecordedLaunches(executable);
+    return launches;
   }
   /// Runs them, in the stream's order.
   void replay(const RecordedLaunches& launches) {
@@ -199,6 +205,7 @@ class DeviceQueue final : public CudaQueue {
     constexpr std::int64_t kPlainShared = 40 << 10;
     static std::int64_t allowed = kPlainShared;
     if (shared > allowed) {
+      expect_shared_memory(shared, what);
       cuda_check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shared)),
                  what);
@@ -232,8 +239,11 @@ class StagedArray {
       return nullptr;
     }
     if (bytes > device_.bytes()) {
-      // Kernels still at work may read the old block.
-      queue_.stream().synchronize();
+      {
+        // Kernels still at work may read the old block; of the wait, see below.
+        const WaitingForOthers waiting;
+        queue_.stream().synchronize();
+      }
       device_ = Buffer();
       device_ = Buffer(2 * bytes, account_, Device::cuda);
       used_places_ = device_.bytes() > kLargeBytes ? 2 : kPlaces;

@@ -135,17 +135,19 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   // Read again: a register less while visits are made.
   const int strip_first = in.visits.query_tiles[blockIdx.x / heads].tile * kTileRows +
                           static_cast<int>(warp) * static_cast<int>(kStripRows);
+  // A row that sees nothing is past the last one, or a library's, which has written it already.
+  const auto is_ours = [&](int row) { return !shared.rows[strip_block * 16 + row].sees_nothing(); };
 #pragma unroll
   for (int row = 0; row < Softmax::kRows; ++row) {
     softmax.sum[row] = row_sum(softmax.sum[row]);
-    const int own = strip_first + 8 * row + lane / 4;
-    if (own < num_rows && lane % 4 == 0) {
-      arguments.log_sum_exp[std::int64_t{own} * heads + head] =
+    const int own = 8 * row + lane / 4;
+    if (lane % 4 == 0 && is_ours(own)) {
+      arguments.log_sum_exp[std::int64_t{strip_first + own} * heads + head] =
           softmax.reference[row] * arguments.scale + logf(softmax.sum[row]);
     }
   }
   store_rows<kDim>(sums, shared.queries, strip_block, arguments.output + head * kDim,
-                   in.shape.query_stride(), strip_first, num_rows,
+                   in.shape.query_stride(), strip_first, is_ours,
                    [&](int m, int half) { return 1.0F / softmax.sum[2 * m + half]; });
 }
 

@@ -32,7 +32,7 @@ struct TensorCoreInputs {
 [[nodiscard]] BFloat16* tensor_core_rows(const TensorView& view);
 [[nodiscard]] const BFloat16* tensor_core_rows(const ConstTensorView& view);
 
-/// Rows that are not among the visiting ones are not written, or with what has no meaning.
+/// Rows that are not among the visiting ones stay as they are.
 void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                            BFloat16* output, float* log_sum_exp);
 

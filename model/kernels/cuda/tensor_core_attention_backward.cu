@@ -202,9 +202,10 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
       break;
     }
   }
-  store_rows<kDim>(sums, shared.queries, strip_block, arguments.out.q_gradient + head * kDim,
-                   query_stride, strip_first, num_rows,
-                   [&](int /*m*/, int /*half*/) { return arguments.scale; });
+  store_rows<kDim>(
+      sums, shared.queries, strip_block, arguments.out.q_gradient + head * kDim, query_stride,
+      strip_first, [&](int row) { return strip_first + row < num_rows; },
+      [&](int /*m*/, int /*half*/) { return arguments.scale; });
 }
 
 template <int kDim>
@@ -377,12 +378,13 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     store_sums<kDim>(value_sums[0], part + kKeys * kDim);
     return;
   }
+  const int own_first = first_key + 16 * warp;
+  const auto is_there = [&](int row) { return own_first + row < num_rows; };
   store_rows<kDim>(key_sums, shared.keys, warp, arguments.out.k_gradient + key_head * kDim,
-                   key_stride, first_key + 16 * warp, num_rows,
+                   key_stride, own_first, is_there,
                    [&](int /*m*/, int /*half*/) { return arguments.scale; });
   store_rows<kDim>(value_sums, shared.values, warp, arguments.out.v_gradient + key_head * kDim,
-                   key_stride, first_key + 16 * warp, num_rows,
-                   [](int /*m*/, int /*half*/) { return 1.0F; });
+                   key_stride, own_first, is_there, [](int /*m*/, int /*half*/) { return 1.0F; });
 }
 
 /// Adds the parts of a tile's gradients of keys, or of values, in their order.

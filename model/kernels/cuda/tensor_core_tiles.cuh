@@ -301,12 +301,12 @@ __device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float*
 }
 
 /// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's own rows
-/// [16 · first_row …) of a tile, and from there to the tensor's rows [first, limit) in whole
-/// chunks.
-template <int kDim, int kM, class FactorOf>
+/// [16 · first_row …) of a tile, and from there, in whole chunks, to the tensor's rows first + row
+/// where writes(row).
+template <int kDim, int kM, class Writes, class FactorOf>
 __device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
                                            unsigned char* tile, int first_row, BFloat16* tensor,
-                                           std::int64_t stride, int first, int limit,
+                                           std::int64_t stride, int first, Writes writes,
                                            FactorOf factor_of) {
   using Tile = SharedTile<16, kDim>;
   const int lane = warp_lane();
@@ -330,7 +330,7 @@ __device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
   const int chunk = lane % Tile::kChunks;
 #pragma unroll
   for (int row = lane / Tile::kChunks; row < 16 * kM; row += kRowsAtOnce) {
-    if (first + row < limit) {
+    if (writes(row)) {
       *reinterpret_cast<uint4*>(tensor + (first + row) * stride + chunk * 8) =
           *reinterpret_cast<const uint4*>(rows + Tile::offset(row, chunk));
     }
