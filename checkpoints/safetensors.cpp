@@ -296,6 +296,10 @@ void SafetensorsFile::Mapping::map() {
   refuse_special_file(path);
   const int descriptor = open_retrying(path, O_RDONLY);
   if (descriptor < 0) {
+    if (is_systems_fault(errno)) {
+      throw EnvironmentError(
+          fmt::format("cannot open {}: {}", path.string(), std::generic_category().message(errno)));
+    }
     refuse(path, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
   }
   struct stat status {};

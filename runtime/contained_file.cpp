@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -61,6 +62,10 @@ fs::path contained_file(const fs::path& directory, std::string_view name) {
   if (fs::is_symlink(fs::symlink_status(path, error))) {
     const fs::path target = fs::canonical(path, error);
     const fs::path home = error ? fs::path() : fs::canonical(directory, error);
+    if (error && is_systems_fault(error.value())) {
+      throw EnvironmentError(
+          fmt::format("cannot follow the link {}: {}", path.string(), error.message()));
+    }
     if (error) {
       throw DataError(
           fmt::format("{}: is a link that leads nowhere ({}); put the file itself there",

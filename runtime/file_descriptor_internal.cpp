@@ -11,6 +11,7 @@
 
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -38,18 +39,11 @@ std::string reason_text(int error_number) {
 
 [[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
                                int error_number, const std::string& note) {
-  switch (error_number) {
-    // There is no file of that name, whoever asks and whenever.
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-      throw DataError("cannot " + action + " " + path.string() + ": " + reason_text(error_number) +
-                      note);
-    default:
-      throw_environment(action, path, error_number, note);
+  if (is_systems_fault(error_number)) {
+    throw_environment(action, path, error_number, note);
   }
+  throw DataError("cannot " + action + " " + path.string() + ": " + reason_text(error_number) +
+                  note);
 }
 
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,

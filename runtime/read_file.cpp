@@ -47,6 +47,20 @@ int open_within(const std::filesystem::path& path, double absent_seconds, double
 }
 }  // namespace
 
+bool is_systems_fault(int error_number) noexcept {
+  switch (error_number) {
+    // There is no file of that name, whoever asks and whenever.
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return false;
+    default:
+      return true;
+  }
+}
+
 int open_retrying(const std::filesystem::path& path, int flags, unsigned mode) {
   int descriptor = -1;
   do {

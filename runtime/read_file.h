@@ -11,6 +11,10 @@
 
 namespace jforge {
 
+/// Whether opening or reading failed with what says nothing of the file (EIO, ESTALE, EMFILE, …),
+/// and nobody may throw it away for; not where the path names no file (ENOENT, ENOTDIR, …).
+[[nodiscard]] bool is_systems_fault(int error_number) noexcept;
+
 /// Whole file as bytes. Retries ENOENT and ESTALE for `retry_seconds` (network file systems).
 /// Throws DataError where there is no such file, or no regular one, and EnvironmentError where the
 /// system does not let it be read: that says nothing of what the file holds.

@@ -185,6 +185,8 @@ bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& 
   const Hdf5Handle type =
       take(Hdf5Kind::datatype, H5Dget_type(dataset.id()), place, "read the type of");
   const hsize_t stored = H5Dget_storage_size(dataset.id());
+  // Of nothing stored and of a failure it says 0.
+  hdf5_check(stored == 0 && H5Eget_num(H5E_DEFAULT) > 0 ? -1 : 0, place, "read the size of");
   const hsize_t bytes =
       static_cast<hsize_t>(count) * std::max<std::size_t>(1, H5Tget_size(type.id()));
   if (count == 0 || filters_of(properties, place) != kCompressedFilters) {

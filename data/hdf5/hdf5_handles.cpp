@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include <cerrno>
+#include <charconv>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -32,14 +36,35 @@ herr_t close_identifier(Hdf5Kind kind, hid_t id) {
   return -1;
 }
 
+struct Failure {
+  std::string reason = "HDF5 gives no reason";
+  int error_number = 0;  ///< Of the system call that failed; 0: none did.
+};
+
 /// Keeps the innermost entry of the error stack: the cause, not the chain of calls above it.
-herr_t keep_description(unsigned position, const H5E_error2_t* entry, void* target) {
-  if (position == 0 && entry->desc != nullptr) {
-    auto& reason = *static_cast<std::string*>(target);
-    reason = entry->desc;
-    std::erase(reason, '\n');  // The time inside brings one; error messages are one line.
+herr_t keep_failure(unsigned position, const H5E_error2_t* entry, void* target) {
+  if (entry->desc == nullptr) {
+    return 0;
+  }
+  auto& failure = *static_cast<Failure*>(target);
+  if (position == 0) {
+    failure.reason = entry->desc;
+    std::erase(failure.reason, '\n');  // The time inside brings one; error messages are one line.
+  }
+  // The driver tells the number in its text alone.
+  constexpr std::string_view kNumber = "errno = ";
+  const std::string_view text = entry->desc;
+  if (const auto at = text.find(kNumber); at != std::string_view::npos) {
+    const std::string_view digits = text.substr(at + kNumber.size());
+    std::from_chars(digits.data(), digits.data() + digits.size(), failure.error_number);
   }
   return 0;
+}
+
+/// What a file brings about itself: it leads to places that no file has.
+bool is_files_fault(int error_number) {
+  return error_number == 0 || error_number == EINVAL || error_number == EOVERFLOW ||
+         error_number == EFBIG;
 }
 
 }  // namespace
@@ -84,6 +109,11 @@ void Hdf5Mutex::unlock() {
   }
 }
 
+int Hdf5Mutex::readers_waiting() {
+  const std::scoped_lock guard(mutex_);
+  return readers_waiting_;
+}
+
 std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn) {
   static Hdf5Mutex& mutex = *new Hdf5Mutex;  // never destroyed: a handle may outlive statics
   if (turn == Hdf5Turn::write) {
@@ -107,13 +137,14 @@ std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string
   if (result >= 0) {
     return result;
   }
-  std::string reason = "HDF5 gives no reason";
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &reason);
+  Failure failure;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_failure, &failure);
   H5Eclear2(H5E_DEFAULT);
   const std::string object = place.object.empty() ? "" : fmt::format(", '{}'", place.object);
   const std::string message =
-      fmt::format("{}{}: cannot {}: {}", place.file.string(), object, action, reason);
-  if (place.writing) {
+      fmt::format("{}{}: cannot {}: {}", place.file.string(), object, action, failure.reason);
+  if (place.writing ||
+      (is_systems_fault(failure.error_number) && !is_files_fault(failure.error_number))) {
     throw EnvironmentError(message);
   }
   throw DataError(message);

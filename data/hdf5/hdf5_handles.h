@@ -46,6 +46,8 @@ class Hdf5Mutex {
   void lock() { acquire(false); }
   void lock_after_readers() { acquire(true); }
   void unlock();
+  /// Readers that wait now.
+  [[nodiscard]] int readers_waiting();
 
  private:
   void acquire(bool gives_way);
@@ -67,12 +69,12 @@ enum class Hdf5Turn : std::uint8_t { read, write };
 struct Hdf5Place {
   const std::filesystem::path& file;
   std::string_view object;  ///< Dataset or attribute; empty for the file itself.
-  bool writing = false;     ///< Failures are EnvironmentError when writing, DataError when reading.
+  bool writing = false;     ///< Failures are EnvironmentError when writing; reading see hdf5_check.
 };
 
-/// Returns `result` unless it is negative, HDF5's sign of failure: then throws EnvironmentError or
-/// DataError with file, object, `action` ("open", "write") and HDF5's innermost reason. Call with
-/// the lock held.
+/// Returns `result` unless it is negative, HDF5's sign of failure: then throws EnvironmentError
+/// where writing, or a system call (EIO, ESTALE, EMFILE, …), has failed, else DataError: with file,
+/// object, `action` ("open", "write") and HDF5's innermost reason. Call with the lock held.
 std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string_view action);
 
 /// Of the loaded library, "1.10.8".

@@ -9,6 +9,7 @@
 
 #include "runtime/contained_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 namespace {
@@ -23,7 +24,7 @@ UnpackedFile::UnpackedFile(const std::filesystem::path& path)
   refuse_special_file(path);
   file_ = std::fopen(path.c_str(), "rb");
   if (file_ == nullptr) {
-    throw DataError(fmt::format("{}: cannot open: {}", path_, std::strerror(errno)));
+    fail("cannot open");
   }
   try {
     gzip_ = begins_member();
@@ -48,6 +49,15 @@ bool UnpackedFile::begins_member() {
   return fill(2) && packed_[at_] == 0x1F && packed_[at_ + 1] == 0x8B;
 }
 
+void UnpackedFile::fail(std::string_view what) const {
+  const int error_number = errno;
+  const std::string message = fmt::format("{}: {}: {}", path_, what, std::strerror(error_number));
+  if (is_systems_fault(error_number)) {
+    throw EnvironmentError(message);
+  }
+  throw DataError(message);
+}
+
 void UnpackedFile::refuse(std::string_view what) const {
   throw DataError(fmt::format("{}: cannot be read further: {} at byte {}: copy the file again",
                               path_, what, earlier_ + static_cast<std::int64_t>(at_)));
@@ -63,7 +73,7 @@ bool UnpackedFile::fill(std::size_t need) {
   at_ = 0;
   end_ += std::fread(packed_.data() + end_, 1, packed_.size() - end_, file_);
   if (std::ferror(file_) != 0) {
-    throw DataError(fmt::format("{}: cannot be read further: {}", path_, std::strerror(errno)));
+    fail("cannot be read further");
   }
   return end_ >= need;
 }

@@ -33,6 +33,7 @@ class UnpackedFile {
   [[nodiscard]] bool is_gzip() const { return gzip_; }
 
  private:
+  [[noreturn]] void fail(std::string_view what) const;  ///< With errno.
   [[noreturn]] void refuse(std::string_view what) const;
   /// Reads on until `need` bytes lie ahead; false when the file ends before.
   bool fill(std::size_t need);

@@ -3,9 +3,9 @@
  *   JFORGE_IO_ROOT=TEXT: only files whose path begins with TEXT are touched and counted.
  *
  *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT only
- *   calls on paths that hold it behind the root count. CALL is write, fsync, rename, open or close;
- *   ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: half of the bytes are written). "N+"
- *   fails that call and all after it.
+ *   calls on paths that hold it behind the root count. CALL is write, fsync, rename, open, close or
+ *   read (mapped pages aside); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: half of
+ *   the bytes are written). "N+" fails that call and all after it.
  *
  *   JFORGE_IO_COUNT=FILE: the numbers of calls are written there at exit, a line "CALL COUNT" each.
  *
@@ -25,9 +25,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum call { CALL_WRITE, CALL_FSYNC, CALL_RENAME, CALL_OPEN, CALL_CLOSE, CALLS };
+enum call { CALL_WRITE, CALL_FSYNC, CALL_RENAME, CALL_OPEN, CALL_CLOSE, CALL_READ, CALLS };
 
-static const char* const kCallNames[CALLS] = {"write", "fsync", "rename", "open", "close"};
+static const char* const kCallNames[CALLS] = {"write", "fsync", "rename", "open", "close", "read"};
 enum { NO_ERROR = 0, SHORT_WRITE = -1 };
 
 static atomic_long counts[CALLS];
@@ -148,6 +148,30 @@ ssize_t writev(int descriptor, const struct iovec* parts, int count) {
   if (verdict == SHORT_WRITE && parts[0].iov_len > 1)
     return write(descriptor, parts[0].iov_base, parts[0].iov_len / 2);
   return real(descriptor, parts, count);
+}
+
+typedef ssize_t (*read_function)(int, void*, size_t);
+typedef ssize_t (*pread_function)(int, void*, size_t, off_t);
+
+ssize_t read(int descriptor, void* bytes, size_t size) {
+  REAL(read_function, "read");
+  const int verdict = judge_descriptor(CALL_READ, descriptor);
+  if (verdict > 0) return errno = verdict, -1;
+  return real(descriptor, bytes, size);
+}
+
+ssize_t pread(int descriptor, void* bytes, size_t size, off_t offset) {
+  REAL(pread_function, "pread");
+  const int verdict = judge_descriptor(CALL_READ, descriptor);
+  if (verdict > 0) return errno = verdict, -1;
+  return real(descriptor, bytes, size, offset);
+}
+
+ssize_t pread64(int descriptor, void* bytes, size_t size, off64_t offset) {
+  REAL(pread_function, "pread64");
+  const int verdict = judge_descriptor(CALL_READ, descriptor);
+  if (verdict > 0) return errno = verdict, -1;
+  return real(descriptor, bytes, size, offset);
 }
 
 int fsync(int descriptor) {

@@ -508,7 +508,9 @@ TEST(Hdf5Lock, AWriterGivesWayToAWaitingReader) {
     const auto reading = hdf5_lock();
     served = true;
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  while (writing.mutex()->readers_waiting() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   EXPECT_FALSE(served);
   writing.unlock();
   writing = hdf5_lock(Hdf5Turn::write);
