@@ -1,9 +1,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -18,6 +20,7 @@
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/safetensors.h"
+#include "data/tokenizer/unicode.h"
 #include "runtime/bounded_json.h"
 #include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
@@ -205,6 +208,19 @@ std::vector<fs::path> other_files(const fs::path& source_directory) {
   }
   for (const fs::path& file : files) {
     (void)contained_file(source_directory, file.string());
+    const fs::path path = source_directory / file;
+    // checksums.json is JSON.
+    if (first_invalid_utf8(file.string())) {
+      throw DataError(fmt::format(
+          "{}: holds a file whose name is no valid UTF-8 (\"{}\"); an export takes it over, so "
+          "rename or remove it",
+          source_directory.string(), replaced_utf8(file.string())));
+    }
+    if (::access(path.c_str(), R_OK) != 0) {
+      throw EnvironmentError(fmt::format(
+          "cannot read {}, which an export takes over: {}; mend its permissions or remove it",
+          path.string(), std::generic_category().message(errno)));
+    }
   }
   std::ranges::sort(files);
   return files;
@@ -296,19 +312,41 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
+/// As the system finds `output`: behind a link ".." is not the link's own folder.
+fs::path place_of(const fs::path& output) {
+  const fs::path path = fs::absolute(output);
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  if (named.filename() == "." || named.filename() == "..") {
+    return fs::weakly_canonical(named);
+  }
+  return fs::weakly_canonical(named.parent_path()) / named.filename();
+}
+
+/// Two jobs may export to one place, so what another writes stays: a day is more than any needs.
+void sweep_killed_exports(const fs::path& directory, const std::string& prefix) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    if (entry.path().filename().string().starts_with(prefix) &&
+        fs::last_write_time(entry.path(), ignored) <
+            fs::file_time_type::clock::now() - std::chrono::hours(24)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
 /// Writes the directory beside its place and moves it there; `describe` writes what is not copied
 /// from the source and not weights.
 void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
                            const ParameterTable& table,
                            const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
                            const std::function<void(const fs::path&)>& describe) {
-  const fs::path output = fs::absolute(output_directory).lexically_normal();
-  const fs::path target = output.has_filename() ? output : output.parent_path();
+  const fs::path target = place_of(output_directory);
   check_directories(source_directory, target);
   make_directory(target.parent_path());
 
-  const std::string name = target.filename().string();
-  const TemporaryDirectory fresh(target.parent_path() / fmt::format(".tmp-{}", name));
+  const std::string prefix = fmt::format(".tmp-{}-", target.filename().string());
+  sweep_killed_exports(target.parent_path(), prefix);
+  const TemporaryDirectory fresh(target.parent_path() / (prefix + temporary_suffix()));
   copy_other_files(source_directory, fresh.path());
   write_weights(fresh.path(), table, shards, stored);
   describe(fresh.path());

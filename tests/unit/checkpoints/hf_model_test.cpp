@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -711,6 +712,46 @@ TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
   EXPECT_TRUE(fs::exists(precious / "thesis.tex"));
   write(root_ / "file", "");
   EXPECT_THROW(run(root_ / "file" / "model"), EnvironmentError);
+}
+
+TEST_F(HfModelTest, ExportGoesWhereTheSystemFindsItsPlace) {
+  Model model = make_model();
+  fs::create_directories(root_ / "disk" / "scratch");
+  fs::create_directory_symlink(root_ / "disk" / "scratch", root_ / "link");
+  const fs::path given = root_ / "link" / ".." / "model";  // disk/model, not model.
+  export_hf_model(source_, given, model.config, model.table, values_in(model.flat()),
+                  {DType::float32});
+  EXPECT_TRUE(fs::exists(root_ / "disk" / "model" / "config.json"));
+  EXPECT_FALSE(fs::exists(root_ / "model"));
+  const fs::path ending = root_ / "link" / ".." / "other" / "";
+  export_hf_model(source_, ending, model.config, model.table, values_in(model.flat()),
+                  {DType::float32});
+  EXPECT_TRUE(fs::exists(root_ / "disk" / "other" / "config.json"));
+}
+
+TEST_F(HfModelTest, ExportLeavesWhatAnotherJobWritesToTheSamePlaceAndSweepsWhatAKilledOneLeft) {
+  Model model = make_model();
+  const fs::path others = root_ / ".tmp-output-0123abcd";
+  const fs::path left = root_ / ".tmp-output-4567cdef";
+  for (const fs::path& path : {others, left}) {
+    fs::create_directory(path);
+    write(path / "config.json", kConfig);
+  }
+  fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(25));
+  export_hf_model(source_, root_ / "output", model.config, model.table, values_in(model.flat()),
+                  {DType::float32});
+  EXPECT_TRUE(fs::exists(others / "config.json"));
+  EXPECT_FALSE(fs::exists(left));
+}
+
+TEST_F(HfModelTest, AFileNameThatIsNoUtf8IsRefusedBeforeAllWork) {
+  write(source_ / "note-\xe9.txt", "text");
+  try {
+    expect_exportable(source_, root_ / "output");
+    ADD_FAILURE() << "taken";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("no valid UTF-8"), HasSubstr("note-")));
+  }
 }
 
 TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
