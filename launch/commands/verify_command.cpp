@@ -18,6 +18,8 @@
 #include "launch/commands/loaded_model.h"
 #include "launch/commands/run_directory.h"
 #include "results/report/metrics_reader.h"
+#include "runtime/bounded_json.h"
+#include "runtime/read_file.h"
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/sample_record.h"
@@ -68,14 +70,15 @@ class Findings {
   std::size_t records_ = 0;
 };
 
-void verify_trajectories(const fs::path& path) {
-  const TrajectoryStore store = TrajectoryStore::open(path);
+TrajectoryStore verify_trajectories(const fs::path& path) {
+  TrajectoryStore store = TrajectoryStore::open(path);
   store.verify();
   for (const fs::path& index : ShardIndex::files(path)) {
     verify_sealed_lines(index);
   }
   fmt::print("{}: {} trajectories in {} shards hold, digest {}\n", path.string(), store.size(),
              store.shards().size(), store.store_digest());
+  return store;
 }
 
 void verify_prompts(const fs::path& path) {
@@ -181,22 +184,53 @@ void verify_records(const RunLayout& layout, Findings& findings) {
   }
 }
 
+/// Each shard vouches for itself, the round's report for their being all.
+void verify_round(const RunLayout& layout, std::int32_t round) {
+  const fs::path path = layout.trajectories(round);
+  const TrajectoryStore store = verify_trajectories(path);
+  const fs::path report = layout.generation_report(round);
+  if (!fs::exists(report)) {
+    return;
+  }
+  const auto recorded = try_bounded_json(read_file(report));
+  if (recorded.is_object() && recorded.contains("digest") &&
+      recorded.at("digest") != store.store_digest()) {
+    throw DataError(fmt::format(
+        "{}: {} trajectories with digest {} are there, {} records {} with digest {}", path.string(),
+        store.size(), store.store_digest(), report.filename().string(),
+        recorded.value("prompts", nlohmann::json()).dump(), recorded.at("digest").dump()));
+  }
+}
+
 void verify_run(const fs::path& path) {
   const RunLayout layout(path);
   Findings findings;
   verify_records(layout, findings);
   if (fs::exists(layout.prompts())) {
     findings.check([&] { verify_prompts(layout.prompts()); });
+  } else if (fs::exists(layout.trajectories(1))) {
+    findings.lost(layout.prompts());
   }
   for (std::int32_t round = 1; fs::exists(layout.trajectories(round)); ++round) {
-    findings.check([&] { verify_trajectories(layout.trajectories(round)); });
     findings.record(layout.generation_report(round));
+    findings.check([&] { verify_round(layout, round); });
     findings.record(layout.cleaning_report(round));
   }
   // What a killed job left unfinished was never committed: it is named, and no damage to the run.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
-    if (fs::exists(directory.path / kManifestName)) {
-      findings.check([&] { verify_checkpoint(directory.path); });
+    const fs::path manifest = directory.path / kManifestName;
+    if (fs::exists(manifest)) {
+      findings.check([&] {
+        try {
+          verify_checkpoint(directory.path);
+        } catch (const DataError&) {
+          // A job that runs removes old ones.
+          if (fs::exists(manifest)) {
+            throw;
+          }
+          fmt::print("{}: removed meanwhile\n", directory.path.string());
+        }
+      });
     } else {
       fmt::print("{}: no manifest, not a checkpoint; ignored\n", directory.path.string());
     }
@@ -206,6 +240,9 @@ void verify_run(const fs::path& path) {
       verify_export_record(layout);
       verify_model(layout.model());
     });
+  } else if (fs::exists(layout.model() / kChecksumsName)) {
+    // Of ordinary training, or of a run that was killed before it recorded its export.
+    findings.check([&] { verify_model(layout.model()); });
   } else if (fs::exists(layout.model())) {
     fmt::print("{}: the export was not finished; ignored\n", layout.model().string());
   }
@@ -222,7 +259,7 @@ ExitCode verify_command(const fs::path& path) {
       verify_prompts(path);
       break;
     case Artefact::trajectories:
-      verify_trajectories(path);
+      static_cast<void>(verify_trajectories(path));
       break;
     case Artefact::checkpoint:
       verify_checkpoint(path);

@@ -91,6 +91,11 @@ class Finetune(EndToEndTest):
         # A full Hugging Face directory, and a run that says what it was.
         self.assertEqual({path.name for path in self.model.iterdir()} | {"checksums.json"},
                          {path.name for path in (whole / "model").iterdir()})
+        weights = whole / "model" / "model.safetensors"
+        kept = weights.read_bytes()
+        weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        self.assertIn("model.safetensors", self.jforge("verify", whole, expect=3).lines()[0])
+        weights.write_bytes(kept)
         self.jforge("verify", whole)
         self.assertIn("autoregressive", (whole / "report.md").read_text(encoding="utf-8").lower())
         config, run = self.config("stopped")

@@ -108,6 +108,14 @@ class FinishedRun(IntegrityTest):
                     path.unlink()
                     self.refused(DATA, "verify", run, says=[path.name])
             path.write_bytes(whole)
+        # Nothing is left that could be damaged: others tell of them.
+        lease = sorted((run / "round-1" / "trajectories").glob("lease-*.h5"))[-1]
+        for path, says in ((run / "prompts.h5", "prompts.h5 is gone"), (lease, "generation.json records 24 with digest")):
+            with self.subTest(name=path.name, left="nothing"):
+                whole = path.read_bytes()
+                path.unlink()
+                self.refused(DATA, "verify", run, says=[says])
+                path.write_bytes(whole)
         self.jforge("verify", run)
 
     def test_several_damages_are_named_at_once(self):
