@@ -241,8 +241,11 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
       return;
     }
     // What no rank holds as a whole is not made whole for this.
+    // One of another run that has no step left is the last there is.
+    const bool nothing_left = resumed && resumed->manifest.state.step == prepared.steps;
     const Checkpoint last =
-        open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
+        nothing_left ? *resumed
+                     : open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
     CheckpointTensors tensors(last, model.table(), account);
     write_model(training, model, std::ref(tensors));
   });

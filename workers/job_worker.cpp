@@ -77,19 +77,21 @@ void JobWorker::resume(const ResumeChoice& choice) {
   const CheckpointManifest& manifest = resume_point_->manifest;
   // A checkpoint comes after the import: what that depends on cannot be accepted any more.
   std::erase_if(accepted_.keys, is_fixed_by_import);
-  expect_prompts_of(manifest);
-  Identity present = identity_;
-  if (lost_prompts_digest_) {
-    present[kPromptsDigest] = *lost_prompts_digest_;
-  }
-  expect_same_identity(resume_point_->directory.string(), manifest.state.identity, present,
-                       accepted_.keys, accepted_.earlier);
   rounds_trained_ =
       static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
-  expect_trained_rounds(*resume_point_, rounds_trained_, config_.rounds.size(), present);
-  if (!finishes_round(manifest)) {
-    expect_same_samples(*resume_point_, present);
-  }
+  together(services_.comm, [&] {
+    expect_prompts_of(manifest);
+    Identity present = identity_;
+    if (lost_prompts_digest_) {
+      present[kPromptsDigest] = *lost_prompts_digest_;
+    }
+    expect_same_identity(resume_point_->directory.string(), manifest.state.identity, present,
+                         accepted_.keys, accepted_.earlier);
+    expect_trained_rounds(*resume_point_, rounds_trained_, config_.rounds.size(), present);
+    if (!finishes_round(manifest)) {
+      expect_same_samples(*resume_point_, present);
+    }
+  });
   leave_newer_checkpoints(services_.comm, layout_.checkpoints(), choice, *resume_point_);
   spdlog::info("continuing from {} (round {}, step {} of {})",
                resume_point_->directory.filename().string(), manifest.state.round,
@@ -110,9 +112,23 @@ void JobWorker::expect_rounds_possible() const {
     const PromptStore prompts = PromptStore::open(layout_.prompts(), SealCheck::size);
     const std::int64_t longest = prompts.longest();
     const TransformerConfig model = read_hf_config(config_.model.source);
+    if (config_.train.filter.task && !prompts.has_answers()) {
+      throw ConfigError(fmt::format(
+          "train.filter_task = \"{}\" keeps only answers that it finds right by the prompt's "
+          "reference answer, and no prompt in {} has one in prompts.answer_field = \"{}\"; name "
+          "the records' field and use another run.directory, or leave the filter out",
+          *config_.train.filter.task, layout_.prompts().string(),
+          config_.prompts.answer_field.value_or("")));
+    }
     for (std::int32_t round = rounds_trained_ + 1;
          std::cmp_less_equal(round, config_.rounds.size()); ++round) {
       const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
+      if (config_.train.filter.min_tokens > config_.answer_tokens(settings)) {
+        throw ConfigError(fmt::format(
+            "train.filter_min_tokens = {} keeps no answer: those of round {} have at most {} "
+            "tokens (generate.max_new_tokens); lower it",
+            config_.train.filter.min_tokens, round, config_.answer_tokens(settings)));
+      }
       static_cast<void>(config_.required_positions(settings, longest, model));
       static_cast<void>(total_steps(round, prompts.size()));
       expect_probes_fit(config_, round, model, prompts);

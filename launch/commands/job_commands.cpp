@@ -21,6 +21,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "runtime/console.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
@@ -244,6 +245,10 @@ class Job {
         worker_->expect_rounds_possible();
       }
       expect_memory(config_, phases_, kernels_->device(), comm_);
+      if (phases_.training) {
+        expect_collectives(comm_, config_.sharding().home(kernels_->device()),
+                           config_.train.collectives);
+      }
       memory_checked_ = true;
     }
   }

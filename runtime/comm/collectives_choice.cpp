@@ -41,7 +41,22 @@ std::string obstacle(const Communicator& comm) {
   return broadcast_text(comm, found, 0);
 }
 
+[[noreturn]] void refuse_nccl(const std::string& reason) {
+  EnvironmentError error("train.collectives = \"nccl\": " + reason + "; set \"auto\"");
+  error.set_on_all_ranks();
+  throw error;
+}
+
 }  // namespace
+
+void expect_collectives(const Communicator& comm, Device device, CollectivesChoice choice) {
+  if (device == Device::cpu || comm.size() == 1 || choice != CollectivesChoice::nccl) {
+    return;
+  }
+  if (const std::string reason = obstacle(comm); !reason.empty()) {
+    refuse_nccl(reason);
+  }
+}
 
 std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device device,
                                               Device kernels, MemoryAccount& account,
@@ -57,9 +72,7 @@ std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device d
     return make_nccl_collectives(comm);
   }
   if (choice == CollectivesChoice::nccl) {
-    EnvironmentError error("train.collectives = \"nccl\": " + reason + "; set \"auto\"");
-    error.set_on_all_ranks();
-    throw error;
+    refuse_nccl(reason);
   }
   if (comm.rank() == 0) {
     spdlog::info("collectives by MPI through host memory, not by NCCL: {}", reason);

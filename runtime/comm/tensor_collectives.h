@@ -121,5 +121,8 @@ enum class CollectivesChoice : std::uint8_t {
 [[nodiscard]] std::unique_ptr<Collectives> make_collectives(
     const Communicator& comm, Device device, Device kernels, MemoryAccount& account,
     CollectivesChoice choice = CollectivesChoice::automatic);
+/// Collective. That make_collectives() can keep to `choice`, found out before there is work to
+/// lose. Throws EnvironmentError on every rank, as make_collectives() does.
+void expect_collectives(const Communicator& comm, Device device, CollectivesChoice choice);
 
 }  // namespace jforge

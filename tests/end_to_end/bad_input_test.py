@@ -226,6 +226,17 @@ class BadConfigurations(BadInput):
                 self.refused(USAGE, "run", config, *words, says=[says])
                 self.assertFalse((run / "round-1").exists())
 
+    def test_filters_that_keep_nothing_are_refused_before_answers_are_made(self):
+        for name, settings, says in (
+                ("short", ("train.filter_min_tokens=50",), "train.filter_min_tokens = 50 keeps no answer"),
+                ("unanswered", ("prompts.answer_field=solution", "train.filter_task=gsm8k"),
+                 'prompts.answer_field = "solution"')):
+            with self.subTest(says=says):
+                config, run = self.config(name)
+                words = [word for setting in settings for word in ("--set", setting)]
+                self.refused(USAGE, "run", config, *words, says=[says])
+                self.assertFalse((run / "round-1").exists())
+
     def test_without_rounds(self):
         text = CONFIG[:CONFIG.index("[[rounds]]")] + CONFIG[CONFIG.index("[train]"):]
         for words in (("run",), ("run", "--dry-run"), ("generate", "--round", "1"), ("train", "--round", "1")):
@@ -320,7 +331,7 @@ every_steps = 1
 
     def test_a_frozen_rank_ends_the_job(self):
         config, _ = self.config("frozen", self.TEXT)
-        result = self.jforge("pretrain", config, "--set", "run.heartbeat_limit_seconds=3", "--inject",
+        result = self.jforge("pretrain", config, "--set", "run.heartbeat_limit_seconds=10", "--inject",
                              "stop@train:1:2", ranks=2, expect=70)
         self.assertIn("rank 1 is silent", result.err)
         self.expect_no_processes()
@@ -426,10 +437,11 @@ class BadEnvironment(BadInput):
             with self.subTest(kibibytes=kibibytes):
                 config, run = self.config(f"full-{kibibytes}")
                 # MPI's own files are larger: the limit comes when the job has started.
-                process = self.start(self.command("run", config, "--inject", "delay@publish.data:0:1"))
-                self.wait_for_text(process, "acts now")
+                process = self.start(self.command("run", config, "--inject", "stop@publish.data:0:1"))
+                self.wait_until_stopped(process)
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kibibytes * 1024, kibibytes * 1024))
-                result = self.finish(process, 60)
+                process.send_signal(signal.SIGCONT)
+                result = self.finish(process)
                 self.assertEqual(ENVIRONMENT, result.code, str(result))
                 self.assertEqual(1, len(result.lines()), str(result))
                 self.assertIn("File too large", result.lines()[0])

@@ -152,6 +152,14 @@ class DevicePipeline(KilledRun):
         self.assertRegex(result.err, r"training needs about [0-9.]+ MB on the device of each rank \(.*\), and [0-9.]+ MB are free")
         self.assertFalse((run / "model").exists())
 
+    @unittest.skipUnless("JFORGE_EMULATED_ORDER" in os.environ, "there may be a device for each rank")
+    def test_nccl_that_cannot_be_used_is_refused_before_there_is_work_to_lose(self):
+        config, run = self.config("shared-device")
+        with self.devices(1):
+            result = self.jforge("run", config, "--set", "train.collectives=nccl", ranks=2, expect=4)
+        self.assertRegex("".join(result.lines()), r'train.collectives = "nccl": .*; set "auto"')
+        self.assertFalse((run / "round-1" / "trajectories").exists())
+
 
 # What is inherited from there runs there.
 del KilledRun
