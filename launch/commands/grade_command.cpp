@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "coordinator/control_plane.h"
@@ -88,6 +90,15 @@ class GradeSession {
     if (std::filesystem::is_directory(options_.out)) {
       throw ConfigError(fmt::format("--out {} is a directory: name a file", options_.out.string()));
     }
+    for (const auto& [option, input] :
+         {std::pair("--completions", &options_.completions), std::pair("--data", &options_.data)}) {
+      std::error_code error;  // Of one that is not there: another.
+      if (std::filesystem::equivalent(options_.out, *input, error)) {
+        throw ConfigError(fmt::format(
+            "--out {} is the file of {}, which the verdicts would replace: name another file",
+            options_.out.string(), option));
+      }
+    }
     make_directory(store_.directory());
     lock_ = std::make_unique<RunLock>(store_.directory());
     verdicts_ = store_.read(set_);
@@ -117,7 +128,7 @@ class GradeSession {
     const VerdictSummary summary = store_.publish(set_, verdicts_);
     store_.parts().remove();
     tell(stdout, fmt::format("{}: {} completions of {} problems, pass@1 {}\nVerdicts: {}\n",
-                             set_.task->version(), set_.completions.size(), summary.problems,
+                             set_.version, set_.completions.size(), summary.problems,
                              summary.pass_at_1, options_.out.string()));
   }
 

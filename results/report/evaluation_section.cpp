@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
 #include "results/report/svg_plot.h"
 #include "runtime/error.h"
@@ -69,13 +71,14 @@ std::vector<std::string> model_names(const Range& measured) {
   return names;
 }
 
-// What is measured alike: one task, one scorer, the same number of problems.
+// What is measured alike: one task, one scorer, the same number of problems, tokens chosen alike.
 struct TaskGroup {
   std::string heading;
   std::vector<const Measured*> rows;
 };
 
-// "word_problems (number, extract-2), 500 problems": the scorer's parts behind the task's name.
+// "word_problems (number, extract-2), 500 problems, temperature 1": the scorer's parts behind the
+// task's name, and how answers were sampled where they were.
 std::string group_heading(const Measured& m) {
   std::string rule = json_text(*m.figures, "scorer");
   const std::size_t name = rule.find('/');
@@ -83,8 +86,9 @@ std::string group_heading(const Measured& m) {
   for (std::size_t at = rule.find('/'); at != std::string::npos; at = rule.find('/', at)) {
     rule.replace(at, 1, ", ");
   }
+  const std::string sampling = sampling_text(*m.figures);
   return m.task + (rule.empty() ? "" : " (" + rule + ")") +
-         shown(m.number("n"), ", {:.0f} problems");
+         shown(m.number("n"), ", {:.0f} problems") + (sampling.empty() ? "" : ", " + sampling);
 }
 
 std::vector<TaskGroup> groups_of(const std::vector<Measured>& all) {
@@ -169,17 +173,22 @@ std::string speed_tables(const TaskGroup& group) {
   return text.empty() ? text : text + fastest_lines(group) + speed_remarks(figures_of(group));
 }
 
+// How tokens were chosen is the same in all rows: the heading says it.
 std::string measurement_table(const TaskGroup& group) {
-  TableCells rows = {{"model", "method", "block size", "window", "max. new tokens", "ended by EOS",
-                      "time-outs", "differs from AR"}};
+  TableCells rows = {{"model", "method"}};
+  std::ranges::transform(kMethodSettings, std::back_inserter(rows[0]), setting_name);
+  rows[0].insert(rows[0].end(), {"ended by EOS", "time-outs", "differs from AR"});
   for (const Measured* m : group.rows) {
-    rows.push_back({m->model, m->method, shown(m->number("block_size"), "{:.0f}"),
-                    json_text(*m->figures, "window"), shown(m->number("max_new_tokens"), "{:.0f}"),
-                    shown(m->number("stopped_by_eos"), "{:.0f}"),
-                    shown(m->number("timeouts"), "{:.0f}"),
-                    m->method == kReferenceMethod
-                        ? "–"
-                        : shown(m->number("disagreements_with_ar"), "{:.0f} problems")});
+    std::vector<std::string> row = {m->model, m->method};
+    for (const char* key : kMethodSettings) {
+      row.push_back(recorded_setting(*m->figures, key));
+    }
+    row.insert(row.end(), {shown(m->number("stopped_by_eos"), "{:.0f}"),
+                           shown(m->number("timeouts"), "{:.0f}"),
+                           m->method == kReferenceMethod
+                               ? "–"
+                               : shown(m->number("disagreements_with_ar"), "{:.0f} problems")});
+    rows.push_back(std::move(row));
   }
   return markdown_table(rows, 2);
 }
@@ -205,17 +214,28 @@ std::string rules_table(const std::vector<Measured>& all) {
                    markdown_table(rows, 4) + "\n";
 }
 
-// The task's groups hold different scorers' figures: they must not be read side by side untold.
-std::string scorer_warning(const std::vector<Measured>& all) {
+// The task's groups hold figures of different scorers, or of tokens chosen differently: they must
+// not be read side by side untold.
+std::string comparison_warnings(const std::vector<Measured>& all) {
   std::map<std::string, std::set<std::string>> scorers;
+  std::map<std::string, std::set<std::string>> samplings;
   for (const Measured& m : all) {
     scorers[m.task].insert(json_text(*m.figures, "scorer"));
+    samplings[m.task].insert(sampling_text(*m.figures));
   }
   std::string text;
   for (const auto& [task, names] : scorers) {
     if (names.size() > 1) {
       text += fmt::format(
           "**{}: the tables come from different scorers; their accuracies do not compare.**\n\n",
+          task);
+    }
+  }
+  for (const auto& [task, choices] : samplings) {
+    if (choices.size() > 1) {
+      text += fmt::format(
+          "**{}: the tables' answers were not all sampled alike; their figures do not "
+          "compare.**\n\n",
           task);
     }
   }
@@ -347,7 +367,7 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
       "Speeds come from "
       "interleaved repeats (AR, method, AR, method, …) over the same problems, without prefill and "
       "with it; with several ranks they are those of one rank beside the others.\n\n" +
-      scorer_warning(all) + rules_table(all);
+      comparison_warnings(all) + rules_table(all);
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });
   report.figure("tpf", "Tokens per forward pass with 95 % intervals",

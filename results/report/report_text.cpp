@@ -33,6 +33,19 @@ bool holds_something(const TableCells& rows, std::size_t column) {
          });
 }
 
+// What a cell holds as it stands between two bars.
+TableCells escaped(TableCells rows) {
+  for (auto& row : rows) {
+    for (std::string& cell : row) {
+      std::ranges::replace(cell, '\n', ' ');
+      for (std::size_t at = cell.find('|'); at != std::string::npos; at = cell.find('|', at + 2)) {
+        cell.insert(at, 1, '\\');
+      }
+    }
+  }
+  return rows;
+}
+
 std::string table_of(const TableCells& rows, const std::vector<std::size_t>& columns,
                      const std::vector<std::size_t>& widths) {
   std::string text;
@@ -53,7 +66,8 @@ std::string table_of(const TableCells& rows, const std::vector<std::size_t>& col
 
 }  // namespace
 
-std::string markdown_table(const TableCells& rows, std::size_t keys) {
+std::string markdown_table(const TableCells& cells, std::size_t keys) {
+  const TableCells rows = escaped(cells);
   std::vector<std::size_t> widths(rows.front().size(), 3);
   for (const auto& row : rows) {
     expect(row.size() == widths.size(), "a table's rows have different numbers of cells");

@@ -17,12 +17,13 @@ using TableCells = std::vector<std::vector<std::string>>;
 /// Characters that a line of a table may take, so that a terminal shows it whole.
 inline constexpr std::size_t kTableWidth = 100;
 
-/// A Markdown table whose columns line up, so that it reads well as plain text too. The first
+/// A Markdown table whose columns line up, so that it reads well as plain text too; a cell may hold
+/// any text: bars are escaped, and line breaks become spaces. The first
 /// `keys` columns say what a row is about. Of the others those that hold nothing ("–" or no text in
 /// every row) are left out; where a line would be wider than kTableWidth the table is cut into
 /// several, an empty line between them, each of which begins with the keys. Throws InternalError
 /// when a row has not the head's number of cells.
-[[nodiscard]] std::string markdown_table(const TableCells& rows, std::size_t keys = 1);
+[[nodiscard]] std::string markdown_table(const TableCells& cells, std::size_t keys = 1);
 /// `text`, cut to `width` characters of which the last is then "…".
 [[nodiscard]] std::string clipped(const std::string& text, std::size_t width);
 

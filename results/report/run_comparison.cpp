@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "results/analysis/paired_comparison.h"
+#include "results/report/recorded_settings.h"
 #include "results/report/report_text.h"
 #include "results/report/speed_figures.h"
 #include "runtime/bounded_json.h"
@@ -340,6 +341,10 @@ std::string notes(const Pair& pair, const PairedVerdicts& verdicts) {
     text += fmt::format("- {}: scored by {} and {}: the accuracies do not compare\n", pair.name(),
                         a, b);
   }
+  if (const std::string settings = differing_settings(*pair.first, *pair.second);
+      !settings.empty()) {
+    text += fmt::format("- {}: measured with different settings: {}\n", pair.name(), settings);
+  }
   text += rules_note(pair);
   if (verdicts.uncommon > 0) {
     text += fmt::format(
@@ -369,8 +374,7 @@ std::string flips_section(const Pair& pair, const PairedVerdicts& verdicts) {
   }
   for (auto& row : rows) {
     for (std::string& cell : row) {
-      std::ranges::replace(cell, '\n', ' ');
-      std::ranges::replace(cell, '|', '/');
+      std::ranges::replace(cell, '|', '/');  // Escaped it would be wider than it was clipped to.
     }
   }
   text += markdown_table(rows, rows[0].size());

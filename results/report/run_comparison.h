@@ -22,10 +22,10 @@ struct ComparedRun {
 [[nodiscard]] std::filesystem::path evaluation_directory_of(const std::filesystem::path& directory);
 
 /// Markdown: configuration keys that differ; accuracy, TPF and tokens/s of every model, task and
-/// method that both have, with the interval of the paired difference and McNemar's test over the problems
-/// that both have; the verdicts that flipped, the first 20 of each method. Models are paired by
-/// name; where each side has exactly one left, those two. Throws DataError when a directory is
-/// neither a run nor an evaluation, or a file in it is garbled.
+/// method that both have, with the interval of the paired difference and McNemar's test over the
+/// problems that both have; their settings that differ; the verdicts that flipped, the first 20 of
+/// each method. Models are paired by name; where each side has exactly one left, those two. Throws
+/// DataError when a directory is neither a run nor an evaluation, or a file in it is garbled.
 [[nodiscard]] std::string compare_runs(const ComparedRun& first, const ComparedRun& second);
 
 }  // namespace jforge

@@ -12,6 +12,7 @@
 
 #include "results/analysis/polynomial_surface.h"
 #include "results/analysis/roofline.h"
+#include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
 #include "results/report/svg_plot.h"
 #include "runtime/error.h"
@@ -387,10 +388,12 @@ void write_surface(ReportWriter& report, const Sweep& sweep,
 
 // Returns the tables.
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
-  std::string tables =
-      fmt::format("### {}, {}{}\n\n{}\n{}", sweep.name(), sweep.model,
-                  shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
-                  accuracy_table(sweep), speed_tables(sweep));
+  // The last point has the highest temperature: of greedy ones nothing else is recorded.
+  const std::string sampling = sampling_text(*sweep.points.back(), sweep.keys);
+  std::string tables = fmt::format(
+      "### {}, {}{}{}{}\n\n{}\n{}", sweep.name(), sweep.model,
+      shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
+      sampling.empty() ? "" : ", ", sampling, accuracy_table(sweep), speed_tables(sweep));
   report.text += tables;
   const Speeds speeds = measured_speeds(sweep);
   const std::vector<SurfacePoint> points = speeds.points();

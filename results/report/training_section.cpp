@@ -10,6 +10,12 @@
 
 namespace jforge {
 
+namespace {
+// The round of `jforge pretrain` and `jforge finetune`, which have no teacher: their metrics record
+// 0 as the consistency loss.
+constexpr std::int32_t kOrdinaryTraining = 0;
+}  // namespace
+
 void write_training_section(ReportWriter& report,
                             const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
   TableCells rows = {{"round", "steps", "consistency loss, first → last", "AR loss, first → last",
@@ -36,16 +42,22 @@ void write_training_section(ReportWriter& report,
     std::vector<double> speed = column("tokens_per_second");
     std::ranges::sort(speed);
     const double median = (speed[(speed.size() - 1) / 2] + speed[speed.size() / 2]) / 2;
-    rows.push_back({std::to_string(round), std::to_string(steps.size()),
-                    shown(kl.front(), "{:.4f}") + " → " + shown(kl.back(), "{:.4f}"),
-                    shown(ce.front(), "{:.4f}") + " → " + shown(ce.back(), "{:.4f}"),
-                    shown(median, "{:.0f}")});
+    const auto ends = [](const std::vector<double>& losses) {
+      return shown(losses.front(), "{:.4f}") + " → " + shown(losses.back(), "{:.4f}");
+    };
+    const bool distilled = round != kOrdinaryTraining;
+    rows.push_back({std::to_string(round), std::to_string(steps.size()), distilled ? ends(kl) : "–",
+                    ends(ce), shown(median, "{:.0f}")});
     const std::string name = "round " + std::to_string(round);
-    consistency.series.push_back({name, x, kl});
+    if (distilled) {
+      consistency.series.push_back({name, x, kl});
+    }
     autoregressive.series.push_back({name, x, ce});
   }
   report.text += "## Training\n\n" + markdown_table(rows) + "\n";
-  report.figure("loss_consistency", "Consistency loss over steps", render_svg(consistency));
+  if (!consistency.series.empty()) {
+    report.figure("loss_consistency", "Consistency loss over steps", render_svg(consistency));
+  }
   report.figure("loss_autoregressive", "Autoregressive loss over steps",
                 render_svg(autoregressive));
 }

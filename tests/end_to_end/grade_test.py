@@ -160,7 +160,7 @@ class Grade(GradeTest):
             with self.subTest(style=style):
                 _, out = self.grade(path, "style.json", task=f"humaneval{style}", ranks=2)
                 written = json.loads(out.read_text())
-                self.assertIn(f"humaneval/{style[1:] or 'evalchemy'}/", written["version"])
+                self.assertIn(f"humaneval/{style[1:] or 'completion'}/", written["version"])
                 for entries in written["eval"].values():
                     self.assertEqual(verdicts, [entry["base_status"] for entry in entries], entries)
         for task, words in (("humaneval:", "neither TASK nor TASK:STYLE"), ("humaneval:plain", "unknown prompt style 'plain'"),

@@ -208,6 +208,11 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
                run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
   EvaluationSummary summary(directory_);
+  if (run.method.label == kBaselineMethod &&
+      !summary.is_current(model_, run.task(), run.method.label, run.settings)) {
+    // Methods that this call leaves alone were compared with another baseline.
+    summary.remove_comparisons(model_, run.task());
+  }
   summary.set(model_, run.task(), run.method.label, std::move(figures));
   summary.publish();
   run.files.remove_parts();

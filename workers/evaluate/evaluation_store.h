@@ -46,7 +46,9 @@ class EvaluationStore {
   void plan(MethodRun& run) const;
   /// Merges the samples of earlier attempts with `lines`, what each rank has finished in this one,
   /// and sets the run's figures: those of summarise_samples, the method's settings, `extra`, and
-  /// `ranks` and `batch_prompts`, each null where not all samples were made with the same.
+  /// `ranks` and `batch_prompts`, each null where not all samples were made with the same. A
+  /// baseline of other settings than before takes the comparisons with it out of the task's
+  /// figures.
   void merge(const MethodRun& run, const std::vector<std::string>& lines,
              const nlohmann::ordered_json& extra) const;
   /// Sets disagreements_with_ar of one task's methods; nothing when the baseline is not among them.

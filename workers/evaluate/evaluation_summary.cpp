@@ -345,6 +345,27 @@ void EvaluationSummary::set_complete(const std::string& model, bool complete) {
   }
 }
 
+void EvaluationSummary::remove_comparisons(const std::string& model, const std::string& task) {
+  const Json::json_pointer place = Json::json_pointer() / "models" / model / task;
+  if (!json_.contains(place)) {
+    return;
+  }
+  for (Json& figures : json_[place]) {
+    figures.erase("disagreements_with_ar");
+    const auto speeds = figures.find("speed");
+    if (speeds == figures.end() || !speeds->is_array()) {
+      continue;
+    }
+    for (Json& speed : *speeds) {
+      for (const auto& [key, figure] : speed.items()) {
+        if (key.starts_with("speed_up")) {
+          figure = nullptr;
+        }
+      }
+    }
+  }
+}
+
 void EvaluationSummary::remove(const std::string& model) {
   json_["models"].erase(model);
   set_complete(model, false);

@@ -99,6 +99,9 @@ class EvaluationSummary {
   void set_figure(const std::string& model, const std::string& task, const std::string& method,
                   const std::string& key, nlohmann::ordered_json value);
   void set_complete(const std::string& model, bool complete);
+  /// Takes out what a task's methods have by comparison with the baseline: disagreements_with_ar,
+  /// and the speed_up figures of their speeds, which are null then.
+  void remove_comparisons(const std::string& model, const std::string& task);
   /// Takes all figures of a model out, if there are any.
   void remove(const std::string& model);
   /// Writes durably and sealed (runtime/text_seal.h), unless nothing has changed since it was read.

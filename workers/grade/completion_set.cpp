@@ -101,6 +101,14 @@ std::string key_of(const Task& task, const TaskRecord& problem,
   return hash_hex(answer ? hash_text(*answer, hash) : hash);
 }
 
+/// See CompletionSet::version.
+std::string version_of(const Task& task, bool style_named) {
+  const std::string version = task.version();
+  return style_named || !task.runs_code()
+             ? version
+             : task.name() + "/completion" + version.substr(version.rfind('/'));
+}
+
 /// The program of a `completion`. Whole, as OpenAI's and EvalPlus' evaluation takes it, behind the
 /// prompt; where a style is named, as that style reads an answer.
 std::optional<std::string> program_of(const Task& task, bool style_named, const TaskRecord& record,
@@ -190,10 +198,11 @@ std::unique_ptr<Task> chosen_task(const std::string& entry) {
 CompletionSet load_completions(const CompletionSource& source) {
   CompletionSet set;
   set.task = chosen_task(source.task);
+  const bool style_named = source.task.find(':') != std::string::npos;
+  set.version = version_of(*set.task, style_named);
   set.problems = set.task->load(source.data);
   set.names = names_of(set.problems);
-  set.completions =
-      read_completions(source.completions, set, source.task.find(':') != std::string::npos);
+  set.completions = read_completions(source.completions, set, style_named);
   if (!source.allow_missing) {
     require_all(set, source.completions);
   }

@@ -32,6 +32,9 @@ struct CompletionSource {
 
 struct CompletionSet {
   std::unique_ptr<Task> task;
+  /// The task's, or where programs are taken as they are "humaneval/completion/check-3s": its check
+  /// without a style.
+  std::string version;
   std::vector<TaskRecord> problems;
   std::vector<std::string> names;       ///< Of the problems: their task_id.
   std::vector<Completion> completions;  ///< In the file's order.

@@ -104,7 +104,7 @@ VerdictSummary VerdictStore::publish(const CompletionSet& set,
   }
   nlohmann::json file;
   file["task"] = set.task->name();
-  file["version"] = set.task->version();
+  file["version"] = set.version;
   file["pass@1"] = pass_at_1(problems);
   VerdictSummary summary{problems.size(), file["pass@1"].dump()};
   file["eval"] = std::move(problems);

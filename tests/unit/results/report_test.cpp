@@ -284,6 +284,60 @@ TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   }
 }
 
+TEST(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
+  const TemporaryDirectory run;
+  Json summary;
+  Json& methods = summary["models"]["final"]["gsm8k"];
+  methods["ar"] = figures(0.9, 1, 100);
+  methods["mr"] = figures(0.5, 2, 150, 1.5);
+  write(run / "evaluation/summary.json", summary.dump());
+  EXPECT_EQ(cell_of(write_report(run.path()).evaluation, {"final", "mr"}, "TPF"), "2.00");
+  EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("do not compare")));
+  methods["mr"].update(
+      {{"temperature", 1.0}, {"top_p", 0.9}, {"top_k", 0}, {"samples_per_problem", 3}});
+  write(run / "evaluation/summary.json", summary.dump());
+  const std::string tables = write_report(run.path()).evaluation;
+  const std::string greedy = "### gsm8k (plain, extract-2), 200 problems\n";
+  const std::string sampled =
+      "### gsm8k (plain, extract-2), 200 problems, temperature 1, top p 0.9, samples per problem "
+      "3\n";
+  EXPECT_THAT(tables, HasSubstr(greedy));
+  EXPECT_THAT(tables, HasSubstr(sampled));
+  EXPECT_LT(tables.find("| ar "), tables.find(sampled));
+  EXPECT_EQ(tables.find("| ar ", tables.find(sampled)), std::string::npos) << "in greedy's alone";
+  const std::string report = read(run / "report.md");
+  EXPECT_THAT(report, HasSubstr("**gsm8k: the tables' answers were not all sampled alike"));
+  EXPECT_THAT(report.substr(report.find("## How it was measured")), HasSubstr(sampled));
+}
+
+TEST(Report, EverySettingOfAMethodIsShown) {
+  const TemporaryDirectory run;
+  Json summary;
+  Json& mr = summary["models"]["final"]["gsm8k"]["mr_lookup"];
+  mr = figures(0.9, 2, 150);
+  const std::vector<std::pair<std::string, std::string>> settings = {
+      {"blocks", "2"},      {"spawn ratio", "0.85"}, {"verification size", "4"},
+      {"ngram pool", "8"},  {"match length", "3"},   {"window", "multi_block"},
+      {"block size", "64"}, {"seed", "42"},          {"max new tokens", "24"}};
+  mr.update({{"block_size", 64},
+             {"window", "multi_block"},
+             {"blocks", 2},
+             {"spawn_ratio", 0.85},
+             {"verification_size", 4},
+             {"ngram_pool", 8},
+             {"seed", 42},
+             {"match_length", 3},
+             {"max_new_tokens", 24}});
+  write(run / "evaluation/summary.json", summary.dump());
+  (void)write_report(run.path());
+  const std::string report = read(run / "report.md");
+  const std::string measured = report.substr(report.find("## How it was measured"));
+  for (const auto& [head, value] : settings) {
+    EXPECT_EQ(cell_of(measured, {"final", "mr_lookup"}, head), value) << head;
+  }
+  EXPECT_THAT(measured, Not(HasSubstr("lookahead"))) << "which this method has not";
+}
+
 TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   const TemporaryDirectory run;
   Json summary;
@@ -368,6 +422,12 @@ TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
   EXPECT_THROW((void)markdown_table({{"a", "b"}, {"1"}}), InternalError);
 }
 
+/// A model may be called "a|b".
+TEST(MarkdownTable, ACellsBarsAndLineBreaksDoNotBreakTheTable) {
+  EXPECT_EQ(markdown_table({{"model", "n"}, {"a|b\nc", "1"}, {"||", "2"}}),
+            "| model  | n   |\n|--------|-----|\n| a\\|b c | 1   |\n| \\|\\|   | 2   |\n");
+}
+
 TEST(MarkdownTable, TextIsClippedBetweenCharacters) {
   EXPECT_EQ(clipped("12345", 5), "12345");
   EXPECT_EQ(clipped("123456", 5), "1234…");
@@ -421,6 +481,28 @@ TEST(Report, EveryPartThatIsThereIsShown) {
     EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
   }
+}
+
+/// What `jforge finetune` writes: round 0, which has no teacher.
+TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
+  const TemporaryDirectory run;
+  std::string metrics;
+  for (int step = 1; step <= 4; ++step) {
+    metrics += Json{{"round", 0},
+                    {"step", step},
+                    {"consistency", 0.0},
+                    {"autoregressive", 8.0 / step},
+                    {"tokens_per_second", 1000}}
+                   .dump() +
+               "\n";
+  }
+  write(run / "metrics.1.jsonl", metrics);
+  (void)write_report(run.path());
+  const std::string report = read(run / "report.md");
+  EXPECT_THAT(report, HasSubstr("8.0000 → 2.0000"));
+  EXPECT_THAT(report, HasSubstr("(figures/loss_autoregressive.svg)"));
+  EXPECT_THAT(report, Not(HasSubstr("onsistency")));
+  EXPECT_FALSE(std::filesystem::exists(run / "figures/loss_consistency.svg"));
 }
 
 TEST(Report, WhatARunDoesNotHoldIsSaid) {

@@ -170,6 +170,26 @@ TEST(RunComparison, DifferentScorersAreCalledOut) {
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("the accuracies do not compare"));
 }
 
+TEST(RunComparison, SettingsThatDifferAreListed) {
+  const TemporaryDirectory directory;
+  const auto evaluated = [&](const char* name, const Json& settings) {
+    write_evaluation(directory / name, "final", {1});
+    Json summary = Json::parse(read(directory / name / "summary.json"));
+    summary["models"]["final"]["gsm8k"]["jacobi"].update(settings);
+    write(directory / name / "summary.json", summary.dump());
+    return ComparedRun{directory / name};
+  };
+  const ComparedRun greedy =
+      evaluated("a", {{"block_size", 8}, {"samples_per_problem", 1}, {"max_new_tokens", 24}});
+  const ComparedRun sampled = evaluated(
+      "b",
+      {{"block_size", 8}, {"temperature", 1.0}, {"samples_per_problem", 3}, {"max_new_tokens", 1}});
+  EXPECT_THAT(compare_runs(greedy, sampled),
+              HasSubstr("- final, gsm8k, jacobi: measured with different settings: temperature – → "
+                        "1, samples_per_problem 1 → 3, max_new_tokens 24 → 1\n"));
+  EXPECT_THAT(compare_runs(greedy, greedy), Not(HasSubstr("different settings")));
+}
+
 TEST(RunComparison, AccuracyByEachRuleIsCompared) {
   const TemporaryDirectory directory;
   for (const char* name : {"a", "b"}) {

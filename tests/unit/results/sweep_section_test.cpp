@@ -101,6 +101,16 @@ class SweepSection : public ::testing::Test {
   std::string tables_;
 };
 
+TEST_F(SweepSection, SampledAnswersAreSaidToBe) {
+  ReportJson sweep = sweep_of({"block_size"});
+  for (ReportJson& one : sweep["points"]) {
+    one["temperature"] = 0.5;
+    one["block_size"] = one["settings"]["block_size"];
+  }
+  write(sweep);
+  EXPECT_THAT(tables_, HasSubstr("### gsm8k jacobi, final, 100 problems, temperature 0.5\n"));
+}
+
 TEST_F(SweepSection, OneKeyIsATableACurveAndTheBestSettings) {
   write(sweep_of({"block_size"}));
   EXPECT_THAT(

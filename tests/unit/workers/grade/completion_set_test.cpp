@@ -51,6 +51,22 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
                              .completions = fixture.directory / "answers.jsonl"});
   };
   EXPECT_NE(load("gsm8k").completions.at(0).key, load("word_problems").completions.at(0).key);
+  EXPECT_EQ(load("gsm8k").version, make_task("gsm8k")->version());
+}
+
+/// The name says what has taken the program out of its text: nothing, unless a style is named. The
+/// same program has the same verdict.
+TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
+  const CompletionFixture fixture;
+  const CompletionSet bare = fixture.load({"a"});
+  EXPECT_EQ(bare.version, "humaneval/completion/check-3s");
+  const CompletionSet styled =
+      load_completions({.task = "humaneval:evalchemy",
+                        .data = fixture.directory / "HumanEval.jsonl",
+                        .completions = fixture.directory / "completions.jsonl",
+                        .allow_missing = true});
+  EXPECT_EQ(styled.version, make_task("humaneval")->version());
+  EXPECT_EQ(styled.completions.at(0).key, bare.completions.at(0).key);
 }
 
 /// As evaluation does: what a model that was not stopped asks itself next is not its answer.
