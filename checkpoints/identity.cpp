@@ -60,16 +60,23 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
                           const Identity& present, const std::vector<std::string>& accepted,
                           const std::vector<IdentityDifference>& earlier) {
   std::string refused;
+  std::string acceptance;
   for (const IdentityDifference& difference : identity_differences(recorded, present)) {
     if (!is_accepted(difference, accepted, earlier)) {
+      if (!is_fixed_by_import(difference.key)) {
+        acceptance += " --accept-change " + difference.key;
+      }
       refused += fmt::format("{}{}: {} → {}", refused.empty() ? "" : "; ", difference.key,
                              difference.recorded, difference.present);
     }
   }
   if (!refused.empty()) {
+    if (!acceptance.empty()) {
+      acceptance = ", or, where only what is not made yet depends on them," + acceptance +
+                   " (rounds.3 names all of the third's)";
+    }
     throw ConfigError(holder + " belongs to another configuration: " + refused +
-                      "; use another run.directory, or --accept-change KEY for keys of later "
-                      "rounds (rounds.3 names all of the third's)");
+                      "; use another run.directory" + acceptance);
   }
 }
 

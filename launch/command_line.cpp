@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -58,14 +59,17 @@ CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) 
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-// CLI11's own names the largest double as the other bound, in 309 digits.
+// CLI11's own names the largest double as the other bound, in 309 digits, and lets numbers through
+// that the option's type does not hold.
 CLI::Validator positive_number() {
   return {[](const std::string& text) {
-            std::int64_t value = 0;
+            std::int32_t value = 0;
             const char* const end = text.data() + text.size();
             const auto [rest, error] = std::from_chars(text.data(), end, value);
             const bool holds = error == std::errc() && rest == end && value > 0;
-            return holds ? "" : fmt::format("must be a whole number of at least 1, not {}", text);
+            return holds ? ""
+                         : fmt::format("must be a whole number from 1 to {}, not {}",
+                                       std::numeric_limits<std::int32_t>::max(), text);
           },
           "POSITIVE"};
 }
@@ -110,7 +114,7 @@ void add_template(CLI::App& sub, bool& chatml) {
 void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
   sub.add_option("--setting", settings,
                  "Setting of the method, as [evaluate] of the configuration names it (repeatable)")
-      ->type_name("KEY=VALUE")
+      ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
 }
 
@@ -165,8 +169,10 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
   CLI::App* sub = app.add_subcommand(name, help);
   sub->add_option("config", options->config, "Configuration")->type_name("TOML")->required();
   add_set(*sub, options->overrides);
-  sub->add_option("--resume", options->resume,
-                  "From the newest valid checkpoint, not at all, or from this checkpoint")
+  sub->add_option(
+         "--resume", options->resume,
+         "From the newest valid checkpoint; not at all, for a directory without a run (one "
+         "that has a run is refused); or from this checkpoint")
       ->type_name("auto|never|DIR")
       ->capture_default_str();
   sub->add_option("--accept-change", options->accept_changes,
@@ -548,15 +554,27 @@ std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** a
                      did_you_mean(word, names), program);
 }
 
-// An option that a command does not have, with the one that may be meant.
-std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
+// The command that the line has named.
+const CLI::App& named_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) {
     command = command->get_subcommands().front();
   }
+  return *command;
+}
+
+// "jforge probe logits"
+std::string whole_name(const CLI::App& command) {
+  const CLI::App* const parent = command.get_parent();
+  return (parent == nullptr ? "" : whole_name(*parent) + " ") + command.get_name();
+}
+
+// An option that a command does not have, with the one that may be meant.
+std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
+  const CLI::App& command = named_command(app);
   const std::vector<std::string> extras = app.remaining(true);
   std::vector<std::string> names;
-  for (const CLI::Option* option : command->get_options()) {
+  for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
       names.push_back("--" + name);
     }
@@ -566,7 +584,7 @@ std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
   if (option == extras.end()) {
     return reason;
   }
-  return fmt::format("{} has no option {}{}", command->get_name(), *option,
+  return fmt::format("{} has no option {}{}", command.get_name(), *option,
                      did_you_mean(option->substr(0, option->find('=')), names));
 }
 
@@ -592,21 +610,22 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& e
     exit_code = ExitCode::usage;
     return std::nullopt;
   }
+  const auto refuse = [&](const std::string& what) {
+    err << "jforge: " << what << " (" << whole_name(named_command(app))
+        << " --help lists its options)\n";
+    exit_code = ExitCode::usage;
+    return std::nullopt;
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
-    err << "jforge: " << unknown_arguments(app, error.what())
-        << " (--help behind the command lists its options)\n";
-    exit_code = ExitCode::usage;
-    return std::nullopt;
+    return refuse(unknown_arguments(app, error.what()));
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == 0;
-    if (asked) {
-      app.exit(error, out, err);
-    } else {
-      err << "jforge: " << error.what() << " (jforge --help lists the commands)\n";
+    if (error.get_exit_code() != 0) {
+      return refuse(error.what());
     }
-    exit_code = asked ? ExitCode::ok : ExitCode::usage;
+    app.exit(error, out, err);
+    exit_code = ExitCode::ok;
     return std::nullopt;
   }
   return line;

@@ -1,6 +1,10 @@
 // The entry point: session, command, catch-all, exit code.
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
@@ -43,6 +47,17 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   jforge::enable_collective_checks(on);
   if (on) {
     spdlog::info("collective checks are on");
+  }
+}
+
+// What a command has printed counts once it is written. Nobody needs what a reader who has left (a
+// closed pipe, a terminal that is gone) did not want to see; on a full disk the output is lost.
+void expect_output_written() {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  const bool reader_left = ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
+  if (!written && !reader_left) {
+    throw jforge::EnvironmentError("standard output could not be written");
   }
 }
 
@@ -103,6 +118,9 @@ int main(int argc, char** argv) {
       if (session && !line->distributed) {
         session->world().barrier();
       }
+    }
+    if (exit_code == ExitCode::ok) {
+      expect_output_written();
     }
     if (session) {
       fault_point("end");

@@ -101,7 +101,8 @@ void PretrainConfig::validate() const {
   run.validate();
   expect_chat_template("pretrain.template", pretrain.chat_template);
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
-  require(pretrain.steps >= 1, "pretrain.steps must be at least 1");
+  require(pretrain.steps >= 1 && pretrain.steps <= kMostSteps,
+          fmt::format("pretrain.steps must be at least 1 and at most {}", kMostSteps));
   expect_device("pretrain.device", pretrain.device);
   validate_model(pretrain);
   validate_training(train);
@@ -125,6 +126,9 @@ void FinetuneConfig::validate() const {
           "give finetune.epochs or finetune.steps, one of them");
   require(finetune.epochs.value_or(1) > 0 && finetune.steps.value_or(1) > 0,
           "finetune.epochs and finetune.steps must be positive");
+  require(finetune.steps.value_or(1) <= kMostSteps && finetune.epochs.value_or(1) <= kMostEpochs,
+          fmt::format("finetune.steps must be at most {}, finetune.epochs at most {}", kMostSteps,
+                      kMostEpochs));
   require(finetune.max_tokens.value_or(1) > 0, "finetune.max_tokens must be at least 1");
   expect_device("model.device", model.device);
   TrainConfig computed = train;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "data/tasks/task.h"
 #include "runtime/error.h"
 
@@ -19,6 +21,16 @@ void validate_early_stop(const JobConfig& config) {
   if (early_stop.data.empty() && config.evaluate.data.empty()) {
     throw ConfigError(
         "train.early_stop_data is missing: name the held-out problems (or evaluate.data)");
+  }
+  // A benchmark has one file, whatever the prompt's style.
+  const auto evaluated = [&](const std::string& entry) {
+    return config.evaluate.choice(entry).name == choice.name;
+  };
+  if (early_stop.data.empty() && std::ranges::any_of(config.evaluate.tasks, evaluated)) {
+    throw ConfigError(fmt::format(
+        "train.early_stop_data is missing: without it rounds would end by the problems of {} that "
+        "evaluate.tasks is to measure; name held-out ones",
+        choice.name));
   }
   if (task->runs_code() && early_stop.measure != EarlyStopMeasure::tpf) {
     throw ConfigError(fmt::format(
@@ -104,6 +116,10 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
 }
 
 void RunSettings::validate() const {
+  if (!(heartbeat_limit_seconds >= 2)) {  // NaN neither
+    throw ConfigError(
+        "run.heartbeat_limit_seconds must be at least 2 (heartbeats come once a second)");
+  }
   if (!(hang_limit_seconds >= 10)) {  // NaN neither
     throw ConfigError("run.hang_limit_seconds must be at least 10");
   }
@@ -120,6 +136,9 @@ void JobConfig::validate(int ranks) const {
   run.validate();
   prompts.validate();
   generate.validate();
+  if (!(generate.lease_seconds >= 1)) {  // NaN, which is not below 1
+    throw ConfigError("generate.lease_seconds must be at least 1");
+  }
   checkpoint.validate();
   evaluate.validate();
   for (std::size_t i = 0; i < rounds.size(); ++i) {
@@ -136,6 +155,9 @@ void JobConfig::validate(int ranks) const {
     }
     if ((round.steps && *round.steps < 1) || (round.epochs && !(*round.epochs > 0))) {
       refuse("epochs and steps must be positive");
+    }
+    if (round.steps.value_or(1) > kMostSteps || round.epochs.value_or(1) > kMostEpochs) {
+      refuse(fmt::format("steps must be at most {}, epochs at most {}", kMostSteps, kMostEpochs));
     }
     if (round.optimizer == OptimizerStart::carry && number == 1) {
       refuse("optimizer = \"carry\" needs a round before it; set \"fresh\"");

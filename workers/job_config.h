@@ -36,7 +36,7 @@ struct RunSettings {
   double hang_limit_seconds =
       600;  ///< A named phase without progress for longer ends the rank (exit 70).
 
-  /// Throws ConfigError naming the key; heartbeats are the coordinator's (CoordinatorConfig).
+  /// Throws ConfigError naming the key.
   void validate() const;
 };
 

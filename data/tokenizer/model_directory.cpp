@@ -85,10 +85,12 @@ void expect_model_directory(const fs::path& path) {
   }
   static const std::regex hub_name(R"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)");
   if (std::regex_match(path.string(), hub_name)) {
+    // "models" is where the documents put them, nobody's name: whose it is, only the user knows.
+    const std::string owner = path.parent_path().string();
     throw DataError(fmt::format(
-        "{0}: no such directory. If that is a name on the Hugging Face hub, download it first: "
-        "hf download {0} --local-dir models/{1}, and name models/{1}",
-        path.string(), path.filename().string()));
+        "{0}: no such directory. If that is a model of the Hugging Face hub, download it first: "
+        "hf download {1}/{2} --local-dir models/{2}, and name models/{2}",
+        path.string(), owner == "models" ? "OWNER" : owner, path.filename().string()));
   }
   throw DataError(fmt::format("{}: no such directory", path.string()));
 }

@@ -47,11 +47,14 @@ void inspect_trajectories(const fs::path& path) {
   std::int64_t tokens = 0;
   std::int64_t forwards = 0;
   std::int64_t stopped = 0;
-  for (const PromptId id : store.prompt_ids()) {
-    const Trajectory trajectory = store.read(id);
-    tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
-    forwards += trajectory.forwards;
-    stopped += trajectory.stop == StopReason::eos ? 1 : 0;
+  // Shard by shard: leases are grouped by the prompts' lengths, and the store keeps few files open.
+  for (const ShardInfo& shard : store.shards()) {
+    for (const PromptId id : shard.prompt_ids) {
+      const Trajectory trajectory = store.read(id);
+      tokens += static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
+      forwards += trajectory.forwards;
+      stopped += trajectory.stop == StopReason::eos ? 1 : 0;
+    }
   }
   fmt::print("trajectories {}\n  records {} in {} shards, {} damaged\n", path.string(),
              store.size(), store.shards().size(), store.damaged().size());
@@ -241,11 +244,10 @@ ExitCode export_command(const ExportOptions& options) {
   if (options.interpolate < 1) {
     const Identity& trained_from = checkpoint.manifest.state.identity;
     const auto hash = trained_from.find("model.hash");
-    if (options.source.empty() && hash != trained_from.end() &&
-        hash->second != hf_model_hash(source)) {
+    if (hash != trained_from.end() && hash->second != hf_model_hash(source)) {
       throw DataError(fmt::format(
-          "{}: not the model any more that {} was trained from; name that one with --source",
-          source.string(), options.checkpoint.string()));
+          "{}: not the model{} that {} was trained from; name that one with --source",
+          source.string(), options.source.empty() ? " any more" : "", options.checkpoint.string()));
     }
     begin.emplace(source, config, table);
     values = InterpolatedTensors(*begin, tensors, options.interpolate);

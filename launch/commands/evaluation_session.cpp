@@ -11,6 +11,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
+#include "workers/evaluate/evaluation_plan.h"
 #include "workers/evaluate/work_queue.h"
 #include "workers/job_kernels.h"
 
@@ -45,10 +46,17 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
 bool EvaluationSession::load_model() {
   clock_.enter("load the model");
   together(comm_, [&] {
+    expect_model_name(name_);
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());
+      // What is refused leaves no directory behind. No method needs fewer positions than this one;
+      // programs may all have been run by an earlier call.
+      EvaluateConfig planned = config_.evaluate;
+      planned.methods = {std::string(kBaselineMethod)};
+      expect_evaluable(planned, model_->config(), model_directory_,
+                       config_.prompts.chat_template == "chatml", /*programs=*/false);
     }
   });
   model_->load_hf(comm_, model_directory_);

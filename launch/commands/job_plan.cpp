@@ -449,7 +449,10 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     const SampleOrderOptions order{config.run.seed, i + 1, store, config.train.batch_samples};
     const std::int64_t steps =
         round.steps ? *round.steps : steps_for_epochs(order, round.epochs.value_or(1));
-    const auto generated = static_cast<std::int64_t>(consumed_samples(order, steps).size());
+    // Where the store is as large as the steps take, they take all of it.
+    const std::int64_t generated =
+        prompts || of_a_thousand ? static_cast<std::int64_t>(consumed_samples(order, steps).size())
+                                 : store;
     const std::int64_t leases =
         (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
     text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,

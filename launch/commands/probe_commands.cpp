@@ -9,6 +9,7 @@
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/decoding_choice.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
@@ -101,6 +102,18 @@ struct PackedInput {
   std::vector<TokenId> eos_ids;
 };
 
+std::int32_t positive_number(const Json& json, const char* key, const std::filesystem::path& path) {
+  try {
+    if (const auto value = json_integer<std::int32_t>(json[key]); value >= 1) {
+      return value;
+    }
+  } catch (const Json::type_error&) {
+    // No whole number, or one beyond the type: refused with 0.
+  }
+  throw DataError(fmt::format("{}: {} is {}; it must be a whole number from 1 to {}", path.string(),
+                              key, json[key].dump(), std::numeric_limits<std::int32_t>::max()));
+}
+
 PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabulary) {
   const Json json = read_json(path);
   for (const char* key : {"prompt", "block_size", "window", "noisy", "clean", "eos"}) {
@@ -108,13 +121,9 @@ PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabula
       throw DataError(fmt::format("{}: key {} is missing", path.string(), key));
     }
   }
-  if (!json["block_size"].is_number_integer() || json["block_size"].get<std::int64_t>() < 1 ||
-      !json["window"].is_number_integer() || json["window"].get<std::int64_t>() < 1) {
-    throw DataError(path.string() + ": block_size and window must be whole numbers of at least 1");
-  }
   PackedInput input;
-  input.sample.block_size = json["block_size"].get<std::int32_t>();
-  input.sample.window = json["window"].get<std::int32_t>();
+  input.sample.block_size = positive_number(json, "block_size", path);
+  input.sample.window = positive_number(json, "window", path);
   input.sample.prompt = token_array(json["prompt"], path, "prompt", vocabulary);
   input.sample.noisy = blocks_of(json, "noisy", input.sample.block_size, path, vocabulary);
   input.sample.clean = blocks_of(json, "clean", input.sample.block_size, path, vocabulary);
@@ -206,6 +215,11 @@ ExitCode probe_logits_command(const ProbeOptions& options) {
 }
 
 ExitCode probe_loss_command(const ProbeOptions& options) {
+  // Written so that NaN is refused too.
+  if (!(std::abs(options.ar_weight) <= std::numeric_limits<float>::max())) {
+    throw ConfigError(
+        fmt::format("--ar-weight must be a finite number, not {}", options.ar_weight));
+  }
   PackingOptions packing;
   packing.mask = choice<MaskKind>(
       options.mask,
@@ -286,7 +300,8 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
 
 ExitCode probe_decode_command(const ProbeOptions& options) {
   const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
-  const DecodingSettings settings = command_settings(options.block_size, options.settings);
+  const DecodingSettings settings =
+      settings_of(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   // The shrinking window is the trajectories' decoding: whole blocks, every state.
   const bool trajectories = options.method == "jacobi" && shrinking;

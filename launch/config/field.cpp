@@ -10,6 +10,19 @@ std::string toml_quoted(std::string_view text) {
   return stream.str();
 }
 
+std::string expected_whole_number(const toml::node& node, std::int64_t lowest,
+                                  std::int64_t highest) {
+  // --set takes what TOML cannot read, more than 64 bits too, for a text.
+  const std::string text = node.value_exact<std::string>().value_or("");
+  const std::size_t sign = text.starts_with('-') ? 1 : 0;
+  const bool beyond = text.size() >= sign + std::numeric_limits<std::int64_t>::digits10 + 1 &&
+                      text.find_first_not_of("0123456789", sign) == std::string::npos;
+  if (node.is_integer() || beyond) {
+    return fmt::format("a whole number from {} to {}", lowest, highest);
+  }
+  return lowest == 0 ? "a whole number that is not negative" : "a whole number";
+}
+
 std::optional<std::string> read_value(const toml::node& node, bool& value) {
   const auto flag = node.value_exact<bool>();
   if (!flag) {

@@ -75,12 +75,21 @@ inline std::optional<std::string> read_value(const toml::node& node, float& valu
   }
   return problem;
 }
+/// What was expected of a node that is no number from `lowest` to `highest`: where it is a number,
+/// or digits that are too many for one, the range.
+std::string expected_whole_number(const toml::node& node, std::int64_t lowest,
+                                  std::int64_t highest);
 template <std::integral T>
 requires(!std::same_as<T, bool>) std::optional<std::string> read_value(const toml::node& node,
                                                                        T& value) {
   const auto number = node.value_exact<std::int64_t>();
   if (!number || !std::in_range<T>(*number)) {
-    return std::is_unsigned_v<T> ? "a whole number that is not negative" : "a whole number";
+    using Limits = std::numeric_limits<T>;
+    // TOML has no whole numbers beyond 64 bits with a sign.
+    constexpr auto kHighest = std::in_range<std::int64_t>(Limits::max())
+                                  ? static_cast<std::int64_t>(Limits::max())
+                                  : std::numeric_limits<std::int64_t>::max();
+    return expected_whole_number(node, Limits::min(), kHighest);
   }
   value = static_cast<T>(*number);
   return std::nullopt;

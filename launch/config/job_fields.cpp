@@ -346,7 +346,7 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "The problems' benchmark, as in `evaluate.tasks`");
   fields.add("early_stop_data", train.early_stop.data, kOperational,
              "Its held-out file, or the directory of benchmarks; not what the evaluation is to "
-             "measure. Default: `evaluate.data`");
+             "measure. Default: `evaluate.data`, unless `evaluate.tasks` name the task");
   fields.add("early_stop_problems", train.early_stop.problems, kIdentity,
              "The first so many problems");
   fields.add("early_stop_max_new_tokens", train.early_stop.max_new_tokens, kIdentity,

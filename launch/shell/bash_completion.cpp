@@ -152,6 +152,8 @@ std::string kind_name(const CommandDescription& command, ValueKind kind) {
       return "directory";
     case ValueKind::setting:
       return "setting:" + keys_name(command);
+    case ValueKind::decoding_setting:
+      return std::string("setting:") + kDecoding;
     case ValueKind::key:
       return "key:" + keys_name(command);
   }

@@ -28,6 +28,7 @@ const Placeholder& placeholder(const std::string& type, const std::string& optio
       {"DIR", {ValueKind::directory, "DIR"}},
       {"PATH", {ValueKind::path, "PATH"}},
       {"KEY=VALUE", {ValueKind::setting, "KEY=VALUE"}},
+      {"NAME=VALUE", {ValueKind::decoding_setting, "NAME=VALUE"}},
       {"KEY", {ValueKind::key, "KEY"}},
       {"TASK", {ValueKind::text, "TASK"}},
       {"TEXT", {ValueKind::text, "TEXT"}},

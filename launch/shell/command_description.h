@@ -20,9 +20,10 @@ enum class ValueKind : std::uint8_t {
   config_file,  ///< A TOML file.
   file,
   directory,
-  path,     ///< A file or a directory.
-  setting,  ///< section.key=value of a configuration.
-  key,      ///< section.key that belongs to a run's identity.
+  path,              ///< A file or a directory.
+  setting,           ///< section.key=value of a configuration.
+  decoding_setting,  ///< key=value of a decoding method.
+  key,               ///< section.key that belongs to a run's identity.
 };
 
 /// An option, or an argument without a name of its own.

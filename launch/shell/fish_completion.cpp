@@ -82,6 +82,8 @@ std::string value(const CommandDescription& command, const OptionDescription& op
       return " -r -F" + (offered.empty() ? "" : " -a " + fish_quoted(offered));
     case ValueKind::setting:
       return exclusive("(__jforge_settings " + keys + ")");
+    case ValueKind::decoding_setting:
+      return exclusive(std::string("(__jforge_settings __jforge_keys_") + kDecoding + ")");
     case ValueKind::key:
       return exclusive("(__jforge_keys " + keys + "_identity '')");
   }

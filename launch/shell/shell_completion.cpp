@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <utility>
 
 #include "launch/shell/shell_completion_internal.h"
 #include "runtime/error.h"
+#include "workers/evaluate/decoding_settings.h"
 
 namespace jforge {
 
@@ -58,9 +60,14 @@ std::string short_meaning(const ConfigKey& key) {
 }
 
 std::vector<NamedKeys> named_keys() {
+  std::vector<ConfigKey> decoding;
+  for (const DecodingKey& key : decoding_keys()) {
+    decoding.push_back({key.name, /*identity=*/false, key.meaning, to_string(key.fallback), {}});
+  }
   return {{"run", config_keys(ConfigFor::run)},
           {"pretrain", config_keys(ConfigFor::pretrain)},
-          {"finetune", config_keys(ConfigFor::finetune)}};
+          {"finetune", config_keys(ConfigFor::finetune)},
+          {kDecoding, std::move(decoding)}};
 }
 
 std::string keys_name(const CommandDescription& command) {

@@ -20,11 +20,12 @@ namespace jforge {
 /// The first sentence of a key's meaning, without Markdown.
 [[nodiscard]] std::string short_meaning(const ConfigKey& key);
 
-/// A configuration's name in the scripts, and its keys.
+/// A configuration's name in the scripts, and its keys; or kDecoding and those of all methods.
 struct NamedKeys {
-  std::string name;  ///< "run", "pretrain" or "finetune".
+  std::string name;  ///< "run", "pretrain", "finetune" or kDecoding.
   std::vector<ConfigKey> keys;
 };
+inline constexpr const char* kDecoding = "decoding";
 [[nodiscard]] std::vector<NamedKeys> named_keys();
 /// The name of the configuration that the command reads.
 [[nodiscard]] std::string keys_name(const CommandDescription& command);

@@ -79,6 +79,8 @@ std::string action(const CommandDescription& command, const OptionDescription& o
       break;
     case ValueKind::setting:
       return own("_jforge_settings " + keys_name(command));
+    case ValueKind::decoding_setting:
+      return own(std::string("_jforge_settings ") + kDecoding);
     case ValueKind::key:
       return own("_jforge_keys " + keys_name(command) + "_identity");
   }

@@ -122,7 +122,7 @@ class Evaluate(EvaluationTest):
 
     def test_a_frozen_rank_ends_the_job(self):
         out = self.root / "frozen"
-        result = self.evaluate(out, "--set", "run.heartbeat_limit_seconds=4", "--batch-prompts", 2, "--inject",
+        result = self.evaluate(out, "--set", "run.heartbeat_limit_seconds=10", "--batch-prompts", 2, "--inject",
                                self.alone("stop@evaluate:1:1"), expect=None)
         self.assertEqual(70, result.code, str(result))
         self.assertIn("rank 1", result.err)
@@ -169,6 +169,7 @@ class Evaluate(EvaluationTest):
                 result = self.jforge(*base, *words, expect=2)
                 self.assertEqual(1, len(result.lines()), str(result))
                 self.assertIn(part or "block_size", result.lines()[0])
+                self.assertFalse(out.exists())
 
 
 class EvaluateCode(EvaluationTest):

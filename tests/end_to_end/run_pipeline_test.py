@@ -2,6 +2,7 @@
 """The whole pipeline at 1, 2 and 4 ranks: it ends, its artefacts verify, and rank counts agree."""
 
 import json
+import subprocess
 import unittest
 
 import tiny_model
@@ -66,6 +67,77 @@ class RunPipeline(EndToEndTest):
         config, run = self.config("other-seed")
         self.jforge("run", config, "--set", "run.seed=8", "--set", "evaluate.tasks=[]", ranks=2)
         self.assertNotEqual(self.digest(self.uninterrupted(2), 1), self.digest(run, 1))
+
+
+class Output(EndToEndTest):
+    def test_what_a_full_disk_takes_is_an_error(self):
+        run = self.uninterrupted(1)
+        checkpoint = sorted((run / "checkpoints").iterdir())[-1]
+        for words in (("inspect", run), ("inspect", run, run), ("verify", run), ("top", run),
+                      ("run", self.root / "uninterrupted-1.toml", "--dry-run"),
+                      ("export", checkpoint, self.root / "exported"),
+                      ("decode", "--model", self.model, "--prompt", "a", "--max-new-tokens", "4", "--compare")):
+            with self.subTest(words=words), open("/dev/full", "wb") as full:
+                result = subprocess.run(self.command(*words), check=False, stdout=full, stderr=subprocess.PIPE, text=True,
+                                        timeout=60)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("jforge: ")]
+                self.assertEqual((4, 1), (result.returncode, len(lines)), result.stderr)
+
+
+class Refused(EndToEndTest):
+    """Bad input of commands that have no configuration: one line, the documented exit code, no damage."""
+
+    def refused(self, code, *words, says):
+        result = self.jforge(*words, expect=code)
+        self.assertEqual(1, len(result.lines()), str(result))
+        self.assertIn(says, result.lines()[0], str(result))
+
+    def write_lines(self, name, *records):
+        path = self.root / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        return path
+
+    def test_verdicts_do_not_replace_what_is_graded(self):
+        problems = self.write_lines("HumanEval.jsonl", {
+            "task_id": "HumanEval/0", "prompt": "def one():\n", "entry_point": "one", "canonical_solution": "    return 1\n",
+            "test": "def check(candidate):\n    assert candidate() == 1\n"})
+        completions = self.write_lines("completions.jsonl", {"task_id": "HumanEval/0", "completion": "    return 1\n"})
+        link = self.root / "link.jsonl"
+        link.symlink_to(completions)
+        before = completions.read_bytes(), problems.read_bytes()
+        for out, option in ((completions, "--completions"), (link, "--completions"), (problems, "--data")):
+            self.refused(2, "grade", "--task", "humaneval", "--completions", completions, "--data", problems, "--out", out,
+                         says=f"--out {out} is the file of {option}")
+        self.assertEqual(before, (completions.read_bytes(), problems.read_bytes()))
+
+    def test_a_plan_refuses_what_the_run_would(self):
+        config, _ = self.config("limits")
+        for key, value in (("run.heartbeat_limit_seconds", 1), ("run.heartbeat_limit_seconds", "nan"),
+                           ("generate.lease_seconds", "nan")):
+            for words in (("--dry-run",), ()):
+                self.refused(2, "run", config, "--set", f"{key}={value}", *words, says=key)
+
+    def test_weights_are_interpolated_towards_the_model_of_the_run_only(self):
+        checkpoint = sorted((self.uninterrupted(1) / "checkpoints").iterdir())[-1]
+        other = tiny_model.write_model(self.root / "other-model", seed=2)
+        out = self.root / "mixed"
+        self.refused(3, "export", checkpoint, out, "--interpolate", "0.5", "--source", other,
+                     says=f"{other}: not the model that")
+        self.assertFalse(out.exists())
+
+    def test_numbers_of_a_packed_sample_are_in_range(self):
+        sample = {"prompt": [1], "block_size": 2, "window": 1, "noisy": [[1, 2]], "clean": [[1, 2]], "eos": -1}
+        for key in ("block_size", "window"):
+            for value in (4294967298, 0, 1.5, "2"):
+                packed = self.write_lines("packed.json", {**sample, key: value})
+                self.refused(3, "probe", "loss", "--model", self.model, "--packed", packed, "--out", self.root / "loss",
+                             says=f"{packed}: {key} is {json.dumps(value)}; it must be a whole number from 1 to 2147483647")
+
+    def test_an_evaluation_without_its_benchmark_leaves_nothing(self):
+        out = self.root / "evaluated"
+        self.refused(3, "evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.root / "nowhere", "--out", out,
+                     says=str(self.root / "nowhere"))
+        self.assertFalse(out.exists())
 
 
 if __name__ == "__main__":

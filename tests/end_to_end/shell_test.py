@@ -4,6 +4,7 @@
 Environment: JFORGE_BINARY (the program); ctest sets it.
 """
 
+import contextlib
 import os
 import pathlib
 import pty
@@ -94,6 +95,7 @@ class ShellTest(unittest.TestCase):
         ("jforge evaluate --tasks gsm8k,mbpp_plus@\t --methods jacobi_\t",
          ["evaluate", "--tasks", "gsm8k,mbpp_plus@0.1.0", "--methods", "jacobi_shrinking"]),
         ("jforge decode --model mod\tsm\t", ["decode", "--model", "models/small one"]),
+        ("jforge decode --setting verif\t3", ["decode", "--setting", "verification_size=3"]),
         ("jforge completion fi\t", ["completion", "fish"]),
     )
 
@@ -131,6 +133,11 @@ class Bash(ShellTest):
             "jforge", "run", "--set", "model.device", "=", line="jforge run --set model.device="))
         self.assertEqual(["run.seed="], self.candidates("jforge", "run", "--set", "=", "run.se",
                                                         line="jforge run --set=run.se"))
+
+    def test_settings_are_of_decoding_methods(self):
+        for command in (("decode",), ("probe", "decode")):
+            self.assertEqual(["block_size=", "blocks="], self.candidates("jforge", *command, "--setting", "bloc"))
+            self.assertEqual([], self.candidates("jforge", *command, "--setting", "run."))
 
     def test_changes_are_of_identity_keys(self):
         keys = self.candidates("jforge", "run", "--accept-change", "", line="jforge run --accept-change ")
@@ -190,6 +197,7 @@ class Fish(ShellTest):
         self.assertEqual(["never"], self.candidates("jforge run --resume ne"))
         self.assertEqual(["models/"], self.candidates("jforge decode --model m"))
         self.assertEqual(["shrinking"], self.candidates("jforge probe decode --window sh"))
+        self.assertEqual(["block_size=", "blocks="], sorted(self.candidates("jforge probe decode --setting bloc")))
         self.assertEqual(["fish"], self.candidates("jforge completion f"))
         self.assertIn("mine.toml", self.candidates("jforge run m"))
 
@@ -219,10 +227,19 @@ class ManPage(unittest.TestCase):
 
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            for words in (["man"], ["completion", "bash"], ["schema"]):
+            for words in (["man"], ["completion", "bash"], ["schema"], ["--help"], ["run", "--help"], ["--version"]):
                 result = subprocess.run([BINARY, *words], check=False, stdout=full, stderr=subprocess.PIPE, text=True,
                                         timeout=60)
                 self.assertEqual((4, "jforge: standard output could not be written\n"), (result.returncode, result.stderr))
+
+    def test_a_reader_who_leaves_is_no_error(self):
+        for words in (["--help"], ["--version"], ["probe", "decode", "--help"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            with contextlib.closing(os.fdopen(writer, "wb")) as closed:
+                result = subprocess.run([BINARY, *words], check=False, stdout=closed, stderr=subprocess.PIPE, text=True,
+                                        timeout=60)
+            self.assertEqual((0, ""), (result.returncode, result.stderr), words)
 
 
 if __name__ == "__main__":

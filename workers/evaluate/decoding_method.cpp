@@ -200,35 +200,45 @@ const std::pair<const std::string, MethodEntry>& entry(std::string_view name) {
 }  // namespace
 
 const std::vector<DecodingKey>& decoding_keys() {
+  // Far beyond what pays: a mistyped one is told by its key, not by the memory it takes.
+  constexpr double kMostDraftTokens = 1 << 20;
+  constexpr double kMostDrafts = 1024;
   static const std::vector<DecodingKey> keys{
       {.name = "block_size",
        .fallback = std::int64_t{64},
        .minimum = 1,
+       .maximum = kMostDraftTokens,
        .meaning = "Tokens drafted at once; of a block of `mr`"},
       {.name = "blocks",
        .fallback = std::int64_t{MultiBlockOptions{}.blocks},
        .minimum = 1,
+       .maximum = kMostDrafts,
        .meaning = "Blocks that `mr` refines at once, the one it verifies included"},
       {.name = "lookahead_guesses",
        .fallback = std::int64_t{LookaheadOptions{}.guesses},
        .minimum = 0,
+       .maximum = kMostDrafts,
        .meaning = "n-grams that `lookahead` verifies in one forward at most"},
       {.name = "lookahead_ngram",
        .fallback = std::int64_t{LookaheadOptions{}.ngram},
        .minimum = 2,
+       .maximum = kMostDraftTokens,
        .meaning = "Tokens of the n-grams of `lookahead`"},
       {.name = "lookahead_window",
        .fallback = std::int64_t{LookaheadOptions{}.window},
        .minimum = 1,
+       .maximum = kMostDraftTokens,
        .meaning = "Columns of the window in which `lookahead` makes n-grams"},
       {.name = "match_length",
        .fallback = std::int64_t{PromptLookupOptions{}.match_length},
        .minimum = 1,
+       .maximum = kMostDraftTokens,
        .meaning = "Last tokens that `prompt_lookup` and `mr_lookup` look for in prompt and answer, "
                   "at most"},
       {.name = "ngram_pool",
        .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
        .minimum = 0,
+       .maximum = kMostDraftTokens,
        .meaning = "Rejected sequences that `mr` keeps for each request; 0: it recycles nothing"},
       {.name = "repetition_penalty",
        .fallback = SamplingOptions{}.repetition_penalty,
@@ -257,6 +267,7 @@ const std::vector<DecodingKey>& decoding_keys() {
       {.name = "verification_size",
        .fallback = std::int64_t{MultiBlockOptions{}.verification_size},
        .minimum = 1,
+       .maximum = kMostDrafts,
        .meaning = "Drafts that `mr` verifies in one forward, the plain one included"},
   };
   return keys;

@@ -28,11 +28,7 @@ constexpr int kRecordVersion = 3;
 /// The model, whose name can be a folder's, of a valid configuration.
 const ModelUnderTest& checked(const EvaluateConfig& config, const ModelUnderTest& model) {
   config.validate();
-  if (model.name.empty() || model.name == "." || model.name == ".." ||
-      model.name.find('/') != std::string::npos) {
-    throw ConfigError(
-        fmt::format("\"{}\" cannot name a model in the evaluation's files", model.name));
-  }
+  expect_model_name(model.name);
   return model;
 }
 
@@ -101,6 +97,12 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 }
 
 }  // namespace
+
+void expect_model_name(const std::string& name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    throw ConfigError(fmt::format("\"{}\" cannot name a model in the evaluation's files", name));
+  }
+}
 
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
                       const std::filesystem::path& model_directory, bool force_chatml,

@@ -19,6 +19,9 @@
 
 namespace jforge {
 
+/// Throws ConfigError where `name` is no folder's.
+void expect_model_name(const std::string& name);
+
 /// What can be known of an evaluation before there is a model to evaluate, so that nobody trains
 /// for days towards one that is refused: the problems, as the tokenizer and template of
 /// `model_directory` encode them for a model of this shape, and with `programs` that they can be

@@ -56,6 +56,10 @@ void TrainConfig::apply(Compat compat) {
 void TrainConfig::validate() const {
   expect_positive("learning_rate", learning_rate);
   expect_positive("batch_samples", static_cast<double>(batch_samples));
+  if (batch_samples > kMostBatchSamples) {
+    throw ConfigError(fmt::format("train.batch_samples = {} must be at most {}", batch_samples,
+                                  kMostBatchSamples));
+  }
   expect_positive("tokens_per_rank", static_cast<double>(tokens_per_rank));
   expect_not_negative("ar_weight", ar_weight);
   expect_not_negative("consistency_weight", consistency_weight);

@@ -28,6 +28,11 @@ enum class TeacherKind : std::uint8_t {
   frozen,    ///< Those of the weights that the round began with: the trajectories' model.
 };
 
+/// More are a slip of the finger, and beyond what can be counted or held.
+inline constexpr std::int64_t kMostBatchSamples = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMostSteps = 1'000'000'000;  ///< Of a round or a training.
+inline constexpr std::int64_t kMostEpochs = 1'000'000;     ///< Likewise.
+
 struct TrainConfig {
   double learning_rate = 4e-6;    ///< Peak.
   double minimum_rate_ratio = 0;  ///< The cosine ends at learning_rate · this.

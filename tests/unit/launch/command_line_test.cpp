@@ -106,14 +106,16 @@ TEST(CommandLine, MistakesAreUsageErrors) {
 }
 
 TEST(CommandLine, ANumberThatIsNotPositiveIsNamedInOneLine) {
-  for (const std::string number : {"0", "-3", "1.5", "many", "99999999999999999999"}) {
+  for (const std::string number :
+       {"0", "-3", "1.5", "many", "2147483648", "99999999999999999999"}) {
     ::testing::internal::CaptureStderr();
     const Parsed parsed =
         parse({"decode", "--model", "m", "--prompt", "p", "--block-size", number});
     EXPECT_EQ(parsed.exit_code, ExitCode::usage);
     EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                ::testing::HasSubstr("--block-size: must be a whole number of at least 1, not " +
-                                     number + " "));
+                ::testing::HasSubstr("--block-size: must be a whole number from 1 to 2147483647, "
+                                     "not " +
+                                     number + " (jforge decode --help lists its options)\n"));
   }
 }
 
@@ -158,9 +160,58 @@ TEST(CommandLine, AMistypedWordIsNamedWithWhatMayBeMeant) {
             "jforge: jforge probe has no command logit; did you mean logits? (jforge probe --help "
             "lists them)\n");
   EXPECT_EQ(refusal({"probe"}), "jforge: a command is missing; jforge probe --help lists them\n");
-  EXPECT_EQ(refusal({"run", "c.toml", "--resme", "auto"}),
-            "jforge: run has no option --resme; did you mean --resume? (--help behind the command "
-            "lists its options)\n");
+  EXPECT_EQ(
+      refusal({"run", "c.toml", "--resme", "auto"}),
+      "jforge: run has no option --resme; did you mean --resume? (jforge run --help lists its "
+      "options)\n");
+  EXPECT_THAT(refusal({"probe", "decode", "--model"}),
+              ::testing::EndsWith(" (jforge probe decode --help lists its options)\n"));
+}
+
+// What the command that `words` name says before it reads a file.
+std::string said(const std::vector<std::string>& words) {
+  const Parsed parsed = parse(words);
+  if (!parsed.line) {
+    return "a usage error";
+  }
+  try {
+    static_cast<void>(parsed.line->run(nullptr));
+  } catch (const ConfigError& error) {
+    return error.what();
+  } catch (const Error& error) {
+    return "no ConfigError: " + std::string(error.what());
+  }
+  return "done";
+}
+
+TEST(CommandLine, ASettingThatTheMethodDoesNotHaveIsRefused) {
+  const std::vector<std::string> decode = {"decode", "--model", "/nonexistent", "--prompt", "p"};
+  const std::vector<std::string> probe = {"probe",    "decode", "--model", "/nonexistent",
+                                          "--tokens", "t",      "--out",   "o"};
+  for (const std::vector<std::string>& command : {decode, probe}) {
+    const auto with = [&](std::vector<std::string> words) {
+      words.insert(words.begin(), command.begin(), command.end());
+      return said(words);
+    };
+    EXPECT_THAT(
+        with({"--method", "jacobi", "--setting", "blocks=7"}),
+        ::testing::HasSubstr("--setting blocks: method \"jacobi\" has no such setting; it has "
+                             "block_size, "));
+    for (const char* method : {"jacobi", "ar"}) {  // The option is there with any method.
+      EXPECT_THAT(with({"--method", method, "--block-size", "4"}),
+                  ::testing::HasSubstr("/nonexistent: no such directory"));
+    }
+    EXPECT_THAT(with({"--method", "mr", "--setting", "blocks=7", "--top-k", "3"}),
+                ::testing::HasSubstr("/nonexistent: no such directory"));
+  }
+}
+
+TEST(CommandLine, AWeightThatIsNoNumberIsRefused) {
+  for (const std::string weight : {"nan", "inf", "1e300"}) {
+    EXPECT_THAT(said({"probe", "loss", "--model", "/nonexistent", "--packed", "p", "--out", "o",
+                      "--ar-weight", weight}),
+                ::testing::HasSubstr("--ar-weight must be a finite number"));
+  }
 }
 
 }  // namespace

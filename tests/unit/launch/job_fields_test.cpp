@@ -165,6 +165,17 @@ TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
   }
   EXPECT_THAT(refusal({"prompts.files=[]"}), HasSubstr("prompts.files"));
   EXPECT_THAT(refusal({"run.hang_limit_seconds=1"}), HasSubstr("run.hang_limit_seconds"));
+  for (const std::string limit : {"1", "0", "-1", "nan"}) {
+    EXPECT_THAT(refusal({"run.heartbeat_limit_seconds=" + limit}),
+                HasSubstr("run.heartbeat_limit_seconds"));
+  }
+  for (const std::string limit : {"0.5", "nan"}) {
+    EXPECT_THAT(refusal({"generate.lease_seconds=" + limit}), HasSubstr("generate.lease_seconds"));
+  }
+  EXPECT_THAT(refusal({"train.batch_samples=4294967297"}),
+              HasSubstr("train.batch_samples = 4294967297 must be at most"));
+  EXPECT_THAT(refusal({"rounds.1.steps=1000000000000"}),
+              AllOf(HasSubstr("[[rounds]] number 1"), HasSubstr("steps must be at most")));
   EXPECT_THAT(refusal({"rounds.1.epochs=1.0"}),
               AllOf(HasSubstr("[[rounds]] number 1"), HasSubstr("epochs or steps")));
   EXPECT_THAT(refusal({"rounds.1.block_size=0"}), HasSubstr("block_size"));
@@ -275,6 +286,8 @@ TEST(FinetuneFields, DefaultsRoundTripAndRefusalsNameTheKey) {
   EXPECT_THAT(said("finetune.files=[]"), HasSubstr("finetune.files"));
   EXPECT_THAT(said("finetune.epochs=1.5"), HasSubstr("finetune.epochs or finetune.steps"));
   EXPECT_THAT(said("finetune.steps=0"), HasSubstr("finetune.steps"));
+  EXPECT_THAT(said("finetune.steps=1000000000000"), HasSubstr("finetune.steps must be at most"));
+  EXPECT_THAT(said("run.heartbeat_limit_seconds=1"), HasSubstr("run.heartbeat_limit_seconds"));
   EXPECT_THAT(said("finetune.max_tokens=0"), HasSubstr("finetune.max_tokens"));
   EXPECT_THAT(said("train.teacher=frozen"), HasSubstr("train.teacher"));
   EXPECT_THAT(said("train.early_stop_every=5"), HasSubstr("train.early_stop_every"));
@@ -297,6 +310,7 @@ TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {
   EXPECT_EQ(said("pretrain.num_heads=8"), "accepted");
   EXPECT_EQ(said("pretrain.device=cpu"), "accepted");
   EXPECT_THAT(said("pretrain.device=gpu"), HasSubstr("pretrain.device"));
+  EXPECT_THAT(said("pretrain.steps=1000000000000"), HasSubstr("pretrain.steps must be"));
   for (const char* key :
        {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
         "max_position_embeddings", "rope_theta", "rms_norm_eps"}) {

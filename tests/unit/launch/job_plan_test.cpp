@@ -361,6 +361,13 @@ TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
                           HasSubstr("time, estimated, all rounds")));
 }
 
+// As many prompts as that cannot be counted one by one.
+TEST_F(DescribePlan, TheMostStepsAndSamplesThatAreAllowedArePlanned) {
+  config_.rounds[0].steps = kMostSteps;
+  config_.train.batch_samples = kMostBatchSamples;
+  EXPECT_THAT(plan(), HasSubstr("1048576000000000 prompts generated, 1048576000000000 samples"));
+}
+
 TEST_F(DescribePlan, EveryStateTakesMoreThanTwoOfEachBlock) {
   // 60 answers of 64 tokens in prompts of as many as the model's positions leave: 512 - 64.
   const auto megabytes_of = [](int states) {

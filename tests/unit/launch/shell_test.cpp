@@ -193,6 +193,9 @@ TEST(Shell, ValuesAreDescribed) {
   EXPECT_TRUE(options["jforge run config"].required);
   EXPECT_EQ(options["jforge run --set"].kind, ValueKind::setting);
   EXPECT_TRUE(options["jforge run --set"].repeatable);
+  EXPECT_EQ(options["jforge decode --setting"].kind, ValueKind::decoding_setting);
+  EXPECT_EQ(options["jforge probe decode --setting"].kind, ValueKind::decoding_setting);
+  EXPECT_THAT(options["jforge run --resume"].help, HasSubstr("that has a run is refused"));
   EXPECT_EQ(options["jforge run --accept-change"].kind, ValueKind::key);
   EXPECT_EQ(options["jforge run --resume"].kind, ValueKind::directory);
   EXPECT_THAT(options["jforge run --resume"].words, ::testing::ElementsAre("auto", "never"));

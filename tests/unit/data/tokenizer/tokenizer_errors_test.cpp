@@ -62,6 +62,8 @@ TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
   EXPECT_THAT(said("Someone/Some-Model-0.5B"),
               HasSubstr("hf download Someone/Some-Model-0.5B --local-dir "
                         "models/Some-Model-0.5B"));
+  EXPECT_THAT(said("models/Some-Model-0.5B"),
+              HasSubstr("hf download OWNER/Some-Model-0.5B --local-dir models/Some-Model-0.5B"));
   EXPECT_THAT(said("models/a/b"), testing::EndsWith("no such directory"));
 
   const ScratchDirectory other;

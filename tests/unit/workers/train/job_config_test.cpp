@@ -86,5 +86,18 @@ TEST(JobConfigEarlyStop, NeedsProblemsThatTrainingCanGrade) {
   EXPECT_THAT(refusal(), HasSubstr("no-such-task"));
 }
 
+TEST(JobConfigEarlyStop, DoesNotEndRoundsByWhatIsToBeMeasured) {
+  JobConfig config = complete_job();
+  config.evaluate.tasks = {"math", "gsm8k:plain"};
+  config.evaluate.data = "benchmarks";
+  config.train.early_stop = {.every = 10, .task = "gsm8k"};
+  EXPECT_THAT(refusal_of(config), HasSubstr("problems of gsm8k that evaluate.tasks is to measure"));
+  config.train.early_stop.data = "held-out.jsonl";
+  EXPECT_EQ(refusal_of(config), "accepted");
+  config.train.early_stop.data.clear();
+  config.evaluate.tasks = {"math"};
+  EXPECT_EQ(refusal_of(config), "accepted");
+}
+
 }  // namespace
 }  // namespace jforge

@@ -30,6 +30,9 @@ TEST(TrainConfig, RefusalsNameTheKey) {
   EXPECT_THAT(refusal([](auto& c) { c.learning_rate = std::numeric_limits<double>::quiet_NaN(); }),
               HasSubstr("train.learning_rate"));
   EXPECT_THAT(refusal([](auto& c) { c.batch_samples = 0; }), HasSubstr("train.batch_samples"));
+  EXPECT_EQ(refusal([](auto& c) { c.batch_samples = kMostBatchSamples; }), "accepted");
+  EXPECT_THAT(refusal([](auto& c) { c.batch_samples = kMostBatchSamples + 1; }),
+              HasSubstr("train.batch_samples"));
   EXPECT_THAT(refusal([](auto& c) { c.tokens_per_rank = -1; }), HasSubstr("train.tokens_per_rank"));
   EXPECT_THAT(refusal([](auto& c) { c.ar_weight = -1; }), HasSubstr("train.ar_weight"));
   EXPECT_THAT(refusal([](auto& c) { c.ar_weight = c.consistency_weight = 0; }),
