@@ -18,9 +18,6 @@ namespace jforge {
 namespace {
 constexpr int kControlTag = 1;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
-/// How long an idle rank's request may lie here: many ranks that ask again and again would flood
-/// rank 0, and a rank that waits looks at its own stop flag between two requests.
-constexpr double kHoldSeconds = 1;
 
 void abort_for_lost_rank(Rank rank, const std::string& table) {
   spdlog::critical("rank {} is silent; what every rank did last:\n{}", rank, table);
@@ -183,7 +180,7 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
   } else if (const auto* request = std::get_if<LeaseRequest>(&message)) {
     const LeaseReply answer = answer_lease_request(source, *request);
     if (answer.answer == LeaseAnswer::wait && request->idle) {
-      held_.push_back({source, *request, now_seconds() + kHoldSeconds});
+      held_.push_back({source, *request, now_seconds() + config_.hold_seconds});
     } else {
       reply(source, answer);
     }

@@ -27,6 +27,9 @@ inline constexpr Rank kCoordinatorRank = 0;
 struct CoordinatorConfig {
   double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job (exit 70).
   double lease_seconds = 600;           ///< A lease without progress for longer is given out again.
+  /// How long an idle rank's request may lie here: many ranks that ask again and again would flood
+  /// rank 0, and a rank that waits looks at its own stop flag between two requests.
+  double hold_seconds = 1;
   void validate() const;
 };
 

@@ -66,6 +66,9 @@ if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && ! grep -q " $memory .*noexec" /proc
   export TMPDIR=$folder
 fi
 
+# Several programs share the cores: a thread that spins until the others come keeps them from coming.
+export OMP_WAIT_POLICY=passive
+
 # Tests of the whole binary mostly wait, for a deadline, a kill or each other: two for every core.
 ctest --test-dir "$build" --output-on-failure -j $((2 * jobs)) -LE "$exclude" --no-tests=error
 

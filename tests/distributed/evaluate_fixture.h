@@ -2,10 +2,10 @@
 
 /// A small benchmark, a random model and its tokenizer, evaluated by all ranks into one directory.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,6 +77,15 @@ class EvaluateTest : public ::testing::Test {
   [[nodiscard]] static bool root() { return test_world().rank() == 0; }
   [[nodiscard]] static Rank last_rank() { return test_world().size() - 1; }
 
+  /// Arms `fault` for the `sample`-th sample of `rank`, and says it. Leases go to whoever asks
+  /// first, so the others ask three seconds later.
+  static std::string arm_alone(std::string_view fault, Rank rank, int sample) {
+    const Rank here = test_world().rank();
+    std::string armed = fmt::format("{}@evaluate:{}:{}", fault, rank, sample);
+    arm_faults(here == rank ? armed : fmt::format("delay@evaluate.lease:{}:1", here), here);
+    return armed;
+  }
+
   bool evaluate(const std::string& output, const std::string& name = "base", bool chatml = true) {
     samples_ = 0;
     const bool finished = evaluate_model(config_, model_.under_test(name, path_ / "model"),
@@ -103,10 +112,6 @@ class EvaluateTest : public ::testing::Test {
             .on_progress = [this](const EvaluationProgress& progress) {
               samples_ = progress.samples_here;
               last_ = progress;
-              // Leases go to whoever asks first: the others wait for the one that matters.
-              if (favoured_ && *favoured_ != test_world().rank()) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(50));
-              }
               if (after_sample_) {
                 after_sample_();
               }
@@ -204,7 +209,6 @@ class EvaluateTest : public ::testing::Test {
   PhaseClock clock_;
   std::int64_t samples_ = 0;
   EvaluationProgress last_;
-  std::optional<Rank> favoured_;  ///< Unless empty, all other ranks are slow.
   std::function<void()> after_sample_;
 };
 

@@ -41,8 +41,7 @@ TEST_F(EvaluateTest, FiguresOfReplacedWeightsLeaveTheSummaryBeforeAnythingElse) 
   const RandomModel other(6);
   // Only one method is evaluated anew, and not even that to its end.
   config_.methods = {"ar"};
-  arm_faults("interrupt@evaluate:0:1", test_world().rank());
-  favoured_ = 0;
+  arm_alone("interrupt", 0, 1);
   EXPECT_FALSE(evaluate_model(config_, other.under_test("base", path_ / "model"), context(true),
                               path_ / "out"));
   test_world().barrier();
@@ -140,12 +139,10 @@ TEST_F(EvaluateTest, WhatIsDamagedIsEvaluatedAnew) {
 TEST_F(EvaluateTest, ADamagedLineOfAPartIsEvaluatedAgain) {
   config_.methods = {"jacobi"};
   ASSERT_TRUE(evaluate("whole"));
-  favoured_ = last_rank();
-  arm_faults("interrupt@evaluate:" + std::to_string(last_rank()) + ":2", test_world().rank());
+  arm_alone("interrupt", last_rank(), 2);
   EXPECT_FALSE(evaluate("out"));
   const std::int64_t before = samples_of_all_ranks();
   clear_stop_request();
-  favoured_.reset();
   if (root()) {
     const fs::path part = files("out", "jacobi").parts().front();
     std::string text = read_text(part);
@@ -164,8 +161,7 @@ TEST_F(EvaluateTest, AStopOnOneRankStopsAllAndTheNextCallGoesOn) {
   for (const std::string method : {"ar", "jacobi"}) {
     const std::string output = "stopped-" + method;
     config_.methods = {method};
-    favoured_ = last_rank();
-    arm_faults("interrupt@evaluate:" + std::to_string(last_rank()) + ":2", test_world().rank());
+    arm_alone("interrupt", last_rank(), 2);
     EXPECT_FALSE(evaluate(output));
     EXPECT_FALSE(fs::exists(files(output, method).merged()));
     EXPECT_THAT(complete(output), IsEmpty());
@@ -173,7 +169,6 @@ TEST_F(EvaluateTest, AStopOnOneRankStopsAllAndTheNextCallGoesOn) {
     EXPECT_GE(before, 2);
     EXPECT_LT(before, kProblems);
     clear_stop_request();
-    favoured_.reset();
     test_world().barrier();
     ASSERT_TRUE(evaluate(output));
     EXPECT_EQ(before + samples_of_all_ranks(), kProblems);
@@ -192,11 +187,7 @@ TEST_F(EvaluateTest, AStopBeforeTheStartDoesNothing) {
 
 TEST_F(EvaluateTest, AFailureOnOneRankReachesAllAndTheNextCallGoesOn) {
   ASSERT_TRUE(evaluate("whole"));
-  const std::string fault = "throw@evaluate:" + std::to_string(last_rank()) + ":3";
-  favoured_ = last_rank();
-  arm_faults(fault, test_world().rank());
-  expect_failure<InternalError>("out", fault);
-  favoured_.reset();
+  expect_failure<InternalError>("out", arm_alone("throw", last_rank(), 3));
   const std::int64_t before = samples_of_all_ranks();
   if (root()) {
     // As after a kill in the middle of a write.
@@ -253,8 +244,7 @@ TEST_F(EvaluateTest, OtherSettingsNeverMix) {
   config_.decoding["block_size"] = std::int64_t{4};
   ASSERT_TRUE(evaluate("small"));
   config_.decoding["block_size"] = std::int64_t{8};
-  favoured_ = 0;
-  arm_faults("interrupt@evaluate:0:2", test_world().rank());
+  arm_alone("interrupt", 0, 2);
   ASSERT_FALSE(evaluate("out"));
   clear_stop_request();
   test_world().barrier();
@@ -265,7 +255,7 @@ TEST_F(EvaluateTest, OtherSettingsNeverMix) {
             read_text(files("small", "jacobi").merged()));
   // Finished results of other settings are replaced, and the model is not complete meanwhile.
   config_.decoding["block_size"] = std::int64_t{8};
-  arm_faults("interrupt@evaluate:0:2", test_world().rank());
+  arm_alone("interrupt", 0, 2);
   EXPECT_FALSE(evaluate("out"));
   EXPECT_THAT(complete("out"), IsEmpty());
 }

@@ -90,12 +90,10 @@ TEST_F(EvaluateTest, SeveralSamplesOfAProblemAreKeptApart) {
   DecodingMethod method = make_decoding_method("jacobi", config_.decoding, 42);
   method.label = "sampled";
   method.samples_per_problem = 3;
-  favoured_ = 0;
-  arm_faults("interrupt@evaluate:0:4", test_world().rank());
+  arm_alone("interrupt", 0, 4);
   ASSERT_FALSE(evaluate("out", {method}));
   const std::int64_t before = samples_of_all_ranks();
   clear_stop_request();
-  favoured_.reset();
   test_world().barrier();
   ASSERT_TRUE(evaluate("out", {method}));
   EXPECT_EQ(before + samples_of_all_ranks(), 3 * kProblems);

@@ -37,7 +37,7 @@ class Chaos(EndToEndTest):
 
     def strike(self, config, run, rng, kind):
         """Starts the run, strikes it after a random time; returns its result and whether it was struck."""
-        process = self.start(self.command("run", config, "--set", "run.heartbeat_limit_seconds=4", ranks=RANKS))
+        process = self.start(self.command("run", config, "--set", "run.heartbeat_limit_seconds=10", ranks=RANKS))
         while len(self.ranks_of(process)) < RANKS and process.poll() is None:
             time.sleep(0.01)
         # Now and then later than the end, so that every moment up to it is struck.

@@ -136,6 +136,14 @@ class EndToEndTest(unittest.TestCase):
                 self.fail(f"\"{text}\" never came: {self.result(process)}")
             time.sleep(0.02)
 
+    def wait_until_stopped(self, process):
+        """Until a `stop` fault has frozen a program of one rank: a SIGCONT before that would be lost."""
+        self.wait_for_text(process, "injected fault stop@")
+        end = time.monotonic() + 60
+        while not re.search(r"^State:\tT", pathlib.Path("/proc", str(process.pid), "status").read_text(), re.MULTILINE):
+            self.assertLess(time.monotonic(), end, "the program runs on")
+            time.sleep(0.01)
+
     def finish(self, process, timeout=TIMEOUT_SECONDS):
         """Waits for the end of a program."""
         try:
@@ -168,18 +176,20 @@ class EndToEndTest(unittest.TestCase):
     @staticmethod
     def alone(fault, ranks=2, visit=1):
         """`fault` and what lets its rank come there: prompts, samples and completions go to whoever asks first, so that on
-        a busy machine a rank may get none in a whole round. The others ask three seconds later, the `visit`-th time."""
+        a busy machine a rank may get none in a whole round. The others ask three seconds later: for prompts, a few at once,
+        the first four times, for samples and completions the `visit`-th time."""
         place, rank, _ = fault.split(",")[0].split("@")[1].rsplit(":", 2)
         work = re.split("[. ]", place.removeprefix("phase "))[0]
         if work not in ("generate", "evaluate", "grade"):
             return fault
-        return ",".join([fault, *(f"delay@{work}.lease:{other}:{visit}" for other in range(ranks)
-                                  if other != int(rank))])
+        visits = range(1, 5) if work == "generate" else (visit,)
+        return ",".join([fault, *(f"delay@{work}.lease:{other}:{number}" for other in range(ranks) if other != int(rank)
+                                  for number in visits)])
 
-    def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, timeout=TIMEOUT_SECONDS):
+    def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, **options):
         """`run` with an injected fault, or several, that must act."""
         result = self.jforge("run", config, "--inject", self.alone(fault, ranks), *words, ranks=ranks, expect=None,
-                             timeout=timeout)
+                             **options)
         for one in fault.split(","):
             self.assertIn(f"injected fault {one} acts now", result.err, str(result))
         if expect is None:

@@ -2,11 +2,13 @@
 """What a person sees of a job, on a terminal (under mpirun too), in run.json and metrics.prom and by `jforge top`; and
 that the job goes on when nobody looks any more."""
 
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -26,14 +28,18 @@ class OnATerminal(EndToEndTest):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave,
                                    start_new_session=True)
         os.close(slave)
-        shown = b""
-        try:
-            while chunk := os.read(master, 65536):
-                shown += chunk
-        except OSError:  # EIO: nobody has it open any more
-            pass
+        shown = self.read(master)
         os.close(master)
         return process.wait(60), shown.decode("utf-8", errors="replace")
+
+    @staticmethod
+    def read(master, until=None):
+        """What the terminal shows, up to its end or to what matches `until`."""
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+            while not (until and re.search(until, shown)) and (chunk := os.read(master, 65536)):
+                shown += chunk
+        return shown
 
     def check_bars(self, shown, columns=COLUMNS):
         bars = re.findall(r"\r\x1b\[K((?:import|generate|train)[^\r\n]*)", shown)
@@ -69,7 +75,8 @@ class OnATerminal(EndToEndTest):
 
     def test_top_refreshes_until_the_run_ends(self):
         config, run = self.config("top-live")
-        process = self.start(self.command("run", config, "--inject", "delay@train:0:3,delay@train:0:4"))
+        # In the delay a step is shown in run.json, where it stays while the job is frozen.
+        process = self.start(self.command("run", config, "--inject", "delay@train:0:3,stop@train:0:4"))
         end = time.monotonic() + 60
         while not (run / "run.json").exists() and time.monotonic() < end:
             time.sleep(0.02)
@@ -77,12 +84,10 @@ class OnATerminal(EndToEndTest):
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
         top = subprocess.Popen(self.command("top", run), stdin=subprocess.DEVNULL, stdout=slave, start_new_session=True)
         os.close(slave)
-        shown = b""
-        try:
-            while chunk := os.read(master, 65536):
-                shown += chunk
-        except OSError:
-            pass
+        shown = self.read(master, until=rb"\d/6 steps")
+        self.wait_until_stopped(process)
+        process.send_signal(signal.SIGCONT)
+        shown += self.read(master)
         os.close(master)
         self.assertEqual(0, top.wait(60))
         self.assertEqual(0, self.finish(process).code)

@@ -13,7 +13,7 @@ from harness import BINARY, SOURCE, EndToEndTest
 class Quickstart(EndToEndTest):
     def test_becomes_a_parallel_decoder_and_stays_accurate(self):
         run = self.root / "quickstart"
-        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=1500,
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=3000,
                     cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["word_problems"] for name in ("base", "final"))
@@ -29,7 +29,7 @@ class Quickstart(EndToEndTest):
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)
 
         self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
-                    "--name", "final", "--roofline", "--set", "evaluate.limit=20", ranks=2, timeout=900, cwd=SOURCE)
+                    "--name", "final", "--roofline", "--set", "evaluate.limit=20", ranks=2, timeout=1800, cwd=SOURCE)
         report = (run / "report.md").read_text(encoding="utf-8")
         shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
         for name in shown:

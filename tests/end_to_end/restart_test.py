@@ -4,6 +4,7 @@
 import json
 import re
 import shutil
+import signal
 import unittest
 
 import tiny_model
@@ -201,19 +202,25 @@ class FinishedRun(EndToEndTest):
 
 
 class SlowCheckpoint(EndToEndTest):
+    def first_step(self, name, faults, *settings):
+        """(run directory, result) of a start that stops after its first step. Prompts and trajectories are there: which
+        rank made how many would change how often each publishes."""
+        config, run = self.config(name)
+        self.jforge("import", config)
+        self.jforge("generate", config, "--round", "1")
+        return run, self.jforge("run", config, *settings, "--inject", f"interrupt@train:0:1,{faults}", ranks=2,
+                                expect=75)
+
     def test_writing_a_checkpoint_for_longer_than_the_hang_limit_is_no_hang(self):
         """12 s of the writing thread, each step of it shorter than the limit, while the main thread waits for it."""
-        config, run = self.config("quick-checkpoint")
-        self.jforge("run", config, "--inject", "interrupt@train:0:1,kill@nowhere:0:1", ranks=2, expect=75)
+        run, _ = self.first_step("quick-checkpoint", "kill@nowhere:0:1")
         log = (run / "logs" / "rank_0000.log").read_text(encoding="utf-8")
         fsync = re.search(r'"checkpoint\.fsync", visit 1$.*?"publish\.fsync", visit (\d+)$', log,
                           re.DOTALL | re.MULTILINE)
-        config, run = self.config("slow-checkpoint")
         places = ["checkpoint.data:0:1", "checkpoint.fsync:0:1", f"publish.fsync:0:{fsync[1]}", "checkpoint.rename:0:1",
                   "checkpoint.manifest:0:1"]
-        result = self.jforge("run", config, "--set", "run.hang_limit_seconds=10", "--inject",
-                             ",".join(["interrupt@train:0:1", *(f"delay@{place}" for place in places)]), ranks=2,
-                             expect=75)
+        run, result = self.first_step("slow-checkpoint", ",".join(f"delay@{place}" for place in places),
+                                      "--set", "run.hang_limit_seconds=10")
         self.assertEqual(len(places) + 1, result.err.count("acts now"), str(result))
         self.assertEqual([(1, 1)], self.checkpoint_steps(run))
 
@@ -224,18 +231,20 @@ class SlowAndFailingDisk(EndToEndTest):
         config, run = self.config("slow")
         self.jforge("import", config, ranks=2)
         # The last of a finished phase's published files; each delay is 3 s.
-        result = self.jforge("import", config, "--set", "run.heartbeat_limit_seconds=2", "--inject",
-                             "delay@publish.data:0:4", ranks=2)
-        self.assertIn("acts now", result.err)
+        delays = [f"delay@publish.{step}:0:4" for step in ("data", "fsync", "rename", "directory")]
+        result = self.jforge("import", config, "--set", "run.heartbeat_limit_seconds=8", "--inject", ",".join(delays),
+                             ranks=2)
+        self.assertEqual(len(delays), result.err.count("acts now"), str(result))
         self.assertEqual("finished", self.status(run))
 
     def test_the_first_error_is_the_one_told(self):
         """The loss is not a number, and run.json cannot be written any more either."""
         config, run = self.config("first")
-        process = self.start(self.command("run", config, "--inject", "delay@train:0:1,nan@train:0:2"))
-        self.wait_for_text(process, "acts now")
+        process = self.start(self.command("run", config, "--inject", "stop@train:0:1,nan@train:0:2"))
+        self.wait_until_stopped(process)
         (run / "run.json").unlink()
         (run / "run.json").mkdir()
+        process.send_signal(signal.SIGCONT)
         result = self.finish(process)
         self.assertEqual(5, result.code, str(result))
         self.assertIn("run.json does not say", result.err)

@@ -17,7 +17,8 @@ class SignalTest(EndToEndTest):
         self.assertEqual("finished", self.status(run))
 
     def signalled(self, config, places, number):
-        """Runs two ranks and sends mpirun the signal while a rank sleeps at one of `places`."""
+        """Runs two ranks and sends mpirun the signal while a rank sleeps at one of `places`: at the first, but for a busy
+        machine."""
         faults = ",".join(f"delay@{place}" for place in places.split())
         process = self.start(self.command("run", config, "--inject", faults, ranks=2))
         self.wait_for_text(process, "acts now")
@@ -26,11 +27,15 @@ class SignalTest(EndToEndTest):
 
 
 class SignalToMpirun(SignalTest):
+    STEPS = " ".join(f"train:0:{step}" for step in range(3, 7))
+    PLACES = {"generation": f"generate:0:1 generate:1:1 {STEPS}", "training": STEPS}
+
     def test_usr2_commits_and_says_so(self):
-        for place in ("generate:0:1 generate:1:1", "train:0:3", "checkpoint.data:1:3"):
-            with self.subTest(place=place):
-                config, run = self.config("usr2-" + place.replace(":", "-").replace(" ", "-"))
-                result = self.signalled(config, place, signal.SIGUSR2)
+        checkpoints = " ".join(f"checkpoint.data:1:{visit}" for visit in range(3, 6))
+        for name, places in {**self.PLACES, "checkpoint": checkpoints}.items():
+            with self.subTest(name):
+                config, run = self.config(f"usr2-{name}")
+                result = self.signalled(config, places, signal.SIGUSR2)
                 self.assertEqual(75, result.code, str(result))
                 self.assertEqual("interrupted", self.status(run))
                 self.expect_no_processes()
@@ -45,10 +50,10 @@ class SignalToMpirun(SignalTest):
         self.expect_same_end(config, run)
 
     def test_term_leaves_the_last_commit_intact(self):
-        for place in ("generate:0:1 generate:1:1", "train:1:4"):
-            with self.subTest(place=place):
-                config, run = self.config("term-" + place.replace(":", "-").replace(" ", "-"))
-                result = self.signalled(config, place, signal.SIGTERM)
+        for name, places in self.PLACES.items():
+            with self.subTest(name):
+                config, run = self.config(f"term-{name}")
+                result = self.signalled(config, places, signal.SIGTERM)
                 self.assertNotEqual(0, result.code, str(result))
                 self.expect_no_processes()
                 self.jforge("verify", run)
@@ -76,7 +81,10 @@ class SignalAnywhere(SignalTest):
         rng = random.Random(5)
         for _ in range(4):
             process = self.start(self.command("run", config, ranks=2))
-            time.sleep(rng.uniform(0.2, 1.2))
+            # Open MPI 4.1's mpirun can hang when it is struck before its ranks are there.
+            while len(self.ranks_of(process)) < 2 and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0.0, 1.0))
             process.send_signal(signal.SIGTERM)
             self.finish(process)
             self.expect_no_processes()

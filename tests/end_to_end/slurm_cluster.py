@@ -29,7 +29,7 @@ SlurmdUser={user}
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket={root}/run/munge.sock,cred_expire=5
+AuthInfo=socket={root}/run/munge.sock,cred_expire=15
 CredType=cred/munge
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -75,85 +76,90 @@ TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
   control.close(world);
 }
 
-// All ranks but the last have nothing to do: they ask about once a second, not all the time, and
-// hear of the end of the round at once.
-TEST(ControlPlane, IdleRanksAreHeldBackAndHearOfTheEndAtOnce) {
-  const Communicator& world = test_world();
-  PhaseClock clock;
-  ControlPlane control(world, clock, {});
-  ControlChannel& channel = control.channel();
-  if (Coordinator* coordinator = control.coordinator()) {
-    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, {}, 0));
-  }
-  const bool worker = world.rank() == world.size() - 1;
-  std::optional<Lease> lease;
-  if (worker) {
-    lease = next_lease(channel);
-    ASSERT_TRUE(lease.has_value());
-  }
-  world.barrier();
-  if (worker) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2200));
-    ASSERT_TRUE(channel.request_commit(*lease));
-    world.barrier();
-    channel.commit_done(*lease, 1, 1);
-    EXPECT_FALSE(next_lease(channel).has_value());
-  } else {
-    int waits = 0;
-    std::thread at_commit([&] { world.barrier(); });
-    for (;;) {
-      channel.request_lease({kRound, false, true});
-      const LeaseReply reply = channel.take_lease();
-      if (reply.answer == LeaseAnswer::drained) {
-        break;
-      }
-      ASSERT_EQ(reply.answer, LeaseAnswer::wait);
-      ++waits;
+/// The last rank has the only lease, the others have nothing to do.
+class IdleRanks : public ::testing::Test {
+ protected:
+  void start(const CoordinatorConfig& config) {
+    control_.emplace(world_, clock_, config);
+    if (Coordinator* coordinator = control_->coordinator()) {
+      coordinator->open_round(kRound, LeaseQueue({{0, 1}}, {}, 0));
     }
-    at_commit.join();
-    EXPECT_GE(waits, 1) << "an answer comes within about a second";
-    EXPECT_LE(waits, 4);
+    if (worker_) {
+      lease_ = next_lease(channel());
+      ASSERT_TRUE(lease_.has_value());
+    }
+    world_.barrier();
   }
-  const auto begin = std::chrono::steady_clock::now();
-  world.barrier();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
-  if (Coordinator* coordinator = control.coordinator()) {
-    EXPECT_TRUE(coordinator->close_round());
+  /// The idle ranks' requests are held for so long that no answer comes of the time alone.
+  void start_with_held_requests() {
+    start({.hold_seconds = 60});
+    if (!worker_) {
+      channel().request_lease({kRound, false, true});
+    }
+    world_.barrier();
+    if (worker_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // They arrive.
+    }
   }
-  control.close(world);
+  void commit() {
+    ASSERT_TRUE(channel().request_commit(*lease_));
+    channel().commit_done(*lease_, 1, 1);
+  }
+  void expect_at_once(LeaseAnswer answer) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(channel().take_lease().answer, answer);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  }
+  void end(bool drained) {
+    world_.barrier();
+    if (Coordinator* coordinator = control_->coordinator()) {
+      EXPECT_EQ(coordinator->close_round(), drained);
+      clear_stop_request();
+    }
+    control_->close(world_);
+  }
+  ControlChannel& channel() { return control_->channel(); }
+
+  const Communicator& world_ = test_world();
+  const bool worker_ = world_.rank() == world_.size() - 1;
+  PhaseClock clock_;
+  std::optional<ControlPlane> control_;
+  std::optional<Lease> lease_;
+};
+
+TEST_F(IdleRanks, AreHeldBackForASecond) {
+  start({});
+  if (!worker_) {
+    const auto begin = std::chrono::steady_clock::now();
+    channel().request_lease({kRound, false, true});
+    EXPECT_EQ(channel().take_lease().answer, LeaseAnswer::wait);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(990));
+  }
+  world_.barrier();
+  if (worker_) {
+    commit();
+  }
+  EXPECT_FALSE(next_lease(channel()).has_value());
+  end(true);
 }
 
-// A stop that one rank asks for reaches a rank whose request is held back.
-TEST(ControlPlane, AHeldRequestHearsOfAStop) {
-  const Communicator& world = test_world();
-  if (world.size() == 1) {
-    return;
+TEST_F(IdleRanks, HearOfTheEndAtOnce) {
+  start_with_held_requests();
+  if (worker_) {
+    commit();
+    channel().request_lease({kRound, false, false});
   }
-  PhaseClock clock;
-  ControlPlane control(world, clock, {});
-  if (Coordinator* coordinator = control.coordinator()) {
-    coordinator->open_round(kRound, LeaseQueue({{0, 1}}, {}, 0));
+  expect_at_once(LeaseAnswer::drained);
+  end(true);
+}
+
+TEST_F(IdleRanks, HearAtOnceOfAStopThatAnotherAsksFor) {
+  start_with_held_requests();
+  if (worker_) {
+    channel().request_lease({kRound, true, false});
   }
-  const bool worker = world.rank() == world.size() - 1;
-  if (worker) {
-    ASSERT_TRUE(next_lease(control.channel()).has_value());
-  }
-  world.barrier();
-  if (worker) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
-  LeaseReply reply{LeaseAnswer::wait, {}};
-  for (int asked = 0; reply.answer == LeaseAnswer::wait && asked < 5; ++asked) {
-    control.channel().request_lease({kRound, worker, !worker});
-    reply = control.channel().take_lease();
-  }
-  EXPECT_EQ(reply.answer, LeaseAnswer::stop);
-  world.barrier();
-  if (Coordinator* coordinator = control.coordinator()) {
-    EXPECT_FALSE(coordinator->close_round());
-    clear_stop_request();
-  }
-  control.close(world);
+  expect_at_once(LeaseAnswer::stop);
+  end(false);
 }
 
 // The last rank works and shows progress; the others do nothing but wait for it.

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -37,7 +38,8 @@ TEST_F(RunLockTest, IsReleasedAndCanBeTakenAgain) {
 TEST_F(RunLockTest, ALiveHolderIsNamed) {
   RunLock holder(directory_, fast_);
   try {
-    RunLock second(directory_, fast_);
+    // However late the holder's refreshes are.
+    RunLock second(directory_, RunLock::Timing{0.05, 60});
     FAIL() << "two owners";
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("pid " + std::to_string(::getpid())),
@@ -94,23 +96,33 @@ TEST_F(RunLockTest, ALockThatChangesWhileWeWaitIsAlive) {
         << R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":)" << counter << "}";
   };
   write(1);
+  std::atomic<bool> over = false;
   std::thread holder([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    write(2);
+    for (int counter = 2; !over; ++counter) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      write(counter);
+    }
   });
   EXPECT_THROW(RunLock(directory_, RunLock::Timing{0.05, 60}), EnvironmentError);
+  over = true;
   holder.join();
 }
 
 TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
   const auto write = [&](const std::string& text) { std::ofstream(directory_ / "lock") << text; };
-  write(R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":1})");
+  const auto whole = [](int counter) {
+    return R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":)" +
+           std::to_string(counter) + "}";
+  };
+  write(whole(1));
+  std::atomic<bool> over = false;
   std::thread holder([&] {
-    for (const char* text :
-         {"", R"({"host":"elsew)",
-          R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":2})"}) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      write(text);
+    for (int counter = 2; !over; ++counter) {
+      for (const std::string& text :
+           {std::string(), whole(counter).substr(0, 14), whole(counter)}) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        write(text);
+      }
     }
   });
   try {
@@ -120,13 +132,14 @@ TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
     EXPECT_NE(std::string(error.what()).find("host elsewhere, pid 1, job 7"), std::string::npos)
         << error.what();
   }
+  over = true;
   holder.join();
 }
 
 TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
   std::promise<std::string> told;
   // Does not refresh in the time after which the second takes it for dead.
-  const RunLock suspended(directory_, RunLock::Timing{1.5, 60},
+  const RunLock suspended(directory_, RunLock::Timing{5, 60},
                           [&](const std::string& reason) { told.set_value(reason); });
   const RunLock second(directory_, RunLock::Timing{0.05, 0.3}, [](const std::string& reason) {
     ADD_FAILURE() << "the second owner lost it: " << reason;

@@ -41,7 +41,7 @@ class ScriptTest(unittest.TestCase):
 
     def script(self, name, *words, expect=0):
         result = subprocess.run([sys.executable, "-B", QUICKSTART / name, *map(str, words)], check=False,
-                                capture_output=True, text=True, timeout=280)
+                                capture_output=True, text=True, timeout=1100)
         if expect == 0:
             self.assertEqual(0, result.returncode, result.stderr)
         else:

@@ -18,12 +18,17 @@ printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
 source "$WORK/behaviour"
 SCRIPT
-# scontrol: notes a requeue; of the job it knows $END_TIME and, as Slurm does, where its script lies.
+# scontrol: notes a requeue; of the job it knows how long from now it ends ($END_TIME) and, as Slurm does, where its script
+# lies.
 cat >"$work/bin/scontrol" <<'SCRIPT'
 #!/usr/bin/env bash
 case "$1" in
   requeue) echo "$@" >>"$WORK/scontrol_calls" ;;
-  show) printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   Command=%s some.toml run\n' "${END_TIME:-Unknown}" "$ORIGINAL" ;;
+  show)
+    end=Unknown
+    [ -z "${END_TIME:-}" ] || end=$(date -d "$END_TIME" +%FT%T)
+    printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   Command=%s some.toml run\n' "$end" "$ORIGINAL"
+    ;;
 esac
 SCRIPT
 # srun: does as mpirun; it knows --ignore-signals if $IGNORES is set. Without that option, or at SIGHUP, it kills its ranks.
@@ -59,7 +64,7 @@ fail() {
 
 # Until what stands in for the ranks has set its traps.
 wait_until_ready() {
-  for _ in $(seq 100); do
+  for _ in $(seq 1200); do
     [ -e "$work/ready" ] && break
     sleep 0.05
   done
@@ -102,7 +107,8 @@ expect_code() { [ "$code" -eq "$1" ] || fail "exit code $code instead of $1"; }
 expect_requeued() { [ "$(cat "$work/scontrol_calls" 2>/dev/null)" = "requeue 17" ] || fail "was not queued again once"; }
 expect_not_requeued() { [ ! -e "$work/scontrol_calls" ] || fail "was queued again"; }
 
-stops_when_warned='trap "say interrupted; exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 100); do sleep 0.1; done; exit 1'
+stops_when_warned='trap "say interrupted; exit 75" USR2; touch "$WORK/ready"
+for _ in $(seq 600); do sleep 0.1; done; exit 1'
 
 run_case "finished" 'say finished; exit 0'
 expect_code 0
@@ -257,8 +263,8 @@ run_case "failed, restarted too often" 'say failed; exit 137' - SLURM_RESTART_CO
 expect_code 137
 expect_not_requeued
 
-never_stops='trap "" USR2; trap "exit 1" INT; touch "$WORK/ready"; for _ in $(seq 300); do sleep 0.1; done; exit 0'
-run_case "warned, but no boundary comes before the time limit" "$never_stops" USR2 END_TIME="$(date -d "4 seconds" +%FT%T)"
+never_stops='trap "" USR2; trap "exit 1" INT; touch "$WORK/ready"; for _ in $(seq 600); do sleep 0.1; done; exit 0'
+run_case "warned, but no boundary comes before the time limit" "$never_stops" USR2 END_TIME="4 seconds"
 grep -q "ended with exit code 143" "$work/log" || fail "was not ended before the limit"
 expect_code 0
 expect_requeued
@@ -294,7 +300,7 @@ run_case "warned under srun" "$stops_when_warned" USR2 JFORGE_LAUNCHER=srun IGNO
 expect_code 0
 expect_requeued
 run_case "warned under srun, but no boundary comes before the time limit" "$never_stops" USR2 JFORGE_LAUNCHER=srun IGNORES=1 \
-  END_TIME="$(date -d "4 seconds" +%FT%T)"
+  END_TIME="4 seconds"
 grep -q "ended with exit code 137" "$work/log" || fail "was not ended before the limit"
 expect_code 0
 expect_requeued
@@ -347,7 +353,7 @@ expected="CUDA_DEVICE_ORDER JFORGE_CHECK_COLLECTIVES LD_LIBRARY_PATH NCCL_ALGO N
 
 # mpirun ends at the first signal, and the second comes before the script has looked.
 case_name="run_cluster.sh: a signal to ranks that have just stopped"
-echo 'trap "exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 200); do sleep 0.02; done; exit 1' >"$work/behaviour"
+echo 'trap "exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 3000); do sleep 0.02; done; exit 1' >"$work/behaviour"
 rm -f "$work/ready"
 PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
 script=$!
@@ -376,10 +382,10 @@ chmod +x "$work"/old/*
 cat >"$work/behaviour" <<'SCRIPT'
 grep -E '^Sig(Blk|Ign)' /proc/$$/status >"$WORK/signals"
 [ "$(ps -o sid= -p $$ | tr -d ' ')" = $$ ] || exit 41
-touch "$WORK/ready"
 trap 'echo told >"$WORK/told"; exit 7' USR2
 trap 'exit 42' TERM
-for _ in $(seq 100); do sleep 0.05; done
+touch "$WORK/ready"
+for _ in $(seq 1200); do sleep 0.05; done
 SCRIPT
 for path in "" "$work/old:"; do
   case_name="mpirun is deaf to SIGTERM, path \"$path\""
@@ -394,7 +400,7 @@ for path in "" "$work/old:"; do
   # Its parent's death is told to it.
   kill -KILL "$script"
   wait "$script" 2>/dev/null
-  for _ in $(seq 100); do
+  for _ in $(seq 1200); do
     [ -e "$work/told" ] && break
     sleep 0.05
   done

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
@@ -153,18 +155,36 @@ TEST(HangWatchdog, RingsOnceWithPhaseAndStep) {
 }
 
 TEST(HangWatchdog, ProgressAndPhasesWithoutDeadlineKeepItQuiet) {
-  PhaseClock clock;
-  // Far longer than the pauses below, also on a busy machine, far shorter than their sum.
-  clock.enter("train", 0.5);
-  Alarm alarm;
-  const HangWatchdog watchdog(clock, alarm.callback());
-  for (int i = 0; i < 30; ++i) {
-    std::this_thread::sleep_for(milliseconds(25));
-    clock.progress(i);
+  using Clock = std::chrono::steady_clock;
+  // Far longer than the pauses below, far shorter than their sum.
+  for (milliseconds deadline(500);; deadline *= 2) {
+    const auto begin = Clock::now();
+    auto last = begin;
+    auto longest = Clock::duration::zero();
+    const auto look = [&] {
+      const auto now = Clock::now();
+      longest = std::max(longest, now - std::exchange(last, now));
+    };
+    PhaseClock clock;
+    clock.enter("train", std::chrono::duration<double>(deadline).count());
+    Alarm alarm;
+    const HangWatchdog watchdog(clock, alarm.callback());
+    for (int i = 0; last - begin < deadline * 3 / 2; ++i) {
+      std::this_thread::sleep_for(milliseconds(25));
+      clock.progress(i);
+      look();
+    }
+    clock.enter("idle", 0);
+    look();
+    // Two signs of progress lie at most twice as far apart as two looks at the time. Where this
+    // thread was kept waiting for longer the watchdog may ring: again, with more patience.
+    if (longest > deadline / 2 && deadline < std::chrono::seconds(16)) {
+      continue;
+    }
+    std::this_thread::sleep_for(deadline * 3 / 2);
+    EXPECT_EQ(alarm.calls, 0);
+    return;
   }
-  clock.enter("idle", 0);
-  std::this_thread::sleep_for(milliseconds(700));
-  EXPECT_EQ(alarm.calls, 0);
 }
 
 TEST(HangWatchdog, AWaitInVainRingsToo) {

@@ -79,11 +79,18 @@ TEST_F(ChannelTest, ClosedAndBrokenAreTold) {
 
 TEST_F(ChannelTest, ACancelledWaitEndsWithinASecond) {
   std::atomic<bool> cancelled = false;
+  std::atomic<int> looks = 0;
   int waits = 0;
-  HarnessChannel tested(
-      command_[1], reply_[0], 1 << 20, [&] { return cancelled.load(); }, [&] { ++waits; });
+  const auto look = [&] {
+    const bool seen = cancelled;
+    ++looks;
+    return seen;
+  };
+  HarnessChannel tested(command_[1], reply_[0], 1 << 20, look, [&] { ++waits; });
   std::thread later([&] {
-    std::this_thread::sleep_for(50ms);
+    while (looks == 0) {
+      std::this_thread::sleep_for(1ms);
+    }
     cancelled = true;
   });
   HarnessFrame frame;

@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <limits>
 #include <thread>
 
 #include "tests/unit/workers/sandbox/sandbox_fixture.h"
@@ -511,14 +513,19 @@ TEST_P(SandboxTest, SleepIsTheProgramsOwn) {
 
 /// What is measured on a busy machine is a limit for a quiet one too.
 TEST_P(SandboxTest, TimesTakenUnderLoadAreTheProgramsOwn) {
-  CodeRunResult measured;
-  {
+  // By the clock it is more than four seconds. How late this process learns of the end is counted
+  // too; the least of some times has least of it.
+  constexpr double kEnough = 0.75;
+  double measured = std::numeric_limits<double>::infinity();
+  for (int round = 0; measured >= kEnough && round < 10; ++round) {
     const BusyProcessor load;
-    measured = sandbox_->run(request(kComputes, "", {"[0.4]"}));
+    const CodeRunResult result = sandbox_->run(request(kComputes, "", {"[0.4]"}));
+    ASSERT_EQ(result.status, CodeRunStatus::completed) << result.reason;
+    measured = std::min(measured, result.call_seconds[0]);
   }
-  ASSERT_EQ(measured.status, CodeRunStatus::completed) << measured.reason;
-  CodeRunRequest slow = request(kComputes, "", {"[3]"});
-  slow.call_seconds = {4 * measured.call_seconds[0]};
+  ASSERT_LT(measured, kEnough);
+  CodeRunRequest slow = request(kComputes, "", {"[30]"});
+  slow.call_seconds = {4 * measured};
   EXPECT_EQ(sandbox_->run(slow).status, CodeRunStatus::timed_out);
 }
 
