@@ -120,7 +120,7 @@ stop() {
   endings=$((endings + 1))
   if [ $endings -gt 1 ]; then
     deadline=$SECONDS
-    return
+    return 0 # Alone it would be the status of what the signal has ended.
   fi
   echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
   deadline=$((SECONDS + grace))
@@ -134,7 +134,7 @@ while kill -0 "$mpirun" 2>/dev/null; do
   if [ -z "$deadline" ]; then
     wait "$mpirun" || true
   elif [ $SECONDS -lt "$deadline" ]; then
-    sleep 0.2
+    sleep 0.2 || true # The signal that is to end the job may have gone to the whole group.
   else
     echo "run_cluster.sh: the job is ended" >&2
     ended=true

@@ -100,6 +100,7 @@ class ClusterScript(EndToEndTest):
     def test_a_second_term_ends_it_at_once(self):
         result, run, _ = self.signalled("twice", signal.SIGTERM, signal.SIGTERM, faults=f"{SLOW_STEPS},{SLOW_END}")
         self.assertEqual(143, result.code, str(result))
+        self.assertIn("run_cluster.sh: the job is ended", result.err)
         self.jforge("verify", run)
 
     def test_no_longer_than_the_grace(self):
