@@ -324,12 +324,15 @@ fs::path place_of(const fs::path& output) {
 
 /// Two jobs may export to one place, so what another writes stays: a day is more than any needs.
 void sweep_killed_exports(const fs::path& directory, const std::string& prefix) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    if (entry.path().filename().string().starts_with(prefix) &&
-        fs::last_write_time(entry.path(), ignored) <
-            fs::file_time_type::clock::now() - std::chrono::hours(24)) {
-      fs::remove_all(entry.path(), ignored);
+  const auto a_day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(directory, failed)) {
+    if (!entry.path().filename().string().starts_with(prefix)) {
+      continue;
+    }
+    const fs::file_time_type written = fs::last_write_time(entry.path(), failed);
+    if (!failed && written < a_day_ago) {
+      fs::remove_all(entry.path(), failed);
     }
   }
 }

@@ -240,8 +240,8 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
       write_model(training, model, values_in(model.weights()));
       return;
     }
-    // What no rank holds as a whole is not made whole for this.
-    // One of another run that has no step left is the last there is.
+    // What no rank holds as a whole is not made whole for this. Where no step was left, the last
+    // checkpoint may be another run's.
     const bool nothing_left = resumed && resumed->manifest.state.step == prepared.steps;
     const Checkpoint last =
         nothing_left ? *resumed

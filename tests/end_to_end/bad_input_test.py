@@ -278,6 +278,9 @@ class BadConfigurations(BadInput):
         tiny_model.write_safetensors(other / "model.safetensors", tiny_model.random_tensors(2))
         self.refused(USAGE, "run", config, "--set", f'model.source="{other}"', says=["model.hash"])
         self.refused(USAGE, "run", config, "--resume", "never", says=["run.directory"])
+        result = self.jforge("run", config, "--set", "train.batch_samples=5", "--accept-change", "train.batch_samples",
+                             ranks=4, expect=USAGE)
+        self.assertEqual(1, len(result.lines()), f"of all ranks one says it: {result}")
         self.assertEqual(before, sorted(path.stat().st_mtime_ns for path in run.rglob("*.h5")))
         self.jforge("run", config, "--set", "rounds.2.noise_window=4", "--accept-change", "rounds.2.noise_window")
 

@@ -111,6 +111,11 @@ class Finetune(EndToEndTest):
         sharded = self.trained("sharded", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", ranks=2)
         self.assert_same_losses(whole, sharded, 0.02)
         self.assertNotEqual(self.losses(whole), self.losses(sharded))
+        # Another run takes its last checkpoint: no step is left.
+        newest = sorted((sharded / "checkpoints").iterdir())[-1]
+        taken = self.trained("taken", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", "--resume", newest,
+                             ranks=2)
+        self.assertEqual(self.bytes_of(sharded), self.bytes_of(taken))
 
     def test_only_answers_and_their_end_are_learnt(self):
         """The tokenizer has a token for each byte: targets can be counted."""
