@@ -115,12 +115,8 @@ void verify_shard(const std::filesystem::path& directory, const CheckpointShard&
   std::error_code reason;
   const std::uint64_t bytes = std::filesystem::file_size(path, reason);
   if (reason) {
-    const std::string message =
-        fmt::format("{} cannot be read: {}", path.string(), reason.message());
-    if (is_systems_fault(reason.value())) {
-      throw EnvironmentError(message);
-    }
-    throw DataError(message);
+    throw_read_failure(reason.value(),
+                       fmt::format("{} cannot be read: {}", path.string(), reason.message()));
   }
   if (bytes != shard.bytes) {
     throw DataError(fmt::format("{} is damaged or foreign: it has {} bytes, the manifest says {}",

@@ -39,11 +39,8 @@ std::string reason_text(int error_number) {
 
 [[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
                                int error_number, const std::string& note) {
-  if (is_systems_fault(error_number)) {
-    throw_environment(action, path, error_number, note);
-  }
-  throw DataError("cannot " + action + " " + path.string() + ": " + reason_text(error_number) +
-                  note);
+  throw_read_failure(error_number, "cannot " + action + " " + path.string() + ": " +
+                                       reason_text(error_number) + note);
 }
 
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,

@@ -61,6 +61,13 @@ bool is_systems_fault(int error_number) noexcept {
   }
 }
 
+void throw_read_failure(int error_number, const std::string& message) {
+  if (is_systems_fault(error_number)) {
+    throw EnvironmentError(message);
+  }
+  throw DataError(message);
+}
+
 int open_retrying(const std::filesystem::path& path, int flags, unsigned mode) {
   int descriptor = -1;
   do {

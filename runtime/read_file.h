@@ -15,6 +15,9 @@ namespace jforge {
 /// and nobody may throw it away for; not where the path names no file (ENOENT, ENOTDIR, …).
 [[nodiscard]] bool is_systems_fault(int error_number) noexcept;
 
+/// Throws EnvironmentError where is_systems_fault(), else DataError.
+[[noreturn]] void throw_read_failure(int error_number, const std::string& message);
+
 /// Whole file as bytes. Retries ENOENT and ESTALE for `retry_seconds` (network file systems).
 /// Throws DataError where there is no such file, or no regular one, and EnvironmentError where the
 /// system does not let it be read: that says nothing of what the file holds.

@@ -136,9 +136,6 @@ void JobConfig::validate(int ranks) const {
   run.validate();
   prompts.validate();
   generate.validate();
-  if (!(generate.lease_seconds >= 1)) {  // NaN, which is not below 1
-    throw ConfigError("generate.lease_seconds must be at least 1");
-  }
   checkpoint.validate();
   evaluate.validate();
   for (std::size_t i = 0; i < rounds.size(); ++i) {

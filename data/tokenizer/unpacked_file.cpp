@@ -51,11 +51,8 @@ bool UnpackedFile::begins_member() {
 
 void UnpackedFile::fail(std::string_view what) const {
   const int error_number = errno;
-  const std::string message = fmt::format("{}: {}: {}", path_, what, std::strerror(error_number));
-  if (is_systems_fault(error_number)) {
-    throw EnvironmentError(message);
-  }
-  throw DataError(message);
+  throw_read_failure(error_number,
+                     fmt::format("{}: {}: {}", path_, what, std::strerror(error_number)));
 }
 
 void UnpackedFile::refuse(std::string_view what) const {

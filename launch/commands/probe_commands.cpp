@@ -9,7 +9,6 @@
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/decoding_choice.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
@@ -301,7 +300,7 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
 ExitCode probe_decode_command(const ProbeOptions& options) {
   const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
   const DecodingSettings settings =
-      settings_of(options.method, options.block_size, options.settings);
+      command_settings(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   // The shrinking window is the trajectories' decoding: whole blocks, every state.
   const bool trajectories = options.method == "jacobi" && shrinking;

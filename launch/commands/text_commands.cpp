@@ -12,7 +12,6 @@
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/decode_display.h"
-#include "launch/commands/decoding_choice.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/pass_recorder.h"
@@ -98,7 +97,7 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 
 ExitCode decode_command(const DecodeOptions& options) {
   const DecodingSettings settings =
-      settings_of(options.method, options.block_size, options.settings);
+      command_settings(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;

@@ -313,7 +313,7 @@ void assign_decoding_setting(DecodingSettings& settings, std::string_view assign
   settings.insert_or_assign(std::string(name), value);
 }
 
-DecodingSettings command_settings(std::int32_t block_size,
+DecodingSettings command_settings(std::string_view method, std::int32_t block_size,
                                   std::span<const std::string> assignments) {
   DecodingSettings settings{{"block_size", std::int64_t{block_size}}};
   std::set<std::string> given;
@@ -323,6 +323,9 @@ DecodingSettings command_settings(std::int32_t block_size,
       throw ConfigError(fmt::format("{} is given twice, the second time as {}", key, assignment));
     }
     assign_decoding_setting(settings, assignment);
+    if (key != "block_size") {
+      expect_method_has(method, key, "--setting " + key);
+    }
   }
   return settings;
 }
@@ -386,6 +389,14 @@ std::vector<std::string> decoding_method_keys(std::string_view name) {
   keys.insert(keys.end(), sampling_keys().begin(), sampling_keys().end());
   std::ranges::sort(keys);
   return keys;
+}
+
+void expect_method_has(std::string_view method, const std::string& key, const std::string& shown) {
+  const std::vector<std::string> own = decoding_method_keys(method);
+  if (std::ranges::find(own, key) == own.end()) {
+    throw ConfigError(fmt::format("{}: method \"{}\" has no such setting; it has {}", shown, method,
+                                  fmt::join(own, ", ")));
+  }
 }
 
 std::string variant_label(std::string_view name, const DecodingSettings& settings) {

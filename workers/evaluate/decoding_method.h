@@ -61,6 +61,9 @@ inline constexpr std::string_view kBaselineMethod = "ar";
 [[nodiscard]] std::vector<std::string> decoding_method_names();
 /// Keys that the method has, sorted. ConfigError as make_decoding_method.
 [[nodiscard]] std::vector<std::string> decoding_method_keys(std::string_view name);
+/// Throws ConfigError that begins with `shown`, and names what there is, where `method` does not
+/// have `key`.
+void expect_method_has(std::string_view method, const std::string& key, const std::string& shown);
 /// "jacobi.block_size=8": the method's name and settings that tell it from its other variants.
 [[nodiscard]] std::string variant_label(std::string_view name, const DecodingSettings& settings);
 

@@ -36,9 +36,10 @@ struct DecodingKey {
 /// Sets what "KEY=VALUE" says. Throws ConfigError for a key that no method has and for a value of
 /// another type than the key's.
 void assign_decoding_setting(DecodingSettings& settings, std::string_view assignment);
-/// Of a command: the block size, then what each "KEY=VALUE" says. Throws as above, and
-/// for a key that is given twice.
-[[nodiscard]] DecodingSettings command_settings(std::int32_t block_size,
+/// Of a command: the block size, then what each "KEY=VALUE" says. Throws as above, for a key that
+/// is given twice, and for one that `method` does not have: it would change nothing. The block size
+/// alone is any method's, since every command has one.
+[[nodiscard]] DecodingSettings command_settings(std::string_view method, std::int32_t block_size,
                                                 std::span<const std::string> assignments);
 /// "8", "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);

@@ -73,11 +73,7 @@ std::map<std::string, SweepAxis, std::less<>> SweepConfig::empty_axes() {
 void SweepConfig::validate() const {
   const std::vector<std::string> own = decoding_method_keys(method);
   for (const std::string& key : keys()) {
-    if (std::ranges::find(own, key) == own.end()) {
-      throw ConfigError(
-          fmt::format("sweep.{}: method \"{}\" has no such setting; it has {}", key, method,
-                      own.empty() ? "none" : fmt::format("{}", fmt::join(own, ", "))));
-    }
+    expect_method_has(method, key, "sweep." + key);
     const std::vector<DecodingValue>& values = axes.find(key)->second.values;
     for (auto value = values.begin(); value != values.end(); ++value) {
       validate_decoding_settings({{key, *value}}, "sweep");
@@ -89,9 +85,9 @@ void SweepConfig::validate() const {
   }
   if (keys().empty()) {
     throw ConfigError(
-        fmt::format("[sweep] varies nothing; give values to a setting of \"{}\"{}", method,
-                    own.empty() ? std::string(" (it has none)")
-                                : fmt::format(", for example {} = [4, 8]", own.front())));
+        fmt::format("[sweep] varies nothing; give values to a setting of \"{}\", for example {} = "
+                    "[4, 8]",
+                    method, own.front()));
   }
 }
 
