@@ -25,8 +25,9 @@ constexpr std::chrono::seconds kStartLimit{60};
 // started and stands still while the program waits for a processor.
 constexpr std::int64_t kOwnLimitMargin = 120;
 constexpr std::int64_t kOwnLimitFactor = 20;
-// A process that closed its channel, or a thread that ended, may take a moment to be gone.
-constexpr std::chrono::milliseconds kEndPatience{2000};
+// A process that closed its channel, or a thread that ended, may take a moment to be gone, on a
+// busy machine some seconds.
+constexpr std::chrono::seconds kEndPatience{5};
 
 std::string draw_secret() {
   std::string secret(kSecretBytes, '\0');

@@ -274,7 +274,8 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
       "for _ in range(3):\n    threading.Thread(target=burn).start()\nburn()\n");
   burner.total_seconds = 1;
   burner.check_seconds = 1;
-  EXPECT_EQ(sandbox_->run(burner).status, CodeRunStatus::timed_out);
+  const CodeRunResult result = sandbox_->run(burner);
+  EXPECT_EQ(result.status, CodeRunStatus::timed_out) << result.reason;
 }
 
 TEST_P(SandboxTest, OnlyTheHarnesssDescriptorsAreOpen) {
