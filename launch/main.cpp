@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -50,15 +51,26 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   }
 }
 
-// What a command has printed counts once it is written. Nobody needs what a reader who has left (a
-// closed pipe, a terminal that is gone) did not want to see; on a full disk the output is lost.
+// A closed pipe, a terminal that is gone.
+bool reader_left() {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+// What a command has printed counts once it is written. Nobody needs what a reader who has left did
+// not want to see; on a full disk the output is lost.
 void expect_output_written() {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  pollfd output{STDOUT_FILENO, POLLOUT, 0};
-  const bool reader_left = ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
-  if (!written && !reader_left) {
+  if (!written && !reader_left()) {
     throw jforge::EnvironmentError("standard output could not be written");
   }
+}
+
+// Whether a command without ranks failed because its reader had left (`jforge inspect RUN | head`).
+// It has not done all that it was to do, so the exit code is a shell's for SIGPIPE.
+constexpr int kReaderLeft = 128 + SIGPIPE;
+bool cut_off_by_its_reader(const jforge::MpiSession* session) {
+  return session == nullptr && std::ferror(stdout) != 0 && reader_left();
 }
 
 // How long the other ranks leave rank 0 to say a failure of all: it may have files to finish.
@@ -129,6 +141,9 @@ int main(int argc, char** argv) {
     close_log();
     return static_cast<int>(exit_code);
   } catch (const std::exception& error) {
+    if (cut_off_by_its_reader(session ? &*session : nullptr)) {
+      return kReaderLeft;
+    }
     const int code = report(error, session ? &*session : nullptr);
     if (session && session->world().size() > 1) {
       MpiSession::abort(code);

@@ -11,6 +11,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -240,6 +241,15 @@ class ManPage(unittest.TestCase):
                 result = subprocess.run([BINARY, *words], check=False, stdout=closed, stderr=subprocess.PIPE, text=True,
                                         timeout=60)
             self.assertEqual((0, ""), (result.returncode, result.stderr), words)
+
+    def test_a_reader_who_leaves_midway_ends_a_command_as_sigpipe_would(self):
+        for words in (["schema"], ["schema", "--reference"], ["man"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            with contextlib.closing(os.fdopen(writer, "wb")) as closed:
+                result = subprocess.run([BINARY, *words], check=False, stdout=closed, stderr=subprocess.PIPE, text=True,
+                                        timeout=60)
+            self.assertEqual((128 + signal.SIGPIPE, ""), (result.returncode, result.stderr), words)
 
 
 if __name__ == "__main__":
