@@ -1,6 +1,7 @@
 #include "runtime/comm/mpi_session.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <array>
@@ -33,6 +34,13 @@ double mpi_limit_seconds() {
   }
   return seconds;
 }
+
+/// OpenMP's word for a job that shares its cores: a wait that spins, as MPI's do, keeps those from
+/// working whom it waits for.
+bool passive_waits_asked_for() {
+  const char* const policy = std::getenv("OMP_WAIT_POLICY");
+  return policy != nullptr && ::strcasecmp(policy, "passive") == 0;
+}
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_seconds()) {
@@ -50,6 +58,12 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   }
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   auto handle = std::make_unique<detail::MpiHandle>(MPI_COMM_WORLD);
+  // Rank 0's word: all ranks must go through a collective in the same way.
+  int passive = passive_waits_asked_for() ? 1 : 0;
+  check(MPI_Bcast(&passive, 1, MPI_INT, 0, MPI_COMM_WORLD));
+  if (passive != 0) {
+    handle->wait_politely();
+  }
   clock_.set_owner(fmt::format("rank {} ({}, pid {})", handle->rank, host_name(), ::getpid()));
   world_ = Communicator(std::move(handle));
   clock_.enter("run", 0);

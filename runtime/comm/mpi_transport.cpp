@@ -150,7 +150,9 @@ void MpiHandle::barrier() {
 }
 
 std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
-  return std::make_unique<MpiHandle>(collectives_);
+  auto copy = std::make_unique<MpiHandle>(collectives_);
+  copy->polite_ = polite_;
+  return copy;
 }
 
 void MpiHandle::close() {

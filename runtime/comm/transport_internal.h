@@ -71,7 +71,8 @@ struct Communicator::Handle {
   /// Collective.
   [[nodiscard]] virtual HostPlace place_on_host() = 0;
 
-  /// From now on every wait sleeps between its looks: for a thread beside the arithmetic.
+  /// From now on every wait sleeps between its looks, of later duplicates too: for a thread beside
+  /// the arithmetic, and for ranks that share their cores. All ranks alike.
   virtual void wait_politely() {}
   /// Any thread: a running and every later wait of a polite handle throws CommError.
   virtual void abandon() noexcept = 0;

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/error.h"
@@ -194,6 +199,54 @@ TEST(CollectiveResults, BytesAreCounted) {
   EXPECT_EQ(after.reduce_scatter - before.reduce_scatter, 40 * ranks);
   EXPECT_EQ(after.all_gather - before.all_gather, 40U);
   EXPECT_EQ(after.broadcast - before.broadcast, world.rank() == 0 ? 40U : 0U);
+}
+
+double processor_seconds() {
+  timespec time{};
+  EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// OMP_WAIT_POLICY=passive is for ranks that share their cores: who waits leaves the core to whom it
+// waits for, in a duplicate as well.
+TEST(Waits, TakeNoProcessorTimeWhereTheyArePassive) {
+  const Communicator& world = test_world();
+  const char* const policy = std::getenv("OMP_WAIT_POLICY");
+  const std::string wanted = broadcast_text(world, policy == nullptr ? "" : policy, 0);
+  if (wanted != "passive") {
+    GTEST_SKIP() << "OMP_WAIT_POLICY is not passive";
+  }
+  Communicator duplicate = world.duplicate();
+  const std::vector<std::function<void(const Communicator&)>> collectives = {
+      [](const Communicator& comm) { comm.barrier(); },
+      [](const Communicator& comm) {
+        std::vector<float> values(100, 1);
+        all_reduce_sum<float>(comm, values);
+      },
+      [](const Communicator& comm) {
+        std::vector<float> all(static_cast<std::size_t>(comm.size()));
+        all_gather<float>(comm, std::vector<float>(1, 1), all);
+      },
+      [](const Communicator& comm) {
+        std::vector<float> values(100, 1);
+        broadcast<float>(comm, values, comm.size() - 1);
+      },
+  };
+  constexpr double kSeconds = 0.4;
+  for (const Communicator* comm : {&world, static_cast<const Communicator*>(&duplicate)}) {
+    for (std::size_t i = 0; i < collectives.size(); ++i) {
+      const bool last = comm->rank() == comm->size() - 1;
+      if (last) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+      }
+      const double begin = processor_seconds();
+      collectives[i](*comm);
+      if (!last) {
+        EXPECT_LT(processor_seconds() - begin, kSeconds / 2) << i;
+      }
+    }
+  }
+  duplicate.close();
 }
 
 TEST(Texts, BroadcastFromEveryRoot) {
