@@ -1,27 +1,20 @@
 #include "checkpoints/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "data/tokenizer/model_directory.h"
 #include "runtime/append_log.h"
-#include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
+#include "runtime/file_mapping.h"
 #include "runtime/phase_clock.h"
-#include "runtime/read_file.h"
 #include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
@@ -272,62 +265,26 @@ std::string make_header(std::span<const SafetensorsTensor> tensors,
 }  // namespace
 
 struct SafetensorsFile::Mapping {
-  explicit Mapping(std::filesystem::path file_path) : path(std::move(file_path)) {}
-  ~Mapping() {
-    if (address != nullptr) {
-      ::munmap(address, bytes);
-    }
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  explicit Mapping(std::filesystem::path file_path) : path(std::move(file_path)), memory(path) {}
 
-  void map();
   void parse();
-  [[nodiscard]] const std::byte* begin() const { return static_cast<const std::byte*>(address); }
 
   std::filesystem::path path;
-  void* address = nullptr;
-  std::size_t bytes = 0;
+  FileMapping memory;
   const std::byte* data = nullptr;
   std::map<std::string, SafetensorsEntry> entries;
 };
 
-void SafetensorsFile::Mapping::map() {
-  refuse_special_file(path);
-  const int descriptor = open_retrying(path, O_RDONLY);
-  if (descriptor < 0) {
-    if (is_systems_fault(errno)) {
-      throw EnvironmentError(
-          fmt::format("cannot open {}: {}", path.string(), std::generic_category().message(errno)));
-    }
-    refuse(path, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
-  }
-  struct stat status {};
-  const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-  bytes = regular ? static_cast<std::size_t>(status.st_size) : 0;
-  if (bytes >= kLengthBytes) {
-    void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    address = mapped == MAP_FAILED ? nullptr : mapped;
-  }
-  const int error_number = errno;
-  ::close(descriptor);
-  if (!regular) {
-    refuse(path, "is not a regular file");
-  }
+void SafetensorsFile::Mapping::parse() {
+  const std::byte* const begin = memory.bytes().data();
+  const std::size_t bytes = memory.bytes().size();
   if (bytes < kLengthBytes) {
     refuse(path, fmt::format("{} bytes are too few for a header: the file is truncated", bytes));
   }
-  if (address == nullptr) {
-    throw EnvironmentError(fmt::format("cannot map {} ({} bytes) into memory: {}", path.string(),
-                                       bytes, std::generic_category().message(error_number)));
-  }
-}
-
-void SafetensorsFile::Mapping::parse() {
   std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, begin(), kLengthBytes);
+  std::memcpy(&header_bytes, begin, kLengthBytes);
   if (header_bytes > bytes - kLengthBytes) {
-    expect_no_lfs_pointer(path, {reinterpret_cast<const char*>(begin()), bytes});
+    expect_no_lfs_pointer(path, {reinterpret_cast<const char*>(begin), bytes});
     refuse(path, fmt::format("the header claims {} bytes, the file holds {}: truncated or no "
                              "safetensors file",
                              header_bytes, bytes - kLengthBytes));
@@ -336,10 +293,10 @@ void SafetensorsFile::Mapping::parse() {
     refuse(path, fmt::format("the header of {} bytes is above the format's limit of {}",
                              header_bytes, kMaxHeaderBytes));
   }
-  data = begin() + kLengthBytes + header_bytes;
+  data = begin + kLengthBytes + header_bytes;
   const std::uint64_t data_bytes = bytes - kLengthBytes - header_bytes;
   const nlohmann::json header =
-      parse_header(path, {reinterpret_cast<const char*>(begin() + kLengthBytes),
+      parse_header(path, {reinterpret_cast<const char*>(begin + kLengthBytes),
                           static_cast<std::size_t>(header_bytes)});
   for (const auto& [name, value] : header.items()) {
     if (name != "__metadata__") {
@@ -358,7 +315,6 @@ void SafetensorsFile::Mapping::parse() {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : mapping_(std::make_unique<Mapping>(path)) {
-  mapping_->map();
   mapping_->parse();
 }
 

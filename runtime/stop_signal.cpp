@@ -3,6 +3,8 @@
 #include <atomic>
 #include <csignal>
 
+#include "runtime/file_mapping.h"
+
 namespace jforge {
 
 namespace {
@@ -38,6 +40,7 @@ void install_signal_handlers() {
   install(SIGINT, ask_to_stop_or_end);
   install(SIGPIPE, SIG_IGN);
   install(SIGXFSZ, SIG_IGN);
+  end_where_a_mapping_is_lost();
 }
 
 bool stop_requested() noexcept { return stop_flag.load(); }

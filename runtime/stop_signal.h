@@ -1,7 +1,7 @@
 #pragma once
 
 /// SIGUSR2, SIGTERM and SIGINT set a flag and nothing else; SIGPIPE and SIGXFSZ are ignored so that
-/// a closed pipe or a full disk comes back as an error code.
+/// a closed pipe or a full disk comes back as an error code. SIGBUS: runtime/file_mapping.h.
 
 namespace jforge {
 
