@@ -26,10 +26,20 @@ if [ $all = yes ]; then
   export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
 fi
 build=build/cpu-release
-cuda_build='' folder=''
+cuda_build='' fuzz_build='' folder=''
 clean_up() {
-  [ -z "$cuda_build" ] || kill "$cuda_build" 2>/dev/null || true
+  local session
+  for session in $fuzz_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
   [ -z "$folder" ] || rm -rf "$folder"
+}
+# build_beside FOLDER AFTER TARGET…: once process AFTER has ended, if it is not empty, of the cores that tests leave idle;
+# FOLDER/build.log, and $! as for any command in the background. The kernel shares cores out among sessions first, and a
+# test is one of its own, so the session's share is set as well.
+build_beside() {
+  local folder=$1 after=$2
+  shift 2
+  setsid bash -c 'echo 19 >/proc/self/autogroup || true; [ -z "$1" ] || tail --pid="$1" -f /dev/null; shift
+    exec nice -n 19 "$@"' bash "$after" ninja -C "$folder" -j "$jobs" "$@" >"$folder/build.log" 2>&1 &
 }
 trap clean_up EXIT
 cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
@@ -48,13 +58,23 @@ elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]
   fi
   cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
     -DCMAKE_INCLUDE_PATH="$frontend/include"
-  # Of the cores that the tests below leave idle. The kernel shares them out among sessions first, and a test is one of
-  # its own, so the session's share is set as well.
-  setsid bash -c 'echo 19 >/proc/self/autogroup || true; exec nice -n 19 "$@"' bash \
-    ninja -C "$cuda" -j "$jobs" jforge gpu_tests >"$cuda/build.log" 2>&1 &
+  build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
 else
   echo "No nvcc: the CUDA build is left out"
+fi
+
+fuzz=
+if [ $all = no ]; then
+  :
+elif echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+  clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
+  fuzz=build/fuzz
+  cmake -S . -B "$fuzz" -G Ninja -DJFORGE_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  build_beside "$fuzz" "$cuda_build" jforge_fuzz
+  fuzz_build=$!
+else
+  echo "No clang with libFuzzer and OpenMP (packages clang, libclang-rt-14-dev, libomp-dev): the fuzzers are left out"
 fi
 
 # A job commits many small files, and a disk that a compiler writes to can hold one of them up for minutes. Tests start
@@ -79,19 +99,11 @@ if [ -n "$left_out" ]; then
   printf 'Test cases left out on this machine, by reason:\n%s\n' "$left_out"
 fi
 
-if [ -n "$cuda" ]; then
-  wait "$cuda_build" || { cat "$cuda/build.log"; exit 1; }
-  tail -n 1 "$cuda/build.log"
-  ctest --test-dir "$cuda" --output-on-failure -j "$jobs" -L cuda_build --no-tests=error
-fi
-if [ $all = yes ]; then
-  if echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
-    clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
-    build=build/fuzz
-    cmake -S . -B "$build" -G Ninja -DJFORGE_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-    cmake --build "$build" -j "$jobs" --target jforge_fuzz
-    ctest --test-dir "$build" --output-on-failure -j "$jobs" -L fuzz --no-tests=error
-  else
-    echo "No clang with libFuzzer and OpenMP (packages clang, libclang-rt-14-dev, libomp-dev): the fuzzers are left out"
-  fi
-fi
+# tests_of FOLDER BUILD LABEL: those of a build that went on beside the tests above.
+tests_of() {
+  wait "$2" || { cat "$1/build.log"; exit 1; }
+  tail -n 1 "$1/build.log"
+  ctest --test-dir "$1" --output-on-failure -j "$jobs" -L "$3" --no-tests=error
+}
+[ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" cuda_build
+[ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" fuzz
