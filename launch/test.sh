@@ -103,7 +103,7 @@ fi
 tests_of() {
   wait "$2" || { cat "$1/build.log"; exit 1; }
   tail -n 1 "$1/build.log"
-  ctest --test-dir "$1" --output-on-failure -j "$jobs" -L "$3" --no-tests=error
+  ctest --test-dir "$1" --output-on-failure -j $((2 * jobs)) -L "$3" --no-tests=error
 }
 [ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" cuda_build
 [ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" fuzz
