@@ -142,6 +142,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(exit_code);
   } catch (const std::exception& error) {
     if (cut_off_by_its_reader(session ? &*session : nullptr)) {
+      close_log();
       return kReaderLeft;
     }
     const int code = report(error, session ? &*session : nullptr);

@@ -73,8 +73,9 @@ void end_or_go_on(int signal, siginfo_t* info, void* /*context*/) {
       ::_exit(static_cast<int>(ExitCode::environment));
     }
   }
-  // On return the same access faults again.
+  // Takes effect on return, also of a signal that somebody sent.
   std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 }  // namespace
 

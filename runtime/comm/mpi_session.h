@@ -60,7 +60,7 @@ class Communicator {
 /// First object in main. Initialises MPI with MPI_THREAD_MULTIPLE and throws EnvironmentError when
 /// it is not granted. It watches the process's clock (HangWatchdog): from before MPI starts until
 /// it has ended, since a rank that never gets there leaves the others waiting in calls without a
-/// time limit.
+/// time limit. With OMP_WAIT_POLICY=passive (rank 0's) ranks sleep while they wait for others.
 class MpiSession {
  public:
   /// Throws ConfigError for a JFORGE_MPI_LIMIT_SECONDS that is no number of at least 1.

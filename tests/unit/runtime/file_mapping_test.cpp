@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include "runtime/error.h"
@@ -67,6 +68,16 @@ TEST_F(FileMappingTest, MemoryOfNoMappedFileIsStillASignal) {
                                     MAP_PRIVATE | MAP_FIXED, ::fileno(stream), 0);
         std::filesystem::resize_file(path_, 0);
         touch(static_cast<const std::byte*>(memory));
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(FileMappingTest, ABusErrorThatIsSentIsObeyed) {
+  EXPECT_EXIT(
+      {
+        install_signal_handlers();
+        std::raise(SIGBUS);
+        std::_Exit(0);
       },
       ::testing::KilledBySignal(SIGBUS), "");
 }
