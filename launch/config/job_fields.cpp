@@ -435,10 +435,12 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
              "Problems decoded at once per rank; does not change results");
   fields.add(
       "speed_problems", evaluate.speed_problems, kOperational,
-      "Problems of each task that speeds at batch 1 are measured on, apart from accuracy; at "
+      "Problems of each task that a repeat at batch 1 measures speeds on, apart from accuracy; at "
       "`batch_prompts` as many as fill the batch. 0: speeds are not measured");
-  fields.add("speed_repeats", evaluate.speed_repeats, kOperational,
-             "Repeats of that measurement, AR and every method in turn, at least 2");
+  fields.add(
+      "speed_repeats", evaluate.speed_repeats, kOperational,
+      "Repeats of that measurement, AR and every method in turn, each on the next problems; at "
+      "least 2");
 }
 
 void add_sweep(FieldList& fields, SweepConfig& sweep) {

@@ -365,8 +365,8 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
       "all problems; AR has exactly 1. Intervals are 95 %: Wilson's score interval of the "
       "accuracy, the bootstrap over problems of TPF, Student's t over the repeats of speeds. "
       "Speeds come from "
-      "interleaved repeats (AR, method, AR, method, …) over the same problems, without prefill and "
-      "with it; with several ranks they are those of one rank beside the others.\n\n" +
+      "interleaved repeats (AR, method, AR, method, …), each over the next few problems, without "
+      "prefill and with it; with several ranks they are those of one rank beside the others.\n\n" +
       comparison_warnings(all) + rules_table(all);
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });

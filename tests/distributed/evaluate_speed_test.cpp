@@ -42,7 +42,9 @@ class SpeedTest : public EvaluateTest {
       EXPECT_EQ(repeat.passes[1].method, "jacobi");
       for (const SpeedPass& pass : repeat.passes) {
         EXPECT_EQ(pass.sequences, 3 * test_world().size()) << "every rank decodes the same";
-        EXPECT_EQ(pass.tokens, all.front().passes.front().tokens) << "and the same text";
+        EXPECT_EQ(pass.tokens, repeat.passes.front().tokens) << "and the same text";
+        const auto first = static_cast<std::size_t>(i / 2 * 2);
+        EXPECT_EQ(pass.tokens, all[first].passes.front().tokens) << "at either batch";
         EXPECT_GT(pass.decode_seconds, 0);
         EXPECT_GT(pass.prefill_seconds, 0);
       }
@@ -86,25 +88,30 @@ TEST_F(SpeedTest, ASecondCallMeasuresNothingAndZeroMeasuresNone) {
   EXPECT_EQ(read_text(path_ / "out/summary.json"), summary);
 }
 
-TEST_F(SpeedTest, EveryMethodIsWarmedUpAtEveryBatchBeforeItCounts) {
+TEST_F(SpeedTest, EveryMethodIsWarmedUpAndRepeatsTakeOtherProblems) {
   config_.speed_problems = 0;
   ASSERT_TRUE(evaluate("out"));
   config_.speed_problems = 3;
-  std::map<std::string, int> decoded;
+  std::map<std::string, std::vector<PromptId>> decoded;
   std::vector<DecodingMethod> methods;
   for (const char* const name : {"ar", "jacobi"}) {
     methods.push_back(make_decoding_method(name, config_.decoding, 42));
-    methods.back().make = [make = methods.back().make, &count = decoded[name]](DecodeRequest r) {
-      ++count;
+    methods.back().make = [make = methods.back().make, &ids = decoded[name]](DecodeRequest r) {
+      ids.push_back(r.id);
       return make(std::move(r));
     };
   }
   ASSERT_TRUE(evaluate("out", methods));
   expect_whole("out");
-  // Five problems for the plan, three repeats of three at either batch, and before them a batch of
-  // one and one of two.
-  EXPECT_EQ(decoded.at("ar"), 5 + 2 * 3 * 3 + 1 + 2);
-  EXPECT_EQ(decoded.at("jacobi"), decoded.at("ar"));
+  // Five problems for the plan, a batch of one and one of two, then three repeats of three problems
+  // at either batch; behind the fifth follows the first.
+  std::vector<PromptId> expected;
+  for (const int index :
+       {0, 1, 2, 3, 4, 0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 4, 0, 3, 4, 0, 1, 2, 3, 1, 2, 3}) {
+    expected.push_back(sample_id(index, 0));
+  }
+  EXPECT_EQ(decoded.at("ar"), expected);
+  EXPECT_EQ(decoded.at("jacobi"), expected);
 }
 
 TEST_F(SpeedTest, AStopOrFailureLosesAndDoublesNothing) {

@@ -30,7 +30,7 @@ struct EvaluateConfig {
   std::optional<std::int64_t> max_new_tokens;  ///< Default: the task's own.
   std::optional<std::int64_t> limit;           ///< First so many problems only.
   std::int32_t batch_prompts = 32;  ///< Decoded at once per rank; does not change results.
-  /// Problems of each task that speeds at batch 1 are measured on; 0: speeds are not measured.
+  /// Problems of each task that a repeat at batch 1 decodes; 0: speeds are not measured.
   std::int32_t speed_problems = 8;
   std::int32_t speed_repeats = 5;  ///< Of every method in turn; at least 2.
 

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Part of the settings: raise it when the measurement changes.
-constexpr int kSpeedVersion = 3;
+constexpr int kSpeedVersion = 4;
 
 void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
   for (const Json& one : figures) {
@@ -166,7 +166,7 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
   for (const auto& [batch_prompts, problems] : batches) {
     for (const MethodRun* run : task) {
       SpeedPass unused;
-      going = going && decode(*run, {batch_prompts, problems}, unused);
+      going = going && decode(*run, {{batch_prompts, problems}, 0}, unused);
     }
   }
   for (std::size_t i = 0; going && i < open.size(); ++i) {
@@ -199,7 +199,7 @@ bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task,
   include_load(repeat.load);
   for (const MethodRun* run : task) {
     SpeedPass pass{.method = run->method.label};
-    if (!decode(*run, open.batch, pass)) {
+    if (!decode(*run, open, pass)) {
       return false;
     }
     std::array<std::int64_t, 2> counts{pass.sequences, pass.tokens};
@@ -217,7 +217,9 @@ bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task,
 }
 
 /// Collective: the ranks begin together. False when a stop was asked for on any.
-bool SpeedMeasurement::decode(const MethodRun& run, const SpeedBatch& batch, SpeedPass& pass) {
+bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass& pass) {
+  const SpeedBatch& batch = open.batch;
+  const std::vector<Problem>& problems = run.set.problems;
   context_.clock.enter(fmt::format("evaluate {} {} {} speed at batch {}", plan_.model().name,
                                    run.task(), run.method.label, batch.batch_prompts),
                        deadline_seconds_);
@@ -226,7 +228,8 @@ bool SpeedMeasurement::decode(const MethodRun& run, const SpeedBatch& batch, Spe
     std::int32_t next = 0;
     do {
       while (engine.free_slots() > 0 && next < batch.problems) {
-        const Problem& problem = run.set.problems[static_cast<std::size_t>(next++)];
+        const std::int64_t place = std::int64_t{open.repeat} * batch.problems + next++;
+        const Problem& problem = problems[static_cast<std::size_t>(place % std::ssize(problems))];
         engine.admit(run.method.make(
             run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids)));
       }

@@ -27,14 +27,16 @@ struct SpeedBatch {
   bool operator==(const SpeedBatch&) const = default;
 };
 
-/// The batches that a task's speeds are measured at: 1, over the first evaluate.speed_problems
-/// problems, and evaluate.batch_prompts, over as many as fill it; the second only where it is
+/// The batches that a task's speeds are measured at: 1, over evaluate.speed_problems problems in
+/// each repeat, and evaluate.batch_prompts, over as many as fill it; the second only where it is
 /// another one. Empty where evaluate.speed_problems is 0.
 [[nodiscard]] std::vector<SpeedBatch> speed_batches(const EvaluateConfig& config,
                                                     std::int64_t problems);
 
 /// One rank's part of it. Every rank decodes the same problems at the same time, so speeds are
 /// those of a rank beside the others of the job; the job's whole speed is `ranks` times as much.
+/// Each repeat takes the problems behind those of the repeat before, behind the last the first
+/// again: what repeats differ by is the machine's spells and the choice of problems.
 class SpeedMeasurement {
  public:
   /// Everything must outlive it; its buffers are charged to `account`.
@@ -64,7 +66,7 @@ class SpeedMeasurement {
                              const SpeedFile& file);
   [[nodiscard]] bool measure_repeat(const std::vector<const MethodRun*>& task, const Open& open,
                                     SpeedRepeat& repeat);
-  [[nodiscard]] bool decode(const MethodRun& run, const SpeedBatch& batch, SpeedPass& pass);
+  [[nodiscard]] bool decode(const MethodRun& run, const Open& open, SpeedPass& pass);
   void include_load(SpeedLoad& load) const;
   [[nodiscard]] bool root() const { return context_.comm.rank() == 0; }
 

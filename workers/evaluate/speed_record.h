@@ -3,8 +3,9 @@
 /// What was measured of decoding speeds, and what follows from it: pure functions and one file.
 ///
 /// A repeat decodes the same problems with each method in turn, greedy first; repeats follow each
-/// other: AR, method, AR, method, … So a slow spell of the machine falls on both sides of a ratio,
-/// and the ratios of the repeats say how far it can be trusted.
+/// other, each with the task's next problems: AR, method, AR, method, … So a slow spell of the
+/// machine falls on both sides of a ratio, and the ratios of the repeats say how far it can be
+/// trusted, also for other problems.
 
 #include <cstdint>
 #include <filesystem>
