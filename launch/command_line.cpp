@@ -588,6 +588,14 @@ std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
                      did_you_mean(option->substr(0, option->find('=')), names));
 }
 
+// CLI11's "Could not convert: --limit = many", of an option that takes a number.
+std::string not_converted(const std::string& reason) {
+  constexpr std::string_view kTheirs = "Could not convert: ";
+  return reason.starts_with(kTheirs)
+             ? reason.substr(kTheirs.size()) + ": not a number, or one beyond the option's range"
+             : reason;
+}
+
 }  // namespace
 
 CommandDescription describe_command_line() {
@@ -620,6 +628,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& e
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
     return refuse(unknown_arguments(app, error.what()));
+  } catch (const CLI::ConversionError& error) {
+    return refuse(not_converted(error.what()));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
       return refuse(error.what());

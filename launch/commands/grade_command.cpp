@@ -99,6 +99,14 @@ class GradeSession {
             options_.out.string(), option));
       }
     }
+    // A benchmark's file in the directory of --data, for instance.
+    if (std::filesystem::is_regular_file(options_.out) &&
+        !std::filesystem::is_empty(options_.out) && !is_verdict_file(options_.out)) {
+      throw ConfigError(fmt::format(
+          "--out {} is there and holds no verdicts, which would replace it: name another file, or "
+          "remove it",
+          options_.out.string()));
+    }
     make_directory(store_.directory());
     lock_ = std::make_unique<RunLock>(store_.directory());
     verdicts_ = store_.read(set_);

@@ -108,6 +108,8 @@ class Refused(EndToEndTest):
         for out, option in ((completions, "--completions"), (link, "--completions"), (problems, "--data")):
             self.refused(2, "grade", "--task", "humaneval", "--completions", completions, "--data", problems, "--out", out,
                          says=f"--out {out} is the file of {option}")
+        self.refused(2, "grade", "--task", "humaneval", "--completions", completions, "--data", self.root, "--out", problems,
+                     says=f"--out {problems} is there and holds no verdicts")
         self.assertEqual(before, (completions.read_bytes(), problems.read_bytes()))
 
     def test_a_plan_refuses_what_the_run_would(self):

@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -60,6 +62,11 @@ nlohmann::json pass_at_1(const nlohmann::json& problems) {
 }
 
 }  // namespace
+
+bool is_verdict_file(const std::filesystem::path& file) {
+  const auto json = try_bounded_json(read_file(file));
+  return json.is_object() && json.contains("task") && json.contains("eval");
+}
 
 VerdictStore::VerdictStore(std::filesystem::path file)
     : file_(std::move(file)), directory_(parts_directory(file_)), parts_(directory_, "verdicts") {}

@@ -24,6 +24,10 @@ struct VerdictSummary {
   std::string pass_at_1;
 };
 
+/// Whether `file` is a verdict file, of whatever task. Throws EnvironmentError when it cannot be
+/// read.
+[[nodiscard]] bool is_verdict_file(const std::filesystem::path& file);
+
 class VerdictStore {
  public:
   /// `file` is the verdict file's name.

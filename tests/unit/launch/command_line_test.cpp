@@ -119,6 +119,18 @@ TEST(CommandLine, ANumberThatIsNotPositiveIsNamedInOneLine) {
   }
 }
 
+TEST(CommandLine, WhatIsNoNumberOfAnOptionsTypeIsNamedInOneLine) {
+  for (const std::string number : {"many", "1.5", "2147483648"}) {
+    ::testing::internal::CaptureStderr();
+    const Parsed parsed = parse({"evaluate", "my.toml", "--batch-prompts", number});
+    EXPECT_EQ(parsed.exit_code, ExitCode::usage);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+              "jforge: --batch-prompts = " + number +
+                  ": not a number, or one beyond the option's range (jforge evaluate --help lists "
+                  "its options)\n");
+  }
+}
+
 TEST(CommandLine, AskingForHelpIsNoMistake) {
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"--help"}, {"--version"}, {"run", "--help"}, {"probe", "loss", "--help"}}) {
