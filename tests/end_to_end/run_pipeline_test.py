@@ -119,6 +119,19 @@ class Refused(EndToEndTest):
             for words in (("--dry-run",), ()):
                 self.refused(2, "run", config, "--set", f"{key}={value}", *words, says=key)
 
+    def test_plans_for_devices_that_are_not_here(self):
+        config, directory = self.config("device-plan")
+        for word, says in (("h100", "H100, calculated from its data sheet, nothing was measured: 80 GB"),
+                           ("h200", "H200, calculated from its data sheet, nothing was measured: 141 GB"),
+                           ("a100", "A100, calculated from its data sheet, nothing was measured: 80 GB")):
+            plan = self.jforge("run", config, "--dry-run", "--device-plan", word).out
+            self.assertIn(says, plan)
+            self.assertRegex(plan, r"generation on the device: .* MB in all, 0\.\d % of its memory")
+            self.assertRegex(plan, r"training on the device: .* MB in all, 0\.\d % of its memory")
+        self.refused(2, "run", config, "--dry-run", "--device-plan", "h1000", says="--device-plan")
+        self.refused(2, "run", config, "--device-plan", "h100", says="--dry-run")
+        self.assertFalse(directory.exists())
+
     def test_weights_are_interpolated_towards_the_model_of_the_run_only(self):
         checkpoint = sorted((self.uninterrupted(1) / "checkpoints").iterdir())[-1]
         other = tiny_model.write_model(self.root / "other-model", seed=2)
