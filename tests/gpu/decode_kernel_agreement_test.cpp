@@ -232,19 +232,23 @@ TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
   }
 }
 
-/// Every column holds the same values in another order and a row's hidden values are all one
-/// number, so that all logits tie but for their rounding: who wins is decided by the order of the
-/// sum alone, which runs on from tile to tile.
+/// A head [v, k] whose columns hold the same values, each in another order.
+Floats columns_of_equal_values(std::int64_t v, std::int64_t k) {
+  Floats values = random_floats(k, 88);
+  std::mt19937 generator(89);
+  Floats head;
+  for (std::int64_t column = 0; column < v; ++column) {
+    std::shuffle(values.begin(), values.end(), generator);
+    head.insert(head.end(), values.begin(), values.end());
+  }
+  return head;
+}
+
+/// A row's hidden values are all one number, so that all logits tie but for their rounding: who
+/// wins is decided by the order of the sum alone, which runs on from tile to tile.
 TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
-  const std::int64_t v = 300;
   for (const std::int64_t k : kDepths) {
-    Floats values = random_floats(k, 88);
-    std::mt19937 generator(89);
-    Floats head;
-    for (std::int64_t column = 0; column < v; ++column) {
-      std::shuffle(values.begin(), values.end(), generator);
-      head.insert(head.end(), values.begin(), values.end());
-    }
+    const Floats head = columns_of_equal_values(300, k);
     Floats hidden;
     for (const float number : random_floats(21, 90)) {
       hidden.insert(hidden.end(), static_cast<std::size_t>(k), number);
@@ -252,6 +256,47 @@ TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
     EXPECT_EQ(argmax_tokens(*tested_, account_, hidden, head, k),
               argmax_tokens(*reference_, account_, hidden, head, k))
         << "k " << k;
+  }
+}
+
+/// Either kind of wide blocks, with parts of them at the ends, and the narrow ones of 20 rows.
+/// Every other row ties but for rounding; those between are one of the columns, which beats every
+/// other order of its values, and are of columns from the whole head, its last one too.
+TEST_F(KernelAgreement, ArgmaxOfManyRowsTakesTheTokensOfFew) {
+  struct Case {
+    std::int64_t m;
+    std::int64_t v;
+    std::int64_t k;
+  };
+  for (const auto& [m, v, k] : {Case{60, 16'900, 70}, Case{140, 1930, 290}}) {
+    const Floats head = columns_of_equal_values(v, k);
+    const Floats numbers = random_floats(m, 90);
+    const auto column_of = [&](std::int64_t row) { return row * (v - 1) / (m - 1); };
+    Floats hidden;
+    for (std::int64_t row = 0; row < m; ++row) {
+      if (row % 2 == 0) {
+        hidden.insert(hidden.end(), static_cast<std::size_t>(k),
+                      numbers[static_cast<std::size_t>(row)]);
+      } else {
+        const auto column = head.begin() + column_of(row) * k;
+        hidden.insert(hidden.end(), column, column + k);
+      }
+    }
+    const DeviceTensor weight(*tested_, account_, head, {v, k});
+    const DeviceTensor x(*tested_, account_, hidden, {m, k});
+    const auto packed =
+        tested_->pack_weight(weight.view(), WeightStorage::bfloat16_arithmetic, account_);
+    std::vector<TokenId> many(static_cast<std::size_t>(m), -1);
+    std::vector<TokenId> few = many;
+    invariant_argmax(*tested_, x.view(), *packed, many);
+    for (std::int64_t row = 0; row < m; row += 20) {
+      invariant_argmax(*tested_, x.view().rows(row, row + 20), *packed,
+                       std::span(few).subspan(static_cast<std::size_t>(row), 20));
+    }
+    EXPECT_EQ(many, few) << m << " rows";
+    for (std::int64_t row = 1; row < m; row += 2) {
+      EXPECT_EQ(many[static_cast<std::size_t>(row)], column_of(row)) << "row " << row;
+    }
   }
 }
 
