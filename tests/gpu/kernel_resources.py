@@ -22,6 +22,8 @@ REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
 SYSTEM_SHARED = {90: 1024}
 # The low 12 bits of an instruction: what mma.sync of 16-bit elements becomes, on sm_80 and sm_90.
 HMMA = 0x23C
+# Stands for every architecture that a limit does not name.
+ANY = 0
 # Registers of a multiprocessor, a warp's smallest share of them, most warps: sm_80 and sm_90.
 REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
 
@@ -166,21 +168,31 @@ def kernels_of(program):
 
 @dataclasses.dataclass
 class Limit:
+    """Of the kernels whose names fit a pattern."""
     pattern: str
-    registers: int
+    registers: dict  # by architecture; ANY: of those without their own
     shared: int
     local: int
     instructions: list
 
+    def most(self, what, architecture):
+        return self.registers.get(architecture, self.registers[ANY]) if what == "registers" else getattr(self, what)
+
 
 def read_limits(text):
-    """Rows of the table: pattern, registers, shared, local, instructions."""
-    limits = []
+    """Rows of the table: patterns, registers, shared, local, instructions. Several numbers of registers are for the
+    architectures that the header names, in its order."""
+    limits, architectures = [], []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| kernels"):
+            architectures = [int(name) for name in re.findall(r"sm_(\d+)", cells[1])]
         if line.startswith("| `") and len(cells) >= 5:
-            limits.append(Limit(cells[0].strip("`"), int(cells[1]), int(cells[2]), int(cells[3]),
-                                re.findall(r"`([^`]+)`", cells[4])))
+            numbers = [int(number) for number in cells[1].split("/")]
+            registers = {ANY: max(numbers), **dict(zip(architectures, numbers))}
+            instructions = re.findall(r"`([^`]+)`", cells[4])
+            limits += [Limit(pattern, registers, int(cells[2]), int(cells[3]), instructions)
+                       for pattern in re.findall(r"`([^`]+)`", cells[0])]
     return limits
 
 
@@ -205,9 +217,9 @@ def breaches(code, texts, limits, architectures):
                 continue
             kernel = kernels[name]
             for what in ("registers", "shared", "local"):
-                if getattr(kernel, what) > getattr(limit, what):
+                if getattr(kernel, what) > limit.most(what, architecture):
                     yield (f"{name}, sm_{architecture}: {what} {getattr(kernel, what)}, at most "
-                           f"{getattr(limit, what)} by row {limit.pattern}")
+                           f"{limit.most(what, architecture)} by row {limit.pattern}")
             if kernel.tensor == 0 and any(i.startswith("mma.sync") for i in limit.instructions):
                 yield f"{name}, sm_{architecture}: no tensor-core instruction in its machine code"
     for limit in limits:

@@ -94,6 +94,16 @@ class KernelResources(unittest.TestCase):
                 ("| `spilled` | 64 | 0 | 512 | `mma.sync` |\n" + everything, "spilled, sm_90: no tensor-core"),
                 ("| `multiplied` | 64 | 0 | 0 | `ldmatrix` |\n" + everything, "multiplied: its PTX has no ldmatrix")]:
             self.assertIn(line, self.found(limits))
+        # Several patterns of a row, and registers of each architecture, in the order of the header.
+        header = "| kernels | registers sm_80 / sm_90a | shared | local | instructions |\n"
+        taken = {architecture: kernels["multiplied"].registers for architecture, kernels in self.code.items()}
+        rest = "| `local_array`, `spilled` | 64 | 148 | 512 | |\n"
+        row = "| `multiplied` | {} / {} | 0 | 0 | |\n"
+        self.assertEqual(self.found(header + row.format(taken[80], taken[90]) + rest), "")
+        self.assertEqual(self.found(header + row.format(40, taken[90] - 1) + rest),
+                         f"multiplied, sm_90: registers {taken[90]}, at most {taken[90] - 1} by row multiplied")
+        self.assertEqual(self.found(header + row.format(taken[80] - 1, 40) + rest),
+                         f"multiplied, sm_80: registers {taken[80]}, at most {taken[80] - 1} by row multiplied")
         self.assertIn("no machine code for sm_100", self.found(everything, (80, 90, 100)))
 
 

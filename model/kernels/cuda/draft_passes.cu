@@ -4,16 +4,10 @@
 /// will place. So the next pass can be queued before anybody has read this one: the host reads
 /// behind, through page-locked memory that a stream of its own fills.
 ///
-/// What it costs, for S sequences of R rows: two launches of S blocks of 128 lanes, each a few
-/// microseconds of latency and next to nothing else (114 registers at most, no shared memory but
-/// 8 R bytes and that of reductions; multi_block_passes.h and lookahead_passes.h for theirs). They
-/// read and write about 40 · S · R and 32 · S · R bytes of index data, 64 · S · R besides where
-/// tokens are sampled and 4 · S · length for a lookup; 4 · S · (1 + 5 R) bytes go to the host
-/// beside the next pass. What it spares between two passes: the copy of the predictions and the
-/// wait for it (5–10 µs on such buses), the host's decoders and plan, and the copy back, 20–50 µs
-/// in all against the 5–8 µs of the two launches. Expected of data sheets and of what such calls
-/// usually take; nothing of it has been measured on a device (model_benchmark prints the ratio
-/// where one is).
+/// What it costs: two launches of a block of 128 lanes for each sequence, a few microseconds of
+/// latency and next to nothing else, against the copies, the wait and the host's work between two
+/// passes that it spares: draft_passes.md. Nothing of it has been measured on a device
+/// (model_benchmark prints the ratio where one is).
 
 #include <algorithm>
 #include <array>

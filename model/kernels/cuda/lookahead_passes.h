@@ -6,7 +6,7 @@
 /// where the window begins.
 ///
 /// What it costs beside other drafts, for W columns, n-grams of N tokens and a pool of C: 10 phases
-/// and 4 reductions over lanes, 46 barriers, and the first tokens of the pool twice, 4 · C bytes
+/// and 4 reductions over lanes, 45 barriers, and the first tokens of the pool twice, 4 · C bytes
 /// each time, of which a lane has kReads on their way at once. Each is compared with those of the W
 /// new n-grams, which lie in shared memory; the other N − 1 tokens are read where the first is the
 /// same. One lane then goes through the W once, to find which are added and which the pool has. At

@@ -5,13 +5,12 @@
 /// block of lanes works on one sequence. Sequences of the pool are searched and compared by a lane
 /// each, tokens of one draft by all.
 ///
-/// What it costs beside other drafts: some 60 phases and reductions over lanes, each a barrier or a
-/// few and a read of what the cache of a multiprocessor holds, 10–20 µs in all by what barriers and
-/// such reads usually take, and up to 4 · C · (1 + n · K) bytes of pool (C sequences) that lanes
-/// walk through: 33 KB at the paper's n = 64, K = 2, C = 64; 4 · length bytes for what is copied
-/// from the text. Where candidates carry the pseudo blocks, each is written, compared and reported
-/// with them. The host's way costs a copy each way, a wait, its decoders and its plan, during which
-/// the device stands still. Nothing of it has been measured on a device.
+/// What it costs beside other drafts (draft_passes.md): some 30 phases and reductions over lanes,
+/// and up to 4 · C · (1 + n · K) bytes of pool (C sequences) that lanes walk through: 33 KB at the
+/// paper's n = 64, K = 2, C = 64, 20 µs in all; 4 · length bytes for what is copied from the text.
+/// Where candidates carry the pseudo blocks, each is written, compared and reported with them. The
+/// host's way costs a copy each way, a wait, its decoders and its plan, during which the device
+/// stands still. Nothing of it has been measured on a device.
 
 #include "model/kernels/cuda/device_random.h"
 #include "model/kernels/cuda/draft_state.h"
