@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <source_location>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -16,6 +17,7 @@
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/nccl_library.h"
 #include "runtime/comm/tensor_collectives_internal.h"
+#include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_queue.h"
 #include "runtime/tensor/cuda_stream_queue.h"
 
@@ -83,7 +85,8 @@ class NcclComm {
 
   /// `call(communicator)`, and until NCCL has taken it. Throws CommError, from then on always.
   template <class Call>
-  void issue(std::string_view what, const Call& call) {
+  void issue(std::string_view what, const Call& call,
+             std::source_location where = std::source_location::current()) {
     expect_sound();
     ncclResult_t result = ncclSuccess;
     {
@@ -91,7 +94,7 @@ class NcclComm {
       expect(comm_ != nullptr || !failure_.empty(), "NCCL's communicator is used after its end");
       result = comm_ == nullptr ? ncclSuccess : call(comm_);
     }
-    settle(result, what);
+    settle(result, what, where);
   }
 
   /// Throws what went wrong.
@@ -111,15 +114,14 @@ class NcclComm {
 
   /// An error that came up beside the calls aborts, so that who waits for an operation goes on, and
   /// throws there. Never waits: the watchdog looks.
-  void look() noexcept {
+  void look(std::source_location where = std::source_location::current()) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || comm_ == nullptr) {
       return;
     }
-    ncclResult_t result = ncclSuccess;
-    if (nccl_.comm_get_async_error(comm_, &result) != ncclSuccess ||
-        (result != ncclSuccess && result != ncclInProgress)) {
-      abort_with(describe(result, "a collective"));
+    const ncclResult_t result = asynchronous_result();
+    if (result != ncclSuccess && result != ncclInProgress) {
+      abort_with(describe(result, "a collective", where));
     }
   }
 
@@ -140,16 +142,27 @@ class NcclComm {
   }
 
  private:
-  [[nodiscard]] std::string describe(ncclResult_t result, std::string_view what) const {
+  [[nodiscard]] std::string describe(ncclResult_t result, std::string_view what,
+                                     const std::source_location& where) const {
     const char* const last = nccl_.get_last_error(comm_);
-    return fmt::format("NCCL: {}: {}{}{}", what, nccl_.get_error_string(result),
-                       last == nullptr || *last == '\0' ? "" : ": ", last == nullptr ? "" : last);
+    return fmt::format("NCCL: {}: {}{}{}{}", what, nccl_.get_error_string(result),
+                       last == nullptr || *last == '\0' ? "" : ": ", last == nullptr ? "" : last,
+                       at_place(where));
   }
 
-  void check(ncclResult_t result, std::string_view what) const {
+  void check(ncclResult_t result, std::string_view what,
+             std::source_location where = std::source_location::current()) const {
     if (result != ncclSuccess) {
-      throw CommError(describe(result, what));
+      throw CommError(describe(result, what, where));
     }
+  }
+
+  /// With mutex_ held, of a communicator: what has become of its calls. That it cannot be asked is
+  /// an error as well.
+  [[nodiscard]] ncclResult_t asynchronous_result() const {
+    ncclResult_t result = ncclSuccess;
+    const ncclResult_t asked = nccl_.comm_get_async_error(comm_, &result);
+    return asked == ncclSuccess ? result : ncclInternalError;
   }
 
   /// With mutex_ held. NCCL may wait in its abort, for kernels or for other ranks: on a thread that
@@ -171,12 +184,12 @@ class NcclComm {
     }
   }
 
-  void settle(ncclResult_t result, std::string_view what) {
+  void settle(ncclResult_t result, std::string_view what,
+              std::source_location where = std::source_location::current()) {
     poll([&] {
       const std::lock_guard lock(mutex_);
-      if (comm_ != nullptr && result == ncclInProgress &&
-          nccl_.comm_get_async_error(comm_, &result) != ncclSuccess) {
-        result = ncclInternalError;
+      if (comm_ != nullptr && result == ncclInProgress) {
+        result = asynchronous_result();
       }
       return comm_ == nullptr || result != ncclInProgress;
     });
@@ -184,7 +197,7 @@ class NcclComm {
       // Without a communicator, too: its making can fail at once.
       const std::lock_guard lock(mutex_);
       if (failure_.empty() && result != ncclSuccess) {
-        abort_with(describe(result, what));
+        abort_with(describe(result, what, where));
       }
     }
     expect_sound();

@@ -89,10 +89,6 @@ std::string message(cudaError_t status, const char* what) {
   return std::string("CUDA: ") + what + ": " + cudaGetErrorString(status);
 }
 
-std::string place(const std::source_location& where) {
-  return std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
-}
-
 template <class SomeError>
 [[noreturn]] void throw_lost_or_not(SomeError& error, cudaError_t status) {
   if (device_lost(status)) {
@@ -102,6 +98,10 @@ template <class SomeError>
 }
 
 }  // namespace
+
+std::string at_place(const std::source_location& where) {
+  return std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
+}
 
 std::string cuda_failure(cudaError_t status, const char* what) {
   return message(status, what) + ": " + advice(status);
@@ -115,16 +115,17 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
   static_cast<void>(cudaGetLastError());
   if (machine_failed(status)) {
     EnvironmentError error(cuda_failure(status, what) + " (" + cudaGetErrorName(status) +
-                           place(where) + ")");
+                           at_place(where) + ")");
     throw_lost_or_not(error, status);
   }
-  InternalError error(message(status, what) + " (" + cudaGetErrorName(status) + ")" + place(where));
+  InternalError error(message(status, what) + " (" + cudaGetErrorName(status) + ")" +
+                      at_place(where));
   throw_lost_or_not(error, status);
 }
 
-void expect_live_device(const char* what) {
+void expect_live_device(const char* what, std::source_location where) {
   if (const cudaError_t status = cudaStreamQuery(nullptr); device_lost(status)) {
-    cuda_check(status, what);
+    cuda_check(status, what, where);
   }
 }
 

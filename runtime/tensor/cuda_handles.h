@@ -21,7 +21,11 @@ void cuda_check(cudaError_t status, const char* what,
 
 /// Throws as cuda_check where the device answers every call with an error: what a library reports
 /// then is that the device is gone.
-void expect_live_device(const char* what);
+void expect_live_device(const char* what,
+                        std::source_location where = std::source_location::current());
+
+/// " at FILE:LINE" of a call, as errors of CUDA and of its libraries say it.
+[[nodiscard]] std::string at_place(const std::source_location& where);
 
 /// Throws EnvironmentError, with what to do about it, where a block of the calling thread's device
 /// may not ask for `bytes` of shared memory, as `what` does: smaller devices than an A100 let the

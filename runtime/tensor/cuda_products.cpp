@@ -48,15 +48,16 @@ void cublas_check(cublasStatus_t status, const char* what, std::source_location 
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]] {
     return;
   }
-  expect_live_device(what);
-  const std::string text = std::string("cuBLAS: ") + what + ": " + cublasLtGetStatusString(status);
+  expect_live_device(what, where);
+  const std::string text =
+      std::string("cuBLAS: ") + what + ": " + cublasLtGetStatusString(status) + at_place(where);
   if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED ||
       status == CUBLAS_STATUS_ARCH_MISMATCH) {
     throw EnvironmentError(text +
                            ": check that the device has memory left and that cuBLAS fits it" +
                            cuda_memory::free_memory_note());
   }
-  throw InternalError(text + " at " + where.file_name() + ":" + std::to_string(where.line()));
+  throw InternalError(text);
 }
 
 CudaProducts::CudaProducts(const CudaStream& stream, MemoryAccount& account)

@@ -9,12 +9,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <regex>
+#include <source_location>
 #include <string>
 
+#include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/error.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/cuda_products.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
@@ -54,6 +57,41 @@ TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
   EXPECT_GT(seen, 10);
 }
 
+/// Of whichever type an error is, and of whichever library.
+TEST(CudaErrors, NameThePlaceOfTheCall) {
+  const auto expect_place = [](const auto& failing_call,
+                               std::source_location where = std::source_location::current()) {
+    try {
+      failing_call();
+      ADD_FAILURE() << "no exception, line " << where.line();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex(" at [^ ]*/device_errors_test\\.cpp:" +
+                                                         std::to_string(where.line()) + "\\b"));
+    }
+  };
+  expect_place([] { cuda_check(cudaErrorMemoryAllocation, "compute"); });
+  expect_place([] { cuda_check(cudaErrorInvalidValue, "compute"); });
+  expect_place([] { cublas_check(CUBLAS_STATUS_ALLOC_FAILED, "multiply"); });
+  expect_place([] { cublas_check(CUBLAS_STATUS_INVALID_VALUE, "multiply"); });
+}
+
+/// Where libcudnn is: it does not take the emulated device.
+TEST(CudaErrors, CudnnsNameThePlaceOfTheCall) {
+  if (!device_is_emulated()) {
+    GTEST_SKIP() << "a real device is taken";
+  }
+  try {
+    const auto kernels = make_cuda_kernel_set(0, AttentionChoice::cudnn);
+    ADD_FAILURE() << "no exception";
+  } catch (const EnvironmentError& error) {
+    const std::string message = error.what();
+    if (message.find("cudnnCreate") == std::string::npos) {
+      GTEST_SKIP() << message;
+    }
+    EXPECT_THAT(message, ::testing::ContainsRegex(" at [^ ]*/cudnn_attention\\.cpp:[0-9]+; mend"));
+  }
+}
+
 /// cuBLAS says no more than that its launch has failed.
 TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
   if (!device_is_emulated()) {
@@ -74,7 +112,8 @@ TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
     }
     std::_Exit(2);
   };
-  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "CUDA: .*: illegal address");
+  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0),
+              "CUDA: .*: illegal address.* at .*/cuda_products\\.cpp:[0-9]");
 }
 
 TEST(CudaErrors, AKernelThatNeedsMoreSharedMemoryThanThereIsSaysSo) {

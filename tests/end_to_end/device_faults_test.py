@@ -79,14 +79,16 @@ class NcclFaults(EndToEndTest):
     def test_broken_link_within_a_host(self):
         """Nobody tells the other ranks, and NCCL's abort does not return."""
         result = self.broken("within", failure="1:40", within_a_host=True, expect=4)
-        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: .*: unhandled system error")
+        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: .*: unhandled system error.*"
+                                            r" at \S+/nccl_collectives\.cpp:\d+$")
 
     def test_no_communicator(self):
         """It fails at once on one rank, where the others wait for it."""
         config, run = self.config("none", CONFIG)
         result = self.jforge("finetune", config, ranks=self.ranks, expect=4, env={
             **os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_EMULATED_NCCL_FAILURE": "1:0"})
-        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: make a communicator: unhandled system error: .*as it was told")
+        self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: make a communicator: unhandled "
+                                            r"system error: .*as it was told at \S+/nccl_collectives\.cpp:\d+$")
         self.expect_no_processes()
         self.assertFalse((run / "model").exists())
 

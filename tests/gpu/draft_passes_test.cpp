@@ -1,12 +1,14 @@
 /// Drafts that the device renews against the decoders of the host: by predictions that are drawn,
 /// and with a model, a pass ahead.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <string_view>
 
 #include "model/decoding/decode_engine.h"
 #include "model/transformer/cache_pages.h"
@@ -688,6 +690,59 @@ TEST(DraftsAhead, PseudoBlocksOnEveryRowAreOneRecordedPass) {  // I29
 TEST(DraftsAhead, LookaheadOfTheAuthorsSettingIsOneRecordedPass) {  // I29
   expect_one_recorded_pass(
       [](DecodeRequest request) { return make_lookahead_decoder(std::move(request), {}); });
+}
+
+/// A function of the emulated device's; null elsewhere.
+template <class Function>
+Function* emulators(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
+}
+
+/// The host waits once for what it reads of a pass, which comes in one copy; it sends nothing. With
+/// every family of drafts, greedy and sampled, in one batch.
+TEST(DraftsAhead, AWarmStepIsOneCopyAndOneWait) {
+  const auto waits = emulators<std::uint64_t()>("jforge_emulated_host_waits");
+  const auto keep = emulators<std::uint64_t(int)>("jforge_emulated_keep_work");
+  const auto name = emulators<const char*(std::uint64_t)>("jforge_emulated_work_name");
+  if (waits == nullptr || keep == nullptr || name == nullptr) {
+    GTEST_SKIP() << "nothing but the emulated device counts";
+  }
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels, model.account,
+                                   {.num_slots = 4, .slot_capacity = 192, .branch_rows = 64});
+  DecodeEngine engine(transformer, 4);
+  RandomStream stream(10, RandomPurpose::test);
+  const auto request = [&](PromptId id, const SamplingOptions& sampling) {
+    return DecodeRequest{
+        .id = id, .prompt = random_tokens(stream, 9), .max_new_tokens = 150, .sampling = sampling};
+  };
+  engine.admit(make_jacobi_decoder(request(0, {}), {.block_size = 4}));
+  engine.admit(make_multi_block_decoder(
+      request(1, {.temperature = 1, .top_p = 0.9, .repetition_penalty = 1.2}),
+      {.block_size = 4, .blocks = 2, .verification_size = 2, .ngram_pool = 4}));
+  engine.admit(make_lookahead_decoder(request(2, {}), {.window = 3, .ngram = 3, .guesses = 2}));
+  engine.admit(make_greedy_decoder(request(3, {.temperature = 1})));
+  // Prefills, a pass that runs, one that is recorded.
+  for (int step = 0; step < 4; ++step) {
+    engine.step();
+  }
+  constexpr std::uint64_t kSteps = 5;
+  const std::int64_t replays = transformer.replays();
+  const std::uint64_t begin = keep(1);
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const std::uint64_t before = waits();
+    engine.step();
+    EXPECT_LE(waits() - before, 1U) << step;
+  }
+  std::uint64_t copies = 0;
+  const std::uint64_t end = keep(0);
+  for (std::uint64_t work = begin; work < end; ++work) {
+    copies += std::string_view(name(work)) == "a copy" ? 1 : 0;
+  }
+  EXPECT_EQ(copies, kSteps);
+  EXPECT_EQ(transformer.replays(), replays + static_cast<std::int64_t>(kSteps));
+  EXPECT_EQ(engine.running(), 4U);
 }
 
 TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23

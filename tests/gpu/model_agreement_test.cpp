@@ -135,6 +135,7 @@ TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
       EXPECT_LT(error, 0.1 * norm(part(exact))) << entry.name;
     }
     EXPECT_EQ(model.account.live_bytes(), 0U);
+    test::print_digest(test::digest_of(ours.gradients, 0));
   }
 }
 
@@ -442,6 +443,7 @@ TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
       const auto middle = found.begin() + std::ssize(one_by_one);
       EXPECT_TRUE(test::same_bits(Floats(found.begin(), middle), one_by_one)) << head_size;
       EXPECT_TRUE(test::same_bits(Floats(middle, found.end()), one_by_one)) << head_size;
+      test::print_digest(test::digest_of(found, 0));
       std::vector<TokenId> chosen(drafts.size());
       transformer.predict(drafts, chosen);
       for (std::size_t i = 0; i + 1 < chosen.size(); ++i) {

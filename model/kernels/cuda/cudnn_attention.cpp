@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <map>
+#include <source_location>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -153,11 +154,12 @@ std::string describe(const CudnnShape& shape) {
                      shape.sequences, shape.rows, shape.heads, shape.key_heads, shape.size);
 }
 
-void check(const fe::error_t& error, const CudnnShape& shape) {
+void check(const fe::error_t& error, const CudnnShape& shape,
+           std::source_location where = std::source_location::current()) {
   if (error.is_bad()) {
-    expect_live_device("cuDNN");
-    throw EnvironmentError(fmt::format("train.attention = \"cudnn\": {}: {}; {}", describe(shape),
-                                       error.err_msg, kMend));
+    expect_live_device("cuDNN", where);
+    throw EnvironmentError(fmt::format("train.attention = \"cudnn\": {}: {}{}; {}", describe(shape),
+                                       error.err_msg, at_place(where), kMend));
   }
 }
 
@@ -167,8 +169,9 @@ class CudnnAttention final : public CausalAttention {
     open_library();
     const cudnnStatus_t status = fe::detail::create_handle(&handle_);
     if (status != CUDNN_STATUS_SUCCESS) {
-      throw EnvironmentError(fmt::format("train.attention = \"cudnn\": cudnnCreate: {}; {}",
-                                         fe::detail::get_error_string(status), kMend));
+      throw EnvironmentError(fmt::format("train.attention = \"cudnn\": cudnnCreate: {}{}; {}",
+                                         fe::detail::get_error_string(status),
+                                         at_place(std::source_location::current()), kMend));
     }
   }
   ~CudnnAttention() override { static_cast<void>(fe::detail::destroy_handle(handle_)); }

@@ -217,8 +217,13 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
     }
   }
   EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
+  // Weights travel as bfloat16, too.
+  config.compute = DType::bfloat16;
+  const std::vector<float> narrow = train(config, source, 2).weights;
+  EXPECT_GT(relative_l2(narrow, first), 1e-5);
+  EXPECT_LT(relative_l2(narrow, first), 1e-2);
   if (comm_.rank() == 0) {
-    print_digest(digest);
+    print_digest(digest_of(narrow, digest));
   }
 }
 
