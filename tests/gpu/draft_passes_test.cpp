@@ -110,12 +110,12 @@ class DrawnPredictions {
 
   DrawnPredictions(std::uint64_t seed, std::size_t count, const Buffer& memory,
                    MakeDecoder make = make_decoder, std::int64_t vocabulary = 9,
-                   const Buffer* sampled = nullptr)
+                   const Buffer* sampled = nullptr, std::int64_t pages = 8)
       : memory_(memory),
         vocabulary_(vocabulary),
         sampled_(sampled),
         stream_(seed, RandomPurpose::test),
-        slots_(static_cast<std::int64_t>(count), 8, 9) {
+        slots_(static_cast<std::int64_t>(count), pages, 9) {
     for (std::size_t i = 0; i < count; ++i) {
       DecodeRequest request = random_request(seed + i, stream_, vocabulary);
       request.sampling = sampled == nullptr ? SamplingOptions{} : sampling_options(seed + i);
@@ -371,6 +371,30 @@ TEST(DraftPasses, DraftWhatTheDecodersDraft) {  // I29
     EXPECT_TRUE(sequences.finished());
   }
   EXPECT_GT(passes->replays(), 0);
+}
+
+/// Texts of more tokens than all lanes of a block have on their way at once, in which the last ones
+/// stood before in several places.
+TEST(DraftPasses, LookupsSearchLongTexts) {  // I29
+  constexpr std::int64_t kVocabulary = 40;
+  PassesAlone alone;
+  auto& [kernels, account, plan, passes, memory] = alone;
+  const auto make = [](std::uint64_t which, DecodeRequest request) {
+    RandomStream stream(which, RandomPurpose::test);
+    request.prompt =
+        random_tokens(stream, 1010 + 450 * static_cast<std::int64_t>(which % 4), kVocabulary);
+    request.eos_ids.clear();
+    request.max_new_tokens = 40;
+    return make_prompt_lookup_decoder(
+        std::move(request),
+        {.block_size = 6, .match_length = static_cast<std::int32_t>(1 + which % 4)});
+  };
+  for (std::uint64_t seed = 1; seed <= 8; seed += 4) {
+    DrawnPredictions sequences(seed, 4, memory, make, kVocabulary, nullptr, 2500 / kCachePageRows);
+    sequences.run(*passes, 100);
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "of seed " << seed;
+    EXPECT_TRUE(sequences.finished());
+  }
 }
 
 TEST(DraftPasses, DraftWhatMultiBlockDecodersDraft) {  // I29

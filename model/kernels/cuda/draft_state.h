@@ -361,6 +361,9 @@ struct DraftAdvance {
     return 1 + first(group, 0, state.draft - 1,
                      [&](std::int32_t i) { return draft[i + 1] != predicted[i]; });
   }
+  /// Tokens that a lane has on their way at once where it looks for some among many.
+  static constexpr std::int32_t kReads = 8;
+
   /// Where, among a sequence's ids up to the newest token, the draft's first, the last of them
   /// stood before, of as many as did, at most match_length: the newest such place of the last one;
   /// −1 where that never stood before.
@@ -376,14 +379,26 @@ struct DraftAdvance {
     typename Group::template PerLane<Match> found(group);
     group.each([&](std::int64_t lane) {
       Match best{0, -1};
-      for (auto end = static_cast<std::int32_t>(lane); end < last;
-           end += static_cast<std::int32_t>(group.lanes())) {
-        std::int32_t length = 0;
-        while (length < longest && length <= end && all[end - length] == all[last - length]) {
-          ++length;
+      const std::int32_t newest = all[last];
+      const auto step = static_cast<std::int32_t>(group.lanes());
+      for (auto begin = static_cast<std::int32_t>(lane); begin < last; begin += kReads * step) {
+        unsigned equal = 0;
+        JFORGE_UNROLL
+        for (std::int32_t i = 0; i < kReads; ++i) {
+          const std::int32_t token = last - begin > i * step ? all[begin + i * step] : kNoToken;
+          equal |= token == newest ? 1U << i : 0U;
         }
-        if (length > 0 && length >= best.length) {
-          best = {length, end};
+        for (std::int32_t end = begin; equal != 0; end += step, equal >>= 1) {
+          if ((equal & 1U) == 0) {
+            continue;
+          }
+          std::int32_t length = 1;
+          while (length < longest && length <= end && all[end - length] == all[last - length]) {
+            ++length;
+          }
+          if (length >= best.length) {
+            best = {length, end};
+          }
         }
       }
       found[lane] = best;

@@ -40,8 +40,6 @@ struct LookaheadDrafts : DraftAdvance {
                                                        std::int32_t token) const {
     return numbers_of(state) + LookaheadLayout(state).pool_at(slot, token);
   }
-  /// First tokens of n-grams of the pool that a lane has on their way at once.
-  static constexpr std::int32_t kReads = 8;
   struct FirstTokens {
     std::int32_t age;   ///< Of the first n-gram,
     std::int32_t step;  ///< and from one to the next.
