@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <thread>
 
 #include "runtime/comm/mpi_check.h"
 #include "runtime/comm/mpi_transport_internal.h"
 #include "runtime/error.h"
+#include "runtime/poll_until.h"
 
 namespace jforge::detail {
 
@@ -14,27 +14,17 @@ constexpr int kTag = 1;
 /// Copies are split only so that counts fit MPI's int.
 constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
-/// Waits for a request without burning a core: a few tries at once, then sleeps of 1 to 5 ms. A
-/// large payload moves only while somebody polls, so its sleeps stay short.
+/// Waits for a request without burning a core. A large payload moves only while somebody polls, so
+/// its sleeps stay short.
 void wait_for_message(MPI_Request& request, std::size_t bytes) {
-  constexpr int kTriesWithoutSleep = 20;
   constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
-  const auto longest =
-      bytes > kLargeBytes ? std::chrono::microseconds(50) : std::chrono::microseconds(5000);
-  auto sleep = std::min(longest, std::chrono::microseconds(1000));
-  for (int tries = 0;; ++tries) {
-    int done = 0;
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    if (done != 0) {
-      return;
-    }
-    if (tries < kTriesWithoutSleep) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(longest, sleep + std::chrono::microseconds(1000));
-    }
-  }
+  poll_until(
+      [&] {
+        int done = 0;
+        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        return done != 0;
+      },
+      std::chrono::microseconds(1000), std::chrono::microseconds(bytes > kLargeBytes ? 50 : 5000));
 }
 
 int as_int(std::size_t value) {
@@ -73,26 +63,15 @@ void MpiHandle::finish() {
 }
 
 void MpiHandle::finish_politely() {
-  constexpr int kTriesWithoutSleep = 20;
-  constexpr auto kLongestSleep = std::chrono::microseconds(200);
-  auto sleep = std::chrono::microseconds(10);
-  for (int tries = 0;; ++tries) {
+  poll_until([&] {
     int done = 0;
     check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
                       MPI_STATUSES_IGNORE));
-    if (done != 0) {
-      return;
-    }
-    if (abandoned_.load(std::memory_order_relaxed)) {
+    if (done == 0 && abandoned_.load(std::memory_order_relaxed)) {
       throw CommError("a collective was abandoned because this rank failed");
     }
-    if (tries < kTriesWithoutSleep) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(kLongestSleep, sleep * 2);
-    }
-  }
+    return done != 0;
+  });
 }
 
 void MpiHandle::all_gather(std::byte* all, std::size_t bytes, std::size_t stride) {

@@ -17,6 +17,7 @@
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/nccl_library.h"
 #include "runtime/comm/tensor_collectives_internal.h"
+#include "runtime/poll_until.h"
 #include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_queue.h"
 #include "runtime/tensor/cuda_stream_queue.h"
@@ -27,22 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using detail::Operation;
-
-/// Looks until `done()`; sleeps between its looks, so that other threads have the core.
-template <class Done>
-void poll(const Done& done) {
-  constexpr int kTriesWithoutSleep = 20;
-  constexpr auto kLongestSleep = std::chrono::microseconds(200);
-  auto sleep = std::chrono::microseconds(10);
-  for (int tries = 0; !done(); ++tries) {
-    if (tries < kTriesWithoutSleep) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(kLongestSleep, sleep * 2);
-    }
-  }
-}
 
 /// NCCL's communicator and what went wrong with it. Its user's thread and the watchdog's may use
 /// it.
@@ -186,7 +171,7 @@ class NcclComm {
 
   void settle(ncclResult_t result, std::string_view what,
               std::source_location where = std::source_location::current()) {
-    poll([&] {
+    poll_until([&] {
       const std::lock_guard lock(mutex_);
       if (comm_ != nullptr && result == ncclInProgress) {
         result = asynchronous_result();
@@ -226,7 +211,7 @@ class OperationEnd final : public StreamPlace {
       const WaitingForOthers waiting;
       const auto begin = Clock::now();
       // What failed may never get there, and nobody reads what it leaves.
-      poll([&] {
+      poll_until([&] {
         waits_->comm.look();
         return event.reached() || waits_->comm.failed();
       });
