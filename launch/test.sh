@@ -21,6 +21,13 @@ if [ $all = yes ]; then
   launch/scripts/setup.sh --cluster-tests || echo "No Slurm: end_to_end.slurm is left out"
 fi
 jobs=$(nproc)
+part_began=0
+# took PART: says how long it took, which is since the one before.
+took() {
+  echo "launch/test.sh: $1: $((SECONDS - part_began)) s"
+  part_began=$SECONDS
+}
+took "setting up"
 if [ $all = yes ]; then
   # The CUDA build compiles the same C++ again: with a few more include folders, which change nothing of most files.
   export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
@@ -44,6 +51,7 @@ build_beside() {
 trap clean_up EXIT
 cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
 cmake --build "$build" -j "$jobs"
+took "the build"
 
 cuda=
 if [ $all = no ]; then
@@ -91,6 +99,7 @@ export OMP_WAIT_POLICY=passive
 
 # Tests of the whole binary mostly wait, for a deadline, a kill or each other: two for every core.
 ctest --test-dir "$build" --output-on-failure -j $((2 * jobs)) -LE "$exclude" --no-tests=error
+took "its tests"
 
 # A case that this machine could not run counts as passed above.
 left_out=$(awk '/: Skipped$/ { getline; print } / \.\.\. skipped / { sub(/.* skipped /, ""); print }' \
@@ -103,7 +112,10 @@ fi
 tests_of() {
   wait "$2" || { cat "$1/build.log"; exit 1; }
   tail -n 1 "$1/build.log"
+  took "what was left of the build of $1"
   ctest --test-dir "$1" --output-on-failure -j $((2 * jobs)) -L "$3" --no-tests=error
+  took "its tests"
 }
 [ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" cuda_build
 [ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" fuzz
+echo "launch/test.sh: $SECONDS s in all"
