@@ -129,20 +129,24 @@ void add_up(std::uint32_t type, const std::vector<std::vector<std::byte>>& in,
 
 /// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": during which call of a rank its
 /// communicator fails, from 1, or counted from the call that finds the variable first. 0: it cannot
-/// even be made.
+/// even be made. "RANK:?CALL": from then on it cannot be asked whether it has.
 struct ToldFailure {
   explicit ToldFailure(unsigned rank) {
     const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
     unsigned at_rank = 0;
-    char plus = 0;
+    char sign = 0;
     if (told == nullptr) {
       return;
     }
-    relative = std::sscanf(told, "%u:%c%llu", &at_rank, &plus, &call) == 3 && plus == '+';
-    asked = (relative || std::sscanf(told, "%u:%llu", &at_rank, &call) == 2) && at_rank == rank;
+    const bool is_signed = std::sscanf(told, "%u:%c%llu", &at_rank, &sign, &call) == 3;
+    relative = is_signed && sign == '+';
+    silent = is_signed && sign == '?';
+    asked = (relative || silent || std::sscanf(told, "%u:%llu", &at_rank, &call) == 2) &&
+            at_rank == rank;
   }
   bool asked = false;
   bool relative = false;
+  bool silent = false;
   unsigned long long call = 0;
 };
 
@@ -156,6 +160,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       : meeting_(name, ranks, own, device) {}
 
   [[nodiscard]] ncclResult_t result() const { return result_; }
+  [[nodiscard]] bool silent() const { return silent_; }
   [[nodiscard]] const char* message() {
     const std::lock_guard lock(message_mutex_);
     told_ = message_;
@@ -212,8 +217,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     if (const ToldFailure told(meeting_.own()); !told.asked) {
       untold_ = number + 1;
     } else if (told.call == number + 1 - (told.relative ? untold_ : 0)) {
-      fail(ncclSystemError, "NCCL: call " + std::to_string(number + 1) + " of rank " +
-                                std::to_string(meeting_.own()) + " fails as it was told to");
+      if (told.silent) {
+        silent_ = true;
+      } else {
+        fail(ncclSystemError, "NCCL: call " + std::to_string(number + 1) + " of rank " +
+                                  std::to_string(meeting_.own()) + " fails as it was told to");
+      }
     }
     device.attempt([&] {
       device.use();
@@ -355,6 +364,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Rendezvous meeting_;
   std::atomic<ncclResult_t> result_{ncclInProgress};
+  std::atomic<bool> silent_ = false;  ///< As it was told.
   std::atomic<bool> complete_{false};
   std::atomic<bool> aborted_{false};
   std::atomic<bool> finalizing_{false};
@@ -477,6 +487,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
       return "invalid usage";
     case ncclSystemError:
       return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
     case ncclRemoteError:
       return "remote process exited or there was a network error";
     case ncclInProgress:
@@ -535,6 +547,9 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   return with(comm, [&](Communicator& own) {
+    if (own.silent()) {
+      return ncclInternalError;
+    }
     *result = own.result();
     return ncclSuccess;
   });

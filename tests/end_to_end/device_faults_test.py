@@ -82,6 +82,11 @@ class NcclFaults(EndToEndTest):
         self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: .*: unhandled system error.*"
                                             r" at \S+/nccl_collectives\.cpp:\d+$")
 
+    def test_communicator_that_cannot_be_asked(self):
+        result = self.broken("silent", failure="1:?40", expect=4)
+        self.assertRegex(result.err, r"rank 1 \(\S+\): NCCL: a collective: internal error.*"
+                                     r" at \S+/nccl_collectives\.cpp:\d+")
+
     def test_no_communicator(self):
         """It fails at once on one rank, where the others wait for it."""
         config, run = self.config("none", CONFIG)
