@@ -106,7 +106,7 @@ void reset_signals(Start& start) {
   }
   (void)setsid();
   for (const ResourceLimit& limit : start.plan->limits) {
-    const rlimit value{limit.value, limit.value};
+    const rlimit value{limit.value, limit.value + limit.beyond};
     if (setrlimit(static_cast<__rlimit_resource>(limit.resource), &value) != 0) {
       give_up(start, "setting a resource limit");
     }

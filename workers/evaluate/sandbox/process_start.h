@@ -21,7 +21,8 @@ struct DescriptorMove {
 
 struct ResourceLimit {
   int resource = 0;
-  rlim_t value = 0;  ///< Soft and hard.
+  rlim_t value = 0;  ///< Soft, and hard without `beyond`.
+  rlim_t beyond = 0;
 };
 
 /// A file or folder of the host inside the sandbox. Read-only, no set-user-id; devices stay usable.

@@ -167,7 +167,9 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   StartPlan plan;
   plan.environment = make_environment(settings.hash_seed);
   plan.limits = {{RLIMIT_AS, static_cast<rlim_t>(settings.memory_bytes)},
-                 {RLIMIT_CPU, static_cast<rlim_t>(settings.cpu_seconds)},
+                 // At the soft limit comes a signal that nothing else sends; at the hard one
+                 // SIGKILL, for who ignores that.
+                 {RLIMIT_CPU, static_cast<rlim_t>(settings.cpu_seconds), 1},
                  {RLIMIT_FSIZE, static_cast<rlim_t>(setup.work_bytes)},
                  {RLIMIT_STACK, kStackBytes},
                  {RLIMIT_NOFILE, kOpenFiles},
@@ -333,6 +335,7 @@ ProcessEnd SandboxProcess::reap() noexcept {
   }
   const double used = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  // The kernel counts a limit's time by its ticks, and `used` by its clock: they differ.
   end.cpu_limit = end.signal == SIGXCPU ||
                   (end.signal == SIGKILL && used > static_cast<double>(cpu_seconds_) - 0.5);
   return end;

@@ -276,6 +276,21 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
   burner.check_seconds = 1;
   const CodeRunResult result = sandbox_->run(burner);
   EXPECT_EQ(result.status, CodeRunStatus::timed_out) << result.reason;
+  // Also one that does not hear of the limit.
+  burner.candidate =
+      "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n" + burner.candidate;
+  const CodeRunResult deaf = sandbox_->run(burner);
+  EXPECT_EQ(deaf.status, CodeRunStatus::timed_out) << deaf.reason;
+}
+
+TEST_P(SandboxTest, ProcessorTimeEndsByASignalOfItsOwn) {
+  // SIGKILL alone could be anybody's, and the time used, by another clock, may be less than the
+  // limit.
+  EXPECT_EQ(value_of(*sandbox_,
+                     "import resource\ndef f():\n"
+                     "    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)\n"
+                     "    return hard - soft\n"),
+            R"({"int": "1"})");
 }
 
 TEST_P(SandboxTest, OnlyTheHarnesssDescriptorsAreOpen) {
