@@ -184,6 +184,13 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   ModelState model(prepared.model, comm.size(), account);
   const auto resumed = find_checkpoint(comm, checkpoints, choice);
   if (!resumed) {
+    together(comm, [&] {
+      if (services.finished_before && choice.kind == ResumeChoice::Kind::automatic &&
+          fs::exists(training.output)) {
+        throw lost_checkpoints(checkpoints, training.output.string(),
+                               "train again with --resume never");
+      }
+    });
     services.clock.enter("load the weights");
     load_weights(comm, training, model);
   }

@@ -62,6 +62,8 @@ struct ConversationServices {
   std::function<void(const StepMetrics&)> on_step;
   /// Called on every rank when nothing can refuse the training any more.
   std::function<void()> on_accepted;
+  /// On rank 0: a start before this one has written training.output.
+  bool finished_before = false;
 };
 
 /// Configuration keys of kind identity are in `identity` already; this adds the hashes of

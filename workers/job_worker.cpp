@@ -72,6 +72,11 @@ void JobWorker::resume(const ResumeChoice& choice) {
   identify_prompts();
   resume_point_ = find_checkpoint(services_.comm, layout_.checkpoints(), choice);
   if (!resume_point_) {
+    together(services_.comm, [&] {
+      if (services_.comm.rank() == 0) {
+        expect_never_trained(layout_);
+      }
+    });
     return;
   }
   const CheckpointManifest& manifest = resume_point_->manifest;

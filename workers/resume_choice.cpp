@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoints/checkpoint_writer.h"
+#include "data/trajectories/trajectory_store.h"
+#include "runtime/bounded_json.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
+#include "runtime/read_file.h"
 
 namespace jforge {
 
@@ -37,6 +41,32 @@ std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
     spdlog::warn("checkpoint skipped: {}", reason);
   }
   return std::move(search.newest);
+}
+
+void expect_never_trained(const RunLayout& layout) {
+  std::vector<std::string> made;
+  if (std::filesystem::exists(layout.export_record())) {
+    const auto record = try_bounded_json(read_file(layout.export_record()));
+    if (record.is_object() && record.value("rounds", nlohmann::json()) != "0") {
+      made.push_back(layout.export_record().string());
+    }
+  }
+  for (std::int32_t round = 2; !list_committed_shards(layout.trajectories(round)).empty();
+       ++round) {
+    made.push_back(layout.round(round).string());
+  }
+  if (!made.empty()) {
+    throw lost_checkpoints(layout.checkpoints(), fmt::format("{}", fmt::join(made, ", ")),
+                           "move what came from them away to train again");
+  }
+}
+
+DataError lost_checkpoints(const std::filesystem::path& directory, const std::string& made,
+                           const std::string& remedy) {
+  return DataError(fmt::format(
+      "{}: no checkpoint is left of those that {} came from, and training would begin anew; put "
+      "them back, or {}",
+      directory.string(), made, remedy));
 }
 
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,

@@ -11,6 +11,8 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/identity.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/error.h"
+#include "workers/run_layout.h"
 #include "workers/train/spike_guard.h"
 
 namespace jforge {
@@ -37,6 +39,15 @@ struct AcceptedChanges {
 [[nodiscard]] std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
                                                         const std::filesystem::path& directory,
                                                         const ResumeChoice& choice);
+
+/// For a run directory in which no checkpoint holds. Throws DataError where it has what only a
+/// trained model can have made, the record of its export or rounds that it generated: training
+/// would begin anew without a word, and replace that in the end.
+void expect_never_trained(const RunLayout& layout);
+/// The same error for `made`, which came from checkpoints of `directory`; `remedy` says how
+/// training begins anew all the same.
+[[nodiscard]] DataError lost_checkpoints(const std::filesystem::path& directory,
+                                         const std::string& made, const std::string& remedy);
 
 /// Collective. To be called once `resumed`, found by `choice`, is known to fit: where it was named,
 /// newer checkpoints in `directory` are set aside (abandon_checkpoints_after) and logged. Throws

@@ -92,10 +92,12 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
       display.step(metrics, steps);
     }
   };
-  const bool finished = train_on_conversations(
-      training, std::move(prepared),
-      {comm, *kernels, clock, on_step, [&] { directory.record(comm); }}, identity,
-      parse_resume_choice(options.resume), {options.accept_changes, directory.accepted_changes()});
+  const bool finished =
+      train_on_conversations(training, std::move(prepared),
+                             {comm, *kernels, clock, on_step, [&] { directory.record(comm); },
+                              directory.last_finished().has_value()},
+                             identity, parse_resume_choice(options.resume),
+                             {options.accept_changes, directory.accepted_changes()});
   display.end();
   directory.set_status(finished ? "finished" : "interrupted", training.phase);
   if (!finished) {

@@ -54,16 +54,22 @@ std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
   return std::nullopt;
 }
 
-/// Number of the last start: of run.json, or of the metrics files where it is lost or damaged.
-int last_attempt(const std::filesystem::path& directory) {
-  int last = 0;
+/// What is known of earlier starts.
+struct EarlierStarts {
+  int attempt = 0;  ///< Of run.json, or of the metrics files where that is lost or damaged.
+  std::optional<std::string> finished;  ///< When one finished last.
+};
+
+EarlierStarts earlier_starts(const std::filesystem::path& directory) {
+  EarlierStarts known;
+  int& last = known.attempt;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     last = std::max(last, metrics_attempt(entry.path().filename().string()));
   }
   try {
     const nlohmann::json before = read_run_status(directory);
     if (before.is_null()) {
-      return last;
+      return known;
     }
     const auto number = before.find("attempt");
     if (number == before.end() || !number->is_number_integer()) {
@@ -72,10 +78,14 @@ int last_attempt(const std::filesystem::path& directory) {
     constexpr std::int64_t kMost = 1'000'000'000;
     last = std::max(
         last, static_cast<int>(std::clamp<std::int64_t>(number->get<std::int64_t>(), 0, kMost)));
+    if (const auto finished = before.find("last_finished");
+        finished != before.end() && finished->is_string()) {
+      known.finished = finished->get<std::string>();
+    }
   } catch (const DataError& error) {
     spdlog::warn("{}; the status starts anew with attempt {}", error.what(), last + 1);
   }
-  return last;
+  return known;
 }
 
 double wall_seconds() {
@@ -132,7 +142,9 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
                         " holds a run already and --resume never was given; remove it or choose "
                         "another run.directory");
     }
-    attempt_ = last_attempt(directory_) + 1;
+    const EarlierStarts earlier = earlier_starts(directory_);
+    attempt_ = earlier.attempt + 1;
+    last_finished_ = earlier.finished;
     check_identity(settings);
     resolved_config_ = seal_toml(settings.resolved_config);
     journal_.emplace(directory_);
@@ -210,6 +222,12 @@ void RunDirectory::set_status(const std::string& status, const std::string& phas
                          {"updated", utc_now()}, {"version", JFORGE_VERSION}};
   if (!device_.empty()) {
     json["device"] = device_;
+  }
+  if (status == "finished") {
+    last_finished_ = json["updated"];
+  }
+  if (last_finished_) {
+    json["last_finished"] = *last_finished_;
   }
   write_run_status(directory_, json);
   status_ = std::move(json);

@@ -66,6 +66,10 @@ class RunDirectory {
   void log_evaluation(const std::string& model, std::int32_t rounds);
   /// What this rank computes on, for run.json.
   void set_device(std::string device) { device_ = std::move(device); }
+  /// Rank 0: when a start before this one finished last, as utc_now(); nothing elsewhere.
+  [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {
+    return last_finished_;
+  }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
   /// Changes of the identity that this and earlier starts accepted, oldest first; on every rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
@@ -81,6 +85,7 @@ class RunDirectory {
   int attempt_ = 0;
   bool owner_;
   std::string started_;
+  std::optional<std::string> last_finished_;
   std::string device_;           ///< Empty until it is known.
   nlohmann::json status_;        ///< What set_status() wrote last.
   bool signs_lost_ = false;      ///< One could not be written, and that has been said.

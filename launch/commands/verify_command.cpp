@@ -24,6 +24,7 @@
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/sample_record.h"
 #include "workers/job_worker.h"
+#include "workers/resume_choice.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -215,6 +216,12 @@ void verify_run(const fs::path& path) {
     findings.record(layout.generation_report(round));
     findings.check([&] { verify_round(layout, round); });
     findings.record(layout.cleaning_report(round));
+  }
+  const auto committed = [](const CheckpointDirectory& directory) {
+    return fs::exists(directory.path / kManifestName);
+  };
+  if (std::ranges::none_of(list_checkpoint_directories(layout.checkpoints()), committed)) {
+    findings.check([&] { expect_never_trained(layout); });
   }
   // What a killed job left unfinished was never committed: it is named, and no damage to the run.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {

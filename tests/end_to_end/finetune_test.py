@@ -185,6 +185,19 @@ class Finetune(EndToEndTest):
         self.jforge("finetune", config, "--set", "checkpoint.every_steps=1", "--inject", "nan@train:1:3", ranks=2, expect=5)
         self.assertIn((0, 2), self.checkpoint_steps(run))
 
+    def test_lost_checkpoints_are_missed_before_the_model_is_replaced(self):
+        config, run = self.config("lost")
+        self.jforge("finetune", config, ranks=2)
+        made = (run / "model" / "model.safetensors").read_bytes()
+        shutil.rmtree(run / "checkpoints")
+        for ranks in (1, 2):  # A refused start is none that has forgotten.
+            result = self.jforge("finetune", config, ranks=ranks, expect=INPUT)
+            for text in (str(run / "checkpoints"), str(run / "model"), "--resume never"):
+                self.assertIn(text, result.lines()[0])
+            self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+        self.jforge("finetune", config, "--resume", "never", ranks=2)
+        self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+
     def test_other_data_or_model_is_another_run(self):
         path, setting = self.pairs("data", dict)
         config, _ = self.config("identity")

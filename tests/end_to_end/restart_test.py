@@ -10,7 +10,7 @@ import unittest
 import tiny_model
 from harness import CONFIG, EVALUATE, EndToEndTest
 
-USAGE = 2
+USAGE, DATA = 2, 3
 
 
 class RefusedTest(EndToEndTest):
@@ -158,6 +158,56 @@ class GoingBack(RefusedTest):
         config, _ = self.config("late")
         self.jforge("run", config)
         self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+
+
+class LostCheckpoints(EndToEndTest):
+    def refused(self, config, run, *names, ranks=1):
+        """Neither trained again nor changed, and `verify` says so."""
+        before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
+        result = self.jforge("run", config, ranks=ranks, expect=DATA)
+        self.assertEqual(1, len(result.lines()), str(result))
+        found = self.jforge("verify", run, expect=DATA)
+        for name in (str(run / "checkpoints"), *(str(run / each) for each in names), "put them back"):
+            self.assertIn(name, result.lines()[0])
+            self.assertIn(name, found.lines()[0])
+        self.assertNotIn("train round", result.err)
+        self.assertEqual(before, {path: path.read_bytes() for path in run.rglob("*.safetensors")})
+
+    def test_a_finished_run_is_not_trained_again(self):
+        config, run = self.config("lost")
+        self.jforge("run", config, ranks=2)
+        made = (run / "model" / "model.safetensors").read_bytes()
+        (run / "checkpoints").rename(run / "away")
+        self.refused(config, run, "export.json", "round-2")
+        self.refused(config, run, "export.json", "round-2", ranks=2)
+        (run / "away").rename(run / "checkpoints")
+        self.assertNotIn("train round", self.jforge("run", config, ranks=2).err)
+        self.jforge("verify", run)
+        # What the message offers besides.
+        (run / "checkpoints").rename(run / "away")
+        (run / "export.json").unlink()
+        (run / "round-2").rename(run / "round-2-away")
+        self.assertIn("train round 1", self.jforge("run", config, ranks=2).err)
+        self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+
+    def test_nor_is_one_in_its_second_round(self):
+        config, run = self.config("second")
+        self.jforge("run", config, "--inject", "interrupt@generate:0:30", expect=75)
+        self.assertTrue(any((run / "round-2" / "trajectories").glob("lease-*.h5")))
+        for damaged in (run / "checkpoints").glob("*/manifest.json"):
+            damaged.write_text("{}", encoding="utf-8")
+        result = self.jforge("run", config, expect=DATA)
+        self.assertIn("checkpoint skipped", result.err)
+        self.assertIn(str(run / "round-2"), result.lines()[0])
+        shutil.rmtree(run / "checkpoints")
+        self.refused(config, run, "round-2")
+
+    def test_before_a_round_s_end_there_is_nothing_to_miss(self):
+        config, run = self.config("first")
+        self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
+        shutil.rmtree(run / "checkpoints")
+        self.jforge("verify", run)
+        self.assertIn("train round 1", self.jforge("run", config).err)
 
 
 class FinishedRun(EndToEndTest):
