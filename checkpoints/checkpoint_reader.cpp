@@ -45,6 +45,18 @@ Examination examine(const std::filesystem::path& directory) {
   }
 }
 
+/// What to say of a directory that was named as a checkpoint and is none.
+DataError refusal_of(const std::filesystem::path& directory, const std::string& reason) {
+  for (const auto& parent : {directory, directory / "checkpoints"}) {
+    const auto within = list_checkpoint_directories(parent);
+    if (!within.empty()) {
+      return DataError(fmt::format("{} is no checkpoint itself; name one in it, such as {}",
+                                   directory.string(), within.front().path.string()));
+    }
+  }
+  return DataError(fmt::format("{} is not a valid checkpoint: {}", directory.string(), reason));
+}
+
 /// Collective: rank 0 reads the manifest, the ranks share the files, all learn the first complaint.
 Examination examine(const Communicator& comm, const std::filesystem::path& directory) {
   std::string manifest;
@@ -141,8 +153,7 @@ CheckpointSearch find_newest_checkpoint(const Communicator& comm,
 Checkpoint open_checkpoint(const std::filesystem::path& directory) {
   Examination examination = examine(directory);
   if (!examination.checkpoint) {
-    throw DataError(
-        fmt::format("{} is not a valid checkpoint: {}", directory.string(), examination.reason));
+    throw refusal_of(directory, examination.reason);
   }
   return std::move(*examination.checkpoint);
 }
@@ -150,8 +161,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& directory) {
 Checkpoint open_checkpoint(const Communicator& comm, const std::filesystem::path& directory) {
   Examination examination = examine(comm, directory);
   if (!examination.checkpoint) {
-    throw DataError(
-        fmt::format("{} is not a valid checkpoint: {}", directory.string(), examination.reason));
+    throw refusal_of(directory, examination.reason);
   }
   return std::move(*examination.checkpoint);
 }

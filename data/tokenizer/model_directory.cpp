@@ -36,6 +36,21 @@ void expect_nothing_else(const fs::path& directory) {
   };
   cached(directory);
   std::error_code error;
+  const auto holds = [&](const char* name) { return fs::exists(directory / name, error); };
+  if (holds("model/config.json")) {
+    throw DataError(fmt::format("{}: holds no model itself; name the one in it, {}",
+                                directory.string(), (directory / "model").string()));
+  }
+  if (holds("resolved_config.toml")) {
+    throw DataError(
+        fmt::format("{}: a run that has not exported its model yet; a checkpoint of it "
+                    "becomes one by: jforge export {}/NAME OUT",
+                    directory.string(), (directory / "checkpoints").string()));
+  }
+  if (holds("manifest.json")) {
+    throw DataError(fmt::format("{0}: a checkpoint; it becomes a model by: jforge export {0} OUT",
+                                directory.string()));
+  }
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().filename().string().starts_with("models--")) {
       cached(entry.path());

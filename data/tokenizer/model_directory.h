@@ -11,7 +11,7 @@ namespace jforge {
 /// file, and from a model of the Hugging Face hub ("Qwen/Qwen2.5-0.5B-Instruct", or
 /// "models/Qwen2.5-0.5B-Instruct", where the documents put it), which has to be downloaded first.
 /// So are directories that hold neither config.json nor a tokenizer, but something else that goes
-/// by the name of a model: the hub's cache, GGUF files, a PEFT adapter.
+/// by the name of a model: a run, a checkpoint, the hub's cache, GGUF files, a PEFT adapter.
 void expect_model_directory(const std::filesystem::path& path);
 
 /// Throws DataError where adapter_config.json is among the files: transformers would load the

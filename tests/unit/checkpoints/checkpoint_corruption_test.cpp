@@ -55,6 +55,22 @@ TEST_F(CheckpointCorruption, AHigherRoundBeatsAHigherStep) {
   EXPECT_EQ(find_newest_checkpoint(root_.path()).newest->manifest.state.round, 2);
 }
 
+TEST_F(CheckpointCorruption, AFolderOfCheckpointsNamesTheNewest) {
+  const test::TemporaryDirectory run;
+  const auto folder = run.path() / "checkpoints";
+  simulate_checkpoint(folder, 1, 500, 1, 5);
+  const auto newest = simulate_checkpoint(folder, 2, 3, 1, 5);
+  for (const auto& named : {run.path(), folder}) {
+    try {
+      static_cast<void>(open_checkpoint(named));
+      FAIL();
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith(named.string() + " is no checkpoint itself"));
+      EXPECT_THAT(error.what(), testing::EndsWith("such as " + newest.string()));
+    }
+  }
+}
+
 TEST_F(CheckpointCorruption, AFlippedByteAnywhereIsFound) {
   const std::uint64_t size = std::filesystem::file_size(shard_);
   for (std::uint64_t i = 0; i < 40; ++i) {

@@ -78,6 +78,21 @@ TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
   }
   EXPECT_EQ(said(snapshot), "accepted");
   std::filesystem::remove_all(cached);
+
+  const ScratchDirectory run;
+  run.write("resolved_config.toml", "");
+  EXPECT_THAT(said(run.path()),
+              testing::AllOf(HasSubstr("a run that has not exported its model yet"),
+                             HasSubstr("jforge export " + run.path().string() + "/checkpoints/")));
+  std::filesystem::create_directory(run.path() / "model");
+  run.write("model/config.json", "{}");
+  EXPECT_THAT(said(run.path()),
+              testing::EndsWith("name the one in it, " + run.path().string() + "/model"));
+  const ScratchDirectory checkpoint;
+  checkpoint.write("manifest.json", "{}");
+  EXPECT_THAT(said(checkpoint.path()),
+              testing::EndsWith("jforge export " + checkpoint.path().string() + " OUT"));
+
   other.write("small.Q4_K_M.gguf", "GGUF");
   EXPECT_THAT(said(other.path()), HasSubstr("holds GGUF files"));
   std::filesystem::remove(other.path() / "small.Q4_K_M.gguf");
