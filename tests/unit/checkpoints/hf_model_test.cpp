@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <bit>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
 #include "tests/support/tiny_config.h"
+#include "tests/unit/checkpoints/hf_model_fixture.h"
 
 namespace jforge {
 namespace {
@@ -23,89 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-const char* const kConfig = R"({
-  "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
-  "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "vocab_size": 33, "tie_word_embeddings": false, "rms_norm_eps": 1e-06,
-  "rope_theta": 1000000.0, "max_position_embeddings": 64, "torch_dtype": "float32",
-  "use_sliding_window": false, "sliding_window": 32, "rope_scaling": null, "eos_token_id": 2,
-  "max_window_layers": 21, "initializer_range": 0.02})";
-
-class HfModelTest : public ::testing::Test {
- protected:
-  HfModelTest()
-      : root_(fs::temp_directory_path() / ("jforge-hf-" + std::to_string(::getpid()))),
-        source_(root_ / "source") {
-    fs::remove_all(root_);
-    fs::create_directories(source_);
-    write(source_ / "config.json", kConfig);
-  }
-  ~HfModelTest() override { fs::remove_all(root_); }
-
-  static void write(const fs::path& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-  }
-  /// The configuration with one key replaced, or removed when `value` is discarded.
-  void edit(const std::string& key, const ordered_json& value) {
-    ordered_json config = ordered_json::parse(kConfig);
-    config[key] = value;
-    write(source_ / "config.json", config.dump());
-  }
-  void erase(const std::string& key) {
-    ordered_json config = ordered_json::parse(kConfig);
-    config.erase(key);
-    write(source_ / "config.json", config.dump());
-  }
-  template <class Action>
-  static std::string refusal(const Action& action) {
-    try {
-      action();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "was not refused";
-  }
-  std::string config_refusal() {
-    return refusal([&] { (void)read_hf_config(source_); });
-  }
-
-  struct Model {
-    TransformerConfig config;
-    ParameterTable table;
-    std::vector<float> values;
-    [[nodiscard]] TensorView flat() { return {values.data(), {table.flat_size()}}; }
-  };
-  Model make_model(int shard_count = 1) {
-    Model model{read_hf_config(source_), ParameterTable(read_hf_config(source_), shard_count), {}};
-    model.values.resize(static_cast<std::size_t>(model.table.flat_size()));
-    initialise_weights(model.table, model.flat(), 7, model.config.num_layers);
-    return model;
-  }
-  /// Tensors of a model as they go to a file, for tests that damage one of them.
-  static std::vector<SafetensorsTensor> tensors_of(const Model& model) {
-    std::vector<SafetensorsTensor> tensors;
-    for (const ParameterEntry& entry : model.table.entries()) {
-      SafetensorsTensor tensor{entry.name, {}, {}, DType::float32};
-      for (int dim = 0; dim < entry.shape.rank(); ++dim) {
-        tensor.shape.push_back(entry.shape[dim]);
-      }
-      tensor.values = std::span(model.values)
-                          .subspan(static_cast<std::size_t>(entry.offset),
-                                   static_cast<std::size_t>(entry.shape.elements()));
-      tensors.push_back(std::move(tensor));
-    }
-    return tensors;
-  }
-  static void load(const fs::path& directory, Model& model) {
-    load_hf_weights(directory, model.config, model.table, model.flat());
-  }
-
-  fs::path root_;
-  fs::path source_;
-};
 
 TEST_F(HfModelTest, TensorsAreReadOneByOne) {
   Model model = make_model();
@@ -129,168 +47,6 @@ TEST_F(HfModelTest, TensorsAreReadOneByOne) {
   }
 }
 
-TEST_F(HfModelTest, ReadsTheConfiguration) {
-  const TransformerConfig config = read_hf_config(source_);
-  EXPECT_EQ(config.vocabulary_size, 33);
-  EXPECT_EQ(config.hidden_size, 16);
-  EXPECT_EQ(config.intermediate_size, 24);
-  EXPECT_EQ(config.num_layers, 2);
-  EXPECT_EQ(config.num_heads, 4);
-  EXPECT_EQ(config.num_kv_heads, 2);
-  EXPECT_EQ(config.head_size(), 4);
-  EXPECT_EQ(config.max_position_embeddings, 64);
-  EXPECT_DOUBLE_EQ(config.rms_norm_eps, 1e-6);
-  EXPECT_DOUBLE_EQ(config.rope.theta, 1e6);
-  EXPECT_FALSE(config.tie_word_embeddings);
-  EXPECT_THAT(config.eos_ids, ElementsAre(2));
-}
-
-TEST_F(HfModelTest, TakesEosFromTheGenerationConfigurationFirst) {
-  write(source_ / "generation_config.json", R"({"eos_token_id": [5, 9]})");
-  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(5, 9));
-  write(source_ / "generation_config.json", R"({"temperature": 1.0})");
-  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(2));
-  fs::remove(source_ / "generation_config.json");
-  edit("eos_token_id", nullptr);
-  EXPECT_TRUE(read_hf_config(source_).eos_ids.empty());
-  edit("eos_token_id", 33);
-  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
-  edit("eos_token_id", "</s>");
-  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
-}
-
-TEST_F(HfModelTest, ReadsRopeParametersOfNewerFiles) {
-  erase("rope_theta");
-  EXPECT_THAT(config_refusal(), HasSubstr("rope_theta: missing"));
-  ordered_json newer = ordered_json::parse(kConfig);
-  newer.erase("rope_theta");
-  newer["rope_parameters"] = {{"rope_theta", 5000.0}, {"rope_type", "default"}};
-  write(source_ / "config.json", newer.dump());
-  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 5000.0);
-  edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
-  EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
-}
-
-TEST_F(HfModelTest, ReadsRopeScalingInBothSpellings) {
-  const ordered_json llama3{{"factor", 8.0},
-                            {"low_freq_factor", 1.0},
-                            {"high_freq_factor", 4.0},
-                            {"original_max_position_embeddings", 8192}};
-  const auto with = [](ordered_json parameters, const char* key, const char* type) {
-    parameters[key] = type;
-    return parameters;
-  };
-  const RotarySettings expected{.theta = 1e6,
-                                .scaling = RotaryScaling::llama3,
-                                .factor = 8,
-                                .low_frequency_factor = 1,
-                                .high_frequency_factor = 4,
-                                .original_positions = 8192};
-  for (const char* const key : {"rope_type", "type"}) {
-    edit("rope_scaling", with(llama3, key, "llama3"));
-    EXPECT_EQ(read_hf_config(source_).rope, expected);
-  }
-  edit("rope_scaling", {{"type", "linear"}, {"factor", 4}});
-  EXPECT_EQ(read_hf_config(source_).rope,
-            (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
-  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // Beside its rope_theta.
-  EXPECT_EQ(read_hf_config(source_).rope, expected);
-  for (const auto& [change, named] : std::vector<std::pair<ordered_json, std::string>>{
-           {{{"type", "linear"}}, "factor"},
-           {{{"type", "linear"}, {"factor", 0.5}}, "factor"},
-           {{{"type", "linear"}, {"factor", "4"}}, "factor"},
-           {{{"type", "linear"}, {"factor", 4}, {"partial_rotary_factor", 0.5}}, "partial_rotary"},
-           {{{"type", "dynamic"}, {"factor", 4}}, "dynamic"},
-           {{{"rope_type", "longrope"}}, "longrope"},
-           {{{"rope_type", 3}}, "rope_type 3"},
-           {"linear", "not an object"},
-           {with(with(llama3, "type", "llama3"), "original_max_position_embeddings", "8192"),
-            "original_max_position"}}) {
-    edit("rope_scaling", change);
-    EXPECT_THAT(config_refusal(), HasSubstr(named)) << change.dump();
-  }
-}
-
-TEST_F(HfModelTest, RefusesRotaryKeysThatStandTwiceAndDiffer) {
-  const ordered_json llama3{{"rope_type", "llama3"},
-                            {"factor", 8.0},
-                            {"low_freq_factor", 1.0},
-                            {"high_freq_factor", 4.0},
-                            {"original_max_position_embeddings", 8192}};
-  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e6}});
-  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
-  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e5}});
-  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
-  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}});
-  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
-  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}});
-  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
-  for (const int beside : {8192, 4096}) {
-    ordered_json config = ordered_json::parse(kConfig);
-    config["rope_scaling"] = llama3;
-    config["original_max_position_embeddings"] = beside;
-    write(source_ / "config.json", config.dump());
-    if (beside == 8192) {
-      EXPECT_EQ(read_hf_config(source_).rope.original_positions, 8192);
-    } else {
-      EXPECT_THAT(config_refusal(), HasSubstr("it is not the one of the rotary embedding"));
-    }
-  }
-}
-
-TEST_F(HfModelTest, ReadsHeadSizesOfTheirOwn) {
-  edit("head_dim", 4);  // 16 / 4: what an absent key means.
-  EXPECT_FALSE(read_hf_config(source_).own_head_size.has_value());
-  edit("head_dim", 8);
-  EXPECT_EQ(read_hf_config(source_).head_size(), 8);
-  edit("head_dim", 3);
-  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
-  edit("head_dim", std::int64_t{1} << 40);
-  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
-}
-
-TEST_F(HfModelTest, RefusesWhatItDoesNotCompute) {
-  const std::vector<std::pair<std::string, ordered_json>> unsupported{
-      {"architectures", {"GPT2LMHeadModel"}},
-      {"model_type", "llama"},  // does not go with the architecture
-      {"architectures", {"Qwen2ForSequenceClassification"}},
-      {"model_type", "qwen3_moe"},
-      {"hidden_act", "gelu"},
-      {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}},
-      {"use_sliding_window", true},
-      {"layer_types", {"full_attention", "sliding_attention"}},
-      {"quantization_config", {{"bits", 4}}},
-      {"head_dim", 7},
-      {"hidden_size", "16"},
-      {"hidden_size", 16.5},
-      {"hidden_size", 0},
-      {"hidden_size", 18446744073709551615ULL},
-      {"num_key_value_heads", 3},
-      {"num_attention_heads", 16},
-      {"vocab_size", -1},
-      {"rms_norm_eps", 0.0},
-      {"rope_theta", "large"},
-      {"tie_word_embeddings", 1},
-  };
-  for (const auto& [key, value] : unsupported) {
-    edit(key, value);
-    const std::string named = key == "num_attention_heads" ? "head size" : key;
-    EXPECT_THAT(config_refusal(), AllOf(HasSubstr("config.json"), HasSubstr(named)))
-        << value.dump();
-  }
-  erase("vocab_size");
-  EXPECT_THAT(config_refusal(), HasSubstr("vocab_size: missing"));
-  write(source_ / "config.json", "{");
-  EXPECT_THAT(config_refusal(), HasSubstr("not valid JSON"));
-  write(source_ / "config.json", "[]");
-  EXPECT_THAT(config_refusal(), HasSubstr("not a JSON object"));
-  write(source_ / "config.json",
-        R"({"architectures": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
-  EXPECT_THAT(config_refusal(), HasSubstr("config.json: not valid JSON: nested more than 64"));
-  fs::remove(source_ / "config.json");
-  EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
-}
-
 TEST_F(HfModelTest, WeightsOfAnotherKindAreNamed) {
   Model model = make_model();
   const auto said = [&] { return refusal([&] { load(source_, model); }); };
@@ -302,61 +58,6 @@ TEST_F(HfModelTest, WeightsOfAnotherKindAreNamed) {
   EXPECT_THAT(said(), HasSubstr("model.safetensors: a Git LFS pointer"));
   write(source_ / "adapter_config.json", "{}");
   EXPECT_THAT(config_refusal(), HasSubstr("holds a PEFT adapter"));
-}
-
-TEST_F(HfModelTest, ReadsFamiliesWithoutBiases) {
-  const auto llama = [&](const ordered_json& changes) {
-    ordered_json config = ordered_json::parse(kConfig);
-    config["architectures"] = {"LlamaForCausalLM"};
-    config["model_type"] = "llama";
-    config.update(changes);
-    write(source_ / "config.json", config.dump());
-  };
-  llama({{"attention_bias", false}, {"mlp_bias", false}});
-  EXPECT_EQ(read_hf_config(source_).family, ModelFamily::llama);
-  EXPECT_FALSE(read_hf_config(source_).attention_bias());
-  EXPECT_EQ(read_hf_config(source_).num_kv_heads, 2);
-  // What Llama 2's first files do not name.
-  llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
-  EXPECT_EQ(read_hf_config(source_).num_kv_heads, read_hf_config(source_).num_heads);
-  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 10000.0);
-  for (const char* const bias : {"attention_bias", "mlp_bias"}) {
-    llama({{bias, true}});
-    EXPECT_THAT(config_refusal(), HasSubstr(bias));
-  }
-  const auto mistral = [&](ordered_json changes) {
-    changes["architectures"] = {"MistralForCausalLM"};
-    changes["model_type"] = "mistral";
-    llama(changes);
-  };
-  for (const ordered_json& full : {ordered_json(nullptr), ordered_json(64), ordered_json(4096)}) {
-    mistral({{"sliding_window", full}});
-    EXPECT_EQ(read_hf_config(source_).family, ModelFamily::mistral);
-  }
-  ordered_json short_window{{"max_position_embeddings", 4097}};
-  for (const ordered_json& change : {short_window, ordered_json{{"sliding_window", 63}},
-                                     ordered_json{{"sliding_window", "no"}}}) {
-    mistral(change);
-    EXPECT_THAT(config_refusal(), HasSubstr("sliding_window")) << change.dump();
-  }
-}
-
-TEST_F(HfModelTest, ReadsQwen3) {
-  ordered_json config = ordered_json::parse(kConfig);
-  config["architectures"] = {"Qwen3ForCausalLM"};
-  config["model_type"] = "qwen3";
-  write(source_ / "config.json", config.dump());
-  EXPECT_EQ(read_hf_config(source_).head_size(), 128) << "what transformers takes";
-  config["head_dim"] = 6;
-  write(source_ / "config.json", config.dump());
-  const TransformerConfig qwen3 = read_hf_config(source_);
-  EXPECT_EQ(qwen3.family, ModelFamily::qwen3);
-  EXPECT_EQ(qwen3.head_size(), 6);
-  EXPECT_TRUE(qwen3.query_key_norms());
-  EXPECT_FALSE(qwen3.attention_bias());
-  config["attention_bias"] = true;
-  write(source_ / "config.json", config.dump());
-  EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
 }
 
 class HfFamilyTest : public HfModelTest, public ::testing::WithParamInterface<ModelFamily> {};
@@ -390,11 +91,6 @@ TEST_P(HfFamilyTest, ExportsUnderItsNames) {
 INSTANTIATE_TEST_SUITE_P(Families, HfFamilyTest,
                          ::testing::Values(ModelFamily::qwen2, ModelFamily::llama,
                                            ModelFamily::mistral, ModelFamily::qwen3));
-
-TEST_F(HfModelTest, AcceptsModelTypeWithoutArchitectures) {
-  erase("architectures");
-  EXPECT_EQ(read_hf_config(source_).num_layers, 2);
-}
 
 TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   Model model = make_model(/*shard_count=*/3);

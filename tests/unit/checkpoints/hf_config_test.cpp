@@ -1,0 +1,243 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/hf_model.h"
+#include "tests/unit/checkpoints/hf_model_fixture.h"
+
+namespace jforge {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using HfConfigTest = HfModelTest;
+
+TEST_F(HfConfigTest, ReadsTheConfiguration) {
+  const TransformerConfig config = read_hf_config(source_);
+  EXPECT_EQ(config.vocabulary_size, 33);
+  EXPECT_EQ(config.hidden_size, 16);
+  EXPECT_EQ(config.intermediate_size, 24);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_size(), 4);
+  EXPECT_EQ(config.max_position_embeddings, 64);
+  EXPECT_DOUBLE_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_DOUBLE_EQ(config.rope.theta, 1e6);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_THAT(config.eos_ids, ElementsAre(2));
+}
+
+TEST_F(HfConfigTest, TakesEosFromTheGenerationConfigurationFirst) {
+  write(source_ / "generation_config.json", R"({"eos_token_id": [5, 9]})");
+  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(5, 9));
+  write(source_ / "generation_config.json", R"({"temperature": 1.0})");
+  EXPECT_THAT(read_hf_config(source_).eos_ids, ElementsAre(2));
+  fs::remove(source_ / "generation_config.json");
+  edit("eos_token_id", nullptr);
+  EXPECT_TRUE(read_hf_config(source_).eos_ids.empty());
+  edit("eos_token_id", 33);
+  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
+  edit("eos_token_id", "</s>");
+  EXPECT_THAT(config_refusal(), HasSubstr("eos_token_id"));
+}
+
+TEST_F(HfConfigTest, ReadsRopeParametersOfNewerFiles) {
+  erase("rope_theta");
+  EXPECT_THAT(config_refusal(), HasSubstr("rope_theta: missing"));
+  ordered_json newer = ordered_json::parse(kConfig);
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_theta", 5000.0}, {"rope_type", "default"}};
+  write(source_ / "config.json", newer.dump());
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 5000.0);
+  edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
+  EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
+}
+
+TEST_F(HfConfigTest, ReadsRopeScalingInBothSpellings) {
+  const ordered_json llama3{{"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  const auto with = [](ordered_json parameters, const char* key, const char* type) {
+    parameters[key] = type;
+    return parameters;
+  };
+  const RotarySettings expected{.theta = 1e6,
+                                .scaling = RotaryScaling::llama3,
+                                .factor = 8,
+                                .low_frequency_factor = 1,
+                                .high_frequency_factor = 4,
+                                .original_positions = 8192};
+  for (const char* const key : {"rope_type", "type"}) {
+    edit("rope_scaling", with(llama3, key, "llama3"));
+    EXPECT_EQ(read_hf_config(source_).rope, expected);
+  }
+  edit("rope_scaling", {{"type", "linear"}, {"factor", 4}});
+  EXPECT_EQ(read_hf_config(source_).rope,
+            (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
+  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // Beside its rope_theta.
+  EXPECT_EQ(read_hf_config(source_).rope, expected);
+  for (const auto& [change, named] : std::vector<std::pair<ordered_json, std::string>>{
+           {{{"type", "linear"}}, "factor"},
+           {{{"type", "linear"}, {"factor", 0.5}}, "factor"},
+           {{{"type", "linear"}, {"factor", "4"}}, "factor"},
+           {{{"type", "linear"}, {"factor", 4}, {"partial_rotary_factor", 0.5}}, "partial_rotary"},
+           {{{"type", "dynamic"}, {"factor", 4}}, "dynamic"},
+           {{{"rope_type", "longrope"}}, "longrope"},
+           {{{"rope_type", 3}}, "rope_type 3"},
+           {"linear", "not an object"},
+           {with(with(llama3, "type", "llama3"), "original_max_position_embeddings", "8192"),
+            "original_max_position"}}) {
+    edit("rope_scaling", change);
+    EXPECT_THAT(config_refusal(), HasSubstr(named)) << change.dump();
+  }
+}
+
+TEST_F(HfConfigTest, RefusesRotaryKeysThatStandTwiceAndDiffer) {
+  const ordered_json llama3{{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e6}});
+  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
+  edit("rope_scaling", {{"rope_type", "linear"}, {"factor", 4}, {"rope_theta", 1e5}});
+  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
+  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}});
+  EXPECT_EQ(read_hf_config(source_).rope.theta, 1e6);
+  edit("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}});
+  EXPECT_THAT(config_refusal(), HasSubstr("is not the one inside them"));
+  for (const int beside : {8192, 4096}) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config["rope_scaling"] = llama3;
+    config["original_max_position_embeddings"] = beside;
+    write(source_ / "config.json", config.dump());
+    if (beside == 8192) {
+      EXPECT_EQ(read_hf_config(source_).rope.original_positions, 8192);
+    } else {
+      EXPECT_THAT(config_refusal(), HasSubstr("it is not the one of the rotary embedding"));
+    }
+  }
+}
+
+TEST_F(HfConfigTest, ReadsHeadSizesOfTheirOwn) {
+  edit("head_dim", 4);  // 16 / 4: what an absent key means.
+  EXPECT_FALSE(read_hf_config(source_).own_head_size.has_value());
+  edit("head_dim", 8);
+  EXPECT_EQ(read_hf_config(source_).head_size(), 8);
+  edit("head_dim", 3);
+  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
+  edit("head_dim", std::int64_t{1} << 40);
+  EXPECT_THAT(config_refusal(), HasSubstr("head_dim"));
+}
+
+TEST_F(HfConfigTest, RefusesWhatItDoesNotCompute) {
+  const std::vector<std::pair<std::string, ordered_json>> unsupported{
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "llama"},  // does not go with the architecture
+      {"architectures", {"Qwen2ForSequenceClassification"}},
+      {"model_type", "qwen3_moe"},
+      {"hidden_act", "gelu"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}},
+      {"use_sliding_window", true},
+      {"layer_types", {"full_attention", "sliding_attention"}},
+      {"quantization_config", {{"bits", 4}}},
+      {"head_dim", 7},
+      {"hidden_size", "16"},
+      {"hidden_size", 16.5},
+      {"hidden_size", 0},
+      {"hidden_size", 18446744073709551615ULL},
+      {"num_key_value_heads", 3},
+      {"num_attention_heads", 16},
+      {"vocab_size", -1},
+      {"rms_norm_eps", 0.0},
+      {"rope_theta", "large"},
+      {"tie_word_embeddings", 1},
+  };
+  for (const auto& [key, value] : unsupported) {
+    edit(key, value);
+    const std::string named = key == "num_attention_heads" ? "head size" : key;
+    EXPECT_THAT(config_refusal(), AllOf(HasSubstr("config.json"), HasSubstr(named)))
+        << value.dump();
+  }
+  erase("vocab_size");
+  EXPECT_THAT(config_refusal(), HasSubstr("vocab_size: missing"));
+  write(source_ / "config.json", "{");
+  EXPECT_THAT(config_refusal(), HasSubstr("not valid JSON"));
+  write(source_ / "config.json", "[]");
+  EXPECT_THAT(config_refusal(), HasSubstr("not a JSON object"));
+  write(source_ / "config.json",
+        R"({"architectures": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  EXPECT_THAT(config_refusal(), HasSubstr("config.json: not valid JSON: nested more than 64"));
+  fs::remove(source_ / "config.json");
+  EXPECT_THAT(config_refusal(), HasSubstr("config.json"));
+}
+
+TEST_F(HfConfigTest, ReadsFamiliesWithoutBiases) {
+  const auto llama = [&](const ordered_json& changes) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config["architectures"] = {"LlamaForCausalLM"};
+    config["model_type"] = "llama";
+    config.update(changes);
+    write(source_ / "config.json", config.dump());
+  };
+  llama({{"attention_bias", false}, {"mlp_bias", false}});
+  EXPECT_EQ(read_hf_config(source_).family, ModelFamily::llama);
+  EXPECT_FALSE(read_hf_config(source_).attention_bias());
+  EXPECT_EQ(read_hf_config(source_).num_kv_heads, 2);
+  // What Llama 2's first files do not name.
+  llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
+  EXPECT_EQ(read_hf_config(source_).num_kv_heads, read_hf_config(source_).num_heads);
+  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 10000.0);
+  for (const char* const bias : {"attention_bias", "mlp_bias"}) {
+    llama({{bias, true}});
+    EXPECT_THAT(config_refusal(), HasSubstr(bias));
+  }
+  const auto mistral = [&](ordered_json changes) {
+    changes["architectures"] = {"MistralForCausalLM"};
+    changes["model_type"] = "mistral";
+    llama(changes);
+  };
+  for (const ordered_json& full : {ordered_json(nullptr), ordered_json(64), ordered_json(4096)}) {
+    mistral({{"sliding_window", full}});
+    EXPECT_EQ(read_hf_config(source_).family, ModelFamily::mistral);
+  }
+  ordered_json short_window{{"max_position_embeddings", 4097}};
+  for (const ordered_json& change : {short_window, ordered_json{{"sliding_window", 63}},
+                                     ordered_json{{"sliding_window", "no"}}}) {
+    mistral(change);
+    EXPECT_THAT(config_refusal(), HasSubstr("sliding_window")) << change.dump();
+  }
+}
+
+TEST_F(HfConfigTest, ReadsQwen3) {
+  ordered_json config = ordered_json::parse(kConfig);
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  config["model_type"] = "qwen3";
+  write(source_ / "config.json", config.dump());
+  EXPECT_EQ(read_hf_config(source_).head_size(), 128) << "what transformers takes";
+  config["head_dim"] = 6;
+  write(source_ / "config.json", config.dump());
+  const TransformerConfig qwen3 = read_hf_config(source_);
+  EXPECT_EQ(qwen3.family, ModelFamily::qwen3);
+  EXPECT_EQ(qwen3.head_size(), 6);
+  EXPECT_TRUE(qwen3.query_key_norms());
+  EXPECT_FALSE(qwen3.attention_bias());
+  config["attention_bias"] = true;
+  write(source_ / "config.json", config.dump());
+  EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
+}
+
+TEST_F(HfConfigTest, AcceptsModelTypeWithoutArchitectures) {
+  erase("architectures");
+  EXPECT_EQ(read_hf_config(source_).num_layers, 2);
+}
+
+}  // namespace
+}  // namespace jforge
