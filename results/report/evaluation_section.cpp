@@ -153,11 +153,13 @@ std::string fastest_lines(const TaskGroup& group) {
 std::string speed_tables(const TaskGroup& group) {
   std::string text;
   for (const double batch : speed_batches(figures_of(group))) {
-    TableCells rows = {{"model", "method", "tokens/s", "95 % interval", "with prefill",
+    TableCells rows = {{"model", "method", "on", "tokens/s", "95 % interval", "with prefill",
                         "95 % interval", "over AR", "95 % interval"}};
+    std::set<std::string> places;
     for (const Measured* m : group.rows) {
       if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
-        rows.push_back({m->model, m->method});
+        places.insert(speed_place(*speed));
+        rows.push_back({m->model, m->method, speed_place(*speed)});
         for (const auto& [key, format, unit] :
              {std::tuple("tokens_per_second", "{:.0f}", ""),
               std::tuple("tokens_per_second_with_prefill", "{:.0f}", ""),
@@ -167,6 +169,9 @@ std::string speed_tables(const TaskGroup& group) {
           rows.back().push_back(interval_text(*speed, key, format));
         }
       }
+    }
+    if (places.size() == 1) {  // The same for all, and not worth a column.
+      std::for_each(rows.begin() + 1, rows.end(), [](auto& row) { row[2].clear(); });
     }
     text += fmt::format("Speed at batch {:.0f}:\n\n{}\n", batch, markdown_table(rows, 2));
   }
@@ -324,7 +329,7 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
         "directory (`jforge evaluate --model … --out` this directory)");
     return;
   }
-  TableCells rows = {{"task", "model", "method", "accuracy", "95 % interval", "TPF",
+  TableCells rows = {{"task", "model", "method", "problems", "accuracy", "95 % interval", "TPF",
                       "95 % interval", "forwards/token", "over its AR, batch 1"}};
   std::set<std::string> seen;
   for (const Measured& m : all) {
@@ -332,11 +337,12 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
     if (best == nullptr || !seen.insert(m.task + "\n" + m.model).second) {
       continue;
     }
-    rows.push_back(
-        {m.task, m.model, best->method, shown(100 * best->number("accuracy"), "{:.1f} %"),
-         accuracy_interval(*best->figures), shown(best->number("tpf"), "{:.2f}"),
-         interval_text(*best->figures, "tpf", "{:.2f}"), shown(1 / best->number("tpf"), "{:.2f}"),
-         with_interval(speed_at(*best->figures, 1), "speed_up", "{:.2f}", "×")});
+    rows.push_back({m.task, m.model, best->method, shown(best->number("n"), "{:.0f}"),
+                    shown(100 * best->number("accuracy"), "{:.1f} %"),
+                    accuracy_interval(*best->figures), shown(best->number("tpf"), "{:.2f}"),
+                    interval_text(*best->figures, "tpf", "{:.2f}"),
+                    shown(1 / best->number("tpf"), "{:.2f}"),
+                    with_interval(speed_at(*best->figures, 1), "speed_up", "{:.2f}", "×")});
   }
   report.text +=
       "## Ablation\n\nEach model with the method that needs the fewest forward passes.\n\n" +

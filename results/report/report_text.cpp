@@ -33,11 +33,25 @@ bool holds_something(const TableCells& rows, std::size_t column) {
          });
 }
 
+// Blanks for what a terminal would take for commands: control characters of ASCII, and U+0080 to
+// U+009F.
+void blank_controls(std::string& text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+    if (byte(i) < 0x20 || byte(i) == 0x7F) {
+      text[i] = ' ';
+    } else if (byte(i) == 0xC2 && i + 1 < text.size() && byte(i + 1) >= 0x80 &&
+               byte(i + 1) < 0xA0) {
+      text.replace(i, 2, " ");
+    }
+  }
+}
+
 // What a cell holds as it stands between two bars.
 TableCells escaped(TableCells rows) {
   for (auto& row : rows) {
     for (std::string& cell : row) {
-      std::ranges::replace(cell, '\n', ' ');
+      blank_controls(cell);
       for (std::size_t at = cell.find('|'); at != std::string::npos; at = cell.find('|', at + 2)) {
         cell.insert(at, 1, '\\');
       }

@@ -39,8 +39,14 @@ struct Sample {
   double tokens = 0;  // NaN where it is not recorded
   double forwards = 0;
 };
-// Problem hash and number of the completion: equal on both sides for the same question.
-using Samples = std::map<std::pair<std::string, std::int64_t>, Sample>;
+// Equal on both sides for the same question.
+struct SampleKey {
+  std::string problem;      // its hash
+  std::int64_t repeat = 0;  // of a problem that the benchmark has several times, its how many-th
+  std::int64_t sample = 0;
+  auto operator<=>(const SampleKey&) const = default;
+};
+using Samples = std::map<SampleKey, Sample>;
 
 struct Side {
   std::filesystem::path directory;  // the evaluation's; empty when nothing was evaluated
@@ -93,9 +99,12 @@ Samples read_samples(const Side& side, const std::string& model, const std::stri
       throw DataError(fmt::format("{}:{}: not an evaluated sample", path.string(), number));
     }
     const double sample = json_number(json, "sample");
-    samples.insert_or_assign({json["prompt_hash"].get<std::string>(),
-                              std::isfinite(sample) ? static_cast<std::int64_t>(sample) : 0},
-                             read_sample(json));
+    SampleKey key{json["prompt_hash"].get<std::string>(), 0,
+                  std::isfinite(sample) ? static_cast<std::int64_t>(sample) : 0};
+    while (samples.contains(key)) {
+      ++key.repeat;
+    }
+    samples.emplace(std::move(key), read_sample(json));
     begin = end + 1;
   }
   return samples;
@@ -245,7 +254,7 @@ struct PairedVerdicts {
 
 PairedVerdicts pair_verdicts(const Samples& first, const Samples& second) {
   PairedVerdicts result;
-  const std::string* problem = nullptr;
+  const SampleKey* problem = nullptr;
   std::vector<double> samples;  // of each problem
   std::size_t common = 0;
   for (const auto& [key, sample] : first) {
@@ -253,8 +262,9 @@ PairedVerdicts pair_verdicts(const Samples& first, const Samples& second) {
     if (other == second.end()) {
       continue;
     }
-    if (problem == nullptr || *problem != key.first) {  // A problem's samples follow each other.
-      problem = &key.first;
+    // A problem's samples follow each other.
+    if (problem == nullptr || problem->problem != key.problem || problem->repeat != key.repeat) {
+      problem = &key;
       samples.push_back(0);
       result.first.solved.push_back(0);
       result.second.solved.push_back(0);
@@ -346,7 +356,13 @@ std::string notes(const Pair& pair, const PairedVerdicts& verdicts) {
     text += fmt::format("- {}: measured with different settings: {}\n", pair.name(), settings);
   }
   text += rules_note(pair);
-  if (verdicts.uncommon > 0) {
+  if (verdicts.uncommon > 0 && !verdicts.comparison) {
+    text += fmt::format(
+        "- {}: no problem was put in the same words to both (another prompt style, chat template "
+        "or "
+        "tokenizer, or other problems): the table has the figures of each, which do not compare\n",
+        pair.name());
+  } else if (verdicts.uncommon > 0) {
     text += fmt::format(
         "- {}: {} samples are in one of the two only; what the table has but for speeds "
         "is of the others\n",

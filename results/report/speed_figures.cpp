@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -45,10 +46,27 @@ struct Contender {
   std::string shown;  ///< "1.38× AR (1.31–1.45)"
 };
 
+// Ranks and their threads that speeds at a batch size were measured with.
+std::set<std::string> places_of(const std::vector<const ReportJson*>& figures,
+                                double batch_prompts) {
+  std::set<std::string> places;
+  for (const ReportJson* one : figures) {
+    if (const ReportJson* const speed = speed_at(*one, batch_prompts)) {
+      places.insert(speed_place(*speed));
+    }
+  }
+  return places;
+}
+
 std::vector<Contender> contenders(const std::vector<NamedFigures>& methods, double batch_prompts,
                                   const std::string* baseline) {
   const char* const key = baseline != nullptr ? "speed_up" : "tokens_per_second";
   std::vector<Contender> found;
+  std::vector<const ReportJson*> figures;
+  std::ranges::transform(methods, std::back_inserter(figures), &NamedFigures::figures);
+  if (baseline == nullptr && places_of(figures, batch_prompts).size() > 1) {
+    return found;  // Each has a machine of its own, so to speak.
+  }
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const ReportJson* const speed = speed_at(*methods[i].figures, batch_prompts);
     if (speed == nullptr || !std::isfinite(json_number(*speed, key))) {
@@ -73,6 +91,15 @@ const ReportJson* speed_at(const ReportJson& figures, double batch_prompts) {
     }
   }
   return nullptr;
+}
+
+std::string speed_place(const ReportJson& speed) {
+  const double ranks = json_number(speed, "ranks");
+  const double threads = json_number(speed, "threads");
+  return std::isfinite(ranks) && std::isfinite(threads)
+             ? fmt::format("{:.0f} {} of {:.0f} {}", ranks, ranks > 1 ? "ranks" : "rank", threads,
+                           threads > 1 ? "threads" : "thread")
+             : std::string();
 }
 
 std::vector<double> speed_batches(const std::vector<const ReportJson*>& figures) {
@@ -106,14 +133,18 @@ FastestByClock fastest_by_clock(const NamedFigures& baseline,
   const Contender& best = *std::ranges::max_element(
       all, {}, [](const Contender& contender) { return contender.value.mean; });
   const std::string described = fmt::format("{}, {}", best.name, best.shown);
-  if (against != nullptr && best.value.high < 1) {
-    return {-1, true, fmt::format("{}; the next is {}", *against, described)};
-  }
+  const bool behind = against != nullptr && best.value.high < 1;
   std::vector<std::string> close;
   for (const Contender& other : all) {
-    if (other.index != best.index && other.value.high >= best.value.low) {
+    if (other.index != best.index && other.value.high >= (behind ? 1 : best.value.low)) {
       close.push_back(fmt::format("{}, {}", other.name, other.shown));
     }
+  }
+  if (behind) {
+    return {-1, close.empty(),
+            close.empty()
+                ? fmt::format("{}; the next is {}", *against, described)
+                : fmt::format("{}; not told apart from it: {}", *against, fmt::join(close, "; "))};
   }
   std::string text = described;
   int index = best.index;
@@ -142,6 +173,14 @@ std::string speed_remarks(const std::vector<const ReportJson*>& figures) {
   for (const auto& [batch, reasons] : remarks) {
     text += fmt::format("**Speeds at batch {:.0f} mean little: {}.**\n\n", batch,
                         fmt::join(reasons, "; "));
+  }
+  for (const double batch : speed_batches(figures)) {
+    if (const auto places = places_of(figures, batch); places.size() > 1) {
+      text += fmt::format(
+          "**Speeds at batch {:.0f} were measured apart, on {}: tokens/s do not compare, what each "
+          "has over its own AR does.**\n\n",
+          batch, fmt::join(places, " and on "));
+    }
   }
   return text;
 }

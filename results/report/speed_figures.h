@@ -24,6 +24,9 @@ struct NamedFigures {
   const ReportJson* figures = nullptr;
 };
 
+/// "2 ranks of 1 thread": what a speed was measured on; empty where it does not say.
+[[nodiscard]] std::string speed_place(const ReportJson& speed);
+
 /// What is fastest by the clock at one batch size, measured together with `baseline`.
 struct FastestByClock {
   /// Index in the methods, or −1: the baseline. Never where nothing was measured: see `text`.
@@ -35,12 +38,14 @@ struct FastestByClock {
   /// measured.
   std::string text;
 };
-/// `baseline.figures` may be null: then tokens per second are compared.
+/// `baseline.figures` may be null: then tokens per second are compared, where all were measured on
+/// the same ranks and threads.
 [[nodiscard]] FastestByClock fastest_by_clock(const NamedFigures& baseline,
                                               const std::vector<NamedFigures>& methods,
                                               double batch_prompts);
 
-/// One bold sentence for each batch size at which a remark says that speeds mean little.
+/// One bold sentence for each batch size at which a remark says that speeds mean little, and one
+/// for each at which they were measured on different ranks or threads.
 [[nodiscard]] std::string speed_remarks(const std::vector<const ReportJson*>& figures);
 
 }  // namespace jforge

@@ -170,8 +170,15 @@ std::string settings_table(const Sweep& sweep, const std::vector<std::string>& h
     rows.push_back(std::move(row));
   };
   if (sweep.baseline.is_object()) {
-    std::vector<std::string> row(sweep.keys.size(), "–");
-    row[0] = "AR";
+    // What decides its tokens too is its own; block sizes and the like it has none.
+    std::vector<std::string> row;
+    for (const std::string& key : sweep.keys) {
+      const auto is_key = [&](const auto& setting) { return setting.first == key; };
+      row.push_back(std::ranges::any_of(kSamplingSettings, is_key)
+                        ? recorded_setting(sweep.baseline, key)
+                        : "–");
+    }
+    row[0] = row[0] == "–" ? "AR" : "AR, " + row[0];
     add(std::move(row), cells(sweep.baseline, true));
   }
   for (const ReportJson* point : sweep.points) {

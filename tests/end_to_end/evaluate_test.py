@@ -2,6 +2,8 @@
 """`jforge evaluate` alone: the same samples at any rank count and batch size, and after SIGKILL anywhere."""
 
 import json
+import os
+import pathlib
 import random
 import shutil
 import signal
@@ -140,6 +142,14 @@ class Evaluate(EvaluationTest):
         self.assertEqual({"evaluation/source-model/gsm8k.ar.jsonl", "evaluation/other/gsm8k.ar.jsonl"},
                          set(self.samples(out)))
 
+    def test_a_model_s_directory_may_have_any_name(self):
+        other = tiny_model.write_model(pathlib.Path(os.fsdecode(os.fsencode(self.root) + b"/m\xe9l")), seed=2)
+        out = self.root / "any-name"
+        refused = self.evaluate(out, "--methods", "ar", ranks=1, model=other, expect=2)
+        self.assertIn("--name", refused.lines()[0])
+        self.evaluate(out, "--methods", "ar", "--name", "mel", ranks=2, model=other)
+        self.jforge("verify", out)
+
     def test_two_evaluations_do_not_share_a_directory(self):
         out = self.root / "shared"
         words = ["evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts, "--out", out,
@@ -162,7 +172,9 @@ class Evaluate(EvaluationTest):
         for words, part in ((("--tasks", "chess"), "chess"), (("--methods", "magic"), "magic"),
                             (("--prompt-style", "sonnet"), "sonnet"), (("--batch-prompts", "0"), "batch_prompts"),
                             (("--set", "run.hang_limit_seconds=1"), "run.hang_limit_seconds"),
-                            (("--set", "evaluate.block_size=0"), None), (("--name", "a/b"), "a/b")):
+                            (("--set", "evaluate.block_size=0"), None), (("--name", "a/b"), "a/b"),
+                            (("--name", "a\x1b[1m"), "control character"),
+                            (("--name", os.fsdecode(b"b\xff")), "not UTF-8")):
             with self.subTest(words=words):
                 base = ["evaluate", "--model", self.model, "--data", self.prompts, "--out", out]
                 base += [] if "--tasks" in words else ["--tasks", "gsm8k"]

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "data/tokenizer/unicode.h"
 #include "model/transformer/cache_pages.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
@@ -45,6 +46,12 @@ std::string hash_of_weights(const ModelUnderTest& model) {
 std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
                           const SequenceDecoder& decoder, const TransformerConfig& model) {
   const std::int64_t positions = decoder.max_positions();
+  if (std::cmp_greater_equal(problem.prompt.size(), model.max_position_embeddings)) {
+    throw DataError(fmt::format(
+        "problem {}: a prompt of {} tokens leaves no room for an answer, as the model has {} "
+        "positions; leave the task out, or limit it to the problems before this one",
+        problem.record.id, problem.prompt.size(), model.max_position_embeddings));
+  }
   if (positions > model.max_position_embeddings) {
     throw DataError(fmt::format(
         "problem {}: a prompt of {} tokens and {} new ones need {} positions, the model has "
@@ -99,6 +106,13 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 }  // namespace
 
 void expect_model_name(const std::string& name) {
+  const bool controls = std::ranges::any_of(
+      name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7F'; });
+  if (controls || first_invalid_utf8(name)) {
+    throw ConfigError(
+        "the model's name holds a control character or is not UTF-8, so that no table can show it; "
+        "name it with --name");
+  }
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     throw ConfigError(fmt::format("\"{}\" cannot name a model in the evaluation's files", name));
   }

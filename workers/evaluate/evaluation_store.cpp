@@ -112,7 +112,8 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
     }
   }
   const Json claim{{"weights", weights}, {"source", source.string()}};
-  publish_file(path, seal_json(claim.dump() + "\n"));
+  // A directory's name may be anything.
+  publish_file(path, seal_json(claim.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
 void EvaluationStore::plan(MethodRun& run) const {

@@ -30,7 +30,11 @@ bool on_root(const Communicator& comm, const std::function<void()>& work) {
 /// Collective. False when a stop was asked for.
 bool merge(const EvaluationPlan& plan, const SampleDecoding& decoding, const EvaluationStore& store,
            const Communicator& comm) {
-  const Json extra{{"weights", plan.weights_hash()}};
+  Json extra{{"weights", plan.weights_hash()}};
+  if (const WeightStorage storage = plan.model().decode_weights; rounds(storage)) {
+    extra["decode_weights"] =
+        storage == WeightStorage::bfloat16 ? "bfloat16" : "bfloat16_arithmetic";
+  }
   for (std::size_t i = 0; i < plan.runs().size(); ++i) {
     if (plan.runs()[i].current) {
       continue;

@@ -185,7 +185,8 @@ void require_all(const CompletionSet& set, const std::filesystem::path& path) {
 std::unique_ptr<Task> chosen_task(const std::string& entry) {
   const std::size_t colon = entry.find(':');
   if (colon == std::string::npos) {
-    return make_task(entry);
+    // The default style puts imports before a program; OpenAI's check, as lm-eval's, does not.
+    return entry == "humaneval" ? make_task(entry, {.prompt_style = "lm-eval"}) : make_task(entry);
   }
   if (colon == 0 || colon + 1 == entry.size()) {
     throw ConfigError(fmt::format("--task {}: neither TASK nor TASK:STYLE", entry));

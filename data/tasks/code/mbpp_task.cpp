@@ -230,6 +230,10 @@ std::vector<TaskRecord> MbppTask::load(const std::filesystem::path& data) const 
       return number < kFirstTestProblem || number > kLastTestProblem;
     });
   }
+  for (TaskRecord& record : records) {  // By their numbers, as everybody calls them.
+    const std::string& id = record.fields.at("task_id");
+    record.id = fmt::format("{}/{}", name(), id.substr(id.rfind('/') + 1));
+  }
   if (records.empty()) {
     throw DataError(fmt::format("{}: holds no test problem (numbers {} to {}) for task '{}'",
                                 data.string(), kFirstTestProblem, kLastTestProblem, name()));

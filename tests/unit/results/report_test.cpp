@@ -237,6 +237,47 @@ TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
             "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
   EXPECT_EQ(fastest({1.5, 2}, false).text, "b, 200 tokens/s (196–204)");
   EXPECT_TRUE(fastest({}).text.empty());
+  // Behind AR on average, but not certainly.
+  const Json slow = with_speed(50, 0.75);
+  Json unsure = with_speed(50, 0.5);
+  unsure["speed"][0]["speed_up_high"] = 1.25;
+  const FastestByClock close = fastest_by_clock({"AR", &ar}, {{"slow", &slow}, {"b", &unsure}}, 1);
+  EXPECT_EQ(close.text, "AR; not told apart from it: b, 0.50× AR (0.38–1.25)");
+  EXPECT_EQ(close.index, -1);
+  EXPECT_FALSE(close.alone);
+}
+
+TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
+  const auto measured_on = [](double ranks, double threads, const Json& speed_up) {
+    Json one = speed(1, 100, speed_up);
+    one["ranks"] = ranks;
+    one["threads"] = threads;
+    return Json{{"speed", Json::array({one})}};
+  };
+  const Json here = measured_on(1, 2, 1.5);
+  const Json there = measured_on(4, 1, 2);
+  EXPECT_FALSE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &here}}, 1).text.empty());
+  EXPECT_TRUE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &there}}, 1).text.empty());
+  EXPECT_THAT(speed_remarks({&here, &there}),
+              HasSubstr("**Speeds at batch 1 were measured apart, on 1 rank of 2 threads and on 4 "
+                        "ranks of 1 thread"));
+  EXPECT_TRUE(speed_remarks({&here, &here}).empty());
+
+  const TemporaryDirectory run;
+  for (const bool apart : {false, true}) {
+    Json summary;
+    summary["models"]["final"]["gsm8k"]["jacobi"] = figures(0.9, 2, 100, 1.5);
+    summary["models"]["final"]["gsm8k"]["mr"] = figures(0.9, 2, 100, 2);
+    summary["models"]["final"]["gsm8k"]["jacobi"]["speed"] = here["speed"];
+    summary["models"]["final"]["gsm8k"]["mr"]["speed"] = (apart ? there : here)["speed"];
+    write(run / "evaluation/summary.json", summary.dump());
+    const std::string tables = write_report(run.path()).evaluation;
+    if (apart) {
+      EXPECT_EQ(cell_of(tables, {"final", "mr"}, "on"), "4 ranks of 1 thread");
+    } else {
+      EXPECT_THAT(tables, Not(HasSubstr("rank of")));
+    }
+  }
 }
 
 TEST(Report, AblationSetsTrainedModelsSideBySide) {

@@ -159,7 +159,40 @@ TEST(RunComparison, OnlyProblemsThatBothHaveArePaired) {
               AllOf(HasSubstr("20 samples are in one of the two only"),
                     HasSubstr("100.0 % → 96.7 %"),  // of the 30 that both have
                     HasSubstr("1 solved by A alone, 0 by B alone")));
-  EXPECT_THAT(compare_runs({a.path()}, {c.path()}), HasSubstr("no common problem"));
+  EXPECT_THAT(compare_runs({a.path()}, {c.path()}),
+              AllOf(HasSubstr("no common problem"),
+                    HasSubstr("no problem was put in the same words to both"),
+                    Not(HasSubstr("in one of the two only"))));
+}
+
+TEST(RunComparison, AProblemThatStandsTwiceCountsTwice) {
+  const TemporaryDirectory a;
+  const TemporaryDirectory b;
+  write_evaluation(a.path(), "final", {20, 21, 22, 23});
+  write_evaluation(b.path(), "final", first(24));
+  // The last 20 are one and the same, of which A fails 4 and B the same 4.
+  for (const auto& directory : {a.path(), b.path()}) {
+    const auto samples = directory / "final/gsm8k.jacobi.jsonl";
+    write(samples, std::regex_replace(read(samples), std::regex("hash([23][0-9])"), "hash20"));
+  }
+  EXPECT_THAT(compare_runs({a.path()}, {b.path()}),
+              AllOf(HasSubstr("90.0 % → 40.0 %"), HasSubstr("-50.0 (-"),
+                    HasSubstr("20 solved by A alone, 0 by B alone"),
+                    Not(HasSubstr("in one of the two only"))));
+}
+
+TEST(RunComparison, AnAnswerCannotCommandTheTerminal) {
+  const TemporaryDirectory a;
+  const TemporaryDirectory b;
+  write_evaluation(a.path(), "final", {1});
+  write_evaluation(b.path(), "final", {2});
+  const auto samples = a / "final/gsm8k.jacobi.jsonl";
+  write(samples,
+        std::regex_replace(read(samples), std::regex("\"12\""), "\"\\u001b[31m\\r1\\u009b2\""));
+  const std::string text = compare_runs({a.path()}, {b.path()});
+  EXPECT_THAT(text, HasSubstr("[31m 1 2"));
+  EXPECT_EQ(text.find_first_of("\x1b\r"), std::string::npos);
+  EXPECT_THAT(text, Not(HasSubstr("\u009b")));
 }
 
 TEST(RunComparison, DifferentScorersAreCalledOut) {

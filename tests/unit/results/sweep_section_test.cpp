@@ -111,6 +111,16 @@ TEST_F(SweepSection, SampledAnswersAreSaidToBe) {
   EXPECT_THAT(tables_, HasSubstr("### gsm8k jacobi, final, 100 problems, temperature 0.5\n"));
 }
 
+TEST_F(SweepSection, TheBaselineHasATemperatureOfItsOwn) {
+  ReportJson sweep = sweep_of({"temperature"});
+  for (ReportJson& one : sweep["points"]) {
+    one["settings"] = {{"temperature", one["settings"]["block_size"]}};
+  }
+  sweep["baseline"]["temperature"] = 0.75;
+  write(sweep);
+  EXPECT_THAT(tables_, HasSubstr("| AR, 0.75 "));
+}
+
 TEST_F(SweepSection, OneKeyIsATableACurveAndTheBestSettings) {
   write(sweep_of({"block_size"}));
   EXPECT_THAT(

@@ -162,7 +162,7 @@ TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
   const MbppTask task(MbppTask::Variant::full, {});
   const auto records = task.load(directory.path());
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0].id, "mbpp/1");
+  EXPECT_EQ(records[0].id, "mbpp/11");
   EXPECT_EQ(records[1].fields.at("task_id"), "510");
   EXPECT_EQ(task.load_all(directory / "mbpp.jsonl").size(), 4u);
   std::ofstream(directory / "mbpp.jsonl") << line(10);
@@ -204,11 +204,13 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
   const auto all = full.load_all(data);
   ASSERT_EQ(all.size(), 974u);
   EXPECT_EQ(full.load(data).size(), 500u);
-  EXPECT_EQ(full.load(data).front().id, "mbpp/10");
+  EXPECT_EQ(full.load(data).front().id, "mbpp/11");
   const MbppTask sanitized(MbppTask::Variant::sanitized, {});
   EXPECT_EQ(sanitized.load_all(data).size(), 427u);
   EXPECT_EQ(sanitized.load(data).size(), 257u);
+  EXPECT_EQ(sanitized.load(data).front().id, "mbpp_sanitized/11");
   EXPECT_EQ(make_task("mbpp_plus")->load(data).size(), 378u);
+  EXPECT_EQ(make_task("mbpp_plus")->load(data)[2].id, "mbpp_plus/4");
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->load(data).size(), 399u);
   EXPECT_EQ(make_task("humaneval")->load(data).size(), 164u);
   EXPECT_EQ(make_task("humaneval_plus")->load(data).size(), 164u);
