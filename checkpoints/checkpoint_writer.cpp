@@ -434,6 +434,16 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
   return removed;
 }
 
+std::string abandon(const std::filesystem::path& path) {
+  const std::string name = path.string() + ".abandoned";
+  std::string target = name;
+  for (int number = 2; std::filesystem::exists(target); ++number) {
+    target = fmt::format("{}-{}", name, number);
+  }
+  commit_rename(path, target);
+  return std::filesystem::path(target).filename().string();
+}
+
 std::vector<std::string> abandon_checkpoints_after(const std::filesystem::path& root,
                                                    std::int64_t round, std::int64_t step) {
   std::vector<std::string> abandoned;
@@ -441,13 +451,7 @@ std::vector<std::string> abandon_checkpoints_after(const std::filesystem::path& 
     if (std::pair(directory.round, directory.step) <= std::pair(round, step)) {
       break;  // Newest first.
     }
-    const std::string name = directory.path.string() + ".abandoned";
-    std::string target = name;
-    for (int number = 2; std::filesystem::exists(target); ++number) {
-      target = fmt::format("{}-{}", name, number);
-    }
-    commit_rename(directory.path, target);
-    abandoned.push_back(std::filesystem::path(target).filename().string());
+    abandoned.push_back(abandon(directory.path));
   }
   return abandoned;
 }

@@ -135,6 +135,9 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
                                            std::int64_t newest_round, std::int64_t newest_step,
                                            const CheckpointConfig& config);
 
+/// Renames a file or directory to NAME.abandoned (…-2 where that is taken). Returns the new name.
+/// Throws EnvironmentError.
+std::string abandon(const std::filesystem::path& path);
 /// Renames the checkpoints newer than (round, step) to NAME.abandoned (…-2 where that is taken),
 /// which no search finds: training goes on from there, and what was trained behind it before must
 /// neither be continued nor be taken for what will be trained. Returns the new names, newest first.

@@ -115,7 +115,8 @@ SafetensorsEntry parse_entry(const std::filesystem::path& path, const std::strin
     return dtype.is_string() && dtype.get_ref<const std::string&>() == candidate.name;
   });
   if (known == std::end(kDTypes)) {
-    refuse_tensor(path, name, fmt::format("unknown dtype {}", dtype.dump()));
+    throw DataError(fmt::format("{}: tensor {}: dtype {} is not read; F32, F16 and BF16 are",
+                                path.string(), name, dtype.dump()));
   }
   entry.dtype = known->dtype;
 

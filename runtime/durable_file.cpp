@@ -80,6 +80,34 @@ void publish_file(const std::filesystem::path& path, std::string_view bytes) {
   temporary.release();
 }
 
+void write_output(const std::filesystem::path& path, std::string_view bytes) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    Descriptor file(open_retrying(path, O_WRONLY));
+    if (file.get() < 0) {
+      throw_environment("open", path, errno);
+    }
+    write_or_throw(file.get(), bytes, path);
+    file.close_checked(path);
+    return;
+  }
+  const bool is_link = std::filesystem::is_symlink(path, error);
+  publish_file(is_link ? std::filesystem::weakly_canonical(
+                             path.parent_path() / std::filesystem::read_symlink(path, error), error)
+                       : path,
+               bytes);
+}
+
+void expect_plain_output(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw ConfigError(path.string() +
+                      " is there and no plain file, which would be replaced; name another one");
+  }
+}
+
 void overwrite_file(const std::filesystem::path& path, std::string_view bytes) {
   // Over what is there, which a full disk or an exhausted quota allows: a file that was made empty
   // first could stay so.

@@ -15,6 +15,11 @@ namespace jforge {
 /// Writes `bytes` durably under `path`. Throws EnvironmentError naming the path and the system's
 /// reason; on failure the old content of `path`, if any, is untouched and no temporary file stays.
 void publish_file(const std::filesystem::path& path, std::string_view bytes);
+/// As publish_file, under a path that a user has named: a link is followed, and what is there and
+/// is no plain file (a device, a pipe) is written into. Throws EnvironmentError.
+void write_output(const std::filesystem::path& path, std::string_view bytes);
+/// Throws ConfigError where `path` is there and no plain file: what is published would replace it.
+void expect_plain_output(const std::filesystem::path& path);
 /// Replaces the content of an existing file in place, neither atomically nor durably: for signs of
 /// life. Throws EnvironmentError.
 void overwrite_file(const std::filesystem::path& path, std::string_view bytes);

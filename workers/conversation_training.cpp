@@ -65,6 +65,19 @@ void write_model(const ConversationTraining& training, const ModelState& model,
   }
 }
 
+/// Whether the training that made `checkpoint` was to be as long as this one.
+bool same_length(const Checkpoint& checkpoint, const Identity& present, const std::string& phase) {
+  const Identity& recorded = checkpoint.manifest.state.identity;
+  const auto value = [](const Identity& identity, const std::string& key) {
+    const auto found = identity.find(key);
+    return found == identity.end() ? std::string() : found->second;
+  };
+  return std::ranges::all_of(std::array{"steps", "epochs"}, [&](const char* name) {
+    const std::string key = phase + "." + name;
+    return value(recorded, key) == value(present, key);
+  });
+}
+
 }  // namespace
 
 ConversationTraining training_of(const PretrainConfig& config) {
@@ -182,15 +195,24 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
 
   MemoryAccount account(training.phase);
   ModelState model(prepared.model, comm.size(), account);
-  const auto resumed = find_checkpoint(comm, checkpoints, choice);
+  const CheckpointSearch search = find_checkpoint(comm, checkpoints, choice);
+  const std::optional<Checkpoint>& resumed = search.newest;
+  const std::int64_t steps_done = resumed ? resumed->manifest.state.step : 0;
+  together(comm, [&] {
+    if (steps_done > prepared.steps) {
+      throw ConfigError(fmt::format(
+          "the training is to end after step {}, and {} is farther; raise {}.steps (or epochs), or "
+          "--resume from an earlier checkpoint",
+          prepared.steps, resumed->directory.string(), training.phase));
+    }
+    if (services.finished_before && choice.kind == ResumeChoice::Kind::automatic &&
+        search.skipped.empty() && fs::exists(training.output) && steps_done < prepared.steps &&
+        (!resumed || same_length(*resumed, identity, training.phase))) {
+      throw lost_checkpoints(checkpoints, training.output.string(),
+                             "move that away to train again");
+    }
+  });
   if (!resumed) {
-    together(comm, [&] {
-      if (services.finished_before && choice.kind == ResumeChoice::Kind::automatic &&
-          fs::exists(training.output)) {
-        throw lost_checkpoints(checkpoints, training.output.string(),
-                               "train again with --resume never");
-      }
-    });
     services.clock.enter("load the weights");
     load_weights(comm, training, model);
   }
@@ -208,15 +230,17 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);
     expect_same_samples(*resumed, identity);
-    leave_newer_checkpoints(comm, checkpoints, choice, *resumed);
+    if (choice.kind == ResumeChoice::Kind::path) {
+      leave_newer_checkpoints(comm, checkpoints, *resumed);
+    }
     resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
-    plan.steps_done = resumed->manifest.state.step;
+    plan.steps_done = steps_done;
     plan.state = trainer_state_of(resumed->manifest.state.cursors);
     forget_other_losses(plan.state.spike_guard, resumed->manifest.state.identity, identity, 0);
     spdlog::info("continuing after step {}", plan.steps_done);
   }
   if (services.on_accepted) {
-    services.on_accepted();
+    services.on_accepted(steps_done < prepared.steps);
   }
   services.clock.enter(training.phase);
   CheckpointWriter writer(comm, checkpoints, training.checkpoint, account);
@@ -247,12 +271,9 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
       write_model(training, model, values_in(model.weights()));
       return;
     }
-    // What no rank holds as a whole is not made whole for this. Where no step was left, the last
-    // checkpoint may be another run's.
-    const bool nothing_left = resumed && resumed->manifest.state.step == prepared.steps;
+    // What no rank holds as a whole is not made whole for this.
     const Checkpoint last =
-        nothing_left ? *resumed
-                     : open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
+        open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
     CheckpointTensors tensors(last, model.table(), account);
     write_model(training, model, std::ref(tensors));
   });

@@ -60,8 +60,8 @@ struct ConversationServices {
   PhaseClock& clock;
   /// Called on every rank after a training step.
   std::function<void(const StepMetrics&)> on_step;
-  /// Called on every rank when nothing can refuse the training any more.
-  std::function<void()> on_accepted;
+  /// Called on every rank when nothing can refuse the training any more; whether steps are left.
+  std::function<void(bool)> on_accepted;
   /// On rank 0: a start before this one has written training.output.
   bool finished_before = false;
 };

@@ -169,7 +169,7 @@ bool JobWorker::generate(std::int32_t round) {
   });
   bool drained = false;
   if (!stop) {
-    const ModelState& model = weights_after(round - 1);
+    const ModelState& model = first_weights(round, "what is left to generate");
     stop = agree(services_.comm, false, [&] {
       try {
         drained = generate_leases(round, model);

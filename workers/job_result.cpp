@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +13,10 @@
 #include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "runtime/read_file.h"
 #include "runtime/stop_signal.h"
 #include "runtime/text_seal.h"
+#include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/evaluator.h"
 #include "workers/job_worker.h"
 
@@ -41,6 +44,17 @@ void verify_export_record(const RunLayout& layout) {
     throw DataError(fmt::format("{} is damaged: it is not the file that {} tells of",
                                 checksums.string(), record.filename().string()));
   }
+}
+
+void expect_replaceable_model(const RunLayout& layout) {
+  if (std::filesystem::exists(layout.export_record())) {
+    try {
+      verify_export_record(layout);
+    } catch (const DataError&) {
+      return;
+    }
+  }
+  expect_only_an_export(layout.model());
 }
 
 std::map<std::string, std::string> JobWorker::export_settings() const {
@@ -73,6 +87,23 @@ bool JobWorker::is_exported() const {
   }
 }
 
+void JobWorker::forget_figures_of_another() const {
+  if (!std::filesystem::exists(layout_.export_record()) ||
+      !std::filesystem::exists(layout_.evaluation() / "summary.json")) {
+    return;
+  }
+  const Json found = try_bounded_json<Json>(read_file(layout_.export_record()));
+  const auto same = [&](const auto& setting) {
+    return found.is_object() && found.value(setting.first, Json()) == setting.second;
+  };
+  if (!std::ranges::all_of(export_settings(), same)) {
+    EvaluationSummary::set_damaged_aside(layout_.evaluation());
+    EvaluationSummary summary(layout_.evaluation());
+    summary.remove("final");
+    summary.publish();
+  }
+}
+
 bool JobWorker::export_final() {
   services_.clock.enter("export");
   // What no rank holds as a whole is not made whole for this: rank 0 reads tensor by tensor.
@@ -85,6 +116,8 @@ bool JobWorker::export_final() {
   MemoryAccount account("export");
   const bool stop = agree(services_.comm, stop_requested(), [&] {
     if (services_.comm.rank() == 0) {
+      expect_replaceable_model(layout_);
+      forget_figures_of_another();
       const TransformerConfig config = read_hf_config(config_.model.source);
       const ParameterTable table(config, services_.comm.size());
       std::optional<CheckpointTensors> tensors;

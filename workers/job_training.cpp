@@ -89,7 +89,7 @@ bool JobWorker::train(std::int32_t round) {
     const bool mid_round = resumes_within(round);
     const TrainConfig train_config = config_.train_config(round);
     if (mid_round && train_config.teacher == TeacherKind::frozen) {
-      load_teacher(round);
+      first_weights(round, "train.teacher = \"frozen\"");
     } else if (mid_round) {
       make_model();
     } else {

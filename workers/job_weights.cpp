@@ -55,16 +55,16 @@ std::string JobWorker::weights_origin(std::int32_t rounds_done) const {
   return present_origin(rounds_done);
 }
 
-void JobWorker::load_teacher(std::int32_t round) {
+ModelState& JobWorker::first_weights(std::int32_t round, const char* need) {
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0 && present_origin(round - 1) != trajectory_origin_) {
       throw DataError(fmt::format(
-          "round {} began with other weights than those that are there now, and train.teacher = "
-          "\"frozen\" needs them; bring back the final checkpoint of round {} in {}",
-          round, round - 1, layout_.checkpoints().string()));
+          "round {} began with other weights than those that are there now, and {} needs them; "
+          "bring back the final checkpoint of round {} in {}",
+          round, need, round - 1, layout_.checkpoints().string()));
     }
   }));
-  weights_after(round - 1);
+  return weights_after(round - 1);
 }
 
 void JobWorker::make_model() {

@@ -70,20 +70,28 @@ void JobWorker::end_phase(const MemoryAccount& account) {
 void JobWorker::resume(const ResumeChoice& choice) {
   check_prompts();
   identify_prompts();
-  resume_point_ = find_checkpoint(services_.comm, layout_.checkpoints(), choice);
-  if (!resume_point_) {
+  CheckpointSearch search = find_checkpoint(services_.comm, layout_.checkpoints(), choice);
+  resume_point_ = std::move(search.newest);
+  if (resume_point_) {
+    const CheckpointManifest& found = resume_point_->manifest;
+    rounds_trained_ =
+        static_cast<std::int32_t>(found.state.round) - (finishes_round(found) ? 0 : 1);
+  }
+  goes_back_ = choice.kind == ResumeChoice::Kind::path;
+  // What is damaged is trained again from the one before it, and has been named.
+  if (!goes_back_ && (!resume_point_ || search.skipped.empty())) {
     together(services_.comm, [&] {
       if (services_.comm.rank() == 0) {
-        expect_never_trained(layout_);
+        expect_none_lost(layout_, rounds_trained_);
       }
     });
+  }
+  if (!resume_point_) {
     return;
   }
   const CheckpointManifest& manifest = resume_point_->manifest;
   // A checkpoint comes after the import: what that depends on cannot be accepted any more.
   std::erase_if(accepted_.keys, is_fixed_by_import);
-  rounds_trained_ =
-      static_cast<std::int32_t>(manifest.state.round) - (finishes_round(manifest) ? 0 : 1);
   together(services_.comm, [&] {
     expect_prompts_of(manifest);
     Identity present = identity_;
@@ -97,7 +105,6 @@ void JobWorker::resume(const ResumeChoice& choice) {
       expect_same_samples(*resume_point_, present);
     }
   });
-  leave_newer_checkpoints(services_.comm, layout_.checkpoints(), choice, *resume_point_);
   spdlog::info("continuing from {} (round {}, step {} of {})",
                resume_point_->directory.filename().string(), manifest.state.round,
                manifest.state.step, total_steps_of(manifest));
@@ -107,6 +114,14 @@ void JobWorker::resume(const ResumeChoice& choice) {
       exported_ = is_exported();
     }
   }));
+}
+
+void JobWorker::accept_start() {
+  if (goes_back_ && resume_point_) {
+    leave_newer_checkpoints(services_.comm, layout_.checkpoints(), *resume_point_,
+                            made_by_later_rounds(layout_, rounds_trained_));
+  }
+  goes_back_ = false;
 }
 
 void JobWorker::expect_rounds_possible() const {

@@ -76,6 +76,11 @@ struct WorkerServices {
 /// files are those is check_checksums' to say. Throws DataError naming what is damaged or gone.
 void verify_export_record(const RunLayout& layout);
 
+/// Throws ConfigError where the run's model/ holds what no export has put there, which another
+/// export would take away. Where what is there is damaged, it is made again whatever else lies
+/// beside it.
+void expect_replaceable_model(const RunLayout& layout);
+
 class JobWorker {
  public:
   /// `identity` goes into every checkpoint.
@@ -87,6 +92,9 @@ class JobWorker {
   /// first. Throws ConfigError when its identity differs, or the imported prompts' import was of
   /// other settings; DataError when --resume PATH does not hold.
   void resume(const ResumeChoice& choice);
+  /// Collective, once nothing can refuse the start any more: what is newer than a checkpoint that
+  /// was named is set aside.
+  void accept_start();
   /// Collective, once prompts are imported: what a later round would refuse of their lengths, their
   /// number or its checks' answers, before the work that comes first. Throws ConfigError.
   void expect_rounds_possible() const;
@@ -132,9 +140,9 @@ class JobWorker {
   [[nodiscard]] std::string weights_origin(std::int32_t rounds_done) const;
   /// The same, of what is there now. Throws DataError when the checkpoint is gone.
   [[nodiscard]] std::string present_origin(std::int32_t rounds_done) const;
-  /// Collective, in a round that is resumed. The weights that it began with, which a frozen teacher
-  /// needs, in memory. Throws DataError when they are gone or others.
-  void load_teacher(std::int32_t round);
+  /// Collective, in a round that may have been resumed. The weights that it began with, in memory.
+  /// Throws DataError when they are gone or others, naming the `need`.
+  ModelState& first_weights(std::int32_t round, const char* need);
   /// The identity of round `round`'s trajectories (trajectory_identity.h) while execute() generates
   /// or trains it.
   [[nodiscard]] std::string trajectory_identity(std::int32_t round) const;
@@ -151,6 +159,8 @@ class JobWorker {
   /// Rank 0: whether the model is exported as this configuration wants it, every byte compared.
   /// Says why one that was is exported again.
   [[nodiscard]] bool is_exported() const;
+  /// Rank 0: where another model was exported before, its figures are no longer "final"'s.
+  void forget_figures_of_another() const;
   [[nodiscard]] bool evaluate(const std::string& name);
 
   [[nodiscard]] bool generate_leases(std::int32_t round, const ModelState& model);
@@ -184,6 +194,7 @@ class JobWorker {
   std::int32_t model_rounds_ =
       -1;  ///< Rounds whose training the weights in memory have seen; −1: none loaded.
   std::optional<Checkpoint> resume_point_;  ///< Newest valid checkpoint at start.
+  bool goes_back_ = false;  ///< To a checkpoint that was named; until the start is accepted.
   std::int32_t rounds_trained_ = 0;
   bool exported_ = false;  ///< Rank 0: is_exported(), found at the start or made since.
   /// Of prompts that are lost though a checkpoint was trained on them.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -12,6 +13,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
 #include "runtime/read_file.h"
+#include "workers/round_checkpoint_internal.h"
 
 namespace jforge {
 
@@ -25,14 +27,25 @@ ResumeChoice parse_resume_choice(const std::string& text) {
   return {ResumeChoice::Kind::path, text};
 }
 
-std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
-                                          const std::filesystem::path& directory,
-                                          const ResumeChoice& choice) {
+CheckpointSearch find_checkpoint(const Communicator& comm, const std::filesystem::path& directory,
+                                 const ResumeChoice& choice) {
   switch (choice.kind) {
     case ResumeChoice::Kind::never:
-      return std::nullopt;
-    case ResumeChoice::Kind::path:
-      return open_checkpoint(comm, choice.path);
+      return {};
+    case ResumeChoice::Kind::path: {
+      Checkpoint named = open_checkpoint(comm, choice.path);
+      together(comm, [&] {
+        std::error_code error;
+        const auto parent = std::filesystem::weakly_canonical(named.directory / "..", error);
+        if (parent != std::filesystem::weakly_canonical(directory, error)) {
+          throw ConfigError(fmt::format(
+              "--resume {0}: that is no checkpoint of this run, and the next start would not find "
+              "it; copy it first: mkdir -p {1} && cp -r {0} {1}/",
+              choice.path.string(), directory.string()));
+        }
+      });
+      return {std::move(named), {}};
+    }
     case ResumeChoice::Kind::automatic:
       break;
   }
@@ -40,20 +53,46 @@ std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
   for (const std::string& reason : search.skipped) {
     spdlog::warn("checkpoint skipped: {}", reason);
   }
-  return std::move(search.newest);
+  return search;
 }
 
-void expect_never_trained(const RunLayout& layout) {
-  std::vector<std::string> made;
-  if (std::filesystem::exists(layout.export_record())) {
-    const auto record = try_bounded_json(read_file(layout.export_record()));
-    if (record.is_object() && record.value("rounds", nlohmann::json()) != "0") {
-      made.push_back(layout.export_record().string());
+std::int64_t rounds_behind_newest(const RunLayout& layout) {
+  for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
+    if (!std::filesystem::exists(directory.path / kManifestName)) {
+      continue;
+    }
+    try {
+      return directory.round - (finishes_round(read_manifest(directory.path)) ? 0 : 1);
+    } catch (const DataError&) {
+      return directory.round;
     }
   }
-  for (std::int32_t round = 2; !list_committed_shards(layout.trajectories(round)).empty();
-       ++round) {
-    made.push_back(layout.round(round).string());
+  return 0;
+}
+
+std::vector<std::filesystem::path> made_by_later_rounds(const RunLayout& layout,
+                                                        std::int64_t rounds_trained) {
+  std::vector<std::filesystem::path> made;
+  if (std::filesystem::exists(layout.export_record())) {
+    const auto record = try_bounded_json(read_file(layout.export_record()));
+    const std::string rounds = record.is_object() ? record.value("rounds", std::string()) : "";
+    std::int64_t exported = 0;
+    std::from_chars(rounds.data(), rounds.data() + rounds.size(), exported);
+    if (exported > rounds_trained) {
+      made.push_back(layout.export_record());
+    }
+  }
+  for (auto round = static_cast<std::int32_t>(rounds_trained) + 2;
+       !list_committed_shards(layout.trajectories(round)).empty(); ++round) {
+    made.push_back(layout.round(round));
+  }
+  return made;
+}
+
+void expect_none_lost(const RunLayout& layout, std::int64_t rounds_trained) {
+  std::vector<std::string> made;
+  for (const auto& path : made_by_later_rounds(layout, rounds_trained)) {
+    made.push_back(path.string());
   }
   if (!made.empty()) {
     throw lost_checkpoints(layout.checkpoints(), fmt::format("{}", fmt::join(made, ", ")),
@@ -64,24 +103,28 @@ void expect_never_trained(const RunLayout& layout) {
 DataError lost_checkpoints(const std::filesystem::path& directory, const std::string& made,
                            const std::string& remedy) {
   return DataError(fmt::format(
-      "{}: no checkpoint is left of those that {} came from, and training would begin anew; put "
-      "them back, or {}",
+      "{}: no checkpoint is left of those that {} came from, and what they held would be trained "
+      "again; put them back, or {}",
       directory.string(), made, remedy));
 }
 
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
-                             const ResumeChoice& choice, const Checkpoint& resumed) {
-  if (choice.kind != ResumeChoice::Kind::path) {
-    return;
-  }
+                             const Checkpoint& resumed,
+                             const std::vector<std::filesystem::path>& made) {
   together(comm, [&] {
     if (comm.rank() != 0) {
       return;
     }
     const CheckpointState& state = resumed.manifest.state;
-    const auto names = abandon_checkpoints_after(directory, state.round, state.step);
+    std::vector<std::string> names;
+    for (const std::filesystem::path& path : made) {
+      names.push_back(abandon(path));
+    }
+    for (std::string& name : abandon_checkpoints_after(directory, state.round, state.step)) {
+      names.push_back(std::move(name));
+    }
     if (!names.empty()) {
-      spdlog::warn("{}: newer checkpoints than the one named are not continued from: {}",
+      spdlog::warn("{}: what is newer than the checkpoint named is set aside: {}",
                    directory.string(), fmt::join(names, ", "));
     }
   });

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,26 +33,33 @@ struct AcceptedChanges {
 };
 
 /// Collective. The checkpoint that `choice` means among those in `directory`: the newest that
-/// holds, none, or the one named. Those skipped are logged with the reason. Throws DataError when a
-/// named one does not hold.
-[[nodiscard]] std::optional<Checkpoint> find_checkpoint(const Communicator& comm,
-                                                        const std::filesystem::path& directory,
-                                                        const ResumeChoice& choice);
+/// holds, none, or the one named; those skipped are logged with the reason. Throws DataError when a
+/// named one does not hold, ConfigError when it lies elsewhere: the next start would not find it.
+[[nodiscard]] CheckpointSearch find_checkpoint(const Communicator& comm,
+                                               const std::filesystem::path& directory,
+                                               const ResumeChoice& choice);
 
-/// For a run directory in which no checkpoint holds. Throws DataError where it has what only a
-/// trained model can have made, the record of its export or rounds that it generated: training
-/// would begin anew without a word, and replace that in the end.
-void expect_never_trained(const RunLayout& layout);
-/// The same error for `made`, which came from checkpoints of `directory`; `remedy` says how
-/// training begins anew all the same.
+/// Rounds that the newest checkpoint with a manifest has behind it; 0 without one. What is damaged
+/// counts by its name.
+[[nodiscard]] std::int64_t rounds_behind_newest(const RunLayout& layout);
+/// What a run directory holds that came from the end of a later round than `rounds_trained`: the
+/// record of an export, and folders of rounds that its model generated.
+[[nodiscard]] std::vector<std::filesystem::path> made_by_later_rounds(const RunLayout& layout,
+                                                                      std::int64_t rounds_trained);
+/// Throws DataError where there is any: checkpoints are gone, and what they held would be trained
+/// again without a word, and replace what came from them.
+void expect_none_lost(const RunLayout& layout, std::int64_t rounds_trained);
+/// The same error for `made`, which came from checkpoints of `directory`; `remedy` says how they
+/// are done without all the same.
 [[nodiscard]] DataError lost_checkpoints(const std::filesystem::path& directory,
                                          const std::string& made, const std::string& remedy);
 
-/// Collective. To be called once `resumed`, found by `choice`, is known to fit: where it was named,
-/// newer checkpoints in `directory` are set aside (abandon_checkpoints_after) and logged. Throws
-/// EnvironmentError.
+/// Collective. Once nothing can refuse a start that goes on from a named checkpoint: newer ones in
+/// `directory` are set aside (abandon_checkpoints_after), behind `made`, what came from them.
+/// Throws EnvironmentError.
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
-                             const ResumeChoice& choice, const Checkpoint& resumed);
+                             const Checkpoint& resumed,
+                             const std::vector<std::filesystem::path>& made = {});
 
 /// Throws ConfigError where `present` differs from the identity of `checkpoint` in what decides
 /// which samples a step trains (train.batch_samples, train.filter_*): what has begun by one would

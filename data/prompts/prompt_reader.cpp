@@ -92,14 +92,29 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
   if (value.get_array().get(list) != simdjson::SUCCESS) {
     return "is neither a text nor a list of chat messages";
   }
+  // What the data set answers is not asked, nor looked at.
   std::size_t used = 0;
+  std::size_t count = 0;
   for (const simdjson::dom::element item : list) {
-    const std::size_t number = messages.size() + 1;
+    ++count;
     if (item.is_string()) {
       return "is a list of texts, not of chat messages; name the one to take, as in \"/FIELD/0\"";
     }
+    const auto role = text_of(item, "role", "from");
+    used = role && (*role == "human" || *role == "user") ? count : used;
+  }
+  for (const simdjson::dom::element item : list) {
+    const std::size_t number = messages.size() + 1;
+    if (used > 0 && number > used) {
+      break;
+    }
     const auto content = text_of(item, "content", "value");
     auto role = text_of(item, "role", "from");
+    if (simdjson::dom::array parts; role && item["content"].get(parts) == simdjson::SUCCESS) {
+      return fmt::format(
+          "holds chat messages, but number {} has a list of parts under \"content\", not a text",
+          number);
+    }
     if (!content || !role) {
       return fmt::format("holds chat messages, but number {} has no text under \"{}\"", number,
                          role ? "content" : "role");
@@ -112,14 +127,8 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
           number, *role);
     }
     messages.push_back({std::string(*role), std::string(*content)});
-    used = *role == "user" ? messages.size() : used;
   }
-  if (used == 0) {
-    return "holds no user message";
-  }
-  // What the data set answers is not asked.
-  messages.resize(used);
-  return std::nullopt;
+  return used > 0 ? std::nullopt : std::optional<std::string>("holds no user message");
 }
 
 /// State of one pass over the files.
@@ -211,12 +220,14 @@ class Reading {
     return std::nullopt;
   }
 
-  /// What the first of the fields that the record has holds.
+  /// What the first of the fields that the record has holds, one that is not null if it has any:
+  /// merged data sets have null where a column was missing.
   std::optional<simdjson::dom::element> first_of(const std::vector<JsonPath>& fields,
                                                  simdjson::dom::element root) {
     std::optional<simdjson::dom::element> element;
-    for (std::size_t i = 0; i < fields.size() && !element; ++i) {
-      element = fields[i].find(root, scratch_);
+    for (std::size_t i = 0; i < fields.size() && (!element || element->is_null()); ++i) {
+      const auto found = fields[i].find(root, scratch_);
+      element = found ? found : element;
     }
     return element;
   }

@@ -118,6 +118,10 @@ int RecordStream::skip_space() {
 }
 
 void RecordStream::detect_form() {
+  if (source_->peek() == 0xFE || source_->peek() == 0xFF) {
+    source_->refuse(
+        "begins as UTF-16 text does; turn it into UTF-8 first: iconv -f UTF-16 -t UTF-8");
+  }
   if (source_->peek() == 0xEF) {
     for (const int byte : {0xEF, 0xBB, 0xBF}) {
       if (source_->peek() != byte) {

@@ -282,7 +282,17 @@ class Canonicaliser {
 }  // namespace
 
 std::string canonical_jinja(std::string_view source, const std::string& origin) {
-  return Canonicaliser(source, origin).run();
+  // Jinja reads any line end as "\n".
+  std::string text;
+  text.reserve(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r') {
+      text += source[i];
+    } else if (i + 1 == source.size() || source[i + 1] != '\n') {
+      text += '\n';
+    }
+  }
+  return Canonicaliser(text, origin).run();
 }
 
 }  // namespace jforge

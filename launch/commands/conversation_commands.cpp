@@ -94,7 +94,13 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   };
   const bool finished =
       train_on_conversations(training, std::move(prepared),
-                             {comm, *kernels, clock, on_step, [&] { directory.record(comm); },
+                             {comm, *kernels, clock, on_step,
+                              [&](bool steps_left) {
+                                directory.record(comm);
+                                if (steps_left) {
+                                  directory.forget_finished();
+                                }
+                              },
                               directory.last_finished().has_value()},
                              identity, parse_resume_choice(options.resume),
                              {options.accept_changes, directory.accepted_changes()});

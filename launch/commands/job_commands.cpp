@@ -83,8 +83,14 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
       static_cast<void>(config.required_positions(round, /*longest_prompt=*/1, model));
     }
     expect_exportable(config.model.source, layout.model());
-    if (!std::filesystem::exists(layout.export_record())) {
-      expect_only_an_export(layout.model());  // Or else it is no model of this run.
+    expect_replaceable_model(layout);
+    for (const std::filesystem::path& path : {layout.model(), layout.checkpoints()}) {
+      if (std::filesystem::is_symlink(path) && !std::filesystem::exists(path)) {
+        throw EnvironmentError(
+            fmt::format("{}: a link to {}, which is not there; mount it, or "
+                        "remove the link",
+                        path.string(), std::filesystem::read_symlink(path).string()));
+      }
     }
     if (!config.evaluate.tasks.empty()) {
       expect_evaluable(config.evaluate, model, config.model.source,
@@ -218,6 +224,7 @@ class Job {
   // Nothing can refuse the start any more.
   void record() {
     if (!recorded_) {
+      worker_->accept_start();
       directory_.record(comm_);
       recorded_ = true;
     }

@@ -209,6 +209,7 @@ ExitCode probe_logits_command(const ProbeOptions& options) {
          logits[i],
          DType::float32});
   }
+  expect_plain_output(options.out);
   write_safetensors(options.out, tensors);
   return ExitCode::ok;
 }
@@ -263,6 +264,7 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
         model.table.tensor(ConstTensorView(flat_gradients), entry.name);
     tensors.push_back({entry.name, shape, gradient.span<float>(), DType::float32});
   }
+  expect_plain_output(options.out);
   write_safetensors(options.out, tensors);
   return ExitCode::ok;
 }
@@ -293,7 +295,7 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
     const std::vector<double> values = target_log_probabilities(*inference, sample);
     lines += Json{{"log_probabilities", values}}.dump() + "\n";
   }
-  publish_file(options.out, lines);
+  write_output(options.out, lines);
   return ExitCode::ok;
 }
 
@@ -330,7 +332,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
     // One slot keeps their order.
     results.push_back(result_json(result, trajectory_options.block_size));
   }
-  publish_file(options.out, results.dump() + "\n");
+  write_output(options.out, results.dump() + "\n");
   return ExitCode::ok;
 }
 

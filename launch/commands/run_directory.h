@@ -70,6 +70,8 @@ class RunDirectory {
   [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {
     return last_finished_;
   }
+  /// Rank 0: what it made is not this directory's last word any more.
+  void forget_finished() noexcept { last_finished_.reset(); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
   /// Changes of the identity that this and earlier starts accepted, oldest first; on every rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;

@@ -142,7 +142,7 @@ ExitCode decode_command(const DecodeOptions& options) {
       fmt::print("{}", comparison_text(left, right, shown, shows_colours()));
     }
     if (!options.compare_svg.empty()) {
-      publish_file(options.compare_svg, comparison_svg(left, right, shown));
+      write_output(options.compare_svg, comparison_svg(left, right, shown));
     }
     return ExitCode::ok;
   }
@@ -158,7 +158,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   }
   answer.finish(result.tokens);
   if (!options.trace_svg.empty()) {
-    publish_file(options.trace_svg, trace_svg(recorder.rows(result.tokens), text_of));
+    write_output(options.trace_svg, trace_svg(recorder.rows(result.tokens), text_of));
   }
   const DecodingCost cost{
       .sequences = 1, .tokens = std::ssize(result.tokens), .forwards = result.forwards};

@@ -132,6 +132,10 @@ void verify_evaluation_files(const fs::path& directory, Findings& findings) {
   if (!fs::exists(directory)) {
     return;
   }
+  if (!fs::is_directory(directory)) {
+    findings.check([&] { throw DataError(directory.string() + " is no directory"); });
+    return;
+  }
   if (fs::exists(directory / "summary.json")) {
     verify_summary(directory, findings);
   }
@@ -217,12 +221,7 @@ void verify_run(const fs::path& path) {
     findings.check([&] { verify_round(layout, round); });
     findings.record(layout.cleaning_report(round));
   }
-  const auto committed = [](const CheckpointDirectory& directory) {
-    return fs::exists(directory.path / kManifestName);
-  };
-  if (std::ranges::none_of(list_checkpoint_directories(layout.checkpoints()), committed)) {
-    findings.check([&] { expect_never_trained(layout); });
-  }
+  findings.check([&] { expect_none_lost(layout, rounds_behind_newest(layout)); });
   // What a killed job left unfinished was never committed: it is named, and no damage to the run.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
     const fs::path manifest = directory.path / kManifestName;

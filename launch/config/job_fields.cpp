@@ -153,7 +153,8 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("field", prompts.field, kIdentity,
              "Where the text or the list of chat messages is: a field name, or a JSON pointer such "
              "as `\"/conversations/0/value\"`; "
-             "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that exists");
+             "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that is there "
+             "and not null");
   fields.add("answer_field", prompts.answer_field, kIdentity,
              "Where the reference answer is, a text or a number, written as `field`; for "
              "`train.filter_task`. A record may lack it. Default: none are stored");
@@ -241,7 +242,9 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
         "noisy blocks (the paper), `\"window\"` those of its window and clean ones before, "
         "`\"mixed\"` noisy ones in every other sample, clean ones in the rest");
     fields.add("epochs", round.epochs, kIdentity,
-               "Length of the training in passes over the prompts …");
+               "Length of the training in passes over the prompts, in whole batches alone: what is "
+               "left of "
+               "the last one is neither generated nor trained …");
     fields.add("steps", round.steps, kIdentity,
                "… or in optimizer steps. One of the two is required");
     fields.add("learning_rate", round.learning_rate, kIdentity,
@@ -610,7 +613,7 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
   fields.add("max_tokens", finetune.max_tokens, kIdentity,
              "Longer pairs, template included, are left out. Default: the model's positions");
   fields.add("epochs", finetune.epochs, kIdentity,
-             "Length of the training in passes over the pairs …");
+             "Length of the training in passes over the pairs, in whole batches alone …");
   fields.add("steps", finetune.steps, kIdentity,
              "… or in optimizer steps. One of the two is required");
   add_train(fields, config.train);

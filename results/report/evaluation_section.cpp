@@ -71,9 +71,10 @@ std::vector<std::string> model_names(const Range& measured) {
   return names;
 }
 
-// What is measured alike: one task, one scorer, the same number of problems, tokens chosen alike.
+// What is measured alike: one task, one scorer, the same problems, tokens chosen alike.
 struct TaskGroup {
   std::string heading;
+  std::string problems;  // their hash
   std::vector<const Measured*> rows;
 };
 
@@ -94,10 +95,17 @@ std::string group_heading(const Measured& m) {
 std::vector<TaskGroup> groups_of(const std::vector<Measured>& all) {
   std::vector<TaskGroup> groups;
   for (const Measured& m : all) {
-    const std::string heading = group_heading(m);
-    auto group = std::ranges::find(groups, heading, &TaskGroup::heading);
+    std::string heading = group_heading(m);
+    const std::string problems = json_text(*m.figures, "problems");
+    const auto is_its = [&](const TaskGroup& group) {
+      return group.heading.starts_with(heading) && group.problems == problems;
+    };
+    auto group = std::ranges::find_if(groups, is_its);
     if (group == groups.end()) {
-      group = groups.insert(groups.end(), TaskGroup{heading, {}});
+      if (std::ranges::find(groups, heading, &TaskGroup::heading) != groups.end()) {
+        heading += ", other ones than above";
+      }
+      group = groups.insert(groups.end(), TaskGroup{heading, problems, {}});
     }
     group->rows.push_back(&m);
   }

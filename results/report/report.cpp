@@ -38,12 +38,30 @@ void write_overview(ReportWriter& report, const ReportJson& status) {
   }
 }
 
+// Whether sweep/ and evaluation/ name two models alike.
+bool is_of_another_model(const std::filesystem::path& run, const std::string& model) {
+  const auto weights = [&](const char* folder) {
+    const auto claim = read_json_object(run / folder / model / "model.json");
+    return claim ? json_text(*claim, "weights") : std::string();
+  };
+  const std::string swept = weights("sweep");
+  const std::string evaluated = weights("evaluation");
+  return !swept.empty() && !evaluated.empty() && swept != evaluated;
+}
+
 ReportTables write_measurements(ReportWriter& report) {
   ReportTables tables;
   if (const auto summary = read_json_object(report.directory / "evaluation" / "summary.json")) {
     tables.evaluation = write_evaluation_section(report, *summary);
   }
-  if (const auto sweep = read_json_object(report.directory / "sweep" / "sweep.json")) {
+  const auto sweep = read_json_object(report.directory / "sweep" / "sweep.json");
+  if (sweep && is_of_another_model(report.directory, json_text(*sweep, "model"))) {
+    report.missing.push_back(
+        fmt::format("decoding settings: those in sweep/ are of another model than \"{}\" is now; "
+                    "`jforge sweep` "
+                    "under another --name measures this one",
+                    json_text(*sweep, "model")));
+  } else if (sweep) {
     tables.sweep = write_sweep_section(report, *sweep);
   } else {
     report.missing.emplace_back(

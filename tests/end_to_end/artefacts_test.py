@@ -3,8 +3,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
 import unittest
 import xml.etree.ElementTree
 
@@ -45,6 +47,12 @@ class Artefacts(EndToEndTest):
             boxes = [box for box in xml.etree.ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
                      if re.fullmatch(r"pass \d+, position \d+: (accepted|recycled)", box.text)]
             self.assertEqual(int(traced.err.split(" tokens,")[0].split()[-1]), len(boxes))
+            fifo = self.root / f"{method}.fifo"
+            os.mkfifo(fifo)
+            reader = subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE)
+            self.jforge(*words, "--method", method, "--trace-svg", fifo)
+            self.assertEqual(picture.read_bytes(), reader.communicate(timeout=60)[0])
+            self.assertTrue(fifo.is_fifo())
             picture = self.root / f"{method}.compare.svg"
             compared = self.jforge(*words, "--method", method, "--compare", "--compare-svg", picture).out
             self.assertRegex(compared, rf"^ar: \d+ passes, 1\.00 tokens each, .* {method}: {passes} passes")

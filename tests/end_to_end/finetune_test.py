@@ -111,10 +111,13 @@ class Finetune(EndToEndTest):
         sharded = self.trained("sharded", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", ranks=2)
         self.assert_same_losses(whole, sharded, 0.02)
         self.assertNotEqual(self.losses(whole), self.losses(sharded))
-        # Another run takes its last checkpoint: no step is left.
+        # Another run takes its last checkpoint, once that is its own: no step is left.
         newest = sorted((sharded / "checkpoints").iterdir())[-1]
-        taken = self.trained("taken", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", "--resume", newest,
-                             ranks=2)
+        stage_3 = ("--set", "train.zero_stage=3", "--set", "model.compute=bfloat16")
+        config, run = self.config("taken")
+        self.refused(USAGE, config, *stage_3, "--resume", newest, says=["cp -r"])
+        shutil.copytree(newest, run / "checkpoints" / newest.name)
+        taken = self.trained("taken", *stage_3, "--resume", run / "checkpoints" / newest.name, ranks=2)
         self.assertEqual(self.bytes_of(sharded), self.bytes_of(taken))
 
     def test_only_answers_and_their_end_are_learnt(self):
@@ -192,11 +195,28 @@ class Finetune(EndToEndTest):
         shutil.rmtree(run / "checkpoints")
         for ranks in (1, 2):  # A refused start is none that has forgotten.
             result = self.jforge("finetune", config, ranks=ranks, expect=INPUT)
-            for text in (str(run / "checkpoints"), str(run / "model"), "--resume never"):
+            for text in (str(run / "checkpoints"), str(run / "model"), "put them back"):
                 self.assertIn(text, result.lines()[0])
             self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
-        self.jforge("finetune", config, "--resume", "never", ranks=2)
+        (run / "model").rename(run / "away")
+        self.jforge("finetune", config, ranks=2)
         self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
+
+    def test_a_lost_last_checkpoint_is_missed_too(self):
+        config, run = self.config("lost-last")
+        self.jforge("finetune", config)
+        made = (run / "model" / "model.safetensors").read_bytes()
+        last = sorted((run / "checkpoints").iterdir())[-1]
+        last.rename(run / last.name)
+        self.refused(INPUT, config, says=[str(run / "model"), "put them back"])
+        (run / last.name).rename(last)
+        # Longer, stopped in the midst and continued: nothing is missed.
+        longer = ("--set", "finetune.steps=12")
+        self.jforge("finetune", config, *longer, "--accept-change", "finetune.steps", "--inject", "interrupt@train:0:9",
+                    expect=75)
+        self.jforge("finetune", config, *longer)
+        self.assertNotEqual(made, (run / "model" / "model.safetensors").read_bytes())
+        self.refused(USAGE, config, "--accept-change", "finetune.steps", says=["is to end after step 6"])
 
     def test_other_data_or_model_is_another_run(self):
         path, setting = self.pairs("data", dict)

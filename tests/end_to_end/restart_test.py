@@ -134,6 +134,32 @@ class GoingBack(RefusedTest):
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in lines if line["round"] == 1])
 
+    def test_a_refused_start_sets_nothing_aside(self):
+        config, run = self.config("refused-back", CONFIG.replace("keep_last = 2", "keep_last = 10"))
+        self.jforge("run", config)
+        before = sorted(path.name for path in run.rglob("*"))
+        back = ("--resume", run / self.STEP_2)
+        self.jforge("run", config, *back, "--set", 'evaluate.tasks=["gsm8k"]', "--set", "evaluate.data=/nonexistent",
+                    expect=3)
+        self.jforge("train", config, "--round", "2", *back, expect=USAGE)
+        self.assertEqual([], [name for name in (path.name for path in run.rglob("*")) if "abandoned" in name])
+        self.assertNotIn("train round", self.jforge("run", config).err)
+        self.assertEqual([], [name for name in before if name not in {path.name for path in run.rglob("*")}])
+        # One that is not refused takes along what came from what it leaves.
+        self.jforge("run", config, *back, "--inject", "interrupt@train:0:3", expect=75)
+        for name in ("export.json.abandoned", "round-2.abandoned"):
+            self.assertTrue((run / name).exists(), name)
+        self.jforge("run", config)
+        self.jforge("verify", run)
+
+    def test_another_run_s_checkpoint_is_copied_first(self):
+        _, run = self.begun("giver")
+        config, taker = self.config("taker", CONFIG.replace("keep_last = 2", "keep_last = 10"))
+        self.refused(config, "--resume", run / self.STEP_2, says=["cp -r", str(taker / "checkpoints")])
+        self.assertFalse((taker / "prompts.h5").exists())
+        shutil.copytree(run / self.STEP_2, taker / self.STEP_2)
+        self.assertIn("continuing from round-1-step-00000002", self.jforge("run", config).err)
+
     def test_a_round_cannot_end_where_it_has_been(self):
         config, run = self.begun("shorter")
         newest = max(self.checkpoint_steps(run))[1]
@@ -190,6 +216,40 @@ class LostCheckpoints(EndToEndTest):
         self.assertIn("train round 1", self.jforge("run", config, ranks=2).err)
         self.assertEqual(made, (run / "model" / "model.safetensors").read_bytes())
 
+    def test_nor_is_what_the_last_checkpoints_held(self):
+        config, run = self.config("last")
+        self.jforge("run", config, ranks=2)
+        for gone in sorted((run / "checkpoints").glob("round-2-*")):
+            gone.rename(run / gone.name)
+        self.assertTrue(self.checkpoint_steps(run))
+        self.refused(config, run, "export.json", ranks=2)
+        for back in run.glob("round-2-step-*"):
+            back.rename(run / "checkpoints" / back.name)
+        self.jforge("verify", run)
+        # A damaged one is another matter: the one before it is taken, and that is said.
+        newest = sorted((run / "checkpoints").iterdir())[-1]
+        (newest / "manifest.json").write_text("{}", encoding="utf-8")
+        again = self.jforge("run", config, ranks=2)
+        self.assertIn("checkpoint skipped", again.err)
+        self.assertIn("train round", again.err)
+
+    def test_what_is_made_of_other_weights_does_not_mix(self):
+        """A round that is stopped in its training, another run's model in the place of the one that generated it."""
+        config, run = self.config("mixed-weights")
+        other, other_run = self.config("other-weights")
+        rate = ("--set", "train.learning_rate=3e-3")
+        for each, words in ((config, ()), (other, rate)):
+            self.jforge("import", each, *words)
+            for phase, number in (("generate", 1), ("train", 1), ("generate", 2)):
+                self.jforge(phase, each, "--round", number, *words)
+        self.jforge("train", config, "--round", "2", "--inject", "interrupt@train:0:3", expect=75)
+        end = sorted((run / "checkpoints").glob("round-1-*"))[-1].name
+        shutil.rmtree(run / "checkpoints" / end)
+        shutil.copytree(other_run / "checkpoints" / end, run / "checkpoints" / end)
+        sorted((run / "round-2" / "trajectories").glob("lease-*.h5"))[0].unlink()
+        result = self.jforge("run", config, expect=DATA)
+        self.assertIn("other weights than those that are there now", result.lines()[0])
+
     def test_nor_is_one_in_its_second_round(self):
         config, run = self.config("second")
         self.jforge("run", config, "--inject", "interrupt@generate:0:30", expect=75)
@@ -230,6 +290,41 @@ class FinishedRun(EndToEndTest):
         tensors = tiny_model.read_safetensors(run / "model" / "model.safetensors")
         self.assertEqual({"BF16"}, {dtype for dtype, _, _ in tensors.values()})
         self.assertEqual(written, samples.stat().st_mtime_ns, "the base model's samples are current")
+
+    def test_what_is_not_the_export_s_stays_in_the_model_s_folder(self):
+        config, run = self.config("readme")
+        self.jforge("run", config, ranks=2)
+        (run / "model" / "README.md").write_text("mine", encoding="utf-8")
+        for words in (("--set", "model.export_as=bfloat16"),):
+            result = self.jforge("run", config, *words, ranks=2, expect=USAGE)
+            self.assertIn("README.md", result.lines()[0])
+        longer = config.read_text(encoding="utf-8").replace(
+            "[train]", "[[rounds]]\nblock_size = 4\nnoise_window = 2\nsteps = 2\n[train]")
+        config.write_text(longer, encoding="utf-8")
+        result = self.jforge("run", config, "--accept-change", "rounds.3", ranks=2, expect=USAGE)
+        self.assertNotIn("train round", result.err)
+        self.assertEqual("mine", (run / "model" / "README.md").read_text(encoding="utf-8"))
+
+    def test_figures_of_another_model_are_not_the_final_one_s(self):
+        config, run = self.config("stale")
+        self.jforge("run", config, ranks=2)
+        self.assertIn("final", self.summary(run))
+        third = "[[rounds]]\nblock_size = 4\nnoise_window = 2\nsteps = 2\n[train]"
+        config.write_text(config.read_text(encoding="utf-8").replace("[train]", third), encoding="utf-8")
+        self.jforge("run", config, "--accept-change", "rounds.3", "--set", "evaluate.tasks=[]", ranks=2)
+        self.assertEqual(["base"], list(self.summary(run)))
+        report = (run / "report.md").read_text(encoding="utf-8")
+        self.assertNotIn("| final", report.split("## ")[1])
+        self.jforge("verify", run)
+
+    def test_a_link_that_leads_nowhere_is_found_before_the_work(self):
+        for name, target in (("checkpoints", "far"), ("model", "away")):
+            config, run = self.config(f"link-{name}")
+            run.mkdir()
+            (run / name).symlink_to(self.root / target)
+            result = self.jforge("run", config, expect=4)
+            self.assertIn(str(run / name), result.lines()[0])
+            self.assertFalse((run / "round-1").exists())
 
     def test_a_round_added_later_ends_with_the_bytes_of_one_planned_from_the_start(self):
         third = "[[rounds]]\nblock_size = 4\nnoise_window = 2\nsteps = 2\n[train]"

@@ -92,8 +92,9 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
   make_directory(model_directory());
   EvaluationSummary::set_damaged_aside(directory_);
   const std::filesystem::path path = model_directory() / kModelName;
-  if (std::filesystem::exists(path)) {
-    const Claim found = read_claim(path, EvaluationSummary(directory_).weights_of(model_));
+  const std::string of_figures = EvaluationSummary(directory_).weights_of(model_);
+  if (std::filesystem::exists(path) || !of_figures.empty()) {
+    const Claim found = read_claim(path, of_figures);
     const bool others = !found.weights.empty() && found.weights != weights;
     if (!others && found.sealed) {
       return;
@@ -201,6 +202,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   figures["prompt_style"] =
       run.set.choice.prompt_style.empty() ? "default" : run.set.choice.prompt_style;
   figures["scorer"] = run.set.task->version();
+  figures["problems"] = run.set.hash;
   figures["ranks"] = common(samples, &SampleTiming::ranks);
   figures["batch_prompts"] = common(samples, &SampleTiming::batch_prompts);
   figures.update(extra);

@@ -308,5 +308,36 @@ TEST(ReadFile, OnlyWhatIsNotThereIsMissingData) {
   }
 }
 
+TEST(WriteOutput, FollowsLinksAndReplacesNoDevice) {
+  const test::TemporaryDirectory directory;
+  const auto plain = directory.path() / "plain";
+  write_output(plain, "one");
+  EXPECT_EQ(read_file(plain), "one");
+  const auto link = directory.path() / "link";
+  std::filesystem::create_symlink("target", link);
+  for (const char* const text :
+       {"two", "three"}) {  // A link that leads nowhere yet, and one that does.
+    write_output(link, text);
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(read_file(directory.path() / "target"), text);
+  }
+  const auto pipe = directory.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string received;
+  std::thread reader([&] {
+    std::ifstream stream(pipe);
+    received.assign(std::istreambuf_iterator<char>(stream), {});
+  });
+  write_output(pipe, "four");
+  reader.join();
+  EXPECT_EQ(received, "four");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  expect_plain_output(plain);
+  expect_plain_output(link);
+  expect_plain_output(directory.path() / "absent");
+  EXPECT_THROW(expect_plain_output(pipe), ConfigError);
+  EXPECT_THROW(expect_plain_output(directory.path()), ConfigError);
+}
+
 }  // namespace
 }  // namespace jforge

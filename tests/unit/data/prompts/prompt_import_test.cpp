@@ -135,6 +135,30 @@ TEST_F(PromptImportTest, FirstFieldThatTheRecordHasIsTaken) {
   config_.field = "query | /prompt";
   EXPECT_EQ(import().unreadable.size(), 1u);
   EXPECT_THAT(kept(), ElementsAre("q", "p2"));
+  // Merged data sets hold null where a column was missing.
+  put("a.jsonl", "{\"query\":null,\"prompt\":\"p3\",\"x\":null,\"y\":7}\n{\"query\":null}\n");
+  config_.answer_field = "x | y";
+  const ImportReport report = import();
+  EXPECT_EQ(report.unreadable.size(), 1u);
+  EXPECT_EQ(report.with_answers, 1);
+  EXPECT_THAT(kept(), ElementsAre("p3"));
+}
+
+TEST_F(PromptImportTest, WhatFollowsTheLastQuestionIsNotLookedAt) {
+  put("a.jsonl",
+      R"({"text":[{"role":"user","content":"x?"},{"role":"assistant","content":null,"tool_calls":[]},)"
+      R"({"role":"tool","content":"1"},{"role":"assistant","content":"so 1"}]})"
+      "\n"
+      R"({"text":[{"role":"user","content":"a"},{"role":"assistant","content":null},)"
+      R"({"role":"user","content":"y?"}]})"
+      "\n"
+      R"({"text":[{"role":"user","content":[{"type":"text","text":"z?"}]}]})"
+      "\n");
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("x?"));
+  ASSERT_EQ(report.unreadable.size(), 2u);
+  EXPECT_THAT(report.unreadable[0].reason, HasSubstr("number 2 has no text under \"content\""));
+  EXPECT_THAT(report.unreadable[1].reason, HasSubstr("number 1 has a list of parts"));
 }
 
 TEST_F(PromptImportTest, ReferenceAnswersAreStoredWhereRecordsHaveThem) {
@@ -337,7 +361,7 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
   }
   using testing::HasSubstr;
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("no user message"), HasSubstr("no user message"),
-                                   HasSubstr("number 1 has no text under \"content\""),
+                                   HasSubstr("number 1 has a list of parts under \"content\""),
                                    HasSubstr("number 1 has no text under \"role\""),
                                    HasSubstr("is of \"tool\""), HasSubstr("list of texts"),
                                    HasSubstr("neither a text nor a list of chat messages"),

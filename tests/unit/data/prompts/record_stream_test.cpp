@@ -175,6 +175,18 @@ TEST_F(RecordStreamTest, AParquetFileIsNamedWithTheLineThatTurnsItIntoJsonLines)
   }
 }
 
+TEST_F(RecordStreamTest, TextOfTwoBytesALetterIsNamed) {
+  for (const char* const mark : {"\xff\xfe", "\xfe\xff"}) {
+    put(std::string(mark) + "{");
+    try {
+      (void)all();
+      FAIL();
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("iconv -f UTF-16"));
+    }
+  }
+}
+
 TEST_F(RecordStreamTest, EveryRecordIsASignOfProgress) {
   PhaseClock clock;
   clock.follow_this_thread();

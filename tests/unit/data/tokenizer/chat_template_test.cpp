@@ -143,6 +143,8 @@ TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
   EXPECT_EQ(canonical("{{ 'p' + x | trim }}"), "\x01= \"p\" + x | trim\x02");
   EXPECT_EQ(canonical("{{ 'p' if x else 'q' }}"), "\x01= \"p\" if x else \"q\"\x02");
   EXPECT_EQ(canonical("a{# {{ gone #}\nb"), "ab");
+  EXPECT_EQ(canonical("a\r\n  {% if x %}\r\rb{{ 'c\r\nd' }}\r\n"),
+            canonical("a\n  {% if x %}\n\nb{{ 'c\nd' }}\n"));
 }
 
 std::uint64_t digest_of(const std::string& jinja) {
