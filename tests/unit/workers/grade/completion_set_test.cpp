@@ -59,14 +59,18 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
 TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   const CompletionFixture fixture;
   const CompletionSet bare = fixture.load({"a"});
-  EXPECT_EQ(bare.version, "humaneval/completion/check-3s");
-  const CompletionSet styled =
-      load_completions({.task = "humaneval:evalchemy",
-                        .data = fixture.directory / "HumanEval.jsonl",
-                        .completions = fixture.directory / "completions.jsonl",
-                        .allow_missing = true});
-  EXPECT_EQ(styled.version, make_task("humaneval")->version());
-  EXPECT_EQ(styled.completions.at(0).key, bare.completions.at(0).key);
+  EXPECT_EQ(bare.version, "humaneval/completion/bare-check-3s");
+  const auto styled = [&](const std::string& style) {
+    return load_completions({.task = "humaneval:" + style,
+                             .data = fixture.directory / "HumanEval.jsonl",
+                             .completions = fixture.directory / "completions.jsonl",
+                             .allow_missing = true});
+  };
+  EXPECT_EQ(styled("lm-eval").version,
+            make_task("humaneval", {.prompt_style = "lm-eval"})->version());
+  EXPECT_EQ(styled("lm-eval").completions.at(0).key, bare.completions.at(0).key);
+  // With imports before it the program is another one.
+  EXPECT_NE(styled("evalchemy").completions.at(0).key, bare.completions.at(0).key);
 }
 
 /// As evaluation does: what a model that was not stopped asks itself next is not its answer.

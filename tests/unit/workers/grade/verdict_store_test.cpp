@@ -109,7 +109,7 @@ TEST_F(VerdictStoreTest, TheFileDoesNotDependOnTheOrderOfVerdicts) {
   EXPECT_EQ(nlohmann::json::parse(summary.pass_at_1)["base"], 1.0 / 3);
   const std::string text = read_file(fixture.directory / "verdicts.json");
   const nlohmann::json file = nlohmann::json::parse(text);
-  EXPECT_EQ(file["version"], "humaneval/completion/check-3s");
+  EXPECT_EQ(file["version"], "humaneval/completion/bare-check-3s");
   EXPECT_EQ(file["eval"]["HumanEval/2"][0]["base_status"], "timeout");
   EXPECT_EQ(file["eval"]["HumanEval/1"][1]["reason"], "wrong");
   std::ranges::reverse(verdicts);
