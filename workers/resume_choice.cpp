@@ -12,10 +12,30 @@
 #include "runtime/bounded_json.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
-#include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 #include "workers/round_checkpoint_internal.h"
 
 namespace jforge {
+
+namespace {
+
+/// Of the model that export.json tells of; 0 where there is none, or the record is damaged.
+std::int64_t exported_rounds(const RunLayout& layout) {
+  if (!std::filesystem::exists(layout.export_record())) {
+    return 0;
+  }
+  try {
+    const auto record = try_bounded_json(verify_sealed(layout.export_record()));
+    const std::string rounds = record.is_object() ? record.value("rounds", std::string()) : "";
+    std::int64_t exported = 0;
+    std::from_chars(rounds.data(), rounds.data() + rounds.size(), exported);
+    return exported;
+  } catch (const DataError&) {
+    return 0;
+  }
+}
+
+}  // namespace
 
 ResumeChoice parse_resume_choice(const std::string& text) {
   if (text == "auto") {
@@ -35,9 +55,10 @@ CheckpointSearch find_checkpoint(const Communicator& comm, const std::filesystem
     case ResumeChoice::Kind::path: {
       Checkpoint named = open_checkpoint(comm, choice.path);
       together(comm, [&] {
-        std::error_code error;
-        const auto parent = std::filesystem::weakly_canonical(named.directory / "..", error);
-        if (parent != std::filesystem::weakly_canonical(directory, error)) {
+        // Its own name may be a link.
+        const auto path = std::filesystem::absolute(named.directory / ".").lexically_normal();
+        const auto parent = std::filesystem::weakly_canonical(path.parent_path().parent_path());
+        if (parent != std::filesystem::weakly_canonical(directory)) {
           throw ConfigError(fmt::format(
               "--resume {0}: that is no checkpoint of this run, and the next start would not find "
               "it; copy it first: mkdir -p {1} && cp -r {0} {1}/",
@@ -73,14 +94,8 @@ std::int64_t rounds_behind_newest(const RunLayout& layout) {
 std::vector<std::filesystem::path> made_by_later_rounds(const RunLayout& layout,
                                                         std::int64_t rounds_trained) {
   std::vector<std::filesystem::path> made;
-  if (std::filesystem::exists(layout.export_record())) {
-    const auto record = try_bounded_json(read_file(layout.export_record()));
-    const std::string rounds = record.is_object() ? record.value("rounds", std::string()) : "";
-    std::int64_t exported = 0;
-    std::from_chars(rounds.data(), rounds.data() + rounds.size(), exported);
-    if (exported > rounds_trained) {
-      made.push_back(layout.export_record());
-    }
+  if (exported_rounds(layout) > rounds_trained) {
+    made.push_back(layout.export_record());
   }
   for (auto round = static_cast<std::int32_t>(rounds_trained) + 2;
        !list_committed_shards(layout.trajectories(round)).empty(); ++round) {
