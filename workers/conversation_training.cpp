@@ -231,7 +231,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
                          accepted.keys, accepted.earlier);
     expect_same_samples(*resumed, identity);
     if (choice.kind == ResumeChoice::Kind::path) {
-      leave_newer_checkpoints(comm, checkpoints, *resumed);
+      leave_newer_checkpoints(comm, checkpoints, *resumed, [] { return std::vector<fs::path>(); });
     }
     resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
     plan.steps_done = steps_done;

@@ -119,7 +119,7 @@ void JobWorker::resume(const ResumeChoice& choice) {
 void JobWorker::accept_start() {
   if (goes_back_ && resume_point_) {
     leave_newer_checkpoints(services_.comm, layout_.checkpoints(), *resume_point_,
-                            made_by_later_rounds(layout_, rounds_trained_));
+                            [&] { return made_by_later_rounds(layout_, rounds_trained_); });
   }
   goes_back_ = false;
 }

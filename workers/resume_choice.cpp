@@ -125,14 +125,14 @@ DataError lost_checkpoints(const std::filesystem::path& directory, const std::st
 
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
                              const Checkpoint& resumed,
-                             const std::vector<std::filesystem::path>& made) {
+                             const std::function<std::vector<std::filesystem::path>()>& made) {
   together(comm, [&] {
     if (comm.rank() != 0) {
       return;
     }
     const CheckpointState& state = resumed.manifest.state;
     std::vector<std::string> names;
-    for (const std::filesystem::path& path : made) {
+    for (const std::filesystem::path& path : made()) {
       names.push_back(abandon(path));
     }
     for (std::string& name : abandon_checkpoints_after(directory, state.round, state.step)) {

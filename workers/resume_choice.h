@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -55,11 +56,11 @@ void expect_none_lost(const RunLayout& layout, std::int64_t rounds_trained);
                                          const std::string& made, const std::string& remedy);
 
 /// Collective. Once nothing can refuse a start that goes on from a named checkpoint: newer ones in
-/// `directory` are set aside (abandon_checkpoints_after), behind `made`, what came from them.
-/// Throws EnvironmentError.
+/// `directory` are set aside (abandon_checkpoints_after), behind what came from them, which rank 0
+/// asks `made` for. Throws EnvironmentError.
 void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::path& directory,
                              const Checkpoint& resumed,
-                             const std::vector<std::filesystem::path>& made = {});
+                             const std::function<std::vector<std::filesystem::path>()>& made);
 
 /// Throws ConfigError where `present` differs from the identity of `checkpoint` in what decides
 /// which samples a step trains (train.batch_samples, train.filter_*): what has begun by one would

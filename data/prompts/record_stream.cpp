@@ -181,9 +181,8 @@ bool RecordStream::next_element(RawRecord& record) {
     source_->take();
     if (skip_space() >= 0) {
       source_->refuse(
-          "there is text behind the end of the array: give one array, or one record a line "
-          "(records "
-          "that are arrays themselves need one array around all)");
+          "there is text behind the end of the array: give one array, or one record a line; "
+          "records that are arrays themselves need one array around all");
     }
     form_ = Form::finished;
     return false;

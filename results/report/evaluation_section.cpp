@@ -74,6 +74,7 @@ std::vector<std::string> model_names(const Range& measured) {
 // What is measured alike: one task, one scorer, the same problems, tokens chosen alike.
 struct TaskGroup {
   std::string heading;
+  std::string alike;     // group_heading() of each
   std::string problems;  // their hash
   std::vector<const Measured*> rows;
 };
@@ -95,17 +96,16 @@ std::string group_heading(const Measured& m) {
 std::vector<TaskGroup> groups_of(const std::vector<Measured>& all) {
   std::vector<TaskGroup> groups;
   for (const Measured& m : all) {
-    std::string heading = group_heading(m);
+    const std::string alike = group_heading(m);
     const std::string problems = json_text(*m.figures, "problems");
     const auto is_its = [&](const TaskGroup& group) {
-      return group.heading.starts_with(heading) && group.problems == problems;
+      return group.alike == alike && group.problems == problems;
     };
     auto group = std::ranges::find_if(groups, is_its);
     if (group == groups.end()) {
-      if (std::ranges::find(groups, heading, &TaskGroup::heading) != groups.end()) {
-        heading += ", other ones than above";
-      }
-      group = groups.insert(groups.end(), TaskGroup{heading, problems, {}});
+      const bool others = std::ranges::find(groups, alike, &TaskGroup::alike) != groups.end();
+      group = groups.insert(
+          groups.end(), {alike + (others ? " (other ones than above)" : ""), alike, problems, {}});
     }
     group->rows.push_back(&m);
   }

@@ -58,8 +58,7 @@ ReportTables write_measurements(ReportWriter& report) {
   if (sweep && is_of_another_model(report.directory, json_text(*sweep, "model"))) {
     report.missing.push_back(
         fmt::format("decoding settings: those in sweep/ are of another model than \"{}\" is now; "
-                    "`jforge sweep` "
-                    "under another --name measures this one",
+                    "`jforge sweep` under another --name measures this one",
                     json_text(*sweep, "model")));
   } else if (sweep) {
     tables.sweep = write_sweep_section(report, *sweep);

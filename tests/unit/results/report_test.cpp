@@ -280,6 +280,32 @@ TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
   }
 }
 
+TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
+  const TemporaryDirectory run;
+  Json summary;
+  Json& methods = summary["models"]["final"]["gsm8k"];
+  methods["a"] = figures(0.9, 1, 100);
+  methods["b"] = figures(0.5, 2, 100);
+  methods["c"] = figures(0.25, 3, 100);
+  methods["a"]["temperature"] = 1;  // The first one's heading begins as the others' do.
+  methods["a"]["problems"] = "01";
+  methods["b"]["problems"] = "01";
+  methods["c"]["problems"] = "02";
+  write(run / "evaluation/summary.json", summary.dump());
+  const std::string tables = write_report(run.path()).evaluation;
+  std::vector<std::string> parts;
+  for (std::size_t at = tables.find("### "); at != std::string::npos;) {
+    const std::size_t end = tables.find("### ", at + 1);
+    parts.push_back(tables.substr(at, end - at));
+    at = end;
+  }
+  ASSERT_EQ(parts.size(), 3U) << tables;
+  EXPECT_THAT(parts[0], testing::AllOf(HasSubstr("temperature 1"), HasSubstr("| a "),
+                                       Not(HasSubstr("| b "))));
+  EXPECT_THAT(parts[1], testing::AllOf(HasSubstr("| b "), Not(HasSubstr("other ones"))));
+  EXPECT_THAT(parts[2], testing::AllOf(HasSubstr("| c "), HasSubstr("(other ones than above)")));
+}
+
 TEST(Report, AblationSetsTrainedModelsSideBySide) {
   const TemporaryDirectory run;
   Json summary;
