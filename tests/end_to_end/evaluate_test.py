@@ -138,6 +138,11 @@ class Evaluate(EvaluationTest):
         refused = self.evaluate(out, "--methods", "ar", ranks=1, model=other, expect=2)
         self.assertIn("--name", "".join(refused.lines()))
         self.assertEqual(before, self.samples(out))
+        # Without its claim the figures themselves tell whose they are.
+        (out / "evaluation" / "source-model" / "model.json").unlink()
+        refused = self.evaluate(out, "--methods", "jacobi", ranks=1, model=other, expect=2)
+        self.assertIn("--name", "".join(refused.lines()))
+        self.assertEqual(before, self.samples(out))
         self.evaluate(out, "--methods", "ar", "--name", "other", ranks=1, model=other)
         self.assertEqual({"evaluation/source-model/gsm8k.ar.jsonl", "evaluation/other/gsm8k.ar.jsonl"},
                          set(self.samples(out)))
@@ -147,8 +152,11 @@ class Evaluate(EvaluationTest):
         out = self.root / "any-name"
         refused = self.evaluate(out, "--methods", "ar", ranks=1, model=other, expect=2)
         self.assertIn("--name", refused.lines()[0])
-        self.evaluate(out, "--methods", "ar", "--name", "mel", ranks=2, model=other)
+        rounding = ("--set", "model.decode_weights=bfloat16")
+        self.evaluate(out, "--methods", "ar", "--name", "mel", *rounding, ranks=2, model=other)
         self.jforge("verify", out)
+        summary = json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+        self.assertEqual("bfloat16", summary["models"]["mel"]["gsm8k"]["ar"]["decode_weights"])
 
     def test_two_evaluations_do_not_share_a_directory(self):
         out = self.root / "shared"
