@@ -185,6 +185,7 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
 }  // namespace
 
 ExitCode probe_logits_command(const ProbeOptions& options) {
+  expect_plain_output(options.out);
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
   const auto inference =
@@ -209,12 +210,12 @@ ExitCode probe_logits_command(const ProbeOptions& options) {
          logits[i],
          DType::float32});
   }
-  expect_plain_output(options.out);
   write_safetensors(options.out, tensors);
   return ExitCode::ok;
 }
 
 ExitCode probe_loss_command(const ProbeOptions& options) {
+  expect_plain_output(options.out);
   // Written so that NaN is refused too.
   if (!(std::abs(options.ar_weight) <= std::numeric_limits<float>::max())) {
     throw ConfigError(
@@ -264,7 +265,6 @@ ExitCode probe_loss_command(const ProbeOptions& options) {
         model.table.tensor(ConstTensorView(flat_gradients), entry.name);
     tensors.push_back({entry.name, shape, gradient.span<float>(), DType::float32});
   }
-  expect_plain_output(options.out);
   write_safetensors(options.out, tensors);
   return ExitCode::ok;
 }

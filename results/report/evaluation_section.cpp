@@ -163,11 +163,11 @@ std::string speed_tables(const TaskGroup& group) {
   for (const double batch : speed_batches(figures_of(group))) {
     TableCells rows = {{"model", "method", "on", "tokens/s", "95 % interval", "with prefill",
                         "95 % interval", "over AR", "95 % interval"}};
-    std::set<std::string> places;
+    // A column where it is not the same for all.
+    const bool apart = speed_places(figures_of(group), batch).size() > 1;
     for (const Measured* m : group.rows) {
       if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
-        places.insert(speed_place(*speed));
-        rows.push_back({m->model, m->method, speed_place(*speed)});
+        rows.push_back({m->model, m->method, apart ? speed_place(*speed) : ""});
         for (const auto& [key, format, unit] :
              {std::tuple("tokens_per_second", "{:.0f}", ""),
               std::tuple("tokens_per_second_with_prefill", "{:.0f}", ""),
@@ -177,9 +177,6 @@ std::string speed_tables(const TaskGroup& group) {
           rows.back().push_back(interval_text(*speed, key, format));
         }
       }
-    }
-    if (places.size() == 1) {  // The same for all, and not worth a column.
-      std::for_each(rows.begin() + 1, rows.end(), [](auto& row) { row[2].clear(); });
     }
     text += fmt::format("Speed at batch {:.0f}:\n\n{}\n", batch, markdown_table(rows, 2));
   }

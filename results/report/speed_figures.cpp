@@ -7,7 +7,6 @@
 #include <cmath>
 #include <iterator>
 #include <map>
-#include <set>
 
 namespace jforge {
 
@@ -46,25 +45,13 @@ struct Contender {
   std::string shown;  ///< "1.38× AR (1.31–1.45)"
 };
 
-// Ranks and their threads that speeds at a batch size were measured with.
-std::set<std::string> places_of(const std::vector<const ReportJson*>& figures,
-                                double batch_prompts) {
-  std::set<std::string> places;
-  for (const ReportJson* one : figures) {
-    if (const ReportJson* const speed = speed_at(*one, batch_prompts)) {
-      places.insert(speed_place(*speed));
-    }
-  }
-  return places;
-}
-
 std::vector<Contender> contenders(const std::vector<NamedFigures>& methods, double batch_prompts,
                                   const std::string* baseline) {
   const char* const key = baseline != nullptr ? "speed_up" : "tokens_per_second";
   std::vector<Contender> found;
   std::vector<const ReportJson*> figures;
   std::ranges::transform(methods, std::back_inserter(figures), &NamedFigures::figures);
-  if (baseline == nullptr && places_of(figures, batch_prompts).size() > 1) {
+  if (baseline == nullptr && speed_places(figures, batch_prompts).size() > 1) {
     return found;  // Each has a machine of its own, so to speak.
   }
   for (std::size_t i = 0; i < methods.size(); ++i) {
@@ -100,6 +87,17 @@ std::string speed_place(const ReportJson& speed) {
              ? fmt::format("{:.0f} {} of {:.0f} {}", ranks, ranks > 1 ? "ranks" : "rank", threads,
                            threads > 1 ? "threads" : "thread")
              : std::string();
+}
+
+std::set<std::string> speed_places(const std::vector<const ReportJson*>& figures,
+                                   double batch_prompts) {
+  std::set<std::string> places;
+  for (const ReportJson* one : figures) {
+    if (const ReportJson* const speed = speed_at(*one, batch_prompts)) {
+      places.insert(speed_place(*speed));
+    }
+  }
+  return places;
 }
 
 std::vector<double> speed_batches(const std::vector<const ReportJson*>& figures) {
@@ -175,7 +173,7 @@ std::string speed_remarks(const std::vector<const ReportJson*>& figures) {
                         fmt::join(reasons, "; "));
   }
   for (const double batch : speed_batches(figures)) {
-    if (const auto places = places_of(figures, batch); places.size() > 1) {
+    if (const auto places = speed_places(figures, batch); places.size() > 1) {
       text += fmt::format(
           "**Speeds at batch {:.0f} were measured apart, on {}: tokens/s do not compare, what each "
           "has over its own AR does.**\n\n",

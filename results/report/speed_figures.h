@@ -2,6 +2,7 @@
 
 /// Measured speeds as summary.json and sweep.json hold them (results/README.md "Speeds").
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct NamedFigures {
 
 /// "2 ranks of 1 thread": what a speed was measured on; empty where it does not say.
 [[nodiscard]] std::string speed_place(const ReportJson& speed);
+/// The different ones of all speeds at a batch size.
+[[nodiscard]] std::set<std::string> speed_places(const std::vector<const ReportJson*>& figures,
+                                                 double batch_prompts);
 
 /// What is fastest by the clock at one batch size, measured together with `baseline`.
 struct FastestByClock {
