@@ -39,8 +39,8 @@ class Communicator {
   /// Collective. Frees the handle.
   void close();
 
-  /// Sends a message and waits, polling with short sleeps, until the payload may be reused. Thread:
-  /// one user at a time per communicator.
+  /// Takes a message over and returns at once, whether or not its receiver takes it; close() waits
+  /// for that. Thread: one user at a time per communicator.
   void send(Rank destination, int tag, std::span<const std::byte> payload) const;
   /// Takes one waiting message from anybody, or nothing; never blocks on an absent message
   /// (MPI_Improbe).

@@ -134,19 +134,41 @@ std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
   return copy;
 }
 
+MpiHandle::~MpiHandle() {
+  if (!sent_.empty()) {
+    // MPI may still read them, and waits for a receiver that may never come.
+    static_cast<void>(new std::list<Sent>(std::move(sent_)));
+  }
+}
+
 void MpiHandle::close() {
+  for (Sent& message : sent_) {
+    wait_for_message(message.request, message.payload.size());
+  }
+  sent_.clear();
   check(MPI_Comm_free(&messages_));
   check(MPI_Comm_free(&collectives_));
 }
 
 void MpiHandle::send(Rank destination, int tag, std::span<const std::byte> payload) {
+  Sent& message = sent_.emplace_back();
+  message.payload.assign(payload.begin(), payload.end());
   const ByteRun run(payload.size());
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Isend(payload.data(), run.count(), run.type(), destination, tag, messages_, &request));
-  wait_for_message(request, payload.size());
+  check(MPI_Isend(message.payload.data(), run.count(), run.type(), destination, tag, messages_,
+                  &message.request));
+  forget_taken();
+}
+
+void MpiHandle::forget_taken() {
+  std::erase_if(sent_, [](Sent& message) {
+    int done = 0;
+    check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE));
+    return done != 0;
+  });
 }
 
 std::optional<ReceivedMessage> MpiHandle::try_receive() {
+  forget_taken();
   int found = 0;
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status{};

@@ -5,6 +5,8 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <cstddef>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +20,9 @@ class MpiHandle final : public Communicator::Handle {
  public:
   /// Collective over `comm`, which stays the caller's.
   explicit MpiHandle(MPI_Comm comm);
+  ~MpiHandle() override;
+  MpiHandle(const MpiHandle&) = delete;
+  MpiHandle& operator=(const MpiHandle&) = delete;
 
   void post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) override;
   void finish() override;
@@ -36,12 +41,19 @@ class MpiHandle final : public Communicator::Handle {
   [[nodiscard]] double patience_seconds() const noexcept override;
 
  private:
+  /// A message that its receiver may not have taken yet.
+  struct Sent {
+    std::vector<std::byte> payload;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
   void finish_politely();
+  void forget_taken();
 
   /// Two MPI handles, so that a message of try_receive's "from anybody" can never be part of a
   /// collective.
   MPI_Comm messages_ = MPI_COMM_NULL;
   MPI_Comm collectives_ = MPI_COMM_NULL;
+  std::list<Sent> sent_;
   bool polite_ = false;
   std::atomic<bool> abandoned_{false};
   // Kept between calls: a training step must not allocate.

@@ -64,7 +64,7 @@ struct Communicator::Handle {
 
   /// Collective.
   [[nodiscard]] virtual std::unique_ptr<Handle> duplicate() = 0;
-  /// Frees what the handle holds. Waits for nobody.
+  /// Frees what the handle holds. Waits for nothing but receivers of what was sent.
   virtual void close() = 0;
   virtual void send(Rank destination, int tag, std::span<const std::byte> payload) = 0;
   [[nodiscard]] virtual std::optional<ReceivedMessage> try_receive() = 0;

@@ -60,6 +60,20 @@ TEST(Messages, EverySizeArrivesWholeWithSourceAndTag) {
   comm.close();
 }
 
+TEST(Messages, WhatNobodyTakesHoldsNobodyUp) {
+  Communicator comm = test_world().duplicate();
+  constexpr std::size_t kBytes = 5'000'003;  // MPI keeps no copy of so much.
+  for (Rank rank = 0; rank < comm.size(); ++rank) {
+    comm.send(rank, rank, pattern(kBytes, comm.rank(), rank));
+  }
+  comm.barrier();  // Each rank has sent, none has received.
+  for (int i = 0; i < comm.size(); ++i) {
+    const ReceivedMessage message = receive(comm);
+    EXPECT_EQ(message.payload, pattern(kBytes, message.source, comm.rank()));
+  }
+  comm.close();
+}
+
 TEST(Messages, CollectivesOnTheSameCommunicatorAreNotStolen) {
   Communicator comm = test_world().duplicate();
   const Rank neighbour = (comm.rank() + 1) % comm.size();

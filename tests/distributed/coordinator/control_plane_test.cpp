@@ -196,6 +196,62 @@ TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
   control.close(world);
 }
 
+// A stopped process, a hung node: what lies there for it is more than MPI keeps.
+TEST(Coordinator, ARankThatTakesNoReplyHoldsNoOtherUp) {
+  const Communicator& world = test_world();
+  Communicator requests = world.duplicate();
+  Communicator replies = world.duplicate();
+  constexpr std::int64_t kLeased = 10'000;
+  const auto ask = [&] {
+    requests.send(kCoordinatorRank, 1, encode(LeaseRequest{kRound, false, false}));
+  };
+  const auto granted = [&](const CoordinatorMessage& message) {
+    const LeaseReply& reply = std::get<LeaseReply>(message);
+    EXPECT_EQ(reply.answer, LeaseAnswer::granted);
+    EXPECT_GE(std::ssize(reply.lease.prompts), kLeased);
+  };
+  InProcessMailbox mailbox;
+  std::optional<Coordinator> coordinator;
+  if (world.rank() == kCoordinatorRank) {
+    coordinator.emplace(requests, replies, mailbox, CoordinatorConfig{});
+    std::vector<PendingPrompt> prompts;
+    for (PromptId id = 0; id < 10 * kLeased * world.size(); ++id) {
+      prompts.push_back({id, 1});
+    }
+    coordinator->open_round(
+        kRound, LeaseQueue(std::move(prompts),
+                           {.most = kLeased, .first = kLeased, .ranks = world.size()}, 0));
+  }
+  world.barrier();
+  if (world.rank() != kCoordinatorRank) {
+    ask();
+  }
+  world.barrier();
+  if (coordinator) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // The others are answered.
+    mailbox.push_request(LeaseRequest{kRound, false, false});
+    std::optional<CoordinatorMessage> own;
+    while (!(own = mailbox.pop_reply())) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    granted(*own);
+  }
+  world.barrier();
+  if (!coordinator) {
+    std::optional<ReceivedMessage> reply;
+    while (!(reply = replies.try_receive())) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    granted(decode_coordinator_message(reply->payload));
+  }
+  world.barrier();
+  if (coordinator) {
+    coordinator->close();
+  }
+  requests.close();
+  replies.close();
+}
+
 TEST(ControlPlane, OpensAndClosesAgainWithoutARound) {
   for (int turn = 0; turn < 5; ++turn) {
     PhaseClock clock;
