@@ -267,7 +267,15 @@ void InferenceTransformer::State::allocate_cache() {
   const std::int64_t fewest = slot_pages(options);
   std::int64_t count = options.cache_pages;
   std::string shortage;
+  const auto available = [&] {
+    return kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
+  };
+  // What kernels, logits and drafts take when passes begin, some 200 MB of a large model.
+  constexpr double kMostLeft = 512e6;
+  constexpr double kShareLeft = 0.125;
+  const auto left = [&](double free) { return std::min(kMostLeft, kShareLeft * free); };
   for (;;) {
+    std::int64_t most = count - 1;  // Of the next try.
     const Shape shape = cache_shape(config, count);
     const std::size_t bytes = storage_bytes(shape.elements(), chunk->cache_type());
     try {
@@ -279,24 +287,32 @@ void InferenceTransformer::State::allocate_cache() {
         const TensorView keys = half();
         cache.push_back({keys, half()});
       }
-      break;
+      const std::optional<std::uint64_t> behind = available();
+      const double whole = static_cast<double>(count) * page;
+      if (!behind || count == fewest ||
+          static_cast<double>(*behind) >= left(static_cast<double>(*behind) + whole)) {
+        break;
+      }
+      if (shortage.empty()) {
+        shortage = fmt::format(
+            "{:.1f} MB of the device are free behind a key/value cache of {} "
+            "pages, too little for what computes with it",
+            static_cast<double>(*behind) / 1e6, count);
+      }
     } catch (const EnvironmentError& error) {
-      cache.clear();
-      cache_memory.clear();
-      const std::optional<std::uint64_t> available =
-          kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
-      if (!available || count == fewest) {
+      if (!available() || count == fewest) {
         throw;
       }
       if (shortage.empty()) {
         shortage = error.what();
       }
-      // Some is left for what kernels and logits need.
-      constexpr double kShare = 0.875;
-      const auto fitting =
-          static_cast<std::int64_t>(kShare * static_cast<double>(*available) / page);
-      count = std::max(fewest, std::min(fitting, count * 7 / 8));
+      most = count * 7 / 8;  // Other ranks may take from the same memory.
     }
+    cache.clear();
+    cache_memory.clear();
+    const auto free = static_cast<double>(available().value_or(0));
+    const auto fitting = static_cast<std::int64_t>((free - left(free)) / page);
+    count = std::max(fewest, std::min(fitting, most));
   }
   if (count != options.cache_pages) {
     pages = CachePages(count, options.num_slots, fewest);

@@ -89,8 +89,9 @@ class InferenceTransformer final : public DecodeModel {
     std::int32_t slot_capacity = 0;  ///< Positions per slot; > 0. Rounded up to whole pages.
     std::int32_t branch_rows = 0;    ///< Rows per slot for alternative drafts.
     /// Pages that all slots share, at least as many as one full slot takes; 0: enough for all to be
-    /// full at once. On a device that has not the memory there are fewer, down to a full slot's:
-    /// a warning says what asked, what holds the rest and how many there are.
+    /// full at once. On a device that has not the memory, with an eighth of it left for what passes
+    /// take (512 MB at most), there are fewer, down to a full slot's: a warning says what asked,
+    /// what holds the rest and how many there are.
     std::int64_t cache_pages = 0;
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.

@@ -475,11 +475,14 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   const TensorView flat(weights.data(), {table.flat_size()});
   initialise_weights(table, flat, 5, config.num_layers);
   constexpr std::int64_t kSequences = 6;
-  const auto decode = [&](std::int32_t slots) {
+  const auto decode = [&](std::int32_t slots, std::int64_t cache_pages = 0) {
     MemoryAccount account("decoding test");
-    InferenceTransformer transformer(
-        config, table, flat, *kernels, account,
-        {.num_slots = slots, .slot_capacity = 250, .max_rows = 64, .replay = false});
+    InferenceTransformer transformer(config, table, flat, *kernels, account,
+                                     {.num_slots = slots,
+                                      .slot_capacity = 250,
+                                      .cache_pages = cache_pages,
+                                      .max_rows = 64,
+                                      .replay = false});
     DecodeEngine engine(transformer, slots);
     std::vector<std::vector<TokenId>> answers(kSequences);
     std::int64_t admitted = 0;
@@ -512,6 +515,13 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   EXPECT_NE(text.find("out of device memory: "), std::string::npos) << text;
   EXPECT_NE(text.find("decoding test key/value"), std::string::npos) << text;
   EXPECT_NE(text.find("pages of 0.3 MB instead of 24"), std::string::npos) << text;
+  // A cache that just fits leaves nothing for what passes take when they begin.
+  constexpr std::size_t kPage = std::size_t{1} << 18;
+  for (std::size_t held = 0; held < kPage; held += kPage / 16) {
+    MemoryAccount account("others");
+    const Buffer others(4 * kPage + held, account, Device::cuda);
+    EXPECT_EQ(decode(2), one_by_one) << held;
+  }
 }
 
 /// Scratch that grows while kernels are under way: the old block is free only behind them.
