@@ -31,12 +31,12 @@ namespace {
 /// Collective. Before anything is held.
 void expect_memory(const ConversationTraining& training, const PreparedTraining& prepared,
                    Device device, const Communicator& comm) {
-  const int ranks_here = ranks_on_host(comm);
+  const SharingRanks sharing = sharing_ranks(comm, device);
   together(comm, [&] {
     const MemoryPlan plan = plan_memory(training, prepared, comm.size(), device);
     JobConfig config;  // What the messages name.
     config.train.tokens_per_rank = training.train.tokens_per_rank;
-    expect_fits_here(plan, config, {.generation = false}, ranks_here);
+    expect_fits_here(plan, config, {.generation = false}, sharing);
   });
 }
 

@@ -17,6 +17,7 @@
 #include "model/transformer/training_transformer.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/comm/tensor_collectives.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
@@ -315,23 +316,33 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                     plan.sharding.stage, config.train.tokens_per_rank));
 }
 
+SharingRanks sharing_ranks(const Communicator& comm, Device device) {
+  SharingRanks sharing{.host = ranks_on_host(comm)};
+  if (device != Device::cpu) {
+    // Not by the number of devices: Slurm may let each rank see its own alone.
+    std::string own;
+    together(comm, [&] { own = host_name() + "/" + cuda_device_identity(); });
+    sharing.device = ranks_that_name(comm, own);
+  }
+  return sharing;
+}
+
 void expect_fits_here(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
-                      int ranks_here) {
+                      SharingRanks sharing) {
   if (const std::optional<std::uint64_t> available = available_memory()) {
-    expect_fits(plan, config, phases, ranks_here, *available);
+    expect_fits(plan, config, phases, sharing.host, *available);
   }
   if (plan.device == Device::cpu) {
     return;
   }
   if (const std::optional<std::uint64_t> available = cuda_memory::available()) {
-    const int devices = cuda_device_count();
-    expect_fits_device(plan, config, phases, (ranks_here + devices - 1) / devices, *available);
+    expect_fits_device(plan, config, phases, sharing.device, *available);
   }
 }
 
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm) {
-  const int ranks_here = ranks_on_host(comm);
+  const SharingRanks sharing = sharing_ranks(comm, device);
   static_cast<void>(agree(comm, false, [&] {
     if (config.rounds.empty()) {
       return;
@@ -342,7 +353,7 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
                                         {known.count, known.longest.value_or(0), known.lengths,
                                          longest_held_out_problem(config, model)},
                                         hf_matrices_are_bfloat16(config.model.source));
-    expect_fits_here(plan, config, phases, ranks_here);
+    expect_fits_here(plan, config, phases, sharing);
   }));
 }
 

@@ -94,10 +94,18 @@ void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedP
 void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         const PlannedPhases& phases, int ranks_here, std::uint64_t available);
 
-/// Both with what is available on this host to its `ranks_here` ranks; nothing where the kernel
-/// does not tell.
+/// Ranks, this one among them, that share its host's memory and its device's.
+struct SharingRanks {
+  int host = 1;
+  int device = 1;
+};
+/// Collective.
+[[nodiscard]] SharingRanks sharing_ranks(const Communicator& comm, Device device);
+
+/// Both with what is available here to the ranks that share it; nothing where the kernel does not
+/// tell.
 void expect_fits_here(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
-                      int ranks_here);
+                      SharingRanks sharing);
 
 /// Collective. expect_fits_here() of the job's plan on every host. Prompts count with their
 /// true lengths once they are imported, before that not at all. Throws EnvironmentError on every

@@ -8,8 +8,10 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "runtime/comm/local_rank.h"
@@ -54,6 +56,13 @@ TEST(JobKernels, RanksOfOneMachineAreCountedOnIt) {
   const Communicator comm = jforge::test::test_world().duplicate();
   EXPECT_EQ(ranks_on_host(comm), comm.size());
   EXPECT_EQ(local_rank(comm), comm.rank());
+}
+
+TEST(JobKernels, RanksThatShareADeviceAreCounted) {
+  const Communicator comm = jforge::test::test_world().duplicate();
+  EXPECT_EQ(ranks_that_name(comm, "0000:17:00.0"), comm.size());
+  EXPECT_EQ(ranks_that_name(comm, std::to_string(comm.rank())), 1);
+  EXPECT_EQ(ranks_that_name(comm, std::to_string(comm.rank() / 2)), std::min(comm.size(), 2));
 }
 
 TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
