@@ -12,6 +12,7 @@
 #include "coordinator/control_plane.h"
 #include "coordinator/phase_machine.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/job_plan.h"
 #include "launch/commands/progress_display.h"
@@ -96,6 +97,18 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
       expect_evaluable(config.evaluate, model, config.model.source,
                        config.prompts.chat_template == "chatml", programs);
     }
+  });
+}
+
+// What the import would refuse before it reads a prompt, if it is still to come. Rank 0 looks.
+void expect_importable(const Communicator& comm, const JobConfig& config) {
+  together(comm, [&] {
+    if (comm.rank() != 0 || std::filesystem::exists(RunLayout(config.run.directory).prompts())) {
+      return;
+    }
+    static_cast<void>(match_files(config.prompts.files));
+    static_cast<void>(
+        ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"));
   });
 }
 
@@ -358,13 +371,11 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
   const JobConfig config = load_job_config(session.world(), options, phases);
   const auto end = [&] {
     std::fflush(stdout);
+    const bool imports = all_phases || (!phases.generation && !phases.training);
+    if (imports) {
+      expect_importable(session.world(), config);
+    }
     if (all_phases) {
-      together(session.world(), [&] {
-        if (session.world().rank() == 0 &&
-            !std::filesystem::exists(RunLayout(config.run.directory).prompts())) {
-          static_cast<void>(match_files(config.prompts.files));
-        }
-      });
       expect_end_possible(session.world(), config, /*programs=*/false);
     }
     return ExitCode::ok;

@@ -134,9 +134,14 @@ class BadModels(BadInput):
         model = self.model_copy("template")
         path = model / "tokenizer_config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
-        config["chat_template"] = "{% for message in messages %}[INST]{{ message['content'] }}{% endfor %}"
+        config["chat_template"] = "{% include 'prompt' %}{{ messages[0]['content'] }}"
         path.write_text(json.dumps(config), encoding="utf-8")
         self.run_refused("template", USAGE, "--set", f'model.source="{model}"', says=["chat template", model])
+        for words in (("import", "--dry-run"), ("run", "--dry-run")):
+            planned = self.config(f"template-{words[0]}")[0]
+            self.refused(USAGE, words[0], planned, *words[1:], "--set", f'model.source="{model}"',
+                         says=["'include' is not supported", model])
+            self.jforge(*words, planned, "--set", f'model.source="{model}"', "--set", "prompts.template=chatml")
         pairs = self.root / "template-pairs.jsonl"
         pairs.write_text('{"question": "two plus two?", "answer": "four"}\n', encoding="utf-8")
         probe = ("probe", "likelihood", "--model", model, "--pairs", pairs, "--out", self.root / "template-likelihood.jsonl")

@@ -395,7 +395,7 @@ class ImportTest(EndToEndTest):
 
 @unittest.skipUnless(transformers and h5py, "the Python packages torch, transformers and h5py are not installed")
 class PublishedTemplates(ImportTest):
-    """The texts by whose digests chat_template.cpp knows families; chat_template_test.cpp says where they are."""
+    """Texts of models' own; chat_template_test.cpp says where they are."""
 
     def conversations(self, count):
         rng = random.Random(17)
@@ -412,7 +412,9 @@ class PublishedTemplates(ImportTest):
         path = pathlib.Path(os.environ.get("JFORGE_TEST_TEMPLATES", "models/templates"), f"{name}.jinja")
         if not path.is_file():
             self.skipTest(f"needs {path}: JFORGE_TEST_TEMPLATES names the directory")
-        template = path.read_text(encoding="utf-8")
+        self.check_text(name, path.read_text(encoding="utf-8"))
+
+    def check_text(self, name, template):
         model = tiny_model.write_model(self.root / f"model-{name}")
         (model / "chat_template.jinja").write_text(template, encoding="utf-8")
         config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -448,6 +450,47 @@ class PublishedTemplates(ImportTest):
 
     def test_mistral_nemo(self):
         self.check("mistralai-Mistral-Nemo-Instruct-2407")
+
+    def test_texts_of_our_own(self):
+        """Constructs that published texts combine; each of them alone is in jinja_test.cpp."""
+        self.check_text("own-scopes", """{{- bos_token }}
+{%- set ns = namespace(system='', last=-1) %}
+{%- for m in messages %}
+    {%- if m.role == 'system' %}{% set ns.system = ns.system + m['content'] | trim %}
+    {%- elif m.role == 'user' and not m.content.startswith('<tool_response>') %}{% set ns.last = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- macro thoughts(text, keep=false) %}
+    {%- if '</think>' in text %}
+        {%- set parts = text.split('</think>') %}
+        {%- if keep %}<t>{{ parts[0].split('<think>')[-1].strip('\\n') }}</t>{% endif %}
+        {{- parts[-1].lstrip('\\n') }}
+    {%- else %}{{ text }}{% endif %}
+{%- endmacro %}
+{{ ns.system ~ '\\n' if ns.system }}
+{% for m in messages if m.role != 'system' %}
+  {%+ if loop.first %}first {% endif %}
+[{{ loop.index }}/{{ loop.length }} {{ m.role | title }}{{ '!' if loop.last else ',' + loop.nextitem.role[:2] }}]
+    {%- if m.role == 'assistant' %}
+        {% generation %}{{ thoughts(m.content, keep=loop.index0 >= ns.last) }}{{ eos_token }}{% endgeneration %}
+    {% else %}
+        {{- ' ' + m.content | replace('a', 'A') }}
+    {%- endif %}
+{% else %}
+nothing
+{% endfor %}
+{% if add_generation_prompt and not enable_thinking | default(true) %}>{% endif %}
+""")
+        self.check_text("own-values", """{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- set known = {'user': 'U', 'assistant': 'A'} -%}
+{{ users | length }} {{ messages | map(attribute='role') | join(',') }} {{ messages[-1] | tojson }}
+{%- for m in messages %}
+    {%- if m.role not in known %}{% continue %}{% endif %}
+    {%- set text %}{{ known[m.role] }}: {{ m.content.strip() or '-' }}{% endset %}
+    {{- text | upper if loop.index is even else text | length }}|{{ m.content.splitlines() }}|{{ m.content[::-1][:3] }}
+{% endfor %}
+{{- messages[0].content is string and messages[0].tool_calls is not defined }}{{ messages[-1].content }}
+""")
 
 
 @unittest.skipUnless(transformers and DATA.is_dir() and SMOLLM2.is_dir(),

@@ -34,27 +34,51 @@ std::string text_of(const Json& record, const std::string& field, const std::str
   return record[field].get<std::string>();
 }
 
+/// The end of a text in one line, for messages.
+std::string shown_end(const std::string& text) {
+  const std::size_t begin = text.find_last_of('\n', text.find_last_not_of('\n')) + 1;
+  return Json(text.substr(std::min(begin, text.size())))
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// The prompt that `whole`, the conversation, continues. An answer with thoughts continues the one
+/// that leaves room for them: without thinking Qwen3's prompt already ends behind empty ones. What
+/// continues neither is not trained on: at the end of such a prompt (DeepSeek-R1's opens thoughts)
+/// the model would never be asked to go on as the sample does.
+std::string continued_prompt(std::span<const ChatMessage> question, const std::string& whole,
+                             const ChatTemplate& chat, const std::string& place) {
+  std::string prompt = chat.render(question, true);
+  if (whole.starts_with(prompt)) return prompt;
+  std::string thinking = chat.render_thinking_prompt(question);
+  if (whole.starts_with(thinking)) return thinking;
+  throw ConfigError(fmt::format(
+      "{}: the chat template of {} does not continue its generation prompt, which ends in {}, with "
+      "this answer; put a template that prints an answer as the prompt begins it into "
+      "chat_template.jinja, or take the record out",
+      place, chat.origin(), shown_end(prompt)));
+}
+
 CausalSample make_sample(const QuestionAnswer& item, const ConversationFiles& source,
-                         const BytePairTokenizer& tokenizer, const ChatTemplate& chat) {
+                         const BytePairTokenizer& tokenizer, const ChatTemplate& chat,
+                         const std::string& place) {
   const ChatMessage messages[] = {{"user", item.question}, {"assistant", item.answer}};
-  const std::string prompt = chat.render(std::span(messages, 1), true);
   const std::string whole = chat.render_answered(messages);
-  if (!whole.starts_with(prompt)) {
-    throw ConfigError("the chat template does not continue its generation prompt with the answer");
-  }
+  const std::string prompt = continued_prompt(std::span(messages, 1), whole, chat, place);
   CausalSample sample;
   sample.tokens = tokenizer.encode(prompt);
   sample.first_target = source.train_prompt ? 1 : static_cast<std::int64_t>(sample.tokens.size());
   std::vector<TokenId> answer = tokenizer.encode(std::string_view(whole).substr(prompt.size()));
   const auto end = std::ranges::find_first_of(answer, source.eos_ids);
   if (end == answer.end()) {
-    throw ConfigError(fmt::format(
-        "the chat template ends an answer with the tokens {}, none of which is an end-of-sequence "
-        "token of the model ({}); add it to eos_token_id of a base model's "
-        "generation_config.json, or make it the tokenizer's eos_token for a new model",
-        fmt::join(answer.end() - std::min<std::ptrdiff_t>(2, std::ssize(answer)), answer.end(),
-                  ", "),
-        fmt::join(source.eos_ids, ", ")));
+    throw ConfigError(
+        fmt::format("{}: the chat template ends an answer with the tokens {}, none of which is an "
+                    "end-of-sequence "
+                    "token of the model ({}); add it to eos_token_id of a base model's "
+                    "generation_config.json, or make it the tokenizer's eos_token for a new model",
+                    place,
+                    fmt::join(answer.end() - std::min<std::ptrdiff_t>(2, std::ssize(answer)),
+                              answer.end(), ", "),
+                    fmt::join(source.eos_ids, ", ")));
   }
   if (!source.whole_end) {
     answer.erase(end + 1, answer.end());
@@ -87,7 +111,7 @@ std::vector<CausalSample> read_conversations(const ConversationFiles& files,
         throw DataError(
             fmt::format("{}: the text under \"{}\" is empty", place, files.answer_field));
       }
-      CausalSample sample = make_sample(item, files, tokenizer, chat);
+      CausalSample sample = make_sample(item, files, tokenizer, chat, place);
       if (std::cmp_less_equal(sample.tokens.size(), files.longest)) {
         samples.push_back(std::move(sample));
       }

@@ -28,8 +28,9 @@ struct ConversationFiles {
 
 /// Rendered and tokenized pairs in the files' order; logs how many were left out as too long.
 /// Throws DataError naming file and line of a record without the fields or with an empty answer,
-/// and when no sample is left; ConfigError when the chat template does not continue its own
-/// generation prompt, or ends answers with none of `eos_ids`.
+/// and when no sample is left; ConfigError, also with file and line, when the chat template does
+/// not continue its own generation prompt, with thinking or without, or ends answers with none of
+/// `eos_ids`.
 [[nodiscard]] std::vector<CausalSample> read_conversations(const ConversationFiles& files,
                                                            const BytePairTokenizer& tokenizer,
                                                            const ChatTemplate& chat);

@@ -1,13 +1,15 @@
-/// Chat templates: what the known forms print, what is read out of them, and what is refused.
+/// Chat templates of models: where they are found, what known forms print, and what is refused.
 
 #include "data/tokenizer/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/tokenizer/jinja_canonical.h"
+#include <atomic>
+#include <optional>
+#include <thread>
+
 #include "data/tokenizer/tokenizer_files.h"
-#include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "tests/unit/data/tokenizer/tokenizer_fixture.h"
 
@@ -17,6 +19,7 @@ namespace {
 using nlohmann::json;
 using test::ScratchDirectory;
 using testing::HasSubstr;
+using testing::Not;
 using Conversation = std::vector<ChatMessage>;
 
 const char* const kQwen2 =
@@ -32,15 +35,21 @@ const char* const kQwen15 =
     "{% endif %}{% endfor %}{% if add_generation_prompt and messages[-1]['role'] != 'assistant' %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-ChatTemplate recognised(const std::string& jinja) {
-  auto found = ChatTemplate::recognise(jinja, "test");
-  if (!found) throw std::runtime_error("the template was not recognised");
-  return *found;
+ChatTemplate parsed(const std::string& jinja) {
+  return ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}, {"eos_token", "<E>"}});
+}
+
+/// The system text that a ChatML template puts before a conversation without one.
+std::optional<std::string> default_system(const ChatTemplate& chat) {
+  const std::string text = chat.render(Conversation{{"user", "Hi"}}, false);
+  const std::string begin = "<|im_start|>system\n";
+  if (!text.starts_with(begin)) return std::nullopt;
+  return text.substr(begin.size(), text.find("<|im_end|>") - begin.size());
 }
 
 TEST(ChatTemplate, Qwen2HasADefaultSystemText) {
-  const ChatTemplate chat = recognised(kQwen2);
-  EXPECT_EQ(chat.default_system(), "You are a helpful assistant.");
+  const ChatTemplate chat = parsed(kQwen2);
+  EXPECT_EQ(default_system(chat), "You are a helpful assistant.");
   EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -49,15 +58,14 @@ TEST(ChatTemplate, Qwen2HasADefaultSystemText) {
 }
 
 TEST(ChatTemplate, Qwen15LeavesTheLastMessageOpen) {
-  const ChatTemplate chat = recognised(kQwen15);
-  EXPECT_EQ(chat.default_system(), "You are a helpful assistant");
+  const ChatTemplate chat = parsed(kQwen15);
+  EXPECT_EQ(default_system(chat), "You are a helpful assistant");
   const Conversation dialogue{{"system", "S"}, {"user", "Q"}, {"assistant", "A"}};
   EXPECT_EQ(chat.render(dialogue, false),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
             "<|im_start|>assistant\nA");
   EXPECT_EQ(chat.render_answered(dialogue), chat.render(dialogue, true)) << "closed";
-  EXPECT_EQ(recognised(kQwen2).render_answered(dialogue),
-            recognised(kQwen2).render(dialogue, false));
+  EXPECT_EQ(parsed(kQwen2).render_answered(dialogue), parsed(kQwen2).render(dialogue, false));
   EXPECT_EQ(chat.render(dialogue, true),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n"
             "<|im_start|>assistant\nA<|im_end|>\n");
@@ -83,8 +91,8 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
       "  {{- '<|im_start|>assistant\\n' -}}\n"
       "{% endif %}\n";
   for (const std::string& jinja : {one_line, spread}) {
-    const ChatTemplate chat = recognised(jinja);
-    EXPECT_EQ(chat.default_system(), std::nullopt);
+    const ChatTemplate chat = parsed(jinja);
+    EXPECT_EQ(default_system(chat), std::nullopt);
     EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     EXPECT_EQ(chat.render(Conversation{{"user", "a"}, {"assistant", "b"}, {"system", "c"}}, false),
@@ -93,200 +101,39 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
   }
 }
 
-TEST(ChatTemplate, NearMissesAreNotRecognised) {
-  const auto changed = [](std::string text, const std::string& from, const std::string& to) {
+TEST(ChatTemplate, WhatIsWrittenOtherwiseIsRenderedOtherwise) {
+  const auto rendered = [](const std::string& from, const std::string& to) {
+    std::string text = kQwen2;
     const std::size_t at = text.find(from);
     if (at == std::string::npos) throw std::runtime_error("nothing to change");
-    return text.replace(at, from.size(), to);
+    text.replace(at, from.size(), to);
+    return parsed(text).render(Conversation{{"system", " S "}, {"user", " Hi "}}, true);
   };
-  const std::vector<std::string> strangers = {
-      "",
-      "hello",
-      "{% for message in messages %}{{ message.content }}{% endfor %}",
-      changed(kQwen2, "message['content'] +", "message['content'] | trim +"),
-      changed(kQwen2, "'\\n' + message['content']", "'\\n\\n' + message['content']"),
-      changed(kQwen2, "loop.first and", "loop.last and"),
-      changed(kQwen2, "<|im_end|>\\n' }}", "<|im_end|>' }}"),
-      changed(kQwen2, "You are a helpful assistant.", "' + date + '"),
-      changed(kQwen2, "assistant\\n' }}", "assistant\\n<think>\\n' }}"),
-      std::string(kQwen2) + "x",
-      std::string("\x01") + kQwen2,
-      std::string(kQwen2).substr(0, 300),
-      "{{ 'open",
-      "{# open",
-      "{% if",
-      "{{ '\\uZZZZ' }}",
-  };
-  for (const std::string& jinja : strangers) {
-    EXPECT_FALSE(ChatTemplate::recognise(jinja, "test").has_value()) << jinja;
-  }
-  EXPECT_THROW((void)ChatTemplate::recognise("\xFF", "test"), DataError);
+  const std::string system = "<|im_start|>system\n S <|im_end|>\n";
+  const std::string end = "<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(rendered("message['content'] +", "message['content'] | trim +"),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi" + end);
+  EXPECT_EQ(rendered("'\\n' + message['content']", "'\\n\\n' + message['content']"),
+            "<|im_start|>system\n\n S <|im_end|>\n<|im_start|>user\n\n Hi " + end);
+  EXPECT_EQ(rendered("loop.first and messages[0]['role'] !=", "loop.last and 'x' !="),
+            system + "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" +
+                "<|im_start|>user\n Hi " + end);
+  EXPECT_EQ(rendered("assistant\\n' }}", "assistant\\n<think>\\n' }}"),
+            system + "<|im_start|>user\n Hi " + end + "<think>\n");
 }
 
 TEST(ChatTemplate, SystemTextIsReadWithJinjasEscapes) {
   std::string jinja = kQwen2;
   const std::string plain = "You are a helpful assistant.";
   jinja.replace(jinja.find(plain), plain.size(), R"(Put it in \\boxed{}.\n\u00e9 \'q\' \d)");
-  EXPECT_EQ(recognised(jinja).default_system(), "Put it in \\boxed{}.\né 'q' \\d");
-}
-
-TEST(ChatTemplate, CanonicalFormFollowsTheBlankRules) {
-  const auto canonical = [](const std::string& jinja) { return canonical_jinja(jinja, "test"); };
-  EXPECT_EQ(canonical("a  {%  if  x['y']  ==  'z' %}\n b\n\n"), "a  \x01if x . y == \"z\"\x02 b\n");
-  EXPECT_EQ(canonical("a\n  {% if x %}\n\nb"), "a\n\x01if x\x02\nb");
-  EXPECT_EQ(canonical("a\n  {%+ if x +%}\nb"), "a\n  \x01if x\x02\nb");
-  EXPECT_EQ(canonical("a \n {%- if x -%} \n b"),
-            "a\x01if x\x02"
-            "b");
-  EXPECT_EQ(canonical("a {{ x }}\nb"), "a \x01= x\x02\nb");
-  EXPECT_EQ(canonical("{{ 'p' + x['q'] ~ \"}}\" }}"), "p\x01= x . q\x02}}");
-  EXPECT_EQ(canonical("{{ 'p' + x | trim }}"), "\x01= \"p\" + x | trim\x02");
-  EXPECT_EQ(canonical("{{ 'p' if x else 'q' }}"), "\x01= \"p\" if x else \"q\"\x02");
-  EXPECT_EQ(canonical("a{# {{ gone #}\nb"), "ab");
-  EXPECT_EQ(canonical("a\r\n  {% if x %}\r\rb{{ 'c\r\nd' }}\r\n"),
-            canonical("a\n  {% if x %}\n\nb{{ 'c\nd' }}\n"));
-}
-
-std::uint64_t digest_of(const std::string& jinja) {
-  return hash64(std::string_view(canonical_jinja(jinja, "test")));
-}
-
-// What known templates are written with, in a text of our own. Most of them are known by a digest
-// of their canonical form alone: one that changes here changes there, and they are lost.
-const char* const kEveryConstruct =
-    R"({{- bos_token }}
-{%- set ns = namespace(first=true, last_index=items|length - 1) %}
-
-{#- A note, {{ no tag }} -#}
-{%- for item in items[::-1] %}
-    {%- set index = (items|length - 1) - loop.index0 %}
-    {%- if ns.first and item.role == "a" and not(item.text.startswith('<r>') and item['text'].endswith("</r>")) %}
-        {%- set ns.first = false %}
-    {%- elif (item.n % 2 == 0) != (index <= 3) or item.n >= 4 or 'key' in item %}
-        {{- '<|x|>' + item.role + '\n' + item["text"] | trim + "<|y|>" }}
-    {%- elif item.kind is defined and item.kind is not none %}
-{{'<|x|>' + item['role'] + '\n' + item.parts[0].text + '<|y|>' + '\n'}}
-        {{- item.text.split('</t>')[-1].lstrip('\n').strip() }}
-        {{- '<t>\n' + item.text.strip('\n') + '\t</t>' + item.get("a")["b"] }}
-    {%- else -%}
-        {{ item ~ '; ' ~ item.n * 2 }}
-        {{- item.text[3:] + 'x' }} {{ out[:-1] if out else '' }}{# Of one line. -#}
-        {{ '-' + out if out is string else item }}{% set x = 1 %} {% set y = 2 %}
-    {%- endif %}
-    {%- for key, value in item.fields.items() if key != "r" %}
-        {{- '{"type": "f", "of": {' + value|tojson(indent=4) }}
-        {{- "}}\n{\"name\": <f>, \"rest\": {{'a'}}}" -}}
-        {%- if not loop.last %}{{ ", " }}{% endif %}
-    {% endfor %}
-{%- endfor %}
-{% if add_prompt %}
-  text {%+ if x < 1.5 %} more
-  {% endif +%}
-  {{ raise_exception('No \u00e9, \d, it\'s "a/b"...') }}
-{% endif %}
-
-)";
-
-// Its canonical form, with « and » for the brackets around tags.
-const char* const kEveryConstructCanonical =
-    "«= bos_token»"
-    "«set ns = namespace ( first = true , last_index = items | length - 1 )»"
-    "«for item in items [ : : - 1 ]»"
-    "«set index = ( items | length - 1 ) - loop . index0»"
-    "«if ns . first and item . role == \"a\" and not ( item . text . startswith ( \"<r>\" ) and "
-    "item . text . endswith ( \"</r>\" ) )»"
-    "«set ns . first = false»"
-    "«elif ( item . n % 2 == 0 ) != ( index <= 3 ) or item . n >= 4 or \"key\" in item»"
-    "«= \"<|x|>\" + item . role + \"\n\" + item . text | trim + \"<|y|>\"»"
-    "«elif item . kind is defined and item . kind is not none»<|x|>«= item . role»\n"
-    "«= item . parts [ 0 ] . text»<|y|>\n"
-    "«= item . text . split ( \"</t>\" ) [ - 1 ] . lstrip ( \"\n\" ) . strip ( )»"
-    "«= \"<t>\n\" + item . text . strip ( \"\n\" ) + \"\t</t>\" + item . get ( \"a\" ) . b»"
-    "«else»«= item ~ \"; \" ~ item . n * 2»«= item . text [ 3 : ] + \"x\"» "
-    "«= out [ : - 1 ] if out else \"\"»«= \"-\" + out if out is string else item»"
-    "«set x = 1» «set y = 2»«endif»"
-    "«for key , value in item . fields . items ( ) if key != \"r\"»"
-    "«= \"{\"type\": \"f\", \"of\": {\" + value | tojson ( indent = 4 )»}}\n{\"name\": <f>, "
-    "\"rest\": {{'a'}}}"
-    "«if not loop . last», «endif»«endfor»«endfor»«if add_prompt»  text "
-    "«if x < 1 . 5» more\n«endif»\n  «= raise_exception ( \"No é, \\d, it's \"a/b\"...\" )»\n"
-    "«endif»";
-
-TEST(ChatTemplate, CanonicalFormOfEveryConstructIsPinned) {
-  std::string shown;
-  for (const char c : canonical_jinja(kEveryConstruct, "test")) {
-    shown += c == kTagOpen ? "«" : c == kTagClose ? "»" : std::string(1, c);
-  }
-  EXPECT_EQ(shown, kEveryConstructCanonical);
-  EXPECT_EQ(digest_of(kEveryConstruct), 0x9911AD7004FBAB61);
-}
-
-TEST(ChatTemplate, SpellingLeavesTheDigestAndMeaningChangesIt) {
-  const auto digest_with = [](const std::string& from, const std::string& to) {
-    std::string text = kEveryConstruct;
-    const std::size_t at = text.find(from);
-    if (at == std::string::npos) throw std::runtime_error("nothing to change: " + from);
-    return digest_of(text.replace(at, from.size(), to));
-  };
-  const std::uint64_t digest = digest_of(kEveryConstruct);
-  using Changes = std::vector<std::pair<std::string, std::string>>;
-  for (const auto& [from, to] : Changes{{"item.role == \"a\"", "item['role']=='a'"},
-                                        {"{%- set ns.first = false %}", "{%-set\nns.first=false%}"},
-                                        {"'<|y|>' + '\\n'", "\"<|y|>\\n\""},
-                                        {"{#- A note, {{ no tag }} -#}", ""},
-                                        {"\\u00e9", "é"},
-                                        {"    {% endfor %}", "{% endfor %}"},
-                                        {"{% endif %}\n\n", "{% endif %}\n"}}) {
-    EXPECT_EQ(digest_with(from, to), digest) << from;
-  }
-  for (const auto& [from, to] : Changes{{"'<r>'", "'<r> '"},
-                                        {"<= 3", "< = 3"},
-                                        {"items[::-1]", "items[:-1]"},
-                                        {"and not(", "and (not "},
-                                        {"| trim", ""},
-                                        {"item['role']", "item[role]"},
-                                        {"+%}", "%}"},
-                                        {"else -%}", "else %}"},
-                                        {"  text", " text"}}) {
-    EXPECT_NE(digest_with(from, to), digest) << from;
-  }
-}
-
-// The known digests are of published texts, which are not ours to keep here. All but three are in
-// chat_templates of the Python package trl 1.16.0; two are in models/templates of llama.cpp, which
-// the sources of llama-cpp-python 0.3.36 hold; qwen3_thinking.jinja is to hold the value of
-// qwen3_thinking_template in unsloth 2026.10.9's chat_templates.py. Of 0xDBA9C514C77DEE96, a form
-// of Qwen3's in GGUF files, we know no package.
-TEST(ChatTemplate, PublishedTextsHaveTheKnownDigests) {
-  const std::vector<std::pair<const char*, std::uint64_t>> files = {
-      {"Qwen-Qwen3-0.6B.jinja", 0x780BA577526219AA},
-      {"qwen3.jinja", 0xEC96CA472F094917},
-      {"qwen3_instruct_2507.jinja", 0x6BC8979986241D21},
-      {"qwen3_thinking.jinja", 0xBDA5D850E11BB10F},
-      {"llama3.jinja", 0xD2BC134EBB436481},
-      {"llama3_1.jinja", 0xE91BAC0FEC82EF92},
-      {"llama3_2.jinja", 0x1329D0F3E1706B89},
-      {"mistralai-Mistral-Nemo-Instruct-2407.jinja", 0xA5F2AED1B665BA64}};
-  const char* directory = std::getenv("JFORGE_TEST_TEMPLATES");
-  std::string absent;
-  for (const auto& [name, digest] : files) {
-    const auto path = std::filesystem::path(directory == nullptr ? "" : directory) / name;
-    if (directory == nullptr || !std::filesystem::exists(path)) {
-      absent += std::string(" ") + name;
-      continue;
-    }
-    const std::string jinja = read_file_or_gz(path);
-    EXPECT_EQ(digest_of(jinja), digest) << name;
-    EXPECT_TRUE(ChatTemplate::recognise(jinja, name, {.bos = "<B>", .eos = "<E>"}).has_value());
-  }
-  if (!absent.empty()) {
-    GTEST_SKIP() << "published chat templates are absent (JFORGE_TEST_TEMPLATES):" << absent;
-  }
+  EXPECT_EQ(default_system(parsed(jinja)), "Put it in \\boxed{}.\né 'q' \\d");
 }
 
 // Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
-// from the models' own files, or public copies of their text, known by the hash of the canonical
-// form. Every known digest is here.
+// from published texts, which are not ours to keep here. All but two are in chat_templates of the
+// Python package trl 1.16.0; the last is in models/templates of llama.cpp, which the sources of
+// llama-cpp-python 0.3.36 hold; qwen3_thinking.jinja is to hold the value of
+// qwen3_thinking_template in unsloth 2026.10.9's chat_templates.py.
 TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   const std::vector<std::pair<Conversation, bool>> conversations = {
       {{{"user", " Hi\n"}}, true},
@@ -294,8 +141,8 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
        true},
       {{{"user", "a"}, {"assistant", "\nb "}}, false},
       {{{"system", "S"}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}}, false}};
-  const std::vector<std::pair<std::vector<std::uint64_t>, std::vector<std::string>>> expected = {
-      {{0x780BA577526219AA, 0xEC96CA472F094917, 0xDBA9C514C77DEE96},
+  const std::vector<std::pair<std::vector<const char*>, std::vector<std::string>>> expected = {
+      {{"Qwen-Qwen3-0.6B", "qwen3"},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
         "<|im_start|>system\nS "
         "<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|"
@@ -304,7 +151,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<"
         "think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{0x6BC8979986241D21},
+      {{"qwen3_instruct_2507"},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n",
         "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
@@ -312,7 +159,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n\nb <|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{0xBDA5D850E11BB10F},
+      {{"qwen3_thinking"},
        {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n",
         "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n",
@@ -320,7 +167,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<|im_end|>\n",
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{0xD2BC134EBB436481},
+      {{"llama3"},
        {"<B><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|"
         "end_header_id|>\n\n",
         "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
@@ -332,7 +179,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
         "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
         "think>\n\nb<|eot_id|>"}},
-      {{0xE91BAC0FEC82EF92, 0x1329D0F3E1706B89},
+      {{"llama3_1", "llama3_2"},
        {"<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
         "2023\nToday Date: 26 Jul "
         "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_"
@@ -351,32 +198,49 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
         "2023\nToday Date: 26 Jul "
         "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
         "id|>assistant<|end_header_id|>\n\n<think>\nt\n</think>\n\nb<|eot_id|>"}},
-      {{0xA5F2AED1B665BA64},
+      {{"mistralai-Mistral-Nemo-Instruct-2407"},
        {"<B>[INST] Hi\n[/INST]",
         "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>[INST]S \n\nc[/INST]",
         "<B>[INST]a[/INST]\nb <E>", "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>"}},
   };
-  for (const auto& [digests, texts] : expected) {
-    for (const std::uint64_t digest : digests) {
-      const auto chat = ChatTemplate::of_digest(digest, "test", {.bos = "<B>", .eos = "<E>"});
-      ASSERT_TRUE(chat.has_value()) << std::hex << digest;
-      for (std::size_t i = 0; i < texts.size(); ++i) {
-        EXPECT_EQ(chat->render(conversations[i].first, conversations[i].second), texts[i])
-            << std::hex << digest;
+  const char* directory = std::getenv("JFORGE_TEST_TEMPLATES");
+  std::string absent;
+  for (const auto& [names, texts] : expected) {
+    for (const std::string name : names) {
+      const auto path =
+          std::filesystem::path(directory == nullptr ? "" : directory) / (name + ".jinja");
+      if (directory == nullptr || !std::filesystem::exists(path)) {
+        absent += " " + name;
+        continue;
       }
-      EXPECT_THROW((void)chat->render(Conversation{{"tool", "x"}}, true), DataError);
+      const ChatTemplate chat = parsed(read_file_or_gz(path));
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        EXPECT_EQ(chat.render(conversations[i].first, conversations[i].second), texts[i]) << name;
+      }
+      EXPECT_THROW((void)chat.render(Conversation{{"tool", "x"}}, true), DataError);
     }
   }
-  EXPECT_FALSE(ChatTemplate::of_digest(1, "test", {}).has_value());
+  if (!absent.empty()) {
+    GTEST_SKIP() << "published chat templates are absent (JFORGE_TEST_TEMPLATES):" << absent;
+  }
 }
 
-TEST(ChatTemplate, MistralTakesUserAndAssistantInTurn) {
-  const auto chat =
-      ChatTemplate::of_digest(0xA5F2AED1B665BA64, "test", {.bos = "<B>", .eos = "<E>"});
+// As Mistral's refuse it.
+TEST(ChatTemplate, ATemplateRefusesConversationsItself) {
+  const ChatTemplate chat = parsed(
+      "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+      "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}");
+  EXPECT_EQ(chat.render(Conversation{{"user", "a"}, {"assistant", "b"}}, true), "[a][b]");
   for (const Conversation& given :
        {Conversation{{"assistant", "a"}}, Conversation{{"user", "a"}, {"user", "b"}},
-        Conversation{{"user", "a"}, {"system", "b"}}}) {
-    EXPECT_THROW((void)chat->render(given, true), DataError);
+        Conversation{{"system", "a"}, {"user", "b"}}}) {
+    try {
+      (void)chat.render(given, true);
+      ADD_FAILURE() << "accepted";
+    } catch (const DataError& error) {
+      EXPECT_STREQ(error.what(),
+                   "the chat template of test refuses the conversation: roles must alternate");
+    }
   }
 }
 
@@ -404,32 +268,150 @@ TEST(ChatTemplate, TemplatesThatPrintSpecialTokensTakeTheTokenizers) {
     (void)ChatTemplate::load(directory.path());
     ADD_FAILURE() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("bos_token"));
-    EXPECT_THAT(error.what(), HasSubstr("Llama 3"));
+    EXPECT_THAT(error.what(), HasSubstr("line 1: 'bos_token' is undefined"));
   }
 }
 
+/// As transformers takes them.
+TEST(ChatTemplate, SpecialTokensComeFromEitherFile) {
+  const ScratchDirectory directory;
+  directory.write("chat_template.jinja",
+                  "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ image_token }}"
+                  "{{ add_bos_token is defined }}{{ messages[0].content }}");
+  const auto rendered = [&] {
+    const std::string text =
+        ChatTemplate::load(directory.path()).render(Conversation{{"user", "."}}, true);
+    return text.substr(0, text.size() - 1);
+  };
+  EXPECT_EQ(rendered(), "False");
+  json config = {{"bos_token", "<s>"},
+                 {"eos_token", {{"content", "</s>"}, {"special", true}}},
+                 {"image_token", "<i>"},
+                 {"add_bos_token", true},
+                 {"pad_token", nullptr}};
+  directory.write("tokenizer_config.json", config.dump());
+  EXPECT_EQ(rendered(), "<s></s><i>False");
+  directory.write("special_tokens_map.json",
+                  json{{"bos_token", "<m>"}, {"pad_token", {{"content", "<p>"}}}}.dump());
+  EXPECT_EQ(rendered(), "<m></s><p><i>False");
+  config["added_tokens_decoder"] = json::object();
+  directory.write("tokenizer_config.json", config.dump());
+  EXPECT_EQ(rendered(), "<s></s><i>False") << "the newer form, which needs no other file";
+  config["eos_token"] = 3;
+  directory.write("tokenizer_config.json", config.dump());
+  EXPECT_THROW(rendered(), DataError);
+}
+
 TEST(ChatTemplate, ConversationsThatCannotBeRendered) {
-  const ChatTemplate chat = recognised(kQwen2);
+  const ChatTemplate chat = parsed(kQwen2);
   EXPECT_THROW((void)chat.render(Conversation{}, true), DataError);
   for (const char* role : {"tool", "User", ""}) {
     EXPECT_THROW((void)chat.render(Conversation{{"user", "a"}, {role, "b"}}, true), DataError);
   }
+  EXPECT_THROW((void)chat.render(Conversation{{"user", "\xFF"}}, true), DataError);
 }
 
 TEST(ChatTemplate, LoadReadsEitherFile) {
   const ScratchDirectory directory;
   directory.write("tokenizer_config.json", json{{"chat_template", kQwen15}}.dump());
-  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant");
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
   const json list = {{{"name", "tool_use"}, {"template", "x"}},
                      {{"name", "default"}, {"template", kQwen2}}};
   directory.write("tokenizer_config.json", json{{"chat_template", list}}.dump());
-  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant.");
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant.");
   directory.write("chat_template.jinja", kQwen15);
-  EXPECT_EQ(ChatTemplate::load(directory.path()).default_system(), "You are a helpful assistant");
-  // A known template is not overruled.
-  EXPECT_EQ(ChatTemplate::load(directory.path(), true).default_system(),
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
+  // A template that is understood is not overruled.
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path(), true)),
             "You are a helpful assistant");
+}
+
+TEST(ChatTemplate, LoadReadsWhatTransformersReads) {
+  const ScratchDirectory directory;
+  directory.write("tokenizer_config.json", json{{"chat_template", {{"default", kQwen2}}}}.dump());
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant.");
+  directory.write("chat_template.jinja", kQwen2);
+  std::filesystem::create_directory(directory.path() / "additional_chat_templates");
+  directory.write("additional_chat_templates/tool_use.jinja", "x");
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant.");
+  directory.write("additional_chat_templates/default.jinja", kQwen15);
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
+}
+
+TEST(ChatTemplate, LoadTriesTheTemplate) {
+  const ScratchDirectory directory;
+  const json tokens = {{{"content", "<|im_start|>"}}, {{"content", "<|im_end|>"}}};
+  directory.write("tokenizer.json", json{{"added_tokens", tokens}}.dump());
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"{{ messages[0].content }}\n{% include 'x' %}", "line 2: the statement 'include'"},
+      {"{{ messages[0].content }}{{ x.y }}", "line 1: 'x' is undefined"},
+      {"{{ messages[0].content|wordwrap }}", "line 1: the filter 'wordwrap' is not supported"},
+      {"{{ messages[0].content ~ strftime_now('%d') }}", "the present day (strftime_now)"},
+      {"", "does not print the user's message"},
+      {"{{ prompt }}", "does not print the user's message"}};
+  for (const auto& [jinja, says] : refused) {
+    directory.write("chat_template.jinja", jinja);
+    try {
+      (void)ChatTemplate::load(directory.path());
+      ADD_FAILURE() << "accepted " << jinja;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(says));
+      EXPECT_THAT(error.what(), HasSubstr(directory.path().string()));
+      EXPECT_THAT(error.what(), HasSubstr("--template chatml"));
+      EXPECT_THAT(error.what(), HasSubstr("another text than the model was tuned on"));
+      EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+    }
+    EXPECT_EQ(ChatTemplate::load(directory.path(), true).render(Conversation{{"user", "a"}}, false),
+              "<|im_start|>user\na<|im_end|>\n");
+  }
+  // What it refuses itself is no reason: another conversation may be right.
+  directory.write("chat_template.jinja",
+                  "{% if messages[0].role != 'system' %}{{ raise_exception('no system text') }}"
+                  "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}");
+  const ChatTemplate chat = ChatTemplate::load(directory.path(), true);
+  EXPECT_EQ(chat.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
+  EXPECT_THROW((void)chat.render(Conversation{{"user", "b"}}, true), DataError);
+}
+
+TEST(ChatTemplate, ThinkingIsOffUnlessItsPromptIsAskedFor) {
+  const ChatTemplate chat = parsed(
+      "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>"
+      "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+      "{% endif %}");
+  EXPECT_EQ(chat.render(Conversation{{"user", "a"}}, true), "[a]><think></think>");
+  EXPECT_EQ(chat.render_thinking_prompt(Conversation{{"user", "a"}}), "[a]>");
+}
+
+/// The header of the next answer is no part of the one that is there.
+TEST(ChatTemplate, AnsweredConversationsEndBehindTheAnswer) {
+  const std::string each = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+  const Conversation dialogue{{"user", "Q"}, {"assistant", "A"}};
+  EXPECT_EQ(parsed(each + "{% if add_generation_prompt %}<assistant>{% endif %}")
+                .render_answered(dialogue),
+            "<user>Q<assistant>A");
+  EXPECT_EQ(parsed(each + "{% if add_generation_prompt %}<end>{% if messages[-1].role == 'user' %}"
+                          "<assistant>{% endif %}{% endif %}")
+                .render_answered(dialogue),
+            "<user>Q<assistant>A<end>");
+}
+
+TEST(ChatTemplate, ManyThreadsShareATemplate) {
+  const ChatTemplate chat = parsed(kQwen2);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      const std::string name = std::to_string(thread);
+      for (int i = 0; i < 200; ++i) {
+        const std::string text = chat.render(Conversation{{"system", name}, {"user", "a"}}, false);
+        if (text != "<|im_start|>system\n" + name + "<|im_end|>\n<|im_start|>user\na<|im_end|>\n") {
+          ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(ChatTemplate, ChatMlIsForcedOnTokenizersThatHaveItsTokensOnly) {
@@ -451,7 +433,7 @@ TEST(ChatTemplate, ChatMlIsForcedOnTokenizersThatHaveItsTokensOnly) {
   expect_refusal();
 }
 
-TEST(ChatTemplate, UnknownOrMissingIsRefusedByNameUnlessForced) {
+TEST(ChatTemplate, MissingOrNotUnderstoodIsRefusedByNameUnlessForced) {
   const ScratchDirectory directory;
   const json tokens = {{{"content", "<|im_start|>"}}, {{"content", "<|im_end|>"}}};
   directory.write("tokenizer.json", json{{"added_tokens", tokens}}.dump());
@@ -463,7 +445,7 @@ TEST(ChatTemplate, UnknownOrMissingIsRefusedByNameUnlessForced) {
       EXPECT_THAT(error.what(), HasSubstr(directory.path().string()));
     }
     const ChatTemplate forced = ChatTemplate::load(directory.path(), true);
-    EXPECT_EQ(forced.default_system(), std::nullopt);
+    EXPECT_EQ(default_system(forced), std::nullopt);
     EXPECT_EQ(forced.render(Conversation{{"user", "Hi"}}, true),
               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   };
@@ -505,7 +487,7 @@ const std::string kQwenSystem =
 // Expected texts were compared once with Jinja2 (trim_blocks, lstrip_blocks) on the same file.
 TEST_F(Qwen25Template, RendersAsTheJinjaFileDoes) {
   const ChatTemplate chat = ChatTemplate::load(directory);
-  EXPECT_EQ(chat.default_system(),
+  EXPECT_EQ(default_system(chat),
             "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
   EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
             kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -526,8 +508,8 @@ TEST_F(Qwen25Template, RendersAsTheJinjaFileDoes) {
 TEST_F(Qwen25Template, TheConfigFileHoldsTheSameTemplate) {
   const ScratchDirectory scratch;
   scratch.write("tokenizer_config.json", read_file_or_gz(directory / "tokenizer_config.json"));
-  EXPECT_EQ(ChatTemplate::load(scratch.path()).default_system(),
-            ChatTemplate::load(directory).default_system());
+  EXPECT_EQ(default_system(ChatTemplate::load(scratch.path())),
+            default_system(ChatTemplate::load(directory)));
 }
 
 /// Qwen2.5-Coder-Instruct, whose text about tools differs.
@@ -539,7 +521,7 @@ TEST_F(Qwen25Template, CoderModelsDoubleTheBracesOfTheirTools) {
     ASSERT_NE(at, std::string::npos);
     jinja.replace(at, std::string_view(part).size(), by);
   }
-  EXPECT_EQ(recognised(jinja).render(Conversation{{"user", "Hi"}}, true),
+  EXPECT_EQ(parsed(jinja).render(Conversation{{"user", "Hi"}}, true),
             kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
 }
 
@@ -551,10 +533,9 @@ TEST_F(Qwen25Template, MathModelsHaveAnotherSystemText) {
       R"(Please reason step by step, and put your final answer within \\boxed{}.)";
   const std::size_t first = jinja.find(old_text);
   jinja.replace(first, old_text.size(), math);
-  // The text stands in the template twice: once for tool use. Both must say the same.
-  EXPECT_FALSE(ChatTemplate::recognise(jinja, "test").has_value());
+  // The text stands in the template twice: once for tool use.
   jinja.replace(jinja.find(old_text), old_text.size(), math);
-  const ChatTemplate chat = recognised(jinja);
+  const ChatTemplate chat = parsed(jinja);
   EXPECT_EQ(chat.render(Conversation{{"user", "1+1?"}}, true),
             "<|im_start|>system\nPlease reason step by step, and put your final answer within "
             "\\boxed{}.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n");

@@ -1,0 +1,40 @@
+#pragma once
+
+/// The Jinja of chat templates: what jinja2 3.1 renders in transformers' sandbox (trim_blocks,
+/// lstrip_blocks, loop controls, `generation`), as far as templates that are published use it. What
+/// is not known of it is an error when it is read, or, of functions, filters, tests and methods,
+/// when it is reached; what jinja2 renders otherwise is a mistake here.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "data/tokenizer/jinja/value.h"
+
+namespace jforge::jinja {
+
+struct Syntax;
+
+/// A variable that the caller gives a template.
+struct Variable {
+  std::string_view name;
+  Value value;
+};
+
+/// A parsed template. Immutable; safe to use from many threads.
+class Template {
+ public:
+  /// TemplateError for what is no Jinja or not supported; DataError for invalid UTF-8.
+  explicit Template(std::string_view source);
+
+  /// What the template prints. TemplateError for what cannot be evaluated, takes too many steps or
+  /// too much memory, or is refused by raise_exception. What the values of `variables` point at
+  /// may be in `runtime`.
+  [[nodiscard]] std::string render(std::span<const Variable> variables, Runtime& runtime) const;
+
+ private:
+  std::shared_ptr<const Syntax> syntax_;
+};
+
+}  // namespace jforge::jinja

@@ -1,0 +1,204 @@
+#pragma once
+
+/// The values that a template works with, as Python has them.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace jforge::jinja {
+
+/// A template that cannot be read or evaluated. What a template itself refuses by raise_exception
+/// is told apart: it is no fault of the template's.
+class TemplateError : public DataError {
+ public:
+  TemplateError(int line, const std::string& reason, bool raised = false);
+  [[nodiscard]] int line() const { return line_; }  ///< Of the template, from 1.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+  [[nodiscard]] bool raised() const { return raised_; }  ///< By raise_exception.
+
+ private:
+  int line_;
+  std::string reason_;
+  bool raised_;
+};
+
+/// Thrown by the functions of this folder, which do not know where in the template they are; the
+/// interpreter makes a TemplateError of it.
+struct Failure {
+  std::string reason;
+  bool raised = false;
+};
+[[noreturn]] void fail(std::string reason);
+
+enum class Kind : std::uint8_t {
+  missing,  ///< A variable without a value; never the value of an expression.
+  undefined,
+  none,
+  boolean,
+  integer,
+  real,
+  string,
+  list,
+  tuple,
+  range,
+  view,       ///< What a mapping's keys(), values() and items() give.
+  generator,  ///< Can be gone through once.
+  mapping,
+  name_space,
+  loop,
+  macro,
+  method,
+  function,
+};
+
+struct Sequence;
+struct Mapping;
+struct Namespace;
+struct Loop;
+struct Macro;
+struct Method;
+struct Function;
+
+/// A value. Texts and containers belong to a Runtime, to the template or to the caller, all of
+/// which outlive it, so that it is copied freely.
+struct Value {
+  Kind kind = Kind::undefined;
+  /// Of an undefined value: what has no attribute `text`; `missing`: there is no variable of that
+  /// name; `undefined`: `text` says itself what is wrong.
+  Kind owner = Kind::missing;
+  bool safe = false;  ///< A string marked so (jinja2's Markup).
+  union {
+    std::string_view text = {};
+    bool boolean;
+    std::int64_t integer;
+    double real;
+    Sequence* sequence;
+    const Mapping* mapping;
+    Namespace* name_space;
+    Loop* loop;
+    const Macro* macro;
+    const Method* method;
+    const Function* function;
+  };
+
+  static Value none();
+  static Value of(bool value);
+  static Value of(std::int64_t value);
+  static Value of(double value);
+  static Value of(std::string_view text);
+  static Value of(const char*) = delete;  // it would be a bool
+  static Value of(const Mapping* mapping);
+  static Value of(const Function* function);
+
+  [[nodiscard]] bool is(Kind other) const { return kind == other; }
+  [[nodiscard]] bool is_sequence() const { return kind >= Kind::list && kind <= Kind::generator; }
+  /// Boolean, integer or real.
+  [[nodiscard]] bool is_number() const { return kind >= Kind::boolean && kind <= Kind::real; }
+  /// Boolean or integer: Python's True is 1.
+  [[nodiscard]] bool is_whole() const { return kind == Kind::boolean || kind == Kind::integer; }
+  [[nodiscard]] std::int64_t whole() const { return is(Kind::boolean) ? boolean : integer; }
+  [[nodiscard]] double number() const {
+    return is(Kind::real) ? real : static_cast<double>(whole());
+  }
+};
+static_assert(std::is_trivially_copyable_v<Value>);
+
+struct Sequence {
+  std::span<const Value> items;
+  std::size_t next = 0;  ///< Of a generator: what comes first when it is gone on with.
+};
+
+struct Entry {
+  Value key;
+  Value value;
+};
+
+struct Mapping {
+  std::span<const Entry> entries;  ///< Each key once, in the order of insertion.
+};
+
+struct Namespace {
+  struct Attribute {
+    std::string_view name;
+    Value value;
+    Attribute* next = nullptr;
+  };
+  Attribute* first = nullptr;
+  std::size_t size = 0;
+  [[nodiscard]] Attribute* find(std::string_view name) const;
+};
+
+/// What one rendering uses: memory, in which its values live until it ends, and steps. Both are
+/// bounded, as a template may be anybody's.
+class Runtime {
+ public:
+  Runtime() = default;
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Counts steps, of some ten nanoseconds each.
+  void charge(std::size_t steps) {
+    if (steps > steps_left_) fail("it takes too many steps");
+    steps_left_ -= steps;
+  }
+  /// The same for going through so many bytes.
+  void charge_bytes(std::size_t bytes) { charge(1 + bytes / 16); }
+
+  /// A copy of `text`, and that as a value.
+  std::string_view copied(std::string_view text);
+  Value text(std::string_view text) { return Value::of(copied(text)); }
+  /// A container of texts, which are not copied.
+  Value texts(Kind kind, const std::vector<std::string_view>& parts);
+  /// `first` and `second` as one text.
+  std::string_view joined(std::string_view first, std::string_view second);
+  /// `count` objects with their default values.
+  template <typename T>
+  std::span<T> array(std::size_t count) {
+    static_assert(std::is_trivially_destructible_v<T>);
+    T* const first = static_cast<T*>(allocate(count, sizeof(T), alignof(T)));
+    std::uninitialized_value_construct_n(first, count);
+    return {first, count};
+  }
+  template <typename T>
+  T* make(T value) {
+    return &(array<T>(1).front() = value);
+  }
+  /// A container of `kind`; `items` are copied.
+  Value sequence(Kind kind, std::span<const Value> items);
+
+ private:
+  void* allocate(std::size_t count, std::size_t size, std::size_t alignment);
+
+  std::array<std::byte, 16384> first_block_;
+  std::pmr::monotonic_buffer_resource memory_{first_block_.data(), first_block_.size()};
+  std::size_t bytes_left_ = std::size_t{128} << 20;
+  std::size_t steps_left_ = 20'000'000;
+};
+
+/// Python's bool().
+bool truth(const Value& value);
+/// Python's ==.
+bool equal(Runtime& runtime, const Value& left, const Value& right);
+/// Python's str() and repr(), appended to `out`. What has no text that is the same on every run is
+/// an error.
+void append_text(std::string& out, const Value& value);
+void append_representation(std::string& out, const Value& value);
+/// The name that jinja2's messages give to values of that kind.
+std::string_view type_name(Kind kind);
+/// What jinja2 says of an undefined value: "'x' is undefined".
+std::string undefined_message(const Value& value);
+/// The value under `key`, null if there is none.
+const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key);
+const Value* find(Runtime& runtime, const Mapping& mapping, std::string_view key);
+
+}  // namespace jforge::jinja

@@ -1,0 +1,580 @@
+/// The Jinja of chat templates against what jinja2 3.1.6 renders in transformers' sandbox.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/chat_template.h"
+#include "data/tokenizer/jinja/template.h"
+
+namespace jforge {
+namespace {
+
+using jinja::TemplateError;
+using testing::HasSubstr;
+
+const std::vector<ChatMessage> kMessages = {{"user", "Hi "}, {"assistant", "<think>a</think>\nb"}};
+
+std::string rendered(const std::string& jinja) {
+  return ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}}).render(kMessages, true);
+}
+
+struct Case {
+  std::string jinja;
+  std::string expected;
+};
+
+void expect_all(const std::vector<Case>& cases) {
+  for (const auto& [jinja, expected] : cases) {
+    try {
+      EXPECT_EQ(rendered(jinja), expected) << jinja;
+    } catch (const Error& error) {
+      ADD_FAILURE() << jinja << ": " << error.what();
+    }
+  }
+}
+
+/// The template is parsed; to render it fails with these words.
+void expect_failures(const std::vector<Case>& cases) {
+  for (const auto& [jinja, says] : cases) {
+    const auto chat = ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}});
+    try {
+      ADD_FAILURE() << jinja << " printed " << chat.render(kMessages, true).substr(0, 100);
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(says)) << jinja;
+    }
+  }
+}
+
+// The expected texts are jinja2's.
+
+TEST(Jinja, BlanksAroundTags) {
+  expect_all({{"a\n{% if true %}\n b\n{% endif %}\nc\n", "a\n b\nc"},
+              {"a\n  {% if true %}\n  b\n  {% endif %}  \nc\n\n", "a\n  b\n  \nc\n"},
+              {"a \n {%- if true -%} \n b \n {%- endif -%} \n c", "abc"},
+              {"a\n  {%+ if true +%}\nb\n  {%+ endif %}c", "a\n  \nb\n  c"},
+              {"  {{ 'x' }}  \n  {{- 'y' -}}  \n z", "  xyz"},
+              {"a{# note #}\nb{#- note -#}\n c\n  {# note +#}\nd", "abc\n\nd"},
+              {"x{% raw %} {{ y }} {% if %}\n{% endraw %}\nz", "x {{ y }} {% if %}\nz"},
+              {"x {%- raw -%} \n y {%- endraw -%} \n z", "xyz"},
+              {"a\r\n{% if true %}\r\nb\rc{% endif %}\r\n", "a\nb\nc"},
+              {"{{ 'a\r\nb' }}\n", "a\nb"},
+              {"\343\200\200{%- if true %} x{% endif %}\302\240{%- if true %}y{% endif %}", " xy"},
+              {"{% set x = 1 %}\n  {% set y = 2 %}\n{{ x }}", "1"},
+              {R"({{ '}}' ~ "%}" }}{{ {'a': {'b': 1}} }})", "}}%}{'a': {'b': 1}}"},
+              {"{{\n'a'\n}}{%\nif true\n%}b{%\nendif\n%}", "ab"},
+              {"{ {a}} {% if true %}b{% endif %}", "{ {a}} b"},
+              {"\n\n{{ 1 }}\n\n\n", "\n\n1\n\n"},
+              {"{%- for x in [1, 2] -%}\n  {{ x }}\n{%- endfor -%}\n end", "12end"},
+              {"a   {%- set x = 1 +%}\nb", "a\nb"}});
+}
+
+TEST(Jinja, StringConstants) {
+  expect_all({{R"({{ 'a\tb\\\n\'\"\x41\u00e9\U0001F600\101' }})", "a\tb\\\n'\"Aé😀A"},
+              {R"({{ '\d\é\🙂' }})", R"(\d\xe9\U0001f642)"},
+              {R"({{ 'a' 'b' "c" }})", "abc"},
+              {"{{ 'a\\\nb' }}", "ab"},
+              {R"({{ '\a\b\f\v'|tojson }})", R"("\u0007\b\f\u000b")"},
+              {R"({{ '\0' == '\x00' }})", "True"}});
+}
+
+TEST(Jinja, OperatorsAndTheirPrecedence) {
+  expect_all(
+      {{"{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 / 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 2 ** 3 ** "
+        "2 }} {{ -2 ** 2 }}",
+        "6 3.5 -4 2 -2 64 4"},
+       {"{{ 1 ~ (2 + 3) ~ 'a' }} {{ 'x' + 2 ~ 'b' }}", "15a x2b"},
+       {"{{ 1.5 + 1 }} {{ 1e3 }} {{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 10 / 5 }} {{ 7.5 // 2 }} "
+        "{{ -7.5 % 2 }} {{ 1_000 }}",
+        "2.5 1000.0 1e+16 1e-05 0.30000000000000004 2.0 3.0 0.5 1000"},
+       {"{{ 'ab' * 2 }} {{ [1] * 2 }} {{ 2 * (1, 2) }} {{ 'a' * -1 }}|",
+        "abab [1, 1] (1, 2, 1, 2) |"},
+       {"{{ [1] + [2] }} {{ (1,) + (2,) }} {{ true + 1 }} {{ -true }}", "[1, 2] (1, 2) 2 -1"},
+       {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 1 == 1.0 == true }} {{ 'a' < 'b' }} {{ [1, 2] < [1, 3] "
+        "}} {{ 1 != 2 }}",
+        "True False True True True True"},
+       {"{{ 'a' in 'cab' }} {{ 'x' not in 'cab' }} {{ 1 in [1] }} {{ 'a' in {'a': 1} }} {{ 1 in "
+        "none_such }} {{ not 1 in [2] }}",
+        "True True True True False True"},
+       {"{{ 0 or 'x' }} {{ 1 and 'y' }} {{ '' and 1 }}| {{ not '' }} {{ not 1 == 2 }} {{ true and "
+        "not false or false }}",
+        "x y | True True True"},
+       {"{{ 'a' if true }} {{ 'a' if false }}| {{ 'a' if false else 'b' if false else 'c' }} {{ "
+        "('a' if false) is defined }}",
+        "a | c False"},
+       {"{{ true }} {{ True }} {{ none }} {{ None }} {{ false }}", "True True None None False"},
+       {"{{ +3 }} {{ - 3 }} {{ -3|abs }} {{ (-3)|abs }} {{ 1 + 2|string|length }}", "3 -3 3 3 2"},
+       {"{{ 1 if 2 > 1 and 'a' is string else 0 }}", "1"},
+       {"{{ 3 > 2 >= 2 != 1 }}", "True"},
+       {"{{ none == none }} {{ nothing == nothing2 }} {{ nothing == none }} {{ '1' == 1 }} {{ "
+        "{'a': [1]} == {'a': [1.0]} }} {{ [1] == (1,) }}",
+        "True True False False True False"}});
+}
+
+TEST(Jinja, AttributesElementsAndSlices) {
+  expect_all(
+      {{"{{ messages[0].role }} {{ messages[0]['role'] }} {{ messages[-1]['role'] }} {{ "
+        "messages.0.role }}",
+        "user user assistant user"},
+       {"{{ messages[9] }}|{{ messages[0].none_such }}|{{ messages[0]['none_such'] is defined }}",
+        "||False"},
+       {"{{ {'items': 1}['items'] }} {{ {'a': 1}['get']('a') }}", "1 1"},
+       {"{{ 'hé😀'[1] }} {{ 'hé😀'[-1] }} {{ 'abc'[7] }}|{{ 'abc'['x'] }}|", "é 😀 ||"},
+       {"{{ 'abcdef'[1:3] }} {{ 'abcdef'[:-1] }} {{ 'abcdef'[::2] }} {{ 'abcdef'[::-1] }} {{ "
+        "'abcdef'[-2:] }} {{ 'abcdef'[4:1:-1] }} {{ 'hé😀x'[1:3] }} {{ 'abc'[5:] }}|{{ 'abc'[:0] "
+        "}}|",
+        "bc abcde ace fedcba ef edc é😀 ||"},
+       {"{{ [1, 2, 3][1:] }} {{ (1, 2, 3)[::-1] }} {{ [1, 2][none:1] }} {{ range(5)[1:3]|list }} "
+        "{{ [1, 2, 3][-9:9] }}",
+        "[2, 3] (3, 2, 1) [1] [1, 2] [1, 2, 3]"},
+       {"{{ [[1, 2], [3]][0][1] }} {{ {'a': {'b': [5]}}.a.b[0] }} {{ {1: 'x'}[1] }} {{ {1: "
+        "'x'}[true] }} {{ {(1, 2): 3}[(1, 2)] }}",
+        "2 5 x x 3"},
+       {"{{ none.x }}|{{ none['x'] }}|{{ 1 .x }}|{{ [].x }}|{{ [1].append is defined }} {{ "
+        "{}.update is defined }} {{ 'a'.upper is defined }} {{ 'a'.nope is defined }}",
+        "||||False False True False"},
+       {"{{ messages[0].content[0] }} {{ messages[0].content.text }}|", "H |"}});
+}
+
+TEST(Jinja, ValuesArePrintedAsPythonDoes) {
+  expect_all({{R"({{ [1, 'a', "it's", 'q"', none, true, 1.0, {'k': (1,)}] }})",
+               R"([1, 'a', "it's", 'q"', None, True, 1.0, {'k': (1,)}])"},
+              {"{{ {} }} {{ [] }} {{ () }} {{ (1, 2) }} {{ 1, 2 }}", "{} [] () (1, 2) (1, 2)"},
+              {R"({{ ['é\n\t\\', '\u200b\x00\x7f', 'a\'b\"c', '😀\u3000'] }})",
+               R"(['é\n\t\\', '\u200b\x00\x7f', 'a\'b"c', '😀\u3000'])"},
+              {"{{ nothing }}|{{ [nothing] }}", "|[Undefined]"},
+              {"{{ 1e100 }} {{ 123456789.123 }} {{ -0.0 }} {{ 1 / 3 }} {{ 2.0 ** 70 }}",
+               "1e+100 123456789.123 -0.0 0.3333333333333333 1.1805916207174113e+21"}});
+}
+
+TEST(Jinja, Conditions) {
+  expect_all({{"{% if 0 %}a{% elif '' %}b{% elif 1 %}c{% else %}d{% endif %}", "c"},
+              {"{% if [] or {} or none or nothing %}a{% else %}b{% endif %}", "b"},
+              {"{% if 1, %}a{% endif %}", "a"},
+              {"{% if true: %}a{% endif %}", "a"},
+              {"{% if messages and messages[0].role == 'user' and 'x' not in messages[0].content "
+               "%}a{% endif %}",
+               "a"},
+              {"{% if [0]|select('odd') %}generator{% endif %}", "generator"}});
+}
+
+TEST(Jinja, Loops) {
+  expect_all({{"{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ "
+               "loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.depth "
+               "}}{{ loop.previtem }}{{ loop.nextitem }};{% endfor %}",
+               "1032TrueFalse312;2121FalseFalse3113;3210FalseTrue312;"},
+              {"{% for x in range(6) if x % 2 %}{{ loop.index }}{{ x }}{{ loop.last }}{{ "
+               "loop.length }}{{ loop.nextitem }};{% else %}none{% endfor %}",
+               "11False33;23False35;35True3;"},
+              {"{% for x in [] %}a{% else %}b{% endfor %}", "b"},
+              {"{% for x in [1, 2] if x > 5 %}a{% else %}b{% endfor %}", "b"},
+              {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{% endfor %}", "a1b2"},
+              {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}", "123"},
+              {"{% for x in 'hé' %}{{ x }}.{% endfor %}", "h.é."},
+              {"{% for x in {'a': 1} %}{{ x }}{% endfor %}", "a"},
+              {"{% for x in nothing %}a{% else %}b{% endfor %}", "b"},
+              {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 3 %}{% "
+               "break %}{% endif %}{{ x }}{% endfor %}",
+               "02"},
+              {"{% for x in [1] %}{% break %}{% else %}b{% endfor %}", "b"},
+              {"{% for x in [1, 2] %}{% continue %}{% else %}b{% endfor %}", "b"},
+              {"{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}b{% endfor %}{% for x in [1, "
+               "2] %}{% if x == 1 %}{% continue %}{% endif %}{% else %}b{% endfor %}",
+               "12b"},
+              {"{% for x in [1, 2] %}{% for y in [3, 4] %}{{ loop.index }}{% endfor %}{{ "
+               "loop.index }}{% endfor %}",
+               "121122"},
+              {"{% for x in [1, 2, 3] %}{{ loop.cycle('a', 'b') }}{% endfor %}", "aba"},
+              {"{% for x in 1, 2 %}{{ x }}{% endfor %}", "12"},
+              {"{% for x in [1, 2, 3, 4] if not loop %}{{ x }}{% endfor %}", "1234"},
+              {"{% set ns = namespace(go=true) %}{% for x in [1, 2, 3] if ns.go %}{{ x }}{% set "
+               "ns.go = false %}{% endfor %}",
+               "1"},
+              {"{% for x in [1, 2, 3]|map('string') %}{{ x }}{{ loop.last }}{% endfor %}",
+               "1False2False3True"},
+              {"{% for x in range(3, 0, -1) %}{{ x }}{% endfor %}{{ range(3) == range(0, 3) }}",
+               "321True"},
+              {"{% for x in [1, 2] %}{% for y in [1, 2] %}{% if y == 2 %}{% break %}{% endif %}{{ "
+               "x }}{{ y }}{% endfor %};{% endfor %}",
+               "11;21;"}});
+}
+
+TEST(Jinja, ScopesOfNames) {
+  expect_all(
+      {{"{% set x = 1 %}{% for i in [1, 2] %}{{ x }}{% set x = x + 1 %}{{ x }}{% endfor %}{{ x }}",
+        "12121"},
+       {"{% if true %}{% set x = 1 %}{% endif %}{{ x }}", "1"},
+       {"{% for i in [1] %}{% if true %}{% set x = 2 %}{% endif %}{{ x }}{% endfor %}{{ x is "
+        "defined }}",
+        "2False"},
+       {"{% for i in [1] %}{{ tools is defined }}{% endfor %}{% set tools = 1 %}", "False"},
+       {"{% if not date is defined %}{% set date = 'd' %}{% endif %}{{ date }}", "d"},
+       {"{% if false %}{% set bos_token = 'x' %}{% endif %}{{ bos_token }}", "<B>"},
+       {"{% set bos_token = bos_token ~ '!' %}{{ bos_token }}", "<B>!"},
+       {"{% set ns = namespace(a=1) %}{% for i in [1, 2] %}{% set ns.a = ns.a + i %}{% set ns.b = "
+        "i %}{% endfor %}{{ ns.a }}{{ ns.b }}{{ ns['a'] }}{{ ns.c is defined }}",
+        "424False"},
+       {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (c, d) = [3, 4] %}{{ c }}{{ d }}", "1234"},
+       {"{% set x %} a {{ 1 }} {% endset %}[{{ x }}]", "[ a 1 ]"},
+       {"{% set x | trim | upper %} a {% endset %}[{{ x }}]", "[A]"},
+       {"{% set x %}{% set y = 1 %}{{ y }}{% endset %}{{ x }}{{ y is defined }}", "1False"},
+       {"{% for x in [1] %}{{ x }}{% endfor %}{{ x is defined }}", "1False"},
+       {"{% set x = 5 %}{% for x in [1] %}{{ x }}{% endfor %}{{ x }}", "15"},
+       {"{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}", "1False"},
+       {"{% filter upper %}a{{ 'b' }}{% endfilter %}", "AB"},
+       {"{% filter replace('a', 'b')|title %}a a{% endfilter %}", "B B"},
+       {"{% for i in [1, 2] %}{% if loop.first %}{% set seen = i %}{% endif %}{{ seen is defined "
+        "}}{% endfor %}",
+        "TrueFalse"},
+       {"{% for i in [1, 2] %}{% set messages = [] %}{% endfor %}{{ messages|length }}", "2"},
+       {"{% set x = namespace() %}{% set x.y = 1 %}{{ x.y }}", "1"},
+       {"{% for m in messages %}{% set content = m.content %}{% if m.role == 'user' %}{% set "
+        "content = content|trim %}{% endif %}[{{ content }}]{% endfor %}{{ content is defined }}",
+        "[Hi][<think>a</think>\nb]False"}});
+}
+
+TEST(Jinja, Macros) {
+  expect_all(
+      {{"{% macro f(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }};{% endmacro %}{{ f(1) }}{{ f(1, c=3) }}{{ "
+        "f(b=1, a=4) }}{{ f() }}",
+        "121;123;414;2;"},
+       {"{% macro f(x) %}{{ x }}{% if x > 0 %}{{ f(x - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
+        "3210"},
+       {"{% set y = 1 %}{% macro f() %}{{ y }}{% set y = 5 %}{{ y }}{% endmacro %}{{ f() }}{% set "
+        "y = 2 %}{{ f() }}{{ y }}",
+        "15252"},
+       {"{% macro f() -%}  a  {%- endmacro %}[{{ f() }}]{{ f()|length }}{{ f() + 'x' }}", "[a]1ax"},
+       {"{% macro f() %}{{ later }}{% endmacro %}{{ f() }}|{% set later = 1 %}{{ f() }}", "|1"},
+       {"{% macro f(m) %}{% for x in m %}{{ loop.index }}{{ x }}{% endfor %}{% endmacro %}{% for i "
+        "in [1] %}{{ f([7, 8]) }}{% endfor %}",
+        "1728"},
+       {"{% for i in [1, 2] %}{% macro f() %}{{ i }}{% endmacro %}{{ f() }}{% endfor %}", "12"},
+       {"{% macro f(a) %}{{ a is defined }}{{ a }}{% endmacro %}{{ f() }}", "False"},
+       {"{% macro f(n) %}{% if n %}{{ n }}{{ g(n - 1) }}{% endif %}{% endmacro %}{% macro g(n) "
+        "%}<{{ f(n) }}>{% endmacro %}{{ f(3) }}",
+        "3<2<1<>>>"},
+       {"{% set fs = [namespace, range] %}{{ fs[1](2)|list }}", "[0, 1]"}});
+}
+
+TEST(Jinja, MethodsOfPythonsTypes) {
+  expect_all(
+      {{"{{ ' a b '.strip() }}|{{ 'xxaxx'.strip('x') }}|{{ '\\n a'.lstrip('\\n') }}|{{ 'a "
+        "\\n'.rstrip() }}|{{ '\343\200\200\302\205\034a\342\200\250'.strip() }}|{{ "
+        "'éaé'.strip('é') }}",
+        "a b|a| a|a|a|a"},
+       {"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ "
+        "'a,b,c'.rsplit(',', 1) }} {{ 'a b c'.split(none, 1) }} {{ 'a b c'.rsplit(maxsplit=1) }} "
+        "{{ ''.split(',') }} {{ ''.split() }} {{ 'aaa'.rsplit('aa') }}",
+        "['a', 'b', '', 'c'] ['a', 'b'] ['a', 'b,c'] ['a,b', 'c'] ['a', 'b c'] ['a b', 'c'] [''] "
+        "[] ['a', '']"},
+       {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.startswith('b', 1) "
+        "}} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('', 9) }}",
+        "True True True True False"},
+       {"{{ 'aBc'.upper() }} {{ 'ABC'.lower() }} {{ \"it's a b-c\".title() }} {{ 'aBC "
+        "dE'.capitalize() }} {{ 'ß'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'ßa'.capitalize() }} {{ "
+        "'ǆa'.title() }}",
+        "ABC abc It'S A B-C Abc de SS ας Ssa ǅa"},
+       {"{{ 'aXbXc'.replace('X', '-') }} {{ 'aXbXc'.replace('X', '-', 1) }} {{ 'ab'.replace('', "
+        "'.') }} {{ 'hé'.replace('', '.', 2) }}",
+        "a-b-c a-bXc .a.b. .h.é"},
+       {"{{ 'héllo'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'a'.find('x') }} {{ 'hello'.find('l', "
+        "3) }} {{ 'hello'.index('e') }} {{ 'aaa'.count('aa') }} {{ 'abc'.count('') }} {{ "
+        "'hello'.find('l', -1) }}",
+        "2 3 -1 3 1 1 4 -1"},
+       {"{{ ', '.join(['a', 'b']) }} {{ 'a\\nb\\r\\nc'.splitlines() }} {{ 'a\\n'.splitlines(true) "
+        "}} {{ 'a\342\200\250b\013c'.splitlines() }}",
+        R"(a, b ['a', 'b', 'c'] ['a\n'] ['a', 'b', 'c'])"},
+       {"{{ 'abc'.removeprefix('a') }} {{ 'abc'.removesuffix('c') }} {{ 'abc'.removesuffix('x') }} "
+        "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'a'.partition('=') }}",
+        "bc ab abc ('a', '=', 'b=c') ('a=b', '=', 'c') ('a', '', '')"},
+       {"{{ '12'.isdigit() }} {{ ''.isdigit() }} {{ '²'.isdigit() }} {{ '²'.isdecimal() }} {{ "
+        "'aé'.isalpha() }} {{ 'a1'.isalnum() }} {{ 'Aa'.isupper() }} {{ 'A1'.isupper() }} {{ "
+        "'a'.islower() }} {{ ' \\n'.isspace() }} {{ '½'.isnumeric() }} {{ 'é'.isascii() }}",
+        "True False True False True True False True True True True False"},
+       {"{{ {'a': 1}.get('a') }} {{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ {'a': 1, "
+        "'b': 2}.keys()|list }} {{ {'a': 1}.values()|list }} {{ {'a': 1}.items()|list }}",
+        "1 None 2 ['a', 'b'] [1] [('a', 1)]"},
+       {"{{ '{}-{1}'.format(1, 2) if false else '{}-{}'.format('a', 2) }} {{ "
+        "'{x}{{}}'.format(x=none) }}",
+        "a-2 None{}"},
+       {"{{ [1, 2, 1].count(1) }} {{ [1, 2].index(2) }}", "2 1"}});
+}
+
+TEST(Jinja, Filters) {
+  expect_all(
+      {{"{{ ' a '|trim }}|{{ 'xax'|trim('x') }}|{{ nothing|trim }}|{{ 5|trim }}", "a|a||5"},
+       {"{{ 'hé😀'|length }} {{ [1, 2]|count }} {{ {'a': 1}|length }} {{ nothing|length }}",
+        "3 2 1 0"},
+       {"{{ nothing|default('d') }} {{ ''|default('d') }}| {{ ''|default('d', true) }} {{ "
+        "none|d('x', boolean=true) }} {{ nothing|default }}|",
+        "d | d x |"},
+       {"{{ [1, 2]|first }} {{ 'hé'|last }} {{ []|first }}|{{ {'a': 1}|first }} {{ range(3)|last "
+        "}}",
+        "1 é |a 2"},
+       {"{{ 'ab'|list }} {{ {'a': 1}|list }} {{ nothing|list }}", "['a', 'b'] ['a'] []"},
+       {"{{ messages|map(attribute='role')|list }} {{ ['a']|map('upper')|list }} {{ "
+        "['a,b']|map('replace', ',', '-')|join }} {{ [{}]|map(attribute='x', default=3)|list }} {{ "
+        "[[1, 2]]|map(attribute=0)|list }} {{ [{'a': {'b': 2}}]|map(attribute='a.b')|first }}",
+        "['user', 'assistant'] ['A'] a-b [3] [1] 2"},
+       {"{{ [1, 2, 3]|select('odd')|list }} {{ [1, 2, 3]|reject('odd')|list }} {{ [0, "
+        "1]|select|list }} {{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ "
+        "messages|rejectattr('role', 'in', ['user'])|map(attribute='role')|join }} {{ "
+        "messages|selectattr('none_such')|list }} {{ messages|selectattr('content', "
+        "'defined')|list|length }} {{ none|select|list }}",
+        "[1, 3] [2] [1] 1 assistant [] 2 []"},
+       {"{{ ['a', 1, none]|join(', ') }} {{ messages|join('-', attribute='role') }} {{ "
+        "'abc'|join('.') }}",
+        "a, 1, None user-assistant a.b.c"},
+       {"{{ 'aB c-d'|upper }} {{ 'AB'|lower }} {{ \"it's aB-cD (eF\"|title }} {{ 'aBC'|capitalize "
+        "}} {{ 5|upper }}",
+        "AB C-D ab It's Ab-Cd (Ef Abc 5"},
+       {"{{ 'aXbX'|replace('X', '-') }} {{ 'aXbX'|replace('X', '-', 1) }} {{ 121|replace(1, 'a') "
+        "}}",
+        "a-b- a-bX a2a"},
+       {"{{ {'a': [1, 'é', none, true, 1.0, {}], 'b': {'c': []}}|tojson }} {{ "
+        "'a\"\\n\\t\\\\/</x>&\\x01\\x7f😀'|tojson }} {{ 'é😀\\x7f'|tojson(ensure_ascii=true) }}",
+        "{\"a\": [1, \"é\", null, true, 1.0, {}], \"b\": {\"c\": []}} "
+        "\"a\\\"\\n\\t\\\\/</x>&\\u0001\177😀\" \"\\u00e9\\ud83d\\ude00\\u007f\""},
+       {"{{ {'b': [1, {'c': 2}], 'a': []}|tojson(indent=2) }}\n{{ [1]|tojson(indent=0) }} {{ {'b': "
+        "1, 'a': 2}|tojson(sort_keys=true) }} {{ [1, {'a': 2}]|tojson(separators=(',', ':')) }} {{ "
+        "[1]|tojson(indent='\\t') }}",
+        "{\n  \"b\": [\n    1,\n    {\n      \"c\": 2\n    }\n  ],\n  \"a\": []\n}\n[\n1\n] "
+        "{\"a\": 2, \"b\": 1} [1,{\"a\":2}] [\n\t1\n]"},
+       {"{{ 5|string + 'x' }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ '4.9'|int }} {{ "
+        "3.9|int }} {{ ' -3 '|int }} {{ '1.5'|float }} {{ 'x'|float }} {{ '1e3'|float }} {{ "
+        "true|int }}",
+        "5x 6 0 7 4 3 -3 1.5 0.0 1000.0 1"},
+       {"{{ -3|abs }} {{ (-3.5)|abs }} {{ 2.5|round }} {{ 2.675|round(2) }} {{ 3.14159|round(3) }} "
+        "{{ 2.1|round(0, 'ceil') }} {{ 2.9|round(method='floor') }} {{ 7|round }}",
+        "3 3.5 2.0 2.67 3.142 3.0 2.0 7"},
+       {"{{ [3, 1, 2]|min }} {{ ['b', 'A']|max }} {{ []|min }}|{{ [1, 2]|sum }} {{ [{'a': 1}, "
+        "{'a': 2}]|sum(attribute='a') }} {{ [1]|sum(start=5) }} {{ [{'a': 1}, {'a': "
+        "2}]|max(attribute='a') }}",
+        "1 b |3 3 6 {'a': 2}"},
+       {"{{ ['b', 'A', 'c']|sort }} {{ ['b', 'A']|sort(case_sensitive=true) }} {{ [1, 3, "
+        "2]|sort(reverse=true) }} {{ messages|sort(attribute='role')|map(attribute='role')|list }} "
+        "{{ ['a', 'A', 'b']|unique|list }}",
+        "['A', 'b', 'c'] ['A', 'b'] [3, 2, 1] ['assistant', 'user'] ['a', 'b']"},
+       {"{{ [1, 2]|reverse|list }} {{ 'hé'|reverse }} {{ {'a': 1}|items|list }} {{ {'b': 1, 'A': "
+        "2}|dictsort }} {{ {'b': 1, 'a': 2}|dictsort(by='value', reverse=true) }}",
+        "[2, 1] éh [('a', 1)] [('A', 2), ('b', 1)] [('a', 2), ('b', 1)]"},
+       {"{{ 'a\\nb\\n\\nc'|indent }} {{ 'a\\nb'|indent(2, true) }} {{ 'a\\n\\nb'|indent(1, "
+        "blank=true) }} {{ 'a\\nb'|indent('> ') }}",
+        "a\n    b\n\n    c   a\n  b a\n \n b a\n> b"},
+       {"{{ '<a>'|safe }} {{ [1]|tojson|safe }} {{ '<a>'|safe|string|length }}", "<a> [1] 3"},
+       {"{{ 'a'|upper|lower|default('x') ~ 'b' }}", "ab"}});
+}
+
+TEST(Jinja, Tests) {
+  expect_all({{"{{ x is defined }} {{ messages is defined }} {{ x is undefined }} {{ x is not "
+               "defined }} {{ tools is none }} {{ tools is not none }}",
+               "False True True True True False"},
+              {"{{ 'a' is string }} {{ {} is mapping }} {{ [] is mapping }} {{ [] is sequence }} "
+               "{{ 'a' is sequence }} {{ {} is sequence }} {{ 1 is sequence }} {{ x is sequence }} "
+               "{{ x is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }} {{ none is iterable "
+               "}} {{ [1]|map('string') is iterable }} {{ [1]|map('string') is sequence }} {{ "
+               "{}.items() is sequence }}",
+               "True True False True True True False True True True False False True False False"},
+              {"{{ 1 is number }} {{ 1.0 is number }} {{ true is number }} {{ true is integer }} "
+               "{{ 1 is integer }} {{ 1.0 is float }} {{ true is boolean }} {{ 1 is boolean }} {{ "
+               "true is true }} {{ 1 is true }} {{ false is false }} {{ 0 is false }}",
+               "True True True False True True True False True False True False"},
+              {"{{ 1 is eq 1 }} {{ 1 is equalto(1) }} {{ 1 is ne 2 }} {{ 1 is lt 2 }} {{ 2 is "
+               "ge(2) }} {{ 'a' is in 'abc' }} {{ 3 is odd }} {{ 3 is even }} {{ 6 is divisibleby "
+               "3 }} {{ 'ab' is lower }} {{ 'AB' is upper }} {{ none is sameas none }}",
+               "True True True True True True True False True True True True"},
+              {"{{ range is callable }} {{ 'a'.upper is callable }} {{ 1 is callable }} {{ 'a' is "
+               "not string and true }} {{ 'trim' is filter }} {{ 'odd' is test }}",
+               "True True False False True True"},
+              {"{{ 1 is string or 'a' is string }} {{ not 1 is string }} {{ 'x' if 1 is defined "
+               "else 'y' }} {{ 2 is in [1, 2] }}",
+               "True True x True"}});
+}
+
+TEST(Jinja, FunctionsAndWhatIsGiven) {
+  expect_all(
+      {{"{{ range(3)|list }} {{ range(1, 4)|list }} {{ range(4, 0, -2)|list }} {{ range(0)|list }} "
+        "{{ range(5)|length }} {{ range(5)[-1] }}",
+        "[0, 1, 2] [1, 2, 3] [4, 2] [] 5 4"},
+       {"{{ dict(a=1, b=2) }} {{ dict({'a': 1}, b=3) }} {{ dict([('x', 1)]) }} {{ dict() }}",
+        "{'a': 1, 'b': 2} {'a': 1, 'b': 3} {'x': 1} {}"},
+       {"{{ namespace(a=1).a }} {{ namespace({'b': 2}).b }}", "1 2"},
+       {"{{ bos_token }}{{ eos_token is defined }}{{ add_generation_prompt }}{{ documents is none "
+        "}}{{ enable_thinking }}{{ strftime_now is defined }}{{ date_string is defined }}",
+        "<B>FalseTrueTrueFalseFalseFalse"}});
+}
+
+TEST(Jinja, EvaluationFailsAsJinja2Does) {
+  expect_failures({
+      {"{{ x.y }}", "line 1: 'x' is undefined"},
+      {"\n{{ x['y'] }}", "line 2: 'x' is undefined"},
+      {"{{ x + 1 }}", "'x' is undefined"},
+      {"{{ x() }}", "'x' is undefined"},
+      {"{{ x[1:] }}", "'x' is undefined"},
+      {"{{ messages[0].none_such.x }}", "'dict object' has no attribute 'none_such'"},
+      {"{{ messages[7].role }}", "list object has no element 7"},
+      {"{{ ('a' if false) + 'b' }}", "no else section was defined"},
+      {"{{ 'a' + 1 }}", "unsupported operand types for +: str object and int object"},
+      {"{{ none + 'a' }}", "unsupported operand types for +"},
+      {"{{ [] < 1 }}", "unsupported operand types for <"},
+      {"{{ messages|min }}", "unsupported operand types for <"},
+      {"{{ 1 in 5 }}", "int object is not iterable"},
+      {"{% for x in 5 %}{% endfor %}", "int object is not iterable"},
+      {"{% for a, b in [[1]] %}{% endfor %}", "1 values for 2 names"},
+      {"{{ 1 / 0 }}", "division by zero"},
+      {"{{ 2 ** 64 }}", "beyond 64 bits"},
+      {"{{ 'abc'[::0] }}", "slice step cannot be zero"},
+      {"{{ 'a'.split('') }}", "empty separator"},
+      {"{{ 'a'.index('b') }}", "substring not found"},
+      {"{{ none|length }}", "has no length"},
+      {"{{ {[]: 1} }}", "is no key of a mapping"},
+      {"{{ nothing|tojson }}", "has no JSON"},
+      {"{{ [1].append(2) }}", "access to attribute 'append' of a list object is unsafe"},
+      {"{{ {}.update({}) }}", "access to attribute 'update' of a dict object is unsafe"},
+      {"{% set x = 1 %}{% set x.y = 2 %}", "'x' is no namespace"},
+      {"{{ namespace(_a=1) }}", "begins with '_'"},
+      {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "takes not more than 1"},
+      {"{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", "takes no keyword argument 'b'"},
+      {"{{ 'a'.strip('a', 'b') }}", "at most 1 arguments"},
+      {"{{ 'a'|trim(x=1) }}", "no argument 'x' is taken"},
+      {"{{ range(100001) }}", "a range of more than 100000"},
+      {"{{ raise_exception('No ' ~ messages[0].role) }}", "refuses the conversation: No user"},
+      {"{{ strftime_now('%d') }}", "the present day (strftime_now)"},
+  });
+}
+
+TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
+  expect_all(
+      {{"{% if false %}{{ x|no_such }}{{ x is no_such }}{{ ''.zfill(1) }}{{ cycler() }}"
+        "{{ 'a' % 1 }}{% endif %}a",
+        "a"}});
+  expect_failures({
+      {"{{ 1|no_such }}", "the filter 'no_such' is not supported"},
+      {"{{ 1 is no_such }}", "the test 'no_such' is not supported"},
+      {"{{ [1]|map('no_such')|list }}", "the filter 'no_such' is not supported"},
+      {"{{ [1]|select('no_such')|list }}", "the test 'no_such' is not supported"},
+      {"{{ 'a'.zfill(3) }}", "'zfill' of a str object is not supported"},
+      {"{{ (1).real }}", "'real' of a int object is not supported"},
+      {"{{ cycler(1) }}", "the function 'cycler' is not supported"},
+      {"{% for x in [1] %}{{ loop.changed(1) }}{% endfor %}", "'loop.changed' is not supported"},
+      {"{{ '%s' % 1 }}", "formatting with '%' is not supported"},
+      {"{{ [1]|map('string') }}", "printing a generator object is not supported"},
+      {"{{ {}.items() }}", "printing a dict view object is not supported"},
+      {"{{ range }}", "printing a function object is not supported"},
+      {"{{ ('<'|safe) + '>' }}", "the filter 'safe'"},
+      {"{{ ('<'|safe) ~ '>' }}", "the filter 'safe'"},
+      {"{{ ('<'|safe).upper() }}", "the filter 'safe'"},
+      {"{{ '<'|safe|upper }}", "the filter 'safe'"},
+      {"{{ ['<'|safe]|join }}", "the filter 'safe'"},
+      {"{{ ['<'|safe] }}", "text marked safe"},
+      {"{{ '١'|int }}", "other than ASCII digits"},
+  });
+}
+
+TEST(Jinja, WhatIsNoTemplateIsRefusedByLine) {
+  const std::vector<Case> cases = {
+      {"{% if %}", "expected an expression, found '%}'"},
+      {"{% if true %}", "'endif' is missing"},
+      {"{% if true %}{% else %}", "'endif' is missing"},
+      {"{% endif %}", "unexpected 'endif'"},
+      {"{% if true %}{% endfor %}", "unexpected 'endfor'"},
+      {"{% for x %}{% endfor %}", "expected 'in'"},
+      {"{% for loop in [1] %}{% endfor %}", "'loop' cannot be set"},
+      {"{% set 1 = 2 %}", "expected a name"},
+      {"{% set true = 2 %}", "'true' cannot be set"},
+      {"{% macro f(a=1, b) %}{% endmacro %}", "behind one with a default"},
+      {"{% break %}", "'break' outside a loop"},
+      {"{% for x in [1] %}{% macro f() %}{% break %}{% endmacro %}{% endfor %}", "'break' outside"},
+      {"{{ 'a }}", "a string without its end"},
+      {"{{ 'a\\", "a string without its end"},
+      {"{{ '\\x4' }}", "a malformed escape"},
+      {"{{ '\\ud800' }}", "a malformed escape"},
+      {"{{ (1 }}", "unexpected '}'"},
+      {"{{ } }}", "unexpected '}'"},
+      {"{{ 1 + }}", "expected an expression, found '}}'"},
+      {"{{ a b }}", "expected '}}', found 'b'"},
+      {"{{ 1 is string is string }}", "tests cannot be chained"},
+      {"{{ f(a=1, 2) }}", "without a name behind one with a name"},
+      {"{{ 'a' | }}", "expected a name"},
+      {"{{ ! }}", "unexpected character '!'"},
+      {"{{ é }}", "unexpected character 'é'"},
+      {"{{ 99999999999999999999 }}", "the number '99999999999999999999' is not supported"},
+      {"{{", "a tag without its end"},
+      {"{%", "a tag without its end"},
+      {"{# a", "a comment without its end"},
+      {"{% raw %}a", "'raw' without its end"},
+      {"{% include 'a' %}", "the statement 'include' is not supported"},
+      {"{% call f() %}{% endcall %}", "the statement 'call' is not supported"},
+      {"{% for x in [] recursive %}{% endfor %}", "a recursive loop is not supported"},
+      {"{{ f(*x) }}", "the argument '*' is not supported"},
+      {"{% macro f() %}{{ caller() }}{% endmacro %}", "'caller' in a macro is not supported"},
+  };
+  for (const auto& [jinja, says] : cases) {
+    try {
+      (void)ChatTemplate::parse("\n\n" + jinja, "test");
+      ADD_FAILURE() << "accepted " << jinja;
+    } catch (const TemplateError& error) {
+      EXPECT_EQ(error.line(), 3) << jinja;
+      EXPECT_THAT(error.reason(), HasSubstr(says)) << jinja;
+    }
+  }
+  EXPECT_THROW((void)ChatTemplate::parse("\xFF", "test"), DataError);
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+/// A template may be anybody's: it can neither end the process nor keep it busy.
+TEST(Jinja, HostileTemplatesAreRefused) {
+  for (const std::string& jinja :
+       {"{{ " + repeated("(", 10000) + "1" + repeated(")", 10000) + " }}",
+        "{{ " + repeated("not ", 10000) + "1 }}", "{{ " + repeated("-", 10000) + "1 }}",
+        "{{ " + repeated("[", 10000) + repeated("]", 10000) + " }}",
+        "{{ 1" + repeated(" + 1", 10000) + " }}", "{{ x" + repeated(".a", 10000) + " }}",
+        "{{ x" + repeated("|trim", 10000) + " }}",
+        "{% set " + repeated("(", 10000) + "a" + repeated(")", 10000) + " = 1 %}",
+        repeated("{% if 1 %}", 10000) + repeated("{% endif %}", 10000), repeated("a", 300000)}) {
+    EXPECT_THROW((void)ChatTemplate::parse(jinja, "test"), TemplateError) << jinja.substr(0, 40);
+  }
+  const std::string endless = "{% set r = range(99999) %}{% for a in r %}{% for b in r %}";
+  const std::string end = "{% endfor %}{% endfor %}";
+  const std::string doubled =
+      "{% set ns = namespace(x='ab') %}{% for i in range(60) %}"
+      "{% set ns.x = ns.x + ns.x %}{% endfor %}";
+  const std::string nested =
+      "{% set ns = namespace(x=[]) %}{% for i in range(N) %}"
+      "{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+  const auto nested_by = [&](const std::string& count) {
+    std::string text = nested;
+    return text.replace(text.find('N'), 1, count);
+  };
+  expect_failures({
+      {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"},
+      {endless + end, "too many steps"},
+      {endless + "x" + end, "too many steps"},
+      {endless + "{% set x = [a] %}" + end, ""},
+      {"{% for a in range(99999) %}" + repeated("abcdefghij", 200) + "{% endfor %}", "MiB"},
+      {doubled, "too much memory"},
+      {"{{ 'ab' * 999999999999 }}", "too much memory"},
+      {"{{ [1] * 999999999999 }}", "too much memory"},
+      {"{{ 'a' * 9223372036854775807 * 9 }}", ""},
+      {"{{ ('a' * 9999999).replace('', 'b' * 9999) }}", "too long"},
+      {"{{ (',' * 9999999).split(',')|length }}", "too many parts"},
+      {"{{ ('a' * 99999999)|list|length }}", "too many steps"},
+      {nested_by("200") + "{{ ns.x }}", "nested too deeply"},
+      {nested_by("90") + "{{ ns.x }}", "too long"},
+      {nested_by("90") + "{{ ns.x|tojson }}", "too many steps"},
+      {nested_by("90") + "{{ ns.x == ns.x }}", "too many steps"},
+      {"{{ 'a'|indent(99999999) }}", "more than 1000 blanks"},
+      {"{{ [1]|tojson(indent=99999999) }}", "more than 1000 blanks"},
+      {"{% for i in range(9999) %}{{ ('a' * 9999999).find('a' * 4999999 ~ 'b') }}{% endfor %}", ""},
+  });
+}
+
+}  // namespace
+}  // namespace jforge
