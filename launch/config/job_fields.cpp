@@ -169,8 +169,8 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("system", prompts.system, kIdentity,
              "System message. Default: the one in the model's own chat template");
   fields.add("template", prompts.chat_template, kIdentity,
-             "`\"chatml\"` forces plain ChatML when the model's template is not a known form, "
-             "which is refused otherwise; the tokenizer must have its tokens");
+             "`\"chatml\"` forces plain ChatML when the model has no template, or one that is "
+             "not understood, which is refused otherwise; the tokenizer must have its tokens");
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");
@@ -367,11 +367,13 @@ void add_train(FieldList& fields, TrainConfig& train) {
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
   fields.add("optimizer_offload", train.optimizer.offload, kOperational,
              "On a device: keeps masters, moments and gradients' sums in host memory, where the "
-             "optimizer and collectives then run; the device has copies of weights and gradients");
+             "optimizer and collectives (by MPI) then run; the device has copies of weights and "
+             "gradients");
   fields.add_enum(
       "collectives", train.collectives, kOperational, kCollectives,
       "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through "
-      "host memory), or `\"auto\"`: NCCL where every rank has it and a device of its own");
+      "host memory), or `\"auto\"`: NCCL where every rank has it and a device of its own. With "
+      "`optimizer_offload` they lie in host memory and go by MPI, and `\"nccl\"` is refused");
   fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
              "Steps between comparisons of all ranks' weights with their owners'; 0 = never");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,
