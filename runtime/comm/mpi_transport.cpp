@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <new>
 
 #include "runtime/comm/mpi_check.h"
 #include "runtime/comm/mpi_transport_internal.h"
@@ -137,7 +138,7 @@ std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
 MpiHandle::~MpiHandle() {
   if (!sent_.empty()) {
     // MPI may still read them, and waits for a receiver that may never come.
-    static_cast<void>(new std::list<Sent>(std::move(sent_)));
+    static_cast<void>(new (std::nothrow) std::list<Sent>(std::move(sent_)));
   }
 }
 
