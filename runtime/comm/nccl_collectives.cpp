@@ -17,6 +17,7 @@
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/nccl_library.h"
 #include "runtime/comm/tensor_collectives_internal.h"
+#include "runtime/fault_injection.h"
 #include "runtime/poll_until.h"
 #include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_queue.h"
@@ -120,6 +121,7 @@ class NcclComm {
 
   /// The normal end, together with the other ranks, when all operations are done.
   void finish() {
+    const WaitingForOthers waiting;
     issue("finish a communicator", [&](ncclComm_t comm) { return nccl_.comm_finalize(comm); });
     const std::lock_guard lock(mutex_);
     static_cast<void>(nccl_.comm_destroy(comm_));
@@ -316,12 +318,14 @@ class NcclCollectives final : public Collectives {
     try {
       const detail::InCollective in(comm_, operation, whole, root);
       waits_->comm.issue(detail::operation_name(operation), call);
-    } catch (const CommError&) {
-      waits_->comm.abort("the ranks' calls differ");
+      fault_point("comm.issued");
+      end_ = Work(ends_.record(queue_.stream(), waits_));
+    } catch (...) {
+      // NCCL may have taken the call: made again it would be one more than the other ranks'.
+      waits_->comm.abort("one of this rank's calls failed");
       throw;
     }
     detail::count_payload(bytes_, operation, whole, size());
-    end_ = Work(ends_.record(queue_.stream(), waits_));
     return end_;
   }
 

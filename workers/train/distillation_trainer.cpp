@@ -192,16 +192,16 @@ void DistillationTrainer::check_plan(const SampleSource& source, const TrainPlan
 DistillationTrainer::LocalWork DistillationTrainer::accumulate(SampleSource& source,
                                                                std::int64_t step,
                                                                const TrainHooks& hooks) {
-  const BatchRange batch = batch_range(step, config_.batch_samples, source.size());
-  const auto begin = planned_lengths_.begin() + (batch.first - first_planned_);
-  lengths_.assign(begin, begin + batch.size());
-  const bool all_measure = norms_due(step) && store_.sharding().shards_weights();
-  const Passes passes = divide_batch();
-  store_.begin_step({.micro_batches = passes.count,
-                     .measured_passes = all_measure ? kMeasuredPasses : 0,
-                     .measured_micro_batch = passes.first_of_rank_0,
-                     .replica_hashes = optimizer_.replica_hashes()});
   try {
+    const BatchRange batch = batch_range(step, config_.batch_samples, source.size());
+    const auto begin = planned_lengths_.begin() + (batch.first - first_planned_);
+    lengths_.assign(begin, begin + batch.size());
+    const bool all_measure = norms_due(step) && store_.sharding().shards_weights();
+    const Passes passes = divide_batch();
+    store_.begin_step({.micro_batches = passes.count,
+                       .measured_passes = all_measure ? kMeasuredPasses : 0,
+                       .measured_micro_batch = passes.first_of_rank_0,
+                       .replica_hashes = optimizer_.replica_hashes()});
     return train_batch(source, step, batch.first, passes, hooks);
   } catch (const std::exception& error) {
     give_up_step(describe_failure(error));
@@ -213,8 +213,8 @@ void DistillationTrainer::give_up_step(const FailureText& failure) {
   try {
     store_.abandon();
   } catch (...) {
-    // As behind a device's error, which every later call of it returns: the other ranks wait in
-    // collectives that this one cannot give them.
+    // As behind a device's error, which every later call of it returns, or before it is known what
+    // the step asks for: the other ranks wait in collectives that this one cannot give them.
     Error error(failure.code, failure.message);
     error.set_cut_off();
     throw error;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/fault_injection.h"
 #include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
@@ -71,9 +72,10 @@ TensorView LentWeights::own_block(std::int32_t group) const {
 }
 
 void LentWeights::gather(std::int32_t group) {
-  if (!sharding_.shards_weights() || !resident_.place(group)) {
+  if (!sharding_.shards_weights() || resident_.holds(group)) {
     return;
   }
+  fault_point("train.gather");
   const std::size_t slot = resident_.slot_of(group);
   copy_stale_[slot] = true;
   // The slot's last group may still be read, and so may its copy.
@@ -83,6 +85,7 @@ void LentWeights::gather(std::int32_t group) {
   }
   collectives_.queue().wait(offloaded() ? copied_[slot] : unread);
   work_[slot] = collectives_.all_gather(own_block(group), whole(group));
+  resident_.place(group);
 }
 
 ConstTensorView LentWeights::lend(std::int32_t group) {

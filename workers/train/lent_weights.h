@@ -48,7 +48,8 @@ class LentWeights {
   LentWeights(const LentWeights&) = delete;
   LentWeights& operator=(const LentWeights&) = delete;
 
-  /// Collective at stage 3: begins to gather the group, if it is not there.
+  /// Collective at stage 3: begins to gather the group, if it is not there. One that throws has not
+  /// begun, and may be called again. Fault place: train.gather, before what can throw.
   void gather(std::int32_t group);
   /// The group as ParameterSource lends it; at stage 3 after gather().
   [[nodiscard]] ConstTensorView lend(std::int32_t group);

@@ -8,7 +8,6 @@
 
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
-#include "runtime/phase_clock.h"
 #include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
@@ -49,8 +48,10 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     return buffer_at_home(bytes, account, kernels, home_, use);
   };
   if (sharding_.separate_masters()) {
-    masters_ = at_home(storage_bytes(owned_elements, DType::float32),
-                       masters_are_weights ? MemoryUse::weights : MemoryUse::optimizer);
+    const std::size_t bytes = storage_bytes(owned_elements, DType::float32);
+    // Beside rounded weights masters never leave home.
+    masters_ = masters_are_weights ? at_home(bytes, MemoryUse::weights)
+                                   : Buffer(bytes, account, home_.device(), MemoryUse::optimizer);
   }
   if (sharding_.copies_weights(kernels.device()) &&
       (!sharding_.separate_masters() || !masters_are_weights)) {
@@ -224,11 +225,13 @@ void ParameterStore::begin_step(const StepShape& shape) {
   expect(cursor_ == script_.size(), "a step begins before the one before has ended");
   write_script(shape);
   cursor_ = 0;
-  tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
   weights_->watch(shape.replica_hashes);
   if (frozen_) {
     frozen_->watch(shape.replica_hashes);
   }
+  begun_ = true;
+  fault_point("train.begin");
+  tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
 }
 
 void ParameterStore::expect_next(GroupUse::Kind kind, std::int32_t group, bool of_teacher) {
@@ -346,10 +349,15 @@ void ParameterStore::reduce(std::int32_t group) {
   const TensorView whole = home_gradient(group);
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   const std::size_t place = gradient_place(group);
-  collectives_.queue().wait(offloaded() ? copied_[place] : kernels_.queue().record());
   if (sharding_.shards_gradients()) {
     folds_[place] = group;
   }
+  if (offloaded() && collectives_.size() == 1) {
+    // The sum is what is on its way home. One rank's collectives would wait for it here.
+    gradients_work_[place] = Work(copied_[place]);
+    return;
+  }
+  collectives_.queue().wait(offloaded() ? copied_[place] : kernels_.queue().record());
   gradients_work_[place] = sharding_.shards_state() ? collectives_.reduce_scatter_sum(whole, own)
                                                     : collectives_.all_reduce_sum(whole);
 }
@@ -374,6 +382,7 @@ void ParameterStore::fold(std::size_t slot) {
 
 void ParameterStore::abandon() {
   fault_point("train.abandon");
+  expect(begun_, "a step is given up that has not begun");
   measured_ = {};
   for (; cursor_ < script_.size(); ++cursor_) {
     const auto& [use, reduces, of_teacher] = script_[cursor_];
@@ -387,6 +396,7 @@ void ParameterStore::abandon() {
 
 void ParameterStore::fetch_reductions() {
   expect(cursor_ == script_.size(), "a step's passes have not ended");
+  tensor_squares_.fetch();  // First: what is offloaded is waited for below.
   if (sharding_.shards_gradients()) {
     for (std::size_t slot = 0; slot < folds_.size(); ++slot) {
       fold(slot);
@@ -395,7 +405,6 @@ void ParameterStore::fetch_reductions() {
   for (const Work& work : gradients_work_) {
     work.before(home_.queue());
   }
-  tensor_squares_.fetch();
 }
 
 void ParameterStore::finish_reductions(std::int64_t update) {
@@ -404,11 +413,12 @@ void ParameterStore::finish_reductions(std::int64_t update) {
   expect_finite_gradients(update);
 }
 
+std::optional<WaitingForOthers> ParameterStore::as_waiting() const {
+  return needs_others() ? std::optional<WaitingForOthers>(std::in_place) : std::nullopt;
+}
+
 void ParameterStore::synchronize() const {
-  std::optional<WaitingForOthers> waiting;
-  if (needs_others()) {
-    waiting.emplace();
-  }
+  const auto waiting = as_waiting();
   kernels_.queue().synchronize();
   home_.queue().synchronize();
   // All done by now; throws of one that failed, before anybody reads what it made worthless.
@@ -419,10 +429,7 @@ void ParameterStore::synchronize() const {
 }
 
 void ParameterStore::wait(const Event& place) const {
-  std::optional<WaitingForOthers> waiting;
-  if (needs_others()) {
-    waiting.emplace();
-  }
+  const auto waiting = as_waiting();
   place.wait();
 }
 
@@ -443,6 +450,7 @@ void ParameterStore::publish() {
 }
 
 void ParameterStore::clear_gradients() {
+  begun_ = false;
   if (sharding_.shards_gradients()) {
     std::fill(folded_.begin(), folded_.end(), false);
     return;
@@ -480,7 +488,11 @@ void ParameterStore::load(std::span<const float> shard) {
 
 void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorView& whole) {
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
-  home_.queue().copy(block, own);
+  {
+    // From pageable memory this may wait for the gather before.
+    const auto waiting = as_waiting();
+    home_.queue().copy(block, own);
+  }
   collectives_.queue().wait(home_.queue().record());
   const Work work = collectives_.all_gather(own, whole);
   work.before(home_.queue());
@@ -488,7 +500,10 @@ void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorVie
 }
 
 void ParameterStore::finish_gathers() {
-  home_.queue().synchronize();
+  {
+    const auto waiting = as_waiting();
+    home_.queue().synchronize();
+  }
   // A gather that failed ends as well, with worthless values.
   for (const Work& work : std::exchange(gathers_, {})) {
     work.wait();
@@ -511,6 +526,7 @@ void ParameterStore::gather_masters(TensorView flat) {
     const TensorView gathered = on_host ? whole : home_gradient(range.group);
     gather_blocks(master(range), gathered);
     if (!on_host) {
+      const auto waiting = as_waiting();  // To pageable memory: until the others have given theirs.
       home_.queue().copy(gathered, whole);
     }
   }

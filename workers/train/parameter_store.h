@@ -18,6 +18,7 @@
 #include "model/transformer/parameter_source.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/comm/tensor_collectives.h"
+#include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/train/lent_weights.h"
 #include "workers/train/sharding.h"
@@ -62,6 +63,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
     /// Where what is gathered at stage 3 is hashed (hash_replicas()), given on all ranks or none.
     TensorView replica_hashes = {};
   };
+  /// Fault place: train.begin, where abandon() can follow.
   void begin_step(const StepShape& shape);
   [[nodiscard]] ConstTensorView acquire(std::int32_t group) override;
   void release(std::int32_t group) override;
@@ -72,7 +74,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// float64 [1] on the kernels' device.
   void measure_next_backward(const TensorView& squares) { measured_ = squares; }
   /// After an exception: asks for everything that this rank had still to ask for in the step, so
-  /// that no other rank waits for it. Does not wait itself. Fault place: train.abandon.
+  /// that no other rank waits for it. Does not wait itself. Throws where that is not known, as the
+  /// step has not begun. Fault place: train.abandon.
   void abandon();
   /// After the passes: from here on home's queue sees in owned_gradient() the sum over all ranks
   /// and micro-batches. Asks for what expect_finite_gradients() looks at.
@@ -175,6 +178,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   [[nodiscard]] bool needs_others() const {
     return home_.device() != Device::cpu && collectives_.size() > 1;
   }
+  /// For a wait for home's queue or the kernels'.
+  [[nodiscard]] std::optional<WaitingForOthers> as_waiting() const;
   [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
 
   const ParameterTable& table_;
@@ -199,6 +204,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   GroupSlots slots_;        ///< Of gradients.
   std::vector<std::int64_t> slot_begins_;
 
+  bool begun_ = false;  ///< A step, whose script is whole.
   std::vector<ScriptedUse> script_;
   std::size_t cursor_ = 0;            ///< Next use of the script.
   TensorView measured_;               ///< Empty while gradients are kept.

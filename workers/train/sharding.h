@@ -74,6 +74,7 @@ class GroupSlots {
   /// Where each slot begins when they lie one after another.
   [[nodiscard]] std::vector<std::int64_t> begins() const;
   [[nodiscard]] std::size_t slot_of(std::int32_t group) const;
+  [[nodiscard]] bool holds(std::int32_t group) const { return resident_[slot_of(group)] == group; }
   /// Puts the group into its slot. True when another, or none, was there: the slot must be filled.
   bool place(std::int32_t group);
   /// What the slots hold is out of date.

@@ -88,6 +88,11 @@ void TrainConfig::validate() const {
         "train.attention = \"cudnn\" computes in bfloat16; set model.compute to \"bfloat16\", or "
         "train.attention to \"own\"");
   }
+  if (optimizer.offload && collectives == CollectivesChoice::nccl) {
+    throw ConfigError(
+        "train.collectives = \"nccl\" has nothing to carry beside train.optimizer_offload = true: "
+        "gradients and weights then lie in host memory and go by MPI; set \"auto\"");
+  }
   expect_not_negative("gradient_norms_every", static_cast<double>(gradient_norms_every));
   expect_ratio("warmup_ratio", warmup_ratio);
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);

@@ -244,16 +244,19 @@ class RepeatedSource final : public SampleSource {
   SyntheticSource source_{1000};
 };
 
-/// The host gives its device a whole step, then waits once for what it reads of it. The emulated
-/// device counts; nothing else does.
+/// The host gives its device a whole step, then waits once for what it reads of it, also where that
+/// is the gradients on their way to where the optimizer runs; from stage 2 on it adds those up
+/// there meanwhile. The emulated device counts; nothing else does.
 TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
   using Count = std::uint64_t (*)();
   const auto waits = reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_host_waits"));
   const auto count = [&] { return waits != nullptr ? waits() : 0; };
-  for (const int stage : {0, 1, 2, 3}) {
-    SCOPED_TRACE(stage);
+  for (const auto& [stage, offload] : std::vector<std::pair<int, bool>>{
+           {0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {1, true}}) {
+    SCOPED_TRACE(testing::Message() << stage << (offload ? ", offloaded" : ""));
     TrainConfig config = config_for_tests();
     config.optimizer.zero_stage = stage;
+    config.optimizer.offload = offload;
     config.teacher = stage % 2 == 1 ? TeacherKind::frozen : TeacherKind::detached;
     config.compute = stage == 2 ? DType::bfloat16 : DType::float32;
     RepeatedSource source(config.batch_samples);
@@ -269,24 +272,58 @@ TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
       before = now;
     };
     static_cast<void>(train(config, source, 4, hooks));
-    if (waits != nullptr) {
+    // Of offloaded gradients that are reduced, the communication thread waits.
+    if (waits != nullptr && (!offload || ranks_ == 1)) {
       EXPECT_GT(all, 0U);
     }
   }
 }
 
-/// The rank that fails has announced reductions: the others are not left waiting for them.
+/// The rank that fails has announced reductions, and gathers: the others are not left waiting.
 TEST_F(ZeroTrainerTest, AFailureInABackwardStrandsNobodyAtAnyStage) {
-  for (const int stage : {0, 1, 2, 3}) {
-    SCOPED_TRACE(stage);
+  const std::string last = ":" + std::to_string(ranks_ - 1) + ":";
+  const auto fails = [&](int stage, const std::string& place, int visit) {
+    const std::string fault = "throw@" + place + last + std::to_string(visit);
+    SCOPED_TRACE(testing::Message() << "stage " << stage << ", " << fault);
     TrainConfig config = config_for_tests();
     config.optimizer.zero_stage = stage;
     config.gradient_norms_every = 0;
-    arm_faults("throw@train.reduce:" + std::to_string(ranks_ - 1) + ":3", comm_.rank());
+    arm_faults(fault, comm_.rank());
     SyntheticSource source(16);
     EXPECT_THAT(
         message_of(ExitCode::internal, [&] { static_cast<void>(train(config, source, 2)); }),
         HasSubstr("rank " + std::to_string(ranks_ - 1) + " ("));
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    fails(stage, "train.reduce", 3);
+    fails(stage, "train.begin", 2);
+  }
+  // Of the first group, of the one ahead, and of one in the backward pass.
+  for (const int visit : {1, 4, 6}) {
+    fails(3, "train.gather", visit);
+  }
+}
+
+/// NCCL, where it is there, has taken a collective that this rank knows no end of. Asked for again
+/// it would be paired with another of the others.
+TEST_F(ZeroTrainerTest, AFailureInABackwardBehindACollectivesCallEndsAllRanks) {
+  const Rank last = ranks_ - 1;
+  for (const int stage : {1, 3}) {
+    SCOPED_TRACE(stage);
+    TrainConfig config = config_for_tests();
+    config.optimizer.zero_stage = stage;
+    config.gradient_norms_every = 0;
+    arm_faults("throw@comm.issued:" + std::to_string(last) + ":4", comm_.rank());
+    SyntheticSource source(16);
+    bool cut_off = false;
+    try {
+      static_cast<void>(train(config, source, 2));
+    } catch (const Error& error) {
+      cut_off = error.cut_off();
+    }
+    std::vector<std::uint8_t> acted = {faults_armed() ? std::uint8_t{0} : std::uint8_t{1}};
+    broadcast<std::uint8_t>(comm_, acted, last);
+    EXPECT_EQ(cut_off, acted[0] != 0);
   }
 }
 

@@ -56,6 +56,16 @@ TEST(TrainConfig, RefusalsNameTheKey) {
               c.compute = DType::bfloat16;
             }),
             "accepted");
+  const auto offloaded = [](CollectivesChoice collectives) {
+    return refusal([=](auto& c) {
+      c.optimizer.offload = true;
+      c.collectives = collectives;
+    });
+  };
+  EXPECT_THAT(offloaded(CollectivesChoice::nccl), HasSubstr("train.optimizer_offload"));
+  EXPECT_EQ(offloaded(CollectivesChoice::automatic), "accepted");
+  EXPECT_EQ(offloaded(CollectivesChoice::mpi), "accepted");
+  EXPECT_EQ(refusal([](auto& c) { c.collectives = CollectivesChoice::nccl; }), "accepted");
   EXPECT_THAT(refusal([](auto& c) { c.spike_guard.ratio = 0.5; }),
               HasSubstr("train.spike_guard_ratio"));
   EXPECT_THAT(refusal([](auto& c) { c.warmup_ratio = 1.5; }), HasSubstr("train.warmup_ratio"));
