@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/kernels/kernel_arguments.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
@@ -68,6 +69,12 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
   });
   expect_common_device(comm, kernels->device());
   return kernels;
+}
+
+void expect_attention(Device device, const TransformerConfig& model) {
+  expect_heads(
+      device,
+      {.heads = model.num_heads, .key_heads = model.num_kv_heads, .size = model.head_size()});
 }
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {

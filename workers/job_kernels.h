@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "model/kernels/device_choice.h"
+#include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
 
 namespace jforge {
@@ -20,6 +21,10 @@ void expect_common_device(const Communicator& comm, Device device);
 [[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
                                                           DeviceChoice choice,
                                                           AttentionChoice attention);
+
+/// Throws EnvironmentError where attention of `device` does not take the model's heads
+/// (expect_heads): before weights are loaded.
+void expect_attention(Device device, const TransformerConfig& model);
 
 /// Rank 0 says so where decoding rounds the model (model.decode_weights = "bfloat16").
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights);

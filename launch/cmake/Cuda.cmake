@@ -26,7 +26,7 @@ if(JFORGE_HAS_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_COMPILER "${JFORGE_NVCC}")
   endif()
-  # A100 and H100; -real: machine code for just these.
+  # A100 and H100; -real: machine code for just these, and PTX below.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "CUDA architectures")
   endif()
@@ -44,11 +44,12 @@ if(JFORGE_HAS_CUDA)
   # Where a fused multiply-add is meant it is written, as on the CPU.
   target_compile_options(jforge_cuda_options INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-Wall,-Wextra,-Wshadow>)
+  # PTX beside the machine code, for devices that came later; plain where tests/cuda_emulator executes it.
+  set(ptx --generate-code=arch=compute_80,code=compute_80)
   if(JFORGE_TESTS)
-    # What tests/cuda_emulator executes: plain PTX beside the machine code.
-    target_compile_options(jforge_cuda_options INTERFACE
-      "$<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=compute_80;--no-compress>")
+    list(APPEND ptx --no-compress)
   endif()
+  target_compile_options(jforge_cuda_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${ptx}>")
   if(JFORGE_WERROR)
     target_compile_options(jforge_cuda_options INTERFACE
       $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>)

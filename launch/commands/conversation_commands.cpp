@@ -33,6 +33,7 @@ void expect_memory(const ConversationTraining& training, const PreparedTraining&
                    Device device, const Communicator& comm) {
   const SharingRanks sharing = sharing_ranks(comm, device);
   together(comm, [&] {
+    expect_attention(device, prepared.model);
     const MemoryPlan plan = plan_memory(training, prepared, comm.size(), device);
     JobConfig config;  // What the messages name.
     config.train.tokens_per_rank = training.train.tokens_per_rank;

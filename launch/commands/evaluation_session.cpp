@@ -48,6 +48,7 @@ bool EvaluationSession::load_model() {
   together(comm_, [&] {
     expect_model_name(name_);
     model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
+    expect_attention(kernels_->device(), model_->config());
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());

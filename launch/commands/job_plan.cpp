@@ -21,6 +21,7 @@
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
+#include "workers/job_kernels.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -349,6 +350,7 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
     }
     const KnownPrompts known = known_prompts(config);
     const TransformerConfig model = read_hf_config(config.model.source);
+    expect_attention(device, model);
     const MemoryPlan plan = plan_memory(config, model, comm.size(), device,
                                         {known.count, known.longest.value_or(0), known.lengths,
                                          longest_held_out_problem(config, model)},

@@ -7,6 +7,16 @@
 
 namespace jforge {
 
+void expect_heads(Device device, const AttentionHeads& heads) {
+  if (device != Device::cpu && heads.group() > kMostDeviceGroup) {
+    throw EnvironmentError(
+        "the model has " + std::to_string(heads.heads) + " query heads and " +
+        std::to_string(heads.key_heads) + " key heads, " + std::to_string(heads.group()) +
+        " to one, and attention on a CUDA device takes at most " +
+        std::to_string(kMostDeviceGroup) + ": set model.device (--device) to \"cpu\"");
+  }
+}
+
 void expect_float32(const ConstTensorView& view, const char* name) {
   if (view.dtype() != DType::float32) [[unlikely]] {
     expect(false, std::string(name) + " is " + dtype_name(view.dtype()) + ", expected float32");

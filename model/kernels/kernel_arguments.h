@@ -64,6 +64,12 @@ void expect_embedding_types(const ConstTensorView& table, const ConstTensorView&
 /// Throws InternalError unless x is [T, heads, D] with even D and T planned positions.
 void check_rotary(const ConstTensorView& x, const PlannedRows& rows);
 
+/// Query heads to a key head that a CUDA device's attention takes, at most; the CPU's takes any.
+inline constexpr std::int64_t kMostDeviceGroup = 32;
+/// Throws EnvironmentError where attention of `device` does not take a model's heads, as plans for
+/// them do: to be asked before weights are loaded.
+void expect_heads(Device device, const AttentionHeads& heads);
+
 /// Throws InternalError when shapes do not fit the plan's rows and heads.
 void check_packed_attention(const PackedPlan& plan, const ConstTensorView& q,
                             const ConstTensorView& k, const ConstTensorView& v,

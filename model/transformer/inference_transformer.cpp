@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "model/kernels/kernel_arguments.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/layer_parameters_internal.h"
 #include "runtime/error.h"
@@ -65,14 +66,16 @@ struct Workspace {
         gate(floats(max_rows * config.intermediate_size, account, device)),
         up(floats(max_rows * config.intermediate_size, account, device)),
         activated(floats(max_rows * config.intermediate_size, account, device)),
-        chosen(static_cast<std::size_t>(max_rows) * sizeof(TokenId), account, device) {
+        chosen(static_cast<std::size_t>(max_rows) * sizeof(TokenId), account, device,
+               MemoryUse::activations) {
     tokens.reserve(static_cast<std::size_t>(max_rows));
     places.reserve(static_cast<std::size_t>(max_rows));
     kept.reserve(static_cast<std::size_t>(max_rows));
   }
 
   static Buffer floats(std::int64_t elements, MemoryAccount& account, Device device) {
-    return Buffer(static_cast<std::size_t>(elements) * sizeof(float), account, device);
+    return Buffer(static_cast<std::size_t>(elements) * sizeof(float), account, device,
+                  MemoryUse::activations);
   }
 
   Buffer stream;     ///< [M, C] residual stream.
@@ -122,7 +125,7 @@ struct InferenceTransformer::State {
     const auto most_rows = std::min<std::int64_t>(kLogitsRows, options.max_rows);
     if (logits.bytes() == 0) {
       logits = Buffer(static_cast<std::size_t>(most_rows * vocabulary) * sizeof(float), account,
-                      kernels.device());
+                      kernels.device(), MemoryUse::activations);
     }
     for (std::int64_t begin = 0; begin < wanted; begin += most_rows) {
       const std::int64_t end = std::min(begin + most_rows, wanted);
@@ -205,6 +208,43 @@ InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
     options.max_rows = kDefaultMaxRows;
   }
   return options;
+}
+
+/// A model is on one device as a whole while it decodes. Where that has not the memory even for one
+/// sequence, it is said before anything is loaded, and not by the tensor that was one too many.
+void expect_room(const TransformerConfig& config, const ParameterTable& table,
+                 const ParameterReader& read, bool stays, const KernelSet& kernels,
+                 const MemoryAccount& account, InferenceTransformer::Options options) {
+  expect_heads(kernels.device(), heads_of(config));
+  const std::optional<std::uint64_t> available =
+      kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
+  if (!available) {
+    return;
+  }
+  options = resolve(options);
+  options.cache_pages = slot_pages(options);
+  const ModelParameters model(config, table);
+  if (options.weights == WeightStorage::automatic &&
+      read(*model.layers.front().q_weight).dtype() == DType::bfloat16) {
+    options.weights = WeightStorage::bfloat16;
+  }
+  std::size_t needed = InferenceTransformer::bytes(config, options, kernels.device());
+  if (stays && read(*model.embedding).device() == kernels.device()) {
+    needed -= static_cast<std::size_t>(config.vocabulary_size * config.hidden_size) * sizeof(float);
+  }
+  if (needed > *available) {
+    const DType cache = cache_type(options.weights, kernels.device());
+    const auto gigabytes = [](std::size_t bytes) {
+      return fmt::format("{:.4g} GB", static_cast<double>(bytes) / 1e9);
+    };
+    throw EnvironmentError(fmt::format(
+        "{}: decoding takes {} of a device's memory with weights as {}, {} of it for the keys and "
+        "values of one sequence of {} positions, and {} are free; take bfloat16 weights, fewer new "
+        "tokens or a larger device: a model is not spread over several while it decodes",
+        account.name(), gigabytes(needed), rounds(options.weights) ? "bfloat16" : "float32",
+        gigabytes(InferenceTransformer::cache_bytes(config, options.cache_pages, cache)),
+        options.slot_capacity, gigabytes(*available)));
+  }
 }
 
 }  // namespace
@@ -326,7 +366,7 @@ void InferenceTransformer::State::allocate_cache() {
 /// A float32 copy where the kernels compute.
 TensorView InferenceTransformer::State::widened_copy(const ConstTensorView& parameter) {
   const Buffer& memory = copies.emplace_back(storage_bytes(parameter.elements(), DType::float32),
-                                             account, kernels.device());
+                                             account, kernels.device(), MemoryUse::weights);
   const TensorView copy = memory.floats(parameter.shape());
   if (parameter.dtype() == DType::float32) {
     copy_tensor(parameter, copy);
@@ -340,7 +380,7 @@ TensorView InferenceTransformer::State::widened_copy(const ConstTensorView& para
   const Buffer piece(
       static_cast<std::size_t>(std::min(step, rows) * (parameter.elements() / rows)) *
           sizeof(float),
-      account);
+      account, MemoryUse::staging);
   for (std::int64_t row = 0; row < rows; row += step) {
     const ConstTensorView from = parameter.rows(row, std::min(row + step, rows));
     const TensorView widened = piece.floats(from.shape());
@@ -505,14 +545,17 @@ InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
   expect(parameters.elements() == table.flat_size(),
          "the parameter vector's size differs from the table's");
   const auto read = [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); };
+  expect_room(config, table, read, true, kernels, account, options);
   state_ = std::make_unique<State>(config, table, read, true, kernels, account, options);
 }
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, const ParameterReader& read,
                                            KernelSet& kernels, MemoryAccount& account,
-                                           Options options)
-    : state_(std::make_unique<State>(config, table, read, false, kernels, account, options)) {}
+                                           Options options) {
+  expect_room(config, table, read, false, kernels, account, options);
+  state_ = std::make_unique<State>(config, table, read, false, kernels, account, options);
+}
 
 InferenceTransformer::~InferenceTransformer() = default;
 
@@ -706,7 +749,7 @@ void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
         return reader(first + begin, logits);
       }
       if (state.host_logits.bytes() == 0) {
-        state.host_logits = Buffer(state.logits.bytes(), state.account);
+        state.host_logits = Buffer(state.logits.bytes(), state.account, MemoryUse::staging);
       }
       const TensorView host = state.host_logits.floats(logits.shape());
       copy_tensor(logits, host);

@@ -24,6 +24,7 @@ bool machine_failed(cudaError_t status) {
     case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorHardwareStackError:
@@ -74,6 +75,7 @@ std::string advice(cudaError_t status) {
     case cudaErrorSystemDriverMismatch:
     case cudaErrorStubLibrary:
     case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorUnsupportedPtxVersion:
       return "install an NVIDIA driver for this CUDA version, or use model.device = \"cpu\"";
     case cudaErrorNoDevice:
     case cudaErrorInvalidDevice:
@@ -129,16 +131,50 @@ void expect_live_device(const char* what, std::source_location where) {
   }
 }
 
-void expect_shared_memory(std::int64_t bytes, const char* what) {
+namespace {
+
+int this_device() {
   int device = 0;
   cuda_check(cudaGetDevice(&device), "ask for the device");
-  int most = 0;
-  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "ask for a block's shared memory");
+  return device;
+}
+
+int attribute_of(int device, cudaDeviceAttr attribute, const char* what) {
+  int value = 0;
+  cuda_check(cudaDeviceGetAttribute(&value, attribute, device), what);
+  return value;
+}
+
+}  // namespace
+
+void expect_capability() {
+  constexpr int kNeeded = 8;
+  constexpr const char* kAsk = "ask for the compute capability";
+  const int device = this_device();
+  const int major = attribute_of(device, cudaDevAttrComputeCapabilityMajor, kAsk);
+  if (major < kNeeded) {
+    const int minor = attribute_of(device, cudaDevAttrComputeCapabilityMinor, kAsk);
+    throw EnvironmentError("CUDA: " + cuda_device_name(device) + " has compute capability " +
+                           std::to_string(major) + "." + std::to_string(minor) +
+                           ", and the kernels need 8.0, an A100's, or a later one: take another "
+                           "device (CUDA_VISIBLE_DEVICES) or model.device = \"cpu\"");
+  }
+}
+
+std::int64_t most_shared_memory() {
+  return attribute_of(this_device(), cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                      "ask for a block's shared memory");
+}
+
+void expect_shared_memory(std::int64_t bytes, const char* what) {
+  const std::int64_t most = most_shared_memory();
   if (bytes > most) {
+    constexpr std::int64_t kKibibyte = 1024;
     throw EnvironmentError(std::string("CUDA: ") + what + ": the kernel needs " +
-                           std::to_string(bytes >> 10) + " KiB of shared memory for a block, and " +
-                           cuda_device_name(device) + " has " + std::to_string(most >> 10) +
+                           std::to_string((bytes + kKibibyte - 1) / kKibibyte) +
+                           " KiB of shared memory for a block, and " +
+                           cuda_device_name(this_device()) + " has " +
+                           std::to_string(most / kKibibyte) +
                            "; kernels of bfloat16 need less (model.compute, model.decode_weights = "
                            "\"bfloat16_arithmetic\"), or take an A100 or a newer one of its kind");
   }

@@ -27,6 +27,13 @@ void expect_live_device(const char* what,
 /// " at FILE:LINE" of a call, as errors of CUDA and of its libraries say it.
 [[nodiscard]] std::string at_place(const std::source_location& where);
 
+/// Throws EnvironmentError, with what to do about it, where the calling thread's device is older
+/// than the kernels (compute capability 8.0): launches of them would find no code.
+void expect_capability();
+
+/// Bytes of shared memory that a block may ask for on the calling thread's device.
+[[nodiscard]] std::int64_t most_shared_memory();
+
 /// Throws EnvironmentError, with what to do about it, where a block of the calling thread's device
 /// may not ask for `bytes` of shared memory, as `what` does: smaller devices than an A100 let the
 /// launch fail as if it were our mistake.

@@ -96,6 +96,13 @@ class BufferMemory {
       static_cast<void>(cudaGetLastError());
     }
   }
+  static void give_back_unused() noexcept {
+    settle();
+    if (const cudaMemPool_t pool = existing_pool().load(); pool != nullptr) {
+      static_cast<void>(cudaMemPoolTrimTo(pool, 0));
+      static_cast<void>(cudaGetLastError());
+    }
+  }
   [[nodiscard]] static std::uint64_t peak() noexcept { return bytes(cudaMemPoolAttrUsedMemHigh); }
   static void forget_peak() noexcept {
     if (const cudaMemPool_t pool = existing_pool().load(); pool != nullptr) {
@@ -230,6 +237,8 @@ std::byte* cuda_memory::allocate_pinned(std::size_t bytes) {
 }
 
 void cuda_memory::free_pinned(std::byte* data) noexcept {
+  // It waits for the whole device, so for what stands behind NCCL, behind other ranks.
+  const WaitingForOthers waiting;
   static_cast<void>(cudaFreeHost(data));
   static_cast<void>(cudaGetLastError());
 }
@@ -273,6 +282,8 @@ std::optional<std::uint64_t> cuda_memory::available() {
   return memory_of_device(available, total) ? std::optional<std::uint64_t>(available)
                                             : std::nullopt;
 }
+
+void cuda_memory::give_back_unused() noexcept { BufferMemory::give_back_unused(); }
 
 std::string cuda_memory::free_memory_note() {
   std::size_t available = 0;

@@ -56,6 +56,9 @@ void zero(void* data, std::size_t bytes);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 /// Bytes that the selected device can still give; empty where it does not tell.
 [[nodiscard]] std::optional<std::uint64_t> available();
+/// Gives freed memory that is kept for later buffers back, to whoever takes some without us: the
+/// driver, libraries. Waits for what is being freed. Never throws.
+void give_back_unused() noexcept;
 /// " (1.2 GiB of 80.0 GiB free on the device)", for messages; empty when unknown.
 [[nodiscard]] std::string free_memory_note();
 /// Bytes that were allocated at once, at most, since the process began or forget_peak(); of this

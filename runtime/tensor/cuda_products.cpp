@@ -61,7 +61,8 @@ void cublas_check(cublasStatus_t status, const char* what, std::source_location 
 }
 
 CudaProducts::CudaProducts(const CudaStream& stream, MemoryAccount& account)
-    : stream_(stream), workspace_(kProductWorkspaceBytes, account, Device::cuda) {
+    : stream_(stream),
+      workspace_(kProductWorkspaceBytes, account, Device::cuda, MemoryUse::activations) {
   cublasLtHandle_t handle = nullptr;
   cublas_check(cublasLtCreate(&handle), "create a handle");
   handle_.reset(handle);
@@ -102,9 +103,12 @@ CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) const {
         "ask for an algorithm");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
-  // Partial sums are added in float32 and in one order, or there are none.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  // Partial sums are added in float32 and in one order, or there are none: the bias of a bfloat16
+  // result may be added to what their addition has rounded already.
+  const auto reductions = kind.bias && kind.result == DType::bfloat16
+                              ? CUBLASLT_REDUCTION_SCHEME_NONE
+                              : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(reductions));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kind.b_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kind.a_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kind.c_alignment);

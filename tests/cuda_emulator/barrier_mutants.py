@@ -23,6 +23,7 @@ import time
 
 FRAMES_TOLD = 3
 LIMIT_SECONDS = 240
+WAIT = re.compile(r"wait ((cuda\w+):\w+)((?: \S+\+0x\w+)+)")
 BARRIERS = {"b": "barrier", "w": "warp barrier", "c": "copies' wait"}
 
 
@@ -57,21 +58,34 @@ def kernel_name(mangled, known={}):
     return known[mangled]
 
 
-def function_names(frames, known={}):
-    """Of OBJECT+OFFSET …: the innermost functions that led to a call, without the tests' own."""
-    names = []
+def look_up(frames, known):
+    """Adds the functions of OBJECT+OFFSET … to `known`, each object's in one call."""
+    objects = {}
     for frame in frames:
         if frame not in known:
             program, offset = frame.rsplit("+", 1)
-            found = subprocess.run(["addr2line", "-f", "-C", "-e", program, hex(int(offset, 16) - 1)],
-                                   capture_output=True, text=True, check=False).stdout.splitlines()
-            known[frame] = found[0] if found else "?"
+            objects.setdefault(program, {})[frame] = hex(int(offset, 16) - 1)
+    for program, offsets in objects.items():
+        lines = subprocess.run(["addr2line", "-f", "-C", "-e", program], input="\n".join(offsets.values()) + "\n",
+                               capture_output=True, text=True, check=False).stdout.splitlines()[::2]
+        known.update(zip(offsets, lines + ["?"] * (len(offsets) - len(lines))))
+
+
+def function_names(frames, known={}):
+    """Of OBJECT+OFFSET …: the innermost functions that led to a call, without the tests' own."""
+    look_up(frames, known)
+    names = []
+    for frame in frames:
         if re.search(r"testing::|_Test::|jforge::test::|^main$", known[frame]):
             break
         name = re.sub(r"\(anonymous namespace\)::|jforge::|\(.*", "", known[frame])
         if name and (not names or names[-1] != name):
             names.append(name)
     return names[:FRAMES_TOLD]
+
+
+def wait_name(call, frames):
+    return f"{call} in {' < '.join(function_names(frames))}"
 
 
 def tests_of(libraries, program):
@@ -98,10 +112,11 @@ def sites(libraries, tests):
                 mangled, number = match.group(1).rsplit(":", 1)
                 name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"
                 idle.update({key} if match.group(2) else ())
-            elif match := re.fullmatch(r"wait ((cuda\w+):\w+) (\S+\+0x\w+)((?: \S+\+0x\w+)*)", line):
+            elif match := WAIT.fullmatch(line):
                 # One place that is come to by several tests is one mutant.
-                name = f"{match.group(2)} in {' < '.join(function_names([match.group(3), *match.group(4).split()]))}"
-                key = (name, match.group(3))
+                frames = match.group(3).split()
+                name = wait_name(match.group(2), frames)
+                key = (name, frames[0])
             else:
                 continue
             found.setdefault(key, (name, []))

@@ -171,7 +171,8 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
 }
 
 /// The one algorithm for a problem: with sums cut into parts, that need a workspace, where the
-/// depth is large and the preference allows it.
+/// depth is large and the preference allows it. What adds such parts up may round them before a
+/// bias is added, which shows in bfloat16.
 Algorithm choose(const Description& description, const MatrixProduct& product,
                  const Preference& preference) {
   constexpr std::int64_t kLargeDepth = 64;
@@ -179,6 +180,9 @@ Algorithm choose(const Description& description, const MatrixProduct& product,
                               static_cast<std::uint64_t>(product.d.columns);
   const bool cut = product.a.columns >= kLargeDepth && parts <= preference.most_workspace &&
                    (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;
+  if (cut && product.bias && product.d.type == ElementType::bfloat16) {
+    throw Refusal("cublasLtMatmul: sums in parts, rounded to bfloat16 before their bias is added");
+  }
   Algorithm algorithm{fingerprint(description, product), cut ? parts : 0, {}};
   std::copy(preference.alignments.begin(), preference.alignments.end(),
             algorithm.alignments.begin());

@@ -33,7 +33,6 @@ using jforge::emulator::Work;
 namespace {
 
 // An A100's.
-constexpr int kMajor = 8;
 constexpr int kMultiprocessors = 108;
 constexpr int kWarpLanes = 32;
 constexpr int kMostThreads = 1024;
@@ -44,6 +43,12 @@ constexpr unsigned kMostBlocksAcross = 65535;
 std::size_t most_shared() {
   const char* const kibibytes = std::getenv("JFORGE_EMULATED_SHARED_KIB");
   return std::size_t{kibibytes == nullptr ? 163 : std::strtoull(kibibytes, nullptr, 10)} << 10;
+}
+
+/// JFORGE_EMULATED_CAPABILITY, or an A100's: ten times the first number, and the second.
+int capability() {
+  const char* const numbers = std::getenv("JFORGE_EMULATED_CAPABILITY");
+  return numbers == nullptr ? 80 : static_cast<int>(std::strtol(numbers, nullptr, 10));
 }
 
 using Bytes = std::vector<std::byte>;
@@ -567,8 +572,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   properties->pciBusID = static_cast<int>(bus_of(index));
   std::memset(properties->uuid.bytes, static_cast<int>(bus_of(index)),
               sizeof properties->uuid.bytes);
-  properties->major = kMajor;
-  properties->minor = 0;
+  properties->major = capability() / 10;
+  properties->minor = capability() % 10;
   properties->totalGlobalMem = Device::get().memory.total_bytes();
   properties->multiProcessorCount = kMultiprocessors;
   properties->warpSize = kWarpLanes;
@@ -587,10 +592,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*i
         *value = kMultiprocessors;
         break;
       case cudaDevAttrComputeCapabilityMajor:
-        *value = kMajor;
+        *value = capability() / 10;
         break;
       case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
+        *value = capability() % 10;
         break;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         *value = static_cast<int>(most_shared());

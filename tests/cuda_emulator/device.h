@@ -43,6 +43,7 @@ class Device {
   std::recursive_mutex mutex;
   DeviceMemory memory;
   WorkOrder order;
+  bool pools_trimmed = false;  ///< Whether memory pools have given back all that they kept.
   /// Page-locked host memory: begin → bytes.
   std::map<std::uint64_t, std::size_t> pinned;
 

@@ -116,6 +116,35 @@ TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
               "CUDA: .*: illegal address.* at .*/cuda_products\\.cpp:[0-9]");
 }
 
+/// A T4: before anything is loaded, not at the first kernel.
+TEST(CudaErrors, ADeviceThatIsOlderThanTheKernelsIsRefused) {
+  if (!device_is_emulated()) {
+    GTEST_SKIP() << "a real device is what it is";
+  }
+  ASSERT_EQ(setenv("JFORGE_EMULATED_CAPABILITY", "75", 1), 0);
+  try {
+    const auto kernels = make_cuda_kernel_set(0);
+    ADD_FAILURE() << "no exception";
+  } catch (const EnvironmentError& error) {
+    using ::testing::HasSubstr;
+    EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr(" has compute capability 7.5, and "),
+                                               HasSubstr(" need 8.0"), HasSubstr("model.device")));
+  }
+  ASSERT_EQ(setenv("JFORGE_EMULATED_CAPABILITY", "120", 1), 0);
+  EXPECT_NO_THROW(static_cast<void>(make_cuda_kernel_set(0)));
+  ASSERT_EQ(unsetenv("JFORGE_EMULATED_CAPABILITY"), 0);
+}
+
+/// Whose driver is older than the code that it would have to translate.
+TEST(CudaErrors, ADriverThatIsTooOldForTheCodeIsNotOurMistake) {
+  try {
+    cuda_check(cudaErrorUnsupportedPtxVersion, "multiply");
+    ADD_FAILURE() << "no exception";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("install an NVIDIA driver"));
+  }
+}
+
 TEST(CudaErrors, AKernelThatNeedsMoreSharedMemoryThanThereIsSaysSo) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device has what it has";
@@ -123,7 +152,7 @@ TEST(CudaErrors, AKernelThatNeedsMoreSharedMemoryThanThereIsSaysSo) {
   ASSERT_EQ(setenv("JFORGE_EMULATED_SHARED_KIB", "99", 1), 0);
   EXPECT_NO_THROW(expect_shared_memory(99 << 10, "attention"));
   try {
-    expect_shared_memory(104 << 10, "attention");
+    expect_shared_memory((103 << 10) + 1, "attention");
     ADD_FAILURE() << "no exception";
   } catch (const EnvironmentError& error) {
     using ::testing::HasSubstr;

@@ -18,6 +18,7 @@ using jforge::emulator::Refusal;
 using jforge::emulator::Stream;
 using jforge::emulator::with_device;
 using jforge::emulator::Work;
+using std::string_view_literals::operator""sv;
 
 namespace {
 
@@ -30,15 +31,17 @@ struct Executable {
 Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
 
-/// Whether JFORGE_EMULATED_GRAPHS says that memory is lacking there.
-bool lacks_memory(std::string_view where) {
+/// Whether JFORGE_EMULATED_GRAPHS says that memory is lacking there. `trimmed`: whether a pool has
+/// given back what it kept.
+bool lacks_memory(std::string_view where, bool trimmed) {
   const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
-  return lack != nullptr && lack == where;
+  return lack != nullptr && (lack == where || (lack == "until-trimmed"sv && !trimmed));
 }
 
 /// By its own call or by the first launch. False where there is no memory for it.
 bool upload(Executable& executable) {
-  executable.uploaded = executable.uploaded || !lacks_memory("no-upload");
+  executable.uploaded =
+      executable.uploaded || !lacks_memory("no-upload", Device::get().pools_trimmed);
   return executable.uploaded;
 }
 
@@ -127,7 +130,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
-  if (lacks_memory("none")) {
+  if (lacks_memory("none", Device::get().pools_trimmed)) {
     return answer(cudaErrorMemoryAllocation);
   }
   return with_device([&](Device& device) {

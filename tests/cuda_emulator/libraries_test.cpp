@@ -73,6 +73,8 @@ class Product : public EmulatedDevice {
     bool with_bias = false;
     std::uint32_t alignment = 256;
     std::int64_t columns = kN;
+    /// Whose parts may be rounded before its bias is added.
+    [[nodiscard]] bool narrow_bias() const { return with_bias && out == CUDA_R_16BF; }
   };
   Call prepare(const Kind& kind) {
     Call call;
@@ -108,6 +110,12 @@ class Product : public EmulatedDevice {
     EXPECT_EQ(
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                              &kind.alignment, sizeof kind.alignment),
+        CUBLAS_STATUS_SUCCESS);
+    const std::uint32_t reductions =
+        kind.narrow_bias() ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_MASK;
+    EXPECT_EQ(
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &reductions, sizeof reductions),
         CUBLAS_STATUS_SUCCESS);
     int found = 0;
     EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, call.description, call.a, call.b, call.d,
@@ -190,7 +198,7 @@ TEST_F(Product, EqualsTheSum) {
     for (const unsigned choice : {0U, 1U, 2U, 3U, 4U, 7U}) {
       const Kind kind{in, out, (choice & 1U) != 0, (choice & 2U) != 0, (choice & 4U) != 0};
       const Call call = prepare(kind);
-      EXPECT_GT(call.found.workspaceSize, 0U);
+      EXPECT_EQ(call.found.workspaceSize > 0, !kind.narrow_bias());
       for (const float beta : {0.0F, 1.0F}) {
         fill_all(kind);
         ASSERT_EQ(multiply(call, call.found.algo, beta, kSpace), CUBLAS_STATUS_SUCCESS);
@@ -238,6 +246,25 @@ TEST_F(Product, AnAlgorithmIsAskedForWithTheBiasInPlace) {
             CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_THAT(failure(), HasSubstr("epilogue BIAS without a bias"));
   EXPECT_EQ(cublasLtMatmulPreferenceDestroy(preference), CUBLAS_STATUS_SUCCESS);
+  destroy(call);
+}
+
+TEST_F(Product, ABiasBehindRoundedPartsIsRefused) {
+  Kind kind{CUDA_R_16BF, CUDA_R_16BF};
+  kind.with_bias = true;
+  Call call = prepare(kind);
+  cublasLtMatmulPreference_t any = nullptr;
+  ASSERT_EQ(cublasLtMatmulPreferenceCreate(&any), CUBLAS_STATUS_SUCCESS);
+  const std::uint64_t most = kSpace;
+  ASSERT_EQ(cublasLtMatmulPreferenceSetAttribute(any, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                 &most, sizeof most),
+            CUBLAS_STATUS_SUCCESS);
+  int found = 0;
+  EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, call.description, call.a, call.b, call.d,
+                                           call.d, any, 1, &call.found, &found),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_THAT(failure(), HasSubstr("rounded to bfloat16 before their bias is added"));
+  EXPECT_EQ(cublasLtMatmulPreferenceDestroy(any), CUBLAS_STATUS_SUCCESS);
   destroy(call);
 }
 

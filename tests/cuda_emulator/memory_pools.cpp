@@ -165,9 +165,10 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   });
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t bytes) {
-  return with_device([&](Device& /*device*/) {
+  return with_device([&](Device& device) {
     // It waits for nothing: what a stream has yet to free is still taken.
     Pool& own = pool_of(pool);
+    device.pools_trimmed = device.pools_trimmed || bytes == 0;
     own.reserved = std::max<std::uint64_t>(own.used, std::min<std::uint64_t>(own.reserved, bytes));
   });
 }

@@ -9,6 +9,7 @@
 
 #include "model/kernels/cuda/causal_sequences.h"
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
+#include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge::test {
@@ -230,6 +231,27 @@ TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   EXPECT_EQ(visits.query_tiles().size(), 8U);
   EXPECT_EQ(visits.key_visits().size(), 4U * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8));
   EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);
+}
+
+/// An A100 and whatever has more shared memory cut attention on lanes alike; smaller devices take
+/// what has room.
+TEST(LaneTiles, AreAsLargeAsADeviceHasRoomFor) {
+  for (std::int64_t size = 2; size <= 256; size += 2) {
+    for (std::int64_t group = 1; group <= kMostQueries; ++group) {
+      const LaneTiles tiles =
+          lane_tiles({.heads = group, .key_heads = 1, .size = size}, kMostSharedBytes);
+      EXPECT_EQ(tiles.rows, rows_per_block(group)) << group << " heads of " << size;
+      EXPECT_EQ(tiles.backward_keys, backward_tile_keys(size)) << group << " heads of " << size;
+    }
+  }
+  constexpr std::int64_t kSmall = 99 << 10;  // Of sm_86 and sm_89.
+  const auto on_small = [](std::int64_t group, std::int64_t size) {
+    const LaneTiles tiles = lane_tiles({.heads = group, .key_heads = 1, .size = size}, kSmall);
+    return std::pair(tiles.rows, tiles.backward_keys);
+  };
+  EXPECT_EQ(on_small(7, 64), std::pair(rows_per_block(7), backward_tile_keys(64)));
+  EXPECT_EQ(on_small(7, 128), std::pair(rows_per_block(7), backward_tile_keys(128) / 2));
+  EXPECT_EQ(on_small(2, 256), std::pair(std::int64_t{8}, backward_tile_keys(256)));
 }
 
 TEST(SplitKeys, WhereADeviceWouldStandIdleOrWait) {

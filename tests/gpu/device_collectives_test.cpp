@@ -10,6 +10,7 @@
 #include "runtime/comm/local_rank.h"
 #include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/phase_clock.h"
 #include "tests/distributed/comm/tensor_collective_cases.h"
 #include "tests/support/mpi_test.h"
@@ -263,6 +264,51 @@ TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
   expect_wait("zero", [&] { zero_tensor(view); });
   Buffer more;
   expect_wait("allocate", [&] { more = Buffer(64, account, Device::cuda); });
+  Buffer pinned(64, account, HostMemory::page_locked, MemoryUse::staging);
+  expect_wait("free page-locked memory", [&] { pinned = Buffer(); });
+}
+
+/// All ranks must have come to it.
+TEST(NcclCollectives, TheirEndIsAWaitForOthers) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  auto nccl = make_nccl_collectives(test_world());
+  PhaseClock clock;
+  clock.follow_this_thread();
+  const std::uint64_t before = clock.read().progress;
+  nccl.reset();
+  EXPECT_EQ(clock.read().progress, before + 2);
+}
+
+/// NCCL has taken the call: the other ranks could not tell a second one from their next.
+TEST(NcclCollectives, ACallThatFailsBehindNcclIsTheLast) {
+  if (!nccl_is_there()) {
+    GTEST_SKIP() << "no NCCL, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("given up");
+  const Buffer values(4096, account, Device::cuda);
+  const Rank last = test_world().size() - 1;
+  {
+    const auto nccl = make_nccl_collectives(test_world());
+    const auto sum = [&] { return nccl->all_reduce_sum(values.floats({1024})); };
+    sum().wait();
+    arm_faults("throw@comm.issued:" + std::to_string(last) + ":1", test_world().rank());
+    if (nccl->rank() == last) {
+      EXPECT_THROW(static_cast<void>(sum()), InternalError);
+      EXPECT_THROW(static_cast<void>(sum()), CommError);
+    } else {
+      EXPECT_THROW(
+          {
+            sum().wait();
+            sum().wait();
+          },
+          CommError);
+    }
+  }
+  arm_faults("", test_world().rank());
 }
 
 TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {

@@ -7,6 +7,7 @@
 #include "model/transformer/cache_pages.h"
 #include "runtime/error.h"
 #include "tests/gpu/decoders_of_all_methods.h"
+#include "tests/gpu/device_tensor.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
 
@@ -503,6 +504,73 @@ TEST(DraftPasses, BegunAnewWhileADeviceLagsBehind) {
   for (std::int32_t i = 0; i < kBatches; ++i) {
     EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
   }
+}
+
+/// What was recorded of a batch serves others whose slots have as many pages, however far they go.
+/// Where slots have more, all memory may be where it was, but the table of rotations that it reads
+/// ends before their positions.
+TEST(DraftPasses, FurtherPositionsNeedALargerTable) {
+  constexpr std::int64_t kRows = 4;
+  const auto kernels = make_tested_kernel_set();
+  const auto reference = make_cpu_kernel_set();
+  MemoryAccount account("test");
+  const auto plan = kernels->make_decode_plan(kHeads, DType::float32, kMostRows, account);
+  const auto passes = plan->make_draft_passes(true);
+  const test::FullSlots few_pages(1, 9, 1);  // 576 rows.
+  const test::FullSlots many_pages(1, 12, 1);
+  const Buffer chosen(kMostRows * sizeof(TokenId), account, kernels->device());
+  const Shape shape{kRows, kHeads.heads, kHeads.size};
+  const test::Floats start = test::random_floats(shape.elements(), 3);
+  const test::DeviceTensor rotated(*kernels, account, start, shape);
+  const auto begin = [&](const test::FullSlots& slots, std::int64_t context,
+                         std::int64_t positions) {
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(context), 7);
+    const std::vector<TokenId> draft(kRows, 5);  // Predicted is 0.
+    DraftSequence sequence;
+    sequence.block_size = kRows;
+    sequence.prompt_length = 500;
+    sequence.max_new_tokens = positions + 1 - kRows - sequence.prompt_length;
+    sequence.context = tokens;
+    sequence.draft = draft;
+    sequence.max_positions = positions;
+    passes->begin({&sequence, 1}, slots.table(), 0);
+  };
+  const auto pass = [&] {
+    copy_tensor(ConstTensorView(start.data(), shape), rotated.view());
+    passes->queue(
+        [&](const DecodePlan& rows) {
+          kernels->rotary(rotated.view(), {}, rows.rows(DecodeRows::all), {});
+        },
+        chosen.view(DType::int32, {kMostRows}));
+    passes->read();
+    const test::Floats found = rotated.values();
+    for (std::size_t i = 0; i < passes->rows(0).size(); ++i) {
+      const std::vector<std::int32_t> positions(1, passes->rows(0)[i].position);
+      const Shape row{1, kHeads.heads, kHeads.size};
+      const auto at = [&](const test::Floats& values) {
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(i) * row.elements();
+        return test::Floats(first, first + row.elements());
+      };
+      test::Floats expected = at(start);
+      test::rotary(*reference, TensorView(expected.data(), row), positions, {});
+      EXPECT_TRUE(test::same_bits(at(found), expected)) << "position " << positions[0];
+    }
+  };
+  begin(many_pages, 580, 700);  // Makes room.
+  begin(few_pages, 515, 540);
+  for (int i = 0; i < 3; ++i) {
+    pass();
+  }
+  EXPECT_EQ(passes->replays(), 1);
+  begin(few_pages, 520, 576);
+  pass();
+  pass();
+  EXPECT_EQ(passes->replays(), 3);
+  begin(many_pages, 580, 700);
+  for (int i = 0; i < 3; ++i) {
+    pass();
+  }
+  EXPECT_EQ(passes->replays(), 4);
 }
 
 TEST(DraftPasses, NaNIsRefused) {

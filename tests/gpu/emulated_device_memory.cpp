@@ -45,6 +45,8 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
 
 std::optional<std::uint64_t> cuda_memory::available() { return {}; }
 
+void cuda_memory::give_back_unused() noexcept {}
+
 std::string cuda_memory::free_memory_note() { return {}; }
 
 std::uint64_t cuda_memory::peak() noexcept { return 0; }

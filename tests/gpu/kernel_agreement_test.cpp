@@ -10,7 +10,9 @@
 
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -22,6 +24,7 @@ namespace {
 
 using namespace jforge::test;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // ---- types
 
@@ -276,12 +279,13 @@ struct ProductCase {
   DType operands, result;
   std::int64_t m, n, k;
 };
-/// Every mixture of types, odd sizes that align nothing, and sums over nothing.
+/// Every mixture of types, odd sizes that align nothing, sums over nothing, and of a depth that a
+/// library may cut.
 constexpr ProductCase kProducts[] = {
     {DType::float32, DType::float32, 150, 37, 53}, {DType::bfloat16, DType::bfloat16, 150, 37, 53},
     {DType::bfloat16, DType::float32, 24, 64, 48}, {DType::bfloat16, DType::float32, 1, 17, 1},
     {DType::float32, DType::float32, 3, 4, 0},     {DType::bfloat16, DType::bfloat16, 3, 4, 0},
-    {DType::bfloat16, DType::bfloat16, 0, 4, 3}};
+    {DType::bfloat16, DType::bfloat16, 0, 4, 3},   {DType::bfloat16, DType::bfloat16, 5, 16, 96}};
 
 TEST_F(KernelAgreement, LinearForwardAndBackward) {
   for (const auto& [operands, result, m, n, k] : kProducts) {
@@ -639,6 +643,43 @@ std::optional<std::uint64_t> algorithms_asked() {
   return asked == nullptr ? std::nullopt : std::optional(asked());
 }
 
+/// Blocks as large as a device's shared memory has room for: an A100's and that of sm_86 and sm_89
+/// give the same bits. Where both are emulated.
+TEST_F(KernelAgreement, AttentionOfSmallerTilesHasTheSameBits) {
+  if (!algorithms_asked()) {
+    GTEST_SKIP() << "a real device has the memory that it has";
+  }
+  const PackedLayout layout = layout_with_prefixes();
+  for (const auto& [heads, dim] : {std::pair{7, 128}, {2, 256}}) {
+    const Shape query{layout.num_rows, heads, dim};
+    const Shape key{layout.num_rows, 1, dim};
+    const auto results = [&] {
+      const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+      return run_on(*kernels, [&](Tensors& t) -> std::vector<TensorView> {
+        const TensorView q = t.random(query, 1);
+        const TensorView k = t.random(key, 2);
+        const TensorView v = t.random(key, 3);
+        const TensorView output = t.blank(query);
+        const TensorView sums = t.blank({query[0], query[1]});
+        packed_attention(t.kernels, q, k, v, layout, output, sums);
+        const TensorView dq = t.blank(query);
+        const TensorView dk = t.blank(key);
+        const TensorView dv = t.blank(key);
+        packed_attention_backward(t.kernels, t.random(query, 4), q, k, v, output, sums, layout, dq,
+                                  dk, dv);
+        return {output, sums, dq, dk, dv};
+      });
+    };
+    const std::vector<Floats> large = results();
+    ASSERT_EQ(setenv("JFORGE_EMULATED_SHARED_KIB", "99", 1), 0);
+    const std::vector<Floats> small = results();
+    ASSERT_EQ(unsetenv("JFORGE_EMULATED_SHARED_KIB"), 0);
+    for (std::size_t i = 0; i < large.size(); ++i) {
+      EXPECT_TRUE(same_bits(large[i], small[i])) << "tensor " << i << " of heads of " << dim;
+    }
+  }
+}
+
 /// How a product is computed is asked once.
 TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
@@ -723,6 +764,31 @@ TEST_F(KernelAgreement, OutOfMemorySaysWhatAskedAndWhatHoldsTheRest) {
     EXPECT_THAT(message, HasSubstr("1125899906842624 bytes for test activations"));
     EXPECT_THAT(message, HasSubstr("test weights 4096 bytes"));
   }
+}
+
+/// Logits, work space and index data among them: what takes gigabytes of a large model.
+TEST_F(KernelAgreement, OutOfMemoryNamesWhatTheKernelsHold) {
+  static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    const std::vector<LossItem> items = random_items(40, 30);
+    const TensorView dh = t.blank({40, 8});
+    const TensorView dhead = t.blank({30, 8});
+    static_cast<void>(vocabulary_loss(t.kernels, t.random({40, 8}, 51), t.random({30, 8}, 52),
+                                      items, 0.7F, 1.3F, dh, dhead));
+    t.kernels.linear(dh, dhead, {}, t.blank({40, 30}));
+    const TestPlan plan(t.kernels, kOneHead, batch_of_rows(std::vector<TokenId>{0, 1}));
+    try {
+      const Buffer asked(std::size_t{1} << 50, account_, tested_->device());
+      ADD_FAILURE() << "a device of a pebibyte";
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("vocabulary loss activations "));
+      EXPECT_THAT(error.what(), HasSubstr(" staging "));
+#if !defined(JFORGE_EMULATED_DEVICE)
+      EXPECT_THAT(error.what(), HasSubstr("products activations 33554432 bytes"));
+#endif
+      EXPECT_THAT(error.what(), Not(HasSubstr("CUDA kernels other")));
+    }
+    return {};
+  }));
 }
 
 TEST_F(KernelAgreement, WrongShapesAreRefused) {

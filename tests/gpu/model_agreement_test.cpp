@@ -25,6 +25,7 @@
 #include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "tests/gpu/device_tensor.h"
+#include "tests/gpu/log_text.h"
 #include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
@@ -371,19 +372,208 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
   }
 }
 
-/// A device without memory for recorded launches gets them one by one. Run with
-/// JFORGE_EMULATED_GRAPHS=none, and =no-upload.
+/// Passes of 262 to 280 rows, with empty ones behind them up to 320: predictions of all rows
+/// with their logits, or of either sequence's last.
+TEST_P(ModelAgreement, ReplayedPassesOfManyRowsHaveTheSameBits) {
+  for (const WeightStorage weights :
+       {WeightStorage::automatic, WeightStorage::bfloat16_arithmetic}) {
+    TinyModel model(GetParam());
+    const auto results = [&](bool replay) {
+      InferenceTransformer transformer(
+          model.config, model.table, model.flat(), *tested_, model.account,
+          {.num_slots = 2, .slot_capacity = 192, .weights = weights, .replay = replay});
+      RandomStream stream(13, RandomPurpose::test);
+      Floats result;
+      for (const std::int32_t count : {137, 131, 140, 132, 138, 131}) {
+        const bool all = count > 132;
+        std::vector<DecodeRow> rows;
+        for (std::int32_t slot = 0; slot < 2; ++slot) {
+          for (std::int32_t i = 0; i < count; ++i) {
+            rows.push_back(
+                {static_cast<TokenId>(stream.below(37)), {slot, i}, all || i + 1 == count});
+          }
+        }
+        const std::int64_t wanted = std::ranges::count_if(rows, &DecodeRow::wants_output);
+        std::vector<TokenId> tokens(static_cast<std::size_t>(wanted));
+        transformer.predict(rows, tokens);
+        result.insert(result.end(), tokens.begin(), tokens.end());
+        if (all) {
+          Floats logits(static_cast<std::size_t>(wanted * model.config.vocabulary_size));
+          transformer.logits(rows, {logits.data(), {wanted, model.config.vocabulary_size}});
+          result.insert(result.end(), logits.begin(), logits.end());
+        }
+      }
+      EXPECT_EQ(transformer.replays(), replay ? 3 : 0);
+      return result;
+    };
+    EXPECT_TRUE(test::same_bits(results(false), results(true)));
+  }
+}
+
+/// A device without memory for recorded launches gets them one by one, and one line says so; where
+/// freed memory is kept for buffers it is given back first. Run with JFORGE_EMULATED_GRAPHS=none,
+/// =no-upload and =until-trimmed.
 TEST(WithoutGraphs, PassesHaveTheSameBits) {
-  if (std::getenv("JFORGE_EMULATED_GRAPHS") == nullptr) {
+  const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
+  if (lack == nullptr) {
     GTEST_SKIP() << "graphs can be made";
   }
+  const bool comes = std::string(lack) == "until-trimmed";
+  const test::LogText log;
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   TinyModel model(true);
   std::int64_t replays = 0;
   const Floats plain = grow(model, *kernels, false, WeightStorage::bfloat16_arithmetic, replays);
   const Floats replayed = grow(model, *kernels, true, WeightStorage::bfloat16_arithmetic, replays);
-  EXPECT_EQ(replays, 0);
+  EXPECT_EQ(replays > 0, comes);
+  EXPECT_EQ(log.lines_with("no memory to record a pass"), comes ? 0 : 1) << log.text();
   EXPECT_TRUE(test::same_bits(plain, replayed));
+}
+
+/// More works than are remembered (CudaDecodePlan::kMostWorks), one of them again and again.
+TEST(RecordedPasses, TheOneNotUsedForLongestIsForgotten) {
+  constexpr std::int32_t kMostWorks = 64;
+  const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  MemoryAccount account("test");
+  const test::DeviceTensor one(*kernels, account, {1}, {1});
+  const test::DeviceTensor sum(*kernels, account, {0}, {1});
+  const test::FullSlots slots(1, 1);
+  const auto plan = kernels->make_decode_plan({.heads = 1, .key_heads = 1, .size = 8},
+                                              DType::float32, 1, account);
+  const std::vector<CacheRow> rows{{0, 0}};
+  const std::vector<std::int32_t> kept{0};
+  plan->assign({.tokens = {},
+                .places = rows,
+                .kept = kept,
+                .copies = {},
+                .table = slots.table(),
+                .padded = true});
+  float runs = 0;
+  const auto run = [&](std::int32_t step) {
+    plan->run(step, [&] { kernels->add(one.view(), sum.view()); });
+    ++runs;
+  };
+  run(0);
+  run(0);
+  for (std::int32_t step = 1; step <= kMostWorks; ++step) {
+    run(step);
+    const std::int64_t before = plan->replays();
+    run(0);
+    EXPECT_EQ(plan->replays(), before + 1) << "behind step " << step;
+  }
+  EXPECT_EQ(sum.values(), Floats{runs});
+}
+
+/// Heads of 96 in bfloat16: one line, whoever comes to them first and however often.
+TEST(Narrow, AttentionWithoutTensorCoresIsSaidOnce) {
+  constexpr const char* kSaid = "attention in bfloat16 goes without tensor cores";
+  const auto of_heads = [](std::int64_t size) {
+    return AttentionHeads{.heads = 2, .key_heads = 1, .size = size};
+  };
+  const test::LogText log;
+  MemoryAccount account("test");
+  const std::unique_ptr<KernelSet> decoding = make_tested_kernel_set();
+  static_cast<void>(decoding->make_decode_plan(of_heads(64), DType::bfloat16, 1, account));
+  static_cast<void>(decoding->make_decode_plan(of_heads(96), DType::float32, 1, account));
+  EXPECT_EQ(log.text(), "");
+  for (int i = 0; i < 2; ++i) {
+    static_cast<void>(decoding->make_decode_plan(of_heads(96), DType::bfloat16, 1, account));
+    EXPECT_EQ(log.lines_with(kSaid), 1) << log.text();
+  }
+  const std::unique_ptr<KernelSet> training = make_tested_kernel_set();
+  TinyModel model;
+  static_cast<void>(train(model, model.flat(), *training, false));
+  EXPECT_EQ(log.lines_with(kSaid), 1) << "of float32";
+  const RoundedModel rounded(model);
+  static_cast<void>(train(model, rounded.flat(DType::bfloat16), *training, false));
+  EXPECT_EQ(log.lines_with(kSaid), 2) << log.text();
+}
+
+/// An alternative's rows that become the sequence's own one by one, in more calls than a plan's
+/// array has places, have the bits of one call: nothing between waits for the device.
+TEST(KeptBranches, ReachADeviceThatLagsBehind) {
+  constexpr std::int32_t kPrompt = 3;
+  constexpr std::int32_t kKept = 20;
+  constexpr std::int32_t kCapacity = 64;
+  const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  TinyModel model;
+  const auto logits = [&](bool one_by_one) {
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), *kernels, model.account,
+        {.slot_capacity = kCapacity, .branch_rows = kKept, .replay = false});
+    std::vector<DecodeRow> rows;
+    for (std::int32_t i = 0; i < kPrompt; ++i) {
+      rows.push_back({2 + i, {0, i}});
+    }
+    std::vector<CacheCopy> kept;
+    for (std::int32_t i = 0; i < kKept; ++i) {
+      rows.push_back({5 + i, {0, kPrompt + i, kPrompt, kCapacity}});
+      kept.push_back({.slot = 0, .from = kCapacity + i, .to = kPrompt + i});
+    }
+    std::vector<TokenId> chosen(rows.size());
+    transformer.predict(rows, chosen);
+    for (std::size_t i = 0; one_by_one && i < kept.size(); ++i) {
+      transformer.keep_branches({&kept[i], 1});
+    }
+    if (!one_by_one) {
+      transformer.keep_branches(kept);
+    }
+    Floats result(static_cast<std::size_t>(model.config.vocabulary_size));
+    transformer.logits(std::vector<DecodeRow>{{1, {0, kPrompt + kKept}}},
+                       {result.data(), {1, model.config.vocabulary_size}});
+    return result;
+  };
+  EXPECT_TRUE(test::same_bits(logits(true), logits(false)));
+}
+
+/// Said with their numbers, before any weight is read; the CPU's kernels take them.
+TEST(Heads, TooManyToAKeyHeadAreRefusedBeforeTheWeights) {
+  TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
+  config.num_heads = 48;
+  config.num_kv_heads = 1;
+  config.own_head_size = 2;
+  config.validate();
+  const ParameterTable table(config, 1);
+  MemoryAccount account("test");
+  const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  const auto expect_numbers = [](const auto& refused) {
+    try {
+      refused();
+      ADD_FAILURE() << "48 query heads were taken";
+    } catch (const EnvironmentError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("48 query heads and 1 key heads, 48 to one"), std::string::npos) << text;
+      EXPECT_NE(text.find("at most 32"), std::string::npos) << text;
+    }
+  };
+  const auto read = [](const ParameterEntry& entry) -> ConstTensorView {
+    throw InternalError(entry.name + " was read");
+  };
+  expect_numbers([&] {
+    const InferenceTransformer transformer(
+        config, table, ParameterReader(read), *kernels, account,
+        {.slot_capacity = 64, .max_rows = 8, .weights = WeightStorage::float32});
+  });
+  expect_numbers([&] { const TrainingTransformer model(config, table, *kernels, account, {}); });
+  EXPECT_NO_THROW(TrainingTransformer(config, table, *make_cpu_kernel_set(), account, {}));
+}
+
+/// What decoding holds of a device has names in a message of lacking memory.
+TEST(Memory, OfDecodingIsNamedByItsUse) {
+  const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
+  TinyModel model;
+  MemoryAccount account("decoding");
+  InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels, account,
+                                   {.slot_capacity = 64, .max_rows = 8});
+  const std::vector<DecodeRow> rows{{3, {0, 0}}, {5, {0, 1}}};
+  std::vector<TokenId> chosen(rows.size());
+  transformer.predict(rows, chosen);
+  transformer.predict_logits(rows, [](std::int64_t, const TensorView&) {});
+  EXPECT_EQ(account.live_bytes(MemoryUse::other), 0U);
+  for (const MemoryUse use :
+       {MemoryUse::weights, MemoryUse::activations, MemoryUse::key_value, MemoryUse::staging}) {
+    EXPECT_GT(account.live_bytes(use), 0U) << memory_use_name(use);
+  }
 }
 
 /// Tokens that are chosen one at a time, then drafted all at once, after wrong drafts in their
@@ -522,6 +712,37 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
     const Buffer others(4 * kPage + held, account, Device::cuda);
     EXPECT_EQ(decode(2), one_by_one) << held;
   }
+}
+
+/// Said with sizes, before any weight is read; not by the tensor that was one too many.
+TEST(LittleDeviceMemory, AModelThatDoesNotFitIsRefusedWithSizes) {
+  const auto kernels = make_tested_kernel_set();
+  constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;
+  if (cuda_memory::available().value_or(kLittle + 1) > kLittle) {
+    GTEST_SKIP() << "the device has more memory than the test is for";
+  }
+  TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
+  config.vocabulary_size = 20'000;
+  const ParameterTable table(config, 1);
+  const std::vector<float> matrix(static_cast<std::size_t>(config.hidden_size) *
+                                  static_cast<std::size_t>(config.vocabulary_size));
+  int reads = 0;
+  const auto read = [&](const ParameterEntry& entry) {
+    ++reads;
+    return ConstTensorView(matrix.data(), entry.shape);
+  };
+  MemoryAccount account("a large model");
+  try {
+    const InferenceTransformer transformer(config, table, ParameterReader(read), *kernels, account,
+                                           {.slot_capacity = 64});
+    FAIL() << "it was loaded";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with("a large model: decoding takes ")) << text;
+    EXPECT_NE(text.find("one sequence of 64 positions, and "), std::string::npos) << text;
+  }
+  EXPECT_LE(reads, 2);
+  EXPECT_EQ(account.peak_bytes(), 0U);
 }
 
 /// Scratch that grows while kernels are under way: the old block is free only behind them.

@@ -4,13 +4,17 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "runtime/error.h"
+#include "runtime/phase_clock.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/mpi_test.h"
@@ -258,6 +262,39 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
     expect_unordered({shared.begin() + static_cast<std::ptrdiff_t>(2 * group + 2), shared.end()},
                      own, "the forward of group " + std::to_string(group));
   }
+}
+
+/// Whole weights come behind the other ranks', and are read by the host, or what they are made of
+/// may go: a watchdog must not take that for this rank's own work.
+TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
+  if (GetParam() > 1) {
+    return;  // Said of stage 1.
+  }
+  std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
+  const std::vector<float> shard(static_cast<std::size_t>(shard_vector_size(model_.table)));
+  store_.wait_for_weights();
+  PhaseClock clock;
+  clock.follow_this_thread();
+  std::atomic<bool> said = false;
+  comm_.barrier();
+  if (comm_.rank() == 0) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  std::atomic<bool> over = false;
+  std::thread watch([&] {
+    while (!over && !said) {
+      said = clock.read().waiting;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  if (GetParam() == 0) {
+    store_.load(shard);
+  } else {
+    store_.gather_masters(TensorView(flat.data(), {model_.table.flat_size()}));
+  }
+  over = true;
+  watch.join();
+  EXPECT_TRUE(said || comm_.rank() == 0);
 }
 
 /// A gather whose link breaks ends, with worthless values, and so does the last one.

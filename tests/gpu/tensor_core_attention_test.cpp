@@ -17,6 +17,7 @@
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/transformer/packed_layout.h"
 #include "runtime/error.h"
+#include "runtime/tensor/cuda_stream_queue.h"
 #include "tests/gpu/kernel_agreement.h"
 #include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
@@ -528,6 +529,72 @@ TEST_F(TensorCoreAttention, PlansReachADeviceThatLagsBehind) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(same_bits(found[i], expected[i])) << "tensor " << i % 4 << " of batch " << i / 4;
   }
+}
+
+/// A library's part that notes what it is told, in the queue's order. Its rows stay as they are.
+class SequencesOnRecord final : public CausalAttention {
+ public:
+  static constexpr std::int64_t kNumbers = 3;  ///< Of each array, at most.
+
+  explicit SequencesOnRecord(TensorView record) : record_(record) {}
+
+  /// record [calls, 4, kNumbers], int64; lengths as pairs of int32.
+  void forward(CudaQueue& queue, const PackedPlan& /*plan*/, const DeviceSequences& sequences,
+               const ConstTensorView& /*q*/, const ConstTensorView& /*k*/,
+               const ConstTensorView& /*v*/, const TensorView& /*output*/,
+               const TensorView& /*log_sum_exp*/) override {
+    ASSERT_LT(sequences.count, kNumbers);
+    auto* const to = record_.data<std::int64_t>() + 4 * kNumbers * calls_++;
+    const auto note = [&](const auto* values, DType type, std::int64_t count, std::int64_t which) {
+      queue.copy(ConstTensorView(values, type, {count}, Device::cuda),
+                 TensorView(to + which * kNumbers, type, {count}, Device::cuda));
+    };
+    note(sequences.lengths, DType::int32, sequences.count, 0);
+    note(sequences.query_begins, DType::int64, sequences.count + 1, 1);
+    note(sequences.key_begins, DType::int64, sequences.count + 1, 2);
+    note(sequences.term_begins, DType::int64, sequences.count + 1, 3);
+  }
+
+ private:
+  TensorView record_;
+  std::int64_t calls_ = 0;
+};
+
+/// As above, what a library is told of a batch's sequences.
+TEST_F(TensorCoreAttention, SequencesReachADeviceThatLagsBehind) {
+  constexpr std::int64_t kBatches = 12;
+  constexpr std::int64_t kRows = 64;
+  const Shape query{kRows, 2, 64};
+  const Shape key{kRows, 1, 64};
+  std::vector<PackedBatch> batches;
+  for (std::int64_t i = 0; i < kBatches; ++i) {
+    const std::int64_t cut = 10 + i;
+    batches.push_back(batch_of(
+        {.num_rows = kRows, .segments = {{0, cut, 0, 0, 0}, {cut, kRows, cut, cut, cut}}}));
+  }
+  const Shape record{kBatches, 4, SequencesOnRecord::kNumbers};
+  const auto results = [&](bool lags) {
+    const Buffer memory(storage_bytes(record.elements(), DType::int64), account_, Device::cuda);
+    tested_ = make_cuda_kernel_set(
+        0, std::make_unique<SequencesOnRecord>(memory.view(DType::int64, record)));
+    const RoundedTensor q(*tested_, account_, random_floats(query.elements(), 1), query);
+    const RoundedTensor k(*tested_, account_, random_floats(key.elements(), 2), key);
+    const RoundedTensor v(*tested_, account_, random_floats(key.elements(), 3), key);
+    const RoundedTensor output(*tested_, account_, random_floats(query.elements(), 4), query);
+    const Buffer sums(static_cast<std::size_t>(2 * kRows) * sizeof(float), account_, Device::cuda);
+    const auto plan = tested_->make_plan(heads_of(q.view(), k.view()), account_);
+    for (const PackedBatch& batch : batches) {
+      plan->assign(batch);
+      tested_->packed_attention(*plan, q.view(), k.view(), v.view(), output.view(),
+                                sums.floats({kRows, 2}));
+      if (!lags) {
+        tested_->queue().synchronize();
+      }
+    }
+    return downloaded(memory.view(DType::int64, record).data<std::int64_t>(), record.elements(),
+                      DType::int64);
+  };
+  EXPECT_EQ(results(true), results(false));
 }
 
 }  // namespace

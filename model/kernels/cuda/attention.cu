@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/kernels/cuda/attention_tiles.h"
+#include "model/kernels/cuda/slow_paths.h"
 #if !defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #endif
@@ -149,9 +151,12 @@ HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads) {
   const HeadShape shape{q.dim(1), key_heads, q.dim(2)};
   expect(key_heads > 0 && shape.heads % key_heads == 0,
          "attention: query heads must be a multiple of key heads");
-  expect(shape.group() <= kMostQueries,
-         "attention: the CUDA kernels take at most 32 query heads for each key head");
+  expect_heads(DeviceQueue::kDevice, {shape.heads, shape.key_heads, shape.dim});
   return shape;
+}
+
+std::int64_t forward_shared_bytes(const HeadShape& heads, std::int64_t queries) {
+  return AttentionForward::shared_bytes(heads, queries);
 }
 
 void CudaKernelSet::lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
@@ -168,7 +173,7 @@ void CudaKernelSet::lane_attention(const HeadShape& shape, const CudaPackedPlan:
                               output,
                               log_sum_exp,
                               1.0F / std::sqrt(static_cast<float>(shape.dim)),
-                              rows_per_block(shape.group()) * shape.group()};
+                              queries.most_rows * shape.group()};
   queue_.launch(queries.num_tiles * shape.key_heads, kAttentionLanes, body, "attention");
 }
 
@@ -190,8 +195,17 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
     return;
   }
 #endif
+  if (q.dtype() == DType::bfloat16) {
+    warn_of_lanes(q.dim(2));
+  }
   lane_attention(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floating(q),
                  floating(k), floating(v), floating(output), floats(log_sum_exp));
+}
+
+void CudaKernelSet::warn_of_lanes(std::int64_t head_size) {
+  if (!std::exchange(warned_of_lanes_, true)) {
+    warn_of_lane_attention(head_size);
+  }
 }
 
 }  // namespace jforge

@@ -266,7 +266,8 @@ struct KeyGradient {
   }
 };
 
-/// Whether the largest heads for either size of a tile of keys have room.
+/// Whether the largest heads for either size of a tile of keys have room: of a device that has
+/// kMostSharedBytes lane_tiles() takes no smaller ones.
 template <class Gradient>
 constexpr bool fits_every_device() {
   for (const std::int64_t size : {std::int64_t{128}, kLargestHeads.dim}) {
@@ -280,6 +281,25 @@ constexpr bool fits_every_device() {
 static_assert(fits_every_device<QueryGradient>() && fits_every_device<KeyGradient>());
 
 }  // namespace
+
+LaneTiles lane_tiles(const AttentionHeads& heads, std::int64_t most_shared) {
+  const HeadShape shape{heads.heads, heads.key_heads, heads.size};
+  LaneTiles tiles{rows_per_block(heads.group()), backward_tile_keys(heads.size)};
+  const auto backward = [&] {
+    const std::int64_t queries = tiles.rows * heads.group();
+    return std::max(QueryGradient::shared_bytes(shape, queries, tiles.backward_keys),
+                    KeyGradient::shared_bytes(shape, queries, tiles.backward_keys));
+  };
+  while (tiles.backward_keys > kTileKeys / 4 && backward() > most_shared) {
+    tiles.backward_keys /= 2;
+  }
+  while (tiles.rows > 1 &&
+         std::max(backward(), forward_shared_bytes(shape, tiles.rows * heads.group())) >
+             most_shared) {
+    --tiles.rows;
+  }
+  return tiles;
+}
 
 void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
                                               ConstTensorView output_gradient, ConstTensorView q,
@@ -314,7 +334,7 @@ void CudaKernelSet::lane_attention_backward(
     const TensorView& v_gradient) {
   const HeadShape shape = check_heads(q, k.dim(1));
   const std::int64_t rows = plan.num_rows();
-  const auto& [tiles, num_tiles, visible] = on_device(plan).queries();
+  const auto& [tiles, num_tiles, visible, most_rows] = on_device(plan).queries();
   const auto& [ranges, range_begins, tile_keys] = on_device(plan).keys();
 
   auto* const deltas = partials_.at_least<float>(rows * shape.heads);
@@ -324,7 +344,7 @@ void CudaKernelSet::lane_attention_backward(
   const BackwardTensors tensors{floating(output_gradient), floating(q), floating(k), floating(v),
                                 floats(log_sum_exp),       deltas};
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
-  const std::int64_t queries = rows_per_block(shape.group()) * shape.group();
+  const std::int64_t queries = most_rows * shape.group();
   queue_.launch(num_tiles * shape.key_heads, kAttentionLanes,
                 QueryGradient{shape, tiles, visible, tensors, floating(q_gradient), scale, queries,
                               tile_keys},

@@ -9,9 +9,12 @@ namespace jforge {
 
 inline constexpr std::int64_t kAttentionLanes = 128;
 
-/// The largest heads that every kernel here has room for in every device's shared memory
-/// (kMostSharedBytes), in the largest group: a device may refuse the launch for larger ones.
+/// The largest heads that every kernel here has room for in kMostSharedBytes, in the largest group:
+/// a device may refuse the launch for larger ones, and one with less memory for these.
 inline constexpr HeadShape kLargestHeads{kMostQueries, 1, 256};
+
+/// Shared memory of a block of packed attention's forward pass, of so many queries.
+[[nodiscard]] std::int64_t forward_shared_bytes(const HeadShape& heads, std::int64_t queries);
 
 /// Floats from one query's scores to the next: odd, so that lanes that each read a query's meet
 /// different memory banks.

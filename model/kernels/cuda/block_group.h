@@ -34,8 +34,10 @@ namespace jforge {
 
 /// Shared memory of a block is handed out in multiples of this.
 inline constexpr std::int64_t kSharedAlignment = 16;
-/// Bytes of it that a block may ask for: 163 KiB of an A100 (sm_80). An H100 has more; where a
-/// device has less than a kernel needs, that kernel is refused (expect_shared_memory).
+/// Bytes of it that a block may ask for: 163 KiB of an A100 (sm_80). An H100 has more. Where a
+/// device has less (99 KiB of sm_86 and sm_89) attention's tiles are smaller
+/// (DeviceQueue::most_shared_bytes), and a kernel that needs more is refused
+/// (expect_shared_memory).
 inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
 /// Bytes that shared<T>(count) takes.

@@ -32,8 +32,14 @@ struct DecodeTile {
 /// Keys whose part of the softmax is computed by itself, from a multiple of it in logical order on:
 /// the parts of a row are added up in order, whoever computed them.
 inline constexpr std::int64_t kSplitKeys = 128;
-/// Batches of more rows are not padded: few of them are alike.
+/// Batches of up to so many rows are padded to a power of two, and larger ones to a multiple of
+/// kPaddedRows, which leaves less than a quarter of them empty: there rows take time, not the
+/// weights alone.
 inline constexpr std::int64_t kMostPadded = 256;
+inline constexpr std::int64_t kPaddedRows = 64;
+/// Batches of more rows are neither padded nor recorded: few are alike, and their arithmetic takes
+/// longer than the launches.
+inline constexpr std::int64_t kMostRecorded = 640;
 /// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors.
 inline constexpr std::int64_t kBusyBlocks = 264;
 /// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves. With
@@ -62,7 +68,6 @@ class CudaDecodePlan : public DecodePlan {
  public:
   /// Appends the places of memory that launches of decoding functions name and that may move.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
-  /// Throws InternalError for more query heads to a key head than the kernels take.
   CudaDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows,
                  DeviceQueue& queue, MovingMemory moving_memory, MemoryAccount& account);
 
@@ -113,7 +118,7 @@ class CudaDecodePlan : public DecodePlan {
     block_on_device_ = block;
   }
   /// Rows of a batch that is recorded, at most.
-  [[nodiscard]] virtual std::int64_t most_recorded() const noexcept { return kMostPadded; }
+  [[nodiscard]] virtual std::int64_t most_recorded() const noexcept { return kMostRecorded; }
 
  private:
   /// Queries on the host, and where their numbers begin in the block.
@@ -138,6 +143,7 @@ class CudaDecodePlan : public DecodePlan {
     std::array<std::int64_t, 3> queries{};  ///< Tiles, their most rows, parts …
     std::array<std::int64_t, 3> kept_queries{};
     std::int64_t copies = 0;
+    std::int64_t positions = 0;  ///< That a table of rotations must have.
     bool operator==(const Shapes&) const = default;
   };
   struct Work {
@@ -145,8 +151,10 @@ class CudaDecodePlan : public DecodePlan {
     std::vector<const void*> places;  ///< Of memory when it ran, or was recorded.
     RecordedLaunches launches;
     bool recorded = false;
+    std::uint64_t used = 0;  ///< The last of runs_.
   };
-  /// Works that are remembered: the oldest goes.
+  /// Works that are remembered, and with them the memory of graphs: the one goes that was not used
+  /// for longest.
   static constexpr std::size_t kMostWorks = 64;
 
   void place(PlannedRows& rows, PlannedRows& kept) override;
@@ -187,7 +195,7 @@ class CudaDecodePlan : public DecodePlan {
   std::vector<Work> works_;
   std::vector<const void*> memory_;  ///< Where it is now.
   std::int64_t replays_ = 0;
-  std::size_t next_work_ = 0;   ///< The oldest, where all are taken.
+  std::uint64_t runs_ = 0;
   bool cannot_record_ = false;  ///< The device had no memory for it.
 };
 

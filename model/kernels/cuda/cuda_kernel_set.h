@@ -9,8 +9,8 @@ namespace jforge {
 
 /// The CUDA implementation, on CUDA device `index`, which becomes the calling thread's
 /// device: buffers and kernels belong to the thread that made them. Throws EnvironmentError, saying
-/// how to mend it, without CUDA in the build, without a driver and without that device, or where
-/// `attention` cannot be had.
+/// how to mend it, without CUDA in the build, without a driver and without that device, where the
+/// device is older than the kernels, or `attention` cannot be had.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cuda_kernel_set(
     int index, AttentionChoice attention = AttentionChoice::own);
 

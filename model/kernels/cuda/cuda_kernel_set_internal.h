@@ -243,10 +243,16 @@ class CudaKernelSet final : public KernelSet {
   /// content_hash() of up to sixteen tensors, which may be empty, in one launch.
   void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
+  /// Says once that attention in bfloat16 goes without tensor cores.
+  void warn_of_lanes(std::int64_t head_size);
 
+  // Named as a plan's rows are.
   MemoryAccount account_{"CUDA kernels"};
+  MemoryAccount products_account_{"products"};
+  MemoryAccount loss_account_{"vocabulary loss"};
   std::unique_ptr<KernelSet> host_ = make_cpu_kernel_set();
-  DeviceQueue queue_{account_};
+  DeviceQueue queue_{products_account_};
+  bool warned_of_lanes_ = false;
   std::unique_ptr<CausalAttention> causal_attention_;  ///< Null: all is ours.
   std::vector<DeviceRotary> rotary_tables_;
   Buffer hash_table_;
@@ -257,10 +263,10 @@ class CudaKernelSet final : public KernelSet {
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;
   DistinctTokens distinct_tokens_;
-  DeviceScratch loss_hidden_{account_};
-  DeviceScratch loss_logits_{account_};
-  DeviceScratch loss_rounded_{account_};
-  DeviceScratch loss_gradient_{account_};
+  DeviceScratch loss_hidden_{loss_account_};
+  DeviceScratch loss_logits_{loss_account_};
+  DeviceScratch loss_rounded_{loss_account_};
+  DeviceScratch loss_gradient_{loss_account_};
   DeviceScratch bias_{account_};
 };
 

@@ -52,32 +52,46 @@ struct LossItemRows {
 };
 
 /// Queries (rows × heads of one group) of a block, at most; a group may not be larger.
-inline constexpr std::int64_t kMostQueries = 32;
+inline constexpr std::int64_t kMostQueries = kMostDeviceGroup;
 /// Keys of a tile. Tiles begin at multiples of it in logical order.
 inline constexpr std::int64_t kTileKeys = 32;
 
-/// Rows of a block of queries.
+/// Whether attention in bfloat16 with heads of so many numbers runs on tensor cores.
+[[nodiscard]] constexpr bool on_tensor_cores(std::int64_t head_size) {
+  return head_size == 64 || head_size == 128;
+}
+
+/// Rows of a block of queries, where they have room.
 [[nodiscard]] inline std::int64_t rows_per_block(std::int64_t group) {
   const std::int64_t rows = kMostQueries / group;
   return rows < 1 ? 1 : rows;
 }
 
-/// Keys of a tile of backward, which changes no bit there: fewer of large heads, so that a block
-/// keeps within kMostSharedBytes.
+/// Keys of a tile of backward, where they have room: fewer of large heads.
 [[nodiscard]] constexpr std::int64_t backward_tile_keys(std::int64_t head_size) {
   return head_size <= 128 ? kTileKeys : kTileKeys / 4;
 }
 
+/// How packed attention on lanes is cut into blocks. Queries know nothing of each other, and
+/// backward adds up keys one by one: neither number changes a bit.
+struct LaneTiles {
+  std::int64_t rows = 0;           ///< Of a block of queries.
+  std::int64_t backward_keys = 0;  ///< Of a tile of backward.
+};
+/// The largest that `most_shared` bytes of a block have room for (DeviceQueue::most_shared_bytes):
+/// rows_per_block() and backward_tile_keys() with kMostSharedBytes and heads up to kLargestHeads.
+[[nodiscard]] LaneTiles lane_tiles(const AttentionHeads& heads, std::int64_t most_shared);
+
 class CudaPackedPlan final : public PackedPlan {
  public:
-  /// Throws InternalError for more query heads to a key head than the kernels take.
   CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue, MemoryAccount& account);
 
-  /// Blocks of at most rows_per_block() rows, and how many keys each row sees.
+  /// Blocks of rows, and how many keys each row sees.
   struct Queries {
     const QueryTile* tiles = nullptr;
     std::int64_t num_tiles = 0;
     const std::int32_t* visible = nullptr;  ///< [T]
+    std::int64_t most_rows = 0;             ///< Of a block.
   };
   [[nodiscard]] const Queries& queries() const noexcept { return queries_; }
 
@@ -211,6 +225,7 @@ class CudaPackedPlan final : public PackedPlan {
   void place_keys() const;
   void place_token_rows(std::span<const TokenId> tokens);
 
+  LaneTiles lane_tiles_;
   Queries queries_;
   RowGroups token_rows_;
   mutable std::array<Loss, 2> loss_;            ///< Without and with students.

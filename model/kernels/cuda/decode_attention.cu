@@ -36,10 +36,10 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, share_queries); }
 
   /// Queries of a share of so many: all of them, or parts of one size where only these have room.
-  [[nodiscard]] static constexpr std::int64_t share_of(const HeadShape& heads,
-                                                       std::int64_t queries) {
+  [[nodiscard]] static constexpr std::int64_t share_of(const HeadShape& heads, std::int64_t queries,
+                                                       std::int64_t most_shared) {
     std::int64_t shares = 1;
-    while (shares < queries && shared_bytes(heads, divide_up(queries, shares)) > kMostSharedBytes) {
+    while (shares < queries && shared_bytes(heads, divide_up(queries, shares)) > most_shared) {
       ++shares;
     }
     return divide_up(queries, shares);
@@ -395,8 +395,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
 };
 
 static_assert(CachedAttention::shared_bytes(kLargestHeads,
-                                            CachedAttention::share_of(kLargestHeads,
-                                                                      kMostQueries)) <=
+                                            CachedAttention::share_of(kLargestHeads, kMostQueries,
+                                                                      kMostSharedBytes)) <=
               kMostSharedBytes);
 
 /// Adds up the parts of a row and head; block index = row · heads + head. A lane has a few adjacent
@@ -580,7 +580,8 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
     const FloatSource k = floating(ConstTensorView(cache.keys));
     const FloatSource v = floating(ConstTensorView(cache.values));
     const CachedAttention body{inputs(k, v),
-                               CachedAttention::share_of(shape, queries.most_rows * shape.group()),
+                               CachedAttention::share_of(shape, queries.most_rows * shape.group(),
+                                                         queue_.most_shared_bytes()),
                                shape.dim % kWordElements == 0 && begin_words(k, v)};
     queue_.launch(queries.num_tiles * shape.key_heads * body.shares(), kAttentionLanes, body,
                   "cached_attention");

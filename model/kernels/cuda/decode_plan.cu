@@ -5,6 +5,7 @@
 
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
+#include "model/kernels/cuda/slow_paths.h"
 
 namespace jforge {
 
@@ -33,16 +34,13 @@ CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, DType cache, std::in
       account_(account),
       moving_memory_(std::move(moving_memory)),
       staged_(queue, account),
-      parts_(account) {
-  expect(heads.group() <= kMostQueries,
-         "attention: the CUDA kernels take at most 32 query heads for each key head");
-}
+      parts_(account) {}
 
 bool CudaDecodePlan::on_tensor_cores() const noexcept {
 #if defined(JFORGE_EMULATED_DEVICE)
   return false;
 #else
-  return cache_type() == DType::bfloat16 && (heads().size == 64 || heads().size == 128);
+  return cache_type() == DType::bfloat16 && jforge::on_tensor_cores(heads().size);
 #endif
 }
 
@@ -62,11 +60,12 @@ CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
           .separate = !keeps_all(),
           .queries = of(queries_),
           .kept_queries = of(kept_queries_),
-          .copies = num_copies_};
+          .copies = num_copies_,
+          .positions = rows(DecodeRows::all).position_limit};
 }
 
 void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
-  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded() || cannot_record_) {
+  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded()) {
     work();
     return;
   }
@@ -77,33 +76,33 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
   };
   auto known = std::ranges::find(works_, now, &Work::shapes);
   look();
-  if (known != works_.end() && known->places == memory_) {
+  const bool again = known != works_.end() && known->places == memory_;
+  if (again && known->recorded) {
+    ++replays_;
+  } else if (again && !cannot_record_) {
+    known->launches = queue_.record_launches(work);
+    known->recorded = !known->launches.empty();
     if (!known->recorded) {
-      known->launches = queue_.record_launches(work);
-      known->recorded = true;
-      if (known->launches.empty()) {
-        // It would not be there for the next one either; as they are, launches need no memory.
-        cannot_record_ = true;
-        work();
-        return;
-      }
-    } else {
-      ++replays_;
+      // It would not be there for the next one either; as they are, launches need no memory.
+      cannot_record_ = true;
+      warn_of_unrecorded_passes(now.rows);
     }
+  }
+  if (again && known->recorded) {
+    known->used = ++runs_;
     queue_.replay(known->launches);
     return;
   }
-  if (known == works_.end() && works_.size() < kMostWorks) {
-    known = works_.emplace(works_.end());
-  } else if (known == works_.end()) {
-    known = works_.begin() + static_cast<std::ptrdiff_t>(next_work_);
-    next_work_ = (next_work_ + 1) % kMostWorks;
-  }
   work();
+  if (cannot_record_) {
+    return;
+  }
   look();  // The first time may have made room.
-  known->shapes = now;
-  known->places = memory_;
-  known->recorded = false;
+  if (known == works_.end()) {
+    known = works_.size() < kMostWorks ? works_.emplace(works_.end())
+                                       : std::ranges::min_element(works_, {}, &Work::used);
+  }
+  *known = {.shapes = now, .places = memory_, .launches = {}, .used = ++runs_};
 }
 
 /// Parts that room is taken for.
@@ -113,13 +112,16 @@ std::int64_t CudaDecodePlan::padded_parts(std::int64_t parts) const {
              : parts;
 }
 
-/// The next power of two, where the batch may be padded.
+/// The next power of two, or of many the next multiple of kPaddedRows, where the batch may be
+/// padded.
 std::int64_t CudaDecodePlan::padded(std::int64_t count, std::int64_t most) const {
-  if (!batch().padded || count == 0 || count > kMostPadded) {
+  if (!batch().padded || count == 0 || count > kMostRecorded) {
     return count;
   }
   const auto power = std::bit_ceil(static_cast<std::uint64_t>(count));
-  return std::min(static_cast<std::int64_t>(power), most);
+  return std::min(count <= kMostPadded ? static_cast<std::int64_t>(power)
+                                       : divide_up(count, kPaddedRows) * kPaddedRows,
+                  most);
 }
 
 std::size_t CudaDecodePlan::append(std::span<const std::int32_t> values, std::int64_t count,
@@ -295,6 +297,10 @@ std::unique_ptr<DecodePlan> CudaKernelSet::make_decode_plan(const AttentionHeads
                                                             MemoryAccount& account) {
   expect(cache == DType::float32 || cache == DType::bfloat16,
          "keys and values are kept as float32 or bfloat16");
+  expect_heads(DeviceQueue::kDevice, heads);
+  if (cache == DType::bfloat16 && !on_tensor_cores(heads.size)) {
+    warn_of_lanes(heads.size);
+  }
   const auto moving_memory = [this](std::vector<const void*>& places) {
     places.insert(places.end(), {rounded_input_.data(), best_columns_.data()});
     for (const DeviceRotary& rotary : rotary_tables_) {

@@ -11,7 +11,7 @@
 
 namespace jforge {
 
-/// Memory of the device that only grows. Contents are unspecified after at_least().
+/// Memory of the device to compute in, that only grows. Contents are unspecified after at_least().
 class DeviceScratch {
  public:
   explicit DeviceScratch(MemoryAccount& account) : account_(account) {}
@@ -21,7 +21,7 @@ class DeviceScratch {
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
     if (bytes > memory_.bytes()) {
       memory_ = Buffer();  // The old block goes first: the peak is one block, not two.
-      memory_ = Buffer(bytes, account_, DeviceQueue::kDevice);
+      memory_ = Buffer(bytes, account_, DeviceQueue::kDevice, MemoryUse::activations);
     }
     return reinterpret_cast<T*>(memory_.data());
   }

@@ -3,6 +3,7 @@
 /// Launches on the selected device. Every launch is checked; everything runs on one stream, in
 /// order.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "runtime/phase_clock.h"
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/cuda_products.h"
 #include "runtime/tensor/cuda_stream_queue.h"
 
@@ -136,6 +138,10 @@ class DeviceQueue final : public CudaQueue {
 
   explicit DeviceQueue(MemoryAccount& account) : products_(stream(), account) {}
 
+  /// Bytes of shared memory that a block may be made to need, no more than kMostSharedBytes: of
+  /// two devices that have so much none goes about its work otherwise.
+  [[nodiscard]] std::int64_t most_shared_bytes() const noexcept { return most_shared_bytes_; }
+
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {
     if (blocks == 0) {
@@ -169,15 +175,16 @@ class DeviceQueue final : public CudaQueue {
       throw;
     }
     cuda_check(cudaStreamEndCapture(stream().get(), &graph), "record launches");
-    cudaGraphExec_t executable = nullptr;
-    cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-    destroy(graph);
     RecordedLaunches launches;
-    if (status == cudaSuccess) {
-      launches = RecordedLaunches(executable);
-      // Else the first launch would take its memory, and be what fails.
-      status = cudaGraphUpload(executable, stream().get());
+    cudaError_t status = prepare(graph, launches);
+    if (status == cudaErrorMemoryAllocation) {
+      // Buffers' pool may keep what the driver lacks.
+      static_cast<void>(cudaGetLastError());
+      launches = {};
+      cuda_memory::give_back_unused();
+      status = prepare(graph, launches);
     }
+    destroy(graph);
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
       return {};
@@ -213,6 +220,16 @@ class DeviceQueue final : public CudaQueue {
     }
   }
 
+  [[nodiscard]] cudaError_t prepare(cudaGraph_t graph, RecordedLaunches& launches) {
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    if (status != cudaSuccess) {
+      return status;
+    }
+    launches = RecordedLaunches(executable);
+    // Else the first launch would take its memory, and be what fails.
+    return cudaGraphUpload(executable, stream().get());
+  }
   static void destroy(cudaGraph_t graph) {
     if (graph != nullptr) {
       static_cast<void>(cudaGraphDestroy(graph));
@@ -220,6 +237,7 @@ class DeviceQueue final : public CudaQueue {
   }
 
   CudaProducts products_;
+  std::int64_t most_shared_bytes_ = std::min(kMostSharedBytes, most_shared_memory());
 };
 
 /// Host values where kernels can read them: copied through page-locked memory, in the stream's
@@ -245,7 +263,7 @@ class StagedArray {
         queue_.stream().synchronize();
       }
       device_ = Buffer();
-      device_ = Buffer(2 * bytes, account_, Device::cuda);
+      device_ = Buffer(2 * bytes, account_, Device::cuda, MemoryUse::staging);
       used_places_ = device_.bytes() > kLargeBytes ? 2 : kPlaces;
       for (std::size_t i = 0; i < kPlaces; ++i) {
         places_[i].memory = Buffer();

@@ -137,6 +137,8 @@ class DeviceQueue final : public Queue {
 
   explicit DeviceQueue(MemoryAccount& /*account*/) {}
 
+  [[nodiscard]] static std::int64_t most_shared_bytes() noexcept { return kMostSharedBytes; }
+
   [[nodiscard]] Event record() override { return {}; }
   void wait(const Event& event) override { event.wait(); }
   void copy(const ConstTensorView& from, const TensorView& to) override { copy_tensor(from, to); }
@@ -222,7 +224,7 @@ class StagedArray {
       return nullptr;
     }
     if (values.size_bytes() > memory_.bytes()) {
-      memory_ = Buffer(2 * values.size_bytes(), account_, Device::cuda);
+      memory_ = Buffer(2 * values.size_bytes(), account_, Device::cuda, MemoryUse::staging);
     }
     std::memcpy(memory_.data(), values.data(), values.size_bytes());
     return reinterpret_cast<const T*>(memory_.data());

@@ -180,9 +180,10 @@ class CudaDraftPlan final : public CudaDecodePlan {
  public:
   using CudaDecodePlan::CudaDecodePlan;
 
-  /// `positions` bounds those of all rows, now and later; `sampling` as PlaceDrafts has it.
+  /// `position_limit` bounds the positions of all rows, now and later; `sampling` as PlaceDrafts
+  /// has it.
   void lay_out(const DraftLayout& layout, DecodeTile* tiles, const std::int32_t* numbers,
-               const RowChoice* sampling, std::int64_t positions, bool replay) {
+               const RowChoice* sampling, std::int64_t position_limit, bool replay) {
     const std::int64_t rows = layout.rows();
     place_.layout = layout;
     place_.numbers = numbers;
@@ -197,7 +198,7 @@ class CudaDraftPlan final : public CudaDecodePlan {
       next += rows;
     }
     place_.copies = next;
-    position_limit_ = positions;
+    position_limit_ = position_limit;
     use_rows({.tiles = tiles,
               .num_tiles = layout.sequences * layout.tiles_each(),
               .most_rows = layout.tile_rows,
@@ -332,7 +333,9 @@ class CudaDraftPasses final : public DraftPasses {
   };
   std::vector<Step> steps_;
   std::int64_t num_sequences_ = 0;
-  std::int64_t positions_ = 0;   ///< That the sequences take at most.
+  std::int64_t positions_ = 0;  ///< That the sequences take at most.
+  /// That a slot has: what is recorded of one batch serves later ones of the same pages.
+  std::int64_t slot_positions_ = 0;
   std::int64_t reach_ = 0;       ///< Positions from a context on that a pass's rows take at most.
   std::int64_t known_end_ = 0;   ///< Bound of the ends of the rows of pass read_.
   std::int64_t known_ends_ = 0;  ///< The sum of every sequence's.
@@ -504,6 +507,7 @@ void CudaDraftPasses::begin(std::span<const DraftSequence> sequences, const Page
              .alternative_rows = each.alternative_rows,
              .tile_rows = std::min(plan_.tile_rows(), std::max(each.own, each.alternative_rows))};
   positions_ = 0;
+  slot_positions_ = table.slot_pages * kCachePageRows;
   reach_ = 0;
   known_end_ = 0;
   known_ends_ = 0;
@@ -624,7 +628,7 @@ void CudaDraftPasses::queue(const std::function<void(const DecodePlan&)>& forwar
   expect(num_sequences_ > 0 && queued_ - read_ < kDraftReports, "more passes are queued than read");
   const DraftLayout layout = next_layout();
   auto* const rows = rows_.at_least<std::int32_t>(CudaDraftPlan::numbers(layout, kernels_.samples));
-  plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, sampling_, positions_,
+  plan_.lay_out(layout, reinterpret_cast<DecodeTile*>(rows), numbers_, sampling_, slot_positions_,
                 replay_);
   expect(predictions.elements() >= layout.rows(), "a pass has more rows than predictions");
   advance_ = {.layout = layout,

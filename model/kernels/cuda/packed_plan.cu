@@ -60,6 +60,7 @@ const CudaPackedPlan& on_device(const PackedPlan& plan) {
 CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
                                MemoryAccount& account)
     : PackedPlan(heads),
+      lane_tiles_(lane_tiles(heads, queue.most_shared_bytes())),
       loss_{Loss(queue, account), Loss(queue, account)},
       visits_{StagedVisits(queue, account), StagedVisits(queue, account)},
       sequences_(queue, account),
@@ -69,10 +70,7 @@ CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
       staged_tiles_(queue, account),
       staged_visible_(queue, account),
       staged_order_(queue, account),
-      staged_order_begins_(queue, account) {
-  expect(heads.group() <= kMostQueries,
-         "attention: the CUDA kernels take at most 32 query heads for each key head");
-}
+      staged_order_begins_(queue, account) {}
 
 void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
   rows.tokens = staged_view(staged_tokens_, rows.tokens);
@@ -90,7 +88,7 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
 }
 
 void CudaPackedPlan::place_queries(const PackedLayout& layout) {
-  const std::int64_t most_rows = rows_per_block(heads().group());
+  const std::int64_t most_rows = lane_tiles_.rows;
   tiles_.clear();
   visible_.assign(static_cast<std::size_t>(layout.num_rows), 0);
   for (const AttentionSegment& segment : layout.segments) {
@@ -106,7 +104,7 @@ void CudaPackedPlan::place_queries(const PackedLayout& layout) {
     }
   }
   queries_ = {upload(staged_tiles_, tiles_), length(tiles_.size()),
-              upload(staged_visible_, visible_)};
+              upload(staged_visible_, visible_), most_rows};
 }
 
 const CudaPackedPlan::Keys& CudaPackedPlan::keys() const {
@@ -119,7 +117,7 @@ const CudaPackedPlan::Keys& CudaPackedPlan::keys() const {
 
 void CudaPackedPlan::place_keys() const {
   const PackedLayout& layout = batch().layout;
-  const std::int64_t tile_keys = backward_tile_keys(heads().size);
+  const std::int64_t tile_keys = lane_tiles_.backward_keys;
   auto& [placed, ranges, begins, device, staged_ranges, staged_begins] = keys_;
   ranges.clear();
   begins.clear();
@@ -241,6 +239,7 @@ void CudaPackedPlan::Loss::place(std::span<const LossItem> loss_items) {
 
 std::unique_ptr<PackedPlan> CudaKernelSet::make_plan(const AttentionHeads& heads,
                                                      MemoryAccount& account) {
+  expect_heads(DeviceQueue::kDevice, heads);
   return std::make_unique<CudaPackedPlan>(heads, queue_, account);
 }
 

@@ -167,7 +167,7 @@ void launch(const DeviceQueue& queue, const Arguments& arguments) {
 }  // namespace
 
 bool on_tensor_cores(const ConstTensorView& q) {
-  return q.dtype() == DType::bfloat16 && (q.dim(2) == 64 || q.dim(2) == 128);
+  return q.dtype() == DType::bfloat16 && on_tensor_cores(q.dim(2));
 }
 
 const BFloat16* tensor_core_rows(const ConstTensorView& view) {

@@ -65,6 +65,22 @@ TEST(JobKernels, RanksThatShareADeviceAreCounted) {
   EXPECT_EQ(ranks_that_name(comm, std::to_string(comm.rank() / 2)), std::min(comm.size(), 2));
 }
 
+TEST(JobKernels, HeadsThatNoDeviceTakesAreTheCpus) {
+  TransformerConfig model;
+  model.num_heads = 66;
+  model.num_kv_heads = 2;
+  model.hidden_size = 66 * 64;
+  EXPECT_NO_THROW(expect_attention(Device::cpu, model));
+  try {
+    expect_attention(Device::cuda, model);
+    FAIL() << "33 query heads to a key head";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("66 query heads and 2 key heads, 33 to one"));
+  }
+  model.num_heads = 64;
+  EXPECT_NO_THROW(expect_attention(Device::cuda, model));
+}
+
 TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
   const Communicator comm = jforge::test::test_world().duplicate();
   if (comm.size() == 1) {
