@@ -2,7 +2,8 @@
 """What launch/gpu_check.sh runs, and a bundle of it for a machine that has nothing of ours.
 
     gpu_bundle.py list BUILD           one line per test labelled gpu in a CUDA build: name, seconds, command (tabs between)
-    gpu_bundle.py pack BUILD OUT       OUT: a .tar.gz or .tar.zst of at most 60 MiB; prints its size and what it needs
+    gpu_bundle.py pack BUILD OUT       OUT: a .tar.xz, made in minutes, for a machine that takes 64 MiB with the source tree,
+                                       or a .tar.zst, made in seconds; prints its size and what it needs
 
 In a bundle every program and library is where its own root is, so that it may lie anywhere:
 
@@ -10,7 +11,8 @@ In a bundle every program and library is where its own root is, so that it may l
     bin/NAME                           starts libexec/NAME with the libraries of lib/ and Open MPI's places
     lib/, libexec/                     shared libraries except the C library's, the driver's and CUDA's; programs, stripped
     emulator/                          stand-ins for CUDA's libraries (tests/cuda_emulator), for gpu_check.sh --emulated
-    checks.tsv, cuda_libraries.txt     what to run; CUDA's libraries that the target must have
+    checks.tsv                         what to run
+    cuda_libraries.txt, glibc.txt      CUDA's libraries that the target must have, and the oldest C library
     tests/, launch/                    scripts, models and golden values that the tests read, as in the source tree"""
 
 import json
@@ -23,7 +25,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIMIT_MIB = 60
+# How OUT is compressed, and MiB that it may have: a window over most of it, since the programs have most of their code in
+# common; of 128 MiB zstd takes it back unasked.
+FORMATS = {".tar.xz": ("xz --lzma2=preset=6,dict=192MiB", 48), ".tar.zst": ("zstd -6 --long=27 -q", 60)}
 BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
 # Of every system; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
 SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
@@ -31,8 +35,8 @@ CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cudnn\w*|nvrtc|nvJitLink|cud
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
 # What the programs read, as it lies in the tree; files that a command names come by themselves.
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
-        "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/scripts/local_mpirun.sh",
-        "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
+        "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/quickstart/word_problems",
+        "launch/scripts/local_mpirun.sh", "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
 STARTER = """#!/bin/sh
 # Starts libexec/NAME for bin/NAME. JFORGE_CUDA_LIBRARIES: folders of CUDA's libraries (launch/gpu_check.sh finds them).
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -44,8 +48,9 @@ exec "$root/libexec/$(basename "$0")" "$@"
 """
 README = """# Jacobi Forge on this machine's GPU
 
-    launch/gpu_check.sh              # tests, compute-sanitizer where it is, benchmarks; one table, also in gpu_check.md
-    launch/gpu_check.sh --emulated   # a few of them without a GPU, on an emulated one
+    launch/gpu_check.sh                 # tests, benchmarks, compute-sanitizer where it is; one table, also in gpu_check.md
+    launch/gpu_check.sh --seconds 540   # as much of it as fits; --only benchmarks: a part
+    launch/gpu_check.sh --emulated      # a few of them without a GPU, on an emulated one
 
 Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for tests of several processes and,
 with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}. Everything else is here except CUDA's own libraries:
@@ -54,9 +59,10 @@ with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}.
 
 and two that the programs open when they first need them: libnccl.so.2, without which a machine of several devices fails, and
 libcudnn.so.9 (9.10.2 or newer), whose cases are skipped without it. All are looked for in JFORGE_CUDA_LIBRARIES (folders, with
-colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, the system's folders and python3's packages.
+colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, CONDA_PREFIX, the system's folders and python3's packages.
 `pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 nvidia-cudnn-cu13` brings them.
-Exit codes: 0 all passed, 1 something failed, 2 usage, 4 a library or program is missing, 77 no GPU here.
+Exit codes: 0 all that ran passed, 1 something failed, 2 usage, 4 a library, program or driver is missing or does not work,
+77 no GPU here.
 """
 
 
@@ -177,9 +183,36 @@ def highest_glibc(folder):
     return ".".join(map(str, max(versions)))
 
 
+def expect_same_commit(version):
+    """Says where the programs are of another commit than these scripts, which run them."""
+    built = re.search(r"\(commit (\w+)", version)
+    asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if built and asked.returncode == 0 and not asked.stdout.startswith(built[1]):
+        print(f"gpu_bundle.py: the programs are of commit {built[1]}, the scripts of {asked.stdout[:len(built[1])]}: "
+              "build gpu_tests again", file=sys.stderr)
+
+
+def archive(folder, out):
+    """Packs `folder` into `out`, or leaves nothing there."""
+    compress, limit = next(value for suffix, value in FORMATS.items() if out.name.endswith(suffix))
+    part = out.with_name(f"{out.name}.part")
+    try:
+        packed = subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", f"--use-compress-program={compress}", "-cf",
+                                 part, "-C", folder.parent, folder.name], check=False)
+        if packed.returncode != 0:
+            raise SystemExit(f"gpu_bundle.py: `{compress}` failed")
+        size = part.stat().st_size / 2**20
+        if size > limit:
+            raise SystemExit(f"gpu_bundle.py: {size:.1f} MiB, more than {limit}")
+        part.replace(out)
+        return size
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def pack(build, out):
-    if not re.search(r"\.tar\.(gz|zst)$", out.name):
-        raise SystemExit("gpu_bundle.py: OUT must end with .tar.gz or .tar.zst")
+    if not out.name.endswith(tuple(FORMATS)):
+        raise SystemExit(f"gpu_bundle.py: OUT must end with {' or '.join(FORMATS)}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "jforge-gpu"
         (folder / "libexec").mkdir(parents=True)
@@ -206,23 +239,19 @@ def pack(build, out):
             bundle.libraries(library)
         commit = subprocess.run([folder / "bin" / "jforge", "--version"], capture_output=True, text=True,
                                 check=True).stdout.splitlines()[0]
+        expect_same_commit(commit)
+        glibc = highest_glibc(folder)
+        (folder / "glibc.txt").write_text(f"{glibc}\n", encoding="utf-8")
         cuda = re.search(r"CUDAToolkit_VERSION_MAJOR|libcudart\.so\.(\d+)", " ".join(bundle.cuda))
         (folder / "checks.tsv").write_text("".join(f"{one}\n" for one in checks), encoding="utf-8")
         (folder / "cuda_libraries.txt").write_text("".join(f"{name}\n" for name in sorted(bundle.cuda)), encoding="utf-8")
         (folder / "README.md").write_text(
-            README.format(commit=commit, glibc=highest_glibc(folder), cuda=cuda[1], libraries=" ".join(sorted(bundle.cuda))),
+            README.format(commit=commit, glibc=glibc, cuda=cuda[1], libraries=" ".join(sorted(bundle.cuda))),
             encoding="utf-8")
-        # A window of 128 MiB, what zstd takes back unasked: the programs have most of their code in common.
-        compress = "gzip -6" if out.suffix == ".gz" else "zstd -6 --long=27 -q"
-        out.unlink(missing_ok=True)
-        subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", f"--use-compress-program={compress}", "-cf", out,
-                        "-C", scratch, folder.name], check=True)
         unpacked = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    size = out.stat().st_size / 2**20
+        size = archive(folder, out)
     print(f"{out}: {size:.1f} MiB ({unpacked / 2**20:.0f} MiB unpacked), {len(checks)} tests; the target must have "
           f"{' '.join(sorted(bundle.cuda))}")
-    if size > LIMIT_MIB:
-        raise SystemExit(f"gpu_bundle.py: more than {LIMIT_MIB} MiB")
 
 
 def main(arguments):

@@ -31,14 +31,19 @@ inline constexpr std::array kKnownDevices{
     KnownDevice{"H100 PCIe", 756e12, 51e12, 2.0e12, 80e9, 300e9},
     KnownDevice{"H100 NVL", 835e12, 60e12, 3.9e12, 94e9, 300e9},
     KnownDevice{"H100", 989e12, 67e12, 3.35e12, 80e9, 450e9},
+    KnownDevice{"H200 NVL", 835e12, 60e12, 4.8e12, 141e9, 450e9},
     KnownDevice{"H200", 989e12, 67e12, 4.8e12, 141e9, 450e9},
     KnownDevice{"A100-SXM4-40GB", 312e12, 19.5e12, 1.555e12, 40e9, 300e9},
     KnownDevice{"A100-PCIE-40GB", 312e12, 19.5e12, 1.555e12, 40e9, 300e9},
     KnownDevice{"A100", 312e12, 19.5e12, 2.0e12, 80e9, 300e9},
 };
 
-/// The known device that `name` is of ("H200", "NVIDIA H200"; a GH200 is none); null where none is.
+/// The known device that `name` is of ("H200", "NVIDIA H200"; a GH200 is none, nor is a slice of a
+/// divided device, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"); null where none is.
 [[nodiscard]] constexpr const KnownDevice* find_known_device(std::string_view name) {
+  if (name.find(" MIG ") != std::string_view::npos) {
+    return nullptr;
+  }
   for (const KnownDevice& device : kKnownDevices) {
     const std::size_t found = name.find(device.name);
     if (found == 0 || (found != std::string_view::npos && name[found - 1] == ' ')) {

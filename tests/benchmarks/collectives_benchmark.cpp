@@ -159,13 +159,25 @@ void compete(const Contest& contest, std::size_t elements, const Communicator& c
   }
 }
 
-/// Bytes that a rank sends per second, at the ring optimum, of vectors on the ranks' devices.
+/// Whether tensors of the ranks' devices travel by NCCL. Collective.
+bool by_nccl(const Communicator& comm, Device device) {
+  try {
+    expect_collectives(comm, device, CollectivesChoice::nccl);
+    return true;
+  } catch (const EnvironmentError&) {
+    return false;
+  }
+}
+
+/// Bytes that a rank sends per second, at the ring optimum, of vectors on the ranks' devices. Their
+/// link bounds what goes by NCCL; what goes through host memory does not touch it.
 void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
   const std::unique_ptr<KernelSet> kernels = make_kernel_set(DeviceChoice::cuda, local_rank(comm));
   if (comm.rank() == 0) {
     print_device_head(*kernels);
   }
-  const KnownDevice* const sheet = device_sheet(*kernels);
+  const KnownDevice* const sheet =
+      by_nccl(comm, kernels->device()) ? device_sheet(*kernels) : nullptr;
   MemoryAccount account("benchmark");
   const auto collectives = make_collectives(comm, kernels->device(), kernels->device(), account);
   const auto ranks = static_cast<std::size_t>(comm.size());

@@ -1,6 +1,7 @@
 #include "tests/benchmarks/device_kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -202,14 +203,22 @@ class DeviceKernels {
                "GB/s");
   }
 
-  /// Against the bytes of keys and values, which are all read once.
+  /// Against the bytes of keys and values, which are all read once; caches take turns, so that none
+  /// is still in the device's second-level cache when its turn comes again.
   void cached_attention(const AttentionHeads& heads, std::int64_t sequences, std::int64_t rows,
                         std::int64_t keys) {
     const DType type = kernels_.device() == Device::cpu ? DType::float32 : options_.dtype;
     const test::FullSlots slots(sequences, cache_pages(keys));
     Tensors tensors(kernels_);
     const Shape shape = slots.shape(heads.key_heads, heads.size);
-    const LayerCache cache{tensors.take(type, shape), tensors.take(type, shape)};
+    const auto bytes = static_cast<double>(
+        storage_bytes(2 * sequences * keys * heads.key_heads * heads.size, type));
+    constexpr double kBytesBetween = 256e6;
+    std::vector<LayerCache> caches(
+        options_.tiny ? 2 : static_cast<std::size_t>(std::ceil(kBytesBetween / bytes)));
+    for (LayerCache& cache : caches) {
+      cache = {tensors.take(type, shape), tensors.take(type, shape)};
+    }
     std::vector<CacheRow> places;
     for (std::int64_t row = 0; row < sequences * rows; ++row) {
       places.push_back({.slot = static_cast<std::int32_t>(row / rows),
@@ -222,11 +231,11 @@ class DeviceKernels {
     const Shape queries{std::ssize(places), heads.heads, heads.size};
     const TensorView q = tensors.take(DType::float32, queries);
     const TensorView output = tensors.take(DType::float32, queries);
+    std::size_t turn = 0;
     const double seconds = seconds_of(kernels_, repetitions(), [&] {
+      const LayerCache& cache = caches[turn++ % caches.size()];
       kernels_.cached_attention(*plan, DecodeRows::all, q, cache, output);
     });
-    const auto bytes = static_cast<double>(
-        storage_bytes(2 * sequences * keys * heads.key_heads * heads.size, type));
     print_rate(fmt::format("cached attention, {}, {} of {} keys, {} rows each, heads {}/{} of {}",
                            dtype_name(type), sequences, keys, rows, heads.heads, heads.key_heads,
                            heads.size),

@@ -11,9 +11,9 @@
 
 #include "model/decoding/decode_engine.h"
 #include "model/transformer/inference_transformer.h"
-#include "model/transformer/weight_init.h"
 #include "runtime/error.h"
 #include "tests/benchmarks/device_rows.h"
+#include "tests/benchmarks/repeated_weights.h"
 #include "workers/train/distillation_trainer.h"
 
 namespace jforge {
@@ -146,7 +146,7 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
   print_rate(
       fmt::format("AR decoding, one sequence, {:.4g} tokens/s, {}", 1 / seconds, weights_name),
       element * matrix_elements(options.model, table) / seconds,
-      sheet != nullptr ? sheet->bytes_per_second : 0, 1e9, "GB/s");
+      sheet != nullptr ? sheet->bytes_per_second : 0, 1e9, "GB/s", 80);
 
   const auto pass = [&](std::int64_t rows) {
     std::vector<double> seconds_of_pass;
@@ -210,8 +210,10 @@ class RandomSamples final : public SampleSource {
   std::vector<PackedSample> samples_;
 };
 
+/// `checked`: with the hashes of every step's state, as a run has them unless it is told otherwise.
 void measure_training(const DeviceModelOptions& options, const ParameterTable& table,
-                      TensorView weights, KernelSet& kernels, const Communicator& comm) {
+                      TensorView weights, KernelSet& kernels, const Communicator& comm,
+                      bool checked) {
   constexpr std::int64_t kWarm = 2;
   const std::int64_t sample_rows = std::min<std::int64_t>(options.rows, 1024);
   const std::int64_t batch = std::max<std::int64_t>(1, options.rows / sample_rows) * comm.size();
@@ -222,6 +224,7 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
   config.tokens_per_rank = options.rows + samples.length(0);
   config.compute = options.compute;
   config.gradient_norms_every = 0;
+  config.optimizer.guard.check_state_every = checked ? 1 : 0;
   MemoryAccount account("training");
   DistillationTrainer trainer({options.model, table, kernels, comm, account}, weights, config);
   std::vector<double> milliseconds;
@@ -242,10 +245,11 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
       options.model, pack_samples(samples.first(batch), config.packing(options.model.eos_ids), 1));
   const KnownDevice* const sheet = device_sheet(kernels);
   const double peak = sheet != nullptr ? sheet->flops(options.compute) * comm.size() : 0;
-  print_rate(fmt::format("training step of {} rows on {} rank{}, {}, {:.4g} rows/s (MFU)", rows,
-                         comm.size(), comm.size() == 1 ? "" : "s", dtype_name(options.compute),
-                         static_cast<double>(rows) / seconds),
-             flops / seconds, peak, 1e12, "TFLOP/s");
+  print_rate(
+      fmt::format("training step of {} rows on {} rank{}, {}, state {}, {:.4g} rows/s (MFU)", rows,
+                  comm.size(), comm.size() == 1 ? "" : "s", dtype_name(options.compute),
+                  checked ? "checked" : "not checked", static_cast<double>(rows) / seconds),
+      flops / seconds, peak, 1e12, "TFLOP/s", options.compute == DType::bfloat16 ? 50 : 0);
 }
 
 }  // namespace
@@ -261,12 +265,14 @@ void run_device_model(const DeviceModelOptions& options, const Communicator* com
   MemoryAccount account("weights");
   const Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
   const TensorView weights = memory.floats({table.flat_size()});
-  initialise_weights(table, weights, 1, options.model.num_layers);
+  repeat_weights(table, weights);
   if (options.decoding && rank == 0) {
     measure_decoding(options, table, weights, *kernels);
   }
   if (options.training && comm != nullptr) {
-    measure_training(options, table, weights, *kernels, *comm);
+    for (const bool checked : {true, false}) {
+      measure_training(options, table, weights, *kernels, *comm, checked);
+    }
   }
 }
 

@@ -49,11 +49,13 @@ inline void print_device_head(const KernelSet& kernels) {
                        : ", no data sheet: shares are unknown");
 }
 
-/// A row; `rate` and `bound` in units of `unit` per second, bound 0: unknown.
+/// A row; `rate` and `bound` in units of `unit` per second, bound 0: unknown; `target_percent` of
+/// the bound, 0: none is set.
 inline void print_rate(const std::string& what, double rate, double bound, double unit,
-                       const char* unit_name) {
-  fmt::print("| {} | {:.4g} {} | {} | {} |\n", what, rate / unit, unit_name,
+                       const char* unit_name, int target_percent = 0) {
+  fmt::print("| {} | {:.4g} {} | {}{} | {} |\n", what, rate / unit, unit_name,
              bound > 0 ? fmt::format("{:.4g} {}", bound / unit, unit_name) : "unknown",
+             target_percent > 0 ? fmt::format(", target {} %", target_percent) : "",
              bound > 0 ? fmt::format("{:.1f} %", 100 * rate / bound) : "unknown");
   std::fflush(stdout);
 }

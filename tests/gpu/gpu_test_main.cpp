@@ -1,22 +1,26 @@
-/// Entry of every test that needs a CUDA device. Without one it says so and returns what ctest
-/// counts as skipped; with JFORGE_REQUIRE_GPU set that is a failure.
+/// Entry of every test that needs a CUDA device, whose name it prints. Where there is neither a
+/// device nor a driver it says so and returns what ctest counts as skipped; with JFORGE_REQUIRE_GPU
+/// set that is a failure, and so is always a device or driver that does not work.
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 
 #include "runtime/tensor/cuda_memory.h"
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;
   testing::InitGoogleTest(&argc, argv);
-  try {
-    jforge::expect_cuda_device();
-  } catch (const std::exception& error) {
-    std::printf("skipped: no CUDA device (%s)\n", error.what());
-    return std::getenv("JFORGE_REQUIRE_GPU") != nullptr ? 1 : kSkipped;
+  const jforge::CudaDevices found = jforge::find_cuda_devices();
+  if (found.count > 0) {
+    std::printf("device: %s\n", jforge::cuda_device_name(0).c_str());
+    return RUN_ALL_TESTS();
   }
-  return RUN_ALL_TESTS();
+  if (!found.problem.empty()) {
+    std::printf("no CUDA device can be used: %s\n", found.problem.c_str());
+    return 1;
+  }
+  std::printf("skipped: no CUDA device here\n");
+  return std::getenv("JFORGE_REQUIRE_GPU") != nullptr ? 1 : kSkipped;
 }

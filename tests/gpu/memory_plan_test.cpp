@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <string>
+
 #include "launch/commands/job_plan.h"
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
@@ -90,8 +93,14 @@ class MemoryOnADevice : public ::testing::Test {
     return static_cast<double>(cuda_memory::peak());
   }
   /// Within 10 % of what is planned besides the products' own, which does not depend on the model.
-  static void expect_planned(double peak, double planned, double products) {
+  /// Prints a row for the table of launch/gpu_check.sh.
+  void expect_planned(const std::string& what, double peak, double planned, double products) {
     ASSERT_GT(planned, products);
+    if (comm_.rank() == 0) {
+      std::printf("| memory of %s | %.2f MB | planned %.2f MB, target 0.9 to 1.1 | %.2f |\n",
+                  what.c_str(), (peak - products) / 1e6, (planned - products) / 1e6,
+                  (peak - products) / (planned - products));
+    }
     EXPECT_NEAR(peak - products, planned - products, 0.1 * (planned - products));
   }
 
@@ -117,8 +126,9 @@ TEST_F(MemoryOnADevice, OfTrainingIsWhatIsPlanned) {
         Case{2, ComputeType::bfloat16, false, kMoving},
         Case{3, ComputeType::float32, true, kMoving},
         Case{3, ComputeType::bfloat16, false, TeacherKind::frozen}}) {
-    SCOPED_TRACE(::testing::Message() << "stage " << stage << ", " << dtype_name(dtype_of(compute))
-                                      << ", offload " << offload);
+    const std::string what = "training, ZeRO stage " + std::to_string(stage) + ", " +
+                             dtype_name(dtype_of(compute)) + (offload ? ", offloaded" : "");
+    SCOPED_TRACE(what);
     JobConfig config = job_config();
     config.train.optimizer.zero_stage = stage;
     config.train.optimizer.offload = offload;
@@ -134,7 +144,7 @@ TEST_F(MemoryOnADevice, OfTrainingIsWhatIsPlanned) {
       ASSERT_EQ(trainer.run(samples, one_step, {}), TrainOutcome::finished);
     });
     const MemoryPlan planned = plan(config);
-    expect_planned(peak, planned.training_on_device(), planned.products);
+    expect_planned(what, peak, planned.training_on_device(), planned.products);
   }
 }
 
@@ -162,7 +172,10 @@ TEST_F(MemoryOnADevice, OfGenerationIsWhatIsPlanned) {
       EXPECT_EQ(decode_all(engine, std::move(decoders)).size(), count);
     });
     const MemoryPlan planned = plan(config);
-    expect_planned(peak, planned.generation_on_device(), planned.products);
+    const char* const weights =
+        storage == WeightStorage::float32 ? "float32" : "bfloat16_arithmetic";
+    expect_planned(std::string("generation, weights ") + weights, peak,
+                   planned.generation_on_device(), planned.products);
   }
 }
 

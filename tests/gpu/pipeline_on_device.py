@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""pipeline_on_device.py RunPipeline.TEST…: tests of run_pipeline_test.py, in which "auto" must choose the device: a run that
+computes on the CPU fails, however right its results are."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "end_to_end"))
+import run_pipeline_test  # noqa: E402  (where it lies is known here only)
+
+
+class RunPipeline(run_pipeline_test.RunPipeline):
+    def finish(self, process, *timeout):
+        result = super().finish(process, *timeout)
+        if "run" in process.args:
+            self.assertIn("computing on CUDA device", result.err)
+        return result
+
+
+if __name__ == "__main__":
+    unittest.main()
