@@ -107,7 +107,7 @@ void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<E
 void add_template(CLI::App& sub, bool& chatml) {
   one_of(sub.add_option_function<std::string>(
              "--template", [&chatml](const std::string& /*name*/) { chatml = true; },
-             "Plain ChatML in the place of a chat template that is missing or unknown"),
+             "Plain ChatML in the place of a chat template that is missing or not understood"),
          {"chatml"});
 }
 

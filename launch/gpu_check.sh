@@ -69,7 +69,7 @@ else
   packed=no
   emulator=$build/tests/cuda_emulator/libraries
   checks() { python3 -B "$ROOT/launch/scripts/gpu_bundle.py" list "$build"; }
-  program() { find "$build/tests/gpu" "$build/tests/benchmarks" "$build/launch" -maxdepth 1 -name "$1" -type f | head -1; }
+  program() { find "$build/tests/gpu" "$build/tests/benchmarks" "$build/launch" -maxdepth 1 -name "$1" -type f 2>/dev/null | head -1 || true; }
   [ -x "$(program gpu_kernel_agreement_test)" ] ||
     missing "$build has no GPU tests; cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests"
 fi
@@ -188,6 +188,7 @@ if [ "$devices" -eq 1 ] && [[ $mode == *Exclusive* ]]; then
   echo "gpu_check.sh: $note" >&2
 fi
 
+[ ! -d "$out" ] || refuse "--out $out: is a folder; name a file"
 logs=$(mkdir -p "$(dirname "$out")" 2>/dev/null && cd "$(dirname "$out")" && pwd)/gpu_check_logs ||
   missing "cannot make the folder of $out"
 rm -rf "$logs"

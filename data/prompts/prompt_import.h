@@ -35,7 +35,7 @@ struct PromptImportConfig {
   std::uint64_t seed = 0;             ///< Of the random sample.
   std::optional<std::string> system;  ///< System text; default: the template's own.
   std::optional<std::string>
-      chat_template;                  ///< "chatml" forces plain ChatML on an unknown template.
+      chat_template;                  ///< "chatml": in the place of one that is not understood.
   std::optional<std::int64_t> limit;  ///< Prompts to keep at most.
   std::optional<std::int64_t> max_prompt_tokens;  ///< Longer templated prompts are dropped.
   std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.

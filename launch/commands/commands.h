@@ -79,7 +79,7 @@ struct ProbeOptions {
   std::filesystem::path tokens;  ///< logits, decode: IDS.json
   std::filesystem::path packed;  ///< loss: P.json
   std::filesystem::path pairs;   ///< likelihood: JSON lines of question and answer.
-  bool chatml = false;           ///< likelihood: plain ChatML where the template is no known one.
+  bool chatml = false;           ///< likelihood: plain ChatML where the template is not understood.
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
@@ -129,7 +129,7 @@ struct DecodeOptions {
   std::string method = "jacobi";
   std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
   std::optional<std::string> system;
-  bool chatml = false;  ///< Plain ChatML where the template is missing or unknown.
+  bool chatml = false;  ///< Plain ChatML where the template is missing or not understood.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 256;
   std::uint64_t seed = 42;

@@ -17,7 +17,6 @@
 #include "model/transformer/training_transformer.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
-#include "runtime/comm/tensor_collectives.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
@@ -322,7 +321,7 @@ SharingRanks sharing_ranks(const Communicator& comm, Device device) {
   if (device != Device::cpu) {
     // Not by the number of devices: Slurm may let each rank see its own alone.
     std::string own;
-    together(comm, [&] { own = host_name() + "/" + cuda_device_identity(); });
+    together(comm, [&] { own = cuda_device_uuid(); });
     sharing.device = ranks_that_name(comm, own);
   }
   return sharing;

@@ -212,8 +212,8 @@ InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
 
 /// A model is on one device as a whole while it decodes. Where that has not the memory even for one
 /// sequence, it is said before anything is loaded, and not by the tensor that was one too many.
-void expect_room(const TransformerConfig& config, const ParameterTable& table,
-                 const ParameterReader& read, bool stays, const KernelSet& kernels,
+/// Nothing that might fit is refused: matrices that stay as they are may prove to be bfloat16.
+void expect_room(const TransformerConfig& config, bool embedding_is_there, const KernelSet& kernels,
                  const MemoryAccount& account, InferenceTransformer::Options options) {
   expect_heads(kernels.device(), heads_of(config));
   const std::optional<std::uint64_t> available =
@@ -222,28 +222,31 @@ void expect_room(const TransformerConfig& config, const ParameterTable& table,
     return;
   }
   options = resolve(options);
-  options.cache_pages = slot_pages(options);
-  const ModelParameters model(config, table);
-  if (options.weights == WeightStorage::automatic &&
-      read(*model.layers.front().q_weight).dtype() == DType::bfloat16) {
+  const std::int64_t pages = slot_pages(options);
+  const std::size_t cache = InferenceTransformer::cache_bytes(
+      config, pages, cache_type(options.weights, kernels.device()));
+  if (options.weights == WeightStorage::automatic) {
     options.weights = WeightStorage::bfloat16;
   }
-  std::size_t needed = InferenceTransformer::bytes(config, options, kernels.device());
-  if (stays && read(*model.embedding).device() == kernels.device()) {
+  options.cache_pages = pages;
+  std::size_t needed = InferenceTransformer::bytes(config, options, kernels.device()) -
+                       InferenceTransformer::cache_bytes(
+                           config, pages, cache_type(options.weights, kernels.device())) +
+                       cache;
+  if (embedding_is_there) {
     needed -= static_cast<std::size_t>(config.vocabulary_size * config.hidden_size) * sizeof(float);
   }
   if (needed > *available) {
-    const DType cache = cache_type(options.weights, kernels.device());
     const auto gigabytes = [](std::size_t bytes) {
       return fmt::format("{:.4g} GB", static_cast<double>(bytes) / 1e9);
     };
     throw EnvironmentError(fmt::format(
-        "{}: decoding takes {} of a device's memory with weights as {}, {} of it for the keys and "
-        "values of one sequence of {} positions, and {} are free; take bfloat16 weights, fewer new "
-        "tokens or a larger device: a model is not spread over several while it decodes",
+        "{}: decoding takes at least {} of a device's memory, with matrices as {}, {} of it for "
+        "the keys and values of one sequence of {} positions, and {} are free; take bfloat16 "
+        "weights, fewer new tokens or a larger device: a model is not spread over several while it "
+        "decodes",
         account.name(), gigabytes(needed), rounds(options.weights) ? "bfloat16" : "float32",
-        gigabytes(InferenceTransformer::cache_bytes(config, options.cache_pages, cache)),
-        options.slot_capacity, gigabytes(*available)));
+        gigabytes(cache), options.slot_capacity, gigabytes(*available)));
   }
 }
 
@@ -545,7 +548,7 @@ InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
   expect(parameters.elements() == table.flat_size(),
          "the parameter vector's size differs from the table's");
   const auto read = [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); };
-  expect_room(config, table, read, true, kernels, account, options);
+  expect_room(config, parameters.device() == kernels.device(), kernels, account, options);
   state_ = std::make_unique<State>(config, table, read, true, kernels, account, options);
 }
 
@@ -553,7 +556,7 @@ InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, const ParameterReader& read,
                                            KernelSet& kernels, MemoryAccount& account,
                                            Options options) {
-  expect_room(config, table, read, false, kernels, account, options);
+  expect_room(config, false, kernels, account, options);
   state_ = std::make_unique<State>(config, table, read, false, kernels, account, options);
 }
 

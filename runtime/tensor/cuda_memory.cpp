@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
 #include "runtime/tensor/cuda_handles.h"
+#include "runtime/tensor/cuda_queue.h"
 
 namespace jforge {
 
@@ -60,6 +61,13 @@ void expect_cuda_device() {
   if (status != cudaSuccess || count == 0) {
     throw EnvironmentError(cuda_failure(status == cudaSuccess ? cudaErrorNoDevice : status, kLook));
   }
+}
+
+std::string cuda_device_uuid() {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, selected_cuda_device()),
+             "ask for a device's UUID");
+  return {std::begin(properties.uuid.bytes), std::end(properties.uuid.bytes)};
 }
 
 std::string cuda_device_name(int index) {

@@ -31,6 +31,10 @@ struct CudaDevices {
 /// such device.
 [[nodiscard]] std::string cuda_device_name(int index);
 
+/// Tells the selected device from every other, a part of a divided one from its other parts: its
+/// UUID.
+[[nodiscard]] std::string cuda_device_uuid();
+
 /// Throws EnvironmentError, naming the reason and how to mend it, unless cuda_device_count() > 0.
 void expect_cuda_device();
 

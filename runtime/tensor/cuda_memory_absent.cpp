@@ -19,6 +19,8 @@ CudaDevices find_cuda_devices() { return {}; }
 
 int cuda_device_count() { return 0; }
 
+std::string cuda_device_uuid() { return {}; }
+
 std::string cuda_device_name(int /*index*/) { refuse(); }
 
 void expect_cuda_device() { refuse(); }

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 std::size_t wanted_problems() {
   const char* const wanted = std::getenv("JFORGE_QUICKSTART_PROBLEMS");
-  return wanted == nullptr ? 200 : std::stoul(wanted);
+  return wanted == nullptr ? 200 : std::max(1UL, std::strtoul(wanted, nullptr, 10));
 }
 const std::size_t kProblems = wanted_problems();
 const std::size_t kMultiBlockProblems = std::min<std::size_t>(50, kProblems);

@@ -275,15 +275,23 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   store_.wait_for_weights();
   PhaseClock clock;
   clock.follow_this_thread();
-  std::atomic<bool> said = false;
-  comm_.barrier();
-  if (comm_.rank() == 0) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+  Communicator told = comm_.duplicate();
+  if (comm_.rank() == 0) {  // The others wait for this rank until they have been seen to.
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    for (int missing = comm_.size() - 1;
+         missing > 0 && std::chrono::steady_clock::now() < patience;) {
+      missing -= told.try_receive() ? 1 : 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
+  std::atomic<bool> said = false;
   std::atomic<bool> over = false;
   std::thread watch([&] {
-    while (!over && !said) {
-      said = clock.read().waiting;
+    while (!over && !said && comm_.rank() != 0) {
+      if (clock.read().waiting) {
+        said = true;
+        told.send(0, 1, {});
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });
@@ -295,6 +303,10 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   over = true;
   watch.join();
   EXPECT_TRUE(said || comm_.rank() == 0);
+  comm_.barrier();
+  while (told.try_receive()) {  // What came after rank 0's patience.
+  }
+  told.close();
 }
 
 /// A gather whose link breaks ends, with worthless values, and so does the last one.

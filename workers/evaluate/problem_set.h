@@ -60,7 +60,8 @@ struct ProblemSet {
 /// conversation: styles of plain text do without, and a base model has none.
 class TaskEncoder {
  public:
-  /// Reads the tokenizer. With `force_chatml` plain ChatML stands in for an unknown template.
+  /// Reads the tokenizer. With `force_chatml` plain ChatML stands in for a template that is not
+  /// understood.
   explicit TaskEncoder(std::filesystem::path model_directory, bool force_chatml = false);
 
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }

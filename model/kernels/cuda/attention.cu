@@ -195,7 +195,7 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
     return;
   }
 #endif
-  if (q.dtype() == DType::bfloat16) {
+  if (q.dtype() == DType::bfloat16 && !on_tensor_cores(q.dim(2))) {
     warn_of_lanes(q.dim(2));
   }
   lane_attention(check_heads(q, k.dim(1)), on_device(plan).queries(), nullptr, floating(q),

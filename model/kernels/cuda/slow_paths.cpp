@@ -14,8 +14,8 @@ void warn_of_lane_attention(std::int64_t head_size) {
 void warn_of_unrecorded_passes(std::int64_t rows) {
   spdlog::warn(
       "the device has no memory to record a pass of {} rows: passes that are not recorded yet go "
-      "kernel by kernel, slower where rows are few; lower generate.batch_prompts or use fewer "
-      "ranks per device",
+      "kernel by kernel, slower where rows are few; lower batch_prompts or use fewer ranks per "
+      "device",
       rows);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What is logged, in one line each, where a device goes a slower way than it might. Each caller
-/// says it once.
+/// What is logged, in one line each, where a device goes a slower way than it might: once by each
+/// kernel set or plan.
 
 #include <cstdint>
 
