@@ -126,23 +126,31 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
                     "tokenizer_config.json)",
                     origin));
   }
+  std::optional<ChatTemplate> found;
   try {
-    ChatTemplate found = parse(*jinja, origin, std::move(tokens));
-    try {
-      const ChatMessage message{"user", "1234567"};
-      const std::string text = found.evaluate({&message, 1}, true, false);
-      if (text.find(message.content) == std::string::npos) {
-        return plain_instead(
-            fmt::format("{}: the chat template does not print the user's message", origin));
-      }
-    } catch (const jinja::TemplateError& error) {
-      // What it refuses itself it may take in another conversation.
-      if (!error.raised()) throw;
-    }
-    return found;
+    found = parse(*jinja, origin, std::move(tokens));
   } catch (const jinja::TemplateError& error) {
     return plain_instead(fmt::format("{}: the chat template is not understood, line {}: {}", origin,
                                      error.line(), error.reason()));
+  }
+  const auto messages = std::to_array<ChatMessage>({{"system", "7654321"}, {"user", "1234567"}});
+  const auto prints_user = [&](std::span<const ChatMessage> given) {
+    return found->evaluate(given, true, false).find(given.back().content) != std::string::npos;
+  };
+  try {
+    if (prints_user(std::span(messages).last(1))) return *found;
+    return plain_instead(
+        fmt::format("{}: the chat template does not print the user's message", origin));
+  } catch (const jinja::TemplateError& error) {
+    // What it refuses itself it may take in another conversation.
+    if (error.raised()) return *found;
+    try {  // Some need a system text.
+      if (prints_user(messages)) return *found;
+    } catch (const jinja::TemplateError&) {  // The first problem is told.
+    }
+    return plain_instead(
+        fmt::format("{}: the chat template cannot render one message of the user, line {}: {}",
+                    origin, error.line(), error.reason()));
   }
 }
 

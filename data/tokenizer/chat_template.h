@@ -35,10 +35,10 @@ class ChatTemplate {
   /// chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or several by
   /// name of which "default" is taken), and the special tokens from tokenizer_config.json, over
   /// which special_tokens_map.json goes where that config has no added_tokens_decoder. A template
-  /// that is missing, is not understood or cannot render one message of the user is a ConfigError
-  /// naming the directory, unless `force_chatml` and the tokenizer has ChatML's tokens: then it is
-  /// plain ChatML without a default system text. A template that is understood is used as it is in
-  /// either case. DataError for files that are malformed.
+  /// that is missing, is not understood or cannot render one message of the user, alone or behind a
+  /// system text, is a ConfigError naming the directory, unless `force_chatml` and the tokenizer
+  /// has ChatML's tokens: then it is plain ChatML without a default system text. A template that is
+  /// understood is used as it is in either case. DataError for files that are malformed.
   static ChatTemplate load(const std::filesystem::path& model_directory, bool force_chatml = false);
 
   /// The template of that text; `origin` names it in messages. jinja::TemplateError when it is not

@@ -18,6 +18,8 @@ int cuda_device_count() { return 1; }
 
 std::string cuda_device_name(int /*index*/) { return "emulated by the host"; }
 
+std::string cuda_device_uuid() { return "emulated by the host"; }
+
 void expect_cuda_device() {}
 
 void select_cuda_device(int index) { expect(index == 0, "the emulated machine has one device"); }

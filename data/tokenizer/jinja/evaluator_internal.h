@@ -76,12 +76,14 @@ class Evaluator {
 
   /// Gives the variables of a scope what they hold at its begin.
   void load(const FramePlan& plan, Frame& frame) {
+    runtime_.charge(plan.loads.size() / 4);
     for (const FramePlan::Load& load : plan.loads) {
       Value& variable = frame.variables[load.slot];
       switch (load.source) {
         case FramePlan::Source::parameter:
           break;
         case FramePlan::Source::context:
+          runtime_.charge(1 + variables_.size() / 8);
           variable = given(load.name);
           break;
         case FramePlan::Source::outer:
@@ -140,7 +142,7 @@ class Evaluator {
     if (target.attribute.starts_with('_')) {
       fail("a namespace takes no name that begins with '_'");
     }
-    if (auto* attribute = space.name_space->find(target.attribute)) {
+    if (auto* attribute = space.name_space->find(runtime_, target.attribute)) {
       attribute->value = value;
     } else {
       ++space.name_space->size;
@@ -298,10 +300,10 @@ class Evaluator {
   }
 
   Value make_mapping_of(const Expression& expression, Frame* frame) {
-    std::vector<Entry> entries;
-    for (std::size_t i = 0; i < expression.operands.size(); i += 2) {
-      const Value key = evaluate(*expression.operands[i], frame);
-      entries.push_back({key, evaluate(*expression.operands[i + 1], frame)});
+    const auto entries = runtime_.array<Entry>(expression.operands.size() / 2);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i].key = evaluate(*expression.operands[2 * i], frame);
+      entries[i].value = evaluate(*expression.operands[2 * i + 1], frame);
     }
     line_ = expression.line;
     return Value::of(make_mapping(runtime_, entries));
@@ -351,10 +353,13 @@ class Evaluator {
   }
 
   Value concatenate(const Expression& expression, Frame* frame) {
+    const auto values = runtime_.array<Value>(expression.operands.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = evaluate(*expression.operands[i], frame);
+    }
+    line_ = expression.line;
     std::string text;
-    for (const Expression* operand : expression.operands) {
-      const Value value = evaluate(*operand, frame);
-      line_ = expression.line;
+    for (const Value& value : values) {
       expect_plain(value);
       append_text(text, value);
       if (text.size() > kMostOutput) fail("a text is too long");

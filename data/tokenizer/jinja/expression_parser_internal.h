@@ -319,6 +319,7 @@ class ExpressionParser {
       return make_constant(none ? Value::none() : Value::of(name == "true" || name == "True"),
                            line);
     }
+    if (name == "self") fail("'self' is not supported", line);
     if (macros_ > 0 && (name == "caller" || name == "varargs" || name == "kwargs")) {
       fail(fmt::format("'{}' in a macro is not supported", name), line);
     }

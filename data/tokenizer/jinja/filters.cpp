@@ -102,7 +102,11 @@ std::optional<double> parsed_real(std::string_view text) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   double value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) return std::nullopt;
+  if (parsed.ec == std::errc::invalid_argument || parsed.ptr != text.data() + text.size() ||
+      text.ends_with(')')) {  // Python knows no nan(…).
+    return std::nullopt;
+  }
+  if (parsed.ec == std::errc::result_out_of_range) fail("a number beyond a double's range");
   return value;
 }
 
@@ -111,13 +115,14 @@ Value whole_of_real(double value) {
   return Value::of(static_cast<std::int64_t>(value));
 }
 
-Value to_whole(Runtime& /*runtime*/, const Value& value, const Arguments& arguments) {
+Value to_whole(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, {"default", "base"});
   expect_defined(value);
   if (given.whole(1, 10) != 10) fail("another base than 10 is not supported");
   if (value.is(Kind::real)) return whole_of_real(value.real);
   if (value.is_whole()) return Value::of(value.whole());
   if (value.is(Kind::string)) {
+    runtime.charge_bytes(value.text.size());
     std::string_view text = strip(value.text, Side::both);
     if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
     std::int64_t whole = 0;
@@ -132,11 +137,12 @@ Value to_whole(Runtime& /*runtime*/, const Value& value, const Arguments& argume
   return given[0] != nullptr ? *given[0] : Value::of(std::int64_t{0});
 }
 
-Value to_real(Runtime& /*runtime*/, const Value& value, const Arguments& arguments) {
+Value to_real(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, {"default"});
   expect_defined(value);
   if (value.is_number()) return Value::of(value.number());
   if (value.is(Kind::string)) {
+    runtime.charge_bytes(value.text.size());
     if (const auto real = parsed_real(value.text)) return Value::of(*real);
   }
   return given[0] != nullptr ? *given[0] : Value::of(0.0);
@@ -243,6 +249,7 @@ Value reverse(Runtime& runtime, const Value& value, const Arguments& arguments) 
 
 /// What `attribute` means to filters: a path of names and numbers, nothing where it is not given.
 Value follow(Runtime& runtime, Value item, const Value* path, const Value* otherwise = nullptr) {
+  runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;
   const auto step = [&](const Value& key) {
     item = element(runtime, item, key);

@@ -10,6 +10,7 @@ namespace jforge::jinja {
 namespace {
 
 constexpr int kDeepestJson = 100;
+constexpr std::size_t kLongestJson = std::size_t{128} << 20;
 
 struct JsonStyle {
   bool ascii_only = false;
@@ -40,8 +41,7 @@ class JsonWriter {
         write_real(value);
         return;
       case Kind::string:
-        runtime_.charge_bytes(value.text.size());
-        append_json(out_, value.text, style_.ascii_only);
+        write_text(value.text);
         return;
       case Kind::list:
       case Kind::tuple:
@@ -58,6 +58,18 @@ class JsonWriter {
   std::string take() { return std::move(out_); }
 
  private:
+  void add(std::string_view text) {
+    runtime_.charge_bytes(text.size());
+    out_ += text;
+    if (out_.size() > kLongestJson) fail("a value is too long");
+  }
+
+  void write_text(std::string_view text) {
+    runtime_.charge_bytes(text.size());
+    append_json(out_, text, style_.ascii_only);
+    if (out_.size() > kLongestJson) fail("a value is too long");
+  }
+
   void write_real(const Value& value) {
     if (std::isfinite(value.real)) {
       append_text(out_, value);
@@ -75,8 +87,8 @@ class JsonWriter {
     }
     write_all(std::span<const Entry>(sorted), '{', '}', [this](const Entry& entry) {
       if (!entry.key.is(Kind::string)) fail("only strings are keys in JSON here");
-      append_json(out_, entry.key.text, style_.ascii_only);
-      out_ += style_.behind_key;
+      write_text(entry.key.text);
+      add(style_.behind_key);
       write(entry.value);
     });
   }
@@ -86,7 +98,7 @@ class JsonWriter {
     out_ += open;
     if (++depth_ > kDeepestJson) fail("a value is nested too deeply");
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += style_.between_items;
+      if (i > 0) add(style_.between_items);
       begin_line();
       write_item(items[i]);
     }
@@ -97,9 +109,8 @@ class JsonWriter {
 
   void begin_line() {
     if (!style_.lines) return;
-    runtime_.charge_bytes(style_.indent.size() * static_cast<std::size_t>(depth_));
     out_ += '\n';
-    for (int i = 0; i < depth_; ++i) out_ += style_.indent;
+    for (int i = 0; i < depth_; ++i) add(style_.indent);
   }
 
   Runtime& runtime_;

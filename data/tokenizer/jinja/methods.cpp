@@ -116,6 +116,7 @@ Value str_edge(Runtime& runtime, const Value& self, const Arguments& arguments) 
   const Part part = part_of(runtime, self, given);
   const auto fits = [&](const Value& edge) {
     const std::string_view text = text_argument(edge);
+    runtime.charge_bytes(std::min(text.size(), part.text.size()));
     return !part.empty_before_end &&
            (at_end ? part.text.ends_with(text) : part.text.starts_with(text));
   };
@@ -126,10 +127,11 @@ Value str_edge(Runtime& runtime, const Value& self, const Arguments& arguments) 
 }
 
 template <bool at_end>
-Value str_remove(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
+Value str_remove(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const Parameters given(arguments, {""}, 1);
   const std::string_view edge = text_argument(*given[0]);
   std::string_view text = self.text;
+  runtime.charge_bytes(std::min(text.size(), edge.size()));
   if (at_end ? !text.ends_with(edge) : !text.starts_with(edge)) return self;
   if (at_end) {
     text.remove_suffix(edge.size());
@@ -172,6 +174,7 @@ Value str_format(Runtime& runtime, const Value& self, const Arguments& arguments
   const auto argument = [&](std::string_view field) {
     std::size_t at = next;
     if (field.empty()) ++next;
+    runtime.charge(arguments.named.size() / 4);
     for (const Argument& named : arguments.named) {
       if (named.name == field) return named.value;
     }
@@ -182,6 +185,7 @@ Value str_format(Runtime& runtime, const Value& self, const Arguments& arguments
     return arguments.positional[at];
   };
   const std::string_view text = self.text;
+  runtime.charge_bytes(text.size());
   for (std::size_t at = 0; at < text.size(); ++at) {
     const bool twice = text.substr(at + 1).starts_with(text[at]);
     if (text[at] == '{' && !twice) {
@@ -226,8 +230,9 @@ bool is_numeric(char32_t c) { return numeric_type(c) != U_NT_NONE; }
 bool is_letter(char32_t c) { return u_isalpha(icu(c)) != 0; }
 bool is_alphanumeric(char32_t c) { return is_letter(c) || is_numeric(c); }
 
-Value str_isascii(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
+Value str_isascii(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const Parameters given(arguments, {});
+  runtime.charge_bytes(self.text.size());
   return Value::of(length(self.text) == std::ssize(self.text));
 }
 

@@ -24,8 +24,7 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
   Value found;
   found.kind = Kind::missing;
   if (object.is(Kind::name_space)) {
-    runtime.charge(object.name_space->size / 8);
-    if (const auto* attribute = object.name_space->find(name)) return attribute->value;
+    if (const auto* attribute = object.name_space->find(runtime, name)) return attribute->value;
     return found;
   }
   if (name.starts_with('_')) return found;

@@ -158,6 +158,7 @@ class Parser : private ExpressionParser {
     if (target.name == "loop" || is_constant(target.name)) {
       fail(fmt::format("'{}' cannot be set", target.name), line);
     }
+    if (target.name == "self") fail("'self' is not supported", line);
     return target;
   }
 

@@ -15,6 +15,8 @@ namespace {
 using Source = FramePlan::Source;
 using Names = std::set<std::string_view>;
 
+constexpr std::size_t kMostCopied = 2'000'000;  // Names, for all branches; takes about a second.
+
 /// What is known of the names of one scope. Branches of a condition work on copies.
 struct Symbols {
   struct Load {
@@ -22,11 +24,12 @@ struct Symbols {
     std::uint32_t outer_level = 0;
   };
 
+  std::size_t* copies_left = nullptr;  // Of the template.
   Symbols* parent = nullptr;
   std::uint32_t level = 0;
-  Names references;  // Names that mean a variable of this scope.
-  std::map<std::string_view, Load> loads;
-  Names stores;
+  Names references = {};  // Names that mean a variable of this scope.
+  std::map<std::string_view, Load> loads = {};
+  Names stores = {};
 
   /// The level of the variable that `name` means.
   [[nodiscard]] const Symbols* find(std::string_view name) const {
@@ -51,6 +54,14 @@ struct Symbols {
   void declare(std::string_view name) {
     stores.insert(name);
     define(name, {Source::parameter});
+  }
+
+  /// For a branch of the condition at `line`.
+  [[nodiscard]] Symbols copy(int line) const {
+    const std::size_t names = 1 + references.size();
+    if (names > *copies_left) throw TemplateError(line, "too many names in too many branches");
+    *copies_left -= names;
+    return *this;
   }
 
   void update_from_branches(const std::vector<Symbols>& branches) {
@@ -98,17 +109,18 @@ void look_at_condition(Symbols& symbols, const Statement& condition) {
   const std::size_t tests = condition.expressions.size();
   look_at(symbols, condition.expressions[0]);
   std::vector<Symbols> branches;
-  branches.push_back(symbols);
+  branches.push_back(symbols.copy(condition.line));
   look_at(branches.back(), condition.bodies[0]);
-  branches.push_back(symbols);
+  branches.push_back(symbols.copy(condition.line));
   for (std::size_t i = 1; i < tests; ++i) {
     Symbols& all = branches.back();
     look_at(all, condition.expressions[i]);
-    std::vector<Symbols> inner(3, all);
+    std::vector<Symbols> inner;
+    for (int copies = 0; copies < 3; ++copies) inner.push_back(all.copy(condition.line));
     look_at(inner[0], condition.bodies[i]);
     all.update_from_branches(inner);
   }
-  branches.push_back(symbols);
+  branches.push_back(symbols.copy(condition.line));
   if (condition.bodies.size() > tests) look_at(branches.back(), condition.bodies[tests]);
   symbols.update_from_branches(branches);
 }
@@ -147,8 +159,10 @@ void look_at(Symbols& symbols, const Body& body) {
 
 class Scope {
  public:
-  Scope(Scope* parent, FramePlan& plan) : parent_(parent), plan_(plan) {
-    if (parent == nullptr) return;
+  Scope(FramePlan& plan, std::size_t& copies_left)
+      : parent_(nullptr), plan_(plan), symbols_{.copies_left = &copies_left} {}
+  Scope(Scope* parent, FramePlan& plan)
+      : parent_(parent), plan_(plan), symbols_{.copies_left = parent->symbols_.copies_left} {
     symbols_.parent = &parent->symbols_;
     symbols_.level = parent->symbols_.level + 1;
   }
@@ -282,7 +296,8 @@ class Scope {
 }  // namespace
 
 void resolve_names(Syntax& syntax) {
-  Scope root(nullptr, syntax.frame);
+  std::size_t copies_left = kMostCopied;
+  Scope root(syntax.frame, copies_left);
   look_at(root.symbols(), syntax.body);
   root.plan();
   root.place(syntax.body);

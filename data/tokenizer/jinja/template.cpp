@@ -39,10 +39,20 @@ class Interpreter final : private Evaluator {
     for (const Statement* statement : body) {
       const Flow flow = run(*statement, frame, out);
       if (flow != Flow::next_statement) return flow;
-      if (out.size() > kMostOutput)
-        fail(fmt::format("it prints more than {} MiB", kMostOutput >> 20));
     }
     return Flow::next_statement;
+  }
+
+  /// All printing, so that what macros and blocks in each other hold is bounded in sum.
+  void print(const Value& value, std::string& out) {
+    const std::size_t before = out.size();
+    append_text(out, value);
+    const std::size_t grown = out.size() - before;
+    runtime_.charge_bytes(grown);
+    printed_ += grown;
+    if (printed_ > kMostOutput) {
+      fail(fmt::format("it prints more than {} MiB", kMostOutput >> 20));
+    }
   }
 
   Flow run(const Statement& statement, Frame* frame, std::string& out) {
@@ -50,10 +60,10 @@ class Interpreter final : private Evaluator {
     runtime_.charge(1);
     switch (statement.kind) {
       case Statement::Kind::text:
-        out += statement.text;
+        print(Value::of(statement.text), out);
         break;
       case Statement::Kind::print:
-        append_text(out, evaluate(*statement.expressions[0], frame));
+        print(evaluate(*statement.expressions[0], frame), out);
         break;
       case Statement::Kind::condition:
         return run_condition(statement, frame, out);
@@ -103,7 +113,7 @@ class Interpreter final : private Evaluator {
     if (statement.kind == Statement::Kind::set_block) {
       assign(statement.target, value, frame);
     } else {
-      append_text(out, value);
+      print(value, out);
     }
     return Flow::next_statement;
   }
@@ -138,6 +148,8 @@ class Interpreter final : private Evaluator {
     if (statement.bodies.size() == 1 || ran_through) return Flow::next_statement;
     return run(statement.bodies[1], enter(statement.else_frame, frame), out);
   }
+
+  std::size_t printed_ = 0;  // Bytes, by all bodies so far.
 };
 
 }  // namespace

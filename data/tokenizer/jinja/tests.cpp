@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -101,11 +103,27 @@ bool is_same(Runtime& runtime, const Value& left, const Arguments& arguments) {
   return equal(runtime, left, right);
 }
 
+/// What jinja2 has beside the filters and tests that are supported.
+constexpr auto kOtherFilters = std::to_array<std::string_view>(
+    {"attr", "batch", "center", "e", "escape", "filesizeformat", "forceescape", "format", "groupby",
+     "pprint", "random", "slice", "striptags", "truncate", "urlencode", "urlize", "wordcount",
+     "wordwrap", "xmlattr"});
+constexpr auto kOtherTests = std::to_array<std::string_view>({"escaped"});
+
+/// Whether `value` is a name that `find_name` knows; fails for one of `others`, which jinja2 knows.
+bool is_known(const Value& value, int (*find_name)(std::string_view),
+              std::span<const std::string_view> others) {
+  if (!value.is(Kind::string)) return false;
+  if (std::ranges::find(others, value.text) != others.end()) {
+    fail(fmt::format("whether there is '{}', which jinja2 has, is not supported", value.text));
+  }
+  return find_name(value.text) >= 0;
+}
 bool is_filter(Runtime& /*runtime*/, const Value& value, const Arguments& /*arguments*/) {
-  return value.is(Kind::string) && find_filter(value.text) >= 0;
+  return is_known(value, find_filter, kOtherFilters);
 }
 bool is_test(Runtime& /*runtime*/, const Value& value, const Arguments& /*arguments*/) {
-  return value.is(Kind::string) && find_test(value.text) >= 0;
+  return is_known(value, find_test, kOtherTests);
 }
 
 constexpr auto kTests = std::to_array<std::pair<std::string_view, Test>>({

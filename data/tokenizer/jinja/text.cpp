@@ -208,7 +208,7 @@ std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_
   text = strip(text, outer);
   while (!text.empty()) {
     if (most >= 0 && std::ssize(parts) == most) {
-      add_part(parts, strip(text, from_right ? Side::left : Side::right));
+      add_part(parts, text);
       break;
     }
     std::size_t edge = from_right ? text.size() : 0;
@@ -243,6 +243,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 }
 
 std::size_t find_last_text(std::string_view text, std::string_view part) {
+  if (part.size() > text.size()) return std::string_view::npos;
   const std::string backwards(text.rbegin(), text.rend());
   const std::size_t at = find_text(backwards, std::string(part.rbegin(), part.rend()));
   return at == std::string_view::npos ? at : text.size() - at - part.size();
@@ -250,6 +251,7 @@ std::size_t find_last_text(std::string_view text, std::string_view part) {
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     std::int64_t most, bool from_right) {
+  if (separator.size() > text.size()) return {text};
   std::vector<std::string_view> parts;
   if (from_right) {
     const std::string backwards(text.rbegin(), text.rend());

@@ -110,6 +110,12 @@ class Printer {
   int depth_ = 0;
 };
 
+bool same_text(Runtime& runtime, std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  runtime.charge(left.size() / 16);
+  return left == right;
+}
+
 bool equal_within(Runtime& runtime, const Value& left, const Value& right, int depth) {
   runtime.charge(1);
   if (depth > kDeepestValue) fail("a value is nested too deeply");
@@ -126,9 +132,7 @@ bool equal_within(Runtime& runtime, const Value& left, const Value& right, int d
     case Kind::none:
       return true;
     case Kind::string:
-      if (left.text.size() != right.text.size()) return false;
-      runtime.charge(left.text.size() / 16);
-      return left.text == right.text;
+      return same_text(runtime, left.text, right.text);
     case Kind::list:
     case Kind::tuple:
     case Kind::range:
@@ -206,9 +210,10 @@ Value Value::of(const Function* function) {
   return result;
 }
 
-Namespace::Attribute* Namespace::find(std::string_view name) const {
+Namespace::Attribute* Namespace::find(Runtime& runtime, std::string_view name) const {
+  runtime.charge(size / 8);
   Attribute* at = first;
-  while (at != nullptr && at->name != name) at = at->next;
+  while (at != nullptr && !same_text(runtime, at->name, name)) at = at->next;
   return at;
 }
 
@@ -337,7 +342,7 @@ const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key) {
 const Value* find(Runtime& runtime, const Mapping& mapping, std::string_view key) {
   runtime.charge(mapping.entries.size() / 8);
   for (const Entry& entry : mapping.entries) {
-    if (entry.key.is(Kind::string) && entry.key.text == key) return &entry.value;
+    if (entry.key.is(Kind::string) && same_text(runtime, entry.key.text, key)) return &entry.value;
   }
   return nullptr;
 }

@@ -61,6 +61,7 @@ enum class Kind : std::uint8_t {
   function,
 };
 
+class Runtime;
 struct Sequence;
 struct Mapping;
 struct Namespace;
@@ -135,7 +136,7 @@ struct Namespace {
   };
   Attribute* first = nullptr;
   std::size_t size = 0;
-  [[nodiscard]] Attribute* find(std::string_view name) const;
+  [[nodiscard]] Attribute* find(Runtime& runtime, std::string_view name) const;
 };
 
 /// What one rendering uses: memory, in which its values live until it ends, and steps. Both are

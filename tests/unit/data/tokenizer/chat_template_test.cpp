@@ -343,8 +343,10 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
   const json tokens = {{{"content", "<|im_start|>"}}, {{"content", "<|im_end|>"}}};
   directory.write("tokenizer.json", json{{"added_tokens", tokens}}.dump());
   const std::vector<std::pair<std::string, std::string>> refused = {
-      {"{{ messages[0].content }}\n{% include 'x' %}", "line 2: the statement 'include'"},
-      {"{{ messages[0].content }}{{ x.y }}", "line 1: 'x' is undefined"},
+      {"{{ messages[0].content }}\n{% include 'x' %}",
+       "is not understood, line 2: the statement 'include'"},
+      {"{{ messages[0].content }}{{ x.y }}",
+       "cannot render one message of the user, line 1: 'x' is undefined"},
       {"{{ messages[0].content|wordwrap }}", "line 1: the filter 'wordwrap' is not supported"},
       {"{{ messages[0].content ~ strftime_now('%d') }}", "the present day (strftime_now)"},
       {"", "does not print the user's message"},
@@ -371,6 +373,11 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
   const ChatTemplate chat = ChatTemplate::load(directory.path(), true);
   EXPECT_EQ(chat.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
   EXPECT_THROW((void)chat.render(Conversation{{"user", "b"}}, true), DataError);
+  // Nor is it that it needs a system text.
+  directory.write("chat_template.jinja", "{{ messages[0].content }}{{ messages[1].content }}");
+  const ChatTemplate pair = ChatTemplate::load(directory.path(), true);
+  EXPECT_EQ(pair.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
+  EXPECT_THROW((void)pair.render(Conversation{{"user", "b"}}, true), DataError);
 }
 
 TEST(ChatTemplate, ThinkingIsOffUnlessItsPromptIsAskedFor) {

@@ -269,6 +269,12 @@ TEST(Jinja, MethodsOfPythonsTypes) {
         "{{ ''.split(',') }} {{ ''.split() }} {{ 'aaa'.rsplit('aa') }}",
         "['a', 'b', '', 'c'] ['a', 'b'] ['a', 'b,c'] ['a,b', 'c'] ['a', 'b c'] ['a b', 'c'] [''] "
         "[] ['a', '']"},
+       {"{{ ' a b c '.split(none, 1) }} {{ ' a b c '.rsplit(none, 1) }} {{ ' a b c '.split(none, "
+        "0) }} {{ ' a b c '.rsplit(none, 0) }} {{ ' a '.split(none, 1) }} {{ ' '.split(none, 0) }}",
+        "['a', 'b c '] [' a b', 'c'] ['a b c '] [' a b c'] ['a'] []"},
+       {"{{ 'a'.rsplit('aa') }} {{ 'a'.split('aa') }} {{ 'a'.rfind('aa') }} {{ 'aa'.rfind('aa') }} "
+        "{{ 'aa'.rsplit('aa') }}",
+        "['a'] ['a'] -1 0 ['', '']"},
        {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.startswith('b', 1) "
         "}} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('', 9) }}",
         "True True True True False"},
@@ -344,8 +350,9 @@ TEST(Jinja, Filters) {
         "{\"a\": 2, \"b\": 1} [1,{\"a\":2}] [\n\t1\n]"},
        {"{{ 5|string + 'x' }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ '4.9'|int }} {{ "
         "3.9|int }} {{ ' -3 '|int }} {{ '1.5'|float }} {{ 'x'|float }} {{ '1e3'|float }} {{ "
+        "'nan(1)'|float }} {{ "
         "true|int }}",
-        "5x 6 0 7 4 3 -3 1.5 0.0 1000.0 1"},
+        "5x 6 0 7 4 3 -3 1.5 0.0 1000.0 0.0 1"},
        {"{{ -3|abs }} {{ (-3.5)|abs }} {{ 2.5|round }} {{ 2.675|round(2) }} {{ 3.14159|round(3) }} "
         "{{ 2.1|round(0, 'ceil') }} {{ 2.9|round(method='floor') }} {{ 7|round }}",
         "3 3.5 2.0 2.67 3.142 3.0 2.0 7"},
@@ -368,7 +375,9 @@ TEST(Jinja, Filters) {
 }
 
 TEST(Jinja, Tests) {
-  expect_all({{"{{ x is defined }} {{ messages is defined }} {{ x is undefined }} {{ x is not "
+  expect_all({{"{{ 'trim' is filter }} {{ 'x' is filter }} {{ 'odd' is test }} {{ 1 is test }}",
+               "True False True False"},
+              {"{{ x is defined }} {{ messages is defined }} {{ x is undefined }} {{ x is not "
                "defined }} {{ tools is none }} {{ tools is not none }}",
                "False True True True True False"},
               {"{{ 'a' is string }} {{ {} is mapping }} {{ [] is mapping }} {{ [] is sequence }} "
@@ -470,6 +479,10 @@ TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
       {"{{ ['<'|safe]|join }}", "the filter 'safe'"},
       {"{{ ['<'|safe] }}", "text marked safe"},
       {"{{ '١'|int }}", "other than ASCII digits"},
+      {"{{ '1e400'|float }}", "beyond a double's range"},
+      {"{{ '1e-400'|float(7) }}", "beyond a double's range"},
+      {"{{ 'batch' is filter }}", "'batch', which jinja2 has, is not supported"},
+      {"{{ 'escaped' is test }}", "'escaped', which jinja2 has, is not supported"},
   });
 }
 
@@ -510,6 +523,8 @@ TEST(Jinja, WhatIsNoTemplateIsRefusedByLine) {
       {"{% for x in [] recursive %}{% endfor %}", "a recursive loop is not supported"},
       {"{{ f(*x) }}", "the argument '*' is not supported"},
       {"{% macro f() %}{{ caller() }}{% endmacro %}", "'caller' in a macro is not supported"},
+      {"{{ self }}", "'self' is not supported"},
+      {"{% for self in [1] %}{% endfor %}", "'self' is not supported"},
   };
   for (const auto& [jinja, says] : cases) {
     try {
@@ -574,6 +589,66 @@ TEST(Jinja, HostileTemplatesAreRefused) {
       {"{{ [1]|tojson(indent=99999999) }}", "more than 1000 blanks"},
       {"{% for i in range(9999) %}{{ ('a' * 9999999).find('a' * 4999999 ~ 'b') }}{% endfor %}", ""},
   });
+}
+
+TEST(Jinja, WhatIsPrintedIsBoundedInSum) {
+  const std::string big = "{% set k = 'a' * 1000000 %}";
+  const std::string many = "{% set b = [1] * 100000 %}";
+  const std::string nested = "{{ k }}{% if n %}{{ f(n - 1) }}{% endif %}";
+  expect_failures({
+      {big + many + "{{ b|tojson(separators=(k, k)) }}", "too long"},
+      {big + "{{ {'a': [{'b': 1}] * 100000}|tojson(separators=('', k)) }}", "too long"},
+      {big + "{{ ([{k: 1}] * 100000)|tojson }}", "too long"},
+      {big + "{{ ([k] * 100000)|tojson }}", "too long"},
+      {big + many + "{{ b|tojson(indent=k) }}", "too long"},
+      {big + "{% macro f(n) %}" + nested + "{% endmacro %}{{ f(150) }}", "prints more than"},
+      {big + "{% macro f(n) %}{% set x %}" + nested + "{% endset %}{% endmacro %}{{ f(150) }}",
+       "prints more than"},
+      {big + "{% for i in range(99999) %}{% set x %}{{ k }}{% continue %}{% endset %}{% endfor %}",
+       "prints more than"},
+  });
+}
+
+TEST(Jinja, WorkTakesSteps) {
+  // Two long texts that differ in the end.
+  const std::string texts = "{% set p = 'a' * 999999 ~ 'b' %}{% set q = 'a' * 999999 ~ 'c' %}";
+  const auto often = [&](const std::string& jinja) {
+    return texts + "{% for i in range(99999) %}{% set x = " + jinja + " %}{% endfor %}";
+  };
+  std::string names;
+  for (int i = 0; i < 2000; ++i) names += "{% set a" + std::to_string(i) + " = 1 %}";
+  const std::string items = "{% set r = [0] * 99999 %}";
+  const std::vector<std::string> hostile = {
+      often("p.isascii()"),
+      often("p.removeprefix(q)"),
+      often("p.removesuffix(p)"),
+      often("p|int"),
+      often("p|float"),
+      texts + "{% set x = p.startswith((q,) * 99999) %}",
+      texts + "{% set d = {p: 1} %}" + often("d[q]"),
+      texts + "{% set d = namespace(dict([(p, 1)])) %}" + often("d[q]"),
+      items + "{% for i in r %}{% set x = r|sum %}{% endfor %}",
+      "{% for i in range(99999) %}{% if false %}" + names + "{% endif %}{% endfor %}"};
+  for (const std::string& jinja : hostile) {
+    expect_failures({{jinja, "too many steps"}});
+  }
+}
+
+/// Each branch of a condition has its copy of the names.
+TEST(Jinja, NamesInBranchesAreBounded) {
+  const auto names_and_branches = [](int names, int branches) {
+    std::string text;
+    for (int i = 0; i < names; ++i) text += "{% set a" + std::to_string(i) + " = 1 %}";
+    return text + "{% if a0 > 1 %}" + repeated("{% elif a0 > 1 %}", branches) + "{% endif %}.";
+  };
+  EXPECT_EQ(rendered(names_and_branches(400, 100) + repeated("{% if a0 %}{% endif %}", 200)), ".");
+  try {
+    (void)ChatTemplate::parse("\n" + names_and_branches(3900, 1000), "test");
+    ADD_FAILURE() << "accepted";
+  } catch (const TemplateError& error) {
+    EXPECT_EQ(error.line(), 2);
+    EXPECT_THAT(error.reason(), HasSubstr("too many names in too many branches"));
+  }
 }
 
 }  // namespace
