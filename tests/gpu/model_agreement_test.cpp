@@ -2,7 +2,6 @@
 /// parameters lie in host memory, decoding, and memory that comes back.
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +11,6 @@
 #include <iterator>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -695,12 +693,12 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
     return answers;
   };
   const std::vector<std::vector<TokenId>> one_by_one = decode(1);
-  std::ostringstream log;
-  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log);
-  spdlog::default_logger()->sinks().push_back(sink);
-  EXPECT_EQ(decode(kSequences), one_by_one);
-  spdlog::default_logger()->sinks().pop_back();
-  const std::string text = log.str();
+  std::string text;
+  {
+    const test::LogText log;
+    EXPECT_EQ(decode(kSequences), one_by_one);
+    text = log.text();
+  }
   EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
   EXPECT_NE(text.find("out of device memory: "), std::string::npos) << text;
   EXPECT_NE(text.find("decoding test key/value"), std::string::npos) << text;

@@ -70,6 +70,8 @@ Value slice(Runtime& runtime, const Value& object, const Value* begin, const Val
 bool contains(Runtime& runtime, const Value& container, const Value& item);
 /// Whether `left` comes before `right`; `sign` is for the message.
 bool less(Runtime& runtime, const Value& left, const Value& right, std::string_view sign);
+enum class Comparison { equal, unequal, less, less_equal, greater, greater_equal, in, not_in };
+bool holds(Runtime& runtime, Comparison comparison, const Value& left, const Value& right);
 enum class Operator { add, subtract, multiply, divide, divide_whole, modulo, power };
 Value calculate(Runtime& runtime, Operator sign, const Value& left, const Value& right);
 Value negative(const Value& value);

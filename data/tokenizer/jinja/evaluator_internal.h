@@ -323,33 +323,10 @@ class Evaluator {
     for (std::size_t i = 0; i < expression.comparisons.size(); ++i) {
       const Value right = evaluate(*expression.operands[i + 1], frame);
       line_ = expression.line;
-      if (!holds(expression.comparisons[i], left, right)) return Value::of(false);
+      if (!holds(runtime_, expression.comparisons[i], left, right)) return Value::of(false);
       left = right;
     }
     return Value::of(true);
-  }
-
-  bool holds(Expression::Comparison comparison, const Value& left, const Value& right) {
-    using Comparison = Expression::Comparison;
-    switch (comparison) {
-      case Comparison::equal:
-        return equal(runtime_, left, right);
-      case Comparison::unequal:
-        return !equal(runtime_, left, right);
-      case Comparison::less:
-        return less(runtime_, left, right, "<");
-      case Comparison::less_equal:
-        return less(runtime_, left, right, "<=") || equal(runtime_, left, right);
-      case Comparison::greater:
-        return less(runtime_, right, left, ">");
-      case Comparison::greater_equal:
-        return less(runtime_, right, left, ">=") || equal(runtime_, left, right);
-      case Comparison::in:
-        return contains(runtime_, right, left);
-      case Comparison::not_in:
-        return !contains(runtime_, right, left);
-    }
-    throw InternalError("unknown comparison");
   }
 
   Value concatenate(const Expression& expression, Frame* frame) {
@@ -362,7 +339,7 @@ class Evaluator {
     for (const Value& value : values) {
       expect_plain(value);
       append_text(text, value);
-      if (text.size() > kMostOutput) fail("a text is too long");
+      if (text.size() > kMostBytes) fail("a text is too long");
     }
     runtime_.charge_bytes(text.size());
     return runtime_.text(text);
@@ -506,7 +483,6 @@ class Evaluator {
   }
 
   static constexpr int kDeepest = 1000;  // Expressions and statements in each other.
-  static constexpr std::size_t kMostOutput = std::size_t{128} << 20;
 
   std::span<const Variable> variables_;
   Runtime& runtime_;

@@ -192,7 +192,6 @@ class ExpressionParser {
   }
 
   Expression* parse_comparison() {
-    using Comparison = Expression::Comparison;
     constexpr std::array<std::pair<std::string_view, Comparison>, 6> kSigns = {
         {{"==", Comparison::equal},
          {"!=", Comparison::unequal},

@@ -10,7 +10,6 @@ namespace jforge::jinja {
 namespace {
 
 constexpr int kDeepestJson = 100;
-constexpr std::size_t kLongestJson = std::size_t{128} << 20;
 
 struct JsonStyle {
   bool ascii_only = false;
@@ -61,13 +60,13 @@ class JsonWriter {
   void add(std::string_view text) {
     runtime_.charge_bytes(text.size());
     out_ += text;
-    if (out_.size() > kLongestJson) fail("a value is too long");
+    if (out_.size() > kMostBytes) fail("a value is too long");
   }
 
   void write_text(std::string_view text) {
     runtime_.charge_bytes(text.size());
     append_json(out_, text, style_.ascii_only);
-    if (out_.size() > kLongestJson) fail("a value is too long");
+    if (out_.size() > kMostBytes) fail("a value is too long");
   }
 
   void write_real(const Value& value) {

@@ -148,7 +148,7 @@ Value str_replace(Runtime& runtime, const Value& self, const Arguments& argument
   runtime.charge_bytes(self.text.size());
   // Looked at before it is made: it may be much longer.
   const std::size_t found = old.empty() ? self.text.size() + 1 : self.text.size() / old.size();
-  if (by.size() > 0 && found > (std::size_t{128} << 20) / by.size()) fail("a text is too long");
+  if (by.size() > 0 && found > kMostBytes / by.size()) fail("a text is too long");
   if (old.empty()) runtime.charge(self.text.size());
   return runtime.text(replaced(self.text, old, by, given.whole(2, -1)));
 }
@@ -264,16 +264,16 @@ Value dict_get(Runtime& runtime, const Value& self, const Arguments& arguments) 
   return given[1] != nullptr ? *given[1] : Value::none();
 }
 
-enum class Part_of_entry { key, value, both };
-template <Part_of_entry part>
+enum class EntryPart { key, value, both };
+template <EntryPart part>
 Value dict_view(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const Parameters given(arguments, {});
   const auto& entries = self.mapping->entries;
   runtime.charge(entries.size());
   const auto items = runtime.array<Value>(entries.size());
   std::ranges::transform(entries, items.begin(), [&](const Entry& entry) {
-    if (part == Part_of_entry::key) return entry.key;
-    if (part == Part_of_entry::value) return entry.value;
+    if (part == EntryPart::key) return entry.key;
+    if (part == EntryPart::value) return entry.value;
     return runtime.sequence(Kind::tuple, std::array{entry.key, entry.value});
   });
   return runtime.sequence(Kind::view, items);
@@ -358,9 +358,9 @@ constexpr auto kMappingMethods = std::to_array<MethodEntry>({
     {"copy", copy},
     {"fromkeys", nullptr},
     {"get", dict_get},
-    {"items", dict_view<Part_of_entry::both>},
-    {"keys", dict_view<Part_of_entry::key>},
-    {"values", dict_view<Part_of_entry::value>},
+    {"items", dict_view<EntryPart::both>},
+    {"keys", dict_view<EntryPart::key>},
+    {"values", dict_view<EntryPart::value>},
 });
 constexpr auto kListMethods = std::to_array<MethodEntry>({
     {"copy", copy},

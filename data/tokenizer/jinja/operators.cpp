@@ -373,6 +373,28 @@ bool less(Runtime& runtime, const Value& left, const Value& right, std::string_v
   return a.size() < b.size();
 }
 
+bool holds(Runtime& runtime, Comparison comparison, const Value& left, const Value& right) {
+  switch (comparison) {
+    case Comparison::equal:
+      return equal(runtime, left, right);
+    case Comparison::unequal:
+      return !equal(runtime, left, right);
+    case Comparison::less:
+      return less(runtime, left, right, "<");
+    case Comparison::less_equal:
+      return less(runtime, left, right, "<=") || equal(runtime, left, right);
+    case Comparison::greater:
+      return less(runtime, right, left, ">");
+    case Comparison::greater_equal:
+      return less(runtime, right, left, ">=") || equal(runtime, left, right);
+    case Comparison::in:
+      return contains(runtime, right, left);
+    case Comparison::not_in:
+      return !contains(runtime, right, left);
+  }
+  throw InternalError("unknown comparison");
+}
+
 Value calculate(Runtime& runtime, Operator sign, const Value& left, const Value& right) {
   expect_defined(left);
   expect_defined(right);

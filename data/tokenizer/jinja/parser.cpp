@@ -7,7 +7,7 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{256} << 10;
+constexpr std::size_t kLongestTemplate = std::size_t{256} << 10;
 
 using Names = std::initializer_list<std::string_view>;
 
@@ -196,8 +196,8 @@ class Parser : private ExpressionParser {
 }  // namespace
 
 void parse(std::string_view source, Syntax& syntax) {
-  if (source.size() > kMostBytes) {
-    throw TemplateError(1, fmt::format("it is longer than {} KiB", kMostBytes >> 10));
+  if (source.size() > kLongestTemplate) {
+    throw TemplateError(1, fmt::format("it is longer than {} KiB", kLongestTemplate >> 10));
   }
   Parser(source, syntax).run();
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/value.h"
 
 namespace jforge::jinja {
@@ -68,7 +69,6 @@ struct Expression {
     test,       ///< `name` on operand 0; then arguments
     call,       ///< of operand 0; then arguments
   };
-  enum class Comparison { equal, unequal, less, less_equal, greater, greater_equal, in, not_in };
   struct Keyword {
     std::string_view name;
     const Expression* value;

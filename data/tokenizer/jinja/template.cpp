@@ -50,8 +50,8 @@ class Interpreter final : private Evaluator {
     const std::size_t grown = out.size() - before;
     runtime_.charge_bytes(grown);
     printed_ += grown;
-    if (printed_ > kMostOutput) {
-      fail(fmt::format("it prints more than {} MiB", kMostOutput >> 20));
+    if (printed_ > kMostBytes) {
+      fail(fmt::format("it prints more than {} MiB", kMostBytes >> 20));
     }
   }
 

@@ -66,26 +66,10 @@ bool has_case(Runtime& runtime, const Value& value, const Arguments& arguments) 
   return change(text) == text && other(text) != text;
 }
 
-enum class Relation { equal, unequal, less, less_equal, greater, greater_equal };
-template <Relation relation>
+template <Comparison comparison>
 bool compares(Runtime& runtime, const Value& left, const Arguments& arguments) {
   const Parameters given(arguments, {"other"}, 1);
-  const Value& right = *given[0];
-  switch (relation) {
-    case Relation::equal:
-      return equal(runtime, left, right);
-    case Relation::unequal:
-      return !equal(runtime, left, right);
-    case Relation::less:
-      return less(runtime, left, right, "<");
-    case Relation::less_equal:
-      return less(runtime, left, right, "<=") || equal(runtime, left, right);
-    case Relation::greater:
-      return less(runtime, right, left, ">");
-    case Relation::greater_equal:
-      return less(runtime, right, left, ">=") || equal(runtime, left, right);
-  }
-  return false;
+  return holds(runtime, comparison, left, *given[0]);
 }
 
 bool is_in(Runtime& runtime, const Value& value, const Arguments& arguments) {
@@ -131,30 +115,30 @@ constexpr auto kTests = std::to_array<std::pair<std::string_view, Test>>({
     {"callable", plain<is_callable>},
     {"defined", plain<is_defined>},
     {"divisibleby", divisible},
-    {"eq", compares<Relation::equal>},
-    {"equalto", compares<Relation::equal>},
-    {"==", compares<Relation::equal>},
+    {"eq", compares<Comparison::equal>},
+    {"equalto", compares<Comparison::equal>},
+    {"==", compares<Comparison::equal>},
     {"even", halves_to<0>},
     {"false", plain<is_false>},
     {"filter", is_filter},
     {"float", plain<is_kind<Kind::real>>},
-    {"ge", compares<Relation::greater_equal>},
-    {">=", compares<Relation::greater_equal>},
-    {"greaterthan", compares<Relation::greater>},
-    {"gt", compares<Relation::greater>},
-    {">", compares<Relation::greater>},
+    {"ge", compares<Comparison::greater_equal>},
+    {">=", compares<Comparison::greater_equal>},
+    {"greaterthan", compares<Comparison::greater>},
+    {"gt", compares<Comparison::greater>},
+    {">", compares<Comparison::greater>},
     {"in", is_in},
     {"integer", plain<is_kind<Kind::integer>>},
     {"iterable", plain<is_iterable>},
-    {"le", compares<Relation::less_equal>},
-    {"<=", compares<Relation::less_equal>},
-    {"lessthan", compares<Relation::less>},
+    {"le", compares<Comparison::less_equal>},
+    {"<=", compares<Comparison::less_equal>},
+    {"lessthan", compares<Comparison::less>},
     {"lower", has_case<lower, upper>},
-    {"lt", compares<Relation::less>},
-    {"<", compares<Relation::less>},
+    {"lt", compares<Comparison::less>},
+    {"<", compares<Comparison::less>},
     {"mapping", plain<is_kind<Kind::mapping>>},
-    {"ne", compares<Relation::unequal>},
-    {"!=", compares<Relation::unequal>},
+    {"ne", compares<Comparison::unequal>},
+    {"!=", compares<Comparison::unequal>},
     {"none", plain<is_kind<Kind::none>>},
     {"number", plain<is_number>},
     {"odd", halves_to<1>},

@@ -11,7 +11,6 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr std::size_t kMostPrinted = std::size_t{128} << 20;
 constexpr int kDeepestValue = 100;  // Lists in lists.
 
 void append_real(std::string& out, double value) {
@@ -31,7 +30,7 @@ class Printer {
   void represent(const Value& value) {
     if (++depth_ > kDeepestValue) fail("a value is nested too deeply");
     // A list may hold another twice, and that a third.
-    if (out_.size() > kMostPrinted) fail("a value is too long");
+    if (out_.size() > kMostBytes) fail("a value is too long");
     switch (value.kind) {
       case Kind::undefined:
         out_ += "Undefined";

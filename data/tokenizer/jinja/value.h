@@ -139,6 +139,9 @@ struct Namespace {
   [[nodiscard]] Attribute* find(Runtime& runtime, std::string_view name) const;
 };
 
+/// Bytes of a rendering's values, of a text that is made and of all that is printed, at most.
+inline constexpr std::size_t kMostBytes = std::size_t{128} << 20;
+
 /// What one rendering uses: memory, in which its values live until it ends, and steps. Both are
 /// bounded, as a template may be anybody's.
 class Runtime {
@@ -182,7 +185,7 @@ class Runtime {
 
   std::array<std::byte, 16384> first_block_;
   std::pmr::monotonic_buffer_resource memory_{first_block_.data(), first_block_.size()};
-  std::size_t bytes_left_ = std::size_t{128} << 20;
+  std::size_t bytes_left_ = kMostBytes;
   std::size_t steps_left_ = 20'000'000;
 };
 
