@@ -5,6 +5,8 @@
 # folder, gpu_check_logs.
 # gpu_check.sh [--build DIR] --bundle OUT.tar.xz|OUT.tar.zst: packs all of it for a machine that has neither our packages
 # nor a build; there the unpacked launch/gpu_check.sh does the same. xz is smallest, takes minutes, and python3 unpacks it.
+# gpu_check.sh [--build DIR] [--emulated] --libraries: prints the folders of CUDA's libraries, as JFORGE_CUDA_LIBRARIES takes
+# them, for a program of a bundle that is started by hand.
 # With several devices collectives are tested and measured on all; there a row that goes without NCCL is a failure.
 #
 # --build: a CUDA build with its gpu_tests (build/cuda-release). --only: tests, benchmarks, sanitizer, or regular
@@ -29,10 +31,11 @@ refuse() {
   echo "gpu_check.sh: $1" >&2
   exit 2
 }
-build=$ROOT/build/cuda-release out=gpu_check.md only='' seconds_in_all='' emulated=no bundle=
+build=$ROOT/build/cuda-release out=gpu_check.md only='' seconds_in_all='' emulated=no bundle='' libraries=no
 while [ $# -gt 0 ]; do
   case $1 in
     --emulated) emulated=yes; shift; continue ;;
+    --libraries) libraries=yes; shift; continue ;;
     --build | --out | --only | --seconds | --bundle) [ $# -ge 2 ] || usage ;;
     *) usage ;;
   esac
@@ -133,6 +136,10 @@ elif [ $packed = yes ]; then
       echo "gpu_check.sh: $library is not found: what needs it is skipped, or fails where there are several devices (README.md says where it is looked for)" >&2
   done
   export JFORGE_CUDA_LIBRARIES=$found
+fi
+if [ $libraries = yes ]; then
+  echo "${JFORGE_CUDA_LIBRARIES:-}"
+  exit 0
 fi
 [ $packed = no ] || export PATH="$ROOT/bin:$PATH"
 
@@ -585,6 +592,7 @@ if [ $emulated = yes ]; then
     run_benchmark decoding_$storage 5 model_benchmark --device cuda --only decoding --storage $storage "${tiny[@]}" --tokens 2
   done
   training training --compute bfloat16 "${tiny[@]}" --rows 112 --steps 1
+  training training_zero3 --compute bfloat16 "${tiny[@]}" --rows 112 --steps 1 --zero-stage 3
   training training_float32 --compute float32 "${tiny[@]}" --rows 112 --steps 1
   for storage in bfloat16_arithmetic bfloat16; do
     run_benchmark trajectories_$storage 2 trajectory_benchmark --device cuda --storage $storage "${tiny[@]}" --batch 1 \
@@ -594,6 +602,13 @@ if [ $emulated = yes ]; then
 else
   run_benchmark kernels 17 kernel_benchmark --device cuda --compute bfloat16
   compare_flex_attention 4
+  # First the width that users have, then the small model.
+  wide=(--device cuda --shape qwen2.5-7b)
+  run_benchmark decoding_7b 5 model_benchmark "${wide[@]}" --only decoding --storage bfloat16_arithmetic --prompt 512 --tokens 128
+  run_benchmark trajectories_7b 2 trajectory_benchmark "${wide[@]}" --storage bfloat16_arithmetic --batch 32 --parallel-blocks 4
+  for stage in 1 3; do
+    training training_7b_zero$stage --shape qwen2.5-7b --layers 8 --zero-stage $stage --compute bfloat16 --rows 8192 --steps 5
+  done
   # The targets of many rows are bfloat16_arithmetic's, on tensor cores; bfloat16 and float32, on lanes, stand beside it.
   for storage in bfloat16_arithmetic bfloat16 float32; do
     run_benchmark decoding_$storage 5 model_benchmark --device cuda --only decoding --storage $storage --prompt 512 \

@@ -35,6 +35,7 @@ CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cudnn\w*|nvrtc|nvJitLink|cud
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
 # What the programs read, as it lies in the tree; files that a command names come by themselves.
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
+        "launch/gpu_hour", "launch/configs/quickstart.toml",
         "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/quickstart/word_problems",
         "launch/scripts/local_mpirun.sh", "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
 STARTER = """#!/bin/sh

@@ -85,22 +85,19 @@ struct DraftPass {
   SamplingOptions sampling = {};
 };
 
-/// Seconds of a pass over drafts of 16, renewed by the device or by the host, which waits for it.
-double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterTable& table,
-                             ConstTensorView weights, KernelSet& kernels, const DraftPass& pass,
-                             bool device_drafts) {
-  constexpr std::int64_t kWarm = 8;
-  const std::int64_t new_tokens = 16 * (options.tokens + kWarm + 1);
-  MemoryAccount account("decoding");
-  InferenceTransformer model(
-      options.model, table, weights, kernels, account,
-      {.slot_capacity = static_cast<std::int32_t>(options.prompt + new_tokens),
-       .branch_rows = pass.multi_block ? 64 : 0,
-       .weights = options.storage,
-       .device_drafts = device_drafts});
+constexpr std::int64_t kWarm = 8;  ///< Passes before those that are measured.
+
+/// New tokens of a sequence that drafts of 16 are measured on.
+std::int64_t draft_tokens(const DeviceModelOptions& options) {
+  return 16 * (options.tokens + kWarm + 1);
+}
+
+/// Seconds of a pass over drafts of 16.
+double seconds_of_draft_pass(const DeviceModelOptions& options, DecodeModel& model,
+                             const DraftPass& pass) {
   DecodeEngine engine(model, 1);
   DecodeRequest request{.prompt = random_tokens(options.prompt, options.model.vocabulary_size),
-                        .max_new_tokens = new_tokens,
+                        .max_new_tokens = draft_tokens(options),
                         .sampling = pass.sampling};
   engine.admit(
       pass.multi_block
@@ -119,13 +116,19 @@ double seconds_of_draft_pass(const DeviceModelOptions& options, const ParameterT
 
 void measure_decoding(const DeviceModelOptions& options, const ParameterTable& table,
                       ConstTensorView weights, KernelSet& kernels) {
-  constexpr std::int64_t kWarm = 8;
   MemoryAccount account("decoding");
   const std::int64_t positions =
       options.prompt + std::max(options.tokens + kWarm, options.rows_in_flight);
-  InferenceTransformer model(
-      options.model, table, weights, kernels, account,
-      {.slot_capacity = static_cast<std::int32_t>(positions), .weights = options.storage});
+  const auto make_model = [&](bool device_drafts) {
+    return InferenceTransformer(
+        options.model, table, weights, kernels, account,
+        {.slot_capacity = static_cast<std::int32_t>(
+             std::max(positions, options.prompt + draft_tokens(options))),
+         .branch_rows = 64,
+         .weights = options.storage,
+         .device_drafts = device_drafts});
+  };
+  InferenceTransformer model = make_model(true);
   Sequence sequence(model, random_tokens(positions, options.model.vocabulary_size));
   (void)sequence.forward(0, options.prompt);
   Clock::time_point begin;
@@ -141,7 +144,8 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
   }
   const double seconds = seconds_since(begin) / static_cast<double>(options.tokens);
   const double element = options.storage == WeightStorage::float32 ? 4 : 2;
-  const std::string weights_name = "weights " + storage_name(options.storage);
+  const std::string weights_name =
+      fmt::format("{}, weights {}", options.shape, storage_name(options.storage));
   const KnownDevice* const sheet = device_sheet(kernels);
   print_rate(
       fmt::format("AR decoding, one sequence, {:.4g} tokens/s, {}", 1 / seconds, weights_name),
@@ -164,16 +168,16 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
   const bool tensor_cores = product_type(options.storage) == DType::bfloat16;
   print_times(fmt::format("{} rows in flight, {}", options.rows_in_flight, weights_name),
               pass(options.rows_in_flight), "1 row", one, tensor_cores ? "1.15 at most" : "none");
+  model.release(0);
+  InferenceTransformer by_host = make_model(false);
   for (const DraftPass& drafts :
        {DraftPass{.rows = "a draft of 16"},
         DraftPass{.rows = "2 blocks of 16 and 3 alternatives", .multi_block = true},
         DraftPass{.rows = "a draft of 16, sampled",
         .sampling = {.temperature = 1, .top_p = 0.9, .repetition_penalty = 1.1}}}) {
-    const auto seconds_by = [&](bool device) {
-      return seconds_of_draft_pass(options, table, weights, kernels, drafts, device);
-    };
     print_times(fmt::format("a pass over {}, renewed by the device, {}", drafts.rows, weights_name),
-                seconds_by(true), "by the host", seconds_by(false), "less than 1");
+                seconds_of_draft_pass(options, model, drafts), "by the host",
+                seconds_of_draft_pass(options, by_host, drafts), "less than 1");
   }
 }
 
@@ -214,16 +218,17 @@ class RandomSamples final : public SampleSource {
 void measure_training(const DeviceModelOptions& options, const ParameterTable& table,
                       TensorView weights, KernelSet& kernels, const Communicator& comm,
                       bool checked) {
-  constexpr std::int64_t kWarm = 2;
+  constexpr std::int64_t kWarmSteps = 2;
   const std::int64_t sample_rows = std::min<std::int64_t>(options.rows, 1024);
   const std::int64_t batch = std::max<std::int64_t>(1, options.rows / sample_rows) * comm.size();
-  RandomSamples samples(batch * (kWarm + options.steps), sample_rows,
+  RandomSamples samples(batch * (kWarmSteps + options.steps), sample_rows,
                         options.model.vocabulary_size);
   TrainConfig config;
   config.batch_samples = batch;
   config.tokens_per_rank = options.rows + samples.length(0);
   config.compute = options.compute;
   config.gradient_norms_every = 0;
+  config.optimizer.zero_stage = options.zero_stage;
   config.optimizer.guard.check_state_every = checked ? 1 : 0;
   MemoryAccount account("training");
   DistillationTrainer trainer({options.model, table, kernels, comm, account}, weights, config);
@@ -232,11 +237,11 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
   TrainHooks hooks;
   hooks.on_step = [&](const StepMetrics& step) {
     rows = step.tokens;
-    if (step.step > kWarm) {
+    if (step.step > kWarmSteps) {
       milliseconds.push_back(step.milliseconds);
     }
   };
-  (void)trainer.run(samples, {.total_steps = kWarm + options.steps}, hooks);
+  (void)trainer.run(samples, {.total_steps = kWarmSteps + options.steps}, hooks);
   if (comm.rank() != 0) {
     return;
   }
@@ -246,8 +251,10 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
   const KnownDevice* const sheet = device_sheet(kernels);
   const double peak = sheet != nullptr ? sheet->flops(options.compute) * comm.size() : 0;
   print_rate(
-      fmt::format("training step of {} rows on {} rank{}, {}, state {}, {:.4g} rows/s (MFU)", rows,
-                  comm.size(), comm.size() == 1 ? "" : "s", dtype_name(options.compute),
+      fmt::format("training step of {} rows on {} rank{}, {}, {}, ZeRO {}, state {}, {:.4g} rows/s "
+                  "(MFU)",
+                  rows, comm.size(), comm.size() == 1 ? "" : "s", options.shape,
+                  dtype_name(options.compute), options.zero_stage,
                   checked ? "checked" : "not checked", static_cast<double>(rows) / seconds),
       flops / seconds, peak, 1e12, "TFLOP/s", options.compute == DType::bfloat16 ? 50 : 0);
 }

@@ -10,11 +10,13 @@ namespace jforge {
 
 struct DeviceModelOptions {
   TransformerConfig model;
+  std::string shape;  ///< What `model` is, for a reader.
   DeviceChoice device = DeviceChoice::cuda;
   bool decoding = true;
   bool training = true;
   DType compute = DType::bfloat16;                  ///< Of training.
   WeightStorage storage = WeightStorage::bfloat16;  ///< Of decoding's matrices.
+  int zero_stage = 1;                               ///< Of training.
   std::int64_t rows = 8192;                         ///< Packed rows of a step, at most.
   std::int64_t steps = 5;                           ///< Measured, after two.
   std::int64_t prompt = 512;                        ///< Positions before what is measured.

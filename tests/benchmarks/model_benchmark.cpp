@@ -40,6 +40,7 @@
 #include "tests/benchmarks/device_model.h"
 #include "tests/benchmarks/device_rows.h"
 #include "tests/benchmarks/machine_peaks.h"
+#include "tests/benchmarks/model_shapes.h"
 #include "workers/train/sharded_adamw.h"
 
 namespace jforge {
@@ -48,14 +49,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct BenchmarkOptions {
-  std::string shape = "qwen2.5-0.5b";
-  TransformerConfig model;  ///< Of a named shape, with what the flags override.
+  std::string shape;  ///< What `model` is, for a reader.
+  TransformerConfig model;
   std::string only = "both";
   std::string compute = "float32";   ///< Of training.
   std::string device;                ///< Empty: the host, as everything below says.
   std::string storage = "bfloat16";  ///< Of decoding's matrices on a device.
   std::string batch_file;            ///< Gets the training batch as JSON; empty: none.
   std::int64_t rows = 2048;          ///< Packed rows of the training batch, at most.
+  int zero_stage = 1;                ///< Of training on a device.
   std::int64_t steps = 3;            ///< Measured training steps, after one for warming up.
   std::int64_t tokens = 64;          ///< Measured tokens of decoding …
   std::int64_t warmup = 8;           ///< … after so many.
@@ -87,31 +89,6 @@ struct TrainingFigures {
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
-}
-
-TransformerConfig named_shape(const std::string& name) {
-  TransformerConfig config;
-  config.tie_word_embeddings = true;
-  config.max_position_embeddings = 32768;
-  if (name == "qwen2.5-0.5b") {
-    config.hidden_size = 896;
-    config.intermediate_size = 4864;
-    config.num_layers = 24;
-    config.num_heads = 14;
-    config.num_kv_heads = 2;
-    config.vocabulary_size = 151936;
-    config.rope.theta = 1e6;
-  } else if (name == "quickstart") {
-    config.hidden_size = 128;
-    config.intermediate_size = 320;
-    config.num_layers = 6;
-    config.num_heads = 4;
-    config.num_kv_heads = 2;
-    config.vocabulary_size = 768;
-  } else {
-    throw ConfigError("--shape " + name + ": known are qwen2.5-0.5b, quickstart");
-  }
-  return config;
 }
 
 std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
@@ -575,15 +552,9 @@ void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
 BenchmarkOptions parse(int argc, char** argv) {
   CLI::App app("Speed of decoding and training against the machine's peaks", "model_benchmark");
   BenchmarkOptions options;
-  TransformerConfig given;
-  app.add_option("--hidden", given.hidden_size, "instead of the shape's");
-  app.add_option("--intermediate", given.intermediate_size, "instead of the shape's");
-  app.add_option("--layers", given.num_layers, "instead of the shape's");
-  app.add_option("--heads", given.num_heads, "instead of the shape's");
-  app.add_option("--kv-heads", given.num_kv_heads, "instead of the shape's");
-  app.add_option("--vocabulary", given.vocabulary_size, "instead of the shape's");
+  ShapeOptions shape;
+  shape.add_to(app);
   app.option_defaults()->always_capture_default();
-  app.add_option("--shape", options.shape, "qwen2.5-0.5b | quickstart");
   app.add_option("--only", options.only,
                  "both | decoding | training | storage (decoding, float32 and bfloat16 weights "
                  "turn by turn)")
@@ -597,6 +568,8 @@ BenchmarkOptions parse(int argc, char** argv) {
       ->check(CLI::IsMember(kDecodeStorages));
   app.add_option("--batch-out", options.batch_file, "file for the training batch, as JSON");
   app.add_option("--rows", options.rows, "packed rows of the training batch");
+  app.add_option("--zero-stage", options.zero_stage, "of training with --device")
+      ->check(CLI::Range(0, 3));
   app.add_option("--steps", options.steps, "measured steps, after one")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "measured tokens")->check(CLI::PositiveNumber);
   app.add_option("--warmup", options.warmup, "tokens before them")->check(CLI::PositiveNumber);
@@ -610,16 +583,8 @@ BenchmarkOptions parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage));
   }
-  options.model = named_shape(options.shape);
-  for (const auto field : {&TransformerConfig::hidden_size, &TransformerConfig::intermediate_size,
-                           &TransformerConfig::num_layers, &TransformerConfig::num_heads,
-                           &TransformerConfig::num_kv_heads, &TransformerConfig::vocabulary_size}) {
-    if (given.*field != 0) {
-      options.model.*field = given.*field;
-      options.shape = "custom";
-    }
-  }
-  options.model.validate();
+  options.model = shape.model();
+  options.shape = shape.description();
   return options;
 }
 
@@ -698,11 +663,13 @@ void run_there(const BenchmarkOptions& options, const Communicator* comm) {
     throw ConfigError("--device measures one type: --compute float32 or bfloat16");
   }
   run_device_model({.model = options.model,
+                    .shape = options.shape,
                     .device = options.device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda,
                     .decoding = options.only != "training",
                     .training = comm != nullptr,
                     .compute = options.compute == "float32" ? DType::float32 : DType::bfloat16,
                     .storage = kDecodeStorages.at(options.storage),
+                    .zero_stage = options.zero_stage,
                     .rows = options.rows,
                     .steps = options.steps,
                     .prompt = options.prompt,

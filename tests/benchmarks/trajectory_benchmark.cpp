@@ -24,6 +24,7 @@
 #include "runtime/machine_load.h"
 #include "runtime/tensor/buffer.h"
 #include "tests/benchmarks/device_rows.h"
+#include "tests/benchmarks/model_shapes.h"
 #include "tests/benchmarks/repeated_weights.h"
 #include "workers/generate/trajectory_generator.h"
 
@@ -33,7 +34,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct BenchmarkOptions {
-  TransformerConfig model;  ///< Qwen2.5-0.5B with what the flags override.
+  TransformerConfig model;
+  std::string shape;  ///< What `model` is, for a reader.
   std::string only = "both";
   std::string device;                 ///< Empty: the host, as everything below says.
   std::string storage = "bfloat16";   ///< Of the matrices on a device.
@@ -256,40 +258,21 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
         static_cast<double>(contestant.counts().decoder.rows) / contestant.seconds;
     // Attention's own products are left out: a few percent at these lengths.
     print_rate(
-        fmt::format("trajectories, {}, weights {}, {} prompts, n = {}, {:.4g} positions/s, {:.4g} "
-                    "tokens/s (MFU)",
-                    name, options.storage, options.batch, kBlockSize, positions,
+        fmt::format("trajectories, {}, {}, weights {}, {} prompts, n = {}, {:.4g} positions/s, "
+                    "{:.4g} tokens/s (MFU)",
+                    options.shape, name, options.storage, options.batch, kBlockSize, positions,
                     contestant.tokens_per_second()),
         2 * matrices * positions, sheet != nullptr ? sheet->flops(product_type(storage)) : 0, 1e12,
         "TFLOP/s", product_type(storage) == DType::bfloat16 ? 45 : 0);
   }
 }
 
-TransformerConfig half_billion() {
-  TransformerConfig config;
-  config.tie_word_embeddings = true;
-  config.max_position_embeddings = 32768;
-  config.hidden_size = 896;
-  config.intermediate_size = 4864;
-  config.num_layers = 24;
-  config.num_heads = 14;
-  config.num_kv_heads = 2;
-  config.vocabulary_size = 151936;
-  config.rope.theta = 1e6;
-  return config;
-}
-
 BenchmarkOptions parse(int argc, char** argv) {
   BenchmarkOptions options;
-  options.model = half_billion();
   CLI::App app{"Generation of trajectories, ways against each other; prints Markdown."};
+  ShapeOptions shape;
+  shape.add_to(app);
   app.option_defaults()->always_capture_default();
-  app.add_option("--layers", options.model.num_layers, "of the model");
-  app.add_option("--hidden", options.model.hidden_size, "of the model");
-  app.add_option("--intermediate", options.model.intermediate_size, "of the model");
-  app.add_option("--heads", options.model.num_heads, "of the model");
-  app.add_option("--kv-heads", options.model.num_kv_heads, "of the model");
-  app.add_option("--vocabulary", options.model.vocabulary_size, "of the model");
   app.add_option("--only", options.only, "both | batch | parallel")
       ->check(CLI::IsMember({"both", "batch", "parallel"}));
   app.add_option("--device", options.device, "cpu | cuda: positions per second there")
@@ -310,7 +293,8 @@ BenchmarkOptions parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage));
   }
-  options.model.validate();
+  options.model = shape.model();
+  options.shape = shape.description();
   return options;
 }
 
@@ -318,11 +302,10 @@ void run(const BenchmarkOptions& options) {
   const TransformerConfig& config = options.model;
   const ParameterTable table(config, 1);
   fmt::print(
-      "- CPU: {}, {} threads, load of {:.2f} per core before it\n- model: Qwen2.5-0.5B's shape "
-      "with {} "
-      "layers and {} tokens, random weights, {} parameters\n- prompts of {} tokens\n\n",
+      "- CPU: {}, {} threads, load of {:.2f} per core before it\n- model: {}, random weights, {} "
+      "parameters\n- prompts of {} tokens\n\n",
       processor_name(), omp_get_max_threads(), read_machine_load().load_per_core.value_or(0),
-      config.num_layers, config.vocabulary_size, table.parameter_count(), options.prompt);
+      options.shape, table.parameter_count(), options.prompt);
   MemoryAccount account("benchmark");
   Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
   const TensorView flat = memory.floats({table.flat_size()});

@@ -152,7 +152,7 @@ class Bundle(unittest.TestCase):
         self.assertRegex(said.stdout, r"\| test: kernel_agreement \| passed \| \d+ cases, ")
         self.assertIn("| test: two_ranks | passed |", said.stdout)
         for name in ("kernels", "flex_attention", "decoding_bfloat16_arithmetic", "decoding_bfloat16", "decoding_float32", "training",
-                     "training_float32", "trajectories_bfloat16_arithmetic", "trajectories_bfloat16", "collectives"):
+                     "training_zero3", "training_float32", "trajectories_bfloat16_arithmetic", "trajectories_bfloat16", "collectives"):
             self.assertIn(f"| benchmark: {name} | passed |", said.stdout)
         self.assertIn("| benchmark: collectives | passed | by MPI: ranks 0 and 1 share a device, ", said.stdout)
         for row in (r"packed attention forward, .* \| measured \| .* TFLOP/s \| unknown \| unknown",
@@ -161,14 +161,15 @@ class Bundle(unittest.TestCase):
                     r"AR decoding, .* weights bfloat16 \| measured \| .* GB/s",
                     r"AR decoding, .* weights float32 \| measured \| .* GB/s",
                     r"AR decoding, .* \| measured \| .* GB/s \| unknown, target 80 % \|",
-                    r"64 rows in flight, weights bfloat16_arithmetic \| measured \| .* target 1\.15 at most",
-                    r"64 rows in flight, weights bfloat16 \| measured \| .* target none",
-                    r"training step .* bfloat16, state checked, .* \| measured \| .* TFLOP/s \| unknown, target 50 % \|",
-                    r"training step .* bfloat16, state not checked, .* \| measured \| .* TFLOP/s \| unknown, target 50 % \|",
-                    r"training step .* float32, state not checked, .* \| measured \| .* TFLOP/s \| unknown \|",
+                    r"64 rows in flight, .* weights bfloat16_arithmetic \| measured \| .* target 1\.15 at most",
+                    r"64 rows in flight, .* weights bfloat16 \| measured \| .* target none",
+                    r"training step .* bfloat16, ZeRO 1, state checked, .* \| measured \| .* TFLOP/s \| unknown, target 50 % \|",
+                    r"training step .* bfloat16, ZeRO 1, state not checked, .* \| measured \| .* TFLOP/s \| unknown, target 50 % \|",
+                    r"training step .* ZeRO 3, state not checked, .* \| measured \| .* TFLOP/s \| unknown, target 50 % \|",
+                    r"training step .* float32, .* state not checked, .* \| measured \| .* TFLOP/s \| unknown \|",
                     r"all_reduce of 1 MiB, 2 ranks, by MPI \| measured \| .* GB/s",
-                    r"trajectories, parallel, weights bfloat16_arithmetic, .* \| measured \| .* \| unknown, target 45 % \|",
-                    r"trajectories, parallel, weights bfloat16, .* \| measured \| "):
+                    r"trajectories, .* parallel, weights bfloat16_arithmetic, .* \| measured \| .* \| unknown, target 45 % \|",
+                    r"trajectories, .* parallel, weights bfloat16, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
         # The same rows and pairs by both programs' counting; figures are rounded before they are divided.
         shape = r"forward, 144 rows, \d+ pairs, heads 4/2 of 64, bfloat16"
