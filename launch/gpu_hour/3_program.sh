@@ -18,19 +18,18 @@ run=$out/run
 # What an emulated device does in a minute.
 few=(--set prompts.limit=16 --set rounds.1.steps=6 --set rounds.2.steps=2 --set checkpoint.every_steps=2 --set evaluate.limit=2
   --set evaluate.speed_problems=0 --set train.tokens_per_rank=512 --set train.batch_samples=2)
-quickstart() {
-  launch/scripts/local_mpirun.sh -n 1 jforge run launch/configs/quickstart.toml --set "run.directory=\"$run\"" \
-    --set 'model.device="cuda"' --set 'model.compute="bfloat16"' --set 'model.decode_weights="bfloat16_arithmetic"' ${emulated:+"${few[@]}"}
-}
+quickstart=(launch/scripts/local_mpirun.sh -n 1 jforge run launch/configs/quickstart.toml --set "run.directory=\"$run\""
+  --set 'model.device="cuda"' --set 'model.compute="bfloat16"' --set 'model.decode_weights="bfloat16_arithmetic"'
+  ${emulated:+"${few[@]}"})
 # Stops as soon as training has a checkpoint.
-quickstart >"$out/quickstart_stopped.log" 2>&1 &
+"${quickstart[@]}" >"$out/quickstart_stopped.log" 2>&1 &
 job=$!
 until ls "$run"/checkpoints/round-1-step-* >/dev/null 2>&1 || ! kill -0 $job 2>/dev/null; do sleep 0.2; done
 kill -USR2 $job 2>/dev/null || true
 stopped=0
 wait $job || stopped=$?
 began=$SECONDS
-quickstart >"$out/quickstart_resumed.log" 2>&1 || status=1
+"${quickstart[@]}" >"$out/quickstart_resumed.log" 2>&1 || status=1
 jforge verify "$run" >"$out/verify.log" 2>&1 || status=1
 [ $stopped -eq 75 ] || status=1
 echo "quickstart: stopped with exit code $stopped (75 expected), resumed in $((SECONDS - began)) s: $(tail -n 1 "$out/verify.log")"

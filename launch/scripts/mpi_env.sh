@@ -2,7 +2,8 @@
 #
 # Sets the array JFORGE_MPIRUN_ARGS (options for mpirun) and defines jforge_threads_for_ranks N.
 
-JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1)
+# All ranks start here, so that no ssh is needed: containers often have none.
+JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca plm isolated --mca btl self,vader --mca mpi_yield_when_idle 1)
 
 # Open MPI refuses to start as root unless told twice.
 if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" != 11 ]; then
