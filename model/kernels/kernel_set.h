@@ -91,6 +91,25 @@ enum class AttentionChoice : std::uint8_t {
   return device != Device::cpu && rounds(storage) ? DType::bfloat16 : DType::float32;
 }
 
+/// Element type of what decoding's products read and what SwiGLU reads, beside weights that are
+/// stored so. Products by bfloat16 arithmetic round what they read: a device stores it rounded.
+[[nodiscard]] constexpr DType activation_type(WeightStorage storage, Device device) noexcept {
+  return device != Device::cpu && storage == WeightStorage::bfloat16_arithmetic ? DType::bfloat16
+                                                                                : DType::float32;
+}
+
+/// How many sums a decoding product by a weight [N, K] had best leave for each element
+/// (PackedWeight::parts()): several for a deep product of few columns, which would not fill a
+/// device. N and K alone decide, so that a row's bits do not depend on other rows.
+[[nodiscard]] constexpr std::int64_t product_parts(std::int64_t n, std::int64_t k,
+                                                   WeightStorage storage, Device device) noexcept {
+  constexpr std::int64_t kParts = 4;
+  constexpr std::int64_t kSteps = 8;  ///< A part begins at a multiple of 16 bytes.
+  const bool deep = k >= 3 * n && k % (kParts * kSteps) == 0;
+  return device != Device::cpu && storage == WeightStorage::bfloat16_arithmetic && deep ? kParts
+                                                                                        : 1;
+}
+
 /// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
 /// Made by pack_weight.
 class PackedWeight {
@@ -99,15 +118,18 @@ class PackedWeight {
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }        ///< N
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }  ///< K
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }  ///< float32 or bfloat16.
+  /// Equal runs of K whose sums a product leaves apart, for add_rms_norm() to add up.
+  [[nodiscard]] std::int64_t parts() const noexcept { return parts_; }
 
  protected:
-  PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype)
-      : rows_(rows), columns_(columns), dtype_(dtype) {}
+  PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t parts = 1)
+      : rows_(rows), columns_(columns), dtype_(dtype), parts_(parts) {}
 
  private:
   std::int64_t rows_;
   std::int64_t columns_;
   DType dtype_;
+  std::int64_t parts_;
 };
 
 /// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order, of the
@@ -119,7 +141,8 @@ struct LayerCache {
   TensorView values;
 };
 
-/// y [M, N] = x [M, K] · weightᵀ (+ bias [N]).
+/// y [M, N] = x [M, K] · weightᵀ (+ bias [N]); y [parts, M, N] if the weight has several
+/// parts, without a bias then.
 struct Projection {
   const PackedWeight& weight;
   ConstTensorView bias;  ///< May be empty.
@@ -233,7 +256,8 @@ class KernelSet {
   virtual void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
                                  ConstTensorView weight, ConstTensorView inverse_rms,
                                  TensorView x_gradient, TensorView weight_gradient) = 0;
-  /// stream += x, then y = rms_norm(stream), with the bits of add() and rms_norm(). y may be x.
+  /// stream += x, then y = rms_norm(stream), with the bits of add() and rms_norm(). y may be x. On
+  /// a device x may be [parts, rows, columns], which are added up in order first.
   virtual void add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
                             float epsilon, TensorView y, TensorView inverse_rms) = 0;
   /// In place on q [T, H, D] and k [T, Hkv, D], either of which may be empty: rotate pairs
@@ -308,12 +332,19 @@ class KernelSet {
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------
-  /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory.
+  /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory. `parts` is 1 or what
+  /// product_parts() says.
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                                    MemoryAccount& account) = 0;
+                                                    MemoryAccount& account,
+                                                    std::int64_t parts) = 0;
+  std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
+                                            MemoryAccount& account) {
+    return pack_weight(weight, storage, account, 1);
+  }
   /// Projections of x [M, K], which a device takes together. Each element is accumulated over K in
   /// ascending order by FMA; with WeightStorage::bfloat16_arithmetic on the CPU as products of
-  /// bfloat16 are, on CUDA by tensor cores in an order that K alone decides.
+  /// bfloat16 are, on CUDA by tensor cores in an order that N and K alone decide. Then x and y may
+  /// be bfloat16, too (y without a bias).
   virtual void invariant_linears(ConstTensorView x, std::span<const Projection> projections) = 0;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) {
@@ -332,14 +363,14 @@ class KernelSet {
                                 const RotarySettings& settings, LayerCache cache) = 0;
   /// Copies keys and values of all `layers` within their slots, as the batch's `copies` say.
   virtual void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) = 0;
-  /// output [M, H, D], float32 as q: each row attends to the keys that CacheRow says, in position
+  /// output [M, H, D], float32 as q (on a device also bfloat16): each row attends to the keys that CacheRow says, in position
   /// order. Its bits do not depend on where they lie. Over a cache of bfloat16 with heads of 64 or
   /// 128 CUDA multiplies on tensor cores, queries rounded, and weights of keys (by 2⁻⁸ of
   /// Σ|weight · value|), too; other rows of the same call still change no bit.
   virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                 LayerCache cache, TensorView output) = 0;
   /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; ties go to the smallest id,
-  /// kNoToken where a row's logits hold NaN. The logits are never stored whole.
+  /// kNoToken where a row's logits hold NaN. The logits of many rows are never stored at once.
   virtual void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                                 TensorView tokens) = 0;
   /// tokens[i] of logits row i, float32 [M, V], as rows[i] says (TokenSampler), int32 [M]; kNoToken

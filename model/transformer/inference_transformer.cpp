@@ -53,19 +53,41 @@ struct LayerWeights {
 constexpr std::int32_t kPrediction = 0;
 constexpr std::int32_t kHiddenStates = 1;
 
+/// Elements of a row in each buffer of a Workspace.
+struct RowElements {
+  RowElements(const TransformerConfig& config, WeightStorage weights, Device device)
+      : activation(activation_type(weights, device)),
+        hidden(config.hidden_size),
+        query(config.num_heads * config.head_size()),
+        key_value(config.num_kv_heads * config.head_size()),
+        wide(config.intermediate_size),
+        branch(hidden * product_parts(hidden, wide, weights, device)) {}
+  /// Of the stream, a branch, queries, keys and values in float32; of what is normed, of attention
+  /// and of three wide tensors as activations are.
+  [[nodiscard]] std::size_t bytes() const {
+    return storage_bytes(hidden + branch + query + 2 * key_value, DType::float32) +
+           storage_bytes(hidden + query + 3 * wide, activation);
+  }
+
+  DType activation;
+  std::int64_t hidden, query, key_value, wide;
+  std::int64_t branch;  ///< In parts (product_parts()).
+};
+
 /// What a chunk of rows needs while it passes through the layers; allocated once for max_rows.
 struct Workspace {
-  Workspace(const TransformerConfig& config, std::int64_t max_rows, MemoryAccount& account,
-            Device device)
-      : stream(floats(max_rows * config.hidden_size, account, device)),
-        normed(floats(max_rows * config.hidden_size, account, device)),
-        q(floats(max_rows * config.num_heads * config.head_size(), account, device)),
-        k(floats(max_rows * config.num_kv_heads * config.head_size(), account, device)),
-        v(floats(max_rows * config.num_kv_heads * config.head_size(), account, device)),
-        attention(floats(max_rows * config.num_heads * config.head_size(), account, device)),
-        gate(floats(max_rows * config.intermediate_size, account, device)),
-        up(floats(max_rows * config.intermediate_size, account, device)),
-        activated(floats(max_rows * config.intermediate_size, account, device)),
+  Workspace(const RowElements& of_row, std::int64_t max_rows, MemoryAccount& account, Device device)
+      : activation(of_row.activation),
+        stream(make(max_rows * of_row.hidden, DType::float32, account, device)),
+        branch(make(max_rows * of_row.branch, DType::float32, account, device)),
+        normed(make(max_rows * of_row.hidden, activation, account, device)),
+        q(make(max_rows * of_row.query, DType::float32, account, device)),
+        k(make(max_rows * of_row.key_value, DType::float32, account, device)),
+        v(make(max_rows * of_row.key_value, DType::float32, account, device)),
+        attention(make(max_rows * of_row.query, activation, account, device)),
+        gate(make(max_rows * of_row.wide, activation, account, device)),
+        up(make(max_rows * of_row.wide, activation, account, device)),
+        activated(make(max_rows * of_row.wide, activation, account, device)),
         chosen(static_cast<std::size_t>(max_rows) * sizeof(TokenId), account, device,
                MemoryUse::activations) {
     tokens.reserve(static_cast<std::size_t>(max_rows));
@@ -73,12 +95,16 @@ struct Workspace {
     kept.reserve(static_cast<std::size_t>(max_rows));
   }
 
-  static Buffer floats(std::int64_t elements, MemoryAccount& account, Device device) {
-    return Buffer(static_cast<std::size_t>(elements) * sizeof(float), account, device,
-                  MemoryUse::activations);
+  static Buffer make(std::int64_t elements, DType type, MemoryAccount& account, Device device) {
+    return Buffer(storage_bytes(elements, type), account, device, MemoryUse::activations);
+  }
+  [[nodiscard]] TensorView of(const Buffer& buffer, const Shape& shape) const {
+    return buffer.view(activation, shape);
   }
 
+  DType activation;  ///< Of what products and SwiGLU read.
   Buffer stream;     ///< [M, C] residual stream.
+  Buffer branch;     ///< [M, C] or [parts, M, C]: what is added to it.
   Buffer normed;     ///< [M, C]
   Buffer q;          ///< [M, H, D]
   Buffer k;          ///< [M, Hkv, D]
@@ -114,7 +140,8 @@ struct InferenceTransformer::State {
   void keep_wanted();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
-  void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
+  [[nodiscard]] TensorView branch(std::int64_t rows, std::int64_t parts) const;
+  void add_and_norm(const TensorView& added, const ConstTensorView& weight, std::int64_t rows);
   void choose_tokens();
   void queue_drafts();
   /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
@@ -154,7 +181,7 @@ struct InferenceTransformer::State {
   }
   /// Hidden states after the final norm of the rows that were kept, and what their plan added.
   [[nodiscard]] TensorView hidden() const {
-    return work.normed.floats({plan->num_rows(DecodeRows::kept), config.hidden_size});
+    return work.of(work.normed, {plan->num_rows(DecodeRows::kept), config.hidden_size});
   }
 
   const TransformerConfig config;
@@ -261,7 +288,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       kernels(set),
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
-      work(config, options.max_rows, account, set.device()),
+      work({config, options.weights, set.device()}, options.max_rows, account, set.device()),
       chunk(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
                                  options.max_rows, account)),
       branches(set.make_decode_plan(heads_of(config), chunk->cache_type(), 0, account)),
@@ -278,9 +305,11 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     }
     return widened_copy(found);
   };
-  const auto pack = [&](const ParameterEntry* entry) {
-    return kernels.pack_weight(read(*entry), options.weights, account);
+  const auto pack = [&](const ParameterEntry* entry, std::int64_t parts = 1) {
+    return kernels.pack_weight(read(*entry), options.weights, account, parts);
   };
+  const std::int64_t down_parts = product_parts(config.hidden_size, config.intermediate_size,
+                                                options.weights, kernels.device());
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
@@ -298,7 +327,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .o = pack(layer.o_weight),
                       .gate = pack(layer.gate_weight),
                       .up = pack(layer.up_weight),
-                      .down = pack(layer.down_weight)});
+                      .down = pack(layer.down_weight, down_parts)});
   }
   allocate_cache();
 }
@@ -440,7 +469,7 @@ void InferenceTransformer::State::keep_wanted() {
   }
   const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
   kernels.keep_rows(*plan, work.stream.floats(all));
-  kernels.keep_rows(*plan, work.normed.floats(all));
+  kernels.keep_rows(*plan, work.of(work.normed, all));
 }
 
 /// From the layer's normed input on. Keys and values are of all rows, queries of those of `which`.
@@ -452,7 +481,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const TensorView keys = work.k.floats({all, config.num_kv_heads, config.head_size()});
   const TensorView queries = work.q.floats({rows, config.num_heads, config.head_size()});
   const Shape flat{rows, config.num_heads * config.head_size()};
-  const TensorView input = work.normed.floats({all, config.hidden_size});
+  const TensorView input = work.of(work.normed, {all, config.hidden_size});
   const std::array<Projection, 3> projections{
       Projection{*layer.k, layer.k_bias, work.k.floats(flat_keys)},
       Projection{*layer.v, layer.v_bias, work.v.floats(flat_keys)},
@@ -462,7 +491,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   if (!same_rows) {
     keep_wanted();
   }
-  const TensorView normed = work.normed.floats({rows, config.hidden_size});
+  const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
   if (!same_rows && rows > 0) {
     kernels.invariant_linears(normed, std::span(projections).last(1));
   }
@@ -471,25 +500,34 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
                            config.rope, cache[index]);
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
-                             work.attention.floats(queries.shape()));
-    kernels.invariant_linear(work.attention.floats(flat), *layer.o, {}, normed);
+                             work.of(work.attention, queries.shape()));
+    kernels.invariant_linear(work.of(work.attention, flat), *layer.o, {},
+                             work.branch.floats({rows, config.hidden_size}));
   }
 }
 
 void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::int64_t rows) {
-  const TensorView normed = work.normed.floats({rows, config.hidden_size});
   const Shape wide{rows, config.intermediate_size};
-  const std::array<Projection, 2> projections{Projection{*layer.gate, {}, work.gate.floats(wide)},
-                                              Projection{*layer.up, {}, work.up.floats(wide)}};
-  kernels.invariant_linears(normed, projections);
-  kernels.swiglu(work.gate.floats(wide), work.up.floats(wide), work.activated.floats(wide));
-  kernels.invariant_linear(work.activated.floats(wide), *layer.down, {}, normed);
+  const TensorView gate = work.of(work.gate, wide);
+  const TensorView up = work.of(work.up, wide);
+  const TensorView activated = work.of(work.activated, wide);
+  const std::array<Projection, 2> projections{Projection{*layer.gate, {}, gate},
+                                              Projection{*layer.up, {}, up}};
+  kernels.invariant_linears(work.of(work.normed, {rows, config.hidden_size}), projections);
+  kernels.swiglu(gate, up, activated);
+  kernels.invariant_linear(activated, *layer.down, {}, branch(rows, layer.down->parts()));
+}
+
+TensorView InferenceTransformer::State::branch(std::int64_t rows, std::int64_t parts) const {
+  return work.branch.floats(parts == 1 ? Shape{rows, config.hidden_size}
+                                       : Shape{parts, rows, config.hidden_size});
 }
 
 /// Adds a branch's result to the residual stream, and norms that for the next.
-void InferenceTransformer::State::add_and_norm(const ConstTensorView& weight, std::int64_t rows) {
-  const TensorView normed = work.normed.floats({rows, config.hidden_size});
-  kernels.add_rms_norm(normed, work.stream.floats(normed.shape()), weight,
+void InferenceTransformer::State::add_and_norm(const TensorView& added,
+                                               const ConstTensorView& weight, std::int64_t rows) {
+  const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
+  kernels.add_rms_norm(added, work.stream.floats(normed.shape()), weight,
                        static_cast<float>(config.rms_norm_eps), normed, {});
 }
 
@@ -518,7 +556,7 @@ void InferenceTransformer::State::forward() {
   const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
   kernels.embedding(plan->rows(DecodeRows::all), embedding, work.stream.floats(all));
   kernels.rms_norm(work.stream.floats(all), layers.front().input_norm,
-                   static_cast<float>(config.rms_norm_eps), work.normed.floats(all), {});
+                   static_cast<float>(config.rms_norm_eps), work.of(work.normed, all), {});
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const bool last = index + 1 == layers.size();
     const DecodeRows which = last ? DecodeRows::kept : DecodeRows::all;
@@ -527,9 +565,10 @@ void InferenceTransformer::State::forward() {
     if (rows == 0) {
       return;
     }
-    add_and_norm(layers[index].attention_norm, rows);
+    add_and_norm(branch(rows, 1), layers[index].attention_norm, rows);
     feed_forward(layers[index], rows);
-    add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
+    add_and_norm(branch(rows, layers[index].down->parts()),
+                 last ? final_norm : layers[index + 1].input_norm, rows);
     note_progress();
   }
 }
@@ -785,12 +824,11 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
     const std::int64_t head_norms = config.query_key_norms() ? 2 * config.head_size() : 0;
     floats += embedding + hidden + config.num_layers * (2 * hidden + biases + head_norms);
   }
-  floats +=
-      chosen.max_rows * (2 * hidden + 2 * query + 2 * key_value + 3 * config.intermediate_size);
+  const RowElements row(config, chosen.weights, device);
   return static_cast<std::size_t>(packed) *
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
-         static_cast<std::size_t>(chosen.max_rows) * sizeof(TokenId) +
+         static_cast<std::size_t>(chosen.max_rows) * (row.bytes() + sizeof(TokenId)) +
          cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));
 }
 

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "tests/cuda_emulator/device.h"
 #include "tests/cuda_emulator/matrix_product.h"
@@ -34,6 +37,8 @@ struct Layout {
   std::uint64_t rows = 0;
   std::uint64_t columns = 0;
   std::int64_t step = 0;
+  std::int32_t parts = 1;
+  std::int64_t part_step = 0;  ///< Elements.
 };
 constexpr std::uint32_t kDefaultAlignment = 256;
 struct Preference {
@@ -43,10 +48,12 @@ struct Preference {
                                           kDefaultAlignment};  ///< Of A, B, C, D.
 };
 
-/// What stands in a cublasLtMatmulAlgo_t: for which problem it was asked, and what it needs.
+/// What stands in a cublasLtMatmulAlgo_t: for which problem it was asked, and what it needs. Without
+/// a workspace it serves any number of columns of B.
 struct Algorithm {
   std::uint64_t problem;
   std::uint64_t workspace;
+  bool other_sums;  ///< It gives other bits (JFORGE_EMULATED_ROW_BITS).
   std::array<std::uint16_t, 4> alignments;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
@@ -151,8 +158,16 @@ MatrixProduct product_of(const Description& description, const Layout& a, const 
   return product;
 }
 
-/// Of all that an algorithm may depend on.
-std::uint64_t fingerprint(const Description& description, const MatrixProduct& product) {
+/// A device whose products' bits depend on the number of rows: "algorithm", those of the algorithm
+/// for 16 or more; "rows", those of every algorithm. Empty: of none.
+std::string row_bits() {
+  const char* const chosen = std::getenv("JFORGE_EMULATED_ROW_BITS");
+  return chosen == nullptr ? "" : chosen;
+}
+
+/// Of all that an algorithm may depend on; `any_columns`: but the number of B's columns.
+std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
+                          std::int32_t parts, bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   const auto take = [&](auto value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
@@ -160,11 +175,12 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
   };
   take(description.compute);
   take(description.epilogue);
+  take(parts);
   for (const Matrix* const m : {&product.a, &product.b, &product.c, &product.d}) {
     take(m->type);
     take(m->transposed);
     take(m->rows);
-    take(m->columns);
+    take(any_columns && m != &product.a ? 0 : m->columns);
     take(m->step);
   }
   return hash;
@@ -173,17 +189,19 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
 /// The one algorithm for a problem: with sums cut into parts, that need a workspace, where the
 /// depth is large and the preference allows it. What adds such parts up may round them before a
 /// bias is added, which shows in bfloat16.
-Algorithm choose(const Description& description, const MatrixProduct& product,
+Algorithm choose(const Description& description, const MatrixProduct& product, std::int32_t parts,
                  const Preference& preference) {
   constexpr std::int64_t kLargeDepth = 64;
-  const std::uint64_t parts = 2 * sizeof(float) * static_cast<std::uint64_t>(product.d.rows) *
+  const std::uint64_t space = 2 * sizeof(float) * static_cast<std::uint64_t>(product.d.rows) *
                               static_cast<std::uint64_t>(product.d.columns);
-  const bool cut = product.a.columns >= kLargeDepth && parts <= preference.most_workspace &&
+  const bool cut = product.a.columns >= kLargeDepth && space <= preference.most_workspace &&
                    (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;
   if (cut && product.bias && product.d.type == ElementType::bfloat16) {
     throw Refusal("cublasLtMatmul: sums in parts, rounded to bfloat16 before their bias is added");
   }
-  Algorithm algorithm{fingerprint(description, product), cut ? parts : 0, {}};
+  constexpr std::int64_t kManyRows = 16;
+  Algorithm algorithm{fingerprint(description, product, parts, !cut), cut ? space : 0,
+                      row_bits() == "algorithm" && product.d.columns >= kManyRows, {}};
   std::copy(preference.alignments.begin(), preference.alignments.end(),
             algorithm.alignments.begin());
   return algorithm;
@@ -309,10 +327,18 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   delete &as<Layout>(layout);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t /*layout*/,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* /*value*/, std::size_t /*bytes*/) {
-  return refuse("cublasLtMatrixLayoutSetAttribute", attribute);
+                                                const void* value, std::size_t bytes) {
+  auto& layout = as<Layout>(handle);
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return set(layout.parts, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return set(layout.part_step, value, bytes);
+    default:
+      return refuse("cublasLtMatrixLayoutSetAttribute", attribute);
+  }
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
@@ -361,7 +387,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
     const auto& description = as<Description>(handle);
     const MatrixProduct product =
         product_of(description, as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d));
-    const Algorithm algorithm = choose(description, product, as<Preference>(preference));
+    const Algorithm algorithm =
+        choose(description, product, as<Layout>(d).parts, as<Preference>(preference));
     results[0] = {};
     std::memcpy(&results[0].algo, &algorithm, sizeof algorithm);
     results[0].workspaceSize = algorithm.workspace;
@@ -384,14 +411,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     Algorithm algorithm{};
     if (chosen != nullptr) {
       std::memcpy(&algorithm, chosen, sizeof algorithm);
-      if (algorithm.problem != fingerprint(description, product)) {
+      if (algorithm.problem != fingerprint(description, product, as<Layout>(d_layout).parts,
+                                           algorithm.workspace == 0)) {
         throw Refusal("cublasLtMatmul with an algorithm that was asked for another problem");
       }
     } else {
       Preference preference;
       preference.most_workspace = workspace_bytes;
       preference.alignments.fill(1);
-      algorithm = choose(description, product, preference);
+      algorithm = choose(description, product, as<Layout>(d_layout).parts, preference);
     }
     const std::array<const void*, 4> addresses{a, b, c, d};
     const std::array<Matrix*, 4> matrices{&product.a, &product.b, &product.c, &product.d};
@@ -413,10 +441,30 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     }
     std::memcpy(&product.alpha, alpha, sizeof product.alpha);
     std::memcpy(&product.beta, beta, sizeof product.beta);
+    if (algorithm.other_sums || row_bits() == "rows") {
+      product.alpha *= 1.0F + 0x1p-20F * static_cast<float>(product.d.columns);
+    }
+    const std::array<const Layout*, 4> layouts{&as<Layout>(a_layout), &as<Layout>(b_layout),
+                                               &as<Layout>(c_layout), &as<Layout>(d_layout)};
+    std::vector<MatrixProduct> products;
+    for (std::int32_t part = 0; part < layouts.back()->parts; ++part) {
+      products.push_back(product);
+      const std::array<Matrix*, 4> own{&products.back().a, &products.back().b, &products.back().c,
+                                       &products.back().d};
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        if (layouts[i]->parts != layouts.back()->parts) {
+          throw Refusal("cublasLtMatmul of batches of different sizes");
+        }
+        own[i]->address += static_cast<std::uint64_t>(part * layouts[i]->part_step) *
+                           jforge::emulator::bytes_of(own[i]->type);
+      }
+    }
     device.enqueue(device.stream_of(stream), "a product",
-                   [&device, product, space, bytes = algorithm.workspace] {
+                   [&device, products, space, bytes = algorithm.workspace] {
                      spoil(device.memory, space, bytes);
-                     product.run(device.memory);
+                     for (const MatrixProduct& one : products) {
+                       one.run(device.memory);
+                     }
                    });
   });
 }

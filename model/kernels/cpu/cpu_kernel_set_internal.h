@@ -228,8 +228,9 @@ class CpuKernelSet final : public KernelSet {
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              const AdamWState& state, const AdamWHashes& hashes) override;
 
+  using KernelSet::pack_weight;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                            MemoryAccount& account) override;
+                                            MemoryAccount& account, std::int64_t parts) override;
   void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;

@@ -53,7 +53,7 @@ struct CachedAttentionInputs {
   const float* q;
   Elements k;
   Elements v;
-  float* output;
+  FloatTarget output;
   RowParts parts;
   float scale;
   std::int64_t most_queries;  ///< Of a tile.

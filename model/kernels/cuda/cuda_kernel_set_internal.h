@@ -5,7 +5,9 @@
 /// decode_plan, decode_attention, decode_product, token_sampling). Tensors and plans lie on the
 /// device. One user at a time.
 
+#include <array>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,35 +22,36 @@
 
 namespace jforge {
 
-/// A projection's weight in 16-byte words of adjacent steps of K, padded with zeros: column by
-/// column for lanes that own a column each, [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16; or as
-/// the operand fragments of tensor cores, [⌈N / 16⌉][⌈K / 32⌉][2][32 lanes][8] bfloat16
-/// (tensor_core.cuh), which a warp reads in one stretch.
+/// Steps of K to which the library's operands are padded: 16 bytes of bfloat16.
+inline constexpr int kProductSteps = 8;
+
+/// A projection's weight, padded with zeros: for the library [N][K to the next kProductSteps] of
+/// bfloat16; or for lanes that own a column each in 16-byte words of adjacent steps of K,
+/// [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16.
 class DeviceWeight final : public PackedWeight {
  public:
-  DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool fragments,
-               MemoryAccount& account)
-      : PackedWeight(rows, columns, dtype),
-        fragments_(fragments),
+  DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool by_library,
+               std::int64_t parts, MemoryAccount& account)
+      : PackedWeight(rows, columns, dtype, parts),
+        by_library_(by_library),
         storage_(storage_bytes(elements(), dtype), account, DeviceQueue::kDevice,
                  MemoryUse::weights) {}
   /// Whether what it is multiplied with is rounded too, and multiplied by tensor cores.
-  [[nodiscard]] bool fragments() const noexcept { return fragments_; }
-  /// With the padding.
-  [[nodiscard]] std::int64_t elements() const noexcept {
-    if (fragments_) {
-      return divide_up(rows(), 16) * 16 * divide_up(columns(), 32) * 32;
-    }
-    const std::int64_t each = dtype() == DType::float32 ? 4 : 8;
-    return divide_up(columns(), each) * each * rows();
+  [[nodiscard]] bool by_library() const noexcept { return by_library_; }
+  /// K with the padding.
+  [[nodiscard]] std::int64_t padded() const noexcept {
+    const std::int64_t each = dtype() == DType::float32 ? 4 : kProductSteps;
+    return divide_up(columns(), each) * each;
   }
+  /// With the padding.
+  [[nodiscard]] std::int64_t elements() const noexcept { return padded() * rows(); }
   template <class T>
   [[nodiscard]] T* data() const {
     return reinterpret_cast<T*>(storage_.data());
   }
 
  private:
-  bool fragments_;
+  bool by_library_;
   Buffer storage_;
 };
 
@@ -130,7 +133,7 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] KernelSet& host() override { return *host_; }
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
   void release_work_space() override {
-    for (DeviceScratch* scratch : {&partials_, &rounded_input_, &best_columns_, &loss_hidden_,
+    for (DeviceScratch* scratch : {&partials_, &rounded_input_, &best_columns_, &logits_, &loss_hidden_,
                                    &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
       scratch->release();
     }
@@ -187,8 +190,9 @@ class CudaKernelSet final : public KernelSet {
   void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
              const AdamWState& state, const AdamWHashes& hashes) override;
 
+  using KernelSet::pack_weight;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                            MemoryAccount& account) override;
+                                            MemoryAccount& account, std::int64_t parts) override;
   void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
@@ -224,8 +228,14 @@ class CudaKernelSet final : public KernelSet {
   void rotate_rows(const TensorView& q, const TensorView& k, const PlannedRows& rows,
                    const RotarySettings& settings, bool backward);
   template <class Finish>
-  void invariant_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
-                          const char* what);
+  void lane_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
+                     const char* what);
+  void check_rows(const DeviceWeight& weight);
+  [[nodiscard]] static MatrixProduct library_product(const DeviceWeight& weight, DType result,
+                                                     const void* bias);
+  [[nodiscard]] const void* library_rows(const ConstTensorView& x, const DeviceWeight& weight);
+  /// The arguments are checked; there are rows.
+  void multiply_by_library(const ConstTensorView& x, const Projection& projection);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Also of no rows, no columns and no steps.
   void product(const MatrixProduct& product);
@@ -259,6 +269,8 @@ class CudaKernelSet final : public KernelSet {
   DeviceScratch partials_{account_};
   DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
   DeviceScratch best_columns_{account_};
+  DeviceScratch logits_{account_};  ///< Of invariant_argmax().
+  std::set<std::array<std::int64_t, 3>> checked_products_;  ///< N, K, parts.
   TokenChooser chooser_{queue_, account_};  ///< Of sample_tokens(), as the next three.
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;

@@ -386,8 +386,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
            at += static_cast<std::int32_t>(group.lanes())) {
         const std::int32_t i = at / dim;
         if (first_part[row_of(block, i)] < 0) {
-          output[place(block, i) + at % dim] =
-              block.totals[i * block.stride + at % dim] / block.total[i].sum;
+          output.set(place(block, i) + at % dim,
+                     block.totals[i * block.stride + at % dim] / block.total[i].sum);
         }
       }
     });
@@ -408,7 +408,7 @@ struct MergeParts {
   RowParts parts;
   const std::int32_t* visible;
   const std::int32_t* first_part;
-  float* output;
+  FloatTarget output;
   std::int64_t heads;
   std::int64_t dim;
 
@@ -433,7 +433,7 @@ struct MergeParts {
             sums[i] = merge.together(sums[i], parts.sums[part * dim + d + i]);
           });
         }
-        each_below(dim - d, [&](int i) { output[index * dim + d + i] = sums[i] / total.sum; });
+        each_below(dim - d, [&](int i) { output.set(index * dim + d + i, sums[i] / total.sum); });
       }
     });
   }
@@ -565,7 +565,7 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
                                            floats(q),
                                            k,
                                            v,
-                                           floats(output),
+                                           floating(output),
                                            parts,
                                            1.0F / std::sqrt(static_cast<float>(shape.dim)),
                                            queries.most_rows * shape.group()};
@@ -588,7 +588,7 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
   }
   if (queries.num_parts > 0) {
     queue_.launch(rows * shape.heads, MergeParts::kLanes,
-                  MergeParts{parts, queries.visible, queries.first_part, floats(output),
+                  MergeParts{parts, queries.visible, queries.first_part, floating(output),
                              shape.heads, shape.dim},
                   "cached_attention parts");
   }

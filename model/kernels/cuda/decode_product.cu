@@ -1,10 +1,9 @@
 /// Products of decoding: few rows by a weight that is read once. A row's bits depend on the row and
-/// the weight alone: sums over K are taken in an order that K alone decides.
+/// the weight alone.
 ///
-/// Lanes own a column and add its steps up in ascending order by FMA, with the CPU's bits; a
-/// bfloat16 is widened in a register. What it costs: decode_product.md. With
-/// WeightStorage::bfloat16_arithmetic tensor cores multiply (fragment_product.cuh); where there are
-/// none, lanes do the same sums in ascending order.
+/// With WeightStorage::bfloat16_arithmetic cuBLASLt multiplies (row-invariant products,
+/// cuda_products.h). Otherwise lanes own a column and add its steps up in ascending order by FMA,
+/// with the CPU's bits; a bfloat16 is widened in a register. What either costs: decode_product.md.
 
 #include <algorithm>
 #include <type_traits>
@@ -13,15 +12,15 @@
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/decode_tiles.h"
 #include "model/kernels/cuda/float_elements.h"
-#include "model/kernels/cuda/fragment_order.h"
 #include "model/kernels/cuda/reads_ahead.h"
-#if !defined(JFORGE_EMULATED_DEVICE)
-#include "model/kernels/cuda/fragment_product.cuh"
-#endif
 
 namespace jforge {
 
 namespace {
+
+/// Rows whose logits are stored at once: as many as hold up a product's weight no longer than
+/// their own arithmetic does.
+constexpr std::int64_t kArgmaxRows = 256;
 
 /// A matrix [N, K] to be packed.
 struct SourceMatrix {
@@ -48,16 +47,6 @@ struct PackColumns {
   JFORGE_DEVICE static void put(BFloat16& to, float value) { to = round_to_bfloat16(value); }
 };
 
-struct PackFragments {
-  SourceMatrix source;
-  BFloat16* packed;
-  std::int64_t steps;  ///< ⌈K / kFragmentSteps⌉
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    const WeightPlace place = WeightPlace::of(i, steps);
-    packed[i] = round_to_bfloat16(source.at(place.row, place.step));
-  }
-};
-
 /// Sixteen bytes that are read together.
 struct alignas(16) FourFloats {
   float values[4];
@@ -68,21 +57,21 @@ struct alignas(16) FourFloats {
   return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
 }
 
-/// Rows that are multiplied with fragments, rounded and in their order: a word of eight steps each.
-struct PackRows {
-  const float* x;
-  BFloat16* packed;
-  std::int64_t m;
+/// A matrix [.., K] rounded, with zeros behind each row: eight steps of [.., padded] each.
+struct PadRows {
+  FloatSource x;
+  BFloat16* padded;
   std::int64_t k;
-  std::int64_t steps;
+  std::int64_t padded_k;
   JFORGE_DEVICE void operator()(std::int64_t word) const {
-    float values[8];
+    const std::int64_t row = word * kProductSteps / padded_k;
+    const std::int64_t step = word * kProductSteps % padded_k;
+    float values[kProductSteps];
     JFORGE_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const RowPlace place = RowPlace::of(word * 8 + i, steps);
-      values[i] = place.row < m && place.step < k ? x[place.row * k + place.step] : 0.0F;
+    for (int i = 0; i < kProductSteps; ++i) {
+      values[i] = step + i < k ? x[row * k + step + i] : 0.0F;
     }
-    FloatTarget{packed, true}.write(word * 8, values);
+    FloatTarget{padded, true}.write(word * kProductSteps, values);
   }
 };
 
@@ -114,7 +103,6 @@ struct CountUnrounded {
 /// Where lanes read words of kEach adjacent steps of a column.
 struct FloatColumns {
   static constexpr int kEach = 4;
-  static constexpr bool kRoundsInput = false;
   using Word = FourFloats;
   const float* packed;
   std::int64_t n;
@@ -126,7 +114,6 @@ struct FloatColumns {
 
 struct RoundedColumns {
   static constexpr int kEach = 8;
-  static constexpr bool kRoundsInput = false;
   using Word = MemoryWord;
   const BFloat16* packed;
   std::int64_t n;
@@ -135,25 +122,6 @@ struct RoundedColumns {
   }
   JFORGE_DEVICE static float number(const Word& word, int i) { return number_of(word, i); }
 };
-
-#if defined(JFORGE_EMULATED_DEVICE)
-struct FragmentColumns {
-  static constexpr int kEach = 8;
-  static constexpr bool kRoundsInput = true;
-  using Word = MemoryWord;
-  const BFloat16* packed;
-  std::int64_t steps;
-  [[nodiscard]] Word word(std::int64_t step, std::int64_t column) const {
-    Word word{};
-    for (int i = 0; i < kEach; ++i) {
-      const std::uint32_t bits = packed[WeightPlace{column, step + i}.index(steps)].bits;
-      word.bits[i / 2] |= bits << (i % 2 * 16);
-    }
-    return word;
-  }
-  static float number(const Word& word, int i) { return number_of(word, i); }
-};
-#endif
 
 constexpr std::int64_t kTileColumns = 64;  ///< Lanes of a block: one output column each.
 constexpr std::int64_t kTileRows = 8;
@@ -208,8 +176,7 @@ struct ColumnProduct {
         for (std::int64_t i = lane; i < filled * kTileDepth; i += group.lanes()) {
           const std::int64_t row = i / kTileDepth;
           const std::int64_t d = i % kTileDepth;
-          const float value = row < rows && d < depth ? x[(first_row + row) * k + begin + d] : 0.0F;
-          tile[i] = Weight::kRoundsInput ? widen(round_to_bfloat16(value)) : value;
+          tile[i] = row < rows && d < depth ? x[(first_row + row) * k + begin + d] : 0.0F;
         }
       });
       group.each([&](std::int64_t lane) {
@@ -320,6 +287,54 @@ struct FindBest {
 
 constexpr std::int64_t kBestLanes = 128;
 
+/// The best of what each lane has found; the first lane gives it to `take`.
+template <class Group, class Take>
+JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take) {
+  for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
+    group.each([&](std::int64_t lane) {
+      if (lane < left) {
+        own[lane].meet(own[lane + left]);
+      }
+    });
+  }
+  group.each([&](std::int64_t lane) {
+    if (lane == 0) {
+      take(own[0]);
+    }
+  });
+}
+
+/// Logits of a row whose best a block finds.
+constexpr std::int64_t kBestLogits = 1024;
+
+/// Best of every kBestLogits logits; block index = row · groups + group.
+struct BestOfLogits {
+  static constexpr int kAhead = kBestLogits / kBestLanes;
+  const float* logits;
+  std::int64_t columns;
+  std::int64_t groups;
+  BestColumn* best;
+
+  [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<BestColumn>(kBestLanes); }
+  template <class Group>
+  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+    BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
+    const std::int64_t begin = block % groups * kBestLogits;
+    const float* const row = logits + block / groups * columns;
+    group.each([&](std::int64_t lane) {
+      BestColumn found{0.0F, kNone};
+      read_ahead<kAhead>(
+          begin + lane, of_tile(columns, begin + kBestLogits), group.lanes(),
+          [&](std::int64_t i) { return row[i]; },
+          [&](std::int64_t i, float value) {
+            found.meet({value, value == value ? static_cast<TokenId>(i) : kNaN});
+          });
+      own[lane] = found;
+    });
+    best_of_lanes(group, own, [&](const BestColumn& found) { best[block] = found; });
+  }
+};
+
 /// Best of a row; one block a row.
 struct BestOfRow {
   static constexpr int kAhead = 8;  ///< Reads of a lane on their way.
@@ -338,17 +353,8 @@ struct BestOfRow {
           [&](std::int64_t /*i*/, const BestColumn& other) { found.meet(other); });
       own[lane] = found;
     });
-    for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
-      group.each([&](std::int64_t lane) {
-        if (lane < left) {
-          own[lane].meet(own[lane + left]);
-        }
-      });
-    }
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        tokens[row] = own[0].index < 0 ? kNoToken : own[0].index;
-      }
+    best_of_lanes(group, own, [&](const BestColumn& found) {
+      tokens[row] = found.index < 0 ? kNoToken : found.index;
     });
   }
 };
@@ -380,7 +386,8 @@ bool CudaKernelSet::all_bfloat16(const ConstTensorView& weight) {
 
 std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
                                                          WeightStorage storage,
-                                                         MemoryAccount& account) {
+                                                         MemoryAccount& account,
+                                                         std::int64_t parts) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   expect_floating(weight, "pack_weight weight");
@@ -397,12 +404,12 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   const SourceMatrix source{source_of(weight), weight.dim(0), weight.dim(1)};
   auto packed =
       std::make_unique<DeviceWeight>(source.n, source.k, shorts ? DType::bfloat16 : DType::float32,
-                                     storage == WeightStorage::bfloat16_arithmetic, account);
-  if (packed->fragments()) {
-    launch_elements(
-        queue_, packed->elements(),
-        PackFragments{source, packed->data<BFloat16>(), divide_up(source.k, kFragmentSteps)},
-        "pack_weight");
+                                     storage == WeightStorage::bfloat16_arithmetic, parts, account);
+  if (packed->by_library()) {
+    launch_elements(queue_, packed->elements() / kProductSteps,
+                    PadRows{source.values, packed->data<BFloat16>(), source.k, packed->padded()},
+                    "pack_weight");
+    check_rows(*packed);
   } else if (shorts) {
     launch_elements(queue_, packed->elements(),
                     PackColumns<BFloat16, RoundedColumns::kEach>{source, packed->data<BFloat16>()},
@@ -415,6 +422,73 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   return packed;
 }
 
+/// Before the first product by a weight of this shape: of every type and bias that a product of it
+/// may have.
+void CudaKernelSet::check_rows(const DeviceWeight& weight) {
+  constexpr std::int64_t kMostRows = 1024;
+  if (!checked_products_.insert({weight.rows(), weight.columns(), weight.parts()}).second) {
+    return;
+  }
+  MemoryAccount account("products, checked");
+  const Buffer bias(static_cast<std::size_t>(weight.rows()) * sizeof(float), account,
+                    DeviceQueue::kDevice);
+  for (const DType result : {DType::float32, DType::bfloat16}) {
+    for (const void* const added : {static_cast<const void*>(nullptr),
+                                    static_cast<const void*>(bias.data())}) {
+      if (added == nullptr || (weight.parts() == 1 && result == DType::float32)) {
+        queue_.check_rows(library_product(weight, result, added), kMostRows);
+      }
+    }
+  }
+}
+
+/// Without rows.
+MatrixProduct CudaKernelSet::library_product(const DeviceWeight& weight, DType result,
+                                             const void* bias) {
+  return {.transpose_b = true,
+          .n = weight.rows(),
+          .k = weight.padded(),
+          .operands = DType::bfloat16,
+          .b = weight.data<BFloat16>(),
+          .result = result,
+          .bias = bias,
+          .parts = weight.parts(),
+          .row_invariant = true};
+}
+
+/// x [M, K] as the library multiplies it: rounded, rows padded.
+const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWeight& weight) {
+  if (x.dtype() == DType::bfloat16 && weight.padded() == weight.columns()) {
+    return floating(x).data;
+  }
+  const std::int64_t elements = x.dim(0) * weight.padded();
+  auto* const rounded = rounded_input_.at_least<BFloat16>(elements);
+  launch_elements(queue_, elements / kProductSteps,
+                  PadRows{floating(x), rounded, weight.columns(), weight.padded()},
+                  "invariant_linear");
+  return rounded;
+}
+
+void CudaKernelSet::multiply_by_library(const ConstTensorView& x, const Projection& projection) {
+  const DeviceWeight& weight = device_weight(projection.weight);
+  const void* bias = nullptr;
+  if (!projection.bias.empty()) {
+    expect(projection.y.dtype() == DType::float32, "invariant_linear: a bias needs float32 sums");
+    bias = floats(projection.bias);
+    if (reinterpret_cast<std::uintptr_t>(bias) % kProductBiasAlignment != 0) {
+      auto* const copy = bias_.at_least<float>(weight.rows());
+      queue_.copy(projection.bias,
+                  TensorView(copy, DType::float32, projection.bias.shape(), Device::cuda));
+      bias = copy;
+    }
+  }
+  MatrixProduct product = library_product(weight, projection.y.dtype(), bias);
+  product.m = x.dim(0);
+  product.a = library_rows(x, weight);
+  product.c = floating(projection.y).data;
+  queue_.multiply(product);
+}
+
 template <class Finish>
 struct CudaKernelSet::ProductOutput {
   const DeviceWeight* weight;
@@ -424,19 +498,16 @@ struct CudaKernelSet::ProductOutput {
 /// Has each output's `finish` take every tile of x · weightᵀ. One launch for weights that are
 /// stored alike.
 template <class Finish>
-void CudaKernelSet::invariant_products(const ConstTensorView& x,
-                                       std::span<const ProductOutput<Finish>> outputs,
-                                       const char* what) {
+void CudaKernelSet::lane_products(const ConstTensorView& x,
+                                  std::span<const ProductOutput<Finish>> outputs,
+                                  const char* what) {
   using Output = ProductOutput<Finish>;
   const std::int64_t m = x.dim(0);
   const std::int64_t k = x.dim(1);
-  const auto alike = [](const Output& a, const Output& b) {
-    return a.weight->fragments() == b.weight->fragments() && a.weight->dtype() == b.weight->dtype();
-  };
   while (!outputs.empty()) {
     std::size_t count = 1;
     while (count < std::min(outputs.size(), kProductsTogether) &&
-           alike(outputs[0], outputs[count])) {
+           outputs[0].weight->dtype() == outputs[count].weight->dtype()) {
       ++count;
     }
     const auto some = outputs.first(count);
@@ -451,52 +522,41 @@ void CudaKernelSet::invariant_products(const ConstTensorView& x,
           },
           what);
     };
-    if (!some[0].weight->fragments()) {
-      if (some[0].weight->dtype() == DType::bfloat16) {
-        by_columns([](const DeviceWeight& weight) {
-          return RoundedColumns{weight.data<BFloat16>(), weight.rows()};
-        });
-      } else {
-        by_columns([](const DeviceWeight& weight) {
-          return FloatColumns{weight.data<float>(), weight.rows()};
-        });
-      }
-      continue;
+    if (some[0].weight->dtype() == DType::bfloat16) {
+      by_columns([](const DeviceWeight& weight) {
+        return RoundedColumns{weight.data<BFloat16>(), weight.rows()};
+      });
+    } else {
+      by_columns([](const DeviceWeight& weight) {
+        return FloatColumns{weight.data<float>(), weight.rows()};
+      });
     }
-    const std::int64_t steps = divide_up(k, kFragmentSteps);
-#if defined(JFORGE_EMULATED_DEVICE)
-    by_columns([&](const DeviceWeight& weight) {
-      return FragmentColumns{weight.data<BFloat16>(), steps};
-    });
-#else
-    if (m <= kFragmentRows && k % 2 == 0) {
-      launch_fragment_products<FragmentProduct<1, 1, FloatRows>>(queue_, FloatRows{floats(x), m, k},
-                                                                 steps, some, what);
-      continue;
-    }
-    const std::int64_t elements =
-        divide_up(m, kFragmentRows) * kFragmentRows * steps * kFragmentSteps;
-    auto* const rounded = rounded_input_.at_least<BFloat16>(elements);
-    launch_elements(queue_, elements / 8, PackRows{floats(x), rounded, m, k, steps}, what);
-    launch_fragment_products(queue_, RoundedRows{rounded, m, steps}, some, what);
-#endif
   }
 }
 
 void CudaKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
+  const std::int64_t m = x.dim(0);
   std::vector<ProductOutput<WriteProduct>> outputs;
-  for (const auto& [weight, bias, y] : projections) {
-    expect_shape(x, Shape{x.dim(0), weight.columns()}, "invariant_linear x");
-    expect_shape(y, Shape{x.dim(0), weight.rows()}, "invariant_linear y");
+  for (const Projection& projection : projections) {
+    const auto& [weight, bias, y] = projection;
+    const DeviceWeight& own = device_weight(weight);
+    expect_shape(x, Shape{m, weight.columns()}, "invariant_linear x");
+    expect_shape(y, weight.parts() == 1 ? Shape{m, weight.rows()}
+                                        : Shape{weight.parts(), m, weight.rows()},
+                 "invariant_linear y");
     if (!bias.empty()) {
       expect_shape(bias, Shape{weight.rows()}, "invariant_linear bias");
     }
-    outputs.push_back({&device_weight(weight),
-                       {bias.empty() ? nullptr : floats(bias), floats(y), weight.rows()}});
+    if (m == 0) {
+      continue;
+    }
+    if (own.by_library()) {
+      multiply_by_library(x, projection);
+    } else {
+      outputs.push_back({&own, {bias.empty() ? nullptr : floats(bias), floats(y), weight.rows()}});
+    }
   }
-  if (x.dim(0) > 0) {
-    invariant_products<WriteProduct>(x, outputs, "invariant_linear");
-  }
+  lane_products<WriteProduct>(x, outputs, "invariant_linear");
 }
 
 void CudaKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
@@ -507,10 +567,26 @@ void CudaKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight&
   if (m == 0) {
     return;
   }
-  const std::int64_t groups = divide_up(head.rows(), kBestColumns);
+  const DeviceWeight& weight = device_weight(head);
+  expect(weight.parts() == 1, "invariant_argmax: a head has whole sums");
+  const std::int64_t each = weight.by_library() ? kBestLogits : kBestColumns;
+  const std::int64_t groups = divide_up(head.rows(), each);
   auto* const best = best_columns_.at_least<BestColumn>(m * groups);
-  const ProductOutput<FindBest> output{&device_weight(head), {best, groups}};
-  invariant_products<FindBest>(hidden, {&output, 1}, "invariant_argmax");
+  if (weight.by_library()) {
+    const std::int64_t chunk = std::min(m, kArgmaxRows);
+    auto* const logits = logits_.at_least<float>(chunk * head.rows());
+    for (std::int64_t begin = 0; begin < m; begin += chunk) {
+      const std::int64_t rows = std::min(chunk, m - begin);
+      multiply_by_library(hidden.rows(begin, begin + rows),
+                          {head, {}, TensorView(logits, DType::float32, {rows, head.rows()}, device())});
+      queue_.launch(rows * groups, kBestLanes,
+                    BestOfLogits{logits, head.rows(), groups, best + begin * groups},
+                    "invariant_argmax");
+    }
+  } else {
+    const ProductOutput<FindBest> output{&weight, {best, groups}};
+    lane_products<FindBest>(hidden, {&output, 1}, "invariant_argmax");
+  }
   queue_.launch(m, kBestLanes, BestOfRow{best, groups, indices(tokens)}, "invariant_argmax");
 }
 

@@ -159,6 +159,9 @@ class DeviceQueue final : public CudaQueue {
   }
 
   void multiply(const MatrixProduct& product) { products_.run(product); }
+  void check_rows(const MatrixProduct& product, std::int64_t most_rows) {
+    products_.check_rows(product, most_rows);
+  }
 
   /// What `work` launches, which does not run. It may do nothing else with the device. Empty where
   /// the device has no memory for it.

@@ -117,13 +117,20 @@ template <int kDim>
   return result;
 }
 
-/// Writes two adjacent numbers of each of a lane's columns, which factor_of makes of theirs.
+/// Writes two adjacent numbers of each of a lane's columns to the row that begins at `row`.
 template <int kDim, class NumberOf>
-__device__ __forceinline__ void store_row(float* row, NumberOf number_of) {
-  const int column = warp_lane() % 4 * 2;
+__device__ __forceinline__ void store_row(const FloatTarget& to, std::int64_t row,
+                                          NumberOf number_of) {
+  row += warp_lane() % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
-    *reinterpret_cast<float2*>(row + 8 * n + column) = {number_of(n, 0), number_of(n, 1)};
+    const float2 pair{number_of(n, 0), number_of(n, 1)};
+    if (to.narrow) {
+      *reinterpret_cast<std::uint32_t*>(static_cast<BFloat16*>(to.data) + row + 8 * n) =
+          pack_bfloat16(pair.x, pair.y);
+    } else {
+      *reinterpret_cast<float2*>(static_cast<float*>(to.data) + row + 8 * n) = pair;
+    }
   }
 }
 
@@ -240,12 +247,12 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
         const int first_part = in.first_part[query.row];
         if (first_part < 0) {
           store_row<kDim>(
-              in.output + (std::int64_t{query.row} * in.shape.heads + query.head) * kDim,
+              in.output, (std::int64_t{query.row} * in.shape.heads + query.head) * kDim,
               [&](int n, int one) { return sums[0][n].values[2 * half + one] / own.sum; });
         } else {
           const std::int64_t part =
               std::int64_t{first_part + begin / kSplit} * in.shape.heads + query.head;
-          store_row<kDim>(in.parts.sums + part * kDim,
+          store_row<kDim>(FloatTarget{in.parts.sums}, part * kDim,
                           [&](int n, int one) { return sums[0][n].values[2 * half + one]; });
           if (lane % 4 == 0) {
             in.parts.softmax[part] = own;
@@ -272,7 +279,7 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
     for (int half = 0; half < kHalves; ++half) {
       const Query query = queries[half];
       if (query.visible > 0) {
-        store_row<kDim>(in.output + (std::int64_t{query.row} * in.shape.heads + query.head) * kDim,
+        store_row<kDim>(in.output, (std::int64_t{query.row} * in.shape.heads + query.head) * kDim,
                         [&](int n, int one) {
                           return totals[n * kWarpLanes].values[2 * half + one] / total[half].sum;
                         });
