@@ -419,7 +419,7 @@ run_cases() {
 }
 
 # What compute-sanitizer runs, which slows a kernel a hundred times: the kernels' own cases, but for errors that are made on
-# purpose (errors to it) and cuDNN's; drafts and sampling; a model's losses and gradients in bfloat16. Not several ranks.
+# purpose (errors to it) and cuDNN's; sampled decoding; a model's losses and gradients in bfloat16. Not several ranks.
 # racecheck, the slowest, has of each kernel with shared memory a case or two.
 sanitized() { # TOOL PROGRAM
   case $2:$1 in
@@ -434,8 +434,8 @@ sanitized() { # TOOL PROGRAM
     gpu_kernel_agreement_test:*) echo '-*OutOfMemory*:CudaErrors*' ;;
     gpu_tensor_core_attention_test:racecheck) echo '*.AgreesWithFloat32OnTheCpu:*DoesNotDependOnTheBatch/7*:*DoesNotDependOnTheBatch/8*' ;;
     gpu_tensor_core_attention_test:*) echo '-*Cudnn*' ;;
-    gpu_model_agreement_test:racecheck) echo 'DraftPasses.DraftWhat*:SampledOnADevice.*' ;;
-    gpu_model_agreement_test:*) echo 'DraftPasses.*:SampledOnADevice.*:Narrow.*' ;;
+    gpu_model_agreement_test:racecheck) echo 'SampledOnADevice.*' ;;
+    gpu_model_agreement_test:*) echo 'SampledOnADevice.*:Narrow.*' ;;
   esac
 }
 sanitize() {

@@ -54,11 +54,6 @@ std::uint64_t RandomStream::next_u64() noexcept {
   return (upper << 32) | next_u32();
 }
 
-std::uint64_t RandomStream::drawn() const noexcept {
-  const std::uint64_t blocks = std::uint64_t{counter_[1]} << 32 | counter_[0];
-  return 4 * blocks - static_cast<std::uint64_t>(4 - used_);
-}
-
 std::array<std::uint32_t, 4> RandomStream::block_at(std::uint64_t block) const noexcept {
   return philox4x32_10({low(block), high(block), counter_[2], counter_[3]}, key_);
 }

@@ -38,8 +38,6 @@ class RandomStream {
   [[nodiscard]] std::uint32_t next_u32() noexcept;
   /// 64 uniformly distributed bits.
   [[nodiscard]] std::uint64_t next_u64() noexcept;
-  /// How many next_u32() have drawn so far.
-  [[nodiscard]] std::uint64_t drawn() const noexcept;
   /// Draws 4·block … 4·block + 3 as next_u32() of a fresh stream gives them, wherever this one
   /// stands: for noise that is looked up and not drawn in order.
   [[nodiscard]] std::array<std::uint32_t, 4> block_at(std::uint64_t block) const noexcept;

@@ -64,7 +64,6 @@ void DecodeEngine::begin_waiting() {
       return;
     }
     slot.begun = true;
-    ++prefilling_;
     sampling_ += slot.decoder->sampling().greedy() ? 0 : 1;
     waiting_.pop_front();
   }
@@ -74,39 +73,11 @@ void DecodeEngine::step() {
   expect(running_ > 0, "a step without sequences");
   begin_waiting();
   expect(waiting_.size() < running_, "the cache is taken by sequences that are not this engine's");
-  begin_drafts();
   assemble_rows();
   forward_rows();
   hand_back();
   note_progress();
 }
-
-/// Has the model's device go on by itself, where it does not yet and nothing else is to be done.
-void DecodeEngine::begin_drafts() {
-  if (drafting_ > 0 || prefilling_ > 0) {
-    return;
-  }
-  drafts_.clear();
-  for (std::size_t index = 0; index < slots_.size(); ++index) {
-    const Slot& slot = slots_[index];
-    if (!slot.decoder || !slot.begun) {
-      continue;
-    }
-    auto sequence = slot.decoder->draft_sequence();
-    if (!sequence) {
-      return;
-    }
-    sequence->slot = static_cast<std::int32_t>(index);
-    drafts_.push_back(*sequence);
-  }
-  if (model_.begin_drafts(drafts_)) {
-    drafting_ = drafts_.size();
-  }
-}
-
-/// Whether the device forwards one more pass. It does not where a prompt waits for its turn, nor
-/// where half of its sequences have ended, whose rows it takes along empty.
-bool DecodeEngine::may_go_on() const { return prefilling_ == 0 && 2 * drafting_ > drafts_.size(); }
 
 std::optional<DecodeResult> DecodeEngine::take_finished() {
   if (finished_.empty()) {
@@ -127,8 +98,6 @@ void DecodeEngine::clear() {
   waiting_.clear();
   running_ = 0;
   sampling_ = 0;
-  prefilling_ = 0;
-  drafting_ = 0;
   finished_.clear();
 }
 
@@ -141,9 +110,6 @@ void DecodeEngine::assemble_rows() {
     if (slots_[index].decoder && !slots_[index].prefilling) {
       append_branches(index);
     }
-  }
-  if (drafting_ > 0) {
-    return;  // A prompt's turn comes when the device has done what it was given.
   }
   const std::size_t room = kStepRows - std::min(kStepRows, rows_.size());
   std::size_t budget = std::max(room, kMinimumPrefillRows);
@@ -221,11 +187,7 @@ void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::s
 void DecodeEngine::forward_rows() {
   predictions_.resize(outputs_);
   const auto begin = std::chrono::steady_clock::now();
-  if (drafting_ > 0) {
-    const bool go_on = may_go_on();
-    model_.predict_drafts(rows_, predictions_, go_on);
-    drafting_ = go_on ? drafting_ : 0;
-  } else if (sampling_ == 0) {
+  if (sampling_ == 0) {
     model_.predict(rows_, predictions_);
   } else {
     describe_choices();
@@ -286,8 +248,7 @@ void DecodeEngine::hand_back() {
       advance(index);
     }
   }
-  // A device that goes on has kept them before its next pass.
-  if (!kept_.empty() && drafting_ == 0) {
+  if (!kept_.empty()) {
     model_.keep_branches(kept_);
   }
 }
@@ -314,9 +275,7 @@ void DecodeEngine::advance(std::size_t slot_index) {
   if (observer_ != nullptr) {
     observer_->after_advance(*slot.decoder, commit);
   }
-  if (slot.prefilling) {
-    --prefilling_;
-  } else {
+  if (!slot.prefilling) {
     statistics_.tokens += slot.decoder->kv_length() - known;
     statistics_.forwards += 1;
   }
@@ -325,7 +284,6 @@ void DecodeEngine::advance(std::size_t slot_index) {
   if (slot.decoder->finished()) {
     const auto finished = std::move(slot.decoder);
     --running_;
-    drafting_ -= drafting_ > 0 ? 1 : 0;
     sampling_ -= finished->sampling().greedy() ? 0 : 1;
     model_.release(static_cast<std::int32_t>(slot_index));
     finished_.push_back(finished->take_result());

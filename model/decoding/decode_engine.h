@@ -46,11 +46,8 @@ class DecodeObserver {
 /// Drives sequence decoders over a DecodeModel. Results do not depend on how many sequences share a
 /// step, nor on how a prompt is cut: drafts are forwarded whole, prompts in chunks that keep a step
 /// near kStepRows rows. Where a sequence samples, the model chooses tokens from logits; while all
-/// are greedy it gives argmaxes and no logits exist. Where no prompt is being forwarded and all
-/// decoders can say how they go on (SequenceDecoder::draft_sequence), a model's device may go on by
-/// itself, a pass ahead of the decoders, and keeps what is accepted: these read what it did, and it
-/// is an error if they would have forwarded anything else. Not thread-safe; the model must outlive
-/// it, and gets its slots back from clear() and the destructor.
+/// are greedy it gives argmaxes and no logits exist. Not thread-safe; the model must outlive it,
+/// and gets its slots back from clear() and the destructor.
 class DecodeEngine {
  public:
   /// Rows per step that prompts may fill up to; drafts alone may exceed it.
@@ -114,8 +111,6 @@ class DecodeEngine {
   };
 
   void begin_waiting();
-  void begin_drafts();
-  [[nodiscard]] bool may_go_on() const;
   void assemble_rows();
   void append_prompt(std::size_t slot_index, std::size_t limit);
   void append_branches(std::size_t slot_index);
@@ -131,11 +126,8 @@ class DecodeEngine {
   DecodeStatistics statistics_;
   std::vector<Slot> slots_;
   std::size_t running_ = 0;
-  std::deque<std::size_t> waiting_;    ///< Slots whose sequences have not begun, the oldest first.
-  std::size_t sampling_ = 0;           ///< Begun sequences that are not decoded greedily.
-  std::size_t prefilling_ = 0;         ///< Begun sequences whose prompts are not forwarded.
-  std::vector<DraftSequence> drafts_;  ///< Those that the model's device began with …
-  std::size_t drafting_ = 0;           ///< … and how many of them go on there; 0: none.
+  std::deque<std::size_t> waiting_;  ///< Slots whose sequences have not begun, the oldest first.
+  std::size_t sampling_ = 0;         ///< Begun sequences that are not decoded greedily.
   std::deque<DecodeResult> finished_;
   std::vector<DecodeRow> rows_;
   std::vector<TokenId> predictions_;

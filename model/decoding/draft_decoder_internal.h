@@ -71,23 +71,6 @@ inline void repeat_period(std::span<const TokenId> period, std::size_t length,
   }
 }
 
-/// What every DraftSequence says of its request.
-[[nodiscard]] inline DraftSequence draft_sequence_of_request(const DecodeRequest& request,
-                                                             std::span<const TokenId> context,
-                                                             std::span<const TokenId> draft,
-                                                             std::int64_t max_positions) {
-  DraftSequence sequence;
-  sequence.item = static_cast<std::uint64_t>(request.id);
-  sequence.sampling = request.sampling;
-  sequence.prompt_length = std::ssize(request.prompt);
-  sequence.max_new_tokens = request.max_new_tokens;
-  sequence.eos_ids = request.eos_ids;
-  sequence.context = context;
-  sequence.draft = draft;
-  sequence.max_positions = max_positions;
-  return sequence;
-}
-
 class DraftDecoder : public SequenceDecoder {
  public:
   [[nodiscard]] std::int64_t kv_length() const override { return kv_length_; }
@@ -141,19 +124,6 @@ class DraftDecoder : public SequenceDecoder {
   /// Rows of a draft whose predictions can still be of use: what a forward can add before T.
   [[nodiscard]] std::size_t tokens_left() const {
     return static_cast<std::size_t>(request_.max_new_tokens) - (answer_length() + 1);
-  }
-
-  /// What draft_sequence() says of every method; nothing before the first draft or behind the end.
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence_of(
-      DraftMethod method, std::int32_t block_size, std::span<const TokenId> draft) const {
-    if (prefilling_ || finished_) {
-      return std::nullopt;
-    }
-    DraftSequence sequence = draft_sequence_of_request(request_, context_, draft, max_positions());
-    sequence.method = method;
-    sequence.block_size = block_size;
-    sequence.max_branch_rows = max_branch_rows();
-    return sequence;
   }
 
   void commit(std::span<const TokenId> tokens) {

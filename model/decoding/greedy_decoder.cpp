@@ -18,8 +18,6 @@ class GreedyDecoder final : public SequenceDecoder {
         static_cast<std::size_t>(std::min<std::int64_t>(request_.max_new_tokens, kUsualTokens));
     result_.tokens.reserve(usual);
     result_.accepted.reserve(usual);
-    context_.reserve(request_.prompt.size() + usual);
-    context_.assign(request_.prompt.begin(), request_.prompt.end());
     branch_ = {.tokens = request_.prompt, .first_output = request_.prompt.size() - 1};
   }
 
@@ -32,14 +30,6 @@ class GreedyDecoder final : public SequenceDecoder {
     return static_cast<std::int64_t>(request_.prompt.size()) + request_.max_new_tokens - 1;
   }
 
-  /// A running window of one token.
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    if (prefilling_ || finished_) {
-      return std::nullopt;
-    }
-    return draft_sequence_of_request(request_, context_, branch_.tokens, max_positions());
-  }
-
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "greedy decoder advanced after its end");
     expect(outcomes.size() == 1 && outcomes[0].predictions.size() == 1,
@@ -50,7 +40,6 @@ class GreedyDecoder final : public SequenceDecoder {
     } else {
       ++result_.forwards;
       result_.accepted.push_back(1);
-      context_.push_back(last_);
     }
     last_ = outcomes[0].predictions[0];
     branch_ = {.first_position = branch_.first_position + rows, .tokens = {&last_, 1}};
@@ -73,7 +62,6 @@ class GreedyDecoder final : public SequenceDecoder {
   DecodeRequest request_;
   DecodeResult result_;
   DraftBranch branch_;
-  std::vector<TokenId> context_;  ///< Prompt and tokens but for the newest.
   TokenId last_ = 0;
   bool prefilling_ = true;
   bool finished_ = false;

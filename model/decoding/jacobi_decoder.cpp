@@ -24,18 +24,6 @@ class JacobiDecoder final : public DraftDecoder {
                                     : DraftDecoder::max_positions();
   }
 
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    auto sequence = draft_sequence_of(draft_method(), options_.block_size, draft_);
-    if (sequence) {
-      sequence->seed = options_.seed;
-      sequence->round = options_.round;
-      sequence->draws = stream_.drawn() / 2;  // below() takes two at a time
-      sequence->block = block_;
-      sequence->block_begin = static_cast<std::int64_t>(block_begin_);
-    }
-    return sequence;
-  }
-
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "Jacobi decoder advanced after its end");
     expect(outcomes.size() == 1, "Jacobi decoding has one branch");
@@ -50,13 +38,6 @@ class JacobiDecoder final : public DraftDecoder {
   }
 
  private:
-  [[nodiscard]] DraftMethod draft_method() const {
-    if (options_.complete_blocks) {
-      return DraftMethod::complete_blocks;
-    }
-    return options_.window == DraftWindow::running ? DraftMethod::running : DraftMethod::shrinking;
-  }
-
   void advance_draft(std::span<const TokenId> predictions) {
     expect(predictions.size() == draft_.size(), "Jacobi decoding wants a prediction for every row");
     const std::size_t accepted = count_accepted(draft_, predictions);

@@ -44,17 +44,6 @@ class LookaheadDecoder final : public DraftDecoder {
     return rows + options_.guesses * most;
   }
 
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    auto sequence = draft_sequence_of(DraftMethod::lookahead, 1, std::span(first_level_).first(1));
-    if (sequence) {
-      sequence->window = {.ngram = options_.ngram,
-                          .guesses = options_.guesses,
-                          .columns = std::span(columns_).first(num_columns_),
-                          .pool = pool_.ring()};
-    }
-    return sequence;
-  }
-
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "lookahead decoder advanced after its end");
     expect_outcomes(outcomes, branches_);

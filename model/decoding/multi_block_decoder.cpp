@@ -23,6 +23,14 @@ void MultiBlockOptions::validate() const {
 
 namespace {
 
+/// A block behind the real-active one (METHOD.md §6.3). It is forwarded behind the draft; what it
+/// accepts is provisional and neither committed nor looked at for an end of sequence.
+struct PseudoBlock {
+  std::vector<TokenId> tokens;
+  std::size_t accepted = 0;   ///< Leading tokens that a forward has confirmed after those before.
+  TokenId continuation = -1;  ///< Predicted behind the block; −1 before its first forward.
+};
+
 class MultiBlockDecoder final : public DraftDecoder {
  public:
   MultiBlockDecoder(DecodeRequest request, const MultiBlockOptions& options)
@@ -61,27 +69,6 @@ class MultiBlockDecoder final : public DraftDecoder {
     const std::int64_t row =
         std::min<std::int64_t>(options_.block_size * blocks, request_.max_new_tokens);
     return std::max<std::int64_t>(row - 1, 0) * (options_.verification_size - 1);
-  }
-
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    auto sequence = draft_sequence_of(DraftMethod::multi_block, options_.block_size, draft_);
-    if (sequence) {
-      sequence->seed = options_.seed;
-      sequence->round = options_.round;
-      sequence->match_length = options_.match_length;
-      sequence->block = block_;
-      sequence->block_begin = static_cast<std::int64_t>(block_begin_);
-      DraftBlocks& blocks = sequence->blocks;
-      blocks.blocks = options_.blocks;
-      blocks.candidates = options_.verification_size - 1;
-      blocks.pool_capacity = recycles() ? options_.ngram_pool : 0;
-      blocks.threshold = static_cast<std::int32_t>(threshold_);
-      blocks.clone = options_.spawn == SpawnMode::clone;
-      blocks.on_every_row = options_.pseudo_on_every_row;
-      blocks.pseudo = std::span(pseudo_blocks_).first(num_pseudo_);
-      blocks.pool = pool_.ring();
-    }
-    return sequence;
   }
 
   Commit advance(std::span<const BranchOutcome> outcomes) override {

@@ -15,7 +15,7 @@ void NgramPool::push(std::span<const TokenId> sequence) {
     return;
   }
   for (std::size_t i = 0; i < size_; ++i) {
-    if (std::ranges::equal(ring().newest(i), sequence)) {
+    if (std::ranges::equal(newest(i), sequence)) {
       return;
     }
   }
@@ -25,8 +25,12 @@ void NgramPool::push(std::span<const TokenId> sequence) {
 }
 
 std::span<const TokenId> NgramPool::from(std::size_t i, TokenId token) const {
-  const std::vector<TokenId>& sequence = ring().newest(i);
+  const std::vector<TokenId>& sequence = newest(i);
   return {std::ranges::find(sequence, token), sequence.end()};
+}
+
+const std::vector<TokenId>& NgramPool::newest(std::size_t i) const {
+  return entries_[(next_ + entries_.size() - 1 - i) % entries_.size()];
 }
 
 }  // namespace jforge

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "model/kernels/draft_passes.h"
 #include "runtime/ids.h"
 
 namespace jforge {
@@ -24,10 +23,10 @@ class NgramPool {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// The i-th newest sequence from its first `token` on; empty when it does not hold it.
   [[nodiscard]] std::span<const TokenId> from(std::size_t i, TokenId token) const;
-  /// The sequences, for as long as none is pushed.
-  [[nodiscard]] TokenRing ring() const noexcept { return {entries_, next_, size_}; }
 
  private:
+  [[nodiscard]] const std::vector<TokenId>& newest(std::size_t i) const;
+
   std::vector<std::vector<TokenId>> entries_;
   std::size_t next_ = 0;  ///< Where the next one goes.
   std::size_t size_ = 0;

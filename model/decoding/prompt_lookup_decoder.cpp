@@ -25,14 +25,6 @@ class PromptLookupDecoder final : public DraftDecoder {
 
   [[nodiscard]] std::span<const DraftBranch> pending() const override { return {&branch_, 1}; }
 
-  [[nodiscard]] std::optional<DraftSequence> draft_sequence() const override {
-    auto sequence = draft_sequence_of(DraftMethod::lookup, options_.block_size, draft_);
-    if (sequence) {
-      sequence->match_length = options_.match_length;
-    }
-    return sequence;
-  }
-
   Commit advance(std::span<const BranchOutcome> outcomes) override {
     expect(!finished_, "prompt-lookup decoder advanced after its end");
     expect(outcomes.size() == 1, "prompt lookup has one branch");

@@ -25,7 +25,6 @@
 
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
-#include "model/kernels/draft_passes.h"
 #include "model/kernels/token_sampler.h"
 #include "runtime/ids.h"
 
@@ -121,10 +120,6 @@ class SequenceDecoder {
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
   /// Rows that its alternatives take at most, all together.
   [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
-  /// How a device can go on by itself behind the prefill: it then forwards what pending() would,
-  /// pass after pass, until advance() has finished (but for the slot, which the driver knows). Its
-  /// spans hold until the next advance(). Nothing where only advance() knows, or all is finished.
-  [[nodiscard]] virtual std::optional<DraftSequence> draft_sequence() const { return std::nullopt; }
   /// The request's id.
   [[nodiscard]] virtual PromptId id() const = 0;
   /// How the request's tokens are chosen.

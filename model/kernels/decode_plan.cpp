@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/kernels/draft_passes.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -40,8 +39,6 @@ void DecodePlan::assign(const DecodeBatch& batch) {
 }
 
 void DecodePlan::run(std::int32_t /*step*/, const std::function<void()>& work) { work(); }
-
-std::unique_ptr<DraftPasses> DecodePlan::make_draft_passes(bool /*replay*/) { return nullptr; }
 
 /// Whether a slot has a page for its row; notes the page.
 bool DecodePlan::hold(std::int64_t slot, std::int64_t row) {

@@ -15,8 +15,6 @@
 
 namespace jforge {
 
-class DraftPasses;
-
 /// Place of a decoding row in the key/value cache. A sequence's own rows lie where their positions
 /// say. Rows of an alternative draft lie elsewhere in the slot, one behind the other: that of
 /// position `fork`, the first they do not share with the sequence, at `fork_row`. A row sees
@@ -124,12 +122,6 @@ class DecodePlan {
   virtual void run(std::int32_t step, const std::function<void()>& work);
   /// Calls of run() that did not call their work.
   [[nodiscard]] virtual std::int64_t replays() const noexcept { return 0; }
-
-  /// Passes over drafts that the device renews by itself (draft_passes.h), of at most this plan's
-  /// rows and with its heads; the plan's set must outlive them. Null where functions run within
-  /// their call: the host loses nothing by renewing them. `replay`: whether the device may do a
-  /// pass as it did one before of as many rows.
-  [[nodiscard]] virtual std::unique_ptr<DraftPasses> make_draft_passes(bool replay);
 
  protected:
   [[nodiscard]] std::span<const std::int32_t> positions(DecodeRows which) const noexcept {

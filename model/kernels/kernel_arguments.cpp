@@ -96,14 +96,9 @@ void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> 
   const TensorView host(result.data(), Shape{std::ssize(result)});
   kernels.queue().copy(tokens, host);
   kernels.queue().synchronize();
-  for (std::size_t row = 0; row < result.size(); ++row) {
-    expect_token(result[row], static_cast<std::int64_t>(row));
-  }
-}
-
-void expect_token(TokenId chosen, std::int64_t row) {
-  if (chosen == kNoToken) [[unlikely]] {
-    throw NumericalError("logits of decoding row " + std::to_string(row) +
+  const auto missing = std::ranges::find(result, kNoToken);
+  if (missing != result.end()) {
+    throw NumericalError("logits of decoding row " + std::to_string(missing - result.begin()) +
                          " hold NaN: the model's weights are damaged or training diverged");
   }
 }

@@ -41,9 +41,6 @@ void check_rotate_and_write(const DecodePlan& plan, DecodeRows which, const Cons
 void check_cached_attention(const DecodePlan& plan, DecodeRows which, const ConstTensorView& q,
                             const LayerCache& cache, const ConstTensorView& output);
 
-/// Throws NumericalError for kNoToken, which `row` of a forward chose.
-void expect_token(TokenId chosen, std::int64_t row);
-
 /// Checks the shapes of sample_tokens(). Throws InternalError.
 void check_sampled(const ConstTensorView& logits, std::int64_t rows, const ConstTensorView& tokens);
 

@@ -23,13 +23,6 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxRows = 1024;
 
-/// Passes of more rows wait for the host: drafts that shrink and sequences that have ended leave
-/// rows empty, which cost nothing while the weights' bytes hold a pass up (an H100 multiplies some
-/// 300 rows in bfloat16 while it reads them) but would where arithmetic does; then the host's part
-/// is 2–6 % of a model of half a billion parameters, and less of larger ones. One sequence of
-/// multi-block decoding as in the paper (n = 64, K = 2, 4 drafts) has 317.
-constexpr std::int64_t kDraftRows = 320;
-
 /// One layer ready for decoding. Norms and biases are read in place from the flat vector, or from a
 /// copy where the kernels compute on another device.
 struct LayerWeights {
@@ -143,7 +136,6 @@ struct InferenceTransformer::State {
   [[nodiscard]] TensorView branch(std::int64_t rows, std::int64_t parts) const;
   void add_and_norm(const TensorView& added, const ConstTensorView& weight, std::int64_t rows);
   void choose_tokens();
-  void queue_drafts();
   /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
   /// once. They are its own to overwrite.
   template <class Take>
@@ -197,12 +189,8 @@ struct InferenceTransformer::State {
   std::vector<LayerCache> cache;
   CachePages pages;
   Workspace work;
-  std::unique_ptr<DecodePlan> chunk;      ///< Of a chunk of rows.
-  const DecodePlan* plan = nullptr;       ///< Of the rows that are computed now.
-  std::unique_ptr<DecodePlan> branches;   ///< Of keep_branches().
-  std::unique_ptr<DraftPasses> drafts;    ///< None before begin_drafts().
-  std::vector<std::int32_t> draft_slots;  ///< Of its sequences.
-  bool drafts_sample = false;             ///< Whether any of them is not decoded greedily.
+  std::unique_ptr<DecodePlan> plan;      ///< Of the present chunk.
+  std::unique_ptr<DecodePlan> branches;  ///< Of keep_branches().
   Buffer logits;       ///< [kLogitsRows, V], from the first call that needs them on.
   Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
   std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
@@ -289,9 +277,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
       work({config, options.weights, set.device()}, options.max_rows, account, set.device()),
-      chunk(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
-                                 options.max_rows, account)),
-      branches(set.make_decode_plan(heads_of(config), chunk->cache_type(), 0, account)),
+      plan(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
+                                options.max_rows, account)),
+      branches(set.make_decode_plan(heads_of(config), plan->cache_type(), 0, account)),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
   const ModelParameters model(config, table);
@@ -335,7 +323,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
 /// A device with less memory than asked for gets a smaller cache, down to one full slot: sequences
 /// begin as pages come free, and no result depends on how many are decoded together.
 void InferenceTransformer::State::allocate_cache() {
-  const auto page = static_cast<double>(cache_bytes(config, 1, chunk->cache_type()));
+  const auto page = static_cast<double>(cache_bytes(config, 1, plan->cache_type()));
   const std::int64_t fewest = slot_pages(options);
   std::int64_t count = options.cache_pages;
   std::string shortage;
@@ -349,12 +337,12 @@ void InferenceTransformer::State::allocate_cache() {
   for (;;) {
     std::int64_t most = count - 1;  // Of the next try.
     const Shape shape = cache_shape(config, count);
-    const std::size_t bytes = storage_bytes(shape.elements(), chunk->cache_type());
+    const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
     try {
       for (std::size_t layer = 0; layer < layers.size(); ++layer) {
         const auto half = [&] {
           return cache_memory.emplace_back(bytes, account, kernels.device(), MemoryUse::key_value)
-              .view(chunk->cache_type(), shape);
+              .view(plan->cache_type(), shape);
         };
         const TensorView keys = half();
         cache.push_back({keys, half()});
@@ -542,13 +530,12 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
       work.kept.push_back(static_cast<std::int32_t>(row));
     }
   }
-  plan = chunk.get();
-  chunk->assign({.tokens = work.tokens,
-                 .places = work.places,
-                 .kept = work.kept,
-                 .copies = {},
-                 .table = pages.table(),
-                 .padded = options.replay});
+  plan->assign({.tokens = work.tokens,
+                .places = work.places,
+                .kept = work.kept,
+                .copies = {},
+                .table = pages.table(),
+                .padded = options.replay});
 }
 
 /// Takes the planned rows through the layers, and those that are kept through the final norm.
@@ -640,116 +627,19 @@ void InferenceTransformer::release(std::int32_t slot) {
 
 std::int64_t InferenceTransformer::free_pages() const { return state_->pages.free_pages(); }
 
-std::int64_t InferenceTransformer::replays() const {
-  const State& state = *state_;
-  return state.chunk->replays() + (state.drafts ? state.drafts->replays() : 0);
-}
+std::int64_t InferenceTransformer::replays() const { return state_->plan->replays(); }
 
 void InferenceTransformer::predict(std::span<const DecodeRow> rows,
                                    std::span<TokenId> predictions) {
   expect(std::ranges::count_if(rows, &DecodeRow::wants_output) == std::ssize(predictions),
          "predictions must have one place for each row that wants output");
   State& state = *state_;
-  const auto step = [&state] {
-    state.chunk->run(kPrediction, [&state] { state.choose_tokens(); });
-  };
+  const auto step = [&state] { state.plan->run(kPrediction, [&state] { state.choose_tokens(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     read_tokens(
         state.kernels, state.work.chosen.view(DType::int32, {wanted}),
         predictions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
   });
-}
-
-bool DecodeModel::begin_drafts(std::span<const DraftSequence> /*sequences*/) { return false; }
-
-void DecodeModel::predict_drafts(std::span<const DecodeRow> /*rows*/,
-                                 std::span<TokenId> /*predictions*/, bool /*go_on*/) {
-  throw InternalError("a model that does not renew drafts is asked for them");
-}
-
-bool InferenceTransformer::begin_drafts(std::span<const DraftSequence> sequences) {
-  State& state = *state_;
-  if (!state.options.device_drafts || sequences.empty()) {
-    return false;
-  }
-  if (!state.drafts) {
-    state.drafts = state.chunk->make_draft_passes(state.options.replay);
-  }
-  if (!state.drafts || std::ssize(sequences) * draft_rows(sequences).each() >
-                           std::min<std::int64_t>(kDraftRows, state.options.max_rows)) {
-    return false;
-  }
-  const std::int64_t branch_row = state.options.slot_capacity;
-  state.draft_slots.clear();
-  for (const DraftSequence& sequence : sequences) {
-    const auto provide = [&](std::int64_t row, std::int64_t rows) {
-      for (std::int64_t page = 0; page < cache_pages(rows); ++page) {
-        state.pages.provide(sequence.slot, row / kCachePageRows + page);
-      }
-    };
-    provide(0, sequence.max_positions);
-    provide(branch_row, sequence.max_branch_rows);
-    state.draft_slots.push_back(sequence.slot);
-  }
-  state.drafts_sample = std::ranges::any_of(
-      sequences, [](const DraftSequence& sequence) { return !sequence.sampling.greedy(); });
-  state.drafts->begin(sequences, state.pages.table(), branch_row);
-  state.queue_drafts();
-  return true;
-}
-
-void InferenceTransformer::State::queue_drafts() {
-  const TensorView chosen = work.chosen.view(DType::int32, {options.max_rows});
-  drafts->queue(
-      [this, &chosen](const DecodePlan& rows) {
-        plan = &rows;
-        kernels.cache_copy(rows, cache);
-        if (!drafts_sample) {
-          choose_tokens();
-          return;
-        }
-        forward();
-        each_logits(plan->num_rows(DecodeRows::kept),
-                    [&](std::int64_t begin, const TensorView& some) {
-                      drafts->sample(begin, some, chosen.rows(begin, begin + some.dim(0)));
-                    });
-      },
-      chosen);
-}
-
-void InferenceTransformer::predict_drafts(std::span<const DecodeRow> rows,
-                                          std::span<TokenId> predictions, bool go_on) {
-  State& state = *state_;
-  std::int32_t slot = -1;
-  for (const DecodeRow& row : rows) {
-    if (std::exchange(slot, row.place.slot) != row.place.slot) {
-      // What the device has kept of an alternative lies before its sequence's first row.
-      std::int32_t& filled = state.filled.at(static_cast<std::size_t>(slot));
-      filled = std::max(filled, row.place.position);
-    }
-  }
-  state.check_rows(rows);
-  if (go_on) {
-    state.queue_drafts();
-  }
-  state.drafts->read();
-  std::size_t next = 0;
-  std::size_t output = 0;
-  for (std::size_t i = 0; i < state.draft_slots.size(); ++i) {
-    for (const DraftRow& forwarded : state.drafts->rows(i)) {
-      expect(next < rows.size(), "the device forwards rows that no decoder wants");
-      const DecodeRow& row = rows[next++];
-      expect(row.place.slot == state.draft_slots[i] && row.place.fork == forwarded.fork &&
-                 row.place.fork_row == forwarded.fork_row &&
-                 row.place.position == forwarded.position && row.token == forwarded.token,
-             "the device drafts other tokens than the decoder");
-      if (row.wants_output) {
-        predictions[output++] = forwarded.prediction;
-      }
-    }
-  }
-  expect(next == rows.size() && output == predictions.size(),
-         "the device does not forward all rows that decoders want");
 }
 
 void DecodeModel::predict_sampled(std::span<const DecodeRow> /*rows*/,
@@ -765,7 +655,7 @@ void InferenceTransformer::predict_sampled(std::span<const DecodeRow> rows,
              choices.size() == predictions.size(),
          "choices and predictions must have one place for each row that wants output");
   State& state = *state_;
-  const auto step = [&state] { state.chunk->run(kHiddenStates, [&state] { state.forward(); }); };
+  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     const TensorView chosen = state.work.chosen.view(DType::int32, {wanted});
     state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
@@ -784,7 +674,7 @@ void InferenceTransformer::predict_sampled(std::span<const DecodeRow> rows,
 void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
                                           const LogitsReader& reader) {
   State& state = *state_;
-  const auto step = [&state] { state.chunk->run(kHiddenStates, [&state] { state.forward(); }); };
+  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
       if (state.kernels.device() == Device::cpu) {

@@ -7,8 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "model/kernels/draft_passes.h"
+#include "model/kernels/decode_plan.h"
 #include "model/kernels/kernel_set.h"
+#include "model/kernels/token_sampler.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
 
@@ -50,17 +51,6 @@ class DecodeModel {
   /// The default throws InternalError: a model that only measures forwards has no logits.
   virtual void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
                                std::span<TokenId> predictions);
-  /// Has the model's device go on with these sequences by itself (draft_passes.h): it forwards a
-  /// pass over their drafts now, and the one that follows from it ahead of each predict_drafts(),
-  /// for as long as that says so. Of each slot the cache must hold memory for all positions and
-  /// alternatives (reserve). False, and nothing has happened: it does not, or not for so many rows.
-  [[nodiscard]] virtual bool begin_drafts(std::span<const DraftSequence> sequences);
-  /// As predict(), of the oldest pass that the device has forwarded by itself, whose rows these
-  /// must be, in the order of its sequences: throws InternalError where the device has worked out
-  /// others. `go_on`: whether one more pass is forwarded behind the newest. Then the device has
-  /// kept what an accepted alternative holds; else keep_branches() has to.
-  virtual void predict_drafts(std::span<const DecodeRow> rows, std::span<TokenId> predictions,
-                              bool go_on);
   /// Makes rows of alternatives the sequence's own, each at the position that the row had: how an
   /// alternative is accepted. `from` lies at or behind slot_capacity(), `to` before it, without a
   /// gap in the sequence.
@@ -99,8 +89,6 @@ class InferenceTransformer final : public DecodeModel {
     /// Whether a device may replay a pass that it did before for as many rows (DecodePlan::run):
     /// the same bits.
     bool replay = true;
-    /// Whether a device works out drafts by itself where it can (begin_drafts): the same tokens.
-    bool device_drafts = true;
   };
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
                        ConstTensorView parameters, KernelSet& kernels, MemoryAccount& account,
@@ -124,9 +112,6 @@ class InferenceTransformer final : public DecodeModel {
   /// Passes that a device replayed.
   [[nodiscard]] std::int64_t replays() const;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
-  [[nodiscard]] bool begin_drafts(std::span<const DraftSequence> sequences) override;
-  void predict_drafts(std::span<const DecodeRow> rows, std::span<TokenId> predictions,
-                      bool go_on) override;
   /// The first call allocates logits of kLogitsRows rows.
   void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
                        std::span<TokenId> predictions) override;

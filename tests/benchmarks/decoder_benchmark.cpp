@@ -1,8 +1,7 @@
 /// What decoding costs on the host beside the model: per pass, the time of the engine and of its
-/// sequences' decoders outside the model's own calls. Between two passes a device waits so long
-/// where it does not go on by itself (DraftPasses). The model here is a function of token and
-/// position; `rows` and `tokens` say how much of it a pass asked for and made known. Run it on an
-/// idle machine.
+/// sequences' decoders outside the model's own calls. Between two passes a device waits so long.
+/// The model here is a function of token and position; `rows` and `tokens` say how much of it a
+/// pass asked for and made known. Run it on an idle machine.
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Decoders of every method that a device renews drafts for, with settings and requests that differ
-/// from one to the next.
+/// Decoders of every method, with settings and requests that differ from one to the next.
 
 #include <cstdint>
 #include <memory>
@@ -42,7 +41,7 @@ inline LookaheadOptions lookahead_options(std::uint64_t which) {
 
 inline constexpr std::uint64_t kMethods = 7;
 
-/// Every method that a device renews drafts for, in turn.
+/// Every method in turn.
 inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
   switch (which % kMethods) {
@@ -77,16 +76,6 @@ inline DecodeRequest random_request(std::uint64_t which, RandomStream& stream,
       .max_new_tokens = 1 + static_cast<std::int64_t>(stream.below(50)),
       .eos_ids = which % 3 == 0 ? std::vector<TokenId>{}
                                 : std::vector<TokenId>{0, static_cast<TokenId>(vocabulary - 1)}};
-}
-
-/// Each setting alone and with others; never greedy decoding.
-inline SamplingOptions sampling_options(std::uint64_t which) {
-  const bool draws = which % 4 != 0;
-  return {.temperature = draws ? 0.5 + static_cast<double>(which % 3) : 0,
-          .top_p = which % 5 < 2 ? 0.7 : 1,
-          .top_k = which % 3 == 1 ? 5 : 0,
-          .repetition_penalty = !draws || which % 3 == 2 ? 10.0 : 1.0,
-          .seed = which};
 }
 
 }  // namespace jforge

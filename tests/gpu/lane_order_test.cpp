@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "model/kernels/cuda/device_queue.h"
-#include "model/kernels/cuda/device_random.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
@@ -88,48 +87,6 @@ TEST(LaneOrder, UndeclaredSharedMemoryIsFound) {
   MemoryAccount account("test");
   DeviceQueue queue(account);
   EXPECT_THROW(queue.launch(1, 8, GreedyBody{}, "greedy"), InternalError);
-}
-
-struct DrawBody {
-  std::uint64_t begin;
-  std::uint64_t bound;
-  std::int32_t count;
-  std::uint64_t* values;  ///< [count], and behind them the draws that were made.
-  [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<std::uint64_t>(count); }
-  template <class Group>
-  void operator()(Group& group, std::int64_t /*block*/) const {
-    auto* const drawn = group.template shared<std::uint64_t>(count);
-    const DeviceStream stream(1ULL << 40, RandomPurpose::jacobi_draft, 7, 1ULL << 33, 5);
-    const std::uint64_t made =
-        draw_below(group, stream, begin, bound, count, drawn,
-                   [&](std::int32_t i, std::uint64_t value) { values[i] = value; });
-    group.each([&](std::int64_t lane) {
-      if (lane == 0) {
-        values[count] = made;
-      }
-    });
-  }
-};
-
-/// Also of bounds that leave out many draws.
-TEST(DeviceStream, DrawsWhatRandomStreamDraws) {
-  MemoryAccount account("test");
-  DeviceQueue queue(account);
-  constexpr std::int32_t kCount = 21;
-  constexpr std::uint64_t kMost = ~std::uint64_t{0};
-  for (const std::uint64_t bound :
-       {kMost / kMost, kMost / 500, kMost / 2 + 2, kMost / 4 * 3, kMost}) {
-    RandomStream stream(1ULL << 40, RandomPurpose::jacobi_draft, 7, 1ULL << 33, 5);
-    for (int part = 0; part < 3; ++part) {
-      std::vector<std::uint64_t> found(kCount + 1);
-      const std::uint64_t begin = stream.drawn() / 2;
-      queue.launch(1, 8, DrawBody{begin, bound, kCount, found.data()}, "draw");
-      for (std::size_t i = 0; i < kCount; ++i) {
-        EXPECT_EQ(found[i], stream.below(bound)) << bound << " " << i;
-      }
-      EXPECT_EQ(found.back(), stream.drawn() / 2 - begin) << bound;
-    }
-  }
 }
 
 }  // namespace

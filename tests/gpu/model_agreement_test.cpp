@@ -1,6 +1,7 @@
 /// A whole model on the tested set against the CPU's: losses and gradients of a packed batch whose
 /// parameters lie in host memory, decoding, and memory that comes back.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,16 +13,20 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "model/decoding/decode_engine.h"
 #include "model/kernels/result_sums.h"
+#include "model/transformer/cache_pages.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/weight_init.h"
+#include "runtime/content_hash.h"
 #include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "tests/gpu/decoders_of_all_methods.h"
 #include "tests/gpu/device_tensor.h"
 #include "tests/gpu/log_text.h"
 #include "tests/support/digest.h"
@@ -649,6 +654,147 @@ TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
     }
     EXPECT_EQ(model.account.live_bytes(), 0U);
   }
+}
+
+/// One sequence of each method, and one more of each method that has alternatives.
+constexpr std::uint64_t kRequests = kMethods + 2;
+
+DecodeRequest request_of(std::uint64_t which, RandomStream& stream,
+                         const SamplingOptions& sampling) {
+  DecodeRequest request = random_request(which, stream, 37);
+  // Contexts of one split of keys, and of two.
+  request.prompt =
+      random_tokens(stream, which == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(which));
+  request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(which);
+  // One of them is decoded greedily.
+  request.sampling = which == 2 ? SamplingOptions{} : sampling;
+  return request;
+}
+
+/// Results by id. `every_method` false: token by token.
+std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
+                                          InferenceTransformer::Options options, bool every_method,
+                                          const SamplingOptions& sampling = {}) {
+  options.slot_capacity = 256;
+  options.branch_rows = 64;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
+                                   options);
+  DecodeEngine engine(transformer, options.num_slots);
+  RandomStream stream(21, RandomPurpose::test);
+  std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+  for (std::uint64_t i = 0; i < kRequests; ++i) {
+    DecodeRequest request = request_of(i, stream, sampling);
+    decoders.push_back(
+        !every_method  ? make_greedy_decoder(std::move(request))
+        : i < kMethods ? make_decoder(i, std::move(request))
+        : i % 2 == 0   ? make_multi_block_decoder(std::move(request), multi_block_options(15 + i))
+                       : make_lookahead_decoder(std::move(request), lookahead_options(i)));
+  }
+  std::vector<DecodeResult> results = decode_all(engine, std::move(decoders));
+  std::ranges::sort(results, {}, &DecodeResult::id);
+  EXPECT_EQ(results.size(), kRequests);
+  EXPECT_EQ(transformer.free_pages(), options.num_slots * cache_pages(256, options.branch_rows));
+  return results;
+}
+
+/// Tokens, states and counts, in one number.
+std::uint64_t digest(const std::vector<DecodeResult>& results) {
+  std::uint64_t hash = 0;
+  const auto add = [&](const auto& values) {
+    hash = hash64(std::as_bytes(std::span(values)), hash);
+  };
+  for (const DecodeResult& result : results) {
+    add(result.tokens);
+    add(result.accepted);
+    add(std::array{result.forwards, static_cast<std::int64_t>(result.stop)});
+    for (const TrajectoryBlock& block : result.blocks) {
+      add(block.states);
+    }
+  }
+  return hash;
+}
+
+TEST(DecodingMethods, GiveTheCpusTokensForwardsAndStates) {  // I1, I18
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const auto cpus = decode_requests(model, *model.kernels, {.num_slots = 4}, true);
+  const auto one_by_one = decode_requests(model, *model.kernels, {.num_slots = 4}, false);
+  for (const std::int32_t batch : {3, 5}) {
+    const auto ours =
+        decode_requests(model, *kernels, {.num_slots = batch, .replay = batch == 3}, true);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_EQ(ours[i].tokens, one_by_one[i].tokens) << i;
+      EXPECT_EQ(ours[i].forwards, cpus[i].forwards) << i;
+    }
+    EXPECT_EQ(digest(ours), digest(cpus)) << batch;
+    test::print_digest(digest(ours));
+  }
+  EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  const std::uint64_t greedy =
+      digest(decode_requests(model, *model.kernels, {.num_slots = 3}, true));
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = 1, .seed = 4},
+        SamplingOptions{.temperature = 1.5, .top_p = 0.8, .top_k = 12, .seed = 4},
+        SamplingOptions{.repetition_penalty = 1.4},
+        SamplingOptions{.temperature = 0.3, .top_p = 0.9, .repetition_penalty = 1.1, .seed = 5}}) {
+    const std::uint64_t expected =
+        digest(decode_requests(model, *model.kernels, {.num_slots = 4}, true, sampling));
+    EXPECT_NE(expected, greedy);
+    EXPECT_EQ(digest(decode_requests(model, *kernels, {.num_slots = 3}, true, sampling)), expected);
+  }
+  EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+/// A function of the emulated device's; null elsewhere.
+template <class Function>
+Function* emulators(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
+}
+
+/// Index data go to the device in one copy, tokens come back in another, which the host waits for.
+TEST(DecodingMethods, AWarmStepIsTwoCopies) {
+  const auto waits = emulators<std::uint64_t()>("jforge_emulated_host_waits");
+  const auto keep = emulators<std::uint64_t(int)>("jforge_emulated_keep_work");
+  const auto name = emulators<const char*(std::uint64_t)>("jforge_emulated_work_name");
+  if (waits == nullptr || keep == nullptr || name == nullptr) {
+    GTEST_SKIP() << "nothing but the emulated device counts";
+  }
+  const auto kernels = make_tested_kernel_set();
+  TinyModel model;
+  InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels, model.account,
+                                   {.num_slots = 2, .slot_capacity = 192});
+  DecodeEngine engine(transformer, 2);
+  RandomStream stream(10, RandomPurpose::test);
+  const auto request = [&](PromptId id) {
+    return DecodeRequest{.id = id, .prompt = random_tokens(stream, 9), .max_new_tokens = 150};
+  };
+  engine.admit(make_greedy_decoder(request(0)));
+  engine.admit(make_jacobi_decoder(request(1), {.block_size = 4, .window = DraftWindow::running}));
+  // Prefills, a pass that runs, one that is recorded.
+  for (int step = 0; step < 3; ++step) {
+    engine.step();
+  }
+  constexpr std::uint64_t kSteps = 5;
+  const std::int64_t replays = transformer.replays();
+  const std::uint64_t begin = keep(1);
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const std::uint64_t before = waits();
+    engine.step();
+    EXPECT_LE(waits() - before, 1U) << step;
+  }
+  std::uint64_t copies = 0;
+  const std::uint64_t end = keep(0);
+  for (std::uint64_t work = begin; work < end; ++work) {
+    copies += std::string_view(name(work)) == "a copy" ? 1 : 0;
+  }
+  EXPECT_EQ(copies, 2 * kSteps);
+  EXPECT_EQ(transformer.replays(), replays + static_cast<std::int64_t>(kSteps));
+  EXPECT_EQ(engine.running(), 2U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),

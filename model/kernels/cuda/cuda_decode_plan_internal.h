@@ -64,7 +64,7 @@ struct TileKeys {
 /// Queries (rows × heads of one group) of a tile on tensor cores, at most.
 inline constexpr std::int64_t kMostTensorCoreQueries = 64;
 
-class CudaDecodePlan : public DecodePlan {
+class CudaDecodePlan final : public DecodePlan {
  public:
   /// Appends the places of memory that launches of decoding functions name and that may move.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
@@ -75,7 +75,6 @@ class CudaDecodePlan : public DecodePlan {
   /// unless memory that it names has moved.
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
-  [[nodiscard]] std::unique_ptr<DraftPasses> make_draft_passes(bool replay) override;
 
   /// Whether cached attention of this plan runs on tensor cores. The host, which plays a device,
   /// has none.
@@ -97,28 +96,13 @@ class CudaDecodePlan : public DecodePlan {
   }
   /// [rows] the cache's row, seen as [pages · kCachePageRows, …], of each; −1: none.
   [[nodiscard]] const std::int32_t* places() const noexcept { return places_; }
-  /// Cache rows from and to, of each copy in turn; −1: none.
+  /// Cache rows from and to, of each copy in turn.
   [[nodiscard]] const std::int32_t* copies() const noexcept { return copies_; }
   [[nodiscard]] std::int64_t num_copies() const noexcept { return num_copies_; }
   [[nodiscard]] const std::int32_t* kept() const noexcept { return kept_; }
   [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
   /// Room for parts of rows, at least so many floats.
   [[nodiscard]] float* parts(std::int64_t floats) const { return parts_.at_least<float>(floats); }
-
- protected:
-  /// Of rows that are all kept, in device memory that begins at `block`.
-  void use_rows(const Queries& queries, const std::int32_t* places, const std::int32_t* pages,
-                const std::int32_t* copies, std::int64_t num_copies,
-                const std::int32_t* block) noexcept {
-    queries_ = kept_queries_ = queries;
-    places_ = places;
-    pages_ = pages;
-    copies_ = copies;
-    num_copies_ = num_copies;
-    block_on_device_ = block;
-  }
-  /// Rows of a batch that is recorded, at most.
-  [[nodiscard]] virtual std::int64_t most_recorded() const noexcept { return kMostRecorded; }
 
  private:
   /// Queries on the host, and where their numbers begin in the block.
@@ -188,7 +172,6 @@ class CudaDecodePlan : public DecodePlan {
   std::vector<std::int32_t> numbers_;
 
   DeviceQueue& queue_;
-  MemoryAccount& account_;
   MovingMemory moving_memory_;
   StagedArray staged_;
   mutable DeviceScratch parts_;

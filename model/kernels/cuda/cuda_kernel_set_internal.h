@@ -15,7 +15,6 @@
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/float_elements.h"
-#include "model/kernels/cuda/token_chooser.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/tensor/matrix_product.h"
@@ -133,11 +132,11 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] KernelSet& host() override { return *host_; }
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
   void release_work_space() override {
-    for (DeviceScratch* scratch : {&partials_, &rounded_input_, &best_columns_, &logits_, &loss_hidden_,
-                                   &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
+    for (DeviceScratch* scratch :
+         {&partials_, &rounded_input_, &best_columns_, &logits_, &candidates_, &loss_hidden_,
+          &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
       scratch->release();
     }
-    chooser_.release_memory();
     host_->release_work_space();
   }
 
@@ -271,7 +270,7 @@ class CudaKernelSet final : public KernelSet {
   DeviceScratch best_columns_{account_};
   DeviceScratch logits_{account_};  ///< Of invariant_argmax().
   std::set<std::array<std::int64_t, 3>> checked_products_;  ///< N, K, parts.
-  TokenChooser chooser_{queue_, account_};  ///< Of sample_tokens(), as the next three.
+  DeviceScratch candidates_{account_};  ///< Of sample_tokens(), as the next three.
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;
   DistinctTokens distinct_tokens_;

@@ -477,7 +477,7 @@ struct CopyCache {
   static constexpr std::int64_t kRowsEach = 16;
   static constexpr std::int64_t kLanes = 256;
 
-  const std::int32_t* rows;  ///< From and to, of each copy in turn; −1: none.
+  const std::int32_t* rows;  ///< From and to, of each copy in turn.
   std::int64_t copies;
   std::int64_t words;  ///< Of 32 bits, of a row.
   std::uint32_t* halves[kMostHalves];
@@ -493,7 +493,7 @@ struct CopyCache {
       for (std::int64_t copy = begin; copy < end; ++copy) {
         const std::int64_t from = rows[2 * copy];
         const std::int64_t to = rows[2 * copy + 1];
-        for (std::int64_t i = lane; from >= 0 && i < words; i += group.lanes()) {
+        for (std::int64_t i = lane; i < words; i += group.lanes()) {
           half[to * words + i] = half[from * words + i];
         }
       }

@@ -31,7 +31,6 @@ CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, DType cache, std::in
                                MemoryAccount& account)
     : DecodePlan(heads, cache, max_rows),
       queue_(queue),
-      account_(account),
       moving_memory_(std::move(moving_memory)),
       staged_(queue, account),
       parts_(account) {}
@@ -65,7 +64,7 @@ CudaDecodePlan::Shapes CudaDecodePlan::shapes(std::int32_t step) const {
 }
 
 void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
-  if (!batch().padded || num_rows(DecodeRows::all) > most_recorded()) {
+  if (!batch().padded || num_rows(DecodeRows::all) > kMostRecorded) {
     work();
     return;
   }

@@ -54,59 +54,11 @@ class DeviceStream {
                   key0_, key1_);
   }
 
-  /// What the (i + 1)-th next_u64() of the stream gives.
-  [[nodiscard]] JFORGE_DEVICE std::uint64_t draw(std::uint64_t i) const {
-    const PhiloxWords found = block_at(i / 2);
-    return i % 2 == 0 ? std::uint64_t{found.words[0]} << 32 | found.words[1]
-                      : std::uint64_t{found.words[2]} << 32 | found.words[3];
-  }
-
  private:
   std::uint32_t key0_;
   std::uint32_t key1_;
   std::uint32_t counter2_;
   std::uint32_t counter3_;
 };
-
-/// take(i, x) with the x of the i-th of `count` calls of RandomStream::below(bound), from draw
-/// `begin` on; returns the draws that were made. As there, draws under 2^64 mod bound are left out:
-/// the lanes make as many as are missing, and again where some were. `drawn`: shared, [count].
-template <class Group, class Take>
-JFORGE_DEVICE std::uint64_t draw_below(Group& group, const DeviceStream& stream,
-                                       std::uint64_t begin, std::uint64_t bound, std::int32_t count,
-                                       std::uint64_t* drawn, const Take& take) {
-  const std::uint64_t threshold = (0 - bound) % bound;
-  std::uint64_t made = 0;
-  for (std::int32_t taken = 0; taken < count;) {
-    const std::int32_t missing = count - taken;
-    group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < missing; i += group.lanes()) {
-        drawn[i] = stream.draw(begin + made + static_cast<std::uint64_t>(i));
-      }
-    });
-    const float good = -group.largest([&](std::int64_t /*lane*/) {
-      std::int32_t found = 0;
-      for (std::int32_t i = 0; i < missing; ++i) {
-        found += drawn[i] >= threshold ? 1 : 0;
-      }
-      return -static_cast<float>(found);
-    });
-    group.each([&](std::int64_t lane) {
-      for (std::int64_t i = lane; i < missing; i += group.lanes()) {
-        if (drawn[i] < threshold) {
-          continue;
-        }
-        std::int32_t rank = taken;
-        for (std::int64_t before = 0; before < i; ++before) {
-          rank += drawn[before] >= threshold ? 1 : 0;
-        }
-        take(rank, drawn[i] % bound);
-      }
-    });
-    taken += static_cast<std::int32_t>(good);
-    made += static_cast<std::uint64_t>(missing);
-  }
-  return made;
-}
 
 }  // namespace jforge

@@ -6,12 +6,12 @@
 /// times, 8 V to 16 V bytes, and candidates some dozens of times. They come from the second-level
 /// cache, where the product has just left them (64 rows of a vocabulary of 151,936 are 39 MB of the
 /// H100's 50 MB). Latency is the bound: a look is V / 1,024 trips of 256 lanes with four loads
-/// each, some 27 µs, or 0.2 ms where each logit has an exponential in float64 (top-p alone). Where
-/// there is a penalty each lane goes over all of the text. Noise is computed only where it could
-/// still make a token the best. Rows run beside each other, two on an SM with 83 registers a lane:
-/// 0.05 ms, with top-k 0.12, with top-p 0.65. Against it stand 4 V bytes a row over the bus and 0.8
-/// to 1.7 ms a row on the host (decoder_benchmark), one row after the other. Expected of data
-/// sheets, with the sums in decode_product.md; nothing of it has been measured on a device.
+/// each, some 27 µs, or 0.2 ms where each logit has an exponential in float64 (top-p alone). Noise
+/// is computed only where it could still make a token the best. Rows run beside each other, two on
+/// an SM with 83 registers a lane: 0.05 ms, with top-k 0.12, with top-p 0.65. Against it stand 4 V
+/// bytes a row over the bus and 0.8 to 1.7 ms a row on the host (decoder_benchmark), one row after
+/// the other. Expected of data sheets, with the sums in decode_product.md; nothing of it has been
+/// measured on a device.
 
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,6 @@
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "model/kernels/cuda/device_random.h"
 #include "model/kernels/cuda/reads_ahead.h"
-#include "model/kernels/cuda/token_chooser.h"
 #include "model/kernels/gumbel_noise.h"
 
 namespace jforge {
@@ -29,8 +28,21 @@ namespace {
 constexpr std::int64_t kChoiceLanes = 256;
 /// Tokens go through float32 where lanes compare them.
 constexpr std::int64_t kMostVocabulary = 1 << 24;
-/// Tokens of a word of those that were seen.
-constexpr std::int64_t kWordTokens = 32;
+
+/// A SampledRow on the device. Its penalty falls on `penalised` [begin, end), each token once.
+struct RowChoice {
+  double temperature;  ///< 0: the largest logit.
+  double top_p;
+  std::uint64_t seed;
+  std::uint64_t request;
+  std::uint64_t position;
+  std::int32_t top_k;  ///< 0 if it keeps all.
+  float penalty;
+  std::int32_t penalised_begin;
+  std::int32_t penalised_end;
+};
+static_assert(sizeof(RowChoice) % sizeof(std::uint64_t) == 0);
+constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t);
 
 /// Ascends with the value; both zeros are one.
 [[nodiscard]] JFORGE_DEVICE std::uint32_t order_of(float value) {
@@ -73,8 +85,8 @@ struct ScoredToken {
 struct ChooseTokens {
   float* logits;  ///< [rows, V]
   std::int64_t vocabulary;
-  TokenChoices choices;
-  std::uint32_t* seen;       ///< [rows, ⌈V / 32⌉] bits, where a row has a penalty.
+  const RowChoice* choices;
+  const std::int32_t* penalised;
   std::int32_t* candidates;  ///< [rows, V] where a row cuts tokens off.
   std::int32_t* tokens;
 
@@ -106,10 +118,9 @@ struct ChooseTokens {
     auto* const orders = group.template shared<std::uint32_t>(kChoiceLanes);
     auto* const counts = group.template shared<std::uint32_t>(kChoiceLanes);
     Row row{};
-    row.choice = choices.rows[index];
-    row.choice.top_k = row.choice.top_k < vocabulary ? row.choice.top_k : 0;  // It keeps all.
+    row.choice = choices[index];
     row.logits = logits + index * vocabulary;
-    penalise(group, row, index);
+    penalise(group, row);
     std::int64_t token = kNoToken;
     if (find_largest(group, row, orders)) {
       token = row.largest;
@@ -130,30 +141,13 @@ struct ChooseTokens {
     });
   }
 
-  /// Each different token of the text once: a lane owns all tokens of a word.
   template <class Group>
-  JFORGE_DEVICE void penalise(Group& group, const Row& row, std::int64_t index) const {
-    const std::int64_t words = divide_up(vocabulary, kWordTokens);
-    const std::int32_t size = row.choice.text_size + row.choice.alternative_size;
+  JFORGE_DEVICE void penalise(Group& group, const Row& row) const {
     group.each([&](std::int64_t lane) {
-      if (size == 0) {
-        return;
-      }
-      std::uint32_t* const seen_of = seen + index * words;
-      for (std::int64_t word = lane; word < words; word += group.lanes()) {
-        seen_of[word] = 0;
-      }
-      for (std::int32_t i = 0; i < size; ++i) {
-        const std::int32_t token =
-            i < row.choice.text_size
-                ? choices.text[row.choice.text_begin + i]
-                : choices.alternatives[row.choice.alternative_begin + i - row.choice.text_size];
-        const std::int64_t word = token / kWordTokens;
-        const std::uint32_t bit = std::uint32_t{1} << (token % kWordTokens);
-        if (word % group.lanes() == lane && (seen_of[word] & bit) == 0) {
-          seen_of[word] |= bit;
-          row.logits[token] = jforge::penalised(row.logits[token], row.choice.penalty);
-        }
+      for (std::int64_t i = row.choice.penalised_begin + lane; i < row.choice.penalised_end;
+           i += group.lanes()) {
+        float& logit = row.logits[penalised[i]];
+        logit = jforge::penalised(logit, row.choice.penalty);
       }
     });
   }
@@ -418,39 +412,6 @@ struct ChooseTokens {
 
 }  // namespace
 
-RowChoice row_choice(const SamplingOptions& options, std::uint64_t request, std::int64_t position) {
-  return {.temperature = options.temperature,
-          .top_p = options.top_p,
-          .seed = options.seed,
-          .request = request,
-          .position = static_cast<std::uint64_t>(position),
-          .top_k = options.top_k,
-          .penalty = static_cast<float>(options.repetition_penalty),
-          .text_begin = 0,
-          .text_size = 0,
-          .alternative_begin = 0,
-          .alternative_size = 0};
-}
-
-void TokenChooser::choose(const TensorView& logits, const TokenChoices& choices,
-                          const TensorView& tokens) {
-  const std::int64_t m = tokens.dim(0);
-  check_sampled(logits, m, tokens);
-  const std::int64_t vocabulary = logits.dim(1);
-  expect(vocabulary <= kMostVocabulary, "tokens are sampled of more than a device's numbers reach");
-  const std::int64_t words = divide_up(vocabulary, kWordTokens);
-  queue_.launch(
-      m, kChoiceLanes,
-      ChooseTokens{
-          .logits = floats(logits),
-          .vocabulary = vocabulary,
-          .choices = choices,
-          .seen = choices.penalises ? seen_.at_least<std::uint32_t>(m * words) : nullptr,
-          .candidates = choices.cuts ? candidates_.at_least<std::int32_t>(m * vocabulary) : nullptr,
-          .tokens = indices(tokens)},
-      "choose_tokens");
-}
-
 void CudaKernelSet::sample_tokens(TensorView logits, std::span<const SampledRow> rows,
                                   TensorView tokens) {
   const std::int64_t m = std::ssize(rows);
@@ -458,24 +419,41 @@ void CudaKernelSet::sample_tokens(TensorView logits, std::span<const SampledRow>
   if (m == 0) {
     return;
   }
+  const std::int64_t vocabulary = logits.dim(1);
+  expect(vocabulary <= kMostVocabulary, "tokens are sampled of more than a device's numbers reach");
   sampled_block_.assign(static_cast<std::size_t>(m * kChoiceNumbers), 0);
-  TokenChoices choices;
+  bool cuts = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const SampledRow& row = rows[i];
-    RowChoice choice =
-        row_choice(row.options, static_cast<std::uint64_t>(row.request), row.position);
-    if (row.options.penalises()) {
-      choice.text_begin = static_cast<std::int32_t>(std::ssize(sampled_block_));
-      distinct_tokens_.of(row, static_cast<std::size_t>(logits.dim(1)),
+    const SamplingOptions& options = row.options;
+    RowChoice choice{.temperature = options.temperature,
+                     .top_p = options.top_p,
+                     .seed = options.seed,
+                     .request = static_cast<std::uint64_t>(row.request),
+                     .position = static_cast<std::uint64_t>(row.position),
+                     .top_k = options.top_k < vocabulary ? options.top_k : 0,
+                     .penalty = static_cast<float>(options.repetition_penalty),
+                     .penalised_begin = static_cast<std::int32_t>(std::ssize(sampled_block_)),
+                     .penalised_end = 0};
+    if (options.penalises()) {
+      distinct_tokens_.of(row, static_cast<std::size_t>(vocabulary),
                           [this](TokenId token) { sampled_block_.push_back(token); });
-      choice.text_size = static_cast<std::int32_t>(std::ssize(sampled_block_)) - choice.text_begin;
     }
+    choice.penalised_end = static_cast<std::int32_t>(std::ssize(sampled_block_));
     std::memcpy(sampled_block_.data() + i * kChoiceNumbers, &choice, sizeof choice);
-    choices.note(row.options);
+    cuts = cuts || (options.draws() && (choice.top_k > 0 || choice.top_p < 1));
   }
-  choices.text = sampled_rows_.upload(std::span<const std::int32_t>(sampled_block_));
-  choices.rows = reinterpret_cast<const RowChoice*>(choices.text);
-  chooser_.choose(logits, choices, tokens);
+  const std::int32_t* const block =
+      sampled_rows_.upload(std::span<const std::int32_t>(sampled_block_));
+  queue_.launch(m, kChoiceLanes,
+                ChooseTokens{.logits = floats(logits),
+                             .vocabulary = vocabulary,
+                             .choices = reinterpret_cast<const RowChoice*>(block),
+                             .penalised = block,
+                             .candidates = cuts ? candidates_.at_least<std::int32_t>(m * vocabulary)
+                                                : nullptr,
+                             .tokens = indices(tokens)},
+                "choose_tokens");
 }
 
 }  // namespace jforge
