@@ -47,6 +47,9 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   clock_.follow_this_thread();
   clock_.set_deadline(limit_seconds_);
   clock_.enter("start MPI");
+  // Without mpirun Open MPI would start a daemon, for which it wants ssh; this program starts no
+  // further processes. Ignored under mpirun and srun.
+  ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     throw EnvironmentError(

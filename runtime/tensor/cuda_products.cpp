@@ -176,10 +176,10 @@ cublasLtMatmulAlgo_t CudaProducts::choose(const Kind& kind, const Plan& plan) co
         "ask for an algorithm");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
-  // Partial sums are added in float32 and in one order, or there are none: a bfloat16 result's bias
-  // or earlier value may be added to what their addition has rounded already.
+  // Partial sums are added in float32 and in one order, or there are none: the bias of a bfloat16
+  // result may be added to what their addition has rounded already.
   const bool whole_sums =
-      kind.row_invariant || ((kind.bias || kind.accumulate) && kind.result == DType::bfloat16);
+      kind.row_invariant || (kind.bias && kind.result == DType::bfloat16);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(whole_sums ? CUBLASLT_REDUCTION_SCHEME_NONE
                                                : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));

@@ -17,7 +17,7 @@ inline constexpr std::size_t kProductWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::size_t kProductBiasAlignment = 16;
 
 /// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
-/// rounded once. None of m, n, k is 0.
+/// rounded once, but that a library may round a bfloat16 sum before it adds it to c. None of m, n, k is 0.
 ///
 /// parts > 1: k is cut into that many equal runs, and c [parts, m, n] has the sums of each. Requires
 /// that a is stored [m, k] and b [n, k].

@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <regex>
 #include <source_location>
 #include <string>
+#include <vector>
 
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/kernels/kernel_set.h"
@@ -89,6 +91,67 @@ TEST(CudaErrors, CudnnsNameThePlaceOfTheCall) {
       GTEST_SKIP() << message;
     }
     EXPECT_THAT(message, ::testing::ContainsRegex(" at [^ ]*/cudnn_attention\\.cpp:[0-9]+; mend"));
+  }
+}
+
+/// Sets an environment variable of the emulated device until it goes.
+class EmulatedSetting {
+ public:
+  EmulatedSetting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~EmulatedSetting() { unsetenv(name_); }
+  EmulatedSetting(const EmulatedSetting&) = delete;
+  EmulatedSetting& operator=(const EmulatedSetting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// An algorithm for many rows with other sums is not used; a device whose every algorithm has other
+/// sums for other numbers of rows cannot decode so.
+TEST(CudaErrors, AProductWhoseRowsDependOnOthersIsFoundWhenItsWeightIsPacked) {
+  if (!device_is_emulated()) {
+    GTEST_SKIP() << "a real device is what it is";
+  }
+  constexpr std::int64_t kRows = 40;
+  constexpr std::int64_t kColumns = 48;
+  constexpr std::int64_t kDepth = 64;
+  MemoryAccount account("rows");
+  const auto rows_agree = [&] {
+    const auto kernels = make_tested_kernel_set();
+    const Buffer values(static_cast<std::size_t>((kRows + kColumns) * kDepth) * sizeof(float),
+                        account, Device::cuda);
+    std::vector<float> numbers(static_cast<std::size_t>((kRows + kColumns) * kDepth));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<float>(i * 37 % 101) / 64 - 0.7F;
+    }
+    const TensorView all = values.floats({kRows + kColumns, kDepth});
+    copy_tensor(ConstTensorView(numbers.data(), all.shape()), all);
+    const auto weight = kernels->pack_weight(all.rows(kRows, kRows + kColumns),
+                                             WeightStorage::bfloat16_arithmetic, account);
+    const Buffer results(static_cast<std::size_t>(2 * kRows * kColumns) * sizeof(float), account,
+                         Device::cuda);
+    const TensorView both = results.floats({2 * kRows, kColumns});
+    kernels->invariant_linear(all.rows(0, kRows), *weight, {}, both.rows(0, kRows));
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      kernels->invariant_linear(all.rows(row, row + 1), *weight, {},
+                                both.rows(kRows + row, kRows + row + 1));
+    }
+    std::vector<float> found(static_cast<std::size_t>(both.elements()));
+    copy_tensor(both, TensorView(found.data(), both.shape()));
+    return std::equal(found.begin(), found.begin() + std::ssize(found) / 2,
+                      found.begin() + std::ssize(found) / 2);
+  };
+  EXPECT_TRUE(rows_agree());
+  {
+    const EmulatedSetting setting("JFORGE_EMULATED_ROW_BITS", "algorithm");
+    EXPECT_TRUE(rows_agree());
+  }
+  const EmulatedSetting setting("JFORGE_EMULATED_ROW_BITS", "rows");
+  try {
+    static_cast<void>(rows_agree());
+    ADD_FAILURE() << "no exception";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("model.decode_weights = \"bfloat16\""));
   }
 }
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """The whole pipeline at 1, 2 and 4 ranks: it ends, its artefacts verify, and rank counts agree."""
 
+import contextlib
 import json
+import os
+import pathlib
 import subprocess
 import unittest
 
@@ -25,6 +28,21 @@ class RunPipeline(EndToEndTest):
                         self.assertEqual(4, summary["models"][model]["gsm8k"][method]["n"])
                 self.assertEqual({(1, step) for step in range(1, 7)} | {(2, step) for step in range(1, 6)},
                                  set(self.losses(run)))
+
+    def test_needs_no_ssh_on_one_machine(self):
+        """Containers often have none. Open MPI would look for it even if all ranks start here."""
+        programs = self.root / "programs"
+        programs.mkdir()
+        for folder in map(pathlib.Path, os.environ["PATH"].split(os.pathsep)):
+            for program in folder.iterdir() if folder.is_dir() else ():
+                with contextlib.suppress(FileExistsError):
+                    if program.name not in ("ssh", "rsh"):
+                        (programs / program.name).symlink_to(program)
+        environment = {**os.environ, "PATH": str(programs), "XDG_CACHE_HOME": str(self.root / "cache")}
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                config, _ = self.config(f"no-ssh-{ranks}")
+                self.jforge("run", config, "--dry-run", ranks=ranks, env=environment)
 
     def test_training_changed_the_model(self):
         run = self.uninterrupted(1)

@@ -86,6 +86,105 @@ TEST_F(KernelAgreement, Bfloat16Arithmetic) {
   }
 }
 
+/// Inputs and results of bfloat16 arithmetic may be rounded already: the same sums.
+TEST_F(KernelAgreement, Bfloat16ArithmeticOfRoundedRows) {
+  constexpr std::int64_t kRows = 19;
+  constexpr std::int64_t kColumns = 33;
+  constexpr std::int64_t kDepth = 72;
+  Floats numbers = random_floats(kRows * kDepth, 81);
+  for (float& number : numbers) {
+    number = to_float(to_bfloat16(number));
+  }
+  const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) {
+    const auto weight = t.kernels.pack_weight(t(random_floats(kColumns * kDepth, 80), {kColumns, kDepth}),
+                                              WeightStorage::bfloat16_arithmetic, t.account());
+    std::vector<TensorView> results;
+    for (const DType input : kElementTypes) {
+      for (const DType output : kElementTypes) {
+        results.push_back(t.blank({kRows, kColumns}, output));
+        t.kernels.invariant_linear(t(numbers, {kRows, kDepth}, input), *weight, {}, results.back());
+      }
+    }
+    return results;
+  });
+  for (std::size_t i = 1; i < found.size(); ++i) {
+    for (std::size_t at = 0; at < found[i].size(); ++at) {
+      const float whole = found[0][at];
+      EXPECT_EQ(found[i][at], i % 2 == 0 ? whole : to_float(to_bfloat16(whole))) << i << ", " << at;
+    }
+  }
+}
+
+/// A deep product leaves its sums in parts, of which a row has the same bits beside any others; the
+/// norm adds them up in order.
+TEST_F(KernelAgreement, PartsOfADeepProduct) {
+  constexpr std::int64_t kRows = 70;
+  constexpr std::int64_t kColumns = 32;
+  constexpr std::int64_t kDepth = 160;
+  const std::int64_t parts = product_parts(kColumns, kDepth, WeightStorage::bfloat16_arithmetic,
+                                           tested_->device());
+  ASSERT_GT(parts, 1);
+  const Floats x = random_floats(kRows * kDepth, 81);
+  const Floats weight = random_floats(kColumns * kDepth, 80);
+  const Floats whole = run_on(*reference_, [&](Tensors& t) -> std::vector<TensorView> {
+    const auto packed = t.kernels.pack_weight(t(weight, {kColumns, kDepth}),
+                                              WeightStorage::bfloat16_arithmetic, t.account());
+    const TensorView y = t.blank({kRows, kColumns});
+    t.kernels.invariant_linear(t(x, {kRows, kDepth}), *packed, {}, y);
+    return {y};
+  })[0];
+  const Floats stream = random_floats(kRows * kColumns, 82);
+  const Floats factors = random_floats(kColumns, 83);
+  const auto part_of = [&](const Floats& all, std::int64_t rows, std::int64_t part, std::int64_t row,
+                           std::int64_t column) {
+    return all[static_cast<std::size_t>((part * rows + row) * kColumns + column)];
+  };
+  const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    const auto packed = t.kernels.pack_weight(
+        t(weight, {kColumns, kDepth}), WeightStorage::bfloat16_arithmetic, t.account(), parts);
+    const TensorView rows = t(x, {kRows, kDepth});
+    const auto product_of = [&](std::int64_t count) {
+      const TensorView y = t.blank({parts, count, kColumns});
+      t.kernels.invariant_linear(rows.rows(0, count), *packed, {}, y);
+      return y;
+    };
+    const TensorView all = product_of(kRows);
+    const TensorView summed = t(stream, {kRows, kColumns});
+    const TensorView normed = t.blank({kRows, kColumns});
+    t.kernels.add_rms_norm(all, summed, t(factors, {kColumns}), 1e-6F, normed, {});
+    return {all, product_of(1), product_of(9), summed, normed};
+  });
+  Floats added = whole;
+  Floats totals = stream;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t column = 0; column < kColumns; ++column) {
+      float sum = 0;
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const float one = part_of(found[0], kRows, part, row, column);
+        sum = part == 0 ? one : sum + one;
+        if (row < 1) {
+          EXPECT_EQ(one, part_of(found[1], 1, part, row, column));
+        }
+        if (row < 9) {
+          EXPECT_EQ(one, part_of(found[2], 9, part, row, column));
+        }
+      }
+      const auto at = static_cast<std::size_t>(row * kColumns + column);
+      added[at] = sum;
+      totals[at] += sum;
+    }
+  }
+  EXPECT_LT(relative_error(added, whole), kTolerance);
+  EXPECT_TRUE(same_bits(found[3], totals));
+  const std::vector<Floats> normed = run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
+    const TensorView summed = t(stream, {kRows, kColumns});
+    const TensorView y = t.blank({kRows, kColumns});
+    t.kernels.add_rms_norm(t(added, {kRows, kColumns}), summed, t(factors, {kColumns}), 1e-6F, y, {});
+    return {y};
+  });
+  EXPECT_TRUE(same_bits(found[4], normed[0]));
+}
+
 /// Together they have the bits that each has alone: of every storage, of more than one launch, of
 /// every number of tiles of rows and of depths without pairs.
 TEST_F(KernelAgreement, ProjectionsTogether) {

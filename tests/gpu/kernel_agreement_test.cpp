@@ -304,7 +304,11 @@ TEST_F(KernelAgreement, LinearForwardAndBackward) {
       t.kernels.linear(x, weight, t.random({matrix[0]}, 22, type), with_bias);
       const TensorView dy = t.random(output, 23, type);
       const TensorView written = t.blank(input, to);
-      const TensorView added = t.random(input, 24, to);
+      // cuBLAS rounds a product before it adds it to a bfloat16 value: a unit of the larger one,
+      // which is to be the result.
+      Floats large = random_floats(input.elements(), 24);
+      std::ranges::for_each(large, [](float& value) { value += value < 0 ? -32.0F : 32.0F; });
+      const TensorView added = t(large, input, to);
       t.kernels.linear_backward_input(dy, weight, written, false);
       t.kernels.linear_backward_input(dy, weight, added, true);
       const TensorView dw = t.random(matrix, 25);
