@@ -230,8 +230,10 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   // The last round's matrices take as much as any round's.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
-  const WeightStorage storage =
-      packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32;
+  const bool arithmetic = config.model.decode_weights == WeightStorage::bfloat16_arithmetic;
+  const WeightStorage storage = arithmetic                   ? WeightStorage::bfloat16_arithmetic
+                                : packed == DType::bfloat16 ? WeightStorage::bfloat16
+                                                            : WeightStorage::float32;
   plan.decoding =
       static_cast<double>(InferenceTransformer::bytes(
           model, {.num_slots = 1, .slot_capacity = 1, .weights = storage}, device)) -

@@ -98,17 +98,15 @@ enum class AttentionChoice : std::uint8_t {
                                                                                 : DType::float32;
 }
 
-/// How many sums a decoding product by a weight [N, K] had best leave for each element
-/// (PackedWeight::parts()): several for a deep product of few columns, which would not fill a
-/// device. N and K alone decide, so that a row's bits do not depend on other rows.
-[[nodiscard]] constexpr std::int64_t product_parts(std::int64_t n, std::int64_t k,
-                                                   WeightStorage storage, Device device) noexcept {
-  constexpr std::int64_t kParts = 4;
-  constexpr std::int64_t kSteps = 8;  ///< A part begins at a multiple of 16 bytes.
-  const bool deep = k >= 3 * n && k % (kParts * kSteps) == 0;
-  return device != Device::cpu && storage == WeightStorage::bfloat16_arithmetic && deep ? kParts
-                                                                                        : 1;
-}
+/// Rows whose logits a device holds at once where it multiplies by bfloat16 arithmetic: as many as
+/// wait for their own arithmetic no less than for the head.
+inline constexpr std::int64_t kDeviceArgmaxRows = 256;
+
+/// How a packed weight will be used. Other uses work too, but the first of each makes a device wait.
+struct ProductUse {
+  DType result = DType::float32;
+  bool bias = false;
+};
 
 /// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
 /// Made by pack_weight.
@@ -118,18 +116,15 @@ class PackedWeight {
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }        ///< N
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }  ///< K
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }  ///< float32 or bfloat16.
-  /// Equal runs of K whose sums a product leaves apart, for add_rms_norm() to add up.
-  [[nodiscard]] std::int64_t parts() const noexcept { return parts_; }
 
  protected:
-  PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t parts = 1)
-      : rows_(rows), columns_(columns), dtype_(dtype), parts_(parts) {}
+  PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype)
+      : rows_(rows), columns_(columns), dtype_(dtype) {}
 
  private:
   std::int64_t rows_;
   std::int64_t columns_;
   DType dtype_;
-  std::int64_t parts_;
 };
 
 /// One layer's keys and values: [pages, kCachePageRows, Hkv, D] each, pages in any order, of the
@@ -141,8 +136,7 @@ struct LayerCache {
   TensorView values;
 };
 
-/// y [M, N] = x [M, K] · weightᵀ (+ bias [N]); y [parts, M, N] if the weight has several
-/// parts, without a bias then.
+/// y [M, N] = x [M, K] · weightᵀ (+ bias [N]).
 struct Projection {
   const PackedWeight& weight;
   ConstTensorView bias;  ///< May be empty.
@@ -256,8 +250,7 @@ class KernelSet {
   virtual void rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
                                  ConstTensorView weight, ConstTensorView inverse_rms,
                                  TensorView x_gradient, TensorView weight_gradient) = 0;
-  /// stream += x, then y = rms_norm(stream), with the bits of add() and rms_norm(). y may be x. On
-  /// a device x may be [parts, rows, columns], which are added up in order first.
+  /// stream += x, then y = rms_norm(stream), with the bits of add() and rms_norm(). y may be x.
   virtual void add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
                             float epsilon, TensorView y, TensorView inverse_rms) = 0;
   /// In place on q [T, H, D] and k [T, Hkv, D], either of which may be empty: rotate pairs
@@ -332,19 +325,17 @@ class KernelSet {
 
   // ---- decoding: batch-invariant on CPU fp32
   // -------------------------------------------------------------------------
-  /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory. `parts` is 1 or what
-  /// product_parts() says.
+  /// `weight` [N, K] is float32 or bfloat16 and may also lie in host memory.
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                                    MemoryAccount& account,
-                                                    std::int64_t parts) = 0;
+                                                    MemoryAccount& account, ProductUse use) = 0;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account) {
-    return pack_weight(weight, storage, account, 1);
+    return pack_weight(weight, storage, account, {});
   }
   /// Projections of x [M, K], which a device takes together. Each element is accumulated over K in
   /// ascending order by FMA; with WeightStorage::bfloat16_arithmetic on the CPU as products of
-  /// bfloat16 are, on CUDA by tensor cores in an order that N and K alone decide. Then x and y may
-  /// be bfloat16, too (y without a bias).
+  /// bfloat16 are, on CUDA as tensor cores do, with equal bits beside any other rows. Then x and y
+  /// may be bfloat16, too (y without a bias).
   virtual void invariant_linears(ConstTensorView x, std::span<const Projection> projections) = 0;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) {

@@ -53,18 +53,16 @@ struct RowElements {
         hidden(config.hidden_size),
         query(config.num_heads * config.head_size()),
         key_value(config.num_kv_heads * config.head_size()),
-        wide(config.intermediate_size),
-        branch(hidden * product_parts(hidden, wide, weights, device)) {}
+        wide(config.intermediate_size) {}
   /// Of the stream, a branch, queries, keys and values in float32; of what is normed, of attention
   /// and of three wide tensors as activations are.
   [[nodiscard]] std::size_t bytes() const {
-    return storage_bytes(hidden + branch + query + 2 * key_value, DType::float32) +
+    return storage_bytes(2 * hidden + query + 2 * key_value, DType::float32) +
            storage_bytes(hidden + query + 3 * wide, activation);
   }
 
   DType activation;
   std::int64_t hidden, query, key_value, wide;
-  std::int64_t branch;  ///< In parts (product_parts()).
 };
 
 /// What a chunk of rows needs while it passes through the layers; allocated once for max_rows.
@@ -72,7 +70,7 @@ struct Workspace {
   Workspace(const RowElements& of_row, std::int64_t max_rows, MemoryAccount& account, Device device)
       : activation(of_row.activation),
         stream(make(max_rows * of_row.hidden, DType::float32, account, device)),
-        branch(make(max_rows * of_row.branch, DType::float32, account, device)),
+        branch(make(max_rows * of_row.hidden, DType::float32, account, device)),
         normed(make(max_rows * of_row.hidden, activation, account, device)),
         q(make(max_rows * of_row.query, DType::float32, account, device)),
         k(make(max_rows * of_row.key_value, DType::float32, account, device)),
@@ -97,7 +95,7 @@ struct Workspace {
 
   DType activation;  ///< Of what products and SwiGLU read.
   Buffer stream;     ///< [M, C] residual stream.
-  Buffer branch;     ///< [M, C] or [parts, M, C]: what is added to it.
+  Buffer branch;     ///< [M, C]: what is added to it.
   Buffer normed;     ///< [M, C]
   Buffer q;          ///< [M, H, D]
   Buffer k;          ///< [M, Hkv, D]
@@ -133,8 +131,7 @@ struct InferenceTransformer::State {
   void keep_wanted();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
-  [[nodiscard]] TensorView branch(std::int64_t rows, std::int64_t parts) const;
-  void add_and_norm(const TensorView& added, const ConstTensorView& weight, std::int64_t rows);
+  void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
   void choose_tokens();
   /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
   /// once. They are its own to overwrite.
@@ -293,11 +290,10 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     }
     return widened_copy(found);
   };
-  const auto pack = [&](const ParameterEntry* entry, std::int64_t parts = 1) {
-    return kernels.pack_weight(read(*entry), options.weights, account, parts);
+  const auto pack = [&](const ParameterEntry* entry, const ProductUse& use = {}) {
+    return kernels.pack_weight(read(*entry), options.weights, account, use);
   };
-  const std::int64_t down_parts = product_parts(config.hidden_size, config.intermediate_size,
-                                                options.weights, kernels.device());
+  const ProductUse wide{.result = work.activation};
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
@@ -309,13 +305,13 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .q_norm = view(layer.q_norm),
                       .k_norm = view(layer.k_norm),
                       .attention_norm = view(layer.attention_norm),
-                      .q = pack(layer.q_weight),
-                      .k = pack(layer.k_weight),
-                      .v = pack(layer.v_weight),
+                      .q = pack(layer.q_weight, {.bias = layer.q_bias != nullptr}),
+                      .k = pack(layer.k_weight, {.bias = layer.k_bias != nullptr}),
+                      .v = pack(layer.v_weight, {.bias = layer.v_bias != nullptr}),
                       .o = pack(layer.o_weight),
-                      .gate = pack(layer.gate_weight),
-                      .up = pack(layer.up_weight),
-                      .down = pack(layer.down_weight, down_parts)});
+                      .gate = pack(layer.gate_weight, wide),
+                      .up = pack(layer.up_weight, wide),
+                      .down = pack(layer.down_weight)});
   }
   allocate_cache();
 }
@@ -503,19 +499,15 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
                                               Projection{*layer.up, {}, up}};
   kernels.invariant_linears(work.of(work.normed, {rows, config.hidden_size}), projections);
   kernels.swiglu(gate, up, activated);
-  kernels.invariant_linear(activated, *layer.down, {}, branch(rows, layer.down->parts()));
-}
-
-TensorView InferenceTransformer::State::branch(std::int64_t rows, std::int64_t parts) const {
-  return work.branch.floats(parts == 1 ? Shape{rows, config.hidden_size}
-                                       : Shape{parts, rows, config.hidden_size});
+  kernels.invariant_linear(activated, *layer.down, {},
+                           work.branch.floats({rows, config.hidden_size}));
 }
 
 /// Adds a branch's result to the residual stream, and norms that for the next.
-void InferenceTransformer::State::add_and_norm(const TensorView& added,
-                                               const ConstTensorView& weight, std::int64_t rows) {
+void InferenceTransformer::State::add_and_norm(const ConstTensorView& weight, std::int64_t rows) {
   const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
-  kernels.add_rms_norm(added, work.stream.floats(normed.shape()), weight,
+  const Shape shape = normed.shape();
+  kernels.add_rms_norm(work.branch.floats(shape), work.stream.floats(shape), weight,
                        static_cast<float>(config.rms_norm_eps), normed, {});
 }
 
@@ -552,10 +544,9 @@ void InferenceTransformer::State::forward() {
     if (rows == 0) {
       return;
     }
-    add_and_norm(branch(rows, 1), layers[index].attention_norm, rows);
+    add_and_norm(layers[index].attention_norm, rows);
     feed_forward(layers[index], rows);
-    add_and_norm(branch(rows, layers[index].down->parts()),
-                 last ? final_norm : layers[index + 1].input_norm, rows);
+    add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
     note_progress();
   }
 }
@@ -715,6 +706,9 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
     floats += embedding + hidden + config.num_layers * (2 * hidden + biases + head_norms);
   }
   const RowElements row(config, chosen.weights, device);
+  if (row.activation == DType::bfloat16) {
+    floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
+  }
   return static_cast<std::size_t>(packed) *
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +

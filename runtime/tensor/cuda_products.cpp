@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <iterator>
+#include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,28 +35,16 @@ void describe(const Description& description, cublasLtMatmulDescAttributes_t att
                "describe a product");
 }
 
-/// Column-major matrices [rows, columns], one for each part.
-struct Matrices {
-  DType type;
-  std::int64_t rows, columns;
-  std::int64_t step;  ///< Elements from one column to the next.
-  std::int64_t parts = 1;
-  std::int64_t part_step = 0;  ///< Elements from one part to the next.
-};
-cublasLtMatrixLayout_t layout(const Matrices& matrices) {
-  cublasLtMatrixLayout_t made = nullptr;
-  cublas_check(cublasLtMatrixLayoutCreate(
-                   &made, cuda_type(matrices.type), static_cast<std::uint64_t>(matrices.rows),
-                   static_cast<std::uint64_t>(matrices.columns), matrices.step),
-               "describe a matrix");
-  if (matrices.parts > 1) {
-    const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
-      cublas_check(cublasLtMatrixLayoutSetAttribute(made, attribute, &value, sizeof value),
-                   "describe a matrix");
-    };
-    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(matrices.parts));
-    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrices.part_step);
+/// Column-major matrix `op(matrix)` [rows, columns].
+cublasLtMatrixLayout_t layout(DType type, bool transposed, std::int64_t rows,
+                              std::int64_t columns) {
+  if (transposed) {
+    std::swap(rows, columns);
   }
+  cublasLtMatrixLayout_t made = nullptr;
+  cublas_check(cublasLtMatrixLayoutCreate(&made, cuda_type(type), static_cast<std::uint64_t>(rows),
+                                          static_cast<std::uint64_t>(columns), rows),
+               "describe a matrix");
   return made;
 }
 
@@ -106,27 +98,19 @@ CudaProducts::Kind CudaProducts::kind_of(const MatrixProduct& product) {
             .c_alignment = alignment(product.c),
             .m = product.m,
             .n = product.n,
-            .k = product.k,
-            .parts = product.parts};
+            .k = product.k};
   if (product.row_invariant) {
-    // Of any row, so that an algorithm does not depend on which one a matrix begins with.
-    const auto of_rows = [](std::int64_t elements, DType type) {
-      return alignment(reinterpret_cast<const void*>(storage_bytes(elements, type)));
-    };
-    const std::uint32_t operands = of_rows(product.k / product.parts, product.operands);
-    const std::uint32_t results = of_rows(product.n, product.result);
-    expect(kind.a_alignment >= operands && kind.b_alignment >= operands &&
-               kind.c_alignment >= results,
-           "a row-invariant product's matrices lie askew");
-    kind.a_alignment = kind.b_alignment = operands;
-    kind.c_alignment = results;
+    // Alike for all rows.
+    constexpr std::uint32_t kWord = 16;
+    expect(kind.a_alignment == kWord && kind.b_alignment == kWord && kind.c_alignment == kWord &&
+               storage_bytes(product.k, product.operands) % kWord == 0 &&
+               storage_bytes(product.n, product.result) % kWord == 0,
+           "a row-invariant product's rows begin at multiples of 16 bytes");
   }
   return kind;
 }
 
 CudaProducts::Plan CudaProducts::describe_plan(const Kind& kind) const {
-  expect(kind.parts == 1 || (!kind.transpose_a && kind.transpose_b && kind.k % kind.parts == 0),
-         "a product cannot be cut into such parts");
   Plan plan;
   cublasLtMatmulDesc_t description = nullptr;
   cublas_check(
@@ -148,25 +132,14 @@ CudaProducts::Plan CudaProducts::describe_plan(const Kind& kind) const {
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
              static_cast<const void*>(workspace_.data()));
   }
-  const std::int64_t run = kind.k / kind.parts;
-  const auto operand = [&](bool transposed, std::int64_t rows, std::int64_t columns) {
-    return transposed ? Matrices{kind.operands, columns, rows, columns}
-                      : Matrices{kind.operands, rows, columns, rows};
-  };
-  Matrices a = operand(kind.transpose_b, kind.n, kind.k);
-  Matrices b = operand(kind.transpose_a, kind.k, kind.m);
-  if (kind.parts > 1) {
-    a.rows = b.rows = run;
-    a.parts = b.parts = kind.parts;
-    a.part_step = b.part_step = run;
-  }
-  plan.a.reset(layout(a));
-  plan.b.reset(layout(b));
-  plan.c.reset(layout({kind.result, kind.n, kind.m, kind.n, kind.parts, kind.n * kind.m}));
+  plan.a.reset(layout(kind.operands, kind.transpose_b, kind.n, kind.k));
+  plan.b.reset(layout(kind.operands, kind.transpose_a, kind.k, kind.m));
+  plan.c.reset(layout(kind.result, false, kind.n, kind.m));
   return plan;
 }
 
-cublasLtMatmulAlgo_t CudaProducts::choose(const Kind& kind, const Plan& plan) const {
+std::vector<cublasLtMatmulAlgo_t> CudaProducts::algorithms(const Kind& kind, const Plan& plan,
+                                                          int count) const {
   cublasLtMatmulPreference_t made = nullptr;
   cublas_check(cublasLtMatmulPreferenceCreate(&made), "ask for an algorithm");
   const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
@@ -187,12 +160,12 @@ cublasLtMatmulAlgo_t CudaProducts::choose(const Kind& kind, const Plan& plan) co
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kind.a_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kind.c_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kind.c_alignment);
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
+  int found_count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(),
-      preference.get(), 1, &found, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) {
+      preference.get(), count, found.data(), &found_count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found_count == 0)) {
     throw EnvironmentError("cuBLAS has no algorithm on this device for a product [" +
                            std::to_string(kind.m) + ", " + std::to_string(kind.k) + "] x [" +
                            std::to_string(kind.k) + ", " + std::to_string(kind.n) + "] of " +
@@ -200,116 +173,254 @@ cublasLtMatmulAlgo_t CudaProducts::choose(const Kind& kind, const Plan& plan) co
                            ": use model.device = \"cpu\" or another CUDA version");
   }
   cublas_check(status, "ask for an algorithm");
-  return found.algo;
+  std::vector<cublasLtMatmulAlgo_t> result;
+  for (const auto& one : std::span(found).first(static_cast<std::size_t>(found_count))) {
+    result.push_back(one.algo);
+  }
+  return result;
 }
 
-CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) {
+CudaProducts::Plan CudaProducts::make_plan(const Kind& kind) const {
   Plan plan = describe_plan(kind);
   if (!kind.row_invariant) {
-    plan.algorithm = choose(kind, plan);
+    plan.algorithm = algorithms(kind, plan, 1).front();
     return plan;
   }
-  Kind largest = kind;
-  largest.m = row_class(kind.m);
-  auto found = row_algorithms_.find(largest);
-  if (found == row_algorithms_.end()) {
-    found = row_algorithms_.emplace(largest, choose(largest, describe_plan(largest))).first;
+  Kind of_class = kind;
+  for (of_class.m = row_class(kind.m); of_class.m > 0; --of_class.m) {
+    const auto found = row_algorithms_.find(of_class);
+    if (found != row_algorithms_.end()) {
+      plan.algorithm = found->second;
+      return plan;
+    }
   }
-  plan.algorithm = found->second;
-  return plan;
+  throw InternalError("a row-invariant product was not prepared");
 }
 
-void CudaProducts::check_rows(const MatrixProduct& product, std::int64_t most_rows) {
-  // Larger products have no algorithms of their own kind, and take memory.
-  constexpr std::int64_t kMaxCheckedRows = 1024;
-  constexpr std::int64_t kMaxCheckedBytes = std::int64_t{160} << 20;
-  const std::int64_t row_bytes =
-      static_cast<std::int64_t>(storage_bytes(product.parts * product.n, product.result));
-  most_rows = std::min({most_rows, kMaxCheckedRows, kMaxCheckedBytes / row_bytes});
-  MatrixProduct checked = product;
-  checked.row_invariant = true;
-  // Made here, so that sizes and addresses say all that kind_of() asks.
-  MemoryAccount account("products, checked");
-  const Buffer rows(storage_bytes(most_rows * product.k, product.operands), account, Device::cuda,
-                    MemoryUse::activations);
-  const Buffer results(static_cast<std::size_t>(most_rows * row_bytes), account, Device::cuda,
-                       MemoryUse::activations);
-  std::vector<std::byte> row(storage_bytes(product.k, product.operands));
-  // Numbers between 1 and 2, of either sign, and no two alike for long.
-  std::uint32_t state = 1;
-  for (std::size_t i = 0; i < row.size(); i += 2) {
-    state = state * 1664525U + 1013904223U;
-    const auto bits =
-        static_cast<std::uint16_t>(0x3f80U | (state >> 9 & 0x7fU) | (state >> 16 & 0x8000U));
-    std::memcpy(&row[i], &bits, sizeof bits);
+bool CudaProducts::serves(const cublasLtMatmulAlgo_t& algorithm, const Plan& plan) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle_.get(), plan.description.get(), plan.a.get(), plan.b.get(),
+                                 plan.c.get(), plan.c.get(), &algorithm,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kProductWorkspaceBytes;
+}
+
+/// Tries the algorithms of a row-invariant product, on equal rows.
+class RowAlgorithms {
+ public:
+  RowAlgorithms(CudaProducts& products, const MatrixProduct& product, std::int64_t max_rows)
+      : products_(products),
+        product_(product),
+        row_bytes_(storage_bytes(product.n, product.result)),
+        max_rows_(std::min({max_rows, kMaxRows,
+                            std::max(kMaxBytes / static_cast<std::int64_t>(row_bytes_),
+                                     row_class(1))})),
+        rows_(storage_bytes(max_rows_ * product.k, product.operands), account_, Device::cuda),
+        results_(static_cast<std::size_t>(max_rows_) * row_bytes_, account_, Device::cuda) {
+    product_.row_invariant = true;
+    product_.a = rows_.data();
+    product_.c = results_.data();
+    fill_rows();
+    for (std::int64_t largest = row_class(1), smallest = 1; largest <= max_rows_;
+         smallest = largest + 1, largest = row_class(smallest)) {
+      add_class(smallest, largest);
+    }
   }
-  cuda_check(
-      cudaMemcpyAsync(rows.data(), row.data(), row.size(), cudaMemcpyHostToDevice, stream_.get()),
-      "check products");
-  for (std::size_t done = row.size(); done < rows.bytes(); done *= 2) {
-    cuda_check(
-        cudaMemcpyAsync(rows.data() + done, rows.data(), std::min(done, rows.bytes() - done),
-                        cudaMemcpyDeviceToDevice, stream_.get()),
-        "check products");
-  }
-  const auto row_size = static_cast<std::size_t>(row_bytes / product.parts);
-  // The results of some of so many equal rows.
-  const auto bits = [&](std::int64_t m) {
-    checked.m = m;
-    checked.a = rows.data();
-    checked.c = results.data();
-    cuda_check(cudaMemsetAsync(results.data(), 0xff, static_cast<std::size_t>(m * row_bytes),
-                               stream_.get()),
-               "check products");
-    run(checked);
-    std::vector<std::vector<std::byte>> found;
-    for (const std::int64_t at : {std::int64_t{0}, m / 2, m - 1}) {
-      auto& bytes = found.emplace_back(static_cast<std::size_t>(row_bytes));
-      for (std::int64_t part = 0; part < product.parts; ++part) {
-        const auto place = static_cast<std::size_t>(part * m + at) * row_size;
-        cuda_check(cudaMemcpyAsync(bytes.data() + static_cast<std::size_t>(part) * row_size,
-                                   results.data() + place, row_size, cudaMemcpyDeviceToHost,
-                                   stream_.get()),
-                   "check products");
+
+  /// Gives each class of rows the fastest of the algorithms whose bits most have.
+  void choose(std::map<CudaProducts::Kind, cublasLtMatmulAlgo_t>& chosen) {
+    for (Candidate& candidate : candidates_) {
+      candidate.bits = bits(candidate.algorithm, candidate.smallest);
+      if (candidate.bits != bits(candidate.algorithm, candidate.largest)) {
+        candidate.bits.clear();
       }
     }
-    cuda_check(cudaStreamSynchronize(stream_.get()), "check products");
-    return found;
-  };
-  const auto algorithm_of = [&](std::int64_t rows_of_class) -> cublasLtMatmulAlgo_t& {
-    Kind kind = kind_of(checked);
-    kind.m = rows_of_class;
-    return row_algorithms_.at(kind);
-  };
-  const std::vector<std::byte> expected = bits(1).front();
-  const auto agrees = [&](std::int64_t m) {
-    return std::ranges::all_of(bits(m), [&](const auto& each) { return each == expected; });
-  };
-  std::vector<cublasLtMatmulAlgo_t> seen;
-  for (std::int64_t m = row_class(1); m <= most_rows; m = row_class(m + 1)) {
-    // Plans of these rows know their algorithm; it is asked for here if there are none yet.
-    checked.m = m;
-    checked.a = rows.data();
-    checked.c = results.data();
-    const Kind kind = kind_of(checked);
-    (void)make_plan(kind);
-    const auto alike = [&](const cublasLtMatmulAlgo_t& one) {
-      return std::memcmp(&one, &algorithm_of(m), sizeof one) == 0;
-    };
-    if (std::ranges::any_of(seen, alike) || agrees(m)) {
-      seen.push_back(algorithm_of(m));
-      continue;
-    }
-    algorithm_of(m) = algorithm_of(row_class(1));
-    std::erase_if(plans_, [&](const auto& each) { return each.first == kind; });
-    if (!agrees(m)) {
-      throw EnvironmentError(
-          "cuBLAS gives a row of a product [" + std::to_string(product.n) + ", " +
-          std::to_string(product.k) +
-          "] other bits beside other rows, so that decoding methods would not agree: use "
-          "model.decode_weights = \"bfloat16\" or another CUDA version");
+    const Bits common = most_common();
+    for (const RowsOfClass& rows : classes_) {
+      std::vector<std::size_t> agreeing;
+      std::ranges::copy_if(rows.candidates, std::back_inserter(agreeing), [&](std::size_t i) {
+        return !common.empty() && candidates_[i].bits == common;
+      });
+      if (agreeing.empty()) {
+        agreeing = agreeing_of_others(rows, common);
+      }
+      if (agreeing.empty()) {
+        throw EnvironmentError(
+            "cuBLAS gives a row of a product by a matrix [" + std::to_string(product_.n) + ", " +
+            std::to_string(product_.k) + "] other bits beside " + std::to_string(rows.largest) +
+            " rows, so that decoding methods would not agree: use model.decode_weights = "
+            "\"bfloat16\" or another CUDA version");
+      }
+      chosen[kind(rows.largest)] = candidates_[fastest(agreeing, rows.largest)].algorithm;
     }
   }
+
+ private:
+  using Bits = std::vector<std::byte>;
+  struct Candidate {
+    cublasLtMatmulAlgo_t algorithm;
+    std::int64_t smallest;  ///< Of the rows that it was proposed for …
+    std::int64_t largest;   ///< … and the largest.
+    Bits bits = {};         ///< Of a row; empty: they differ between these.
+  };
+  struct RowsOfClass {
+    std::int64_t smallest;
+    std::int64_t largest;
+    std::vector<std::size_t> candidates;  ///< The library's favourite first.
+  };
+  static constexpr std::int64_t kMaxRows = 1024;
+  static constexpr std::int64_t kMaxBytes = std::int64_t{160} << 20;
+  static constexpr int kMaxCandidates = 8;
+
+  /// A row of numbers between 1 and 2, of either sign, and copies of it.
+  void fill_rows() {
+    std::vector<std::uint16_t> row(static_cast<std::size_t>(product_.k));
+    std::uint32_t state = 1;
+    for (std::uint16_t& bits : row) {
+      state = state * 1664525U + 1013904223U;
+      bits = static_cast<std::uint16_t>(0x3f80U | (state >> 9 & 0x7fU) | (state >> 16 & 0x8000U));
+    }
+    const std::size_t bytes = row.size() * sizeof row[0];
+    copy(rows_.data(), row.data(), bytes, cudaMemcpyHostToDevice);
+    for (std::size_t done = bytes; done < rows_.bytes(); done *= 2) {
+      copy(rows_.data() + done, rows_.data(), std::min(done, rows_.bytes() - done),
+           cudaMemcpyDeviceToDevice);
+    }
+  }
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind direction) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, direction, products_.stream_.get()),
+               "try products");
+    cuda_check(cudaStreamSynchronize(products_.stream_.get()), "try products");
+  }
+  [[nodiscard]] CudaProducts::Kind kind(std::int64_t m) {
+    product_.m = m;
+    return CudaProducts::kind_of(product_);
+  }
+
+  void add_class(std::int64_t smallest, std::int64_t largest) {
+    RowsOfClass rows{smallest, largest, {}};
+    const CudaProducts::Plan plan = products_.describe_plan(kind(largest));
+    for (const cublasLtMatmulAlgo_t& algorithm :
+         products_.algorithms(kind(largest), plan, kMaxCandidates)) {
+      if (!serves(algorithm, rows)) {
+        continue;
+      }
+      const auto known = std::ranges::find_if(candidates_, [&](const Candidate& one) {
+        return std::memcmp(&one.algorithm, &algorithm, sizeof algorithm) == 0;
+      });
+      rows.candidates.push_back(static_cast<std::size_t>(known - candidates_.begin()));
+      if (known == candidates_.end()) {
+        candidates_.push_back({algorithm, smallest, largest});
+      } else {
+        known->largest = largest;
+      }
+    }
+    classes_.push_back(std::move(rows));
+  }
+  [[nodiscard]] bool serves(const cublasLtMatmulAlgo_t& algorithm, const RowsOfClass& rows) {
+    for (std::int64_t m = rows.smallest; m <= rows.largest; ++m) {
+      if (!products_.serves(algorithm, products_.describe_plan(kind(m)))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// A row's results beside m − 1 equal rows; empty: theirs differ, or the product is refused.
+  [[nodiscard]] Bits bits(const cublasLtMatmulAlgo_t& algorithm, std::int64_t m) {
+    CudaProducts::Plan plan = products_.describe_plan(kind(m));
+    plan.algorithm = algorithm;
+    cuda_check(cudaMemsetAsync(results_.data(), 0xff, static_cast<std::size_t>(m) * row_bytes_,
+                               products_.stream_.get()),
+               "try products");
+    products_.multiply(product_, plan);
+    Bits first(row_bytes_);
+    copy(first.data(), results_.data(), row_bytes_, cudaMemcpyDeviceToHost);
+    Bits other(row_bytes_);
+    for (const std::int64_t row : {m / 2, m - 1}) {
+      copy(other.data(), results_.data() + static_cast<std::size_t>(row) * row_bytes_, row_bytes_,
+           cudaMemcpyDeviceToHost);
+      if (other != first) {
+        return {};
+      }
+    }
+    return first;
+  }
+  [[nodiscard]] Bits most_common() const {
+    std::map<Bits, int> counts;
+    for (const RowsOfClass& rows : classes_) {
+      for (const std::size_t i : rows.candidates) {
+        if (!candidates_[i].bits.empty()) {
+          ++counts[candidates_[i].bits];
+        }
+      }
+    }
+    const auto most = std::ranges::max_element(
+        counts, {}, [](const auto& bits_and_count) { return bits_and_count.second; });
+    return most == counts.end() ? Bits{} : most->first;
+  }
+  /// Algorithms that were proposed for other numbers of rows and serve these, too.
+  [[nodiscard]] std::vector<std::size_t> agreeing_of_others(const RowsOfClass& rows,
+                                                            const Bits& common) {
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const cublasLtMatmulAlgo_t& algorithm = candidates_[i].algorithm;
+      if (!common.empty() && candidates_[i].bits == common && serves(algorithm, rows) &&
+          bits(algorithm, rows.smallest) == common && bits(algorithm, rows.largest) == common) {
+        found.push_back(i);
+      }
+    }
+    return found;
+  }
+  /// The first, unless another is faster by more than chance.
+  [[nodiscard]] std::size_t fastest(const std::vector<std::size_t>& some, std::int64_t m) {
+    constexpr double kChance = 0.97;
+    std::size_t best = some.front();
+    double best_seconds = std::numeric_limits<double>::max();
+    for (const std::size_t i : some) {
+      if (some.size() == 1) {
+        break;
+      }
+      const double seconds = seconds_of(candidates_[i].algorithm, m);
+      if (seconds < kChance * best_seconds) {
+        best = i;
+        best_seconds = seconds;
+      }
+    }
+    return best;
+  }
+  [[nodiscard]] double seconds_of(const cublasLtMatmulAlgo_t& algorithm, std::int64_t m) {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kTimes = 2;
+    const int products = m <= 128 ? 12 : 4;  // Long enough for the host's launches not to count.
+    CudaProducts::Plan plan = products_.describe_plan(kind(m));
+    plan.algorithm = algorithm;
+    double seconds = std::numeric_limits<double>::max();
+    for (int time = 0; time < kTimes; ++time) {
+      cuda_check(cudaStreamSynchronize(products_.stream_.get()), "try products");
+      const Clock::time_point begin = Clock::now();
+      for (int i = 0; i < products; ++i) {
+        products_.multiply(product_, plan);
+      }
+      cuda_check(cudaStreamSynchronize(products_.stream_.get()), "try products");
+      seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    return seconds;
+  }
+
+  CudaProducts& products_;
+  MatrixProduct product_;
+  std::size_t row_bytes_;
+  std::int64_t max_rows_;
+  MemoryAccount account_{"products, tried"};
+  Buffer rows_;
+  Buffer results_;
+  std::vector<Candidate> candidates_;
+  std::vector<RowsOfClass> classes_;
+};
+
+void CudaProducts::prepare_rows(const MatrixProduct& product, std::int64_t max_rows) {
+  RowAlgorithms(*this, product, max_rows).choose(row_algorithms_);
 }
 
 void CudaProducts::forget_older_half() {
@@ -333,8 +444,11 @@ void CudaProducts::run(const MatrixProduct& product) {
     found = plans_.emplace(kind, make_plan(kind)).first;
   }
   found->second.used = ++runs_;
-  const Plan& plan = found->second;
-  if (kind.bias) {
+  multiply(product, found->second);
+}
+
+void CudaProducts::multiply(const MatrixProduct& product, const Plan& plan) {
+  if (product.bias != nullptr) {
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   }
   const float one = 1.0F;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
@@ -26,21 +27,21 @@ void cublas_check(cublasStatus_t status, const char* what,
 /// call that came before allocates nothing and asks nothing. Batches of days have any number of
 /// rows: of kMostPlans different products those go that were not used for longest.
 ///
-/// Row-invariant products rest on this: cuBLASLt adds up each element over k in one accumulator and
-/// in ascending order, unless it splits k, which such products forbid. Then all its algorithms give
-/// a row the same bits. That is what an H200 showed (results/reference/gpu_h200.md), and what
-/// check_rows() makes sure of.
+/// Row-invariant products rest on this: algorithms of cuBLASLt that do not split k add up an element
+/// in one order, whatever the shape of their tiles, so that they give a row the same bits. An H200
+/// showed it (results/reference/gpu_h200.md); prepare_rows() makes sure of it and takes the fastest
+/// of those that agree.
 class CudaProducts {
  public:
   static constexpr std::size_t kMostPlans = 4096;
   CudaProducts(const CudaStream& stream, MemoryAccount& account);
   /// Throws EnvironmentError when cuBLAS has no way to compute it on this device.
   void run(const MatrixProduct& product);
-  /// Compares the bits of a row between the algorithms for up to `most_rows` rows. `product` is
-  /// row-invariant; its b is multiplied, a, c, m and the bias' values are not used. An algorithm
-  /// that differs is replaced by that of few rows. Throws EnvironmentError if that does not help.
-  /// Waits for the device.
-  void check_rows(const MatrixProduct& product, std::int64_t most_rows);
+  /// Chooses the algorithms of a row-invariant product for up to `max_rows` rows; more rows, up to
+  /// any number, take the last. Tries them on equal rows by product.b; a, c and m are not used.
+  /// Throws EnvironmentError if none serve all numbers of rows with equal bits. Waits for the
+  /// device; takes up to some 200 MB of it meanwhile.
+  void prepare_rows(const MatrixProduct& product, std::int64_t max_rows);
   /// Different products that are known.
   [[nodiscard]] std::size_t size() const noexcept { return plans_.size(); }
 
@@ -50,7 +51,7 @@ class CudaProducts {
     bool transpose_a, transpose_b, accumulate, bias, row_invariant;
     DType operands, result;
     std::uint32_t a_alignment, b_alignment, c_alignment;  ///< Bytes.
-    std::int64_t m, n, k, parts;
+    std::int64_t m, n, k;
     auto operator<=>(const Kind&) const = default;
   };
   template <auto destroy>
@@ -72,15 +73,20 @@ class CudaProducts {
   [[nodiscard]] static Kind kind_of(const MatrixProduct& product);
   /// Without its algorithm.
   [[nodiscard]] Plan describe_plan(const Kind& kind) const;
-  [[nodiscard]] cublasLtMatmulAlgo_t choose(const Kind& kind, const Plan& plan) const;
-  [[nodiscard]] Plan make_plan(const Kind& kind);
+  /// At most `count`, the one that the library holds for the fastest first.
+  [[nodiscard]] std::vector<cublasLtMatmulAlgo_t> algorithms(const Kind& kind, const Plan& plan,
+                                                             int count) const;
+  [[nodiscard]] Plan make_plan(const Kind& kind) const;
+  [[nodiscard]] bool serves(const cublasLtMatmulAlgo_t& algorithm, const Plan& plan) const;
+  void multiply(const MatrixProduct& product, const Plan& plan);
+  friend class RowAlgorithms;
   void forget_older_half();
 
   const CudaStream& stream_;
   Buffer workspace_;
   Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   std::map<Kind, Plan> plans_;
-  /// Of row-invariant products, whose m is a row_class().
+  /// Of row-invariant products, whose m is the largest of a class of rows.
   std::map<Kind, cublasLtMatmulAlgo_t> row_algorithms_;
   std::uint64_t runs_ = 0;
 };

@@ -19,12 +19,9 @@ inline constexpr std::size_t kProductBiasAlignment = 16;
 /// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
 /// rounded once, but that a library may round a bfloat16 sum before it adds it to c. None of m, n, k is 0.
 ///
-/// parts > 1: k is cut into that many equal runs, and c [parts, m, n] has the sums of each. Requires
-/// that a is stored [m, k] and b [n, k].
-///
-/// row_invariant: the bits of a row of c depend on that row of a and on b alone, not on m or on
-/// where the matrices lie. Requires check_rows() (cuda_products.h) for such a product first, and
-/// matrices that begin at multiples of 16 bytes or at a row of such a matrix.
+/// row_invariant: the bits of a row of c depend on that row of a and on b alone, not on m. Requires
+/// prepare_rows() (cuda_products.h) for such a product first, and that all rows begin at multiples of
+/// 16 bytes.
 struct MatrixProduct {
   bool transpose_a = false;  ///< Stored [k, m].
   bool transpose_b = false;  ///< Stored [n, k].
@@ -38,7 +35,6 @@ struct MatrixProduct {
   void* c = nullptr;
   const void* bias = nullptr;  ///< May be null.
   bool accumulate = false;     ///< Adds to c; without it c is not read.
-  std::int64_t parts = 1;
   bool row_invariant = false;
 };
 

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "tests/cuda_emulator/device.h"
 #include "tests/cuda_emulator/matrix_product.h"
@@ -37,8 +36,6 @@ struct Layout {
   std::uint64_t rows = 0;
   std::uint64_t columns = 0;
   std::int64_t step = 0;
-  std::int32_t parts = 1;
-  std::int64_t part_step = 0;  ///< Elements.
 };
 constexpr std::uint32_t kDefaultAlignment = 256;
 struct Preference {
@@ -167,7 +164,7 @@ std::string row_bits() {
 
 /// Of all that an algorithm may depend on; `any_columns`: but the number of B's columns.
 std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
-                          std::int32_t parts, bool any_columns) {
+                          bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   const auto take = [&](auto value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
@@ -175,7 +172,6 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
   };
   take(description.compute);
   take(description.epilogue);
-  take(parts);
   for (const Matrix* const m : {&product.a, &product.b, &product.c, &product.d}) {
     take(m->type);
     take(m->transposed);
@@ -189,7 +185,7 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
 /// The one algorithm for a problem: with sums cut into parts, that need a workspace, where the
 /// depth is large and the preference allows it. What adds such parts up may round them before a
 /// bias is added, which shows in bfloat16.
-Algorithm choose(const Description& description, const MatrixProduct& product, std::int32_t parts,
+Algorithm choose(const Description& description, const MatrixProduct& product,
                  const Preference& preference) {
   constexpr std::int64_t kLargeDepth = 64;
   const std::uint64_t space = 2 * sizeof(float) * static_cast<std::uint64_t>(product.d.rows) *
@@ -200,7 +196,7 @@ Algorithm choose(const Description& description, const MatrixProduct& product, s
     throw Refusal("cublasLtMatmul: sums in parts, rounded to bfloat16 before their bias is added");
   }
   constexpr std::int64_t kManyRows = 16;
-  Algorithm algorithm{fingerprint(description, product, parts, !cut), cut ? space : 0,
+  Algorithm algorithm{fingerprint(description, product, !cut), cut ? space : 0,
                       row_bits() == "algorithm" && product.d.columns >= kManyRows, {}};
   std::copy(preference.alignments.begin(), preference.alignments.end(),
             algorithm.alignments.begin());
@@ -327,18 +323,10 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   delete &as<Layout>(layout);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t /*layout*/,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* value, std::size_t bytes) {
-  auto& layout = as<Layout>(handle);
-  switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-      return set(layout.parts, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-      return set(layout.part_step, value, bytes);
-    default:
-      return refuse("cublasLtMatrixLayoutSetAttribute", attribute);
-  }
+                                                const void* /*value*/, std::size_t /*bytes*/) {
+  return refuse("cublasLtMatrixLayoutSetAttribute", attribute);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
@@ -387,14 +375,33 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
     const auto& description = as<Description>(handle);
     const MatrixProduct product =
         product_of(description, as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d));
-    const Algorithm algorithm =
-        choose(description, product, as<Layout>(d).parts, as<Preference>(preference));
+    const Algorithm algorithm = choose(description, product, as<Preference>(preference));
     results[0] = {};
     std::memcpy(&results[0].algo, &algorithm, sizeof algorithm);
     results[0].workspaceSize = algorithm.workspace;
     results[0].state = CUBLAS_STATUS_SUCCESS;
     results[0].wavesCount = 1.0F;
     *returned = 1;
+  });
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t handle,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* chosen,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  return with_device([&](Device& /*device*/) {
+    const auto& description = as<Description>(handle);
+    Algorithm algorithm{};
+    std::memcpy(&algorithm, chosen, sizeof algorithm);
+    const MatrixProduct product =
+        product_of(description, as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d));
+    if (algorithm.problem != fingerprint(description, product, algorithm.workspace == 0)) {
+      throw Refusal("cublasLtMatmulAlgoCheck of an algorithm that was asked for another problem");
+    }
+    *result = {};
+    result->algo = *chosen;
+    result->workspaceSize = algorithm.workspace;
   });
 }
 
@@ -411,15 +418,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     Algorithm algorithm{};
     if (chosen != nullptr) {
       std::memcpy(&algorithm, chosen, sizeof algorithm);
-      if (algorithm.problem != fingerprint(description, product, as<Layout>(d_layout).parts,
-                                           algorithm.workspace == 0)) {
+      if (algorithm.problem != fingerprint(description, product, algorithm.workspace == 0)) {
         throw Refusal("cublasLtMatmul with an algorithm that was asked for another problem");
       }
     } else {
       Preference preference;
       preference.most_workspace = workspace_bytes;
       preference.alignments.fill(1);
-      algorithm = choose(description, product, as<Layout>(d_layout).parts, preference);
+      algorithm = choose(description, product, preference);
     }
     const std::array<const void*, 4> addresses{a, b, c, d};
     const std::array<Matrix*, 4> matrices{&product.a, &product.b, &product.c, &product.d};
@@ -444,27 +450,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
     if (algorithm.other_sums || row_bits() == "rows") {
       product.alpha *= 1.0F + 0x1p-20F * static_cast<float>(product.d.columns);
     }
-    const std::array<const Layout*, 4> layouts{&as<Layout>(a_layout), &as<Layout>(b_layout),
-                                               &as<Layout>(c_layout), &as<Layout>(d_layout)};
-    std::vector<MatrixProduct> products;
-    for (std::int32_t part = 0; part < layouts.back()->parts; ++part) {
-      products.push_back(product);
-      const std::array<Matrix*, 4> own{&products.back().a, &products.back().b, &products.back().c,
-                                       &products.back().d};
-      for (std::size_t i = 0; i < own.size(); ++i) {
-        if (layouts[i]->parts != layouts.back()->parts) {
-          throw Refusal("cublasLtMatmul of batches of different sizes");
-        }
-        own[i]->address += static_cast<std::uint64_t>(part * layouts[i]->part_step) *
-                           jforge::emulator::bytes_of(own[i]->type);
-      }
-    }
     device.enqueue(device.stream_of(stream), "a product",
-                   [&device, products, space, bytes = algorithm.workspace] {
+                   [&device, product, space, bytes = algorithm.workspace] {
                      spoil(device.memory, space, bytes);
-                     for (const MatrixProduct& one : products) {
-                       one.run(device.memory);
-                     }
+                     product.run(device.memory);
                    });
   });
 }

@@ -562,7 +562,7 @@ struct ProductSamples {
   /// The bound is some hundred standard deviations of a float32 sum that rounds at every step, and
   /// still less than most single terms.
   template <class Start>
-  void expect_close(const Start& start, const char* what) const {
+  void expect_close(const Start& start, const char* what, bool rounds_sum = false) const {
     Worst worst;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Floats row = values_of(found.rows(rows[i], rows[i] + 1));
@@ -576,7 +576,9 @@ struct ProductSamples {
         }
         const double expected = start(rows[i], columns[j]) + sum;
         worst.see(wide(row[at(columns[j])]), expected,
-                  1e-5 * magnitude + rounding_of(expected, found.dtype()), rows[i], columns[j]);
+                  1e-5 * magnitude + rounding_of(expected, found.dtype()) +
+                      (rounds_sum ? rounding_of(sum, found.dtype()) : 0),
+                  rows[i], columns[j]);
       }
     }
     worst.expect(what);
@@ -635,7 +637,7 @@ void DeviceSizes::check_products(std::int64_t m, std::int64_t n, std::int64_t k,
         [&](std::int64_t row, std::int64_t column) {
           return accumulate ? wide(dx[row * k + column]) : 0.0;
         },
-        "linear_backward_input");
+        "linear_backward_input", accumulate);
   }
 
   ProductSamples of_weight{filled({n, k}, dw), outputs, steps};

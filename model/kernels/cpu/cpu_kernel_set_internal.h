@@ -230,7 +230,7 @@ class CpuKernelSet final : public KernelSet {
 
   using KernelSet::pack_weight;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                            MemoryAccount& account, std::int64_t parts) override;
+                                            MemoryAccount& account, ProductUse use) override;
   void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;

@@ -182,8 +182,7 @@ ProductInput CpuKernelSet::product_input(const ConstTensorView& x, const PanelWe
 std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
                                                         WeightStorage storage,
                                                         MemoryAccount& account,
-                                                        std::int64_t parts) {
-  expect(parts == 1, "pack_weight: the CPU's sums are whole");
+                                                        ProductUse /*use*/) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   const std::int64_t n = weight.dim(0);

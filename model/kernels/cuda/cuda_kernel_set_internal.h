@@ -21,29 +21,33 @@
 
 namespace jforge {
 
-/// Steps of K to which the library's operands are padded: 16 bytes of bfloat16.
-inline constexpr int kProductSteps = 8;
+/// Rows and columns of the library's matrices are padded to a multiple of it, so that all begin at
+/// multiples of 16 bytes.
+inline constexpr int kProductPadding = 8;
 
-/// A projection's weight, padded with zeros: for the library [N][K to the next kProductSteps] of
-/// bfloat16; or for lanes that own a column each in 16-byte words of adjacent steps of K,
+/// A projection's weight, padded with zeros: for the library [N][K] of bfloat16, both padded to
+/// kProductPadding; or for lanes that own a column each in 16-byte words of adjacent steps of K,
 /// [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16.
 class DeviceWeight final : public PackedWeight {
  public:
   DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool by_library,
-               std::int64_t parts, MemoryAccount& account)
-      : PackedWeight(rows, columns, dtype, parts),
+               MemoryAccount& account)
+      : PackedWeight(rows, columns, dtype),
         by_library_(by_library),
         storage_(storage_bytes(elements(), dtype), account, DeviceQueue::kDevice,
                  MemoryUse::weights) {}
   /// Whether what it is multiplied with is rounded too, and multiplied by tensor cores.
   [[nodiscard]] bool by_library() const noexcept { return by_library_; }
   /// K with the padding.
-  [[nodiscard]] std::int64_t padded() const noexcept {
-    const std::int64_t each = dtype() == DType::float32 ? 4 : kProductSteps;
+  [[nodiscard]] std::int64_t padded_columns() const noexcept {
+    const std::int64_t each = dtype() == DType::float32 ? 4 : 8;
     return divide_up(columns(), each) * each;
   }
-  /// With the padding.
-  [[nodiscard]] std::int64_t elements() const noexcept { return padded() * rows(); }
+  /// N with the padding.
+  [[nodiscard]] std::int64_t padded_rows() const noexcept {
+    return by_library_ ? divide_up(rows(), kProductPadding) * kProductPadding : rows();
+  }
+  [[nodiscard]] std::int64_t elements() const noexcept { return padded_rows() * padded_columns(); }
   template <class T>
   [[nodiscard]] T* data() const {
     return reinterpret_cast<T*>(storage_.data());
@@ -133,7 +137,7 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
   void release_work_space() override {
     for (DeviceScratch* scratch :
-         {&partials_, &rounded_input_, &best_columns_, &logits_, &candidates_, &loss_hidden_,
+         {&partials_, &rounded_input_, &best_columns_, &padded_results_, &candidates_, &loss_hidden_,
           &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
       scratch->release();
     }
@@ -191,7 +195,7 @@ class CudaKernelSet final : public KernelSet {
 
   using KernelSet::pack_weight;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
-                                            MemoryAccount& account, std::int64_t parts) override;
+                                            MemoryAccount& account, ProductUse use) override;
   void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
@@ -229,12 +233,13 @@ class CudaKernelSet final : public KernelSet {
   template <class Finish>
   void lane_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
                      const char* what);
-  void check_rows(const DeviceWeight& weight);
-  [[nodiscard]] static MatrixProduct library_product(const DeviceWeight& weight, DType result,
-                                                     const void* bias);
+  /// Before a product by a weight of this shape is recorded (CudaProducts::prepare_rows()).
+  void prepare_product(const DeviceWeight& weight, const ProductUse& use);
   [[nodiscard]] const void* library_rows(const ConstTensorView& x, const DeviceWeight& weight);
-  /// The arguments are checked; there are rows.
-  void multiply_by_library(const ConstTensorView& x, const Projection& projection);
+  [[nodiscard]] const void* library_bias(const ConstTensorView& bias, const DeviceWeight& weight);
+  /// y [M, padded N] of `result`; the bias may be empty.
+  void multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
+                           const ConstTensorView& bias, DType result, void* y);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Also of no rows, no columns and no steps.
   void product(const MatrixProduct& product);
@@ -268,8 +273,8 @@ class CudaKernelSet final : public KernelSet {
   DeviceScratch partials_{account_};
   DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
   DeviceScratch best_columns_{account_};
-  DeviceScratch logits_{account_};  ///< Of invariant_argmax().
-  std::set<std::array<std::int64_t, 3>> checked_products_;  ///< N, K, parts.
+  DeviceScratch padded_results_{account_};  ///< Logits of invariant_argmax(), or of odd N.
+  std::set<std::array<std::int64_t, 4>> prepared_products_;  ///< N, K, result, whether with bias.
   DeviceScratch candidates_{account_};  ///< Of sample_tokens(), as the next three.
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;

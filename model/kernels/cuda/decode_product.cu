@@ -18,10 +18,6 @@ namespace jforge {
 
 namespace {
 
-/// Rows whose logits are stored at once: as many as hold up a product's weight no longer than
-/// their own arithmetic does.
-constexpr std::int64_t kArgmaxRows = 256;
-
 /// A matrix [N, K] to be packed.
 struct SourceMatrix {
   FloatSource values;
@@ -57,21 +53,33 @@ struct alignas(16) FourFloats {
   return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
 }
 
-/// A matrix [.., K] rounded, with zeros behind each row: eight steps of [.., padded] each.
+/// A matrix [rows, K], rounded and padded with zeros; a call writes a word of it.
 struct PadRows {
   FloatSource x;
   BFloat16* padded;
+  std::int64_t rows;
   std::int64_t k;
   std::int64_t padded_k;
   JFORGE_DEVICE void operator()(std::int64_t word) const {
-    const std::int64_t row = word * kProductSteps / padded_k;
-    const std::int64_t step = word * kProductSteps % padded_k;
-    float values[kProductSteps];
+    const std::int64_t row = word * kProductPadding / padded_k;
+    const std::int64_t step = word * kProductPadding % padded_k;
+    float values[kProductPadding];
     JFORGE_UNROLL
-    for (int i = 0; i < kProductSteps; ++i) {
-      values[i] = step + i < k ? x[row * k + step + i] : 0.0F;
+    for (int i = 0; i < kProductPadding; ++i) {
+      values[i] = row < rows && step + i < k ? x[row * k + step + i] : 0.0F;
     }
-    FloatTarget{padded, true}.write(word * kProductSteps, values);
+    FloatTarget{padded, true}.write(word * kProductPadding, values);
+  }
+};
+
+/// Columns [M, N] of a padded matrix.
+struct TakeColumns {
+  FloatSource padded;
+  std::int64_t padded_n;
+  FloatTarget y;
+  std::int64_t n;
+  JFORGE_DEVICE void operator()(std::int64_t i) const {
+    y.set(i, padded[i / n * padded_n + i % n]);
   }
 };
 
@@ -311,6 +319,7 @@ constexpr std::int64_t kBestLogits = 1024;
 struct BestOfLogits {
   static constexpr int kAhead = kBestLogits / kBestLanes;
   const float* logits;
+  std::int64_t row_step;  ///< Elements from one row to the next.
   std::int64_t columns;
   std::int64_t groups;
   BestColumn* best;
@@ -320,7 +329,7 @@ struct BestOfLogits {
   JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
     BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
     const std::int64_t begin = block % groups * kBestLogits;
-    const float* const row = logits + block / groups * columns;
+    const float* const row = logits + block / groups * row_step;
     group.each([&](std::int64_t lane) {
       BestColumn found{0.0F, kNone};
       read_ahead<kAhead>(
@@ -387,7 +396,7 @@ bool CudaKernelSet::all_bfloat16(const ConstTensorView& weight) {
 std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
                                                          WeightStorage storage,
                                                          MemoryAccount& account,
-                                                         std::int64_t parts) {
+                                                         ProductUse use) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   expect_floating(weight, "pack_weight weight");
@@ -404,12 +413,13 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   const SourceMatrix source{source_of(weight), weight.dim(0), weight.dim(1)};
   auto packed =
       std::make_unique<DeviceWeight>(source.n, source.k, shorts ? DType::bfloat16 : DType::float32,
-                                     storage == WeightStorage::bfloat16_arithmetic, parts, account);
+                                     storage == WeightStorage::bfloat16_arithmetic, account);
   if (packed->by_library()) {
-    launch_elements(queue_, packed->elements() / kProductSteps,
-                    PadRows{source.values, packed->data<BFloat16>(), source.k, packed->padded()},
+    launch_elements(queue_, packed->elements() / kProductPadding,
+                    PadRows{source.values, packed->data<BFloat16>(), source.n, source.k,
+                            packed->padded_columns()},
                     "pack_weight");
-    check_rows(*packed);
+    prepare_product(*packed, use);
   } else if (shorts) {
     launch_elements(queue_, packed->elements(),
                     PackColumns<BFloat16, RoundedColumns::kEach>{source, packed->data<BFloat16>()},
@@ -422,70 +432,71 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   return packed;
 }
 
-/// Before the first product by a weight of this shape: of every type and bias that a product of it
-/// may have.
-void CudaKernelSet::check_rows(const DeviceWeight& weight) {
-  constexpr std::int64_t kMostRows = 1024;
-  if (!checked_products_.insert({weight.rows(), weight.columns(), weight.parts()}).second) {
-    return;
-  }
-  MemoryAccount account("products, checked");
-  const Buffer bias(static_cast<std::size_t>(weight.rows()) * sizeof(float), account,
-                    DeviceQueue::kDevice);
-  for (const DType result : {DType::float32, DType::bfloat16}) {
-    for (const void* const added : {static_cast<const void*>(nullptr),
-                                    static_cast<const void*>(bias.data())}) {
-      if (added == nullptr || (weight.parts() == 1 && result == DType::float32)) {
-        queue_.check_rows(library_product(weight, result, added), kMostRows);
-      }
-    }
-  }
-}
-
-/// Without rows.
-MatrixProduct CudaKernelSet::library_product(const DeviceWeight& weight, DType result,
-                                             const void* bias) {
+namespace {
+/// Without rows, results and what the bias is.
+MatrixProduct library_product(const DeviceWeight& weight, DType result, const void* bias) {
   return {.transpose_b = true,
-          .n = weight.rows(),
-          .k = weight.padded(),
+          .n = weight.padded_rows(),
+          .k = weight.padded_columns(),
           .operands = DType::bfloat16,
           .b = weight.data<BFloat16>(),
           .result = result,
           .bias = bias,
-          .parts = weight.parts(),
           .row_invariant = true};
 }
+}  // namespace
 
-/// x [M, K] as the library multiplies it: rounded, rows padded.
+void CudaKernelSet::prepare_product(const DeviceWeight& weight, const ProductUse& use) {
+  constexpr std::int64_t kMaxRows = 1024;
+  if (prepared_products_
+          .insert({weight.padded_rows(), weight.padded_columns(),
+                   static_cast<std::int64_t>(use.result), static_cast<std::int64_t>(use.bias)})
+          .second) {
+    MemoryAccount account("products, prepared");
+    const Buffer bias(use.bias ? storage_bytes(weight.padded_rows(), use.result) : 0, account,
+                      DeviceQueue::kDevice);
+    queue_.prepare_rows(library_product(weight, use.result, use.bias ? bias.data() : nullptr),
+                        kMaxRows);
+  }
+}
+
+/// x [M, K] as the library multiplies it: rounded and padded.
 const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWeight& weight) {
-  if (x.dtype() == DType::bfloat16 && weight.padded() == weight.columns()) {
+  if (x.dtype() == DType::bfloat16 && weight.padded_columns() == weight.columns()) {
     return floating(x).data;
   }
-  const std::int64_t elements = x.dim(0) * weight.padded();
+  const std::int64_t elements = x.dim(0) * weight.padded_columns();
   auto* const rounded = rounded_input_.at_least<BFloat16>(elements);
-  launch_elements(queue_, elements / kProductSteps,
-                  PadRows{floating(x), rounded, weight.columns(), weight.padded()},
-                  "invariant_linear");
+  launch_elements(
+      queue_, elements / kProductPadding,
+      PadRows{floating(x), rounded, x.dim(0), weight.columns(), weight.padded_columns()},
+      "invariant_linear");
   return rounded;
 }
 
-void CudaKernelSet::multiply_by_library(const ConstTensorView& x, const Projection& projection) {
-  const DeviceWeight& weight = device_weight(projection.weight);
-  const void* bias = nullptr;
-  if (!projection.bias.empty()) {
-    expect(projection.y.dtype() == DType::float32, "invariant_linear: a bias needs float32 sums");
-    bias = floats(projection.bias);
-    if (reinterpret_cast<std::uintptr_t>(bias) % kProductBiasAlignment != 0) {
-      auto* const copy = bias_.at_least<float>(weight.rows());
-      queue_.copy(projection.bias,
-                  TensorView(copy, DType::float32, projection.bias.shape(), Device::cuda));
-      bias = copy;
-    }
+/// The bias where the library can read it, null for none.
+const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const DeviceWeight& weight) {
+  if (bias.empty()) {
+    return nullptr;
   }
-  MatrixProduct product = library_product(weight, projection.y.dtype(), bias);
+  const float* const values = floats(bias);
+  if (reinterpret_cast<std::uintptr_t>(values) % kProductBiasAlignment == 0 &&
+      weight.padded_rows() == weight.rows()) {
+    return values;
+  }
+  // What is read behind it belongs to columns that nobody takes.
+  auto* const copy = bias_.at_least<float>(weight.padded_rows());
+  queue_.copy(bias, TensorView(copy, DType::float32, bias.shape(), device()));
+  return copy;
+}
+
+void CudaKernelSet::multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
+                                        const ConstTensorView& bias, DType result, void* y) {
+  prepare_product(weight, {result, !bias.empty()});
+  MatrixProduct product = library_product(weight, result, library_bias(bias, weight));
   product.m = x.dim(0);
   product.a = library_rows(x, weight);
-  product.c = floating(projection.y).data;
+  product.c = y;
   queue_.multiply(product);
 }
 
@@ -537,23 +548,32 @@ void CudaKernelSet::lane_products(const ConstTensorView& x,
 void CudaKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
   const std::int64_t m = x.dim(0);
   std::vector<ProductOutput<WriteProduct>> outputs;
-  for (const Projection& projection : projections) {
-    const auto& [weight, bias, y] = projection;
-    const DeviceWeight& own = device_weight(weight);
+  for (const auto& [packed, bias, y] : projections) {
+    const DeviceWeight& weight = device_weight(packed);
+    const std::int64_t n = weight.rows();
     expect_shape(x, Shape{m, weight.columns()}, "invariant_linear x");
-    expect_shape(y, weight.parts() == 1 ? Shape{m, weight.rows()}
-                                        : Shape{weight.parts(), m, weight.rows()},
-                 "invariant_linear y");
+    expect_shape(y, Shape{m, n}, "invariant_linear y");
     if (!bias.empty()) {
-      expect_shape(bias, Shape{weight.rows()}, "invariant_linear bias");
+      expect_shape(bias, Shape{n}, "invariant_linear bias");
+      expect(y.dtype() == DType::float32, "invariant_linear: a bias needs float32 sums");
     }
     if (m == 0) {
       continue;
     }
-    if (own.by_library()) {
-      multiply_by_library(x, projection);
+    if (!weight.by_library()) {
+      outputs.push_back({&weight, {bias.empty() ? nullptr : floats(bias), floats(y), n}});
+    } else if (weight.padded_rows() == n) {
+      multiply_by_library(x, weight, bias, y.dtype(), floating(y).data);
     } else {
-      outputs.push_back({&own, {bias.empty() ? nullptr : floats(bias), floats(y), weight.rows()}});
+      void* const padded = padded_results_.at_least<std::byte>(
+          static_cast<std::int64_t>(storage_bytes(m * weight.padded_rows(), y.dtype())));
+      multiply_by_library(x, weight, bias, y.dtype(), padded);
+      launch_elements(queue_, m * n,
+                      TakeColumns{{padded, y.dtype() == DType::bfloat16},
+                                  weight.padded_rows(),
+                                  floating(y),
+                                  n},
+                      "invariant_linear");
     }
   }
   lane_products<WriteProduct>(x, outputs, "invariant_linear");
@@ -568,19 +588,18 @@ void CudaKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight&
     return;
   }
   const DeviceWeight& weight = device_weight(head);
-  expect(weight.parts() == 1, "invariant_argmax: a head has whole sums");
   const std::int64_t each = weight.by_library() ? kBestLogits : kBestColumns;
   const std::int64_t groups = divide_up(head.rows(), each);
   auto* const best = best_columns_.at_least<BestColumn>(m * groups);
   if (weight.by_library()) {
-    const std::int64_t chunk = std::min(m, kArgmaxRows);
-    auto* const logits = logits_.at_least<float>(chunk * head.rows());
+    const std::int64_t row_step = weight.padded_rows();
+    const std::int64_t chunk = std::min(m, kDeviceArgmaxRows);
+    auto* const logits = padded_results_.at_least<float>(chunk * row_step);
     for (std::int64_t begin = 0; begin < m; begin += chunk) {
       const std::int64_t rows = std::min(chunk, m - begin);
-      multiply_by_library(hidden.rows(begin, begin + rows),
-                          {head, {}, TensorView(logits, DType::float32, {rows, head.rows()}, device())});
+      multiply_by_library(hidden.rows(begin, begin + rows), weight, {}, DType::float32, logits);
       queue_.launch(rows * groups, kBestLanes,
-                    BestOfLogits{logits, head.rows(), groups, best + begin * groups},
+                    BestOfLogits{logits, row_step, head.rows(), groups, best + begin * groups},
                     "invariant_argmax");
     }
   } else {

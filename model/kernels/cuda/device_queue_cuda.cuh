@@ -159,8 +159,8 @@ class DeviceQueue final : public CudaQueue {
   }
 
   void multiply(const MatrixProduct& product) { products_.run(product); }
-  void check_rows(const MatrixProduct& product, std::int64_t most_rows) {
-    products_.check_rows(product, most_rows);
+  void prepare_rows(const MatrixProduct& product, std::int64_t max_rows) {
+    products_.prepare_rows(product, max_rows);
   }
 
   /// What `work` launches, which does not run. It may do nothing else with the device. Empty where

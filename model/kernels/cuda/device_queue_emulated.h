@@ -170,24 +170,23 @@ class DeviceQueue final : public Queue {
     const FloatSource bias{product.bias, narrow};
     const FloatTarget c{product.c, narrow};
     const auto [m, n, k] = std::array{product.m, product.n, product.k};
-    const std::int64_t run = k / product.parts;
-    for (std::int64_t at = 0; at < product.parts * m * n; ++at) {
-      const std::int64_t row = at / n % m;
-      const std::int64_t column = at % n;
-      const std::int64_t begin = at / n / m * run;
-      float sum = 0;
-      for (std::int64_t i = begin; i < begin + run; ++i) {
-        sum = std::fma(a[product.transpose_a ? i * m + row : row * k + i],
-                       b[product.transpose_b ? column * k + i : i * n + column], sum);
+    for (std::int64_t row = 0; row < m; ++row) {
+      for (std::int64_t column = 0; column < n; ++column) {
+        float sum = 0;
+        for (std::int64_t i = 0; i < k; ++i) {
+          sum = std::fma(a[product.transpose_a ? i * m + row : row * k + i],
+                         b[product.transpose_b ? column * k + i : i * n + column], sum);
+        }
+        if (product.bias != nullptr) {
+          sum += bias[column];
+        }
+        const std::int64_t at = row * n + column;
+        c.set(at, product.accumulate ? c[at] + sum : sum);
       }
-      if (product.bias != nullptr) {
-        sum += bias[column];
-      }
-      c.set(at, product.accumulate ? c[at] + sum : sum);
     }
   }
-  /// One order of sums: nothing can differ.
-  static void check_rows(const MatrixProduct& /*product*/, std::int64_t /*most_rows*/) {}
+  /// There is one order of sums.
+  static void prepare_rows(const MatrixProduct& /*product*/, std::int64_t /*max_rows*/) {}
 
   void download(void* host, const void* device, std::size_t bytes) {
     std::memcpy(host, device, bytes);

@@ -98,8 +98,6 @@ struct CopyTableRow {
 /// first: what is normed is what the stream then holds.
 struct NormRow {
   FloatSource added;  ///< Null: none.
-  std::int64_t parts;      ///< Of what is added …
-  std::int64_t part_step;  ///< … and elements from one to the next.
   FloatTarget x;
   FloatSource weight;
   float epsilon;
@@ -121,13 +119,6 @@ struct NormRow {
         if (added.data != nullptr) {
           float terms[kCount];
           added.read(at + i, terms);
-          for (std::int64_t part = 1; part < parts; ++part) {
-            float more[kCount];
-            added.read(part * part_step + at + i, more);
-            for (int e = 0; e < kCount; ++e) {
-              terms[e] += more[e];
-            }
-          }
           for (int e = 0; e < kCount; ++e) {
             values[e] += terms[e];
             values[e] = x.narrow ? widen(round_to_bfloat16(values[e])) : values[e];
@@ -491,31 +482,24 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
 
 namespace {
 
-/// y = rms_norm(x), after x += the sum of `parts` of `added`, if that is not null.
-NormRow norm_row(const FloatSource& added, std::int64_t parts, const FloatTarget& x, const ConstTensorView& weight,
+/// y = rms_norm(x), after x += added where that is not null.
+NormRow norm_row(const FloatSource& added, const FloatTarget& x, const ConstTensorView& weight,
                  float epsilon, const TensorView& y, const TensorView& inverse_rms) {
   const std::int64_t columns = y.dim(y.shape().rank() - 1);
   expect_shape(weight, Shape{columns}, "rms_norm weight");
-  NormRow body{added,
-               parts,
-               y.elements(),
-               x,
-               floating(weight),
-               epsilon,
-               floating(y),
-               inverse_rms.empty() ? nullptr : floats(inverse_rms),
-               columns,
-               false};
+  NormRow body{added,   x,           floating(weight),
+               epsilon, floating(y), inverse_rms.empty() ? nullptr : floats(inverse_rms),
+               columns, false};
   body.words = whole_words(columns) && begin_words(body.added, body.x, body.weight, body.y);
   return body;
 }
-void norm_rows(DeviceQueue& queue, const FloatSource& added, std::int64_t parts,
-               const FloatTarget& x, const ConstTensorView& weight, float epsilon, const TensorView& y,
+void norm_rows(DeviceQueue& queue, const FloatSource& added, const FloatTarget& x,
+               const ConstTensorView& weight, float epsilon, const TensorView& y,
                const TensorView& inverse_rms, const char* what) {
   if (!inverse_rms.empty()) {
     expect_shape(inverse_rms, Shape{y.dim(0)}, "rms_norm inverse_rms");
   }
-  queue.launch(y.dim(0), row_lanes(y.dim(1)), norm_row(added, parts, x, weight, epsilon, y, inverse_rms),
+  queue.launch(y.dim(0), row_lanes(y.dim(1)), norm_row(added, x, weight, epsilon, y, inverse_rms),
                what);
 }
 
@@ -526,18 +510,15 @@ void CudaKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float ep
   expect_shape(y, x.shape(), "rms_norm y");
   const FloatSource source = floating(x);
   // Nothing is added: x is only read.
-  norm_rows(queue_, {}, 1, {const_cast<void*>(source.data), source.narrow}, weight, epsilon, y,
+  norm_rows(queue_, {}, {const_cast<void*>(source.data), source.narrow}, weight, epsilon, y,
             inverse_rms, "rms_norm");
 }
 
 void CudaKernelSet::add_rms_norm(ConstTensorView x, TensorView stream, ConstTensorView weight,
                                  float epsilon, TensorView y, TensorView inverse_rms) {
-  const bool cut = x.shape().rank() == stream.shape().rank() + 1;
-  const std::int64_t parts = cut ? x.dim(0) : 1;
-  expect_shape(x, cut ? Shape{parts, stream.dim(0), stream.dim(1)} : stream.shape(),
-               "add_rms_norm x");
-  expect_shape(y, stream.shape(), "add_rms_norm y");
-  norm_rows(queue_, floating(x), parts, floating(stream), weight, epsilon, y, inverse_rms, "add_rms_norm");
+  expect_shape(stream, x.shape(), "add_rms_norm stream");
+  expect_shape(y, x.shape(), "add_rms_norm y");
+  norm_rows(queue_, floating(x), floating(stream), weight, epsilon, y, inverse_rms, "add_rms_norm");
 }
 
 void CudaKernelSet::rms_norm_backward(ConstTensorView y_gradient, ConstTensorView x,
@@ -631,10 +612,10 @@ void CudaKernelSet::rotate_and_write(const DecodePlan& plan, DecodeRows which, T
     launch_words(queue_, body.q.pairs + 2 * body.k.pairs, words, body, "rotate_and_write");
     return;
   }
-  NormRotateAndWrite normed{body, norm_row({}, 1, floating(k), norms.k, norms.epsilon, k, {}),
-                            norm_row({}, 1, floating(k), norms.k, norms.epsilon, k, {})};
+  NormRotateAndWrite normed{body, norm_row({}, floating(k), norms.k, norms.epsilon, k, {}),
+                            norm_row({}, floating(k), norms.k, norms.epsilon, k, {})};
   if (!q.empty()) {
-    normed.q_norm = norm_row({}, 1, floating(q), norms.q, norms.epsilon, q, {});
+    normed.q_norm = norm_row({}, floating(q), norms.q, norms.epsilon, q, {});
   }
   normed.words = words;
   queue_.launch((body.q.pairs + body.k.pairs) / half, row_lanes(2 * half), normed,
