@@ -231,7 +231,7 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
   const bool arithmetic = config.model.decode_weights == WeightStorage::bfloat16_arithmetic;
-  const WeightStorage storage = arithmetic                   ? WeightStorage::bfloat16_arithmetic
+  const WeightStorage storage = arithmetic                  ? WeightStorage::bfloat16_arithmetic
                                 : packed == DType::bfloat16 ? WeightStorage::bfloat16
                                                             : WeightStorage::float32;
   plan.decoding =

@@ -102,10 +102,17 @@ enum class AttentionChoice : std::uint8_t {
 /// wait for their own arithmetic no less than for the head.
 inline constexpr std::int64_t kDeviceArgmaxRows = 256;
 
-/// How a packed weight will be used. Other uses work too, but the first of each makes a device wait.
+class PackedWeight;
+
+/// How a packed weight will be used. Other uses work too, but the first of each makes a device
+/// wait.
 struct ProductUse {
   DType result = DType::float32;
   bool bias = false;
+  /// Weights of one K that invariant_linears() always gets together, in this order: a device may
+  /// multiply by them as by one matrix. The first names the rows of all, the others the one before.
+  std::int64_t group_rows = 0;
+  const PackedWeight* after = nullptr;
 };
 
 /// A projection's weight in the order the decoding product wants (panels of 16 columns on CPU).
@@ -354,10 +361,10 @@ class KernelSet {
                                 const RotarySettings& settings, LayerCache cache) = 0;
   /// Copies keys and values of all `layers` within their slots, as the batch's `copies` say.
   virtual void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) = 0;
-  /// output [M, H, D], float32 as q (on a device also bfloat16): each row attends to the keys that CacheRow says, in position
-  /// order. Its bits do not depend on where they lie. Over a cache of bfloat16 with heads of 64 or
-  /// 128 CUDA multiplies on tensor cores, queries rounded, and weights of keys (by 2⁻⁸ of
-  /// Σ|weight · value|), too; other rows of the same call still change no bit.
+  /// output [M, H, D], float32 as q (on a device also bfloat16): each row attends to the keys that
+  /// CacheRow says, in position order. Its bits do not depend on where they lie. Over a cache of
+  /// bfloat16 with heads of 64 or 128 CUDA multiplies on tensor cores, queries rounded, and weights
+  /// of keys (by 2⁻⁸ of Σ|weight · value|), too; other rows of the same call still change no bit.
   virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                 LayerCache cache, TensorView output) = 0;
   /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; ties go to the smallest id,

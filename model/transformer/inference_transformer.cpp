@@ -128,7 +128,6 @@ struct InferenceTransformer::State {
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
   void plan_chunk(std::span<const DecodeRow> rows);
   void forward();
-  void keep_wanted();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
   void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
@@ -297,7 +296,13 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding);
   final_norm = view(model.final_norm);
   head = pack(model.head);
+  const RowElements row(config, options.weights, kernels.device());
+  const std::int64_t group_rows = row.query + 2 * row.key_value;
   for (const LayerParameters& layer : model.layers) {
+    // In the order in which attend() names them.
+    auto k = pack(layer.k_weight, {.group_rows = group_rows});
+    auto v = pack(layer.v_weight, {.after = k.get()});
+    auto q = pack(layer.q_weight, {.after = v.get()});
     layers.push_back({.input_norm = view(layer.input_norm),
                       .q_bias = view(layer.q_bias),
                       .k_bias = view(layer.k_bias),
@@ -305,9 +310,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                       .q_norm = view(layer.q_norm),
                       .k_norm = view(layer.k_norm),
                       .attention_norm = view(layer.attention_norm),
-                      .q = pack(layer.q_weight, {.bias = layer.q_bias != nullptr}),
-                      .k = pack(layer.k_weight, {.bias = layer.k_bias != nullptr}),
-                      .v = pack(layer.v_weight, {.bias = layer.v_bias != nullptr}),
+                      .q = std::move(q),
+                      .k = std::move(k),
+                      .v = std::move(v),
                       .o = pack(layer.o_weight),
                       .gate = pack(layer.gate_weight, wide),
                       .up = pack(layer.up_weight, wide),
@@ -445,18 +450,9 @@ void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
   expect(place.position == place.fork || continues, "rows of an alternative are not adjacent");
 }
 
-/// After the last layer's keys and values are made only rows that want output go on: moves them to
-/// the front.
-void InferenceTransformer::State::keep_wanted() {
-  if (plan->keeps_all()) {
-    return;
-  }
-  const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
-  kernels.keep_rows(*plan, work.stream.floats(all));
-  kernels.keep_rows(*plan, work.of(work.normed, all));
-}
-
-/// From the layer's normed input on. Keys and values are of all rows, queries of those of `which`.
+/// From the layer's normed input on. After the last layer's keys and values are made only rows that
+/// want output go on, moved to the front. Keys and values are of all rows, attention of those of
+/// `which`.
 void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t index,
                                          DecodeRows which) {
   const std::int64_t all = plan->num_rows(DecodeRows::all);
@@ -464,20 +460,16 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   const Shape flat_keys{all, config.num_kv_heads * config.head_size()};
   const TensorView keys = work.k.floats({all, config.num_kv_heads, config.head_size()});
   const TensorView queries = work.q.floats({rows, config.num_heads, config.head_size()});
-  const Shape flat{rows, config.num_heads * config.head_size()};
-  const TensorView input = work.of(work.normed, {all, config.hidden_size});
+  const std::int64_t query_size = config.num_heads * config.head_size();
+  const Shape flat{rows, query_size};
   const std::array<Projection, 3> projections{
       Projection{*layer.k, layer.k_bias, work.k.floats(flat_keys)},
       Projection{*layer.v, layer.v_bias, work.v.floats(flat_keys)},
-      Projection{*layer.q, layer.q_bias, work.q.floats(flat)}};
-  const bool same_rows = which == DecodeRows::all || plan->keeps_all();
-  kernels.invariant_linears(input, std::span(projections).first(same_rows ? 3 : 2));
-  if (!same_rows) {
-    keep_wanted();
-  }
-  const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
-  if (!same_rows && rows > 0) {
-    kernels.invariant_linears(normed, std::span(projections).last(1));
+      Projection{*layer.q, layer.q_bias, work.q.floats({all, query_size})}};
+  kernels.invariant_linears(work.of(work.normed, {all, config.hidden_size}), projections);
+  if (which == DecodeRows::kept && !plan->keeps_all()) {
+    kernels.keep_rows(*plan, work.stream.floats({all, config.hidden_size}));
+    kernels.keep_rows(*plan, work.q.floats({all, query_size}));
   }
   kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
                            {layer.q_norm, layer.k_norm, static_cast<float>(config.rms_norm_eps)},

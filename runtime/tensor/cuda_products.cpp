@@ -54,8 +54,8 @@ std::int64_t row_class(std::int64_t rows) {
   constexpr std::int64_t kFewest = 8;
   constexpr std::int64_t kStep = 64;
   return rows <= 2 * kStep
-             ? std::max(kFewest, static_cast<std::int64_t>(
-                                     std::bit_ceil(static_cast<std::uint64_t>(rows))))
+             ? std::max(kFewest,
+                        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows))))
              : (rows + kStep - 1) / kStep * kStep;
 }
 
@@ -139,7 +139,7 @@ CudaProducts::Plan CudaProducts::describe_plan(const Kind& kind) const {
 }
 
 std::vector<cublasLtMatmulAlgo_t> CudaProducts::algorithms(const Kind& kind, const Plan& plan,
-                                                          int count) const {
+                                                           int count) const {
   cublasLtMatmulPreference_t made = nullptr;
   cublas_check(cublasLtMatmulPreferenceCreate(&made), "ask for an algorithm");
   const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
@@ -151,8 +151,7 @@ std::vector<cublasLtMatmulAlgo_t> CudaProducts::algorithms(const Kind& kind, con
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
   // Partial sums are added in float32 and in one order, or there are none: the bias of a bfloat16
   // result may be added to what their addition has rounded already.
-  const bool whole_sums =
-      kind.row_invariant || (kind.bias && kind.result == DType::bfloat16);
+  const bool whole_sums = kind.row_invariant || (kind.bias && kind.result == DType::bfloat16);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(whole_sums ? CUBLASLT_REDUCTION_SCHEME_NONE
                                                : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -165,7 +164,8 @@ std::vector<cublasLtMatmulAlgo_t> CudaProducts::algorithms(const Kind& kind, con
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(),
       preference.get(), count, found.data(), &found_count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found_count == 0)) {
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
+      (status == CUBLAS_STATUS_SUCCESS && found_count == 0)) {
     throw EnvironmentError("cuBLAS has no algorithm on this device for a product [" +
                            std::to_string(kind.m) + ", " + std::to_string(kind.k) + "] x [" +
                            std::to_string(kind.k) + ", " + std::to_string(kind.n) + "] of " +
@@ -212,9 +212,9 @@ class RowAlgorithms {
       : products_(products),
         product_(product),
         row_bytes_(storage_bytes(product.n, product.result)),
-        max_rows_(std::min({max_rows, kMaxRows,
-                            std::max(kMaxBytes / static_cast<std::int64_t>(row_bytes_),
-                                     row_class(1))})),
+        max_rows_(
+            std::min({max_rows, kMaxRows,
+                      std::max(kMaxBytes / static_cast<std::int64_t>(row_bytes_), row_class(1))})),
         rows_(storage_bytes(max_rows_ * product.k, product.operands), account_, Device::cuda),
         results_(static_cast<std::size_t>(max_rows_) * row_bytes_, account_, Device::cuda) {
     product_.row_invariant = true;

@@ -27,10 +27,10 @@ void cublas_check(cublasStatus_t status, const char* what,
 /// call that came before allocates nothing and asks nothing. Batches of days have any number of
 /// rows: of kMostPlans different products those go that were not used for longest.
 ///
-/// Row-invariant products rest on this: algorithms of cuBLASLt that do not split k add up an element
-/// in one order, whatever the shape of their tiles, so that they give a row the same bits. An H200
-/// showed it (results/reference/gpu_h200.md); prepare_rows() makes sure of it and takes the fastest
-/// of those that agree.
+/// Row-invariant products rest on this: algorithms of cuBLASLt that do not split k add up an
+/// element in one order, whatever the shape of their tiles, so that they give a row the same bits.
+/// An H200 showed it (results/reference/gpu_h200.md); prepare_rows() makes sure of it and takes the
+/// fastest of those that agree.
 class CudaProducts {
  public:
   static constexpr std::size_t kMostPlans = 4096;

@@ -17,11 +17,12 @@ inline constexpr std::size_t kProductWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::size_t kProductBiasAlignment = 16;
 
 /// Row-major c [m, n] = op(a) [m, k] · op(b) [k, n] + bias [n] (+ c), added up in float32 and
-/// rounded once, but that a library may round a bfloat16 sum before it adds it to c. None of m, n, k is 0.
+/// rounded once, but that a library may round a bfloat16 sum before it adds it to c. None of m, n,
+/// k is 0.
 ///
 /// row_invariant: the bits of a row of c depend on that row of a and on b alone, not on m. Requires
-/// prepare_rows() (cuda_products.h) for such a product first, and that all rows begin at multiples of
-/// 16 bytes.
+/// prepare_rows() (cuda_products.h) for such a product first, and that all rows begin at multiples
+/// of 16 bytes.
 struct MatrixProduct {
   bool transpose_a = false;  ///< Stored [k, m].
   bool transpose_b = false;  ///< Stored [n, k].

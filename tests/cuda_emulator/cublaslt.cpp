@@ -45,8 +45,8 @@ struct Preference {
                                           kDefaultAlignment};  ///< Of A, B, C, D.
 };
 
-/// What stands in a cublasLtMatmulAlgo_t: for which problem it was asked, and what it needs. Without
-/// a workspace it serves any number of columns of B.
+/// What stands in a cublasLtMatmulAlgo_t: for which problem it was asked, and what it needs.
+/// Without a workspace it serves any number of columns of B.
 struct Algorithm {
   std::uint64_t problem;
   std::uint64_t workspace;
@@ -196,8 +196,10 @@ Algorithm choose(const Description& description, const MatrixProduct& product,
     throw Refusal("cublasLtMatmul: sums in parts, rounded to bfloat16 before their bias is added");
   }
   constexpr std::int64_t kManyRows = 16;
-  Algorithm algorithm{fingerprint(description, product, !cut), cut ? space : 0,
-                      row_bits() == "algorithm" && product.d.columns >= kManyRows, {}};
+  Algorithm algorithm{fingerprint(description, product, !cut),
+                      cut ? space : 0,
+                      row_bits() == "algorithm" && product.d.columns >= kManyRows,
+                      {}};
   std::copy(preference.alignments.begin(), preference.alignments.end(),
             algorithm.alignments.begin());
   return algorithm;

@@ -96,8 +96,9 @@ TEST_F(KernelAgreement, Bfloat16ArithmeticOfRoundedRows) {
     number = to_float(to_bfloat16(number));
   }
   const std::vector<Floats> found = run_on(*tested_, [&](Tensors& t) {
-    const auto weight = t.kernels.pack_weight(t(random_floats(kColumns * kDepth, 80), {kColumns, kDepth}),
-                                              WeightStorage::bfloat16_arithmetic, t.account());
+    const auto weight =
+        t.kernels.pack_weight(t(random_floats(kColumns * kDepth, 80), {kColumns, kDepth}),
+                              WeightStorage::bfloat16_arithmetic, t.account());
     std::vector<TensorView> results;
     for (const DType input : kElementTypes) {
       for (const DType output : kElementTypes) {
@@ -111,6 +112,45 @@ TEST_F(KernelAgreement, Bfloat16ArithmeticOfRoundedRows) {
     for (std::size_t at = 0; at < found[i].size(); ++at) {
       const float whole = found[0][at];
       EXPECT_EQ(found[i][at], i % 2 == 0 ? whole : to_float(to_bfloat16(whole))) << i << ", " << at;
+    }
+  }
+}
+
+/// Weights of a group, each with a bias or none: every sum is in its place, and a row's bits do not
+/// depend on the others. Weights of odd sizes are no group.
+TEST_F(KernelAgreement, AGroupOfWeights) {
+  constexpr std::int64_t kDepth = 72;
+  for (const std::array<std::int64_t, 3>& sizes :
+       {std::array<std::int64_t, 3>{16, 16, 40}, {5, 5, 10}}) {
+    const auto product_of = [&](Tensors& t, std::int64_t rows) {
+      std::vector<std::unique_ptr<PackedWeight>> weights;
+      for (const std::int64_t size : sizes) {
+        ProductUse use;
+        use.group_rows = weights.empty() ? sizes[0] + sizes[1] + sizes[2] : 0;
+        use.after = weights.empty() ? nullptr : weights.back().get();
+        weights.push_back(t.kernels.pack_weight(
+            t(random_floats(size * kDepth, 80 + static_cast<unsigned>(weights.size())),
+              {size, kDepth}),
+            WeightStorage::bfloat16_arithmetic, t.account(), use));
+      }
+      std::vector<TensorView> results;
+      std::vector<Projection> projections;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        results.push_back(t.blank({rows, sizes[i]}));
+        const ConstTensorView bias =
+            i == 1 ? ConstTensorView()
+                   : ConstTensorView(t(random_floats(sizes[i], 90), {sizes[i]}));
+        projections.push_back({*weights[i], bias, results.back()});
+      }
+      t.kernels.invariant_linears(t(random_floats(rows * kDepth, 84), {rows, kDepth}), projections);
+      return results;
+    };
+    expect_close([&](Tensors& t) { return product_of(t, 21); });
+    const std::vector<Floats> many =
+        run_on(*tested_, [&](Tensors& t) { return product_of(t, 21); });
+    const std::vector<Floats> few = run_on(*tested_, [&](Tensors& t) { return product_of(t, 2); });
+    for (std::size_t i = 0; i < many.size(); ++i) {
+      EXPECT_TRUE(same_bits(few[i], Floats(many[i].begin(), many[i].begin() + std::ssize(few[i]))));
     }
   }
 }

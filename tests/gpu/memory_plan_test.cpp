@@ -42,7 +42,8 @@ JobConfig job_config() {
   config.rounds.resize(1);
   config.rounds[0].block_size = kBlockSize;
   config.generate.max_new_tokens = kAnswerTokens;
-  config.generate.batch_prompts = 16;  // As many rows as logits are planned for (kDeviceArgmaxRows).
+  config.generate.batch_prompts =
+      16;  // As many rows as logits are planned for (kDeviceArgmaxRows).
   config.train.batch_samples = 4;
   config.train.tokens_per_rank = 2048;
   return config;

@@ -318,7 +318,7 @@ struct Grown {
 /// Two sequences that grow, by one row and by several with an alternative between. Contexts pass
 /// the end of a split of keys.
 Grown grow(TinyModel& model, KernelSet& kernels, bool replay, WeightStorage weights,
-            std::int64_t& replays) {
+           std::int64_t& replays) {
   constexpr std::int32_t kCapacity = 192;
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
                                    {.num_slots = 2,

@@ -30,12 +30,31 @@ inline constexpr int kProductPadding = 8;
 /// [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16.
 class DeviceWeight final : public PackedWeight {
  public:
+  /// Weights that lie one behind the other.
+  struct Group {
+    Buffer storage;
+    std::int64_t rows = 0;    ///< Of all.
+    std::int64_t filled = 0;  ///< Rows of those that are there.
+  };
+
   DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool by_library,
                MemoryAccount& account)
-      : PackedWeight(rows, columns, dtype),
-        by_library_(by_library),
-        storage_(storage_bytes(elements(), dtype), account, DeviceQueue::kDevice,
-                 MemoryUse::weights) {}
+      : PackedWeight(rows, columns, dtype), by_library_(by_library) {
+    make_group(padded_rows(), account);
+    group_->filled = group_->rows;
+  }
+  /// For the library, the first of a group or the one behind `after`, whose group has room for it.
+  DeviceWeight(std::int64_t rows, std::int64_t columns, std::int64_t group_rows,
+               const DeviceWeight* after, MemoryAccount& account)
+      : PackedWeight(rows, columns, DType::bfloat16), by_library_(true) {
+    if (after == nullptr) {
+      make_group(group_rows, account);
+    } else {
+      group_ = after->group_;
+    }
+    first_row_ = group_->filled;
+    group_->filled += rows;
+  }
   /// Whether what it is multiplied with is rounded too, and multiplied by tensor cores.
   [[nodiscard]] bool by_library() const noexcept { return by_library_; }
   /// K with the padding.
@@ -50,12 +69,23 @@ class DeviceWeight final : public PackedWeight {
   [[nodiscard]] std::int64_t elements() const noexcept { return padded_rows() * padded_columns(); }
   template <class T>
   [[nodiscard]] T* data() const {
-    return reinterpret_cast<T*>(storage_.data());
+    return reinterpret_cast<T*>(group_->storage.data()) + first_row_ * padded_columns();
   }
+  [[nodiscard]] const Group& group() const noexcept { return *group_; }
+  /// The row of its group that it begins with.
+  [[nodiscard]] std::int64_t first_row() const noexcept { return first_row_; }
 
  private:
+  void make_group(std::int64_t rows, MemoryAccount& account) {
+    group_ = std::make_shared<Group>();
+    group_->storage = Buffer(storage_bytes(rows * padded_columns(), dtype()), account,
+                             DeviceQueue::kDevice, MemoryUse::weights);
+    group_->rows = rows;
+  }
+
   bool by_library_;
-  Buffer storage_;
+  std::shared_ptr<Group> group_;
+  std::int64_t first_row_ = 0;
 };
 
 struct HeadShape {
@@ -137,8 +167,8 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
   void release_work_space() override {
     for (DeviceScratch* scratch :
-         {&partials_, &rounded_input_, &best_columns_, &padded_results_, &candidates_, &loss_hidden_,
-          &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
+         {&partials_, &rounded_input_, &best_columns_, &padded_results_, &candidates_,
+          &loss_hidden_, &loss_logits_, &loss_rounded_, &loss_gradient_, &bias_}) {
       scratch->release();
     }
     host_->release_work_space();
@@ -233,13 +263,15 @@ class CudaKernelSet final : public KernelSet {
   template <class Finish>
   void lane_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
                      const char* what);
-  /// Before a product by a weight of this shape is recorded (CudaProducts::prepare_rows()).
-  void prepare_product(const DeviceWeight& weight, const ProductUse& use);
+  /// Before such a product is recorded (CudaProducts::prepare_rows()).
+  void prepare_product(const MatrixProduct& product);
   [[nodiscard]] const void* library_rows(const ConstTensorView& x, const DeviceWeight& weight);
   [[nodiscard]] const void* library_bias(const ConstTensorView& bias, const DeviceWeight& weight);
   /// y [M, padded N] of `result`; the bias may be empty.
   void multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
                            const ConstTensorView& bias, DType result, void* y);
+  /// By all weights of a group as by one.
+  void multiply_by_group(const ConstTensorView& x, std::span<const Projection> projections);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Also of no rows, no columns and no steps.
   void product(const MatrixProduct& product);

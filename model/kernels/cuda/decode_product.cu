@@ -83,6 +83,41 @@ struct TakeColumns {
   }
 };
 
+/// Sums [M, N of a group] to the outputs that share its columns, with their biases; a call takes
+/// kProductPadding columns.
+struct TakeGroup {
+  struct Output {
+    std::int64_t first;  ///< Column of the group.
+    std::int64_t n;
+    const float* bias;  ///< May be null.
+    float* y;
+  };
+  const float* sums;
+  std::int64_t columns;
+  Output outputs[kProductsTogether];  ///< Those that are not there repeat the last.
+
+  JFORGE_DEVICE void operator()(std::int64_t word) const {
+    const std::int64_t row = word * kProductPadding / columns;
+    const std::int64_t column = word * kProductPadding % columns;
+    Output own = outputs[0];
+    for (std::size_t i = 1; i < kProductsTogether; ++i) {
+      if (column >= outputs[i].first) {
+        own = outputs[i];
+      }
+    }
+    const std::int64_t at = column - own.first;
+    JFORGE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      FourFloats four = reinterpret_cast<const FourFloats*>(sums)[word * 2 + half];
+      JFORGE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        four.values[i] += own.bias == nullptr ? 0.0F : own.bias[at + 4 * half + i];
+      }
+      reinterpret_cast<FourFloats*>(own.y + row * own.n + at)[half] = four;
+    }
+  }
+};
+
 /// Numbers of a float32 matrix that are no bfloat16: partial[block] of them.
 struct CountUnrounded {
   const float* values;
@@ -368,10 +403,48 @@ struct BestOfRow {
   }
 };
 
+/// A product by a library's weight, but for its rows and results.
+MatrixProduct library_product(const DeviceWeight& weight, DType result, const void* bias) {
+  return {.transpose_b = true,
+          .n = weight.padded_rows(),
+          .k = weight.padded_columns(),
+          .operands = DType::bfloat16,
+          .b = weight.data<BFloat16>(),
+          .result = result,
+          .bias = bias,
+          .row_invariant = true};
+}
+
+/// The same by all weights of its group.
+MatrixProduct group_product(const DeviceWeight& weight) {
+  MatrixProduct product = library_product(weight, DType::float32, nullptr);
+  product.n = weight.group().rows;
+  product.b = weight.group().storage.data();
+  return product;
+}
+
 const DeviceWeight& device_weight(const PackedWeight& weight) {
   const auto* found = dynamic_cast<const DeviceWeight*>(&weight);
   expect(found != nullptr, "packed weight was made by another kernel set");
   return *found;
+}
+
+/// Whether these are all weights of a group, in their order, with float32 results.
+bool are_a_group(std::span<const Projection> projections) {
+  if (projections.size() < 2 || projections.size() > kProductsTogether) {
+    return false;
+  }
+  const DeviceWeight& first = device_weight(projections.front().weight);
+  std::int64_t row = 0;
+  for (const Projection& one : projections) {
+    const DeviceWeight& weight = device_weight(one.weight);
+    if (!weight.by_library() || &weight.group() != &first.group() || weight.first_row() != row ||
+        one.y.dtype() != DType::float32) {
+      return false;
+    }
+    row += weight.rows();
+  }
+  return row == first.group().rows;
 }
 
 FloatSource source_of(const ConstTensorView& weight) {
@@ -395,8 +468,7 @@ bool CudaKernelSet::all_bfloat16(const ConstTensorView& weight) {
 
 std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
                                                          WeightStorage storage,
-                                                         MemoryAccount& account,
-                                                         ProductUse use) {
+                                                         MemoryAccount& account, ProductUse use) {
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   expect_floating(weight, "pack_weight weight");
@@ -407,19 +479,33 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
     copy_tensor(weight, here);
     weight = here;
   }
+  const bool by_library = storage == WeightStorage::bfloat16_arithmetic;
   const bool shorts =
       rounds(storage) || (storage == WeightStorage::automatic &&
                           (weight.dtype() == DType::bfloat16 || all_bfloat16(weight)));
   const SourceMatrix source{source_of(weight), weight.dim(0), weight.dim(1)};
+  const DeviceWeight* const after = use.after == nullptr ? nullptr : &device_weight(*use.after);
+  // Rows of a size that the library cannot begin results with stay alone.
+  const bool grouped = by_library && source.n % kProductPadding == 0 &&
+                       (after == nullptr ? use.group_rows > source.n
+                                         : after->group().filled + source.n <= after->group().rows);
   auto packed =
-      std::make_unique<DeviceWeight>(source.n, source.k, shorts ? DType::bfloat16 : DType::float32,
-                                     storage == WeightStorage::bfloat16_arithmetic, account);
-  if (packed->by_library()) {
+      grouped
+          ? std::make_unique<DeviceWeight>(source.n, source.k, use.group_rows, after, account)
+          : std::make_unique<DeviceWeight>(
+                source.n, source.k, shorts ? DType::bfloat16 : DType::float32, by_library, account);
+  if (by_library) {
     launch_elements(queue_, packed->elements() / kProductPadding,
                     PadRows{source.values, packed->data<BFloat16>(), source.n, source.k,
                             packed->padded_columns()},
                     "pack_weight");
-    prepare_product(*packed, use);
+    if (!grouped) {
+      const Buffer bias(use.bias ? storage_bytes(packed->padded_rows(), DType::float32) : 0,
+                        account, DeviceQueue::kDevice);
+      prepare_product(library_product(*packed, use.result, use.bias ? bias.data() : nullptr));
+    } else if (packed->group().filled == packed->group().rows) {
+      prepare_product(group_product(*packed));
+    }
   } else if (shorts) {
     launch_elements(queue_, packed->elements(),
                     PackColumns<BFloat16, RoundedColumns::kEach>{source, packed->data<BFloat16>()},
@@ -432,31 +518,13 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   return packed;
 }
 
-namespace {
-/// Without rows, results and what the bias is.
-MatrixProduct library_product(const DeviceWeight& weight, DType result, const void* bias) {
-  return {.transpose_b = true,
-          .n = weight.padded_rows(),
-          .k = weight.padded_columns(),
-          .operands = DType::bfloat16,
-          .b = weight.data<BFloat16>(),
-          .result = result,
-          .bias = bias,
-          .row_invariant = true};
-}
-}  // namespace
-
-void CudaKernelSet::prepare_product(const DeviceWeight& weight, const ProductUse& use) {
+void CudaKernelSet::prepare_product(const MatrixProduct& product) {
   constexpr std::int64_t kMaxRows = 1024;
   if (prepared_products_
-          .insert({weight.padded_rows(), weight.padded_columns(),
-                   static_cast<std::int64_t>(use.result), static_cast<std::int64_t>(use.bias)})
+          .insert({product.n, product.k, static_cast<std::int64_t>(product.result),
+                   product.bias != nullptr ? 1 : 0})
           .second) {
-    MemoryAccount account("products, prepared");
-    const Buffer bias(use.bias ? storage_bytes(weight.padded_rows(), use.result) : 0, account,
-                      DeviceQueue::kDevice);
-    queue_.prepare_rows(library_product(weight, use.result, use.bias ? bias.data() : nullptr),
-                        kMaxRows);
+    queue_.prepare_rows(product, kMaxRows);
   }
 }
 
@@ -492,12 +560,31 @@ const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const Devic
 
 void CudaKernelSet::multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
                                         const ConstTensorView& bias, DType result, void* y) {
-  prepare_product(weight, {result, !bias.empty()});
   MatrixProduct product = library_product(weight, result, library_bias(bias, weight));
+  prepare_product(product);
   product.m = x.dim(0);
   product.a = library_rows(x, weight);
   product.c = y;
   queue_.multiply(product);
+}
+
+void CudaKernelSet::multiply_by_group(const ConstTensorView& x,
+                                      std::span<const Projection> projections) {
+  const DeviceWeight& first = device_weight(projections.front().weight);
+  MatrixProduct product = group_product(first);
+  prepare_product(product);
+  auto* const sums = padded_results_.at_least<float>(x.dim(0) * product.n);
+  product.m = x.dim(0);
+  product.a = library_rows(x, first);
+  product.c = sums;
+  queue_.multiply(product);
+  TakeGroup take{sums, product.n, {}};
+  for (std::size_t i = 0; i < kProductsTogether; ++i) {
+    const Projection& one = projections[std::min(i, projections.size() - 1)];
+    take.outputs[i] = {device_weight(one.weight).first_row(), one.weight.rows(),
+                       one.bias.empty() ? nullptr : floats(one.bias), floats(one.y)};
+  }
+  launch_elements(queue_, product.m * product.n / kProductPadding, take, "invariant_linear");
 }
 
 template <class Finish>
@@ -547,19 +634,24 @@ void CudaKernelSet::lane_products(const ConstTensorView& x,
 
 void CudaKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
   const std::int64_t m = x.dim(0);
+  for (const auto& [weight, bias, y] : projections) {
+    expect_shape(x, Shape{m, weight.columns()}, "invariant_linear x");
+    expect_shape(y, Shape{m, weight.rows()}, "invariant_linear y");
+    if (!bias.empty()) {
+      expect_shape(bias, Shape{weight.rows()}, "invariant_linear bias");
+      expect(y.dtype() == DType::float32, "invariant_linear: a bias needs float32 sums");
+    }
+  }
+  if (m == 0) {
+    return;
+  }
+  if (are_a_group(projections)) {
+    return multiply_by_group(x, projections);
+  }
   std::vector<ProductOutput<WriteProduct>> outputs;
   for (const auto& [packed, bias, y] : projections) {
     const DeviceWeight& weight = device_weight(packed);
     const std::int64_t n = weight.rows();
-    expect_shape(x, Shape{m, weight.columns()}, "invariant_linear x");
-    expect_shape(y, Shape{m, n}, "invariant_linear y");
-    if (!bias.empty()) {
-      expect_shape(bias, Shape{n}, "invariant_linear bias");
-      expect(y.dtype() == DType::float32, "invariant_linear: a bias needs float32 sums");
-    }
-    if (m == 0) {
-      continue;
-    }
     if (!weight.by_library()) {
       outputs.push_back({&weight, {bias.empty() ? nullptr : floats(bias), floats(y), n}});
     } else if (weight.padded_rows() == n) {
@@ -568,12 +660,10 @@ void CudaKernelSet::invariant_linears(ConstTensorView x, std::span<const Project
       void* const padded = padded_results_.at_least<std::byte>(
           static_cast<std::int64_t>(storage_bytes(m * weight.padded_rows(), y.dtype())));
       multiply_by_library(x, weight, bias, y.dtype(), padded);
-      launch_elements(queue_, m * n,
-                      TakeColumns{{padded, y.dtype() == DType::bfloat16},
-                                  weight.padded_rows(),
-                                  floating(y),
-                                  n},
-                      "invariant_linear");
+      launch_elements(
+          queue_, m * n,
+          TakeColumns{{padded, y.dtype() == DType::bfloat16}, weight.padded_rows(), floating(y), n},
+          "invariant_linear");
     }
   }
   lane_products<WriteProduct>(x, outputs, "invariant_linear");
