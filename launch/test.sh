@@ -58,14 +58,7 @@ if [ $all = no ]; then
   :
 elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
   cuda=build/cuda-release
-  # Headers that only a Python package has. The build takes them from an installed one, too.
-  frontend=$root/build/cudnn-frontend
-  if [ ! -d "$frontend" ]; then
-    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$frontend" \
-      nvidia-cudnn-frontend==1.32.0 || echo "No nvidia-cudnn-frontend from pip: what it is needed for is left out"
-  fi
-  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" \
-    -DCMAKE_INCLUDE_PATH="$frontend/include"
+  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
   build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
 else

@@ -131,9 +131,7 @@ void FinetuneConfig::validate() const {
                       kMostEpochs));
   require(finetune.max_tokens.value_or(1) > 0, "finetune.max_tokens must be at least 1");
   expect_device("model.device", model.device);
-  TrainConfig computed = train;
-  computed.compute = dtype_of(model.compute);
-  validate_training(computed);
+  validate_training(train);
   checkpoint.validate();
 }
 

@@ -54,12 +54,11 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 
 }  // namespace
 
-std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice,
-                                            AttentionChoice attention) {
+std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
   together(comm, [&] {
-    kernels = make_kernel_set(choice, place, attention);
+    kernels = make_kernel_set(choice, place);
     if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
       warn_of_unused_devices();
     }

@@ -17,10 +17,9 @@ void expect_common_device(const Communicator& comm, Device device);
 /// Collective. make_kernel_set() on every rank, each with its own device of its host. Rank 0 logs
 /// on what; where automatic falls back to the CPU although a CUDA build's host seems to have a
 /// device, the first rank of that host warns, with the reason. Throws EnvironmentError on every
-/// rank when one has no such device or attention, or automatic finds different kinds.
+/// rank when one has no such device, or automatic finds different kinds.
 [[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
-                                                          DeviceChoice choice,
-                                                          AttentionChoice attention);
+                                                          DeviceChoice choice);
 
 /// Throws EnvironmentError where attention of `device` does not take the model's heads
 /// (expect_heads): before weights are loaded.

@@ -64,7 +64,7 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
   const Communicator& comm = session.world();
   session.clock().enter("plan");
   const PreparedTraining prepared = prepare_together(comm, training);
-  const auto kernels = make_job_kernels(comm, training.device, training.train.attention);
+  const auto kernels = make_job_kernels(comm, training.device);
   MachineSpeed speed = measure_speed(*kernels, comm, training.train.compute,
                                      RunLayout(training.run.directory).peak_flops());
   const int ranks = options.planned_ranks.value_or(comm.size());
@@ -78,8 +78,7 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
 ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
                    const ConversationTraining& training, const JobOptions& options,
                    const Identity& identity, RunDirectory& directory) {
-  const std::unique_ptr<KernelSet> kernels =
-      make_job_kernels(comm, training.device, training.train.attention);
+  const std::unique_ptr<KernelSet> kernels = make_job_kernels(comm, training.device);
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
   directory.set_status("running", training.phase);
   clock.enter("read the samples");

@@ -151,7 +151,7 @@ class Job {
         identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
-        kernels_(make_job_kernels(comm_, config_.model.device, config_.train.attention)) {
+        kernels_(make_job_kernels(comm_, config_.model.device)) {
     warn_of_rounding(comm_, config_.model.decode_weights);
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{comm_, *kernels_, control_.channel(), clock_, {}, {}, {}, {}};
@@ -388,8 +388,7 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
     }
     return end();
   }
-  const auto kernels =
-      make_job_kernels(session.world(), config.model.device, config.train.attention);
+  const auto kernels = make_job_kernels(session.world(), config.model.device);
   MachineSpeed speed = measure_speed(*kernels, session.world(), config.sharding().compute,
                                      RunLayout(config.run.directory).peak_flops());
   const int measured = session.world().size();

@@ -77,8 +77,6 @@ constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached
                                                {TeacherKind::frozen, "frozen"}};
 constexpr EnumName<ArLoss> kArLosses[] = {{ArLoss::cross_entropy, "cross_entropy"},
                                           {ArLoss::distillation, "distillation"}};
-constexpr EnumName<AttentionChoice> kAttentionChoices[] = {{AttentionChoice::own, "own"},
-                                                           {AttentionChoice::cudnn, "cudnn"}};
 constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
     {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
 constexpr EnumName<CollapseAction> kCollapseActions[] = {{CollapseAction::warn, "warn"},
@@ -292,12 +290,6 @@ void add_train(FieldList& fields, TrainConfig& train) {
                   "each of them, which keeps the model close to the one that it comes from (needs "
                   "`teacher = \"frozen\"`)");
   fields.same_results({"cross_entropy"});
-  fields.add_enum("attention", train.attention, kIdentity, kAttentionChoices,
-                  "What computes attention on a CUDA device: `\"own\"` kernels, or `\"cudnn\"` the "
-                  "forward pass of prompt and clean tokens (needs `model.compute = \"bfloat16\"`, "
-                  "libcudnn 9.10.2 and a build with its and cudnn-frontend's headers; exit 4 "
-                  "without). Noisy tokens, the backward pass and decoding stay ours");
-  fields.same_results({"own"});
   fields.add("train_prompt", train.train_prompt, kIdentity,
              "Whether the autoregressive loss covers the prompt as well");
   fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,

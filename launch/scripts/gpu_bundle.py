@@ -31,7 +31,7 @@ FORMATS = {".tar.xz": ("xz --lzma2=preset=6,dict=192MiB", 48), ".tar.zst": ("zst
 BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
 # Of every system; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
 SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
-CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cudnn\w*|nvrtc|nvJitLink|cuda)\.so")
+CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|nvrtc|nvJitLink|cuda)\.so")
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
 # What the programs read, as it lies in the tree; files that a command names come by themselves.
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
@@ -58,10 +58,10 @@ with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}.
 
     {libraries}
 
-and two that the programs open when they first need them: libnccl.so.2, without which a machine of several devices fails, and
-libcudnn.so.9 (9.10.2 or newer), whose cases are skipped without it. All are looked for in JFORGE_CUDA_LIBRARIES (folders, with
-colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda, CONDA_PREFIX, the system's folders and python3's packages.
-`pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 nvidia-cudnn-cu13` brings them.
+and one that the programs open when they first need it: libnccl.so.2, without which a machine of several devices fails. All
+are looked for in JFORGE_CUDA_LIBRARIES (folders, with colons between), LD_LIBRARY_PATH, CUDA_HOME, /usr/local/cuda,
+CONDA_PREFIX, the system's folders and python3's packages.
+`pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13` brings them.
 Exit codes: 0 all that ran passed, 1 something failed, 2 usage, 4 a library, program or driver is missing or does not work,
 77 no GPU here.
 """

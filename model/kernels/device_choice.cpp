@@ -47,16 +47,10 @@ std::string describe_device(Device device, int local_rank) {
   return "CUDA device " + std::to_string(index) + " (" + cuda_device_name(index) + ")";
 }
 
-std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank,
-                                           AttentionChoice attention) {
+std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank) {
   expect(local_rank >= 0, "a local rank is not negative");
   if (resolve_device(choice) == Device::cuda) {
-    return make_cuda_kernel_set(device_index(local_rank), attention);
-  }
-  if (attention == AttentionChoice::cudnn) {
-    throw EnvironmentError(
-        "train.attention = \"cudnn\" needs a CUDA device and training would run on the CPU; set it "
-        "to \"own\"");
+    return make_cuda_kernel_set(device_index(local_rank));
   }
   return make_cpu_kernel_set();
 }

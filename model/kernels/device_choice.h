@@ -24,9 +24,7 @@ void expect_device(std::string_view name, DeviceChoice choice);
 [[nodiscard]] std::string describe_device(Device device, int local_rank);
 
 /// The kernels of resolve_device(choice). Rank `local_rank` of a host takes CUDA device local_rank
-/// mod the number of devices: several ranks may share one.
-/// Throws EnvironmentError, also for `attention` where the device or the build does not have it.
-[[nodiscard]] std::unique_ptr<KernelSet> make_kernel_set(
-    DeviceChoice choice, int local_rank, AttentionChoice attention = AttentionChoice::own);
+/// mod the number of devices: several ranks may share one. Throws EnvironmentError.
+[[nodiscard]] std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank);
 
 }  // namespace jforge

@@ -76,15 +76,6 @@ enum class WeightStorage : std::uint8_t {
   return storage == WeightStorage::bfloat16 || storage == WeightStorage::bfloat16_arithmetic;
 }
 
-/// What computes packed attention of bfloat16 tensors on a CUDA device (train.attention).
-enum class AttentionChoice : std::uint8_t {
-  own,
-  /// cuDNN the forward pass of whole causal sequences: a sample's prompt and clean rows. Noisy rows
-  /// and the backward pass stay ours: cuDNN's adds up the queries' gradients in any order, or needs
-  /// memory that grows with the square of the longest sequence.
-  cudnn,
-};
-
 /// Element type of the key/value cache beside weights that are stored so, where `device` computes:
 /// the CPU's are float32.
 [[nodiscard]] constexpr DType cache_type(WeightStorage storage, Device device) noexcept {

@@ -23,11 +23,6 @@ struct AttentionSegment {
   std::int64_t prefix_begin = 0;
   std::int64_t prefix_end = 0;
   std::int64_t causal_begin = 0;
-
-  /// Whether the rows are a whole sequence, causal in itself: prompt and clean rows of a sample.
-  [[nodiscard]] bool is_sequence() const {
-    return prefix_begin == prefix_end && causal_begin == row_begin;
-  }
 };
 
 /// Segments in ascending row order that cover all rows exactly once.

@@ -9,7 +9,6 @@
 
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/packed_layout.h"
-#include "runtime/error.h"
 #include "tests/benchmarks/device_rows.h"
 #include "tests/support/kernel_calls.h"
 
@@ -54,9 +53,8 @@ class Tensors {
 
 class DeviceKernels {
  public:
-  /// `cudnn`: the device's other kernel set, with cuDNN's attention; null where there is none.
-  DeviceKernels(KernelSet& kernels, KernelSet* cudnn, const DeviceKernelOptions& options)
-      : kernels_(kernels), cudnn_(cudnn), options_(options), sheet_(device_sheet(kernels)) {}
+  DeviceKernels(KernelSet& kernels, const DeviceKernelOptions& options)
+      : kernels_(kernels), options_(options), sheet_(device_sheet(kernels)) {}
 
   void product(std::int64_t m, std::int64_t n, std::int64_t k) {
     Tensors tensors(kernels_);
@@ -93,12 +91,8 @@ class DeviceKernels {
                  of * (of + 1) / 2;
     }
     MemoryAccount account("plan");
-    const auto plan_of = [&](KernelSet& set) {
-      auto plan = set.make_plan(heads, account);
-      plan->assign(batch);
-      return plan;
-    };
-    const auto plan = plan_of(kernels_);
+    const auto plan = kernels_.make_plan(heads, account);
+    plan->assign(batch);
     Tensors tensors(kernels_);
     const Shape queries{rows, heads.heads, heads.size};
     const Shape keys{rows, heads.key_heads, heads.size};
@@ -123,13 +117,6 @@ class DeviceKernels {
     };
     print_rate(what("forward"), 2 * products / forward, peak(), kTera, "TFLOP/s");
     print_rate(what("backward"), 5 * products / backward, peak(), kTera, "TFLOP/s");
-    if (cudnn_ != nullptr) {
-      const auto other = plan_of(*cudnn_);
-      const double with_cudnn = seconds_of(
-          *cudnn_, repetitions(), [&] { cudnn_->packed_attention(*other, q, k, v, output, sums); });
-      print_times(what("forward with train.attention = \"cudnn\""), with_cudnn, "\"own\"", forward,
-                  "1 at most, or keep \"own\"");
-    }
   }
 
   /// The loss over pairs of clean and noisy rows against the three products that it cannot do
@@ -252,30 +239,16 @@ class DeviceKernels {
   [[nodiscard]] int repetitions() const { return options_.tiny ? 1 : 20; }
 
   KernelSet& kernels_;
-  KernelSet* cudnn_;
   const DeviceKernelOptions& options_;
   const KnownDevice* sheet_;
 };
-
-/// Null, with the reason on stderr, where the device or the build does not have it.
-std::unique_ptr<KernelSet> with_cudnn(const DeviceKernelOptions& options) {
-  try {
-    return make_kernel_set(options.device, 0, AttentionChoice::cudnn);
-  } catch (const EnvironmentError& error) {
-    fmt::print(stderr, "no cuDNN beside it: {}\n", error.what());
-    return nullptr;
-  }
-}
 
 }  // namespace
 
 void run_device_kernels(const DeviceKernelOptions& options) {
   const std::unique_ptr<KernelSet> kernels = make_kernel_set(options.device, 0);
   print_device_head(*kernels);
-  const std::unique_ptr<KernelSet> cudnn =
-      kernels->device() == Device::cuda && options.dtype == DType::bfloat16 ? with_cudnn(options)
-                                                                            : nullptr;
-  DeviceKernels device(*kernels, cudnn.get(), options);
+  DeviceKernels device(*kernels, options);
   if (options.tiny) {
     device.product(64, 32, 48);
     device.attention({.heads = 4, .key_heads = 2, .size = 64}, 1, 16, 2);

@@ -77,23 +77,6 @@ TEST(CudaErrors, NameThePlaceOfTheCall) {
   expect_place([] { cublas_check(CUBLAS_STATUS_INVALID_VALUE, "multiply"); });
 }
 
-/// Where libcudnn is: it does not take the emulated device.
-TEST(CudaErrors, CudnnsNameThePlaceOfTheCall) {
-  if (!device_is_emulated()) {
-    GTEST_SKIP() << "a real device is taken";
-  }
-  try {
-    const auto kernels = make_cuda_kernel_set(0, AttentionChoice::cudnn);
-    ADD_FAILURE() << "no exception";
-  } catch (const EnvironmentError& error) {
-    const std::string message = error.what();
-    if (message.find("cudnnCreate") == std::string::npos) {
-      GTEST_SKIP() << message;
-    }
-    EXPECT_THAT(message, ::testing::ContainsRegex(" at [^ ]*/cudnn_attention\\.cpp:[0-9]+; mend"));
-  }
-}
-
 /// Sets an environment variable of the emulated device until it goes.
 class EmulatedSetting {
  public:

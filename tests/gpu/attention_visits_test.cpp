@@ -7,15 +7,12 @@
 #include <set>
 #include <tuple>
 
-#include "model/kernels/cuda/causal_sequences.h"
 #include "model/kernels/cuda/cuda_decode_plan_internal.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge::test {
 namespace {
-
-using ::testing::ElementsAre;
 
 /// Segments of random lengths and intervals that a PackedPlan takes.
 PackedLayout random_layout(unsigned seed, std::int64_t rows) {
@@ -38,16 +35,8 @@ PackedLayout random_layout(unsigned seed, std::int64_t rows) {
 /// (strip, tile of keys, complete).
 using Visit = std::tuple<std::int64_t, std::int64_t, bool>;
 
-bool is_visiting(const PackedLayout& layout, std::int64_t row, VisitingRows which) {
-  return which == VisitingRows::all ||
-         std::ranges::none_of(layout.segments, [&](const AttentionSegment& segment) {
-           return segment.row_begin <= row && row < segment.row_end && segment.is_sequence();
-         });
-}
-
 /// By looking at every pair of a row and a key.
-std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t keys,
-                                     VisitingRows which = VisitingRows::all) {
+std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t keys) {
   std::set<Visit> visits;
   for (std::int64_t strip = 0; strip * kStripRows < layout.num_rows; ++strip) {
     const std::int64_t row_end = std::min((strip + 1) * kStripRows, layout.num_rows);
@@ -56,8 +45,7 @@ std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t ke
       bool all = true;
       for (std::int64_t row = strip * kStripRows; row < row_end; ++row) {
         for (std::int64_t key = tile * keys; key < (tile + 1) * keys; ++key) {
-          const bool sees =
-              key < layout.num_rows && is_visiting(layout, row, which) && visible(layout, row, key);
+          const bool sees = key < layout.num_rows && visible(layout, row, key);
           any = any || sees;
           all = all && sees;
         }
@@ -169,59 +157,6 @@ TEST(AttentionVisits, AreWhatTheLayoutSays) {
       }
     }
   }
-}
-
-/// Rows of sequences can be left out: then they see nothing, and no block is theirs alone.
-TEST(AttentionVisits, SequencesCanBeLeftOut) {
-  constexpr auto kWhich = VisitingRows::beside_sequences;
-  AttentionVisits visits;
-  for (unsigned seed = 0; seed < 30; ++seed) {
-    SCOPED_TRACE(seed);
-    PackedLayout layout = random_layout(seed, 1 + 31 * static_cast<int>(seed));
-    for (std::size_t i = 0; i < layout.segments.size(); i += 2) {
-      AttentionSegment& segment = layout.segments[i];
-      segment.prefix_begin = segment.prefix_end = segment.causal_begin = segment.row_begin;
-    }
-    visits.place(layout, 3, 2, kWhich);
-    EXPECT_EQ(visits_of_queries(visits), visits_by_definition(layout, kVisitKeys, kWhich));
-    EXPECT_EQ(visits_of_keys(visits), visits_by_definition(layout, kKeyTileRows, kWhich));
-    expect_all_steps(visits, 3);
-    for (const TileWork& work : visits.query_tiles()) {
-      EXPECT_LT(work.begin, work.end);
-    }
-    for (std::int64_t row = 0; row < layout.num_rows; ++row) {
-      EXPECT_EQ(visits.rows()[static_cast<std::size_t>(row)].sees_nothing(),
-                !is_visiting(layout, row, kWhich));
-    }
-  }
-  visits.place(causal_layout(400), 1, 1, kWhich);
-  EXPECT_TRUE(visits.query_tiles().empty());
-  EXPECT_TRUE(visits.key_work().empty());
-}
-
-TEST(CausalSequences, AreTheLayouts) {
-  const AttentionHeads heads{6, 2, 64};
-  CausalSequences sequences;
-  const PackedLayout layout{.num_rows = 400,
-                            .segments = {{0, 100, 0, 0, 0},
-                                         {100, 120, 0, 70, 100},
-                                         {120, 150, 20, 20, 120},
-                                         {150, 250, 150, 150, 120},
-                                         {250, 400, 250, 250, 250}}};
-  sequences.place(layout, heads);
-  EXPECT_EQ(sequences.count(), 3);
-  EXPECT_EQ(sequences.most_rows(), 256);
-  EXPECT_THAT(sequences.lengths(), ElementsAre(100, 30, 150));
-  EXPECT_THAT(sequences.begins().terms, ElementsAre(0, 720, 1500, 2400));
-  EXPECT_THAT(sequences.begins().keys, ElementsAre(0, 120 * 128, 250 * 128, 400 * 128));
-  EXPECT_THAT(sequences.begins().queries, ElementsAre(0, 120 * 384, 250 * 384, 400 * 384));
-  sequences.place({.num_rows = 9, .segments = {{0, 9, 0, 0, 0}}}, heads);
-  EXPECT_EQ(sequences.most_rows(), CausalSequences::kLeastRows);
-  EXPECT_THAT(sequences.lengths(), ElementsAre(9));
-  sequences.place({.num_rows = 2, .segments = {{0, 1, 0, 0, 0}, {1, 2, 0, 1, 1}}}, heads);
-  EXPECT_EQ(sequences.count(), 1);
-  sequences.place({.num_rows = 1, .segments = {{0, 1, 0, 0, 0}}}, heads);
-  EXPECT_THAT(sequences.lengths(), ElementsAre(1));
 }
 
 /// Plain causal rows: half of all pairs of tiles, and one mask for each strip.

@@ -11,13 +11,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <iterator>
 #include <limits>
 
-#include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/transformer/packed_layout.h"
-#include "runtime/error.h"
-#include "runtime/tensor/cuda_stream_queue.h"
 #include "tests/gpu/kernel_agreement.h"
 #include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
@@ -176,8 +172,6 @@ class TensorCoreAttention : public ::testing::Test {
     return {expected_output, expected_log_sum_exp, dq.values(), dk.values(), dv.values()};
   }
 
-  void expect_agreement(const Case& c);
-
   MemoryAccount account_{"test"};
   std::unique_ptr<KernelSet> tested_ = make_tested_kernel_set();
   std::unique_ptr<KernelSet> reference_ = make_cpu_kernel_set();
@@ -266,130 +260,21 @@ std::vector<Case> cases() {
           {"two groups of seven", 14, 2, 64, windows(21, 8, 5, 2, 7)}};
 }
 
-/// What the tested set leaves, beside the CPU's.
-void TensorCoreAttention::expect_agreement(const Case& c) {
-  SCOPED_TRACE(c.name);
-  const Inputs in(c);
-  const Results found = run(c, in);
-  const Results expected = reference(c, in, found);
-  const Bounds bounds = bounds_of(c, in, found);
-  expect_within(found.output, expected.output, bounds.output, "output");
-  // Float32 throughout.
-  for (std::size_t i = 0; i < found.log_sum_exp.size(); ++i) {
-    EXPECT_NEAR(found.log_sum_exp[i], expected.log_sum_exp[i], 1e-5) << "log-sum-exp " << i;
-  }
-  expect_within(found.dq, expected.dq, bounds.dq, "q gradient");
-  expect_within(found.dk, expected.dk, bounds.dk, "k gradient");
-  expect_within(found.dv, expected.dv, bounds.dv, "v gradient");
-}
-
 TEST_F(TensorCoreAttention, AgreesWithFloat32OnTheCpu) {
   for (const Case& c : cases()) {
-    expect_agreement(c);
-  }
-}
-
-std::vector<AttentionSegment> sequences_of(const PackedLayout& layout) {
-  std::vector<AttentionSegment> sequences;
-  std::ranges::copy_if(layout.segments, std::back_inserter(sequences),
-                       &AttentionSegment::is_sequence);
-  return sequences;
-}
-
-template <class T>
-std::vector<T> downloaded(const T* values, std::int64_t count, DType type) {
-  std::vector<T> result(static_cast<std::size_t>(count));
-  copy_tensor(ConstTensorView(values, type, {count}, Device::cuda),
-              TensorView(result.data(), type, {count}));
-  return result;
-}
-
-/// A library's part, by the CPU in float32. Checks what it is told, and spoils all rows that are
-/// not its own.
-class SequencesOnTheCpu final : public CausalAttention {
- public:
-  explicit SequencesOnTheCpu(int& calls) : calls_(calls) {}
-
-  void forward(CudaQueue& /*queue*/, const PackedPlan& plan, const DeviceSequences& sequences,
-               const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-               const TensorView& output, const TensorView& log_sum_exp) override {
-    ++calls_;
-    const PackedLayout& layout = plan.batch().layout;
-    const std::vector<AttentionSegment> expected = sequences_of(layout);
-    ASSERT_EQ(sequences.count, std::ssize(expected));
-    const auto lengths = downloaded(sequences.lengths, sequences.count, DType::int32);
-    const auto begins = [&](const std::int64_t* values) {
-      return downloaded(values, sequences.count + 1, DType::int64);
-    };
-    const auto queries = begins(sequences.query_begins);
-    const auto keys = begins(sequences.key_begins);
-    const auto terms = begins(sequences.term_begins);
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-      const std::int64_t row = expected[i].row_begin;
-      EXPECT_EQ(lengths[i], expected[i].row_end - row);
-      EXPECT_GT(lengths[i], 0);
-      EXPECT_LE(lengths[i], sequences.most_rows);
-      EXPECT_EQ(queries[i], row * q.dim(1) * q.dim(2));
-      EXPECT_EQ(keys[i], row * k.dim(1) * k.dim(2));
-      EXPECT_EQ(terms[i], row * q.dim(1));
-    }
-
-    // Rows of others see themselves: of none is that the result.
-    PackedLayout alone{.num_rows = layout.num_rows, .segments = {}};
-    for (const AttentionSegment& segment : layout.segments) {
-      if (segment.is_sequence()) {
-        alone.segments.push_back(segment);
-      }
-      for (std::int64_t row = segment.row_begin; !segment.is_sequence() && row < segment.row_end;
-           ++row) {
-        alone.segments.push_back({row, row + 1, row, row, row});
-      }
-    }
-    const std::unique_ptr<KernelSet> cpu = make_cpu_kernel_set();
-    const auto on_cpu = [&](const ConstTensorView& view, DType type = DType::float32) {
-      return DeviceTensor(*cpu, account_, values_of(view), view.shape(), type);
-    };
-    const DeviceTensor result = on_cpu(q);
-    const DeviceTensor sums = on_cpu(log_sum_exp);
-    packed_attention(*cpu, on_cpu(q).view(), on_cpu(k).view(), on_cpu(v).view(), alone,
-                     result.view(), sums.view());
-    copy_tensor(on_cpu(result.view(), DType::bfloat16).view(), output);
-    copy_tensor(sums.view(), log_sum_exp);
-  }
-
- private:
-  int& calls_;
-  MemoryAccount account_{"sequences on the CPU"};
-};
-
-/// Forward, whole causal sequences are another's work and every other row ours, whatever the other
-/// leaves there; the backward pass is ours.
-TEST_F(TensorCoreAttention, SequencesCanBeALibrarysWork) {
-  int calls = 0;
-  tested_ = make_cuda_kernel_set(0, std::make_unique<SequencesOnTheCpu>(calls));
-  int with_sequences = 0;
-  for (const Case& c : cases()) {
-    expect_agreement(c);
-    with_sequences += sequences_of(c.layout).empty() ? 0 : 1;
-  }
-  EXPECT_EQ(calls, with_sequences);
-  // All rows are somebody's who has them to the bit: no row is left to chance.
-  const Case c{"windows", 7, 1, 128, windows(13, 8, 4, 1, 11)};
-  const Inputs in(c);
-  EXPECT_TRUE(same_bits(run(c, in).output, run(c, in).output));
-}
-
-/// Where cuDNN and a device that it takes are: elsewhere left out, with its reason.
-TEST_F(TensorCoreAttention, CudnnTakesSequences) {
-  try {
-    tested_ = make_cuda_kernel_set(0, AttentionChoice::cudnn);
-  } catch (const EnvironmentError& error) {
-    GTEST_SKIP() << error.what();
-  }
-  for (const Case& c : cases()) {
-    expect_agreement(c);
+    SCOPED_TRACE(c.name);
     const Inputs in(c);
-    EXPECT_TRUE(same_bits(run(c, in).output, run(c, in).output)) << c.name;
+    const Results found = run(c, in);
+    const Results expected = reference(c, in, found);
+    const Bounds bounds = bounds_of(c, in, found);
+    expect_within(found.output, expected.output, bounds.output, "output");
+    // Float32 throughout.
+    for (std::size_t i = 0; i < found.log_sum_exp.size(); ++i) {
+      EXPECT_NEAR(found.log_sum_exp[i], expected.log_sum_exp[i], 1e-5) << "log-sum-exp " << i;
+    }
+    expect_within(found.dq, expected.dq, bounds.dq, "q gradient");
+    expect_within(found.dk, expected.dk, bounds.dk, "k gradient");
+    expect_within(found.dv, expected.dv, bounds.dv, "v gradient");
   }
 }
 
@@ -529,72 +414,6 @@ TEST_F(TensorCoreAttention, PlansReachADeviceThatLagsBehind) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(same_bits(found[i], expected[i])) << "tensor " << i % 4 << " of batch " << i / 4;
   }
-}
-
-/// A library's part that notes what it is told, in the queue's order. Its rows stay as they are.
-class SequencesOnRecord final : public CausalAttention {
- public:
-  static constexpr std::int64_t kNumbers = 3;  ///< Of each array, at most.
-
-  explicit SequencesOnRecord(TensorView record) : record_(record) {}
-
-  /// record [calls, 4, kNumbers], int64; lengths as pairs of int32.
-  void forward(CudaQueue& queue, const PackedPlan& /*plan*/, const DeviceSequences& sequences,
-               const ConstTensorView& /*q*/, const ConstTensorView& /*k*/,
-               const ConstTensorView& /*v*/, const TensorView& /*output*/,
-               const TensorView& /*log_sum_exp*/) override {
-    ASSERT_LT(sequences.count, kNumbers);
-    auto* const to = record_.data<std::int64_t>() + 4 * kNumbers * calls_++;
-    const auto note = [&](const auto* values, DType type, std::int64_t count, std::int64_t which) {
-      queue.copy(ConstTensorView(values, type, {count}, Device::cuda),
-                 TensorView(to + which * kNumbers, type, {count}, Device::cuda));
-    };
-    note(sequences.lengths, DType::int32, sequences.count, 0);
-    note(sequences.query_begins, DType::int64, sequences.count + 1, 1);
-    note(sequences.key_begins, DType::int64, sequences.count + 1, 2);
-    note(sequences.term_begins, DType::int64, sequences.count + 1, 3);
-  }
-
- private:
-  TensorView record_;
-  std::int64_t calls_ = 0;
-};
-
-/// As above, what a library is told of a batch's sequences.
-TEST_F(TensorCoreAttention, SequencesReachADeviceThatLagsBehind) {
-  constexpr std::int64_t kBatches = 12;
-  constexpr std::int64_t kRows = 64;
-  const Shape query{kRows, 2, 64};
-  const Shape key{kRows, 1, 64};
-  std::vector<PackedBatch> batches;
-  for (std::int64_t i = 0; i < kBatches; ++i) {
-    const std::int64_t cut = 10 + i;
-    batches.push_back(batch_of(
-        {.num_rows = kRows, .segments = {{0, cut, 0, 0, 0}, {cut, kRows, cut, cut, cut}}}));
-  }
-  const Shape record{kBatches, 4, SequencesOnRecord::kNumbers};
-  const auto results = [&](bool lags) {
-    const Buffer memory(storage_bytes(record.elements(), DType::int64), account_, Device::cuda);
-    tested_ = make_cuda_kernel_set(
-        0, std::make_unique<SequencesOnRecord>(memory.view(DType::int64, record)));
-    const RoundedTensor q(*tested_, account_, random_floats(query.elements(), 1), query);
-    const RoundedTensor k(*tested_, account_, random_floats(key.elements(), 2), key);
-    const RoundedTensor v(*tested_, account_, random_floats(key.elements(), 3), key);
-    const RoundedTensor output(*tested_, account_, random_floats(query.elements(), 4), query);
-    const Buffer sums(static_cast<std::size_t>(2 * kRows) * sizeof(float), account_, Device::cuda);
-    const auto plan = tested_->make_plan(heads_of(q.view(), k.view()), account_);
-    for (const PackedBatch& batch : batches) {
-      plan->assign(batch);
-      tested_->packed_attention(*plan, q.view(), k.view(), v.view(), output.view(),
-                                sums.floats({kRows, 2}));
-      if (!lags) {
-        tested_->queue().synchronize();
-      }
-    }
-    return downloaded(memory.view(DType::int64, record).data<std::int64_t>(), record.elements(),
-                      DType::int64);
-  };
-  EXPECT_EQ(results(true), results(false));
 }
 
 }  // namespace

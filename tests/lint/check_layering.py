@@ -25,7 +25,7 @@ VENDOR = [
     (re.compile(r"^mpi\.h$"), ("runtime/comm/", "tests/support/", "tests/distributed/", "tests/benchmarks/"), "MPI"),
     (re.compile(r"^(hdf5|H5\w*)\.h$"), ("data/", "checkpoints/", "tests/"), "HDF5"),
     (re.compile(r"^toml\+\+/"), ("launch/", "tests/unit/launch/"), "TOML"),
-    (re.compile(r"^(cuda|cublas|cudnn|nccl)|^runtime/tensor/cuda_(handles|products)\.h$"), (), "CUDA"),
+    (re.compile(r"^(cuda|cublas|nccl)|^runtime/tensor/cuda_(handles|products)\.h$"), (), "CUDA"),
 ]
 # Parsers that bound no depth, and the files that do it for them.
 UNBOUNDED = [
@@ -34,8 +34,7 @@ UNBOUNDED = [
     (re.compile(r"\btoml::parse\("), ("launch/config/bounded_toml.cpp",),
      "parse_bounded_toml (launch/config/bounded_toml.h)"),
 ]
-CUDA_PLACES = re.compile(r"\.(cu|cuh)$|^runtime/tensor/cuda_|^runtime/comm/nccl_|^model/kernels/cuda/cudnn_attention\.cpp$|"
-                         r"^tests/cuda_emulator/")
+CUDA_PLACES = re.compile(r"\.(cu|cuh)$|^runtime/tensor/cuda_|^runtime/comm/nccl_|^tests/cuda_emulator/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

@@ -83,11 +83,6 @@ void TrainConfig::validate() const {
         "train.ar_loss = \"distillation\" needs a teacher that stays as it is; set train.teacher "
         "to \"frozen\", or train.ar_loss to \"cross_entropy\"");
   }
-  if (attention == AttentionChoice::cudnn && compute != DType::bfloat16) {
-    throw ConfigError(
-        "train.attention = \"cudnn\" computes in bfloat16; set model.compute to \"bfloat16\", or "
-        "train.attention to \"own\"");
-  }
   if (optimizer.offload && collectives == CollectivesChoice::nccl) {
     throw ConfigError(
         "train.collectives = \"nccl\" has nothing to carry beside train.optimizer_offload = true: "

@@ -53,7 +53,6 @@ struct TrainConfig {
   /// Of compute weights and activations: float32 or bfloat16. Masters, moments, gradients of
   /// parameters, losses and sums are float32.
   DType compute = DType::float32;
-  AttentionChoice attention = AttentionChoice::own;
   CollectivesChoice collectives = CollectivesChoice::automatic;
   bool allow_idle_ranks = false;  ///< Accept batches of fewer samples than ranks.
   /// Steps between measurements of both loss terms' gradient norms (first at step 1); 0 = never.

@@ -182,15 +182,7 @@ void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, 
   check_packed_attention(plan, q, k, v, output, log_sum_exp);
 #if !defined(JFORGE_EMULATED_DEVICE)
   if (on_tensor_cores(q)) {
-    VisitingRows ours = VisitingRows::all;
-    if (causal_attention_) {
-      ours = VisitingRows::beside_sequences;
-      if (const DeviceSequences& sequences = on_device(plan).sequences(); sequences.count > 0) {
-        causal_attention_->forward(queue_, plan, sequences, q, k, v, output, log_sum_exp);
-      }
-    }
-    // Last, and no rows but ours: a library may write to those between its sequences.
-    tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v, ours), tensor_core_rows(output),
+    tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v), tensor_core_rows(output),
                           floats(log_sum_exp));
     return;
   }

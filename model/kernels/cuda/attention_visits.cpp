@@ -22,10 +22,10 @@ void longest_first(std::vector<Work>& blocks) {
 
 }  // namespace
 
-void AttentionVisits::place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads,
-                            VisitingRows which) {
+void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
+                            std::int64_t key_heads) {
   expect(layout.num_rows <= kMostVisitingRows, "more rows are packed than attention counts");
-  place_rows(layout, which);
+  place_rows(layout);
   seen_.assign(at(divide_up(layout.num_rows, kVisitKeys)), Seen{});
   place_query_tiles(layout.num_rows);
   place_key_tiles();
@@ -34,12 +34,9 @@ void AttentionVisits::place(const PackedLayout& layout, std::int64_t group, std:
   longest_first(key_work_);
 }
 
-void AttentionVisits::place_rows(const PackedLayout& layout, VisitingRows which) {
+void AttentionVisits::place_rows(const PackedLayout& layout) {
   rows_.assign(at(divide_up(layout.num_rows, kQueryTileRows) * kQueryTileRows), RowKeys{});
   for (const AttentionSegment& segment : layout.segments) {
-    if (which == VisitingRows::beside_sequences && segment.is_sequence()) {
-      continue;
-    }
     // A prefix that ends where the run begins is part of it: one interval, fewer masks.
     const bool joined = segment.prefix_end == segment.causal_begin;
     const std::int64_t causal_begin = joined ? segment.prefix_begin : segment.causal_begin;
@@ -73,13 +70,8 @@ void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, u
   };
   for (std::int64_t begin = row_begin; begin < row_end;) {
     const RowKeys keys = rows_[at(begin)];
-    if (keys.sees_nothing()) {
-      ++begin;
-      continue;
-    }
     std::int64_t end = begin + 1;
-    while (end < row_end && !rows_[at(end)].sees_nothing() &&
-           rows_[at(end)].causal_begin == keys.causal_begin &&
+    while (end < row_end && rows_[at(end)].causal_begin == keys.causal_begin &&
            rows_[at(end)].prefix_begin == keys.prefix_begin &&
            rows_[at(end)].prefix_end == keys.prefix_end) {
       ++end;
@@ -110,9 +102,7 @@ void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
         key_visits_.push_back({narrow(place), strips});
       }
     }
-    if (first < std::ssize(key_visits_)) {
-      query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
-    }
+    query_tiles_.push_back({narrow(tile), first, narrow(std::ssize(key_visits_))});
   }
 }
 
@@ -164,9 +154,6 @@ void AttentionVisits::place_key_work(std::int64_t group, std::int64_t key_heads)
   const std::int64_t most = std::max(divide_up(all_steps, kKeyBlocks), kLeastSteps);
   std::int32_t next_part = 0;
   for (const TileWork& tile : key_tiles_) {
-    if (tile.begin == tile.end) {
-      continue;
-    }
     const std::int64_t steps = (tile.end - tile.begin) * group;
     const std::int64_t parts = divide_up(steps, most);
     KeyWork work{tile.tile, tile.begin, tile.end, 0, narrow(steps), -1};

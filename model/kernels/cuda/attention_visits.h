@@ -4,8 +4,7 @@
 /// come in strips of 32, what one warp works on, and four strips make a query tile, whatever
 /// segments they are of: short segments share a tile. Rows visit keys 32 at a time; keys whose
 /// gradients are one block's come in tiles of 64. What no row of a strip sees is not among its
-/// visits; what every row sees in full needs no mask. Rows of whole causal sequences can be left
-/// out: a library may have them.
+/// visits; what every row sees in full needs no mask.
 
 #include <cstdint>
 #include <vector>
@@ -24,11 +23,8 @@ inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 /// Visits of strips, rows² / 4096 of one causal sequence, are counted in 32 bits.
 inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
 
-/// Rows whose visits are planned.
-enum class VisitingRows : std::uint8_t { all, beside_sequences };
-
-/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). Of a row that is not
-/// among the visiting ones all four are 0.
+/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). All four are 0 in
+/// rows past the last one.
 struct alignas(16) RowKeys {
   std::int32_t prefix_begin = 0;
   std::int32_t prefix_end = 0;
@@ -38,7 +34,7 @@ struct alignas(16) RowKeys {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees(std::int32_t key) const {
     return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
   }
-  /// Else it sees itself at least.
+  /// Only rows past the last one do: every row of a batch sees itself.
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees_nothing() const { return causal_end == 0; }
 };
 
@@ -106,15 +102,12 @@ class AttentionVisits {
   /// A part's, at least: its sums cost as much as a few steps.
   static constexpr std::int64_t kLeastSteps = 16;
 
-  void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads,
-             VisitingRows which = VisitingRows::all);
+  void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads);
 
   /// Padded with rows that see nothing to full query tiles.
   [[nodiscard]] const std::vector<RowKeys>& rows() const noexcept { return rows_; }
-  /// Those with visits.
   [[nodiscard]] const std::vector<TileWork>& query_tiles() const noexcept { return query_tiles_; }
   [[nodiscard]] const std::vector<KeyVisit>& key_visits() const noexcept { return key_visits_; }
-  /// Of tiles of keys that are seen: of all of them where all rows visit.
   [[nodiscard]] const std::vector<KeyWork>& key_work() const noexcept { return key_work_; }
   [[nodiscard]] const std::vector<SplitTile>& split_tiles() const noexcept { return split_tiles_; }
   [[nodiscard]] std::int64_t num_parts() const noexcept {
@@ -125,7 +118,7 @@ class AttentionVisits {
   }
 
  private:
-  void place_rows(const PackedLayout& layout, VisitingRows which);
+  void place_rows(const PackedLayout& layout);
   void place_query_tiles(std::int64_t num_rows);
   void place_key_tiles();
   void place_key_work(std::int64_t group, std::int64_t key_heads);

@@ -5,7 +5,7 @@
 
 namespace jforge {
 
-std::unique_ptr<KernelSet> make_cuda_kernel_set(int /*index*/, AttentionChoice /*attention*/) {
+std::unique_ptr<KernelSet> make_cuda_kernel_set(int /*index*/) {
   expect_cuda_device();
   throw InternalError("a build without CUDA found a CUDA device");
 }

@@ -8,10 +8,8 @@
 #include <array>
 #include <memory>
 #include <set>
-#include <utility>
 #include <vector>
 
-#include "model/kernels/cuda/causal_attention.h"
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/cuda/float_elements.h"
@@ -156,12 +154,6 @@ struct HeadShape {
 
 class CudaKernelSet final : public KernelSet {
  public:
-  CudaKernelSet() = default;
-  /// `causal_attention` takes whole causal sequences of what packed_attention() computes on tensor
-  /// cores.
-  explicit CudaKernelSet(std::unique_ptr<CausalAttention> causal_attention)
-      : causal_attention_(std::move(causal_attention)) {}
-
   [[nodiscard]] Device device() const noexcept override { return DeviceQueue::kDevice; }
   [[nodiscard]] KernelSet& host() override { return *host_; }
   [[nodiscard]] Queue& queue() noexcept override { return queue_; }
@@ -299,7 +291,6 @@ class CudaKernelSet final : public KernelSet {
   std::unique_ptr<KernelSet> host_ = make_cpu_kernel_set();
   DeviceQueue queue_{products_account_};
   bool warned_of_lanes_ = false;
-  std::unique_ptr<CausalAttention> causal_attention_;  ///< Null: all is ours.
   std::vector<DeviceRotary> rotary_tables_;
   Buffer hash_table_;
   DeviceScratch partials_{account_};

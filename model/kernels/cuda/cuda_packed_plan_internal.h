@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "model/kernels/cuda/attention_visits.h"
-#include "model/kernels/cuda/causal_sequences.h"
 #include "model/kernels/cuda/device_queue.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/packed_plan.h"
@@ -118,10 +117,7 @@ class CudaPackedPlan final : public PackedPlan {
     const StripVisit* strip_visits = nullptr;
   };
   /// Made at the first call for a batch.
-  [[nodiscard]] const Visits& visits(VisitingRows which = VisitingRows::all) const;
-
-  /// For who takes them off our kernels. Made at the first call for a batch.
-  [[nodiscard]] const DeviceSequences& sequences() const;
+  [[nodiscard]] const Visits& visits() const;
 
   /// Rows that are added to the same place, which others' are not.
   struct RowGroups {
@@ -203,23 +199,6 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray staged_begins;
   };
 
-  /// CausalSequences of the present batch.
-  struct StagedSequences {
-    StagedSequences(DeviceQueue& queue, MemoryAccount& account)
-        : lengths(queue, account),
-          query_begins(queue, account),
-          key_begins(queue, account),
-          term_begins(queue, account) {}
-
-    bool placed = false;  ///< Of the present batch.
-    CausalSequences host;
-    DeviceSequences device;
-    StagedArray lengths;
-    StagedArray query_begins;
-    StagedArray key_begins;
-    StagedArray term_begins;
-  };
-
   void place(const PackedBatch& batch, PlannedRows& rows) override;
   void place_queries(const PackedLayout& layout);
   void place_keys() const;
@@ -228,9 +207,8 @@ class CudaPackedPlan final : public PackedPlan {
   LaneTiles lane_tiles_;
   Queries queries_;
   RowGroups token_rows_;
-  mutable std::array<Loss, 2> loss_;            ///< Without and with students.
-  mutable std::array<StagedVisits, 2> visits_;  ///< By VisitingRows.
-  mutable StagedSequences sequences_;
+  mutable std::array<Loss, 2> loss_;  ///< Without and with students.
+  mutable StagedVisits visits_;
   mutable StagedKeys keys_;
 
   // On the host, reused.

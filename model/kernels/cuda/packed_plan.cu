@@ -62,8 +62,7 @@ CudaPackedPlan::CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue,
     : PackedPlan(heads),
       lane_tiles_(lane_tiles(heads, queue.most_shared_bytes())),
       loss_{Loss(queue, account), Loss(queue, account)},
-      visits_{StagedVisits(queue, account), StagedVisits(queue, account)},
-      sequences_(queue, account),
+      visits_(queue, account),
       keys_(queue, account),
       staged_tokens_(queue, account),
       staged_positions_(queue, account),
@@ -80,10 +79,7 @@ void CudaPackedPlan::place(const PackedBatch& batch, PlannedRows& rows) {
   for (Loss& loss : loss_) {
     loss.most_rows = -1;
   }
-  for (StagedVisits& visits : visits_) {
-    visits.placed = false;
-  }
-  sequences_.placed = false;
+  visits_.placed = false;
   keys_.placed = false;
 }
 
@@ -138,39 +134,23 @@ void CudaPackedPlan::place_keys() const {
   device = {upload(staged_ranges, ranges), upload(staged_begins, begins), tile_keys};
 }
 
-const CudaPackedPlan::Visits& CudaPackedPlan::visits(VisitingRows which) const {
-  StagedVisits& visits = visits_[which == VisitingRows::all ? 0 : 1];
-  if (!visits.placed) {
-    const AttentionVisits& host = visits.host;
-    visits.host.place(batch().layout, heads().group(), heads().key_heads, which);
-    visits.device = {upload(visits.rows, host.rows()),
-                     upload(visits.query_tiles, host.query_tiles()),
-                     length(host.query_tiles().size()),
-                     upload(visits.key_visits, host.key_visits()),
-                     upload(visits.key_work, host.key_work()),
-                     length(host.key_work().size()),
-                     upload(visits.split_tiles, host.split_tiles()),
-                     length(host.split_tiles().size()),
-                     host.num_parts(),
-                     upload(visits.strip_visits, host.strip_visits())};
-    visits.placed = true;
+const CudaPackedPlan::Visits& CudaPackedPlan::visits() const {
+  if (!visits_.placed) {
+    const AttentionVisits& host = visits_.host;
+    visits_.host.place(batch().layout, heads().group(), heads().key_heads);
+    visits_.device = {upload(visits_.rows, host.rows()),
+                      upload(visits_.query_tiles, host.query_tiles()),
+                      length(host.query_tiles().size()),
+                      upload(visits_.key_visits, host.key_visits()),
+                      upload(visits_.key_work, host.key_work()),
+                      length(host.key_work().size()),
+                      upload(visits_.split_tiles, host.split_tiles()),
+                      length(host.split_tiles().size()),
+                      host.num_parts(),
+                      upload(visits_.strip_visits, host.strip_visits())};
+    visits_.placed = true;
   }
-  return visits.device;
-}
-
-const DeviceSequences& CudaPackedPlan::sequences() const {
-  if (!sequences_.placed) {
-    CausalSequences& host = sequences_.host;
-    host.place(batch().layout, heads());
-    sequences_.device = {host.count(),
-                         host.most_rows(),
-                         upload(sequences_.lengths, host.lengths()),
-                         upload(sequences_.query_begins, host.begins().queries),
-                         upload(sequences_.key_begins, host.begins().keys),
-                         upload(sequences_.term_begins, host.begins().terms)};
-    sequences_.placed = true;
-  }
-  return sequences_.device;
+  return visits_.device;
 }
 
 void CudaPackedPlan::place_token_rows(std::span<const TokenId> tokens) {

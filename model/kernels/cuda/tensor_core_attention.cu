@@ -135,19 +135,19 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   // Read again: a register less while visits are made.
   const int strip_first = in.visits.query_tiles[blockIdx.x / heads].tile * kTileRows +
                           static_cast<int>(warp) * static_cast<int>(kStripRows);
-  // A row that sees nothing is past the last one, or a library's, which has written it already.
-  const auto is_ours = [&](int row) { return !shared.rows[strip_block * 16 + row].sees_nothing(); };
+  // Rows past the last one see nothing.
+  const auto is_row = [&](int row) { return !shared.rows[strip_block * 16 + row].sees_nothing(); };
 #pragma unroll
   for (int row = 0; row < Softmax::kRows; ++row) {
     softmax.sum[row] = row_sum(softmax.sum[row]);
     const int own = 8 * row + lane / 4;
-    if (lane % 4 == 0 && is_ours(own)) {
+    if (lane % 4 == 0 && is_row(own)) {
       arguments.log_sum_exp[std::int64_t{strip_first + own} * heads + head] =
           softmax.reference[row] * arguments.scale + logf(softmax.sum[row]);
     }
   }
   store_rows<kDim>(sums, shared.queries, strip_block, arguments.output + head * kDim,
-                   in.shape.query_stride(), strip_first, is_ours,
+                   in.shape.query_stride(), strip_first, is_row,
                    [&](int m, int half) { return 1.0F / softmax.sum[2 * m + half]; });
 }
 
@@ -183,15 +183,14 @@ BFloat16* tensor_core_rows(const TensorView& view) {
 }
 
 TensorCoreInputs tensor_core_inputs(const PackedPlan& plan, const ConstTensorView& q,
-                                    const ConstTensorView& k, const ConstTensorView& v,
-                                    VisitingRows which) {
-  return {check_heads(q, k.dim(1)), plan.num_rows(),     on_device(plan).visits(which),
+                                    const ConstTensorView& k, const ConstTensorView& v) {
+  return {check_heads(q, k.dim(1)), plan.num_rows(),     on_device(plan).visits(),
           tensor_core_rows(q),      tensor_core_rows(k), tensor_core_rows(v)};
 }
 
 void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                            BFloat16* output, float* log_sum_exp) {
-  if (inputs.visits.num_query_tiles == 0) {
+  if (inputs.num_rows == 0) {
     return;
   }
   const float scale = inputs.scale();

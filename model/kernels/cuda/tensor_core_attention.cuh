@@ -27,12 +27,10 @@ struct TensorCoreInputs {
 /// Throws InternalError for tensors elsewhere, of another type or not aligned to 16 bytes.
 [[nodiscard]] TensorCoreInputs tensor_core_inputs(const PackedPlan& plan, const ConstTensorView& q,
                                                   const ConstTensorView& k,
-                                                  const ConstTensorView& v,
-                                                  VisitingRows which = VisitingRows::all);
+                                                  const ConstTensorView& v);
 [[nodiscard]] BFloat16* tensor_core_rows(const TensorView& view);
 [[nodiscard]] const BFloat16* tensor_core_rows(const ConstTensorView& view);
 
-/// Rows that are not among the visiting ones stay as they are.
 void tensor_core_attention(const DeviceQueue& queue, const TensorCoreInputs& inputs,
                            BFloat16* output, float* log_sum_exp);
 

@@ -28,7 +28,7 @@ TEST(JobKernels, TheSameDeviceEverywhereIsFine) {
   const Communicator comm = jforge::test::test_world().duplicate();
   EXPECT_NO_THROW(expect_common_device(comm, Device::cpu));
   EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));
-  EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu, AttentionChoice::own)->device(), Device::cpu);
+  EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu)->device(), Device::cpu);
 }
 
 TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
@@ -37,9 +37,9 @@ TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(
       "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
-  static_cast<void>(make_job_kernels(comm, DeviceChoice::cpu, AttentionChoice::own));
+  static_cast<void>(make_job_kernels(comm, DeviceChoice::cpu));
   if (!built_with_cuda()) {
-    static_cast<void>(make_job_kernels(comm, DeviceChoice::automatic, AttentionChoice::own));
+    static_cast<void>(make_job_kernels(comm, DeviceChoice::automatic));
   }
   spdlog::set_default_logger(before);
   if (comm.rank() != 0) {

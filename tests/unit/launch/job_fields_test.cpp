@@ -116,8 +116,7 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   }
   // These count only with other values than the usual ones.
   const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
-                                             "generate.fixed_point", "train.attention",
-                                             "train.ar_loss"};
+                                             "generate.fixed_point", "train.ar_loss"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=

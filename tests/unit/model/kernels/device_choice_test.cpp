@@ -46,15 +46,6 @@ TEST(DeviceChoice, WithoutADeviceAutomaticIsTheCpuAndCudaIsRefused) {
   }
 }
 
-TEST(DeviceChoice, CudnnNeedsACudaDevice) {
-  try {
-    static_cast<void>(make_kernel_set(DeviceChoice::cpu, 0, AttentionChoice::cudnn));
-    FAIL() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), ::testing::StartsWith("train.attention = \"cudnn\" needs a CUDA "));
-  }
-}
-
 TEST(DeviceChoice, RefusesANegativeRank) {
   EXPECT_THROW(static_cast<void>(make_kernel_set(DeviceChoice::cpu, -1)), InternalError);
 }

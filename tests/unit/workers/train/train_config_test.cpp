@@ -49,13 +49,6 @@ TEST(TrainConfig, RefusalsNameTheKey) {
               c.teacher = TeacherKind::frozen;
             }),
             "accepted");
-  EXPECT_THAT(refusal([](auto& c) { c.attention = AttentionChoice::cudnn; }),
-              HasSubstr("set model.compute to \"bfloat16\""));
-  EXPECT_EQ(refusal([](auto& c) {
-              c.attention = AttentionChoice::cudnn;
-              c.compute = DType::bfloat16;
-            }),
-            "accepted");
   const auto offloaded = [](CollectivesChoice collectives) {
     return refusal([=](auto& c) {
       c.optimizer.offload = true;
