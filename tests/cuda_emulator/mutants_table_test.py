@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """mutants.md has a row for each barrier and each copies' wait in the kernels of a program, by the PTX that it carries,
-and none for another kernel; its totals are those of its rows. MutantsWaits: it has one for each place where programs
-waited that wrote the lists of $JFORGE_WAIT_LISTS (JFORGE_EMULATED_LIST of the emulated device)."""
+and none for another kernel; its totals are those of its rows."""
 
 import collections
 import os
@@ -75,41 +74,6 @@ def wrong_totals(page):
         whole += rows
     compare("the page", first, whole)
     return lines
-
-
-def waits_of_lists(paths):
-    """"cudaStreamSynchronize in copy < read" … of all that is not a test's own."""
-    sites = [(match.group(2), match.group(3).split()) for path in paths
-             for match in map(barrier_mutants.WAIT.fullmatch, path.read_text(encoding="utf-8").splitlines()) if match]
-    barrier_mutants.function_names([frame for _, frames in sites for frame in frames])  # All in a few calls.
-    names = {place(barrier_mutants.wait_name(call, frames)) for call, frames in sites}
-    return {name for name in names if not name.endswith(" in ")}
-
-
-def place(name):
-    """What a row is of, without the number behind it; of a destructor all places that come to it."""
-    return re.sub(r"(~\w+).*", r"\1", re.sub(r"( \(\d+ places\)|, \d+)$", "", name))
-
-
-def waits_of_page(page):
-    return {place(name) for name in re.findall(r"^\| (cuda.+) \| .+ \|$", page, re.M)}
-
-
-class MutantsWaits(unittest.TestCase):
-    def setUp(self):
-        self.page = (SOURCE / "tests/cuda_emulator/mutants.md").read_text(encoding="utf-8")
-        self.waits = waits_of_lists(pathlib.Path(path) for path in os.environ["JFORGE_WAIT_LISTS"].split(os.pathsep))
-
-    def test_a_missing_row_is_found(self):
-        name = min(name for name in self.waits if "~" not in name)
-        page = re.sub(rf"^\| {re.escape(name)}(, \d+)? \| .*\n", "", self.page, flags=re.M)
-        self.assertEqual(self.waits - waits_of_page(page), {name})
-
-    def test_have_a_row_each(self):
-        self.assertGreater(len(self.waits), 100)
-        missing = sorted(self.waits - waits_of_page(self.page))
-        if missing:
-            self.fail("in the programs and not on the page:\n" + "\n".join(missing))
 
 
 class MutantsTable(unittest.TestCase):
