@@ -177,6 +177,17 @@ class Bundle(unittest.TestCase):
                                       r"\| FlexAttention (\S+) TFLOP/s, target 1\.2 at least \| (\S+) \|$", said.stdout).groups()
         self.assertAlmostEqual(float(own) / float(other), float(ratio), delta=0.006)
 
+    def test_the_first_script_for_a_lent_gpu_leaves_tables_and_logs(self):
+        out = pathlib.Path(self.scratch.name) / "right"
+        said = subprocess.run([self.root / "launch/gpu_hour/1_right.sh", out, "120"], capture_output=True, text=True,
+                              check=False, env={"PATH": "/usr/bin:/bin", "HOME": self.scratch.name, "OMP_NUM_THREADS": "1",
+                                                "GPU_HOUR_EMULATED": "1"})
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        self.assertIn("| test: two_ranks | passed |", (out / "tests/gpu_check.md").read_text(encoding="utf-8"))
+        logs = subprocess.run(["tar", "tzf", out / "logs.tar.gz"], capture_output=True, text=True, check=True).stdout
+        self.assertIn("tests/gpu_check_logs/two_ranks.log", logs)
+        self.assertEqual({"machine.txt", "tests", "logs.tar.gz"}, {path.name for path in out.iterdir()})
+
     def test_the_part_for_a_device_is_all_there(self):
         (self.torch / "compute-sanitizer").write_text(SANITIZER, encoding="utf-8")
         (self.torch / "compute-sanitizer").chmod(0o755)
