@@ -301,7 +301,8 @@ std::unique_ptr<DecodePlan> CudaKernelSet::make_decode_plan(const AttentionHeads
     warn_of_lanes(heads.size);
   }
   const auto moving_memory = [this](std::vector<const void*>& places) {
-    places.insert(places.end(), {rounded_input_.data(), best_columns_.data(), padded_results_.data()});
+    places.insert(places.end(),
+                  {rounded_input_.data(), best_columns_.data(), padded_results_.data()});
     for (const DeviceRotary& rotary : rotary_tables_) {
       places.insert(places.end(), {rotary.cosines.data(), rotary.sines.data()});
     }
