@@ -177,7 +177,7 @@ class Bundle(unittest.TestCase):
                                       r"\| FlexAttention (\S+) TFLOP/s, target 1\.2 at least \| (\S+) \|$", said.stdout).groups()
         self.assertAlmostEqual(float(own) / float(other), float(ratio), delta=0.006)
 
-    def test_the_first_script_for_a_lent_gpu_leaves_tables_and_logs(self):
+    def test_the_first_script_for_a_rented_gpu_leaves_tables_and_logs(self):
         out = pathlib.Path(self.scratch.name) / "right"
         said = subprocess.run([self.root / "launch/gpu_hour/1_right.sh", out, "120"], capture_output=True, text=True,
                               check=False, env={"PATH": "/usr/bin:/bin", "HOME": self.scratch.name, "OMP_NUM_THREADS": "1",
