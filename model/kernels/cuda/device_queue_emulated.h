@@ -141,7 +141,13 @@ class DeviceQueue final : public Queue {
 
   [[nodiscard]] Event record() override { return {}; }
   void wait(const Event& event) override { event.wait(); }
-  void copy(const ConstTensorView& from, const TensorView& to) override { copy_tensor(from, to); }
+  void copy(const ConstTensorView& from, const TensorView& to) override {
+    if (recording_ != nullptr) {
+      recording_->push_back([from, to] { copy_tensor(from, to); });
+      return;
+    }
+    copy_tensor(from, to);
+  }
   void zero(const TensorView& view) override { zero_tensor(view); }
   void synchronize() override {}
 
@@ -164,6 +170,10 @@ class DeviceQueue final : public Queue {
 
   /// Each sum in ascending order by FMA, then the bias, then what was there.
   void multiply(const MatrixProduct& product) {
+    if (recording_ != nullptr) {
+      recording_->push_back([this, product] { multiply(product); });
+      return;
+    }
     const FloatSource a{product.a, product.operands == DType::bfloat16};
     const FloatSource b{product.b, product.operands == DType::bfloat16};
     const bool narrow = product.result == DType::bfloat16;
