@@ -54,8 +54,8 @@ struct RowElements {
         query(config.num_heads * config.head_size()),
         key_value(config.num_kv_heads * config.head_size()),
         wide(config.intermediate_size) {}
-  /// Of the stream, a branch, queries, keys and values in float32; of what is normed, of attention
-  /// and of three wide tensors as activations are.
+  /// Bytes of one row: residual stream, branch, queries, keys and values are float32; normed rows,
+  /// attention's output and the three wide tensors have the activation type.
   [[nodiscard]] std::size_t bytes() const {
     return storage_bytes(2 * hidden + query + 2 * key_value, DType::float32) +
            storage_bytes(hidden + query + 3 * wide, activation);

@@ -86,7 +86,7 @@ class CudaProducts {
   Buffer workspace_;
   Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   std::map<Kind, Plan> plans_;
-  /// Of row-invariant products, whose m is the largest of a class of rows.
+  /// For row-invariant products; `m` of a key is the largest number of rows of its class.
   std::map<Kind, cublasLtMatmulAlgo_t> row_algorithms_;
   std::uint64_t runs_ = 0;
 };

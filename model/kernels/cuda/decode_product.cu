@@ -552,7 +552,7 @@ const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const Devic
       weight.padded_rows() == weight.rows()) {
     return values;
   }
-  // What is read behind it belongs to columns that nobody takes.
+  // The elements after the bias are read for padding columns, which are not used.
   auto* const copy = bias_.at_least<float>(weight.padded_rows());
   queue_.copy(bias, TensorView(copy, DType::float32, bias.shape(), device()));
   return copy;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the two kinds of decoding products share: what they leave of a tile for what finishes it,
-/// and how several go in one launch.
+/// Tiles that decoding products on lanes leave for what finishes them, and how several products go
+/// in one launch.
 
 #include <cstddef>
 #include <cstdint>

@@ -39,12 +39,6 @@ __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* glo
                "r"(valid ? 16 : 0)
                : "memory");
 }
-/// The same of 8 bytes, through the first-level cache.
-__device__ __forceinline__ void copy_async_8(std::uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(shared), "l"(global),
-               "r"(valid ? 8 : 0)
-               : "memory");
-}
 /// Ends a group of this lane's copies.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
