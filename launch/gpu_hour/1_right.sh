@@ -2,6 +2,7 @@
 # 1_right.sh OUT [SECONDS]: is everything right on this machine's GPU? The first of three calls (CONTRIBUTING.md, "On a real
 # GPU"), each of at most ten minutes, in a bundle of gpu_check.sh. Writes to the folder OUT what the machine is, all GPU
 # tests, and compute-sanitizer's memcheck of the kernel tests. Exit code: 0, or 1 if anything failed.
+# With GPU_HOUR_EMULATED=1 all three run a short part on the emulated device, to prove the scripts.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:?usage: 1_right.sh OUT [SECONDS]}

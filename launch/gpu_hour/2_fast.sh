@@ -15,7 +15,7 @@ if command -v nvidia-smi >/dev/null; then
 fi
 trap '[ -z "$monitor" ] || kill "$monitor" 2>/dev/null || true' EXIT
 status=0
-"$root/launch/gpu_check.sh" ${GPU_HOUR_EMULATED:+--emulated} --only "${GPU_HOUR_ONLY:-benchmarks}" --seconds "$seconds" \
+"$root/launch/gpu_check.sh" ${GPU_HOUR_EMULATED:+--emulated} --only benchmarks --seconds "$seconds" \
   --out "$out/benchmarks/gpu_check.md" || status=1
 tar czf "$out/logs.tar.gz" -C "$out" benchmarks/gpu_check_logs
 rm -r "$out/benchmarks/gpu_check_logs"

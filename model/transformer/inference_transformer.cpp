@@ -300,9 +300,9 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   const std::int64_t group_rows = row.query + 2 * row.key_value;
   for (const LayerParameters& layer : model.layers) {
     // In the order in which attend() names them.
-    auto k = pack(layer.k_weight, {.group_rows = group_rows});
-    auto v = pack(layer.v_weight, {.after = k.get()});
-    auto q = pack(layer.q_weight, {.after = v.get()});
+    auto k = pack(layer.k_weight, {.bias = layer.k_bias != nullptr, .group_rows = group_rows});
+    auto v = pack(layer.v_weight, {.bias = layer.v_bias != nullptr, .after = k.get()});
+    auto q = pack(layer.q_weight, {.bias = layer.q_bias != nullptr, .after = v.get()});
     layers.push_back({.input_norm = view(layer.input_norm),
                       .q_bias = view(layer.q_bias),
                       .k_bias = view(layer.k_bias),

@@ -326,7 +326,7 @@ class RowAlgorithms {
     return true;
   }
 
-  /// A row's results beside m − 1 equal rows; empty: theirs differ, or the product is refused.
+  /// Returns a row's results beside m − 1 equal rows; empty if the rows' results differ.
   [[nodiscard]] Bits bits(const cublasLtMatmulAlgo_t& algorithm, std::int64_t m) {
     CudaProducts::Plan plan = products_.describe_plan(kind(m));
     plan.algorithm = algorithm;

@@ -162,7 +162,8 @@ std::string row_bits() {
   return chosen == nullptr ? "" : chosen;
 }
 
-/// Of all that an algorithm may depend on; `any_columns`: but the number of B's columns.
+/// Hashes everything that an algorithm may depend on, except the number of B's columns if
+/// `any_columns`.
 std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
                           bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;

@@ -182,7 +182,7 @@ class DeviceSizes : public KernelAgreement {
   static void poison(const TensorView& view) {
     repeat(view, Floats(at(period()), std::numeric_limits<float>::quiet_NaN()));
   }
-  /// Copies what is there behind itself until the view is full.
+  /// Repeats the block at the start of the view until the view is full.
   static void repeat(const TensorView& view, const Floats& block) {
     const std::int64_t count = view.elements();
     const TensorView flat = view.reshaped({count});
@@ -819,7 +819,7 @@ class SampleAttention {
     return std::exp(score(row, head, key) -
                     wide(tensors_.log_sum_exp[at(row * shape_.heads + head)]));
   }
-  /// Of a score, scaled.
+  /// Returns the slope of a scaled score.
   [[nodiscard]] Slope slope_of(std::int64_t row, std::int64_t head, std::int64_t key) const {
     const float* const gradient = query_of(tensors_.output_gradient, row, head);
     const double dp = dot(gradient, key_of(tensors_.v, key, head / group()));
@@ -1256,7 +1256,7 @@ TEST_F(DeviceSizes, DecodeGateAndUp) {
   }
 }
 
-/// Of more than 2³¹ elements.
+/// These tensors have more than 2³¹ elements.
 TEST_F(DeviceSizes, DecodeLogits) {
   for (const WeightStorage storage : kStorages) {
     check_decode_product(sized(152'064, 130), sized(16'384, 64), storage, false);

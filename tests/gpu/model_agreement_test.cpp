@@ -309,7 +309,7 @@ TEST_P(ModelAgreement, ParametersThatAreReadOneByOne) {
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
-/// What passes chose, and the logits of some.
+/// The tokens that all passes chose, and the logits of some passes.
 struct Grown {
   std::vector<TokenId> tokens;
   Floats logits;
