@@ -11,6 +11,8 @@ namespace jforge {
 
 namespace {
 
+constexpr std::int32_t kNoiseWindowTokens = 256;  // The paper's 16 blocks of 16, and 8 of 32.
+
 void validate_early_stop(const JobConfig& config) {
   const EarlyStopConfig& early_stop = config.train.early_stop;
   if (early_stop.every == 0) {
@@ -63,6 +65,32 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
   options.seed = run.seed;
   options.round = static_cast<std::uint64_t>(round);
   return options;
+}
+
+void JobConfig::apply_recipe() {
+  if (recipe == Recipe::none) {
+    return;
+  }
+  const bool clean = recipe == Recipe::clean_context;
+  compat = recipe == Recipe::authors ? Compat::repo : Compat::none;
+  train.reduction = LossReduction::token_mean;
+  train.kept = KeptOffsets::from_first_difference;
+  train.consistency_decay = clean ? 0.8F : 1.0F;
+  train.train_prompt = false;
+  if (recipe == Recipe::authors) {
+    train.apply(compat);
+    train.ar_weight = 1;
+  }
+  for (RoundSettings& round : rounds) {
+    round.mask = clean ? MaskKind::clean : MaskKind::noise;
+    round.schedule = clean ? ScheduleKind::random : ScheduleKind::linear;
+    round.noise_window = recipe == Recipe::jacobi_forcing && round.block_size > 0
+                             ? std::max(1, kNoiseWindowTokens / round.block_size)
+                             : 16;
+    round.endpoint = ScheduleEndpoint::inclusive;
+    round.measure = UnconvergedMeasure::prefix;
+    round.target = ScheduleTarget::ratio;
+  }
 }
 
 Sharding JobConfig::sharding() const {

@@ -49,6 +49,14 @@ struct ModelSettings {
   ComputeType export_as = ComputeType::bfloat16;            ///< Type of the exported weights.
 };
 
+/// Named settings: what a table or a page may call by one name (JobConfig::apply_recipe).
+enum class Recipe : std::uint8_t {
+  none,            ///< The keys as they are given.
+  jacobi_forcing,  ///< The paper's: noisy context, linear schedule.
+  authors,         ///< The formulas of the authors' code, with the AR weight of their checkpoints.
+  clean_context,   ///< Clean context, random schedule, weights that fall along a block.
+};
+
 /// Where a round's optimizer state comes from.
 enum class OptimizerStart : std::uint8_t {
   fresh,  ///< Moments of zero.
@@ -59,11 +67,11 @@ enum class OptimizerStart : std::uint8_t {
 struct RoundSettings {
   std::int32_t block_size = 16;
   std::int32_t noise_window = 16;
-  ScheduleKind schedule = ScheduleKind::random;
+  ScheduleKind schedule = ScheduleKind::linear;
   ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
   UnconvergedMeasure measure = UnconvergedMeasure::prefix;
   ScheduleTarget target = ScheduleTarget::ratio;
-  MaskKind mask = MaskKind::clean;
+  MaskKind mask = MaskKind::noise;
   std::optional<double> epochs;  ///< Of the round's trajectories; or steps, not both.
   std::optional<std::int64_t> steps;
   std::optional<double> learning_rate;  ///< Instead of train.learning_rate.
@@ -76,6 +84,7 @@ struct JobConfig {
   PromptImportConfig prompts;
   GenerateConfig generate;
   std::vector<RoundSettings> rounds;
+  Recipe recipe = Recipe::jacobi_forcing;
   Compat compat = Compat::none;
   TrainConfig train;
   CheckpointConfig checkpoint;
@@ -84,6 +93,13 @@ struct JobConfig {
 
   /// Throws ConfigError naming the key. `ranks`: world size, for batch checks.
   void validate(int ranks) const;
+  /// Sets the fields that `recipe` fixes:
+  ///  - jacobi_forcing: mask noise, schedule linear over 256 tokens (a window of 16 blocks of 16, 8
+  ///    of 32), our formulas, consistency_decay 1;
+  ///  - authors: compat repo with ar_weight 1, mask noise, schedule linear over 16 blocks;
+  ///  - clean_context: mask clean, schedule random over 16 blocks, our formulas, consistency_decay
+  ///    0.8.
+  void apply_recipe();
   /// Noise schedule of round `round` (1-based), with what `compat` fixes: paper: exclusive
   /// endpoint, positionwise measure, ceil_count target; repo: inclusive, prefix, ratio, and never
   /// the initial draft.

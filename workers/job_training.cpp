@@ -174,6 +174,10 @@ bool JobWorker::train(std::int32_t round) {
       if (const auto& counts = samples.cleaned()) {
         metrics.filtered = std::accumulate(counts->begin() + 1, counts->end(), std::int64_t{0});
       }
+      if (const auto warning = unbalanced_gradients(metrics);
+          warning && metrics.step == 1 && services_.comm.rank() == 0) {
+        spdlog::warn("{}", *warning);
+      }
       if (services_.on_step) {
         services_.on_step(round, metrics);
       }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace jforge {
@@ -90,6 +91,10 @@ constexpr EnumName<CollectivesChoice> kCollectives[] = {{CollectivesChoice::auto
                                                         {CollectivesChoice::mpi, "mpi"}};
 constexpr EnumName<OptimizerStart> kOptimizerStarts[] = {{OptimizerStart::fresh, "fresh"},
                                                          {OptimizerStart::carry, "carry"}};
+constexpr EnumName<Recipe> kRecipes[] = {{Recipe::none, "none"},
+                                         {Recipe::jacobi_forcing, "jacobi-forcing"},
+                                         {Recipe::authors, "authors"},
+                                         {Recipe::clean_context, "clean-context"}};
 constexpr EnumName<Compat> kCompat[] = {
     {Compat::none, "none"}, {Compat::repo, "repo"}, {Compat::paper, "paper"}};
 
@@ -454,45 +459,82 @@ void add_sweep(FieldList& fields, SweepConfig& sweep) {
   }
 }
 
+using Values = std::vector<std::optional<std::string>>;
+
+Values values_of(const std::vector<ConfigField>& fields) {
+  Values values;
+  for (const ConfigField& field : fields) {
+    values.push_back(field.write());
+  }
+  return values;
+}
+
+const ConfigField& field_at(const std::vector<ConfigField>& fields, const std::string& path) {
+  const auto found =
+      std::ranges::find_if(fields, [&](const ConfigField& field) { return field.path() == path; });
+  expect(found != fields.end(), "no such field");
+  return *found;
+}
+
+// What is wrong with the first key that the document gives another value than `cause`, a key that
+// sets many, has meanwhile put in the place of `given`. Nothing if there is none.
+std::optional<std::string> contradiction(const std::vector<ConfigField>& fields,
+                                         const Values& given, const TomlDocument& document,
+                                         const std::string& cause) {
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const std::optional<std::string> fixed = fields[i].write();
+    if (fixed != given[i] && document.holds(fields[i])) {
+      return fmt::format("{} = {} contradicts {} = {}, which means {}; leave out one of the two",
+                         fields[i].path(), given[i].value_or(""), cause,
+                         field_at(fields, cause).write().value_or(""), fixed.value_or(""));
+    }
+  }
+  return std::nullopt;
+}
+
+// The recipe's values are defaults of its keys. A recipe that the document names is what it says;
+// if the document names none and gives a key another value, the job has no recipe.
+void apply_recipe(JobConfig& config, const TomlDocument& document) {
+  const std::vector<ConfigField> fields = job_fields(config);
+  if (config.recipe == Recipe::jacobi_forcing || config.recipe == Recipe::authors) {
+    for (std::size_t i = 1; i < config.rounds.size(); ++i) {
+      if (!document.holds(field_at(fields, fmt::format("rounds.{}.block_size", i + 1)))) {
+        config.rounds[i].block_size = 32;
+      }
+    }
+  }
+  const Values given = values_of(fields);
+  config.apply_recipe();
+  const std::optional<std::string> other = contradiction(fields, given, document, "train.recipe");
+  if (!other) {
+    return;
+  }
+  if (document.holds(field_at(fields, "train.recipe"))) {
+    throw ConfigError(*other + ", or set train.recipe = \"none\"");
+  }
+  document.apply(fields);
+  config.recipe = Recipe::none;
+}
+
 // What train.compat fixes becomes the value of those keys, so that resolved file and identity say
 // what is computed. A value of the document that contradicts it is refused.
 void apply_compat(JobConfig& config, const TomlDocument& document) {
-  const std::vector<ConfigField> given = job_fields(config);
-  std::vector<std::optional<std::string>> before;
-  for (const ConfigField& field : given) {
-    before.push_back(field.write());
-  }
-  const auto left_out = [&](const std::string& path) {
-    const auto field =
-        std::ranges::find_if(given, [&](const ConfigField& one) { return one.path() == path; });
-    return field != given.end() && !document.holds(*field);
-  };
+  const std::vector<ConfigField> fields = job_fields(config);
+  const Values given = values_of(fields);
   config.train.apply(config.compat);
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
-    const std::string round = "rounds." + std::to_string(i + 1);
-    // Part of the method rather than of its formulas: others may be asked for.
-    if (config.compat != Compat::none && left_out(round + ".schedule")) {
-      config.rounds[i].schedule = ScheduleKind::linear;
-    }
-    if (config.compat != Compat::none && left_out(round + ".mask")) {
-      config.rounds[i].mask = MaskKind::noise;
-    }
     const NoiseScheduleOptions schedule = config.noise_schedule(static_cast<std::int32_t>(i + 1));
     config.rounds[i].endpoint = schedule.endpoint;
     config.rounds[i].measure = schedule.measure;
     config.rounds[i].target = schedule.target;
   }
-  std::string compat;
-  for (const ConfigField& field : given) {
-    compat = field.path() == "train.compat" ? field.write().value_or("") : compat;
+  if (const auto other = contradiction(fields, given, document, "train.compat")) {
+    throw ConfigError(*other);
   }
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const std::optional<std::string> fixed = given[i].write();
-    if (fixed != before[i] && document.holds(given[i])) {
-      throw ConfigError(fmt::format(
-          "{} = {} contradicts train.compat = {}, which means {}; leave out one of the two",
-          given[i].path(), before[i].value_or(""), compat, fixed.value_or("")));
-    }
+  // The weight is a default: with these formulas it must fit the model and its answers.
+  if (config.compat == Compat::repo && config.recipe == Recipe::none &&
+      !document.holds(field_at(fields, "train.ar_weight"))) {
+    config.train.ar_weight = 10;
   }
 }
 
@@ -521,14 +563,26 @@ std::vector<ConfigField> job_fields(JobConfig& config) {
   add_rounds(fields, config.rounds);
   add_train(fields, config.train);
   fields.add_enum(
+      "recipe", config.recipe, kOperational, kRecipes,
+      "Settings by one name, which sets the keys that follow from it (those are identity): "
+      "`\"jacobi-forcing\"` the paper's: `mask` noise, `schedule` linear, `noise_window` 256 "
+      "tokens "
+      "(16 at `block_size` 16, 8 at 32), blocks of 16 in the first round and 32 in later ones, "
+      "`consistency_decay` 1; `\"authors\"` the formulas of the authors' code: `compat` `\"repo\"` "
+      "with `ar_weight` 1, and windows of 16; `\"clean-context\"`: `mask` clean, `schedule` "
+      "random, "
+      "`consistency_decay` 0.8; `\"none\"`: keys as they are given. Giving one of those keys "
+      "another value beside a named recipe is refused; without `recipe` it makes this \"none\"");
+  fields.add_enum(
       "compat", config.compat, kIdentity, kCompat,
       "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `reduction`, `kept`, `ar_weight`, `train_prompt`, and the rounds' "
-      "`endpoint`, `measure` and `target`, beside `teacher` and `consistency_decay` as both have "
-      "them; `\"repo\"` also never selects a block's initial "
-      "draft, as in the authors' data. Those keys then have these values in `resolved_config.toml` "
-      "too; giving one another value is refused. Rounds that do not say otherwise take the paper's "
-      "`mask` and `schedule`");
+      "those two differ: `reduction`, `kept`, `train_prompt`, and the rounds' `endpoint`, "
+      "`measure` "
+      "and `target`, beside `teacher` and `consistency_decay` as both have them; `\"repo\"` also "
+      "never selects a block's initial draft, as in the authors' data, and has an `ar_weight` of "
+      "10 "
+      "unless another is given. Those keys then have these values in `resolved_config.toml` too; "
+      "giving one another value is refused");
   add_filter(fields, config.train.filter);
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);
@@ -545,6 +599,7 @@ JobConfig read_job_config(const std::string& text, const std::string& file_name,
   JobConfig config;
   config.rounds.resize(document.array_size("rounds"));
   document.apply(job_fields(config));
+  apply_recipe(config, document);
   apply_compat(config, document);
   return config;
 }

@@ -37,7 +37,6 @@ void TrainConfig::apply(Compat compat) {
     case Compat::repo:
       reduction = LossReduction::repo;
       kept = KeptOffsets::from_first_difference;
-      ar_weight = 10;
       train_prompt = true;
       teacher = TeacherKind::detached;
       consistency_decay = 1;
@@ -45,7 +44,6 @@ void TrainConfig::apply(Compat compat) {
     case Compat::paper:
       reduction = LossReduction::paper;
       kept = KeptOffsets::all;
-      ar_weight = 1;
       train_prompt = false;
       teacher = TeacherKind::detached;
       consistency_decay = 1;
@@ -111,6 +109,18 @@ PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
 
 LearningRateSchedule TrainConfig::schedule(std::int64_t total_steps) const {
   return {learning_rate, total_steps, warmup_ratio, minimum_rate_ratio};
+}
+
+std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics) {
+  if (!metrics.consistency_gradient_norm || !metrics.ar_gradient_norm ||
+      *metrics.consistency_gradient_norm <= kMaxGradientRatio * *metrics.ar_gradient_norm) {
+    return std::nullopt;
+  }
+  return fmt::format(
+      "step {}: the consistency gradient's norm is {:.3g} and the AR gradient's {:.3g}: the model "
+      "may lose its answers; raise train.ar_weight, or take a train.recipe whose reduction is "
+      "\"token_mean\"; train.early_stop_every and train.collapse_check_every watch for it",
+      metrics.step, *metrics.consistency_gradient_norm, *metrics.ar_gradient_norm);
 }
 
 }  // namespace jforge

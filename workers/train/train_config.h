@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
@@ -45,7 +46,7 @@ struct TrainConfig {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
-  float consistency_decay = 0.8F;  ///< γ of PackingOptions.
+  float consistency_decay = 1;  ///< γ of PackingOptions.
   TeacherKind teacher = TeacherKind::detached;
   ArLoss ar_loss = ArLoss::cross_entropy;
   bool train_prompt = false;
@@ -65,9 +66,8 @@ struct TrainConfig {
   SampleFilterConfig filter;   ///< What TrajectorySamples leaves out.
 
   /// Sets the fields that a compatibility mode fixes: repo: reduction = repo, kept from the first
-  /// difference, ar_weight 10, prompt trained; paper: reduction = paper, all offsets kept,
-  /// ar_weight 1, prompt not trained; both: teacher detached and
-  /// consistency_decay 1.
+  /// difference, prompt trained; paper: reduction = paper, all offsets kept, prompt not trained;
+  /// both: teacher detached and consistency_decay 1.
   void apply(Compat compat);
   /// Throws ConfigError naming the key and the way out.
   void validate() const;
@@ -127,5 +127,10 @@ struct StepMetrics {
   Rank slowest_rank = 0;           ///< Whose forward and backward took longest …
   double straggler_ratio = 1;      ///< … and how long against the mean of all ranks.
 };
+
+/// One line for the log if the gradient of the consistency term was measured and is more than
+/// kMaxGradientRatio times that of the AR term: with such weights a model can lose its answers.
+inline constexpr double kMaxGradientRatio = 10;
+[[nodiscard]] std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics);
 
 }  // namespace jforge

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <set>
 
 #include "runtime/error.h"
@@ -116,7 +117,8 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   }
   // These count only with other values than the usual ones.
   const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
-                                             "generate.fixed_point", "train.ar_loss"};
+                                             "generate.fixed_point", "train.ar_loss",
+                                             "train.consistency_decay"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
@@ -203,12 +205,81 @@ TEST(JobFields, CompatibilityModesFixTheirFormulas) {
   EXPECT_TRUE(repo.train_config(1).train_prompt);
 }
 
+// What a recipe means for two rounds, as the keys of the resolved file.
+std::map<std::string, std::string> two_rounds(const std::vector<std::string>& overrides) {
+  JobConfig config =
+      read_job_config(std::string(kSmallest) + "[[rounds]]\nsteps = 5\n", "job.toml", overrides);
+  std::map<std::string, std::string> values;
+  for (const ConfigField& field : job_fields(config)) {
+    values[field.path()] = field.write().value_or("");
+  }
+  return values;
+}
+
+void expect_values(const std::map<std::string, std::string>& values,
+                   const std::map<std::string, std::string>& expected) {
+  for (const auto& [path, value] : expected) {
+    EXPECT_EQ(values.at(path), value) << path;
+  }
+}
+
+TEST(JobFields, JacobiForcingIsTheDefaultRecipe) {
+  const std::map<std::string, std::string> expected{
+      {"train.recipe", toml_quoted("jacobi-forcing")}, {"train.compat", toml_quoted("none")},
+      {"train.reduction", toml_quoted("token_mean")},  {"train.consistency_decay", "1.0"},
+      {"rounds.1.mask", toml_quoted("noise")},         {"rounds.1.schedule", toml_quoted("linear")},
+      {"rounds.1.block_size", "16"},                   {"rounds.1.noise_window", "16"},
+      {"rounds.2.block_size", "32"},                   {"rounds.2.noise_window", "8"}};
+  expect_values(two_rounds({}), expected);
+  expect_values(two_rounds({"train.recipe=jacobi-forcing"}), expected);
+}
+
+TEST(JobFields, OtherRecipesMeanWhatTheirNamesSay) {
+  expect_values(two_rounds({"train.recipe=authors"}),
+                {{"train.recipe", toml_quoted("authors")},
+                 {"train.compat", toml_quoted("repo")},
+                 {"train.reduction", toml_quoted("repo")},
+                 {"train.ar_weight", "1.0"},
+                 {"train.train_prompt", "true"},
+                 {"train.consistency_decay", "1.0"},
+                 {"rounds.1.mask", toml_quoted("noise")},
+                 {"rounds.1.noise_window", "16"},
+                 {"rounds.2.block_size", "32"},
+                 {"rounds.2.noise_window", "16"}});
+  expect_values(two_rounds({"train.recipe=clean-context"}),
+                {{"train.recipe", toml_quoted("clean-context")},
+                 {"train.compat", toml_quoted("none")},
+                 {"train.consistency_decay", "0.8"},
+                 {"rounds.1.mask", toml_quoted("clean")},
+                 {"rounds.1.schedule", toml_quoted("random")},
+                 {"rounds.2.block_size", "16"},
+                 {"rounds.2.mask", toml_quoted("clean")}});
+}
+
+TEST(JobFields, AKeyOfItsOwnMakesAnotherRecipe) {
+  const auto values = two_rounds({"rounds.1.noise_window=8"});
+  expect_values(values, {{"train.recipe", toml_quoted("none")},
+                         {"rounds.1.noise_window", "8"},
+                         {"rounds.2.noise_window", "8"},
+                         {"rounds.1.mask", toml_quoted("noise")}});
+  expect_values(two_rounds({"train.recipe=none", "rounds.1.mask=clean"}),
+                {{"train.recipe", toml_quoted("none")}, {"rounds.1.mask", toml_quoted("clean")}});
+  // The same value is no contradiction.
+  expect_values(two_rounds({"rounds.1.noise_window=16", "train.compat=none"}),
+                {{"train.recipe", toml_quoted("jacobi-forcing")}});
+  EXPECT_THAT(refusal({"train.recipe=jacobi-forcing", "rounds.1.mask=clean"}),
+              AllOf(HasSubstr("rounds.1.mask = " + toml_quoted("clean")),
+                    HasSubstr("train.recipe = " + toml_quoted("jacobi-forcing")),
+                    HasSubstr(toml_quoted("noise")), HasSubstr("train.recipe = \"none\"")));
+  EXPECT_THAT(refusal({"train.recipe=clean-context", "train.compat=paper"}),
+              HasSubstr("train.compat = " + toml_quoted("paper")));
+}
+
 TEST(JobFields, CompatibilityModesBeginWithThePapersMaskAndSchedule) {
   const auto of = [](const std::vector<std::string>& overrides) {
     const RoundSettings round = small_job(overrides).rounds.at(0);
     return std::pair(round.mask, round.schedule);
   };
-  EXPECT_EQ(of({}), std::pair(MaskKind::clean, ScheduleKind::random));
   EXPECT_EQ(of({"train.compat=paper"}), std::pair(MaskKind::noise, ScheduleKind::linear));
   EXPECT_EQ(of({"train.compat=repo"}), std::pair(MaskKind::noise, ScheduleKind::linear));
   EXPECT_EQ(of({"train.compat=paper", "rounds.1.mask=window", "rounds.1.schedule=random"}),
@@ -231,12 +302,14 @@ TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
 }
 
 TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
-  EXPECT_THAT(refusal({"train.compat=repo", "train.ar_weight=3.0"}),
-              AllOf(HasSubstr("train.ar_weight = 3.0"),
-                    HasSubstr("train.compat = " + toml_quoted("repo")), HasSubstr("10.0")));
+  EXPECT_EQ(small_job({"train.compat=repo", "train.ar_weight=3.0"}).train_config(1).ar_weight, 3);
+  EXPECT_EQ(small_job({"train.compat=paper", "train.ar_weight=40"}).train_config(1).ar_weight, 40);
+  EXPECT_THAT(refusal({"train.compat=repo", "train.reduction=paper"}),
+              AllOf(HasSubstr("train.reduction = " + toml_quoted("paper")),
+                    HasSubstr("train.compat = " + toml_quoted("repo")),
+                    HasSubstr("means " + toml_quoted("repo"))));
   EXPECT_THAT(refusal({"train.compat=paper", "rounds.1.endpoint=inclusive"}),
               HasSubstr("rounds.1.endpoint"));
-  EXPECT_EQ(refusal({"train.compat=repo", "train.ar_weight=10"}), "accepted");
   EXPECT_EQ(refusal({"train.compat=none", "train.ar_weight=3.0"}), "accepted");
 }
 

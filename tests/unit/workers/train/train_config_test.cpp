@@ -97,7 +97,6 @@ TEST(TrainConfig, CompatibilityModesSetTheirFields) {
   EXPECT_EQ(repo.consistency_decay, 1.0F);
   EXPECT_EQ(repo.reduction, LossReduction::repo);
   EXPECT_EQ(repo.kept, KeptOffsets::from_first_difference);
-  EXPECT_EQ(repo.ar_weight, 10);
   EXPECT_TRUE(repo.train_prompt);
   TrainConfig paper;
   paper.consistency_decay = 0.5F;
@@ -109,6 +108,22 @@ TEST(TrainConfig, CompatibilityModesSetTheirFields) {
   const PackingOptions options = paper.packing({7});
   EXPECT_EQ(options.kept, KeptOffsets::all);
   EXPECT_EQ(options.eos_ids, std::vector<TokenId>{7});
+}
+
+// The norms of a run with compat = "paper" that ended with 1 answer of 100 right, and of one with
+// token_mean that kept 98.
+TEST(TrainConfig, AConsistencyGradientThatDrownsTheOtherIsTold) {
+  StepMetrics metrics;
+  metrics.step = 1;
+  EXPECT_EQ(unbalanced_gradients(metrics), std::nullopt);
+  metrics.consistency_gradient_norm = 74;
+  metrics.ar_gradient_norm = 0.07;
+  EXPECT_THAT(unbalanced_gradients(metrics).value_or(""),
+              ::testing::AllOf(HasSubstr("74"), HasSubstr("0.07"), HasSubstr("train.ar_weight")));
+  metrics.ar_gradient_norm = 7.4;
+  EXPECT_EQ(unbalanced_gradients(metrics), std::nullopt);
+  metrics.ar_gradient_norm = 7.3;
+  EXPECT_NE(unbalanced_gradients(metrics), std::nullopt);
 }
 
 }  // namespace
