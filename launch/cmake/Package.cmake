@@ -14,6 +14,7 @@ install(FILES launch/scripts/mpi_env.sh launch/scripts/outlive_readers.sh DESTIN
 install(DIRECTORY launch/configs launch/quickstart DESTINATION ${share} USE_SOURCE_PERMISSIONS
         PATTERN __pycache__ EXCLUDE)
 install(FILES README.md ARCHITECTURE.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 if(NOT JFORGE_SANITIZER)
   set(shell_files "${CMAKE_BINARY_DIR}/generated/shell")

@@ -413,18 +413,16 @@ void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
 
 void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   fields.in("evaluate");
-  fields.add(
-      "tasks", evaluate.tasks, kOperational,
-      "[Benchmarks](../../README.md#benchmarks), each `\"TASK\"` or with a prompt style of its own "
-      "`\"TASK:STYLE\"` (`\"humaneval:evalplus\"`). Empty: no evaluation");
+  fields.add("tasks", evaluate.tasks, kOperational,
+             "[Benchmarks](../../docs/evaluation.md#benchmarks), each `\"TASK\"` or with a prompt "
+             "style of its own `\"TASK:STYLE\"` (`\"humaneval:evalplus\"`). Empty: no evaluation");
   fields.add("methods", evaluate.methods, kOperational, "Decoders to measure");
   fields.add("data", evaluate.data, kOperational,
-             "Directory that holds the [benchmarks'](../../README.md#benchmarks) folders; with one "
-             "task also its "
-             "file itself");
+             "Directory that holds the [benchmarks'](../../docs/evaluation.md#benchmarks) folders; "
+             "with one task also its file itself");
   fields.add("prompt_style", evaluate.prompt_style, kOperational,
              "Of tasks that name none; empty: the task's default, see "
-             "[Benchmarks](../../README.md#benchmarks)");
+             "[Benchmarks](../../docs/evaluation.md#benchmarks)");
   for (auto& [key, value] : evaluate.decoding) {
     fields.add(key.c_str(), value, kOperational, decoding_key(key).meaning);
   }

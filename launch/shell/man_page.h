@@ -10,7 +10,7 @@
 
 namespace jforge {
 
-/// What an exit code says; the README's table has the same words (a test compares them).
+/// What an exit code says; docs/commands.md has the same words (a test compares them).
 struct ExitCodeMeaning {
   ExitCode code;
   const char* meaning;

@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
 # The study of launch/configs/study.toml and its controls at equal steps and data, on 2 ranks, as one Markdown page on
-# standard output: Jacobi Forcing, SFT alone (consistency weight 0) and CLLM* (clean mask, random schedule), what the
+# standard output: noise mask, SFT alone (consistency weight 0) and clean mask, all with a random schedule; what the
 # test problems share with the training data, and for how much of training the masks differ at all.
 # Usage: tests/benchmarks/study.sh [BUILD] > results/reference/study.md      BUILD (default build/cpu-release) holds
-# jforge and mask_contexts; runs stay in results/runs/study-*. Then the README's picture and table are made anew:
-# tests/benchmarks/study_picture.py results/reference/study.md > results/reference/study_tpf.svg, and the page's first
-# table is copied into the README.
+# jforge and mask_contexts; runs stay in results/runs/study-*.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"

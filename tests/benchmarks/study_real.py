@@ -35,8 +35,8 @@ import subprocess
 ALPHA = 3
 # The task whose question alone is the prompt: fidelity is measured on it.
 PLAIN_TASK = {"ledger": ("ledger", "ledger/test.jsonl"), "open": ("gsm8k:plain", "gsm8k/test.jsonl")}
-TITLES = {"base": "base", "jacobi-forcing": "Jacobi Forcing (noise mask, linear)",
-          "jf-random": "Jacobi Forcing (noise mask, random)", "cllm": "CLLM* (clean mask, random)",
+TITLES = {"base": "base", "jacobi-forcing": "noise mask, linear schedule",
+          "jf-random": "noise mask, random schedule", "cllm": "clean mask, random schedule",
           "sft": "SFT (consistency weight 0)"}
 # In the order in which tables have them.
 METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_lookup", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")

@@ -40,7 +40,7 @@ class PackageTest(EndToEndTest):
         batch = self.run_program("bash", scripts / "run_slurm.sbatch", config, run, expect=2,
                                  env={**os.environ, "JFORGE_LAUNCHER": "telegraph", "SLURM_JOB_ID": "0"})
         self.assertIn("neither mpirun nor srun", batch.err)
-        for name in ("README.md", "LICENSE"):
+        for name in ("README.md", "LICENSE", "docs/commands.md"):
             self.assertTrue((prefix / "share" / "doc" / "jforge" / name).is_file(), name)
 
 

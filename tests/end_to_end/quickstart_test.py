@@ -23,7 +23,7 @@ class Quickstart(EndToEndTest):
             self.assertEqual(model["ar"]["accuracy"], model["jacobi"]["accuracy"])
         self.assertGreaterEqual(base["jacobi"]["accuracy"], 0.90)
         self.assertLessEqual(base["jacobi"]["tpf"], 1.5)
-        # The README has 2.52, with other seeds 2.48 to 2.59. What could be lost (results/reference/ablations.md): without
+        # docs/results.md has 2.52, with other seeds 2.48 to 2.59. What could be lost (results/reference/ablations.md): without
         # consistency_decay four seeds have 2.31, and a second round brings 1.09 to 1.13 times on another task.
         self.assertGreaterEqual(final["jacobi"]["tpf"], 2.4)
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)

@@ -11,7 +11,7 @@ METHOD = "model/decoding/METHOD.md"
 FAULTS = "tests/FAULTS.md"
 SOURCES = (".cpp", ".h", ".cu", ".cuh", ".c", ".py", ".sh", ".toml", ".md", ".txt", ".cmake")
 # Design notes that are not part of the tree.
-FOREIGN = re.compile(r"\b(algorithm|faults|evaluation|performance|platform|compute_floor|architecture|style)\.md\b")
+FOREIGN = re.compile(r"\b(algorithm|faults|performance|platform|compute_floor|architecture|style)\.md\b")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)|\]\(#([\w-]+)\)")
 
 

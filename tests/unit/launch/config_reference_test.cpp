@@ -66,7 +66,7 @@ TEST(ConfigReference, SchemaTellsTypesAndClosesObjects) {
 }
 
 TEST(ConfigReference, LinksAreForThePageAlone) {
-  EXPECT_NE(reference_markdown().find("](../../README.md#benchmarks)"), std::string::npos);
+  EXPECT_NE(reference_markdown().find("](../../docs/evaluation.md#benchmarks)"), std::string::npos);
   EXPECT_EQ(config_schema().find("]("), std::string::npos);
   EXPECT_EQ(commented_config({}).find("]("), std::string::npos);
 }

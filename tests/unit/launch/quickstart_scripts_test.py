@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import xml.etree.ElementTree
 
 SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 QUICKSTART = SOURCE / "launch" / "quickstart"
@@ -103,7 +102,7 @@ class WordProblems(ScriptTest):
                 self.assertNotIn(answer, training_text, part)
 
     def test_what_the_bundled_test_set_shares_with_the_base_models_training(self):
-        """The figures that the README and the study name, on the bundled files themselves."""
+        """The figures that the pages name, on the bundled files themselves."""
         result = self.script("measure_overlap.py", "--train", self.bundled() / "train.jsonl.gz", "--train",
                              QUICKSTART / "prompts.jsonl.gz", "--test", QUICKSTART / "word_problems/test.jsonl.gz")
         self.assertEqual(
@@ -291,8 +290,8 @@ class StudyReal(ScriptTest):
         self.assertEqual((0, 0), study_real.paired_interval(statistics.mean, shared, shared))
 
     def test_titles(self):
-        self.assertEqual("CLLM* (clean mask, random)", study_real.title("cllm"))
-        self.assertEqual("CLLM* (clean mask, random), 50 % of the way from the base", study_real.title("cllm@0.5"))
+        self.assertEqual("clean mask, random schedule", study_real.title("cllm"))
+        self.assertEqual("clean mask, random schedule, 50 % of the way from the base", study_real.title("cllm@0.5"))
 
     def test_page(self):
         work = self.root / "study-real"
@@ -420,49 +419,12 @@ class Tokenizer(ScriptTest):
         self.assertIn("--vocab-size", result.stderr)
 
 
+class Pages(unittest.TestCase):
+    def test_the_readme_is_short(self):
+        self.assertLessEqual(len((SOURCE / "README.md").read_text(encoding="utf-8").split()), 1300)
+
+
 class Study(ScriptTest):
-    def test_the_readme_shows_the_table_of_all_arms(self):
-        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
-        table = re.search(r"^\| model .*?\n\n", page, re.MULTILINE | re.DOTALL).group(0)
-        for arm in ("base", "Jacobi Forcing", "SFT", "CLLM*"):
-            self.assertIn(f"| {arm}", table)
-        self.assertIn(table, (SOURCE / "README.md").read_text(encoding="utf-8"),
-                      "copy the first table of results/reference/study.md into the README")
-
-    def picture(self, page):
-        """What study_picture.py makes of a page's text, and how it ended."""
-        path = self.root / "page.md"
-        path.write_text(page, encoding="utf-8")
-        return subprocess.run([sys.executable, "-B", SOURCE / "tests/benchmarks/study_picture.py", path], check=False,
-                              capture_output=True, text=True, encoding="utf-8", timeout=60)
-
-    def test_the_readmes_picture_is_of_the_pages_table(self):
-        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
-        made = self.picture(page)
-        self.assertEqual((0, ""), (made.returncode, made.stderr))
-        self.assertEqual((SOURCE / "results/reference/study_tpf.svg").read_text(encoding="utf-8"), made.stdout,
-                         "make it anew: tests/benchmarks/study_picture.py results/reference/study.md > "
-                         "results/reference/study_tpf.svg")
-        shown = "](results/reference/study_tpf.svg)" in (SOURCE / "README.md").read_text(encoding="utf-8")
-        self.assertTrue(shown, "the README shows no results/reference/study_tpf.svg")
-        xml.etree.ElementTree.fromstring(made.stdout)
-        table = re.search(r"^\| base .*?\n\n", page, re.MULTILINE | re.DOTALL).group(0).strip()
-        rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
-        self.assertEqual(4, len(rows))
-        bars = re.findall(r'<rect x="\d+" y="\d+" width="([\d.]+)"', made.stdout)
-        for row, bar in zip(rows, bars, strict=True):
-            for shown in (row[0], row[1], row[3]):
-                self.assertIn(f">{shown}</text>", made.stdout)
-            self.assertAlmostEqual(float(row[3]) / float(rows[0][3]), float(bar) / float(bars[0]), delta=0.01)
-
-    def test_a_page_without_its_table_has_no_picture(self):
-        page = (SOURCE / "results/reference/study.md").read_text(encoding="utf-8")
-        for pattern, instead in ((r"^\| model .*$", "| arm |"), (r"[\d,]+ test problems", "some problems"),
-                                 (r"^\| base .*$", "| base | ? |")):
-            broken = re.sub(pattern, instead, page, flags=re.MULTILINE)
-            self.assertNotEqual(page, broken)
-            self.assertNotEqual(0, self.picture(broken).returncode)
-
     def test_the_page_is_made_of_the_runs(self):
         """On made-up runs: every arm's figures stand in the first table, and unequal base models are refused."""
         def figures(accuracy, tpf):
@@ -484,13 +446,10 @@ class Study(ScriptTest):
         command = [sys.executable, "-B", page, *map(str, words), "--overlap", "- overlap 0 %", "--masks", "- masks 93 %"]
         out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SOURCE, timeout=60).stdout
         for part in ("| base                                | 99.0 %   | 98.0–99.5 %   | 1.12 | 1.02–1.23     |",
-                     "| Jacobi Forcing (noise mask, random) | 98.0 %   | 97.0–98.5 %   | 4.50 | 4.40–4.60     |",
-                     "| CLLM* ", "- overlap 0 %\n- masks 93 %\n", "| final | 1.25 |", "37 % of the test answers"):
+                     "| noise mask, random schedule         | 98.0 %   | 97.0–98.5 %   | 4.50 | 4.40–4.60     |",
+                     "| clean mask, random schedule         |", "- overlap 0 %\n- masks 93 %\n", "| final | 1.25 |"):
             self.assertIn(part, out)
         self.assertNotIn("| x |", out)
-        picture = self.picture(out).stdout
-        for shown in ("1,000 test problems, block size 16", ">4.50<", ">98.0 %<"):
-            self.assertIn(shown, picture)
         changed = self.root / "sft/evaluation/summary.json"
         changed.write_text(changed.read_text(encoding="utf-8").replace("0.99", "0.5"), encoding="utf-8")
         result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=SOURCE, timeout=60)

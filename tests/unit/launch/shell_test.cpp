@@ -224,12 +224,13 @@ TEST(ManPage, IsAsciiAndHasAllSections) {
   }
 }
 
-TEST(ManPage, ExitCodesAreTheReadmes) {
+TEST(ManPage, ExitCodesAreThoseOfTheCommandsPage) {
   std::string rows;
   for (const auto& [code, meaning] : exit_code_meanings()) {
     rows += "| " + std::to_string(static_cast<int>(code)) + " | " + meaning + " |\n";
   }
-  EXPECT_THAT(source_file("README.md"), HasSubstr("| code | meaning |\n| --- | --- |\n" + rows));
+  EXPECT_THAT(source_file("docs/commands.md"),
+              HasSubstr("| code | meaning |\n| --- | --- |\n" + rows));
   EXPECT_EQ(found(source_file("runtime/error.h"), "\n  [a-z_]+ = (\\d+),").size(),
             exit_code_meanings().size());
 }
