@@ -27,7 +27,7 @@ usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" 
 build=build/cpu-release ranks=2 base_steps=600 steps=240 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
 command=$(printf ' %q' "$@")
 arms="noise-linear noise-random noise-reverse window-linear window-random window-reverse clean-linear clean-random"
-arms+=" clean-reverse window-of-4 window-of-16 all-kept frozen-teacher two-rounds"
+arms+=" clean-reverse window-of-4 window-of-8 all-kept frozen-teacher two-rounds"
 while [[ ${1:-} == --* ]]; do
   if [ "$1" = --tiny ]; then
     base_steps=20 steps="3 2" seeds="1 2" arms="noise-linear mixed-random two-rounds" blocks="16 128" limit=2 sizes=(400 100)
@@ -89,7 +89,7 @@ train() {
   for override in $(settings_of "$arm"); do settings+=(--set "$override"); done
   if [ "${arm%%,*}" = two-rounds ]; then
     config=$work/two-rounds.$count.toml
-    printf '[[rounds]]\nblock_size = 32\nnoise_window = 4\nschedule = "linear"\nmask = "noise"\nsteps = %s\n' \
+    printf '[[rounds]]\nblock_size = 32\nnoise_window = 8\nsteps = %s\n' \
       "$((count / 2))" | cat launch/configs/ablations.toml - >"$config"
   fi
   # The first run of a seed generates for all of them.

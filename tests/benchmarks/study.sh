@@ -28,12 +28,12 @@ while read -r name overrides; do
     --set "run.directory=results/runs/study-$name" "${settings[@]}" >&2 </dev/null
   arms+=(--arm "$name" "results/runs/study-$name" "$((SECONDS - start))" "${overrides:-none}")
 done <<'ARMS'
-jacobi-forcing
+noise
 sft train.consistency_weight=0
-cllm rounds.1.mask=clean rounds.2.mask=clean rounds.1.schedule=random rounds.2.schedule=random
+clean rounds.1.mask=clean rounds.2.mask=clean rounds.1.schedule=random rounds.2.schedule=random
 ARMS
 
 python3 -B tests/benchmarks/study_page.py "${arms[@]}" \
   --overlap "$(python3 -B launch/quickstart/measure_overlap.py --train "$data/train.jsonl.gz" \
     --train "$data/prompts.jsonl.gz" --test "$data/test.jsonl.gz")" \
-  --masks "$("$masks" results/runs/study-jacobi-forcing/round-2/trajectories)"
+  --masks "$("$masks" results/runs/study-noise/round-2/trajectories)"

@@ -9,8 +9,8 @@ import re
 import subprocess
 
 TASK = "word_problems"
-TITLES = {"jacobi-forcing": "noise mask, random schedule", "sft": "SFT (consistency weight 0)",
-          "cllm": "clean mask, random schedule"}
+TITLES = {"noise": "noise mask, random schedule", "sft": "SFT (consistency weight 0)",
+          "clean": "clean mask, random schedule"}
 
 
 def cells(title, figures):
@@ -81,7 +81,7 @@ same answers does not. It says nothing about noisy against clean context, and no
 
 The first lines are of the test problems against all that base model and rounds were trained on (`python3 \
 launch/quickstart/measure_overlap.py`); the last is of round 2 of the noise mask's arm (`mask_contexts \
-results/runs/study-jacobi-forcing/round-2/trajectories`). An answer has two or three blocks in round 1 and one or two \
+results/runs/study-noise/round-2/trajectories`). An answer has two or three blocks in round 1 and one or two \
 in round 2, so for nearly all targets the two masks are one and the same, and what is left of a difference between \
 the arms is mostly chance and what the few others bring: which of the two comes out ahead here means nothing. Whether \
 the mask pays needs long answers of many blocks.

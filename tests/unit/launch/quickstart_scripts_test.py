@@ -433,7 +433,7 @@ class Study(ScriptTest):
                     "n": 1000, "block_size": 16}
 
         words = []
-        for name, tpf in (("jacobi-forcing", 4.5), ("sft", 1.25), ("cllm", 4.75)):
+        for name, tpf in (("noise", 4.5), ("sft", 1.25), ("clean", 4.75)):
             run = self.root / name
             (run / "evaluation").mkdir(parents=True)
             models = {"base": figures(0.99, 1.125), "final": figures(0.98, tpf)}
