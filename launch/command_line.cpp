@@ -210,6 +210,24 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
   run_distributed(*sub, line, options, command);
 }
 
+void add_pilot(CLI::App& app, CommandLine& line) {
+  auto options = std::make_shared<PilotOptions>();
+  CLI::App* sub = app.add_subcommand(
+      "pilot", "Train the first round for a few steps with each of some recipes and compare them");
+  sub->add_option("config", options->config, "Configuration of the run")
+      ->type_name("TOML")
+      ->required();
+  add_set(*sub, options->overrides);
+  sub->add_option("--recipes", options->recipes, "Recipes (train.recipe), separated by commas")
+      ->type_name(fmt::format("{}", fmt::join(recipe_names(), "|")))
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  sub->add_option("--steps", options->steps, "Optimizer steps of each")
+      ->check(CLI::Range(std::int64_t{1}, kMostSteps))
+      ->capture_default_str();
+  run_distributed(*sub, line, options, pilot_command);
+}
+
 void add_evaluate(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<EvaluateOptions>();
   CLI::App* sub =
@@ -505,6 +523,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   add_job(app, line, "import", "Prompts into the run's prompt store", import_command);
   add_job(app, line, "generate", "Trajectories of one round", generate_command);
   add_job(app, line, "train", "Distillation of one round", train_command);
+  add_pilot(app, line);
   add_evaluate(app, line);
   add_sweep(app, line);
   add_grade(app, line);

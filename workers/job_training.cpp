@@ -170,13 +170,15 @@ bool JobWorker::train(std::int32_t round) {
                                            config_.checkpoint, account);
     TrainHooks hooks;
     hooks.clock = &services_.clock;
+    bool warned = false;
     hooks.on_step = [&](StepMetrics metrics) {
       if (const auto& counts = samples.cleaned()) {
         metrics.filtered = std::accumulate(counts->begin() + 1, counts->end(), std::int64_t{0});
       }
       if (const auto warning = unbalanced_gradients(metrics);
-          warning && metrics.step == 1 && services_.comm.rank() == 0) {
+          warning && !warned && services_.comm.rank() == 0) {
         spdlog::warn("{}", *warning);
+        warned = true;
       }
       if (services_.on_step) {
         services_.on_step(round, metrics);

@@ -27,7 +27,9 @@ struct JobOptions {
   std::optional<int> planned_ranks;  ///< With dry_run: of the planned job, instead of this one's.
   std::string device_plan;  ///< With dry_run: a known device to plan for; empty: what is here.
   std::optional<std::int32_t> round;  ///< generate and train: this round alone.
-  std::string inject;                 ///< Faults for tests.
+  /// Of a pilot: the first round alone, with so many steps.
+  std::optional<std::int64_t> first_round_steps = {};
+  std::string inject;  ///< Faults for tests.
 };
 [[nodiscard]] ExitCode run_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode import_command(const JobOptions& options, const MpiSession& session);
@@ -35,6 +37,16 @@ struct JobOptions {
 [[nodiscard]] ExitCode train_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode pretrain_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode finetune_command(const JobOptions& options, const MpiSession& session);
+
+struct PilotOptions {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
+  std::vector<std::string> recipes = {"jacobi-forcing", "clean-context"};
+  std::int64_t steps = 300;
+};
+/// The first round with each recipe, on the same trajectories, under run.directory/pilot; then what
+/// the models and the base do on evaluate.tasks, as one table.
+[[nodiscard]] ExitCode pilot_command(const PilotOptions& options, const MpiSession& session);
 
 struct EvaluateOptions {
   std::filesystem::path config;  ///< Optional: [model] and [evaluate] of a configuration.

@@ -21,7 +21,8 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
     : comm_(session.world().duplicate()),
       clock_(session.clock()),
       out_(settings.out.empty() ? settings.default_out : settings.out),
-      folder_(settings.folder) {
+      folder_(settings.folder),
+      shows_tables_(settings.shows_tables) {
   load_configuration(comm_, settings.config, [&](const std::string& text) {
     config_ = read_job_config(text, settings.config.string(), settings.overrides);
     model_directory_ = settings.model.empty() ? config_.model.source : settings.model;
@@ -109,9 +110,11 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
           before_report();
         }
         const ReportTables tables = write_report(out_);
-        tell(stdout,
-             fmt::format("{}Report: {}\n", folder_ == "sweep" ? tables.sweep : tables.evaluation,
-                         (out_ / "report.md").string()));
+        if (shows_tables_) {
+          tell(stdout,
+               fmt::format("{}Report: {}\n", folder_ == "sweep" ? tables.sweep : tables.evaluation,
+                           (out_ / "report.md").string()));
+        }
       }
     } catch (...) {
       rest.leave();

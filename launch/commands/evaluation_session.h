@@ -31,7 +31,8 @@ class EvaluationSession {
     std::filesystem::path out;    ///< Empty: `default_out`.
     std::string name;             ///< Of the model in results; empty: its directory's.
     std::filesystem::path default_out;
-    std::string folder;  ///< Under `out`, for the evaluation's files.
+    std::string folder;        ///< Under `out`, for the evaluation's files.
+    bool shows_tables = true;  ///< On standard output, at the end.
   };
 
   /// Collective. Reads the configuration on rank 0, refuses what `jforge run` refuses of [run] and
@@ -60,6 +61,7 @@ class EvaluationSession {
   std::filesystem::path out_;
   std::string folder_;
   std::string name_;
+  bool shows_tables_;
   std::optional<ControlPlane> control_;
   std::unique_ptr<KernelSet> kernels_;
   std::optional<RunLock> lock_;  ///< Rank 0's, on out_.

@@ -130,6 +130,11 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options,
   JobConfig config;
   load_configuration(comm, options.config, [&](const std::string& text) {
     config = read_job_config(text, options.config.string(), options.overrides);
+    if (options.first_round_steps) {
+      config.rounds.resize(1);
+      config.rounds[0].epochs.reset();
+      config.rounds[0].steps = options.first_round_steps;
+    }
     config.validate(options.planned_ranks.value_or(comm.size()));
     expect_round(options, config, phases);
   });

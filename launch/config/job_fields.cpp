@@ -552,6 +552,16 @@ Config read_config(const std::string& text, const std::string& file_name,
 
 }  // namespace
 
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const auto& [recipe, name] : kRecipes) {
+    if (recipe != Recipe::none) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
+}
+
 std::vector<ConfigField> job_fields(JobConfig& config) {
   FieldList fields;
   add_run(fields, config.run);

@@ -112,7 +112,7 @@ LearningRateSchedule TrainConfig::schedule(std::int64_t total_steps) const {
 }
 
 std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics) {
-  if (!metrics.consistency_gradient_norm || !metrics.ar_gradient_norm ||
+  if (metrics.step == 1 || !metrics.consistency_gradient_norm || !metrics.ar_gradient_norm ||
       *metrics.consistency_gradient_norm <= kMaxGradientRatio * *metrics.ar_gradient_norm) {
     return std::nullopt;
   }

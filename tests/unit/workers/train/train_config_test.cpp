@@ -114,7 +114,7 @@ TEST(TrainConfig, CompatibilityModesSetTheirFields) {
 // token_mean that kept 98.
 TEST(TrainConfig, AConsistencyGradientThatDrownsTheOtherIsTold) {
   StepMetrics metrics;
-  metrics.step = 1;
+  metrics.step = 101;
   EXPECT_EQ(unbalanced_gradients(metrics), std::nullopt);
   metrics.consistency_gradient_norm = 74;
   metrics.ar_gradient_norm = 0.07;
@@ -124,6 +124,8 @@ TEST(TrainConfig, AConsistencyGradientThatDrownsTheOtherIsTold) {
   EXPECT_EQ(unbalanced_gradients(metrics), std::nullopt);
   metrics.ar_gradient_norm = 7.3;
   EXPECT_NE(unbalanced_gradients(metrics), std::nullopt);
+  metrics.step = 1;
+  EXPECT_EQ(unbalanced_gradients(metrics), std::nullopt);
 }
 
 }  // namespace
