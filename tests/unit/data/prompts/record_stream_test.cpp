@@ -1,11 +1,14 @@
 #include "data/prompts/record_stream.h"
 
+#include <bzlib.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <fstream>
+#include <memory>
 #include <vector>
 
 #include "runtime/error.h"
@@ -15,6 +18,7 @@ namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using Records = std::vector<std::pair<std::int64_t, std::string>>;
 
@@ -160,6 +164,66 @@ TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
     put(first + second);
     EXPECT_EQ(all(), (Records{{1, text}, {2, "2"}})) << size;
   }
+}
+
+std::string bzip2_of(const std::string& text) {
+  std::string packed(text.size() + 1000, '\0');
+  auto size = static_cast<unsigned>(packed.size());
+  EXPECT_EQ(BZ2_bzBuffToBuffCompress(packed.data(), &size, const_cast<char*>(text.data()),
+                                     static_cast<unsigned>(text.size()), 1, 0, 0),
+            BZ_OK);
+  return packed.substr(0, size);
+}
+
+std::string zstd_of(const std::string& text) {
+  // As the zstd program does: with a checksum.
+  const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
+                                                                        ZSTD_freeCCtx);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(
+      ZSTD_compress2(context.get(), packed.data(), packed.size(), text.data(), text.size()));
+  return packed;
+}
+
+TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
+  using Pack = std::string (*)(const std::string&);
+  for (const auto& [name, pack] : {std::pair<const char*, Pack>("bzip2", bzip2_of),
+                                   std::pair<const char*, Pack>("Zstandard", zstd_of)}) {
+    SCOPED_TRACE(name);
+    // More than the buffers hold, on both sides.
+    std::string text;
+    std::uint32_t state = 1;
+    for (int i = 0; i < 120'000; ++i) {
+      state = state * 1664525 + 1013904223;
+      text += std::to_string(state) + "\n";
+    }
+    const std::string whole = pack(text);
+    put(whole + pack("") + pack("last") + std::string(100, '\0'));
+    const Records records = all();
+    ASSERT_EQ(records.size(), 120'001U);
+    EXPECT_EQ(records[119'999].second, std::to_string(state));
+    EXPECT_EQ(records.back().second, "last");
+    const std::string small = pack("1\n");
+    for (std::size_t size = 5; size < small.size(); ++size) {
+      EXPECT_THAT(failure(small.substr(0, size)), HasSubstr("cut short")) << size;
+    }
+    EXPECT_THAT(failure(whole.substr(0, whole.size() / 2)),
+                AllOf(HasSubstr(path_.string()), HasSubstr("cut short"), HasSubstr("behind line")));
+    std::string flipped = whole;
+    flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 0x55);
+    EXPECT_THAT(failure(flipped), AllOf(HasSubstr(path_.string()), HasSubstr("is damaged")));
+    EXPECT_THAT(failure(small + "2\n"), HasSubstr(std::string("behind the ") + name));
+  }
+}
+
+TEST_F(RecordStreamTest, AZstandardFrameThatAsksForTooMuchMemoryIsRefused) {
+  // The header of a frame with a window of 2 GiB.
+  EXPECT_THAT(failure(std::string("\x28\xB5\x2F\xFD\x00\xA8", 6) + std::string(100, '\1')),
+              HasSubstr("too much memory"));
+  const std::string skipped("\x50\x2A\x4D\x18\x04\0\0\0abcd", 12);
+  put(skipped + zstd_of("1"));
+  EXPECT_EQ(all(), (Records{{1, "1"}}));
 }
 
 TEST_F(RecordStreamTest, AParquetFileIsNamedWithTheLineThatTurnsItIntoJsonLines) {
