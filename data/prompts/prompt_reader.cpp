@@ -164,8 +164,8 @@ class Reading {
  private:
   /// Takes the record in, or counts it as dropped; returns why it is bad, if it is.
   std::optional<std::string> accept(const RawRecord& raw, std::int32_t file) {
-    if (raw.too_long) {
-      return fmt::format("longer than {} bytes", kMaxRecordBytes);
+    if (!raw.unreadable.empty()) {
+      return raw.unreadable;
     }
     simdjson::dom::element root;
     auto error = parser_.parse(raw.text).get(root);
