@@ -150,9 +150,9 @@ bool JobWorker::import_prompts() {
             }
           });
       publish_file(layout_.prompts_report(), seal_json(report.to_json() + "\n"));
-      spdlog::info("{} prompts read, {} kept, {} unreadable; {:.1f} MB at {:.1f} MB/s, {} tokens",
-                   report.records, report.kept, report.unreadable.size(),
-                   static_cast<double>(report.bytes) / 1e6,
+      spdlog::info("{} prompts read from {} file{}, {} kept; {:.1f} MB at {:.1f} MB/s, {} tokens",
+                   report.records, report.files.size(), report.files.size() == 1 ? "" : "s",
+                   report.kept, static_cast<double>(report.bytes) / 1e6,
                    static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
                    report.tokens);
     } catch (const Interrupted& interruption) {

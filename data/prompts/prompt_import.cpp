@@ -1,18 +1,17 @@
 #include "data/prompts/prompt_import.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <unordered_set>
 #include <utility>
 
+#include "data/prompts/file_patterns.h"
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/prompt_store.h"
 #include "runtime/content_hash.h"
@@ -308,34 +307,6 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
   }
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return hash_hex(hash64(std::string_view(text)));
-}
-
-std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
-  std::vector<std::filesystem::path> files;
-  std::set<std::string> seen;
-  for (const std::string& pattern : patterns) {
-    std::error_code ignored;
-    std::vector<std::string> found;
-    // A name that holds pattern characters may be meant literally.
-    if (std::filesystem::exists(pattern, ignored)) {
-      found.push_back(pattern);
-    } else {
-      glob_t matches{};
-      if (glob(pattern.c_str(), GLOB_BRACE, nullptr, &matches) == 0) {
-        found.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
-      }
-      globfree(&matches);
-    }
-    if (found.empty()) {
-      throw DataError(fmt::format("prompts.files: '{}' matches no file", pattern));
-    }
-    for (std::string& path : found) {
-      if (seen.insert(path).second) {
-        files.emplace_back(std::move(path));
-      }
-    }
-  }
-  return files;
 }
 
 ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,

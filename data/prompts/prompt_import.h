@@ -77,11 +77,6 @@ struct ImportProgress {
 [[nodiscard]] std::string import_identity(const PromptImportConfig& config,
                                           const PromptEncoder& encoder);
 
-/// Files that `patterns` match, each once, in the order of the patterns and sorted within one.
-/// DataError naming a pattern that matches nothing.
-[[nodiscard]] std::vector<std::filesystem::path> match_files(
-    const std::vector<std::string>& patterns);
-
 /// Imports prompts into the store `store_path`, which is published at the end. Rules apply in this
 /// order: unreadable, each keep_if, empty text, duplicate text (by hash; the first in order stays),
 /// max_prompt_tokens, limit. Quarantined records are listed in `store_path` + ".quarantine".
