@@ -57,6 +57,15 @@ void set_damaged_report_aside(const std::filesystem::path& path) {
   }
 }
 
+void tell_losses(const ImportReport& report, const std::filesystem::path& store) {
+  const std::string losses = report.losses();
+  if (!report.unreadable.empty()) {
+    spdlog::warn("{}; all of them: {}.quarantine", losses, store.string());
+  } else if (!losses.empty()) {
+    spdlog::info("{}", losses);
+  }
+}
+
 }  // namespace
 
 PromptImportConfig JobWorker::import_config() const {
@@ -155,6 +164,7 @@ bool JobWorker::import_prompts() {
                    report.kept, static_cast<double>(report.bytes) / 1e6,
                    static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
                    report.tokens);
+      tell_losses(report, layout_.prompts());
     } catch (const Interrupted& interruption) {
       spdlog::warn("{}", interruption.what());
       stopped = true;

@@ -197,20 +197,12 @@ void require_kept(const ImportReport& report) {
   if (report.kept > 0) {
     return;
   }
-  std::string counts =
-      fmt::format("{} records read, {} unreadable", report.records, report.unreadable.size());
-  for (const DroppedByRule& rule : report.dropped) {
-    if (rule.count > 0) {
-      counts += fmt::format(", {} dropped by '{}'", rule.count, rule.rule);
-    }
-  }
-  if (!report.unreadable.empty()) {
-    const BadRecord& first = report.unreadable.front();
-    counts += fmt::format("; first unreadable: {}:{}: {}", first.file, first.line, first.reason);
-  }
+  const std::string losses = report.losses();
   throw DataError(
-      fmt::format("no prompt is left of {}{}: {}; check prompts.files, field and keep_if",
-                  report.files.front(), report.files.size() > 1 ? " and others" : "", counts));
+      fmt::format("no prompt is left of {}{}: {} records read{}{}; check prompts.files, field and "
+                  "keep_if",
+                  report.files.front(), report.files.size() > 1 ? " and others" : "",
+                  report.records, losses.empty() ? "" : ", ", losses));
 }
 
 void require_expected(const PromptImportConfig& config, const std::vector<StoredPrompt>& prompts,
@@ -275,6 +267,24 @@ std::string ImportReport::to_json() const {
   json["records"] = records;
   json["unreadable"] = unreadable.size();
   json["dropped"] = nlohmann::ordered_json::array();
+std::string ImportReport::losses() const {
+  std::vector<std::string> counts;
+  if (!unreadable.empty()) {
+    counts.push_back(fmt::format("{} unreadable", unreadable.size()));
+  }
+  for (const DroppedByRule& rule : dropped) {
+    if (rule.count > 0) {
+      counts.push_back(fmt::format("{} dropped by '{}'", rule.count, rule.rule));
+    }
+  }
+  std::string text = fmt::format("{}", fmt::join(counts, ", "));
+  if (!unreadable.empty()) {
+    const BadRecord& first = unreadable.front();
+    text += fmt::format("; first unreadable: {}:{}: {}", first.file, first.line, first.reason);
+  }
+  return text;
+}
+
   for (const DroppedByRule& rule : dropped) {
     json["dropped"].push_back({{"rule", rule.rule}, {"count", rule.count}});
   }

@@ -64,6 +64,10 @@ struct ImportReport {
   double seconds = 0;
 
   /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).
+  /// What was dropped, by rule and with counts, and the first unreadable record with its reason;
+  /// empty if nothing was.
+  [[nodiscard]] std::string losses() const;
+
   [[nodiscard]] std::string to_json() const;
 };
 

@@ -406,7 +406,10 @@ class BadPrompts(BadInput):
         bad = b'{"question": "\xff\xfe broken"}\n'
         content = self.prompts.read_bytes()
         config, run = self.config("some-bad")
-        self.jforge("import", config, *self.prompts_file("some-bad", content + bad + b'{"question": \n'))
+        result = self.jforge("import", config, *self.prompts_file("some-bad", content + bad + b'{"question": \n'))
+        said = result.err + result.out
+        for text in ("26 prompts read from 1 file, 24 kept", "2 unreadable; first unreadable: ", "some-bad.jsonl:25: "):
+            self.assertIn(text, said)
         report = json.loads((run / "prompts_import.json").read_text(encoding="utf-8"))
         self.assertEqual(24, report["kept"])
         quarantine = (run / "prompts.h5.quarantine").read_text(encoding="utf-8", errors="replace")

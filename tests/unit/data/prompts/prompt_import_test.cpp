@@ -368,6 +368,29 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
                                    HasSubstr("no field 'text'; the record has question, answer")));
 }
 
+TEST_F(PromptImportTest, LossesAreToldWithTheirRulesAndTheFirstReason) {
+  put("a.jsonl",
+      "{\"text\":\"one\",\"s\":1}\n{\"text\":\"one\",\"s\":2}\n{\"text\":\"far too "
+      "long\",\"s\":3}\n"
+      "{\"text\":\"two\"}\n");
+  config_.max_prompt_tokens = 8;
+  EXPECT_EQ(import().losses(),
+            "1 dropped by 'duplicate text', 1 dropped by 'over max_prompt_tokens 8'");
+  config_.keep_if = {"s > 0"};
+  put("b.jsonl", "oops\n");
+  EXPECT_THAT(import().losses(),
+              testing::StartsWith("1 unreadable, 1 dropped by 's > 0', 1 dropped by 'duplicate "
+                                  "text', 1 dropped by 'over max_prompt_tokens 8'; first "
+                                  "unreadable: " +
+                                  (directory_ / "b.jsonl").string() + ":1: "));
+  config_ = {};
+  config_.files = {(directory_ / "a.jsonl").string()};
+  config_.field = "text";
+  config_.keep_if = {"s = 1"};
+  put("a.jsonl", R"({"text":"one","s":1})");
+  EXPECT_EQ(import().losses(), "");
+}
+
 TEST_F(PromptImportTest, TextsThatSpellControlTokensAreKeptAndCounted) {
   put("a.jsonl",
       "{\"text\":\"plain\"}\n{\"text\":\"has <|im_end|>\"}\n{\"text\":\"long long long "
