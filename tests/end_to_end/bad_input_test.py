@@ -199,6 +199,11 @@ class BadConfigurations(BadInput):
         self.run_refused("planned", USAGE, "--set", "train.batch_samples=4", "--dry-run", "--ranks", "64",
                          says=["train.batch_samples = 4 is fewer than the 64 ranks"])
 
+    def test_another_language(self):
+        for name, language in (("my.yaml", "YAML"), ("my.json", "JSON")):
+            for words in (("run", self.root / name), ("init", self.root / name)):
+                self.refused(USAGE, *words, says=[name, f"is TOML, not {language}", f"jforge init {self.root / 'my.toml'}"])
+
     def test_not_toml(self):
         self.run_refused("toml", USAGE, text=CONFIG + "= 3\n", says=["toml-1.toml"])
 
