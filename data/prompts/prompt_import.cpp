@@ -250,6 +250,12 @@ void PromptImportConfig::validate() const {
   }
   expect_chat_template("prompts.template", chat_template);
   static_cast<void>(parse_fields(field));
+  if (text) {
+    static_cast<void>(parse_text_template(*text));
+    if (field != PromptImportConfig().field) {
+      throw ConfigError("prompts.text and prompts.field are both given: leave one out");
+    }
+  }
   if (answer_field) {
     static_cast<void>(parse_fields(*answer_field));
   }
@@ -261,12 +267,6 @@ void PromptImportConfig::validate() const {
   }
 }
 
-std::string ImportReport::to_json() const {
-  nlohmann::ordered_json json;
-  json["files"] = files;
-  json["records"] = records;
-  json["unreadable"] = unreadable.size();
-  json["dropped"] = nlohmann::ordered_json::array();
 std::string ImportReport::losses() const {
   std::vector<std::string> counts;
   if (!unreadable.empty()) {
@@ -285,6 +285,12 @@ std::string ImportReport::losses() const {
   return text;
 }
 
+std::string ImportReport::to_json() const {
+  nlohmann::ordered_json json;
+  json["files"] = files;
+  json["records"] = records;
+  json["unreadable"] = unreadable.size();
+  json["dropped"] = nlohmann::ordered_json::array();
   for (const DroppedByRule& rule : dropped) {
     json["dropped"].push_back({{"rule", rule.rule}, {"count", rule.count}});
   }
@@ -312,6 +318,9 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
       {"max_prompt_tokens", optional(config.max_prompt_tokens)},
       {"encoder", encoder.identity},
   };
+  if (config.text) {
+    json["text"] = *config.text;
+  }
   if (config.answer_field) {
     json["answer_field"] = *config.answer_field;
   }
@@ -326,6 +335,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   const auto start = std::chrono::steady_clock::now();
   PromptReaderOptions options{.files = match_files(config.files),
                               .field = config.field,
+                              .text = config.text,
                               .keep_if = config.keep_if,
                               .order_by = std::nullopt,
                               .answer_field = config.answer_field,

@@ -156,6 +156,10 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("answer_field", prompts.answer_field, kIdentity,
              "Where the reference answer is, a text or a number, written as `field`; for "
              "`train.filter_task`. A record may lack it. Default: none are stored");
+  fields.add("text", prompts.text, kIdentity,
+             "Instead of `field`: a text made of fields, as `\"{instruction}\\n\\n{input}\"`; `{{` "
+             "and `}}` are braces");
+  fields.unset_is_as_before();
   fields.add("keep_if", prompts.keep_if, kIdentity,
              "Conditions `\"PATH OP VALUE\"`, all must hold; OP is `>=` `<=` `>` `<` `=` `==` `!=` "
              "`in` `contains`. Compared as numbers when either side is one");

@@ -116,13 +116,16 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   }
   // These count only with other values than the usual ones.
   const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
-                                             "generate.fixed_point", "train.ar_loss"};
+                                             "generate.fixed_point", "train.ar_loss",
+                                             "prompts.text"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
         field.kind == FieldKind::identity && !not_by_default.contains(field.path()) ? 1 : 0;
   }
   EXPECT_EQ(identity.size(), identity_fields);
+  config.prompts.text = "{question}";
+  EXPECT_TRUE(identity_values(job_fields(config)).contains("prompts.text"));
 }
 
 TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
