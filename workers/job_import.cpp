@@ -57,6 +57,15 @@ void set_damaged_report_aside(const std::filesystem::path& path) {
   }
 }
 
+void tell_losses(const ImportReport& report, const std::filesystem::path& store) {
+  const std::string losses = report.losses();
+  if (!report.unreadable.empty()) {
+    spdlog::warn("{}; all of them: {}.quarantine", losses, store.string());
+  } else if (!losses.empty()) {
+    spdlog::info("{}", losses);
+  }
+}
+
 }  // namespace
 
 PromptImportConfig JobWorker::import_config() const {
@@ -150,11 +159,12 @@ bool JobWorker::import_prompts() {
             }
           });
       publish_file(layout_.prompts_report(), seal_json(report.to_json() + "\n"));
-      spdlog::info("{} prompts read, {} kept, {} unreadable; {:.1f} MB at {:.1f} MB/s, {} tokens",
-                   report.records, report.kept, report.unreadable.size(),
-                   static_cast<double>(report.bytes) / 1e6,
+      spdlog::info("{} prompts read from {} file{}, {} kept; {:.1f} MB at {:.1f} MB/s, {} tokens",
+                   report.records, report.files.size(), report.files.size() == 1 ? "" : "s",
+                   report.kept, static_cast<double>(report.bytes) / 1e6,
                    static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
                    report.tokens);
+      tell_losses(report, layout_.prompts());
     } catch (const Interrupted& interruption) {
       spdlog::warn("{}", interruption.what());
       stopped = true;

@@ -106,4 +106,30 @@ std::vector<JsonPath> parse_fields(std::string_view text) {
   }
 }
 
+std::vector<TextPart> parse_text_template(std::string_view text) {
+  std::vector<TextPart> parts(1);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const bool brace = c == '{' || c == '}';
+    if (!brace || text.substr(at + 1, 1) == text.substr(at, 1)) {
+      parts.back().literal += c;
+      at += brace ? 1 : 0;
+      continue;
+    }
+    const std::size_t end = text.find_first_of("{}", at + 1);
+    if (c == '}' || end == std::string_view::npos || text[end] == '{' || end == at + 1) {
+      throw ConfigError(fmt::format(
+          "prompts.text '{}': write a field as {{FIELD}}, and a brace as {{{{ or }}}}", text));
+    }
+    parts.back().name = text.substr(at + 1, end - at - 1);
+    parts.back().fields = parse_fields(parts.back().name);
+    parts.emplace_back();
+    at = end;
+  }
+  if (parts.size() == 1) {
+    throw ConfigError(fmt::format("prompts.text '{}' has no field: write it as {{FIELD}}", text));
+  }
+  return parts;
+}
+
 }  // namespace jforge

@@ -45,6 +45,17 @@ class JsonPath {
   std::vector<Part> parts_;
 };
 
+/// A part of a text that is made of fields.
+struct TextPart {
+  std::string literal;           ///< Stands before the field.
+  std::string name;              ///< The field as it is written; empty: the part is literal.
+  std::vector<JsonPath> fields;  ///< As parse_fields() has them.
+};
+
+/// The parts of "… {FIELD} …"; "{{" and "}}" are braces. ConfigError quoting a template with a
+/// brace that stands alone, or without a field.
+[[nodiscard]] std::vector<TextPart> parse_text_template(std::string_view text);
+
 /// The paths of "PATH | PATH …": a record's text is at the first one that it has.
 [[nodiscard]] std::vector<JsonPath> parse_fields(std::string_view text);
 

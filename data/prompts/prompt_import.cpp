@@ -1,18 +1,17 @@
 #include "data/prompts/prompt_import.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <unordered_set>
 #include <utility>
 
+#include "data/prompts/file_patterns.h"
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/prompt_store.h"
 #include "runtime/content_hash.h"
@@ -198,20 +197,12 @@ void require_kept(const ImportReport& report) {
   if (report.kept > 0) {
     return;
   }
-  std::string counts =
-      fmt::format("{} records read, {} unreadable", report.records, report.unreadable.size());
-  for (const DroppedByRule& rule : report.dropped) {
-    if (rule.count > 0) {
-      counts += fmt::format(", {} dropped by '{}'", rule.count, rule.rule);
-    }
-  }
-  if (!report.unreadable.empty()) {
-    const BadRecord& first = report.unreadable.front();
-    counts += fmt::format("; first unreadable: {}:{}: {}", first.file, first.line, first.reason);
-  }
+  const std::string losses = report.losses();
   throw DataError(
-      fmt::format("no prompt is left of {}{}: {}; check prompts.files, field and keep_if",
-                  report.files.front(), report.files.size() > 1 ? " and others" : "", counts));
+      fmt::format("no prompt is left of {}{}: {} records read{}{}; check prompts.files, field and "
+                  "keep_if",
+                  report.files.front(), report.files.size() > 1 ? " and others" : "",
+                  report.records, losses.empty() ? "" : ", ", losses));
 }
 
 void require_expected(const PromptImportConfig& config, const std::vector<StoredPrompt>& prompts,
@@ -259,6 +250,12 @@ void PromptImportConfig::validate() const {
   }
   expect_chat_template("prompts.template", chat_template);
   static_cast<void>(parse_fields(field));
+  if (text) {
+    static_cast<void>(parse_text_template(*text));
+    if (field != PromptImportConfig().field) {
+      throw ConfigError("prompts.text and prompts.field are both given: leave one out");
+    }
+  }
   if (answer_field) {
     static_cast<void>(parse_fields(*answer_field));
   }
@@ -268,6 +265,24 @@ void PromptImportConfig::validate() const {
   for (const std::string& rule : keep_if) {
     static_cast<void>(JsonPath(RecordFilter(rule).path()));
   }
+}
+
+std::string ImportReport::losses() const {
+  std::vector<std::string> counts;
+  if (!unreadable.empty()) {
+    counts.push_back(fmt::format("{} unreadable", unreadable.size()));
+  }
+  for (const DroppedByRule& rule : dropped) {
+    if (rule.count > 0) {
+      counts.push_back(fmt::format("{} dropped by '{}'", rule.count, rule.rule));
+    }
+  }
+  std::string text = fmt::format("{}", fmt::join(counts, ", "));
+  if (!unreadable.empty()) {
+    const BadRecord& first = unreadable.front();
+    text += fmt::format("; first unreadable: {}:{}: {}", first.file, first.line, first.reason);
+  }
+  return text;
 }
 
 std::string ImportReport::to_json() const {
@@ -303,39 +318,14 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
       {"max_prompt_tokens", optional(config.max_prompt_tokens)},
       {"encoder", encoder.identity},
   };
+  if (config.text) {
+    json["text"] = *config.text;
+  }
   if (config.answer_field) {
     json["answer_field"] = *config.answer_field;
   }
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return hash_hex(hash64(std::string_view(text)));
-}
-
-std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
-  std::vector<std::filesystem::path> files;
-  std::set<std::string> seen;
-  for (const std::string& pattern : patterns) {
-    std::error_code ignored;
-    std::vector<std::string> found;
-    // A name that holds pattern characters may be meant literally.
-    if (std::filesystem::exists(pattern, ignored)) {
-      found.push_back(pattern);
-    } else {
-      glob_t matches{};
-      if (glob(pattern.c_str(), GLOB_BRACE, nullptr, &matches) == 0) {
-        found.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
-      }
-      globfree(&matches);
-    }
-    if (found.empty()) {
-      throw DataError(fmt::format("prompts.files: '{}' matches no file", pattern));
-    }
-    for (std::string& path : found) {
-      if (seen.insert(path).second) {
-        files.emplace_back(std::move(path));
-      }
-    }
-  }
-  return files;
 }
 
 ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
@@ -345,6 +335,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   const auto start = std::chrono::steady_clock::now();
   PromptReaderOptions options{.files = match_files(config.files),
                               .field = config.field,
+                              .text = config.text,
                               .keep_if = config.keep_if,
                               .order_by = std::nullopt,
                               .answer_field = config.answer_field,

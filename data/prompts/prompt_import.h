@@ -27,6 +27,7 @@ void expect_chat_template(const std::string& key, const std::optional<std::strin
 struct PromptImportConfig {
   std::vector<std::string> files;  ///< Paths or glob patterns; at least one.
   std::string field = "prompt";    ///< Field name or JSON pointer; "A | B": the first one there is.
+  std::optional<std::string> text;  ///< Instead of `field`: "… {FIELD} …", each as `field`.
   /// Of the reference answer, as `field`; default: none are stored. A record may lack it.
   std::optional<std::string> answer_field;
   std::vector<std::string> keep_if;     ///< "PATH OP VALUE", all must hold.
@@ -63,6 +64,10 @@ struct ImportReport {
   std::optional<std::int64_t> with_answers;  ///< Kept prompts with one; where there is a field.
   double seconds = 0;
 
+  /// What was dropped, by rule and with counts, and the first unreadable record with its reason;
+  /// empty if nothing was.
+  [[nodiscard]] std::string losses() const;
+
   /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).
   [[nodiscard]] std::string to_json() const;
 };
@@ -76,11 +81,6 @@ struct ImportProgress {
 /// 16 hex digits over the settings that decide which prompts come out, and the encoder's identity.
 [[nodiscard]] std::string import_identity(const PromptImportConfig& config,
                                           const PromptEncoder& encoder);
-
-/// Files that `patterns` match, each once, in the order of the patterns and sorted within one.
-/// DataError naming a pattern that matches nothing.
-[[nodiscard]] std::vector<std::filesystem::path> match_files(
-    const std::vector<std::string>& patterns);
 
 /// Imports prompts into the store `store_path`, which is published at the end. Rules apply in this
 /// order: unreadable, each keep_if, empty text, duplicate text (by hash; the first in order stays),

@@ -80,6 +80,21 @@ std::optional<std::string_view> text_of(simdjson::dom::element message, const ch
   return std::nullopt;
 }
 
+/// Appends the text of a message's parts, as chat templates print them, to `text`; returns why it
+/// cannot, if it cannot.
+std::optional<std::string> join_parts(simdjson::dom::array parts, std::string& text) {
+  for (const simdjson::dom::element part : parts) {
+    const auto type = text_of(part, "type", "type");
+    const auto words = text_of(part, "text", "text");
+    if (type != "text" || !words) {
+      return fmt::format("has a part of type \"{}\" under \"content\"; only text can be read",
+                         type.value_or(""));
+    }
+    text += *words;
+  }
+  return std::nullopt;
+}
+
 /// The conversation that a field's value stands for, appended to `messages`; returns why it is
 /// none, if it is none.
 std::optional<std::string> read_conversation(simdjson::dom::element value, Conversation& messages) {
@@ -110,12 +125,15 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
     }
     const auto content = text_of(item, "content", "value");
     auto role = text_of(item, "role", "from");
-    if (simdjson::dom::array parts; role && item["content"].get(parts) == simdjson::SUCCESS) {
-      return fmt::format(
-          "holds chat messages, but number {} has a list of parts under \"content\", not a text",
-          number);
+    std::string joined;
+    simdjson::dom::array parts;
+    const bool has_parts = role && item["content"].get(parts) == simdjson::SUCCESS;
+    if (has_parts) {
+      if (const auto reason = join_parts(parts, joined)) {
+        return fmt::format("holds chat messages, but number {} {}", number, *reason);
+      }
     }
-    if (!content || !role) {
+    if ((!content && !has_parts) || !role) {
       return fmt::format("holds chat messages, but number {} has no text under \"{}\"", number,
                          role ? "content" : "role");
     }
@@ -126,7 +144,7 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
           "known",
           number, *role);
     }
-    messages.push_back({std::string(*role), std::string(*content)});
+    messages.push_back({std::string(*role), has_parts ? joined : std::string(*content)});
   }
   return used > 0 ? std::nullopt : std::optional<std::string>("holds no user message");
 }
@@ -144,6 +162,9 @@ class Reading {
     result_.dropped.push_back({"empty text", 0});
     if (options.order_by) {
       order_path_.emplace(*options.order_by);
+    }
+    if (options.text) {
+      text_parts_ = parse_text_template(*options.text);
     }
     if (options.answer_field) {
       answer_fields_ = parse_fields(*options.answer_field);
@@ -164,8 +185,8 @@ class Reading {
  private:
   /// Takes the record in, or counts it as dropped; returns why it is bad, if it is.
   std::optional<std::string> accept(const RawRecord& raw, std::int32_t file) {
-    if (raw.too_long) {
-      return fmt::format("longer than {} bytes", kMaxRecordBytes);
+    if (!raw.unreadable.empty()) {
+      return raw.unreadable;
     }
     simdjson::dom::element root;
     auto error = parser_.parse(raw.text).get(root);
@@ -182,15 +203,12 @@ class Reading {
         return std::nullopt;
       }
     }
-    const std::optional<simdjson::dom::element> element = first_of(fields_, root);
-    if (!element) {
-      return fmt::format("no field '{}'; the record has {}", options_.field, field_names(root));
-    }
     PromptCandidate candidate{{}, {}, file, raw.line};
-    std::string answer;
-    if (const auto reason = read_conversation(*element, candidate.messages)) {
-      return fmt::format("field '{}' {}", options_.field, *reason);
+    if (auto reason = options_.text ? read_text(root, candidate.messages)
+                                    : read_field(root, candidate.messages)) {
+      return reason;
     }
+    std::string answer;
     if (const auto value = first_of(answer_fields_, root); value && !value->is_null()) {
       if (value->is_array() || value->is_object()) {
         return fmt::format("answer_field '{}' is neither a text nor a number",
@@ -203,7 +221,8 @@ class Reading {
       bytes += message.content.size();
     }
     if (bytes > kMaxPromptBytes) {
-      return fmt::format("the text at '{}'{} has {} bytes; a prompt may have {}", options_.field,
+      return fmt::format("the text at '{}'{} has {} bytes; a prompt may have {}",
+                         options_.text ? "prompts.text" : options_.field,
                          answer.empty() ? "" : ", with its answer,", bytes, kMaxPromptBytes);
     }
     if (candidate.messages.back().content.find_first_not_of(" \t\r\n") == std::string::npos) {
@@ -217,6 +236,42 @@ class Reading {
     if (!answer_fields_.empty()) {
       result_.answers.push_back(std::move(answer));
     }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> missing(const std::string& field, simdjson::dom::element root) {
+    return fmt::format("no field '{}'; the record has {}", field, field_names(root));
+  }
+
+  /// Both append what the record asks to `messages`, and return why they cannot, if they cannot.
+  std::optional<std::string> read_field(simdjson::dom::element root, Conversation& messages) {
+    const auto element = first_of(fields_, root);
+    if (!element) {
+      return missing(options_.field, root);
+    }
+    if (const auto reason = read_conversation(*element, messages)) {
+      return fmt::format("field '{}' {}", options_.field, *reason);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> read_text(simdjson::dom::element root, Conversation& messages) {
+    std::string text;
+    for (const TextPart& part : text_parts_) {
+      text += part.literal;
+      if (part.name.empty()) {
+        continue;
+      }
+      const auto element = first_of(part.fields, root);
+      if (!element) {
+        return missing(part.name, root);
+      }
+      if (element->is_array() || element->is_object()) {
+        return fmt::format("field '{}' is neither a text nor a number", part.name);
+      }
+      text += element->is_null() ? "" : to_value(*element).text;
+    }
+    messages.push_back({"user", std::move(text)});
     return std::nullopt;
   }
 
@@ -239,6 +294,7 @@ class Reading {
 
   const PromptReaderOptions& options_;
   std::vector<JsonPath> fields_;
+  std::vector<TextPart> text_parts_;
   std::vector<JsonPath> answer_fields_;
   std::vector<RecordFilter> filters_;
   std::vector<JsonPath> filter_paths_;

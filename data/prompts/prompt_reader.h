@@ -39,6 +39,7 @@ struct PromptReaderOptions {
   std::vector<std::filesystem::path> files;
   std::string field;  ///< Field name or JSON pointer of the text or of a list of chat messages; "A
                       ///< | B": A where the record has it.
+  std::optional<std::string> text;      ///< Instead of `field`: "… {FIELD} …", a user message.
   std::vector<std::string> keep_if;     ///< Rules of RecordFilter, applied in this order.
   std::optional<std::string> order_by;  ///< Path whose value becomes the candidates' key.
   std::optional<std::string>
@@ -72,11 +73,13 @@ inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;
 
 /// Reads all files. A text is a user message. Of a list of chat messages ({"role", "content"}, or
 /// {"from", "value"} with human and gpt) the prompt is all up to the last user message; an answer
-/// behind it is left out. A record that is not valid JSON or UTF-8, is longer than 64 MiB, has
-/// neither at the field, or texts longer than kMaxPromptBytes together, is quarantined; what
-/// is no strict JSON number is read by strict_json(). `progress`, when given, is called about once
-/// a megabyte with records and bytes so far. DataError when more records are bad than allowed
-/// (naming the first), or a file cannot be read; ConfigError for malformed rules.
+/// behind it is left out. A content that is a list of text parts ({"type": "text", "text"}) is
+/// their texts joined. In a text made of fields, null is no text. A record that is not valid JSON
+/// or UTF-8, is longer than 64 MiB, has neither at the field, or texts longer than kMaxPromptBytes
+/// together, is quarantined; what is no strict JSON number is read by strict_json(). `progress`,
+/// when given, is called about once a megabyte with records and bytes so far. DataError when more
+/// records are bad than allowed (naming the first), or a file cannot be read; ConfigError for
+/// malformed rules.
 [[nodiscard]] PromptReaderResult read_prompts(
     const PromptReaderOptions& options,
     const std::function<void(std::int64_t records, std::int64_t bytes)>& progress = {});

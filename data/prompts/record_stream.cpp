@@ -4,25 +4,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "data/prompts/parquet_rows.h"
 #include "data/tokenizer/unpacked_file.h"
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
 
 namespace jforge {
 
-/// Buffered bytes of a plain or gzip file, with the line number of the next byte.
+/// Buffered bytes of a file, unpacked, with the line number of the next byte.
 class RecordStream::Source {
  public:
   explicit Source(const std::filesystem::path& path)
       : path_(path.string()), file_(path), buffer_(std::size_t{1} << 20) {
     if (peek() == 'P' && std::string_view(buffer_.data(), end_).starts_with("PAR1")) {
-      throw DataError(fmt::format(
-          "{0}: a Parquet file; turn it into JSON lines first: python3 -c 'import pandas; "
-          "pandas.read_parquet(\"{0}\").to_json(\"{1}\", orient=\"records\", lines=True)'",
-          path_, std::filesystem::path(path).replace_extension(".jsonl.gz").string()));
+      rows_ = std::make_unique<ParquetRows>(path);
+      at_ = end_ = 0;
+      bytes_ = 0;
     }
   }
 
@@ -63,8 +65,14 @@ class RecordStream::Source {
 
   static void append(RawRecord& record, std::string_view bytes) {
     const std::size_t room = kMaxRecordBytes - record.text.size();
-    record.too_long = record.too_long || bytes.size() > room;
+    if (bytes.size() > room) {
+      refuse_long(record);
+    }
     record.text.append(bytes.substr(0, room));
+  }
+
+  static void refuse_long(RawRecord& record) {
+    record.unreadable = fmt::format("longer than {} bytes", kMaxRecordBytes);
   }
 
   [[noreturn]] void refuse(std::string_view what) const {
@@ -78,10 +86,14 @@ class RecordStream::Source {
   bool refill() {
     at_ = 0;
     end_ = 0;
-    try {
-      end_ = file_.read(buffer_);
-    } catch (const DataError& error) {
-      throw DataError(fmt::format("{} (behind line {})", error.what(), line_));
+    if (rows_) {
+      end_ = rows_->read(buffer_);
+    } else {
+      try {
+        end_ = file_.read(buffer_);
+      } catch (const DataError& error) {
+        throw DataError(fmt::format("{} (behind line {})", error.what(), line_));
+      }
     }
     bytes_ += static_cast<std::int64_t>(end_);
     return end_ > 0;
@@ -89,6 +101,7 @@ class RecordStream::Source {
 
   std::string path_;
   UnpackedFile file_;
+  std::unique_ptr<ParquetRows> rows_;  ///< Of a Parquet file.
   std::vector<char> buffer_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;
@@ -98,12 +111,43 @@ class RecordStream::Source {
 
 namespace {
 
+constexpr std::size_t kMaxColumns = std::size_t{1} << 16;
+
+bool is_csv_name(const std::filesystem::path& path) {
+  const auto ending = [](const std::filesystem::path& name) {
+    std::string text = name.extension().string();
+    std::ranges::transform(text, text.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    return text;
+  };
+  const std::string last = ending(path);
+  const bool packed = last == ".gz" || last == ".bz2" || last == ".zst";
+  return (packed ? ending(path.stem()) : last) == ".csv";
+}
+
+/// `text` as a JSON string. Bytes that are not UTF-8 stay as they are.
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+    }
+    if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
 bool is_space(int byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r'; }
 
 }  // namespace
 
 RecordStream::RecordStream(const std::filesystem::path& path)
-    : source_(std::make_unique<Source>(path)) {}
+    : source_(std::make_unique<Source>(path)), is_csv_(is_csv_name(path)) {}
 RecordStream::~RecordStream() = default;
 RecordStream::RecordStream(RecordStream&&) noexcept = default;
 RecordStream& RecordStream::operator=(RecordStream&&) noexcept = default;
@@ -130,6 +174,10 @@ void RecordStream::detect_form() {
       source_->take();
     }
   }
+  if (is_csv_) {
+    form_ = Form::csv;
+    return read_header();
+  }
   form_ = skip_space() == '[' ? Form::array : Form::lines;
   if (form_ == Form::array) {
     source_->take();
@@ -142,12 +190,14 @@ bool RecordStream::next(RawRecord& record) {
   }
   note_progress();
   record.text.clear();
-  record.too_long = false;
+  record.unreadable.clear();
   switch (form_) {
     case Form::lines:
       return next_line(record);
     case Form::array:
       return next_element(record);
+    case Form::csv:
+      return next_row(record);
     default:
       return false;
   }
@@ -163,7 +213,7 @@ bool RecordStream::next_line(RawRecord& record) {
     if (!text.empty()) {
       return true;
     }
-    record.too_long = false;
+    record.unreadable.clear();
   }
   form_ = Form::finished;
   return false;
@@ -237,6 +287,107 @@ void RecordStream::scan_element(RawRecord& record) {
     if (depth < 0) {
       source_->refuse("brackets of the array do not match");
     }
+  }
+}
+
+void RecordStream::read_header() {
+  RawRecord header;
+  const std::size_t count = take_row(columns_, kMaxColumns, header);
+  if (count > kMaxColumns || !header.unreadable.empty()) {
+    source_->refuse("the header is too long: is this a CSV file?");
+  }
+  std::set<std::string> names;
+  for (std::string& name : columns_) {
+    if (!names.insert(name).second) {
+      source_->refuse(fmt::format("the header has two columns '{}'", name));
+    }
+    name = json_string(name);
+  }
+}
+
+bool RecordStream::next_row(RawRecord& record) {
+  std::vector<std::string> fields;
+  const std::size_t count = take_row(fields, columns_.size(), record);
+  if (count == 0) {
+    form_ = Form::finished;
+    return false;
+  }
+  if (count != columns_.size() && record.unreadable.empty()) {
+    record.unreadable = fmt::format("the row has {} fields, the header {}", count, columns_.size());
+  }
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    record.text += i == 0 ? '{' : ',';
+    record.text += columns_[i] + ':' + json_string(fields[i]);
+  }
+  record.text += '}';
+  return true;
+}
+
+std::size_t RecordStream::take_row(std::vector<std::string>& fields, std::size_t most,
+                                   RawRecord& record) {
+  while (source_->peek() == '\r' || source_->peek() == '\n') {
+    source_->take();
+  }
+  if (source_->peek() < 0) {
+    return 0;
+  }
+  record.line = source_->line();
+  std::size_t room = kMaxRecordBytes + 1;
+  std::size_t count = 0;
+  do {
+    if (count > 0) {
+      source_->take();  // The comma.
+    }
+    std::string field = take_field(room);
+    if (count++ < most) {
+      fields.push_back(std::move(field));
+    }
+  } while (source_->peek() == ',');
+  if (room == 0) {
+    Source::refuse_long(record);
+  }
+  return count;
+}
+
+std::string RecordStream::take_field(std::size_t& room) {
+  std::string field;
+  const auto take_into_field = [&] {
+    if (room > 0) {
+      field += static_cast<char>(source_->peek());
+      --room;
+    }
+    source_->take();
+  };
+  if (source_->peek() == '"') {
+    take_quoted(take_into_field);
+  }
+  // Behind a closing quotation mark, too: Python's csv module joins both parts.
+  for (int byte = source_->peek(); byte >= 0 && byte != ',' && byte != '\r' && byte != '\n';
+       byte = source_->peek()) {
+    take_into_field();
+  }
+  return field;
+}
+
+template <class Take>
+void RecordStream::take_quoted(const Take& take_into_field) {
+  const std::int64_t begin = source_->line();
+  source_->take();
+  while (true) {
+    const int byte = source_->peek();
+    if (byte < 0) {
+      source_->refuse(
+          fmt::format("the quoted field that begins in line {} does not end: a quotation mark is "
+                      "missing, or the file is cut short",
+                      begin));
+    }
+    if (byte == '"') {
+      source_->take();
+      if (source_->peek() != '"') {
+        return;
+      }
+    }
+    take_into_field();
   }
 }
 

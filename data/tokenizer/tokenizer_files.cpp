@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 std::string read_gz(const fs::path& file) {
   UnpackedFile unpacked(file);
-  if (!unpacked.is_gzip()) {
+  if (!unpacked.is_packed()) {
     throw DataError(fmt::format("{} is not gzip data: copy it again", file.string()));
   }
   std::string bytes;

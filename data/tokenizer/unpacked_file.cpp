@@ -1,6 +1,9 @@
 #include "data/tokenizer/unpacked_file.h"
 
+#include <bzlib.h>
 #include <fmt/core.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,42 +15,186 @@
 #include "runtime/read_file.h"
 
 namespace jforge {
+
+/// Unpacks the members of one format.
+class Unpacker {
+ public:
+  /// Whether a member of a format begins with `bytes`, its first kMarkBytes or all that there are.
+  using Mark = bool (*)(std::span<const unsigned char> bytes);
+  struct Step {
+    std::size_t taken = 0;  ///< Bytes of the input.
+    std::size_t made = 0;   ///< Bytes of the output.
+    bool ended = false;     ///< The member has.
+    std::string damage;     ///< Not empty: the input is none of the format's.
+  };
+
+  Unpacker(const char* format, Mark mark) : name(format), begins_member(mark) {}
+  virtual ~Unpacker() = default;
+  Unpacker(const Unpacker&) = delete;
+  Unpacker& operator=(const Unpacker&) = delete;
+
+  /// Goes on with the member; one that has ended is followed by the next.
+  [[nodiscard]] virtual Step step(std::span<const unsigned char> in, std::span<char> out) = 0;
+
+  const char* const name;
+  const Mark begins_member;
+};
+
 namespace {
 
 constexpr std::size_t kPacked = std::size_t{1} << 18;
+constexpr std::size_t kMarkBytes = 5;
 constexpr int kGzipWindow = 15 + 16;  // the largest window; 16: gzip and nothing else
+
+unsigned bounded_size(std::size_t size) {
+  return static_cast<unsigned>(std::min<std::size_t>(size, std::numeric_limits<unsigned>::max()));
+}
+
+[[noreturn]] void refuse_memory(const char* name) {
+  throw EnvironmentError(fmt::format("no memory to unpack {} data", name));
+}
+
+class GzipUnpacker final : public Unpacker {
+ public:
+  static bool mark(std::span<const unsigned char> bytes) {
+    return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B;
+  }
+
+  GzipUnpacker() : Unpacker("gzip", mark) {
+    if (inflateInit2(&stream_, kGzipWindow) != Z_OK) {
+      refuse_memory(name);
+    }
+  }
+  ~GzipUnpacker() override { inflateEnd(&stream_); }
+  GzipUnpacker(const GzipUnpacker&) = delete;
+  GzipUnpacker& operator=(const GzipUnpacker&) = delete;
+
+  Step step(std::span<const unsigned char> in, std::span<char> out) override {
+    const unsigned in_size = bounded_size(in.size());
+    const unsigned out_size = bounded_size(out.size());
+    stream_.next_in = const_cast<Bytef*>(in.data());
+    stream_.avail_in = in_size;
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = out_size;
+    const int code = inflate(&stream_, Z_NO_FLUSH);
+    Step step{in_size - stream_.avail_in, out_size - stream_.avail_out, code == Z_STREAM_END, {}};
+    if (step.ended) {
+      inflateReset(&stream_);
+    } else if (code != Z_OK && code != Z_BUF_ERROR) {
+      step.damage = stream_.msg != nullptr ? stream_.msg : zError(code);
+    }
+    return step;
+  }
+
+ private:
+  z_stream stream_{};
+};
+
+class Bzip2Unpacker final : public Unpacker {
+ public:
+  static bool mark(std::span<const unsigned char> bytes) {
+    // Behind "BZh" and the block size the first block begins, or the end of an empty member.
+    return bytes.size() >= kMarkBytes && bytes[0] == 'B' && bytes[1] == 'Z' && bytes[2] == 'h' &&
+           bytes[3] >= '1' && bytes[3] <= '9' && (bytes[4] == 0x31 || bytes[4] == 0x17);
+  }
+
+  Bzip2Unpacker() : Unpacker("bzip2", mark) { begin(); }
+  ~Bzip2Unpacker() override { BZ2_bzDecompressEnd(&stream_); }
+  Bzip2Unpacker(const Bzip2Unpacker&) = delete;
+  Bzip2Unpacker& operator=(const Bzip2Unpacker&) = delete;
+
+  Step step(std::span<const unsigned char> in, std::span<char> out) override {
+    const unsigned in_size = bounded_size(in.size());
+    const unsigned out_size = bounded_size(out.size());
+    stream_.next_in = reinterpret_cast<char*>(const_cast<unsigned char*>(in.data()));
+    stream_.avail_in = in_size;
+    stream_.next_out = out.data();
+    stream_.avail_out = out_size;
+    const int code = BZ2_bzDecompress(&stream_);
+    Step step{in_size - stream_.avail_in, out_size - stream_.avail_out, code == BZ_STREAM_END, {}};
+    if (step.ended) {
+      BZ2_bzDecompressEnd(&stream_);
+      begin();
+    } else if (code == BZ_MEM_ERROR) {
+      refuse_memory(name);
+    } else if (code != BZ_OK) {
+      step.damage = code == BZ_DATA_ERROR ? "incorrect data check" : "incorrect header check";
+    }
+    return step;
+  }
+
+ private:
+  void begin() {
+    stream_ = {};
+    if (BZ2_bzDecompressInit(&stream_, 0, 0) != BZ_OK) {
+      refuse_memory(name);
+    }
+  }
+
+  bz_stream stream_{};
+};
+
+class ZstdUnpacker final : public Unpacker {
+ public:
+  static bool mark(std::span<const unsigned char> bytes) {
+    const auto begins = [&](unsigned char first, std::string_view rest) {
+      return bytes.size() >= 4 && bytes[0] == first &&
+             std::equal(rest.begin(), rest.end(), bytes.begin() + 1,
+                        [](char a, unsigned char b) { return static_cast<unsigned char>(a) == b; });
+    };
+    if (begins(0x28, "\xB5\x2F\xFD")) {
+      return true;
+    }
+    // A frame to be skipped: pzstd begins with one.
+    return !bytes.empty() && bytes[0] >= 0x50 && bytes[0] <= 0x5F &&
+           begins(bytes[0], "\x2A\x4D\x18");
+  }
+
+  ZstdUnpacker() : Unpacker("Zstandard", mark), stream_(ZSTD_createDStream(), ZSTD_freeDStream) {
+    if (!stream_) {
+      refuse_memory(name);
+    }
+  }
+
+  Step step(std::span<const unsigned char> in, std::span<char> out) override {
+    ZSTD_inBuffer input{in.data(), in.size(), 0};
+    ZSTD_outBuffer output{out.data(), out.size(), 0};
+    const std::size_t code = ZSTD_decompressStream(stream_.get(), &output, &input);
+    Step step{input.pos, output.pos, code == 0, {}};
+    if (ZSTD_isError(code) != 0) {
+      step.damage = ZSTD_getErrorName(code);
+    }
+    return step;
+  }
+
+ private:
+  std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream_;
+};
+
+std::unique_ptr<Unpacker> unpacker_of(std::span<const unsigned char> bytes) {
+  if (GzipUnpacker::mark(bytes)) {
+    return std::make_unique<GzipUnpacker>();
+  }
+  if (Bzip2Unpacker::mark(bytes)) {
+    return std::make_unique<Bzip2Unpacker>();
+  }
+  return ZstdUnpacker::mark(bytes) ? std::make_unique<ZstdUnpacker>() : nullptr;
+}
 
 }  // namespace
 
 UnpackedFile::UnpackedFile(const std::filesystem::path& path)
-    : path_(path.string()), packed_(kPacked) {
+    : path_(path.string()), file_(nullptr, std::fclose), packed_(kPacked) {
   refuse_special_file(path);
-  file_ = std::fopen(path.c_str(), "rb");
-  if (file_ == nullptr) {
+  file_.reset(std::fopen(path.c_str(), "rb"));
+  if (!file_) {
     fail("cannot open");
   }
-  try {
-    gzip_ = begins_member();
-    if (gzip_ && inflateInit2(&stream_, kGzipWindow) != Z_OK) {
-      throw EnvironmentError(fmt::format("{}: no memory to unpack it", path_));
-    }
-    in_member_ = gzip_;
-  } catch (...) {
-    std::fclose(file_);
-    throw;
-  }
+  unpacker_ = unpacker_of(ahead(kMarkBytes));
+  in_member_ = is_packed();
 }
 
-UnpackedFile::~UnpackedFile() {
-  if (gzip_) {
-    inflateEnd(&stream_);
-  }
-  std::fclose(file_);
-}
-
-bool UnpackedFile::begins_member() {
-  return fill(2) && packed_[at_] == 0x1F && packed_[at_ + 1] == 0x8B;
-}
+UnpackedFile::~UnpackedFile() = default;
 
 void UnpackedFile::fail(std::string_view what) const {
   const int error_number = errno;
@@ -60,64 +207,58 @@ void UnpackedFile::refuse(std::string_view what) const {
                               path_, what, earlier_ + static_cast<std::int64_t>(at_)));
 }
 
-bool UnpackedFile::fill(std::size_t need) {
-  if (end_ - at_ >= need) {
-    return true;
+std::span<const unsigned char> UnpackedFile::ahead(std::size_t need) {
+  if (end_ - at_ < need) {
+    std::copy(packed_.data() + at_, packed_.data() + end_, packed_.data());
+    earlier_ += static_cast<std::int64_t>(at_);
+    end_ -= at_;
+    at_ = 0;
+    end_ += std::fread(packed_.data() + end_, 1, packed_.size() - end_, file_.get());
+    if (std::ferror(file_.get()) != 0) {
+      fail("cannot be read further");
+    }
   }
-  std::copy(packed_.data() + at_, packed_.data() + end_, packed_.data());
-  earlier_ += static_cast<std::int64_t>(at_);
-  end_ -= at_;
-  at_ = 0;
-  end_ += std::fread(packed_.data() + end_, 1, packed_.size() - end_, file_);
-  if (std::ferror(file_) != 0) {
-    fail("cannot be read further");
-  }
-  return end_ >= need;
+  return {packed_.data() + at_, end_ - at_};
 }
 
 std::size_t UnpackedFile::read(std::span<char> out) {
-  if (gzip_) {
-    return read_gzip(out);
+  if (is_packed()) {
+    return read_packed(out);
   }
-  const std::size_t count = fill(1) ? std::min(out.size(), end_ - at_) : 0;
-  std::copy_n(packed_.data() + at_, count, out.data());
+  const auto bytes = ahead(1);
+  const std::size_t count = std::min(out.size(), bytes.size());
+  std::copy_n(bytes.data(), count, out.data());
   at_ += count;
   return count;
 }
 
-std::size_t UnpackedFile::read_gzip(std::span<char> out) {
-  const std::size_t size =
-      std::min(out.size(), static_cast<std::size_t>(std::numeric_limits<uInt>::max()));
-  stream_.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream_.avail_out = static_cast<uInt>(size);
-  while (in_member_ && stream_.avail_out == size) {
-    if (!fill(1)) {
-      refuse("the gzip data is cut short");
+std::size_t UnpackedFile::read_packed(std::span<char> out) {
+  std::size_t made = 0;
+  while (in_member_ && made == 0) {
+    const auto bytes = ahead(1);
+    // Without bytes too: output may wait in the decoder.
+    const Unpacker::Step step = unpacker_->step(bytes, out);
+    at_ += step.taken;
+    made = step.made;
+    if (!step.damage.empty()) {
+      refuse(fmt::format("the {} data is damaged ({})", unpacker_->name, step.damage));
     }
-    stream_.next_in = packed_.data() + at_;
-    stream_.avail_in = static_cast<uInt>(end_ - at_);
-    const int code = inflate(&stream_, Z_NO_FLUSH);
-    at_ = end_ - stream_.avail_in;
-    if (code == Z_STREAM_END) {
+    if (step.ended) {
       next_member();
-    } else if (code != Z_OK && code != Z_BUF_ERROR) {
-      refuse(fmt::format("the gzip data is damaged ({})",
-                         stream_.msg != nullptr ? stream_.msg : zError(code)));
+    } else if (bytes.empty() && made == 0) {
+      refuse(fmt::format("the {} data is cut short", unpacker_->name));
     }
   }
-  return size - stream_.avail_out;
+  return made;
 }
 
 void UnpackedFile::next_member() {
-  in_member_ = begins_member();
-  if (in_member_) {
-    inflateReset(&stream_);
-    return;
-  }
-  for (; fill(1); ++at_) {
+  in_member_ = unpacker_->begins_member(ahead(kMarkBytes));
+  while (!in_member_ && !ahead(1).empty()) {
     if (packed_[at_] != 0) {
-      refuse("there are bytes behind the gzip data that are none");
+      refuse(fmt::format("there are bytes behind the {} data that are none", unpacker_->name));
     }
+    ++at_;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "launch/commands/commands.h"
+#include "launch/commands/run_directory.h"
 #include "launch/config/config_reference.h"
 #include "runtime/durable_file.h"
 
@@ -24,6 +25,7 @@ ExitCode init_command(const InitOptions& options) {
   if (options.config.empty()) {
     return print_document(text);
   }
+  expect_toml_name(options.config);
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(options.config, error))) {
     throw ConfigError(options.config.string() +

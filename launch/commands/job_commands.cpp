@@ -11,6 +11,7 @@
 #include "checkpoints/tokenizer_fit.h"
 #include "coordinator/control_plane.h"
 #include "coordinator/phase_machine.h"
+#include "data/prompts/file_patterns.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"

@@ -99,11 +99,23 @@ bool holds_work(const RunLayout& layout) {
          !list_checkpoint_directories(layout.checkpoints()).empty();
 }
 
+void expect_toml_name(const std::filesystem::path& path) {
+  const std::filesystem::path ending = path.extension();
+  const bool json = ending == ".json";
+  if (json || ending == ".yaml" || ending == ".yml") {
+    throw ConfigError(fmt::format(
+        "{}: a configuration is TOML, not {}: `jforge init {}` writes one with every key",
+        path.string(), json ? "JSON" : "YAML",
+        std::filesystem::path(path).replace_extension(".toml").string()));
+  }
+}
+
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load) {
   std::string text;
   const auto read_and_load = [&] {
     if (!path.empty()) {
+      expect_toml_name(path);
       try {
         text = read_file(path);
       } catch (const DataError& error) {

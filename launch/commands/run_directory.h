@@ -23,6 +23,9 @@
 
 namespace jforge {
 
+/// Throws ConfigError if the name of a configuration ends as those of YAML and JSON files do.
+void expect_toml_name(const std::filesystem::path& path);
+
 /// Collective. Hands the text of the configuration file (empty for an empty `path`) to `load` on
 /// every rank. Rank 0 reads and loads it first: what is wrong is said once, and thrown on all.
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,

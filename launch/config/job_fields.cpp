@@ -151,13 +151,20 @@ void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
 
 void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.in("prompts");
-  fields.add("files", prompts.files, kIdentity,
-             "Required. Paths or glob patterns: JSON lines or one JSON array each, plain or gzip");
+  fields.add(
+      "files", prompts.files, kIdentity,
+      "Required. Paths or glob patterns (`**`: any directories): JSON lines, one JSON array, "
+      "or CSV with a header, plain, `.gz`, `.bz2` or `.zst`; or Parquet, for which `python3` "
+      "needs pyarrow");
   fields.add("field", prompts.field, kIdentity,
              "Where the text or the list of chat messages is: a field name, or a JSON pointer such "
              "as `\"/conversations/0/value\"`; "
              "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that is there "
              "and not null");
+  fields.add("text", prompts.text, kIdentity,
+             "Instead of `field`: a text made of fields, as `\"{instruction}\\n\\n{input}\"`; `{{` "
+             "and `}}` are braces");
+  fields.unset_is_as_before();
   fields.add("answer_field", prompts.answer_field, kIdentity,
              "Where the reference answer is, a text or a number, written as `field`; for "
              "`train.filter_task`. A record may lack it. Default: none are stored");

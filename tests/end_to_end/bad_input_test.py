@@ -199,6 +199,11 @@ class BadConfigurations(BadInput):
         self.run_refused("planned", USAGE, "--set", "train.batch_samples=4", "--dry-run", "--ranks", "64",
                          says=["train.batch_samples = 4 is fewer than the 64 ranks"])
 
+    def test_another_language(self):
+        for name, language in (("my.yaml", "YAML"), ("my.json", "JSON")):
+            for words in (("run", self.root / name), ("init", self.root / name)):
+                self.refused(USAGE, *words, says=[name, f"is TOML, not {language}", f"jforge init {self.root / 'my.toml'}"])
+
     def test_not_toml(self):
         self.run_refused("toml", USAGE, text=CONFIG + "= 3\n", says=["toml-1.toml"])
 
@@ -406,7 +411,10 @@ class BadPrompts(BadInput):
         bad = b'{"question": "\xff\xfe broken"}\n'
         content = self.prompts.read_bytes()
         config, run = self.config("some-bad")
-        self.jforge("import", config, *self.prompts_file("some-bad", content + bad + b'{"question": \n'))
+        result = self.jforge("import", config, *self.prompts_file("some-bad", content + bad + b'{"question": \n'))
+        said = result.err + result.out
+        for text in ("26 prompts read from 1 file, 24 kept", "2 unreadable; first unreadable: ", "some-bad.jsonl:25: "):
+            self.assertIn(text, said)
         report = json.loads((run / "prompts_import.json").read_text(encoding="utf-8"))
         self.assertEqual(24, report["kept"])
         quarantine = (run / "prompts.h5.quarantine").read_text(encoding="utf-8", errors="replace")

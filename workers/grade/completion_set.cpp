@@ -133,7 +133,10 @@ std::vector<Completion> read_completions(const std::filesystem::path& path,
     throw DataError(fmt::format("{}:{}: {}", path.string(), raw.line, what));
   };
   while (stream.next(raw)) {
-    const auto node = raw.too_long ? std::nullopt : parse_json(raw.text);
+    if (!raw.unreadable.empty()) {
+      refuse(raw.unreadable);
+    }
+    const auto node = parse_json(raw.text);
     if (!node || node->kind != JsonNode::Kind::object) {
       refuse("not a JSON object");
     }

@@ -98,6 +98,9 @@ std::vector<CausalSample> read_conversations(const ConversationFiles& files,
     RecordStream stream(file);
     for (RawRecord record; stream.next(record); ++records) {
       const std::string place = fmt::format("{}:{}", file, record.line);
+      if (!record.unreadable.empty()) {
+        throw DataError(fmt::format("{}: {}", place, record.unreadable));
+      }
       Json json = try_bounded_json<Json>(record.text);
       if (json.is_discarded()) {
         json = try_bounded_json<Json>(strict_json(record.text));

@@ -16,7 +16,7 @@ namespace jforge {
 
 /// Where the pairs are.
 struct ConversationFiles {
-  std::vector<std::string> files;     ///< JSON lines, plain or gzip.
+  std::vector<std::string> files;     ///< As RecordStream reads them.
   std::string question_field;         ///< Holds the question's text.
   std::string answer_field;           ///< Holds the answer's text.
   std::int64_t longest = 0;           ///< Tokens; longer sequences are left out.

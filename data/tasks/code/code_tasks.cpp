@@ -164,8 +164,8 @@ std::vector<TaskRecord> load_code_records(const std::filesystem::path& data,
     throw DataError(fmt::format("{}:{}: {}", path.string(), raw.line, what));
   };
   while (stream.next(raw)) {
-    if (raw.too_long || first_invalid_utf8(raw.text)) {
-      refuse(raw.too_long ? "record too long" : "not valid UTF-8");
+    if (!raw.unreadable.empty() || first_invalid_utf8(raw.text)) {
+      refuse(raw.unreadable.empty() ? "not valid UTF-8" : raw.unreadable);
     }
     const auto object = parse_json(raw.text);
     if (!object || object->kind != JsonNode::Kind::object) {

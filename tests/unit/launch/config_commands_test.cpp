@@ -33,6 +33,11 @@ TEST(InitCommand, WritesANewFileAndNeverOverAnother) {
   EXPECT_EQ(bytes_of(options.config), written);
   options.config = folder / "absent" / "my.toml";
   EXPECT_THROW((void)init_command(options), ConfigError);
+  for (const char* const name : {"my.yaml", "my.yml", "my.json"}) {
+    options.config = folder / name;
+    EXPECT_THROW((void)init_command(options), ConfigError);
+    EXPECT_FALSE(std::filesystem::exists(options.config));
+  }
   std::filesystem::create_symlink(folder / "elsewhere", folder / "link.toml");
   options.config = folder / "link.toml";
   EXPECT_THROW((void)init_command(options), ConfigError);

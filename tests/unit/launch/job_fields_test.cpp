@@ -116,15 +116,17 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
   // These count only with other values than the usual ones.
-  const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
-                                             "generate.fixed_point", "train.ar_loss",
-                                             "train.consistency_decay"};
+  const std::set<std::string> not_by_default{"model.decode_weights",    "generate.method",
+                                             "generate.fixed_point",    "train.ar_loss",
+                                             "train.consistency_decay", "prompts.text"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
         field.kind == FieldKind::identity && !not_by_default.contains(field.path()) ? 1 : 0;
   }
   EXPECT_EQ(identity.size(), identity_fields);
+  config.prompts.text = "{question}";
+  EXPECT_TRUE(identity_values(job_fields(config)).contains("prompts.text"));
 }
 
 TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
@@ -224,28 +226,31 @@ void expect_values(const std::map<std::string, std::string>& values,
 }
 
 TEST(JobFields, JacobiForcingIsTheDefaultRecipe) {
-  const std::map<std::string, std::string> expected{
-      {"train.recipe", toml_quoted("jacobi-forcing")}, {"train.compat", toml_quoted("none")},
-      {"train.reduction", toml_quoted("token_mean")},  {"train.consistency_decay", "1.0"},
-      {"rounds.1.mask", toml_quoted("noise")},         {"rounds.1.schedule", toml_quoted("linear")},
-      {"rounds.1.block_size", "16"},                   {"rounds.1.noise_window", "16"},
-      {"rounds.2.block_size", "32"},                   {"rounds.2.noise_window", "8"}};
+  const std::map<std::string, std::string> expected{{"train.recipe", toml_quoted("jacobi-forcing")},
+                                                    {"train.compat", toml_quoted("none")},
+                                                    {"train.reduction", toml_quoted("token_mean")},
+                                                    {"train.consistency_decay", "1.0"},
+                                                    {"rounds.1.mask", toml_quoted("noise")},
+                                                    {"rounds.1.schedule", toml_quoted("linear")},
+                                                    {"rounds.1.block_size", "16"},
+                                                    {"rounds.1.noise_window", "16"},
+                                                    {"rounds.2.block_size", "32"},
+                                                    {"rounds.2.noise_window", "8"}};
   expect_values(two_rounds({}), expected);
   expect_values(two_rounds({"train.recipe=jacobi-forcing"}), expected);
 }
 
 TEST(JobFields, OtherRecipesMeanWhatTheirNamesSay) {
-  expect_values(two_rounds({"train.recipe=authors"}),
-                {{"train.recipe", toml_quoted("authors")},
-                 {"train.compat", toml_quoted("repo")},
-                 {"train.reduction", toml_quoted("repo")},
-                 {"train.ar_weight", "1.0"},
-                 {"train.train_prompt", "true"},
-                 {"train.consistency_decay", "1.0"},
-                 {"rounds.1.mask", toml_quoted("noise")},
-                 {"rounds.1.noise_window", "16"},
-                 {"rounds.2.block_size", "32"},
-                 {"rounds.2.noise_window", "16"}});
+  expect_values(two_rounds({"train.recipe=authors"}), {{"train.recipe", toml_quoted("authors")},
+                                                       {"train.compat", toml_quoted("repo")},
+                                                       {"train.reduction", toml_quoted("repo")},
+                                                       {"train.ar_weight", "1.0"},
+                                                       {"train.train_prompt", "true"},
+                                                       {"train.consistency_decay", "1.0"},
+                                                       {"rounds.1.mask", toml_quoted("noise")},
+                                                       {"rounds.1.noise_window", "16"},
+                                                       {"rounds.2.block_size", "32"},
+                                                       {"rounds.2.noise_window", "16"}});
   expect_values(two_rounds({"train.recipe=clean-context"}),
                 {{"train.recipe", toml_quoted("clean-context")},
                  {"train.compat", toml_quoted("none")},

@@ -151,14 +151,11 @@ TEST_F(PromptImportTest, WhatFollowsTheLastQuestionIsNotLookedAt) {
       "\n"
       R"({"text":[{"role":"user","content":"a"},{"role":"assistant","content":null},)"
       R"({"role":"user","content":"y?"}]})"
-      "\n"
-      R"({"text":[{"role":"user","content":[{"type":"text","text":"z?"}]}]})"
       "\n");
   const ImportReport report = import();
   EXPECT_THAT(kept(), ElementsAre("x?"));
-  ASSERT_EQ(report.unreadable.size(), 2u);
+  ASSERT_EQ(report.unreadable.size(), 1u);
   EXPECT_THAT(report.unreadable[0].reason, HasSubstr("number 2 has no text under \"content\""));
-  EXPECT_THAT(report.unreadable[1].reason, HasSubstr("number 1 has a list of parts"));
 }
 
 TEST_F(PromptImportTest, ReferenceAnswersAreStoredWhereRecordsHaveThem) {
@@ -342,7 +339,7 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
                  "\n"
                  R"({"text":[{"role":"assistant","content":"d"}]})"
                  "\n"
-                 R"({"text":[{"role":"user","content":[{"type":"text"}]}]})"
+                 R"({"text":[{"role":"user","content":[{"type":"image_url"}]}]})"
                  "\n"
                  R"({"text":[{"content":"x"}]})"
                  "\n"
@@ -361,11 +358,61 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
   }
   using testing::HasSubstr;
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("no user message"), HasSubstr("no user message"),
-                                   HasSubstr("number 1 has a list of parts under \"content\""),
+                                   HasSubstr("number 1 has a part of type \"image_url\""),
                                    HasSubstr("number 1 has no text under \"role\""),
                                    HasSubstr("is of \"tool\""), HasSubstr("list of texts"),
                                    HasSubstr("neither a text nor a list of chat messages"),
                                    HasSubstr("no field 'text'; the record has question, answer")));
+}
+
+// As a chat template prints parts one after another (Qwen2.5-VL's, of transformers).
+TEST_F(PromptImportTest, TextPartsAreJoined) {
+  put("a.jsonl",
+      R"({"text":[{"role":"system","content":[{"type":"text","text":"s"}]},)"
+      R"({"role":"user","content":[{"type":"text","text":"a "},{"type":"text","text":"b"}]}]})"
+      "\n");
+  import();
+  EXPECT_THAT(kept(), ElementsAre("system=s;user=a b;"));
+}
+
+// Expected: Python's str.format, but for null, which is no text.
+TEST_F(PromptImportTest, ATextMayBeMadeOfFields) {
+  put("a.jsonl", R"({"a":"x{y}","b":{"c":[1.5]},"d":null})"
+                 "\n"
+                 R"({"a":["list"],"b":{"c":[2]},"d":"z"})"
+                 "\n"
+                 R"({"b":{"c":[3]},"d":"z"})"
+                 "\n");
+  config_.field = PromptImportConfig().field;
+  config_.text = "{a}\n\n{/b/c/0}{d} {{}}{none | d}";
+  const ImportReport report = import();
+  EXPECT_THAT(kept(), ElementsAre("x{y}\n\n1.5 {}"));
+  ASSERT_EQ(report.unreadable.size(), 2U);
+  EXPECT_EQ(report.unreadable[0].reason, "field 'a' is neither a text nor a number");
+  EXPECT_THAT(report.unreadable[1].reason, HasSubstr("no field 'a'; the record has b, d"));
+}
+
+TEST_F(PromptImportTest, LossesAreToldWithTheirRulesAndTheFirstReason) {
+  put("a.jsonl",
+      "{\"text\":\"one\",\"s\":1}\n{\"text\":\"one\",\"s\":2}\n{\"text\":\"far too "
+      "long\",\"s\":3}\n"
+      "{\"text\":\"two\"}\n");
+  config_.max_prompt_tokens = 8;
+  EXPECT_EQ(import().losses(),
+            "1 dropped by 'duplicate text', 1 dropped by 'over max_prompt_tokens 8'");
+  config_.keep_if = {"s > 0"};
+  put("b.jsonl", "oops\n");
+  EXPECT_THAT(import().losses(),
+              testing::StartsWith("1 unreadable, 1 dropped by 's > 0', 1 dropped by 'duplicate "
+                                  "text', 1 dropped by 'over max_prompt_tokens 8'; first "
+                                  "unreadable: " +
+                                  (directory_ / "b.jsonl").string() + ":1: "));
+  config_ = {};
+  config_.files = {(directory_ / "a.jsonl").string()};
+  config_.field = "text";
+  config_.keep_if = {"s = 1"};
+  put("a.jsonl", R"({"text":"one","s":1})");
+  EXPECT_EQ(import().losses(), "");
 }
 
 TEST_F(PromptImportTest, TextsThatSpellControlTokensAreKeptAndCounted) {
@@ -435,6 +482,13 @@ TEST_F(PromptImportTest, ConfigurationIsChecked) {
   refused([](auto& c) { c.field = "/a~2"; });
   refused([](auto& c) { c.order_by = "-/a~"; });
   refused([](auto& c) { c.chat_template = "llama"; });
+  for (const char* const text : {"no field", "{a", "a}", "{a{b}}", "{}", "{a}}", "{{a}}"}) {
+    refused([&](auto& c) { c.text = text; });
+  }
+  refused([](auto& c) {
+    c.text = "{a}";
+    c.field = "a";
+  });
 }
 
 TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
@@ -447,6 +501,9 @@ TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
   EXPECT_NE(import_identity(other, byte_encoder()), base);
   other = config_;
   other.answer_field = "answer";
+  EXPECT_NE(import_identity(other, byte_encoder()), base);
+  other = config_;
+  other.text = "{answer}";
   EXPECT_NE(import_identity(other, byte_encoder()), base);
   PromptEncoder encoder = byte_encoder();
   encoder.identity = "other";

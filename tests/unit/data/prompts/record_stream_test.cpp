@@ -1,20 +1,26 @@
 #include "data/prompts/record_stream.h"
 
+#include <bzlib.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <vector>
 
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using Records = std::vector<std::pair<std::int64_t, std::string>>;
 
@@ -162,17 +168,200 @@ TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
   }
 }
 
-TEST_F(RecordStreamTest, AParquetFileIsNamedWithTheLineThatTurnsItIntoJsonLines) {
-  put(std::string("PAR1\0\1rest", 10));
-  try {
-    RecordStream stream(path_);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(),
-                testing::AllOf(testing::HasSubstr("a Parquet file"),
-                               testing::HasSubstr("pandas.read_parquet(\"" + path_.string()),
-                               testing::HasSubstr(".jsonl.gz\"")));
+std::string bzip2_of(const std::string& text) {
+  std::string packed(text.size() + 1000, '\0');
+  auto size = static_cast<unsigned>(packed.size());
+  EXPECT_EQ(BZ2_bzBuffToBuffCompress(packed.data(), &size, const_cast<char*>(text.data()),
+                                     static_cast<unsigned>(text.size()), 1, 0, 0),
+            BZ_OK);
+  return packed.substr(0, size);
+}
+
+std::string zstd_of(const std::string& text) {
+  // As the zstd program does: with a checksum.
+  const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
+                                                                        ZSTD_freeCCtx);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(
+      ZSTD_compress2(context.get(), packed.data(), packed.size(), text.data(), text.size()));
+  return packed;
+}
+
+TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
+  using Pack = std::string (*)(const std::string&);
+  for (const auto& [name, pack] : {std::pair<const char*, Pack>("bzip2", bzip2_of),
+                                   std::pair<const char*, Pack>("Zstandard", zstd_of)}) {
+    SCOPED_TRACE(name);
+    // More than the buffers hold, on both sides.
+    std::string text;
+    std::uint32_t state = 1;
+    for (int i = 0; i < 120'000; ++i) {
+      state = state * 1664525 + 1013904223;
+      text += std::to_string(state) + "\n";
+    }
+    const std::string whole = pack(text);
+    put(whole + pack("") + pack("last") + std::string(100, '\0'));
+    const Records records = all();
+    ASSERT_EQ(records.size(), 120'001U);
+    EXPECT_EQ(records[119'999].second, std::to_string(state));
+    EXPECT_EQ(records.back().second, "last");
+    const std::string small = pack("1\n");
+    for (std::size_t size = 5; size < small.size(); ++size) {
+      EXPECT_THAT(failure(small.substr(0, size)), HasSubstr("cut short")) << size;
+    }
+    EXPECT_THAT(failure(whole.substr(0, whole.size() / 2)),
+                AllOf(HasSubstr(path_.string()), HasSubstr("cut short"), HasSubstr("behind line")));
+    std::string flipped = whole;
+    flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 0x55);
+    EXPECT_THAT(failure(flipped), AllOf(HasSubstr(path_.string()), HasSubstr("is damaged")));
+    EXPECT_THAT(failure(small + "2\n"), HasSubstr(std::string("behind the ") + name));
   }
+}
+
+TEST_F(RecordStreamTest, AZstandardFrameThatAsksForTooMuchMemoryIsRefused) {
+  // The header of a frame with a window of 2 GiB.
+  EXPECT_THAT(failure(std::string("\x28\xB5\x2F\xFD\x00\xA8", 6) + std::string(100, '\1')),
+              HasSubstr("too much memory"));
+  const std::string skipped("\x50\x2A\x4D\x18\x04\0\0\0abcd", 12);
+  put(skipped + zstd_of("1"));
+  EXPECT_EQ(all(), (Records{{1, "1"}}));
+}
+
+class CsvStreamTest : public RecordStreamTest {
+ protected:
+  void SetUp() override {
+    RecordStreamTest::SetUp();
+    path_.replace_extension(".csv");
+  }
+};
+
+// Expected: Python's csv.DictReader over the same bytes.
+TEST_F(CsvStreamTest, RowsAreObjectsAsPythonReadsThem) {
+  const std::string text =
+      "\xEF\xBB\xBF"
+      "a,\"b\"\"\",c\r\n\"x, \"\"y\"\"\",plain,\"two\r\nlines\"\r\n1,,\"\"\n\n q \" "
+      "z,\"a\"b\"c, \"d\"\rlast,\xC3\xA9,\"\x01\t\\\"";
+  const Records expected{
+      {2, R"({"a":"x, \"y\"","b\"":"plain","c":"two\u000d\u000alines"})"},
+      {4, R"({"a":"1","b\"":"","c":""})"},
+      {6, R"({"a":" q \" z","b\"":"ab\"c","c":" \"d\""})"},
+      {6, "{\"a\":\"last\",\"b\\\"\":\"\xC3\xA9\",\"c\":\"\\u0001\\u0009\\\\\"}"}};
+  put(text);
+  EXPECT_EQ(all(), expected);
+  path_ += ".gz";
+  put_gzip(text);
+  EXPECT_EQ(all(), expected);
+  fs::remove(path_);
+  path_.replace_extension();
+  put("a\n\n\"\"\n");
+  EXPECT_EQ(all(), (Records{{3, R"({"a":""})"}}));
+  for (const char* const nothing : {"", "a,b", "a,b\n\n"}) {
+    put(nothing);
+    EXPECT_TRUE(all().empty());
+  }
+}
+
+TEST_F(CsvStreamTest, BrokenFilesAreRefusedAndBrokenRowsMarked) {
+  EXPECT_THAT(failure("a,b\n1,2\n3,\"4\n5,6\n"),
+              AllOf(HasSubstr(path_.string()), HasSubstr("begins in line 3 does not end")));
+  EXPECT_THAT(failure("a,b,a\n1,2,3\n"), HasSubstr("two columns 'a'"));
+  put("a,b\n1\n1,2\n1,2,3,4\n");
+  RecordStream stream(path_);
+  RawRecord record;
+  ASSERT_TRUE(stream.next(record));
+  EXPECT_EQ(record.unreadable, "the row has 1 fields, the header 2");
+  ASSERT_TRUE(stream.next(record));
+  EXPECT_EQ(record.unreadable, "");
+  ASSERT_TRUE(stream.next(record));
+  EXPECT_EQ(record.line, 4);
+  EXPECT_EQ(record.unreadable, "the row has 4 fields, the header 2");
+  EXPECT_FALSE(stream.next(record));
+}
+
+/// A pyarrow of which ParquetFile("…").iter_batches() gives what `batches` is.
+class ParquetStreamTest : public RecordStreamTest {
+ protected:
+  void SetUp() override {
+    RecordStreamTest::SetUp();
+    put(std::string("PAR1\0\1rest", 10));
+  }
+  void TearDown() override {
+    unsetenv("PYTHONPATH");
+    RecordStreamTest::TearDown();
+  }
+  void put_pyarrow(const std::string& package, const std::string& batches) {
+    fs::create_directory(modules_.path() / "pyarrow");
+    std::ofstream(modules_.path() / "pyarrow" / "__init__.py") << package;
+    std::ofstream(modules_.path() / "pyarrow" / "parquet.py")
+        << "import os\n"
+           "class Batch(list):\n"
+           "    to_pylist = list.copy\n"
+           "class ParquetFile:\n"
+           "    def __init__(self, path): self.path = path\n"
+           "    def iter_batches(self, batch_size):\n        "
+        << batches << "\n";
+    setenv("PYTHONPATH", modules_.path().c_str(), 1);
+  }
+  template <class Kind>
+  std::string refusal() const {
+    try {
+      (void)all();
+    } catch (const Kind& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  test::TemporaryDirectory modules_;
+};
+
+TEST_F(ParquetStreamTest, RowsComeThroughAPipe) {
+  put_pyarrow(
+      "",
+      R"(yield from (Batch([{"a": "\n\u00e9", "b": [1, float("nan")]}]), Batch([{"a": b"x"}])))");
+  EXPECT_EQ(all(),
+            (Records{{1, "{\"a\": \"\\n\xC3\xA9\", \"b\": [1, NaN]}"}, {2, R"({"a": "x"})"}}));
+}
+
+TEST_F(ParquetStreamTest, WhatGoesWrongIsSaidInOneLine) {
+  put_pyarrow("", R"(yield Batch([{"a": 1}]); raise ValueError("bad\npage"))");
+  EXPECT_EQ(refusal<DataError>(), path_.string() + ": cannot be read behind row 1: bad page");
+  put_pyarrow("", "os.kill(os.getpid(), 9); yield");
+  EXPECT_THAT(refusal<EnvironmentError>(), HasSubstr("killed by signal 9"));
+  put_pyarrow("raise ImportError", "");
+  EXPECT_THAT(refusal<EnvironmentError>(),
+              AllOf(HasSubstr(path_.string()), HasSubstr("python3 -m pip install pyarrow")));
+  const std::string before = std::getenv("PATH");
+  setenv("PATH", modules_.path().c_str(), 1);
+  const std::string missing = refusal<EnvironmentError>();
+  setenv("PATH", before.c_str(), 1);
+  EXPECT_THAT(missing, HasSubstr("pip install pyarrow"));
+}
+
+TEST_F(ParquetStreamTest, AStreamMayEndBeforeItsFile) {
+  put_pyarrow("", "while True: yield Batch([{}])");
+  RecordStream stream(path_);
+  RawRecord record;
+  EXPECT_TRUE(stream.next(record));
+}
+
+TEST_F(ParquetStreamTest, WholeAndCutFilesOfPyarrow) {
+  if (std::system("python3 -c 'import pyarrow' 2>/dev/null") != 0) {
+    GTEST_SKIP() << "python3 has no pyarrow";
+  }
+  const std::string program =
+      "import sys, pyarrow, pyarrow.parquet as p\n"
+      "rows = [{'id': i, 'turns': [{'from': 'human', 'value': 'q' * i}]} for i in range(1000)]\n"
+      "p.write_table(pyarrow.Table.from_pylist(rows), sys.argv[1], row_group_size=300)\n";
+  ASSERT_EQ(std::system(("python3 -c \"" + program + "\" " + path_.string()).c_str()), 0);
+  const Records records = all();
+  ASSERT_EQ(records.size(), 1000U);
+  EXPECT_EQ(records[3],
+            Records::value_type(4, R"({"id": 3, "turns": [{"from": "human", "value": "qqq"}]})"));
+  const std::string whole = packed();
+  EXPECT_THAT(failure(whole.substr(0, whole.size() - 20)),
+              AllOf(HasSubstr(path_.string()), HasSubstr("cannot be read behind row 0")));
 }
 
 TEST_F(RecordStreamTest, TextOfTwoBytesALetterIsNamed) {
