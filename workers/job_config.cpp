@@ -84,9 +84,11 @@ void JobConfig::apply_recipe() {
   for (RoundSettings& round : rounds) {
     round.mask = clean ? MaskKind::clean : MaskKind::noise;
     round.schedule = clean ? ScheduleKind::random : ScheduleKind::linear;
-    round.noise_window = recipe == Recipe::jacobi_forcing && round.block_size > 0
-                             ? std::max(1, kNoiseWindowTokens / round.block_size)
-                             : 16;
+    if (recipe == Recipe::jacobi_forcing && round.block_size > 0) {
+      round.noise_window = std::max(1, kNoiseWindowTokens / round.block_size);
+    } else if (recipe == Recipe::authors) {
+      round.noise_window = 16;
+    }
     round.endpoint = ScheduleEndpoint::inclusive;
     round.measure = UnconvergedMeasure::prefix;
     round.target = ScheduleTarget::ratio;

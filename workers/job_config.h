@@ -97,8 +97,7 @@ struct JobConfig {
   ///  - jacobi_forcing: mask noise, schedule linear over 256 tokens (a window of 16 blocks of 16, 8
   ///    of 32), our formulas, consistency_decay 1;
   ///  - authors: compat repo with ar_weight 1, mask noise, schedule linear over 16 blocks;
-  ///  - clean_context: mask clean, schedule random over 16 blocks, our formulas, consistency_decay
-  ///    0.8.
+  ///  - clean_context: mask clean, schedule random, our formulas, consistency_decay 0.8.
   void apply_recipe();
   /// Noise schedule of round `round` (1-based), with what `compat` fixes: paper: exclusive
   /// endpoint, positionwise measure, ceil_count target; repo: inclusive, prefix, ratio, and never

@@ -34,6 +34,20 @@ struct Plan {
   std::vector<std::string> tasks;
 };
 
+/// The first round alone, with `recipe`, in a run directory of its own. Every state is stored, so
+/// that the trajectories serve every recipe.
+JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
+  JobOptions job;
+  job.config = options.config;
+  job.overrides = options.overrides;
+  job.overrides.insert(
+      job.overrides.end(),
+      {"train.recipe=" + recipe, "run.directory=" + toml_quoted((plan.directory / recipe).string()),
+       "generate.store_states=all", "evaluate.tasks=[]"});
+  job.first_round_steps = options.steps;
+  return job;
+}
+
 Plan read_plan(const PilotOptions& options, const Communicator& comm) {
   Plan plan;
   load_configuration(comm, options.config, [&](const std::string& text) {
@@ -47,22 +61,13 @@ Plan read_plan(const PilotOptions& options, const Communicator& comm) {
           "evaluate.tasks is empty: name a task (and evaluate.data) that the pilot measures on");
     }
     plan = {config.run.directory / "pilot", config.model.source, config.evaluate.tasks};
+    for (const std::string& recipe : options.recipes) {
+      // Keys that no recipe may have beside it, before the first of them is trained.
+      const JobOptions job = job_of(options, plan, recipe);
+      read_job_config(text, options.config.string(), job.overrides).validate(comm.size());
+    }
   });
   return plan;
-}
-
-/// The first round alone, with `recipe`, in a run directory of its own. Every state is stored, so
-/// that the trajectories serve every recipe.
-JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
-  JobOptions job;
-  job.config = options.config;
-  job.overrides = options.overrides;
-  job.overrides.insert(
-      job.overrides.end(),
-      {"train.recipe=" + recipe, "run.directory=" + toml_quoted((plan.directory / recipe).string()),
-       "generate.store_states=all", "evaluate.tasks=[]"});
-  job.first_round_steps = options.steps;
-  return job;
 }
 
 /// Rank 0: the run directory `to` begins with the prompts and trajectories of `from`. Their hashes

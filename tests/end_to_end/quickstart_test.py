@@ -5,6 +5,7 @@ README says of it holds, and a sweep on the result makes the complete report."""
 import json
 import re
 import subprocess
+import tomllib
 import unittest
 
 from harness import BINARY, SOURCE, EndToEndTest
@@ -37,6 +38,88 @@ class Quickstart(EndToEndTest):
         self.assertGreaterEqual(len(shown), 4, report)
         for part in ("Accuracy and speed", "Roofline", "block size", "loss"):
             self.assertIn(part.lower(), report.lower())
+
+
+PILOT = """
+[run]
+directory = "{run}"
+[model]
+source = "launch/quickstart/model"
+[prompts]
+files = ["launch/quickstart/prompts.jsonl.gz"]
+field = "question"
+[generate]
+max_new_tokens = 64
+batch_prompts = 64
+[[rounds]]
+block_size = 16
+epochs = 1.0
+[[rounds]]
+epochs = 1.0
+[train]
+learning_rate = 1e-3
+batch_samples = 16
+tokens_per_rank = 4096
+[evaluate]
+tasks = ["word_problems"]
+data = "launch/quickstart"
+max_new_tokens = 64
+batch_prompts = 64
+speed_problems = 0
+"""
+RECIPES = ("jacobi-forcing", "authors", "clean-context")
+
+
+class Pilot(EndToEndTest):
+    def test_every_recipe_keeps_the_answers_and_the_table_compares_them(self):
+        """100 steps of each recipe on the same trajectories: at least 80 of 100 answers stay right, and clean context,
+        whose blocks all have noise, decodes more tokens per forward than the base."""
+        run = self.root / "run"
+        config = self.root / "pilot.toml"
+        config.write_text(PILOT.format(run=run), encoding="utf-8")
+        command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "100")
+        result = self.jforge(*command, ranks=2, timeout=1500, cwd=SOURCE)
+        models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
+        rows = {}
+        for line in result.out.splitlines():
+            words = line.replace("%", "").split()
+            if words and words[0] in models:
+                rows[words[0]] = [float(word) for word in words[1:]]
+        self.assertEqual({"base", *RECIPES}, set(rows))
+        for name, (right, tpf_16, tpf_64, same) in rows.items():
+            figures = models[name]["word_problems"]
+            self.assertGreaterEqual(right, 80, name)
+            self.assertAlmostEqual(100 * figures["ar"]["accuracy"], right, places=1)
+            self.assertAlmostEqual(figures["jacobi.block_size=16"]["tpf"], tpf_16, places=2)
+            self.assertAlmostEqual(figures["jacobi.block_size=64"]["tpf"], tpf_64, places=2)
+            self.assertTrue(0 < same <= 100, name)
+        self.assertEqual(100, rows["base"][3])
+        self.assertGreater(rows["clean-context"][1], 1.2 * rows["base"][1])
+        # Each was trained with its own keys, all on the first one's trajectories.
+        resolved = {name: tomllib.loads((run / "pilot" / name / "resolved_config.toml").read_text(encoding="utf-8"))
+                    for name in RECIPES}
+        self.assertEqual(list(RECIPES), [resolved[name]["train"]["recipe"] for name in RECIPES])
+        self.assertEqual(["noise", "noise", "clean"], [resolved[name]["rounds"][0]["mask"] for name in RECIPES])
+        shards = [sorted(path.name for path in (run / "pilot" / name / "round-1/trajectories").glob("*.h5"))
+                  for name in RECIPES]
+        self.assertTrue(shards[0])
+        self.assertEqual([shards[0]] * 3, shards)
+        # A second call has nothing left to do.
+        again = self.jforge(*command, ranks=2, timeout=600, cwd=SOURCE)
+        self.assertEqual(result.out[result.out.index("Pilot:"):], again.out[again.out.index("Pilot:"):])
+
+    def test_bad_requests_are_one_line(self):
+        config = self.root / "pilot.toml"
+        config.write_text(PILOT.format(run=self.root / "run"), encoding="utf-8")
+        for words, part in ((("--recipes", "jacobi-forcing,mine"), "clean-context"),
+                            (("--recipes", "authors,authors"), "at most once"),
+                            (("--set", "evaluate.tasks=[]"), "evaluate.tasks is empty"),
+                            (("--set", "rounds.1.mask=clean"), "contradicts train.recipe"),
+                            (("--recipes", "clean-context,authors", "--set", "train.ar_weight=5.0"), "train.ar_weight = 5.0")):
+            with self.subTest(words=words):
+                result = self.jforge("pilot", config, *words, expect=2, cwd=SOURCE)
+                self.assertIn(part, result.err)
+        self.assertFalse((self.root / "run").exists())
 
 
 class Reproduce(EndToEndTest):
