@@ -82,7 +82,7 @@ void check_mistral_window(const HfJsonFile& file) {
 /// Refuses what the kernels do not compute: running such a model would be silently wrong.
 void check_features(const HfJsonFile& file, ModelFamily family) {
   const json& activation = file.require("hidden_act");
-  if (activation != json("silu")) {
+  if (activation != json("silu") && activation != json("swish")) {  // One function, two names.
     file.refuse("hidden_act",
                 fmt::format("{} is not supported; only \"silu\" is", activation.dump()));
   }
@@ -158,26 +158,31 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
   }
 }
 
-/// rope_theta and rope_scaling, or both inside rope_parameters as newer files have them. Llama 2's
-/// first files have none.
+/// Reads transformers 4's rope_theta and rope_scaling, transformers 5's rope_parameters, or both.
+/// Llama 2's first files have none. Refuses values that differ, because each version would read its
+/// own.
 RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
   RotarySettings rope;
   const json* const parameters = file.find("rope_parameters");
   const json* const scaling = file.find("rope_scaling");
-  if (parameters != nullptr && scaling != nullptr) {
-    file.refuse("rope_scaling", "stands beside rope_parameters; leave one of them");
+  if (scaling != nullptr) {
+    read_rope_scaling(file, "rope_scaling", *scaling, rope);
   }
   if (parameters != nullptr) {
-    read_rope_scaling(file, "rope_parameters", *parameters, rope);
-  } else if (scaling != nullptr) {
-    read_rope_scaling(file, "rope_scaling", *scaling, rope);
+    RotarySettings newer;
+    read_rope_scaling(file, "rope_parameters", *parameters, newer);
+    if (scaling != nullptr && newer != rope) {
+      file.refuse("rope_scaling", fmt::format("{} differs from rope_parameters {}; leave the one "
+                                              "that the model was trained with",
+                                              scaling->dump(), parameters->dump()));
+    }
+    rope = newer;
   }
   if (parameters != nullptr && parameters->contains("rope_theta")) {
     rope.theta = rope_number(file, "rope_parameters", *parameters, "rope_theta");
   } else if (family != ModelFamily::llama || file.find("rope_theta") != nullptr) {
     rope.theta = file.number("rope_theta");
   }
-  // Of what stands twice transformers 4 and 5 take different ones.
   const bool inside = scaling != nullptr && scaling->contains("rope_theta");
   const double beside = file.find("rope_theta") != nullptr ? file.number("rope_theta") : rope.theta;
   if (beside != rope.theta ||
@@ -240,8 +245,9 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
   // Files older than grouped queries do not name them.
-  const bool grouped =
-      config.family == ModelFamily::qwen2 || file.find("num_key_value_heads") != nullptr;
+  // null is all heads; a Qwen2 without the key has another default in `transformers`.
+  const bool grouped = file.find("num_key_value_heads") != nullptr ||
+                       (config.family == ModelFamily::qwen2 && !file.names("num_key_value_heads"));
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;
   config.max_position_embeddings = file.integer("max_position_embeddings");
   config.rms_norm_eps = file.number("rms_norm_eps");

@@ -79,14 +79,31 @@ void name_stop_tokens(const fs::path& directory, const TransformerConfig& config
 }
 
 OrderedJson rope_scaling(const RotarySettings& rope) {
-  if (rope.scaling == RotaryScaling::linear) {
-    return {{"rope_type", "linear"}, {"factor", rope.factor}};
+  switch (rope.scaling) {
+    case RotaryScaling::none:
+      return {{"rope_type", "default"}};
+    case RotaryScaling::linear:
+      return {{"rope_type", "linear"}, {"factor", rope.factor}};
+    case RotaryScaling::llama3:
+      break;
   }
   return {{"rope_type", "llama3"},
           {"factor", rope.factor},
           {"low_freq_factor", rope.low_frequency_factor},
           {"high_freq_factor", rope.high_frequency_factor},
           {"original_max_position_embeddings", rope.original_positions}};
+}
+
+/// Writes the rotary embedding as transformers 4 and as transformers 5 reads it: version 4 takes
+/// theta 10,000 from a file that has rope_parameters only.
+void name_rope(OrderedJson& root, const RotarySettings& rope) {
+  const OrderedJson scaling = rope_scaling(rope);
+  root["rope_theta"] = rope.theta;
+  if (rope.scaling != RotaryScaling::none) {
+    root["rope_scaling"] = scaling;
+  }
+  root["rope_parameters"] = scaling;
+  root["rope_parameters"]["rope_theta"] = rope.theta;
 }
 
 /// What `transformers` needs to know of a model that has no directory yet.
@@ -103,15 +120,11 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"max_position_embeddings", config.max_position_embeddings},
                       {"hidden_act", "silu"},
                       {"rms_norm_eps", config.rms_norm_eps},
-                      {"rope_theta", config.rope.theta},
                       {"tie_word_embeddings", config.tie_word_embeddings},
                       {"use_sliding_window", false},
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
-  if (config.rope.scaling != RotaryScaling::none) {
-    root["rope_scaling"] = rope_scaling(config.rope);
-  }
   if (config.own_head_size || config.family == ModelFamily::qwen3) {
     root["head_dim"] = config.head_size();  // Left out, Qwen3's would be 128.
   }
@@ -124,8 +137,10 @@ OrderedJson new_config(const TransformerConfig& config) {
   return root;
 }
 
-/// `root` as a file's text, with the type of the weights. Other keys stay as they are.
-std::string config_text(OrderedJson root, DType stored) {
+/// Returns `root` as a file's text, with the rotary embedding and the type of the weights. Other
+/// keys stay as they are.
+std::string config_text(OrderedJson root, const RotarySettings& rope, DType stored) {
+  name_rope(root, rope);
   const std::string name = dtype_name(stored);
   if (root.contains("dtype")) {
     root["dtype"] = name;  // What newer `transformers` write instead of torch_dtype.
@@ -413,18 +428,19 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
                      const TensorValues& values, const HfExportOptions& options) {
   const DType stored = options.stored;
   export_to(output_directory, [&] {
-    write_model_directory(
-        source_directory, output_directory, table,
-        plan_shards(table, values, stored, options.max_shard_bytes), stored,
-        [&](const fs::path& fresh) {
-          if (options.jacobi_block_size) {
-            write_custom_generate(fresh, *options.jacobi_block_size);
-          }
-          name_stop_tokens(fresh, config);
-          OrderedJson root = source_config(source_directory, config);
-          publish_file(fresh / "config.json",
-                       config_text(root.is_null() ? new_config(config) : std::move(root), stored));
-        });
+    write_model_directory(source_directory, output_directory, table,
+                          plan_shards(table, values, stored, options.max_shard_bytes), stored,
+                          [&](const fs::path& fresh) {
+                            if (options.jacobi_block_size) {
+                              write_custom_generate(fresh, *options.jacobi_block_size);
+                            }
+                            name_stop_tokens(fresh, config);
+                            OrderedJson root = source_config(source_directory, config);
+                            publish_file(
+                                fresh / "config.json",
+                                config_text(root.is_null() ? new_config(config) : std::move(root),
+                                            config.rope, stored));
+                          });
   });
 }
 
@@ -435,7 +451,7 @@ void export_new_hf_model(const fs::path& tokenizer_directory, const fs::path& ou
     write_model_directory(
         tokenizer_directory, output_directory, table,
         plan_shards(table, values, stored, kMaxHfShardBytes), stored, [&](const fs::path& fresh) {
-          publish_file(fresh / "config.json", config_text(new_config(config), stored));
+          publish_file(fresh / "config.json", config_text(new_config(config), config.rope, stored));
           const OrderedJson generation = {{"do_sample", false}, {"eos_token_id", eos_json(config)}};
           publish_file(fresh / kHfGenerationFile, generation.dump(2) + "\n");
         });

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdint>
 #include <regex>
 #include <string>
 #include <system_error>
@@ -22,6 +24,28 @@ fs::path snapshot_in(const fs::path& model) {
     }
   }
   return {};
+}
+
+/// The folder checkpoint-N of the greatest N, as trainers name them; nothing if there is none.
+fs::path newest_trainer_checkpoint(const fs::path& directory) {
+  constexpr std::string_view kPrefix = "checkpoint-";
+  std::error_code error;
+  fs::path newest;
+  std::int64_t most = -1;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with(kPrefix) || !fs::exists(entry.path() / "config.json", error)) {
+      continue;
+    }
+    const char* const end = name.data() + name.size();
+    const auto [last, problem] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    if (problem == std::errc() && last == end && step > most) {
+      most = step;
+      newest = entry.path();
+    }
+  }
+  return newest;
 }
 
 /// Throws where `directory` is known as something else.
@@ -50,6 +74,11 @@ void expect_nothing_else(const fs::path& directory) {
   if (holds("manifest.json")) {
     throw DataError(fmt::format("{0}: a checkpoint; it becomes a model by: jforge export {0} OUT",
                                 directory.string()));
+  }
+  if (const fs::path newest = newest_trainer_checkpoint(directory); !newest.empty()) {
+    throw DataError(
+        fmt::format("{}: holds a trainer's checkpoints; name one of them, the newest is {}",
+                    directory.string(), newest.string()));
   }
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().filename().string().starts_with("models--")) {

@@ -15,7 +15,8 @@ using nlohmann::json;
   std::string shown = value.dump(-1, ' ', false, json::error_handler_t::replace);
   if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
   throw DataError(
-      fmt::format("{}: {} = {} is not supported: use a byte-level BPE tokenizer such as Qwen2's",
+      fmt::format("{}: {} = {} is not supported; take a model of a supported family (Qwen2, "
+                  "Qwen2.5, Qwen3, Llama 3, SmolLM2 or Mistral Nemo)",
                   origin, field, shown));
 }
 

@@ -59,6 +59,29 @@ TEST_F(HfConfigTest, ReadsRopeParametersOfNewerFiles) {
   EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
 }
 
+// Both schemas: what transformers 5 writes for files that version 4 reads as well.
+TEST_F(HfConfigTest, ReadsBothRopeSchemasIfTheyAgree) {
+  ordered_json both = ordered_json::parse(kConfig);
+  const ordered_json scaling{{"rope_type", "linear"}, {"factor", 4.0}};
+  both["rope_scaling"] = scaling;
+  both["rope_parameters"] = scaling;
+  both["rope_parameters"]["rope_theta"] = both["rope_theta"];
+  write(source_ / "config.json", both.dump());
+  EXPECT_EQ(read_hf_config(source_).rope,
+            (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
+  both["rope_scaling"]["factor"] = 8.0;
+  write(source_ / "config.json", both.dump());
+  EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters")));
+}
+
+TEST_F(HfConfigTest, ReadsNullHeadsAndSwishAsTransformersDoes) {
+  edit("num_key_value_heads", nullptr);
+  const TransformerConfig config = read_hf_config(source_);
+  EXPECT_EQ(config.num_kv_heads, config.num_heads);
+  edit("hidden_act", "swish");
+  EXPECT_NO_THROW(static_cast<void>(read_hf_config(source_)));
+}
+
 TEST_F(HfConfigTest, ReadsRopeScalingInBothSpellings) {
   const ordered_json llama3{{"factor", 8.0},
                             {"low_freq_factor", 1.0},

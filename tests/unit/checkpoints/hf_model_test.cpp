@@ -144,13 +144,14 @@ TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
       InternalError);
 }
 
-TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
+TEST_F(HfModelTest, ExportsBfloat16AndUpdatesDtypeAndRope) {
   Model model = make_model();
   const fs::path output = root_ / "bf16";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
                   {DType::bfloat16});
   ordered_json expected = ordered_json::parse(kConfig);
   expected["torch_dtype"] = "bfloat16";
+  expected["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", expected["rope_theta"]}};
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json")).dump(), expected.dump());
 
   EXPECT_TRUE(hf_matrices_are_bfloat16(output));
@@ -162,6 +163,24 @@ TEST_F(HfModelTest, ExportsBfloat16AndUpdatesOnlyTheDtype) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(read.values[i]) & 0xFFFFU, 0U);
     ASSERT_LE(std::abs(read.values[i] - model.values[i]), std::abs(model.values[i]) / 256);
   }
+}
+
+// Version 4.57 of transformers reads theta 10,000 out of a file that has rope_parameters only.
+TEST_F(HfModelTest, ExportsOfNewerConfigurationsAreReadByOlderProgramsToo) {
+  Model model = make_model();
+  ordered_json newer = ordered_json::parse(kConfig);
+  const ordered_json theta = newer["rope_theta"];
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", theta}};
+  write(source_ / "config.json", newer.dump());
+  const fs::path output = root_ / "newer";
+  const TransformerConfig config = read_hf_config(source_);
+  export_hf_model(source_, output, config, model.table, values_in(model.flat()), {DType::float32});
+  const ordered_json made = ordered_json::parse(read_file(output / "config.json"));
+  EXPECT_EQ(made["rope_theta"], theta);
+  EXPECT_EQ(made["rope_scaling"], ordered_json({{"rope_type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(made["rope_parameters"], newer["rope_parameters"]);
+  EXPECT_EQ(read_hf_config(output), config);
 }
 
 TEST_F(HfModelTest, WritesShardsWithAnIndex) {

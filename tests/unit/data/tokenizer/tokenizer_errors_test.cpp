@@ -93,6 +93,14 @@ TEST(TokenizerErrors, WhatIsNoModelDirectorySaysWhatItIs) {
   EXPECT_THAT(said(checkpoint.path()),
               testing::EndsWith("jforge export " + checkpoint.path().string() + " OUT"));
 
+  const ScratchDirectory trainer;
+  for (const char* const name : {"checkpoint-900", "checkpoint-1000"}) {
+    std::filesystem::create_directory(trainer.path() / name);
+    trainer.write(std::string(name) + "/config.json", "{}");
+  }
+  EXPECT_THAT(said(trainer.path()),
+              testing::EndsWith("the newest is " + trainer.path().string() + "/checkpoint-1000"));
+
   other.write("small.Q4_K_M.gguf", "GGUF");
   EXPECT_THAT(said(other.path()), HasSubstr("holds GGUF files"));
   std::filesystem::remove(other.path() / "small.Q4_K_M.gguf");
