@@ -101,10 +101,7 @@ TensorboardLog::TensorboardLog(const std::filesystem::path& directory, std::int6
                                int attempt)
     : path_(event_path(directory, wall_seconds, attempt)), log_(path_, AppendLog::Form::records) {
   std::string event = event_head(static_cast<double>(wall_seconds));
-  // In files of version 1 a step that goes back drops the later ones of the same curves: those that
-  // a killed attempt had made and the next one makes again. Version 2 wants a session's start for
-  // that, which drops them of all curves, also of rounds that are through.
-  put_bytes(event, 3, "brain.Event:1");
+  put_bytes(event, 3, "brain.Event:2");
   log_.append(record(event));
 }
 

@@ -94,7 +94,7 @@ class EventFiles(EndToEndTest):
         found = []
         for path in sorted(run.glob("events.out.tfevents.*"), key=lambda path: int(path.name.rsplit(".", 1)[1])):
             events = [event(payload) for payload in records(path.read_bytes())]
-            self.assertEqual("brain.Event:1", events[0][2], path)
+            self.assertEqual("brain.Event:2", events[0][2], path)
             found.append(events[1:])
         return found
 

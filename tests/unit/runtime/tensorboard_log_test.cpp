@@ -61,7 +61,7 @@ TEST(TensorboardLog, RecordsAreFramedEventsByteForByte) {
   log.append(300, 0.5, scalars);
   const auto found = records(read_file(log.path()));
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].substr(9), std::string("\x1a\x0d") + "brain.Event:1");
+  EXPECT_EQ(found[0].substr(9), std::string("\x1a\x0d") + "brain.Event:2");
   // wall_time 0.5, step 300, summary of two values.
   EXPECT_EQ(found[1], std::string("\x09\0\0\0\0\0\0\xe0\x3f"
                                   "\x10\xac\x02"
