@@ -48,7 +48,7 @@ TEST_F(EvaluateTest, EveryRankCountAndBatchSizeGivesTheReference) {
     EXPECT_EQ(jacobi_figures.at("block_size"), 8);
     EXPECT_EQ(jacobi_figures.at("window"), "running");
     EXPECT_EQ(jacobi_figures.at("max_new_tokens"), 24);
-    EXPECT_EQ(jacobi_figures.at("scorer"), "gsm8k/plain/extract-3");
+    EXPECT_EQ(jacobi_figures.at("scorer"), "gsm8k/plain/extract-4");
   }
   EXPECT_LT(jacobi_forwards, tokens);
   RecordProperty("merged", hash_hex(hash64(read_text(files("batch-8", "jacobi").merged()))));
@@ -175,8 +175,8 @@ TEST_F(EvaluateTest, TasksMayHaveStylesOfTheirOwn) {
   config_.methods = {"ar"};
   ASSERT_TRUE(evaluate("out"));
   const Json tasks = Json::parse(read_text(path_ / "out/summary.json")).at("models").at("base");
-  EXPECT_EQ(tasks.at("gsm8k").at("ar").at("scorer"), "gsm8k/plain/extract-3");
-  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-3");
+  EXPECT_EQ(tasks.at("gsm8k").at("ar").at("scorer"), "gsm8k/plain/extract-4");
+  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-4");
   EXPECT_TRUE(fs::exists(path_ / "out/base/gsm8k-cot_boxed.ar.jsonl"));
   EXPECT_EQ(files("out", "ar").read_merged().size(), static_cast<std::size_t>(kProblems));
 }

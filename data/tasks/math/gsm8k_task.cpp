@@ -22,7 +22,15 @@ constexpr std::uint32_t kExamplesSeed = 1234;
 /// Field that load() adds to records of styles with examples: the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// The number right behind the last mark that has one there. A mark before words is a heading.
+/// Whether the text behind a mark, up to the line's end, is a number alone.
+bool is_number_alone(std::string_view behind) {
+  return behind.substr(0, behind.find('\n')).find_first_not_of("-$\\0123456789., \t\r") ==
+         std::string_view::npos;
+}
+
+/// The number of the first line that is a mark and a number: GSM8K's own form, behind which a model
+/// may invent further questions. Else the number right behind the last mark that has one there. A
+/// mark before words is a heading.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
@@ -32,6 +40,9 @@ std::optional<std::string> marked_number(std::string_view text) {
     behind.remove_prefix(behind.starts_with("\\$") ? 1 : 0);
     if (auto number = leading_number(behind)) {
       last = std::move(number);
+      if ((mark == 0 || text[mark - 1] == '\n') && is_number_alone(behind)) {
+        break;
+      }
     }
   }
   return last;
@@ -138,9 +149,9 @@ Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
 std::string Gsm8kTask::version() const {
   switch (style_) {
     case Style::plain:
-      return "gsm8k/plain/extract-3";
+      return "gsm8k/plain/extract-4";
     case Style::cot_boxed:
-      return "gsm8k/cot_boxed/extract-3";
+      return "gsm8k/cot_boxed/extract-4";
     case Style::lm_eval_strict:
       return "gsm8k/lm-eval-5-shot-seed-1234/strict-match";
     case Style::lm_eval_flexible:

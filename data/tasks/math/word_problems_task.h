@@ -25,7 +25,7 @@ class WordProblemsTask final : public Task {
   [[nodiscard]] std::string name() const override {
     return problems_ == Problems::ledger ? "ledger" : "word_problems";
   }
-  /// "word_problems/number/extract-3": the rule's version is that of Gsm8kTask.
+  /// "word_problems/number/extract-4": the rule's version is that of Gsm8kTask.
   [[nodiscard]] std::string version() const override;
   /// NAME/test.jsonl(.gz) or test.jsonl(.gz) under a directory, or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;

@@ -50,7 +50,11 @@ class Gsm8kTaskTest : public testing::Test {
 TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_TRUE(passes("3 + 4 = 7\n#### 7", "7"));
   EXPECT_TRUE(passes("#### $1,200.00 dollars\nQuestion: 5", "1200"));
-  EXPECT_TRUE(passes("#### 7\nmore #### 8", "8"));
+  // GSM8K's own form, as lm-eval's strict match has it; what follows is invented.
+  EXPECT_TRUE(passes("#### 7\nmore #### 8", "7"));
+  EXPECT_TRUE(passes("3 + 15 = 18\n#### 18\n\nQuestion: How many?\n9 * 11 = 99\n#### 99", "18"));
+  EXPECT_TRUE(passes("#### 1. Add\n#### $1,200.\n#### 9", "1200"));
+  EXPECT_TRUE(passes("so #### 7 or #### 8", "8"));
   EXPECT_TRUE(passes("#### Step 1: add\n#### \\$7", "7"));
   EXPECT_TRUE(passes("#### Step 1: add\nIt is 7", "7"));
   EXPECT_TRUE(passes("####7 apples", "7"));
@@ -129,7 +133,7 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_EQ(plain[0].content, "How many?");
   const auto boxed = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_EQ(make_task("gsm8k")->version(), boxed->version());
-  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-3");
+  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-4");
   EXPECT_EQ(boxed->prompt(record).messages[0].content,
             "How many?\nPlease reason step by step, and put your final answer within \\boxed{}.");
   EXPECT_NE(boxed->version(), task_->version());

@@ -18,7 +18,7 @@ TEST(WordProblemsTask, PutsTheQuestionAloneAndNamesItsRule) {
   const auto task = make_task("word_problems");
   const TaskRecord record{"word_problems/0", {{"question", "How many?"}, {"answer", "#### 7"}}};
   EXPECT_EQ(task->name(), "word_problems");
-  EXPECT_EQ(task->version(), "word_problems/number/extract-3");
+  EXPECT_EQ(task->version(), "word_problems/number/extract-4");
   const TaskPrompt prompt = task->prompt(record);
   ASSERT_EQ(prompt.messages.size(), 1u);
   EXPECT_EQ(prompt.messages[0].role, "user");
@@ -35,7 +35,7 @@ TEST(WordProblemsTask, LedgerHasItsOwnNameFolderAndLength) {
       << "{\"question\":\"a\",\"answer\":\"At the start: 3.\\nTo Ben: 3 - 1 = 2.\\n#### 2\"}\n";
   const auto task = make_task("ledger");
   EXPECT_EQ(task->name(), "ledger");
-  EXPECT_EQ(task->version(), "ledger/number/extract-3");
+  EXPECT_EQ(task->version(), "ledger/number/extract-4");
   EXPECT_GT(task->default_max_new_tokens(), make_task("word_problems")->default_max_new_tokens());
   const auto records = task->load(directory.path());
   ASSERT_EQ(records.size(), 1u);
