@@ -20,6 +20,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
+#include "runtime/machine_load.h"
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
@@ -229,9 +230,15 @@ void RunDirectory::set_status(const std::string& status, const std::string& phas
   if (!owner_) {
     return;
   }
-  nlohmann::json json = {{"status", status},     {"phase", phase},           {"attempt", attempt_},
-                         {"ranks", ranks_},      {"host", host_name()},      {"started", started_},
-                         {"updated", utc_now()}, {"version", JFORGE_VERSION}};
+  nlohmann::json json = {{"status", status},
+                         {"phase", phase},
+                         {"attempt", attempt_},
+                         {"ranks", ranks_},
+                         {"host", host_name()},
+                         {"started", started_},
+                         {"updated", utc_now()},
+                         {"version", JFORGE_VERSION},
+                         {"processor", processor_name()}};
   if (!device_.empty()) {
     json["device"] = device_;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "results/report/evaluation_section.h"
+#include "results/report/headline.h"
 #include "results/report/metrics_reader.h"
 #include "results/report/report_text.h"
 #include "results/report/sweep_section.h"
@@ -52,6 +53,9 @@ bool is_of_another_model(const std::filesystem::path& run, const std::string& mo
 ReportTables write_measurements(ReportWriter& report) {
   ReportTables tables;
   if (const auto summary = read_json_object(report.directory / "evaluation" / "summary.json")) {
+    if (const std::string first = headline(*summary); !first.empty()) {
+      report.text += first + "\n\n";
+    }
     tables.evaluation = write_evaluation_section(report, *summary);
   }
   const auto sweep = read_json_object(report.directory / "sweep" / "sweep.json");

@@ -19,7 +19,7 @@ constexpr std::int32_t kOrdinaryTraining = 0;
 void write_training_section(ReportWriter& report,
                             const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
   TableCells rows = {{"round", "steps", "consistency loss, first → last", "AR loss, first → last",
-                      "median tokens/s"}};
+                      "peak learning rate", "samples a step", "median tokens/s"}};
   LineChart consistency{
       "Consistency loss", "step", "KL(teacher ‖ student), as train.reduction has it", true, {}};
   LineChart autoregressive{"Autoregressive loss", "step", "of train.ar_loss", true, {}};
@@ -47,7 +47,8 @@ void write_training_section(ReportWriter& report,
     };
     const bool distilled = round != kOrdinaryTraining;
     rows.push_back({std::to_string(round), std::to_string(steps.size()), distilled ? ends(kl) : "–",
-                    ends(ce), shown(median, "{:.0f}")});
+                    ends(ce), shown(std::ranges::max(column("learning_rate")), "{:.3g}"),
+                    shown(std::ranges::max(column("samples")), "{:.0f}"), shown(median, "{:.0f}")});
     const std::string name = "round " + std::to_string(round);
     if (distilled) {
       consistency.series.push_back({name, x, kl});

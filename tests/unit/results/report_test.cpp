@@ -119,6 +119,24 @@ std::string cell_of(const std::string& text, const std::vector<std::string>& fir
   return "no such cell";
 }
 
+TEST(Report, BeginsWithTheResult) {
+  const TemporaryDirectory run;
+  write_evaluation(run);
+  static_cast<void>(write_report(run.path()));
+  EXPECT_THAT(read(run / "report.md"),
+              HasSubstr("\n\nOn gsm8k the model `final` makes 2.50 tokens per forward pass (base "
+                        "1.25) by jacobi, 88.0 % right (base 90.5 %).\n\n"));
+  const TemporaryDirectory one;
+  const Json methods = {{"ar", figures(0.5, 1, 100)}, {"jacobi", figures(0.5, 2, 90, 0.75)}};
+  write(one / "evaluation/summary.json",
+        Json{{"models", {{"m", {{"math", methods}}}}}, {"complete", {"m"}}}.dump());
+  static_cast<void>(write_report(one.path()));
+  EXPECT_THAT(read(one / "report.md"),
+              HasSubstr("\n\nOn math the model `m` makes 2.00 tokens per forward pass by jacobi, "
+                        "50.0 % right, at 0.75 times the speed of its ordinary decoding in batches "
+                        "of 1.\n\n"));
+}
+
 TEST(Report, TablesShowEveryModelTaskAndMethod) {
   const TemporaryDirectory run;
   write_evaluation(run);
