@@ -162,7 +162,7 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
              "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that is there "
              "and not null");
   fields.add("text", prompts.text, kIdentity,
-             "Instead of `field`: a text made of fields, as `\"{instruction}\\n\\n{input}\"`; `{{` "
+             "Instead of `field`: a text made of fields, as `\"{instruction} {input}\"`; `{{` "
              "and `}}` are braces");
   fields.unset_is_as_before();
   fields.add("answer_field", prompts.answer_field, kIdentity,
