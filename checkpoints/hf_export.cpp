@@ -233,11 +233,16 @@ void copy_other_files(const fs::path& source_directory, const fs::path& director
   }
 }
 
-void write_custom_generate(const fs::path& directory, std::int32_t block_size) {
+void write_custom_generate(const fs::path& directory, std::int32_t block_size,
+                           const TemplateArguments& arguments) {
   const fs::path folder = directory / kCustomGenerateFolder;
   make_directory(folder);
   publish_file(folder / kCustomGenerateFile, custom_generate_source());
-  const OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  if (!arguments.empty()) {
+    settings["template_arguments"] =
+        parse_bounded_json<OrderedJson>(arguments_json(arguments), kJacobiDecodingFile);
+  }
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
@@ -418,7 +423,7 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
         plan_shards(table, values, stored, options.max_shard_bytes), stored,
         [&](const fs::path& fresh) {
           if (options.jacobi_block_size) {
-            write_custom_generate(fresh, *options.jacobi_block_size);
+            write_custom_generate(fresh, *options.jacobi_block_size, options.template_arguments);
           }
           name_stop_tokens(fresh, config);
           OrderedJson root = source_config(source_directory, config);
