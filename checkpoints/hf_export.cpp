@@ -248,11 +248,16 @@ void copy_other_files(const fs::path& source_directory, const fs::path& director
   }
 }
 
-void write_custom_generate(const fs::path& directory, std::int32_t block_size) {
+void write_custom_generate(const fs::path& directory, std::int32_t block_size,
+                           const TemplateArguments& arguments) {
   const fs::path folder = directory / kCustomGenerateFolder;
   make_directory(folder);
   publish_file(folder / kCustomGenerateFile, custom_generate_source());
-  const OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  if (!arguments.empty()) {
+    settings["template_arguments"] =
+        parse_bounded_json<OrderedJson>(arguments_json(arguments), kJacobiDecodingFile);
+  }
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
@@ -428,19 +433,19 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
                      const TensorValues& values, const HfExportOptions& options) {
   const DType stored = options.stored;
   export_to(output_directory, [&] {
-    write_model_directory(source_directory, output_directory, table,
-                          plan_shards(table, values, stored, options.max_shard_bytes), stored,
-                          [&](const fs::path& fresh) {
-                            if (options.jacobi_block_size) {
-                              write_custom_generate(fresh, *options.jacobi_block_size);
-                            }
-                            name_stop_tokens(fresh, config);
-                            OrderedJson root = source_config(source_directory, config);
-                            publish_file(
-                                fresh / "config.json",
-                                config_text(root.is_null() ? new_config(config) : std::move(root),
-                                            config.rope, stored));
-                          });
+    write_model_directory(
+        source_directory, output_directory, table,
+        plan_shards(table, values, stored, options.max_shard_bytes), stored,
+        [&](const fs::path& fresh) {
+          if (options.jacobi_block_size) {
+            write_custom_generate(fresh, *options.jacobi_block_size, options.template_arguments);
+          }
+          name_stop_tokens(fresh, config);
+          OrderedJson root = source_config(source_directory, config);
+          publish_file(fresh / "config.json",
+                       config_text(root.is_null() ? new_config(config) : std::move(root),
+                                   config.rope, stored));
+        });
   });
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "data/tokenizer/chat_template.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
@@ -80,6 +81,8 @@ struct HfExportOptions {
   /// custom_generate/generate.py, with which stock `transformers` does, and jacobi_decoding.json,
   /// which tells it n.
   std::optional<std::int32_t> jacobi_block_size = {};
+  /// Of the conversations that such a model was trained on: jacobi_decoding.json names them.
+  TemplateArguments template_arguments = {};
   std::uint64_t max_shard_bytes = kMaxHfShardBytes;
 };
 

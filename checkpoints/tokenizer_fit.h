@@ -1,12 +1,14 @@
 #pragma once
 
-/// Whether tokenizer and model of one directory belong together.
+/// Whether tokenizer, chat template and model of one directory belong together.
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/ids.h"
 
@@ -21,5 +23,16 @@ void expect_tokenizer_fits(const std::filesystem::path& directory,
 /// and the first id outside 0 … vocabulary − 1.
 void expect_ids_fit(const std::string& owner, std::span<const TokenId> ids,
                     const TransformerConfig& model);
+
+/// What is wrong if the chat template ends an answer with special tokens, none of which is an
+/// end-of-sequence token of the model: its answers then run on to the longest length. One line that
+/// says how to mend it. Nothing for a template that ends answers with ordinary text or renders no
+/// answer: that tells nothing of where the model stops.
+[[nodiscard]] std::optional<std::string> unstopped_turns(const BytePairTokenizer& tokenizer,
+                                                         const ChatTemplate& chat,
+                                                         const TransformerConfig& model);
+/// Throws DataError with unstopped_turns().
+void expect_turns_stop(const BytePairTokenizer& tokenizer, const ChatTemplate& chat,
+                       const TransformerConfig& model);
 
 }  // namespace jforge

@@ -402,6 +402,11 @@ void add_text(CLI::App& app, CommandLine& line) {
     sub->add_option("--prompt", options->prompt, "User message")->required();
     sub->add_option("--system", options->system, "System message (default: the template's own)");
     add_template(*sub, options->chatml);
+    sub->add_option("--template-argument", options->template_arguments,
+                    "Variable of the chat template, as prompts.template_arguments has it "
+                    "(repeatable)")
+        ->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
     one_of(sub->add_option("--method", options->method, "Decoding method"), decoding_method_names())
         ->capture_default_str();
     add_settings(*sub, options->settings);

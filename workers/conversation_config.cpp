@@ -100,6 +100,7 @@ void PretrainConfig::validate() const {
   expect_apart("pretrain.output", pretrain.output, run.directory);
   run.validate();
   expect_chat_template("pretrain.template", pretrain.chat_template);
+  expect_template_arguments("pretrain.template_arguments", pretrain.template_arguments);
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1 && pretrain.steps <= kMostSteps,
           fmt::format("pretrain.steps must be at least 1 and at most {}", kMostSteps));
@@ -121,6 +122,7 @@ void FinetuneConfig::validate() const {
   expect_apart("finetune.output", finetune.output, run.directory);
   run.validate();
   expect_chat_template("finetune.template", finetune.chat_template);
+  expect_template_arguments("finetune.template_arguments", finetune.template_arguments);
   require(!finetune.files.empty(), "finetune.files is missing: name at least one JSONL file");
   require(finetune.epochs.has_value() != finetune.steps.has_value(),
           "give finetune.epochs or finetune.steps, one of them");

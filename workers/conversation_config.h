@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/tokenizer/byte_pair_tokenizer.h"
+#include "data/tokenizer/chat_template.h"
 #include "model/transformer/transformer_config.h"
 #include "workers/job_config.h"
 
@@ -24,6 +25,7 @@ struct PretrainSettings {
   std::string question_field = "question";
   std::string answer_field = "answer";
   std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
+  TemplateArguments template_arguments;      ///< Likewise.
   std::int64_t hidden_size = 128;
   std::int64_t intermediate_size = 320;
   std::int64_t num_layers = 6;
@@ -53,6 +55,7 @@ struct FinetuneSettings {
   std::string question_field = "question";
   std::string answer_field = "answer";
   std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
+  TemplateArguments template_arguments;      ///< Likewise.
   std::optional<std::int64_t> max_tokens;    ///< Longer pairs are left out.
   std::optional<double> epochs;              ///< Of the pairs; or steps, not both.
   std::optional<std::int64_t> steps;

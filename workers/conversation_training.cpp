@@ -96,7 +96,7 @@ ConversationTraining training_of(const PretrainConfig& config) {
   training.files.longest_key = "pretrain.max_position_embeddings";
   training.steps = settings.steps;
   training.output = settings.output;
-  training.force_chatml = settings.chat_template.has_value();
+  training.chat_template = {settings.chat_template.has_value(), settings.template_arguments};
   return training;
 }
 
@@ -118,7 +118,7 @@ ConversationTraining training_of(const FinetuneConfig& config) {
   training.epochs = settings.epochs;
   training.steps = settings.steps;
   training.output = settings.output;
-  training.force_chatml = settings.chat_template.has_value();
+  training.chat_template = {settings.chat_template.has_value(), settings.template_arguments};
   training.stored = dtype_of(config.model.export_as);
   return training;
 }
@@ -138,8 +138,9 @@ PreparedTraining prepare(const ConversationTraining& training) {
   files.whole_end = training.new_model.has_value();
   const std::int64_t positions = prepared.model.max_position_embeddings;
   files.longest = std::min(training.max_tokens.value_or(positions), positions);
-  prepared.samples = read_conversations(files, tokenizer,
-                                        ChatTemplate::load(training.source, training.force_chatml));
+  const auto chat = ChatTemplate::load(training.source, training.chat_template);
+  expect_turns_stop(tokenizer, chat, prepared.model);
+  prepared.samples = read_conversations(files, tokenizer, chat);
   expect_samples_fit(training, prepared.samples);
   prepared.steps = training.steps ? *training.steps
                                   : steps_for_epochs(order_of(training, prepared.samples.size()),

@@ -29,7 +29,7 @@ struct ConversationTraining {
   CheckpointConfig checkpoint;
   DeviceChoice device = DeviceChoice::automatic;
   std::filesystem::path source;  ///< Tokenizer and chat template; of an existing model, all of it.
-  bool force_chatml = false;     ///< In the place of a template that is missing or not understood.
+  ChatTemplateOptions chat_template = {};
   std::optional<PretrainSettings> new_model;  ///< Its dimensions; empty: the model in `source`.
   ConversationFiles files;                    ///< Without what depends on the model.
   std::optional<std::int64_t> max_tokens;     ///< Default: the model's positions.

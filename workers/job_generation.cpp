@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,7 +14,9 @@
 #include "data/trajectories/trajectory_reader.h"
 #include "data/trajectories/trajectory_store.h"
 #include "data/trajectories/trajectory_writer.h"
+#include "model/decoding/cut_answers.h"
 #include "model/transformer/cache_pages.h"
+#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/durable_file.h"
 #include "runtime/fault_injection.h"
@@ -79,6 +83,19 @@ void log_counts(Rank rank, const GenerationCounts& counts, GenerationMethod meth
                counts.block_tokens, tpf ? fmt::format(", block TPF {:.2f}", *tpf) : "",
                static_cast<double>(counts.block_tokens) /
                    std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
+}
+
+/// Collective, of the answers that all ranks have generated in this call.
+void warn_of_cut_answers(const Communicator& comm, std::int32_t round, const AnswerEnds& ends,
+                         std::int64_t max_new_tokens) {
+  std::array sums{ends.answers, ends.cut};
+  all_reduce_sum(comm, std::span<std::int64_t>(sums));
+  const auto warning =
+      warning_of_cut_answers(fmt::format("generate round {}", round), {sums[0], sums[1]},
+                             "generate.max_new_tokens", max_new_tokens);
+  if (warning && comm.rank() == 0) {
+    spdlog::warn("{}", *warning);
+  }
 }
 
 }  // namespace
@@ -168,11 +185,12 @@ bool JobWorker::generate(std::int32_t round) {
     }
   });
   bool drained = false;
+  AnswerEnds ends;
   if (!stop) {
     const ModelState& model = first_weights(round, "what is left to generate");
     stop = agree(services_.comm, false, [&] {
       try {
-        drained = generate_leases(round, model);
+        drained = generate_leases(round, model, ends);
       } catch (...) {
         // Without this the others would wait until this rank's leases expire.
         services_.control.request_lease({round, true, false});
@@ -185,6 +203,7 @@ bool JobWorker::generate(std::int32_t round) {
     });
     // Rank 0 opens every shard while the others wait.
     services_.clock.enter("generation report");
+    warn_of_cut_answers(services_.comm, round, ends, config_.generate.max_new_tokens);
     stop = agree(services_.comm, !drained || stop_requested(), [&] {
       if (services_.comm.rank() == 0 && drained) {
         write_generation_report(round);
@@ -203,7 +222,7 @@ std::int32_t JobWorker::generation_places(std::int32_t round, std::int64_t num_p
 }
 
 // Leases until all are committed; returns false when told to stop.
-bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
+bool JobWorker::generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends) {
   MemoryAccount account("generation");
   bool drained = false;
   {
@@ -227,7 +246,9 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model) {
                                    services_.kernels, account, inference_options);
     TrajectoryGenerator generator(inference, options);
     drained = generate_with(generator, round, prompts, model.config());
-    log_counts(services_.comm.rank(), generator.counts(), config_.generate.method);
+    const GenerationCounts& counts = generator.counts();
+    log_counts(services_.comm.rank(), counts, config_.generate.method);
+    ends = {counts.prompts, counts.cut_answers};
   }
   end_phase(account);
   return drained;

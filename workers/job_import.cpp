@@ -78,7 +78,7 @@ PromptImportConfig JobWorker::import_config() const {
 PromptEncoder JobWorker::prompt_encoder() const {
   return make_prompt_encoder(
       BytePairTokenizer::load(config_.model.source),
-      ChatTemplate::load(config_.model.source, config_.prompts.chat_template == "chatml"),
+      ChatTemplate::load(config_.model.source, config_.prompts.template_options()),
       config_.prompts.system);
 }
 

@@ -131,7 +131,8 @@ bool JobWorker::export_final() {
       export_hf_model(config_.model.source, layout_.model(), config, table,
                       tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
                       {.stored = dtype_of(config_.model.export_as),
-                       .jacobi_block_size = config_.rounds.back().block_size});
+                       .jacobi_block_size = config_.rounds.back().block_size,
+                       .template_arguments = config_.prompts.template_arguments});
       Json record = export_settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));
       publish_file(layout_.export_record(), seal_json(record.dump() + "\n"));
@@ -157,7 +158,7 @@ bool JobWorker::evaluate(const std::string& name) {
                               {name, model->config(), model->table(), model->weights(), directory,
                                config_.model.decode_weights},
                               {services_.comm, services_.kernels, services_.clock, config_.run.seed,
-                               config_.prompts.chat_template == "chatml", services_.on_evaluation},
+                               config_.prompts.template_options(), services_.on_evaluation},
                               layout_.evaluation());
   }
   end_phase(account);

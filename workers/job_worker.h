@@ -14,6 +14,7 @@
 #include "data/prompts/prompt_import.h"
 #include "data/prompts/prompt_store.h"
 #include "data/trajectories/trajectory_store.h"
+#include "model/decoding/cut_answers.h"
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
@@ -163,7 +164,7 @@ class JobWorker {
   void forget_figures_of_another() const;
   [[nodiscard]] bool evaluate(const std::string& name);
 
-  [[nodiscard]] bool generate_leases(std::int32_t round, const ModelState& model);
+  [[nodiscard]] bool generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends);
   [[nodiscard]] bool generate_with(TrajectoryGenerator& generator, std::int32_t round,
                                    const PromptStore& prompts, const TransformerConfig& model);
   [[nodiscard]] std::int32_t generation_places(std::int32_t round, std::int64_t num_prompts) const;

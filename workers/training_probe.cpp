@@ -29,7 +29,7 @@ EvaluateConfig held_out(const EarlyStopConfig& early_stop, const EvaluateConfig&
 }
 
 ProblemSet held_out_problems(const JobConfig& config, const TransformerConfig& model) {
-  TaskEncoder encoder(config.model.source, config.prompts.chat_template == "chatml");
+  TaskEncoder encoder(config.model.source, config.prompts.template_options());
   return load_problem_set(config.train.early_stop.task,
                           held_out(config.train.early_stop, config.evaluate), encoder,
                           model.vocabulary_size);

@@ -249,6 +249,7 @@ void PromptImportConfig::validate() const {
         fmt::format("prompts.max_bad_fraction is {}: must be from 0 to 1", max_bad_fraction));
   }
   expect_chat_template("prompts.template", chat_template);
+  expect_template_arguments("prompts.template_arguments", template_arguments);
   static_cast<void>(parse_fields(field));
   if (text) {
     static_cast<void>(parse_text_template(*text));
@@ -323,6 +324,9 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
   }
   if (config.answer_field) {
     json["answer_field"] = *config.answer_field;
+  }
+  if (!config.template_arguments.empty()) {
+    json["template_arguments"] = arguments_json(config.template_arguments);
   }
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return hash_hex(hash64(std::string_view(text)));

@@ -36,8 +36,9 @@ struct PromptImportConfig {
   std::uint64_t seed = 0;             ///< Of the random sample.
   std::optional<std::string> system;  ///< System text; default: the template's own.
   std::optional<std::string>
-      chat_template;                  ///< "chatml": in the place of one that is not understood.
-  std::optional<std::int64_t> limit;  ///< Prompts to keep at most.
+      chat_template;  ///< "chatml": in the place of one that is not understood.
+  TemplateArguments template_arguments;
+  std::optional<std::int64_t> limit;              ///< Prompts to keep at most.
   std::optional<std::int64_t> max_prompt_tokens;  ///< Longer templated prompts are dropped.
   std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.
   double max_bad_fraction = 0.1;  ///< So does a larger share of them (from 100 records on).
@@ -48,6 +49,10 @@ struct PromptImportConfig {
 
   /// ConfigError naming the field that is missing, out of range or malformed.
   void validate() const;
+  /// The same for every conversation of a run, those of its evaluation included.
+  [[nodiscard]] ChatTemplateOptions template_options() const {
+    return {chat_template == "chatml", template_arguments};
+  }
 };
 
 /// What an import did.

@@ -20,6 +20,32 @@ constexpr std::string_view kPlainChatMl =
     R"({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})"
     R"({% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
 
+/// The argument that is the day of the template's function of that name.
+constexpr const char* kDay = "strftime_now";
+
+/// Refuses an argument that the template's text does not name: it would change nothing.
+void expect_named(const TemplateArguments& arguments, std::string_view jinja,
+                  const std::string& origin) {
+  for (const auto& [name, value] : arguments) {
+    if (jinja.find(name) == std::string_view::npos) {
+      throw ConfigError(
+          fmt::format("{}: its chat template does not name {}, which the template arguments set; "
+                      "remove it from "
+                      "them, or spell it as the template does",
+                      origin, name));
+    }
+  }
+}
+
+jinja::Value argument_value(const std::string& name, const TemplateArguments::mapped_type& given,
+                            jinja::Runtime& runtime) {
+  if (const auto* const flag = std::get_if<bool>(&given)) return jinja::Value::of(*flag);
+  if (const auto* const number = std::get_if<std::int64_t>(&given))
+    return jinja::Value::of(*number);
+  const std::string_view text = std::get<std::string>(given);
+  return name == kDay ? jinja::strftime_on(runtime, text) : jinja::Value::of(text);
+}
+
 /// A JSON file of the directory, an empty object when there is none.
 nlohmann::json read_json(const std::filesystem::path& directory, const char* name) {
   if (!holds_contained_file(directory, name)) return nlohmann::json::object();
@@ -98,12 +124,48 @@ bool has_chatml_tokens(const std::filesystem::path& directory, const nlohmann::j
 
 }  // namespace
 
-ChatTemplate ChatTemplate::parse(std::string_view jinja, const std::string& origin, Tokens tokens) {
-  require_valid_utf8(jinja, origin);
-  return {jinja::Template(jinja), origin, std::move(tokens)};
+bool is_template_argument(std::string_view name) {
+  constexpr auto kOwn = std::to_array<std::string_view>(
+      {"messages", "add_generation_prompt", "tools", "documents", "raise_exception"});
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  return !name.empty() && letter(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return letter(c) || (c >= '0' && c <= '9'); }) &&
+         std::ranges::find(kOwn, name) == kOwn.end();
 }
 
-ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bool force_chatml) {
+void expect_template_arguments(const std::string& key, const TemplateArguments& arguments) {
+  for (const auto& [name, value] : arguments) {
+    if (!is_template_argument(name)) {
+      throw ConfigError(fmt::format(
+          "{}: \"{}\" cannot be given to a chat template: name a variable of the template's own",
+          key, name));
+    }
+    const auto* const text = std::get_if<std::string>(&value);
+    if (name == kDay && (text == nullptr || !jinja::is_day(*text))) {
+      throw ConfigError(fmt::format("{}: {} must be a day such as \"2026-01-31\"", key, kDay));
+    }
+    if (text != nullptr) require_valid_utf8(*text, fmt::format("{}: {}", key, name));
+  }
+}
+
+std::string arguments_json(const TemplateArguments& arguments) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, value] : arguments) {
+    std::visit([&, &name = name](const auto& given) { json[name] = given; }, value);
+  }
+  return json.dump();
+}
+
+ChatTemplate ChatTemplate::parse(std::string_view jinja, const std::string& origin, Tokens tokens,
+                                 TemplateArguments arguments) {
+  require_valid_utf8(jinja, origin);
+  return {jinja::Template(jinja), origin, std::move(tokens), std::move(arguments)};
+}
+
+ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
+                                const ChatTemplateOptions& options) {
   const std::string origin = model_directory.string();
   const std::string config_origin = (model_directory / "tokenizer_config.json").string();
   const nlohmann::json config = read_json(model_directory, "tokenizer_config.json");
@@ -111,7 +173,10 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
   Tokens tokens = read_tokens(model_directory, config);
   const auto plain_instead = [&](const std::string& problem) {
     const bool possible = has_chatml_tokens(model_directory, config);
-    if (force_chatml && possible) return parse(kPlainChatMl, origin);
+    if (options.force_chatml && possible) {
+      expect_named(options.arguments, kPlainChatMl, origin);
+      return parse(kPlainChatMl, origin);
+    }
     throw ConfigError(fmt::format(
         "{}: put a template that is understood into chat_template.jinja{}", problem,
         possible ? "; or take plain ChatML with --template chatml (template = \"chatml\" in "
@@ -128,11 +193,12 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
   }
   std::optional<ChatTemplate> found;
   try {
-    found = parse(*jinja, origin, std::move(tokens));
+    found = parse(*jinja, origin, std::move(tokens), options.arguments);
   } catch (const jinja::TemplateError& error) {
     return plain_instead(fmt::format("{}: the chat template is not understood, line {}: {}", origin,
                                      error.line(), error.reason()));
   }
+  expect_named(options.arguments, *jinja, origin);
   const auto messages = std::to_array<ChatMessage>({{"system", "7654321"}, {"user", "1234567"}});
   const auto prints_user = [&](std::span<const ChatMessage> given) {
     return found->evaluate(given, true, false).find(given.back().content) != std::string::npos;
@@ -155,7 +221,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory, bo
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                                 bool enable_thinking) const {
+                                 bool thinking) const {
   if (messages.empty()) throw DataError("a conversation needs at least one message");
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const auto& [role, content] = messages[i];
@@ -166,7 +232,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add
     if (first_invalid_utf8(content)) require_valid_utf8(content, fmt::format("message {}", i));
   }
   try {
-    return evaluate(messages, add_generation_prompt, enable_thinking);
+    return evaluate(messages, add_generation_prompt, thinking);
   } catch (const jinja::TemplateError& error) {
     if (error.raised()) {
       throw DataError(fmt::format("the chat template of {} refuses the conversation: {}", origin_,
@@ -178,7 +244,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add
 }
 
 std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
-                                   bool add_generation_prompt, bool enable_thinking) const {
+                                   bool add_generation_prompt, bool thinking) const {
   using jinja::Kind;
   using jinja::Value;
   jinja::Runtime runtime;
@@ -193,14 +259,22 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
   }
   Value no_day;  // Undefined, and says why.
   no_day.owner = Kind::undefined;
-  no_day.text = "it prints the present day (strftime_now), on which no prompt may depend";
+  no_day.text =
+      "it prints the present day (strftime_now), on which no prompt may depend; give it a day, "
+      "such "
+      "as strftime_now = \"2026-01-31\" in template_arguments";
   std::vector<jinja::Variable> variables = {
       {"messages", runtime.sequence(Kind::list, given)},
       {"add_generation_prompt", Value::of(add_generation_prompt)},
-      {"enable_thinking", Value::of(enable_thinking)},
       {"tools", Value::none()},
-      {"documents", Value::none()},
-      {"strftime_now", no_day}};
+      {"documents", Value::none()}};
+  // Of variables with the same name the first one counts.
+  if (thinking) variables.push_back({"enable_thinking", Value::of(true)});
+  for (const auto& [name, value] : arguments_) {
+    variables.push_back({name, argument_value(name, value, runtime)});
+  }
+  variables.push_back({"enable_thinking", Value::of(false)});
+  variables.push_back({kDay, no_day});
   for (const auto& [name, text] : tokens_) {
     variables.push_back({name, Value::of(std::string_view(text))});
   }

@@ -14,6 +14,8 @@
 #include "data/trajectories/trajectory_store.h"
 #include "launch/commands/artefact.h"
 #include "launch/commands/commands.h"
+#include "launch/config/bounded_toml.h"
+#include "launch/config/field.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/bounded_json.h"
 #include "runtime/error.h"
@@ -144,6 +146,21 @@ std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   return std::stoi(found->second);
 }
 
+/// The template arguments of the conversations that a checkpoint was trained on.
+TemplateArguments trained_arguments(const CheckpointState& state) {
+  constexpr const char* kKey = "prompts.template_arguments";
+  TemplateArguments arguments;
+  const auto found = state.identity.find(kKey);
+  if (found == state.identity.end()) {
+    return arguments;
+  }
+  const toml::table parsed = parse_bounded_toml("value = " + found->second, kKey);
+  if (read_value(*parsed.get("value"), arguments)) {
+    throw DataError(fmt::format("the checkpoint's {} is garbled: {}", kKey, found->second));
+  }
+  return arguments;
+}
+
 /// source + share · (checkpoint − source), one tensor at a time (Wortsman et al., "Robust
 /// fine-tuning of zero-shot models", 2022).
 class InterpolatedTensors {
@@ -254,7 +271,8 @@ ExitCode export_command(const ExportOptions& options) {
   }
   export_hf_model(source, options.out, config, table, values,
                   {.stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
-                   .jacobi_block_size = trained_block_size(checkpoint.manifest.state)});
+                   .jacobi_block_size = trained_block_size(checkpoint.manifest.state),
+                   .template_arguments = trained_arguments(checkpoint.manifest.state)});
   fmt::print("{}: {} parameters in {}\n", options.out.string(), table.parameter_count(),
              options.dtype);
   return ExitCode::ok;

@@ -142,6 +142,7 @@ struct DecodeOptions {
   std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
   std::optional<std::string> system;
   bool chatml = false;  ///< Plain ChatML where the template is missing or not understood.
+  std::vector<std::string> template_arguments;  ///< NAME=VALUE each.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 256;
   std::uint64_t seed = 42;

@@ -58,7 +58,7 @@ bool EvaluationSession::load_model() {
       EvaluateConfig planned = config_.evaluate;
       planned.methods = {std::string(kBaselineMethod)};
       expect_evaluable(planned, model_->config(), model_directory_,
-                       config_.prompts.chat_template == "chatml", /*programs=*/false);
+                       config_.prompts.template_options(), /*programs=*/false);
     }
   });
   model_->load_hf(comm_, model_directory_);
@@ -88,7 +88,7 @@ EvaluationContext EvaluationSession::context() {
           .kernels = *kernels_,
           .clock = clock_,
           .seed = config_.run.seed,
-          .force_chatml = config_.prompts.chat_template == "chatml",
+          .chat_template = config_.prompts.template_options(),
           .on_progress =
               [this](const EvaluationProgress& progress) {
                 if (root()) {

@@ -96,7 +96,7 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
     }
     if (!config.evaluate.tasks.empty()) {
       expect_evaluable(config.evaluate, model, config.model.source,
-                       config.prompts.chat_template == "chatml", programs);
+                       config.prompts.template_options(), programs);
     }
   });
 }
@@ -108,8 +108,9 @@ void expect_importable(const Communicator& comm, const JobConfig& config) {
       return;
     }
     static_cast<void>(match_files(config.prompts.files));
-    static_cast<void>(
-        ChatTemplate::load(config.model.source, config.prompts.chat_template == "chatml"));
+    expect_turns_stop(BytePairTokenizer::load(config.model.source),
+                      ChatTemplate::load(config.model.source, config.prompts.template_options()),
+                      read_hf_config(config.model.source));
   });
 }
 
@@ -254,6 +255,9 @@ class Job {
     const bool makes = command.kind == Command::Kind::import_prompts ||
                        command.kind == Command::Kind::generate ||
                        command.kind == Command::Kind::train;
+    if (command.kind == Command::Kind::import_prompts) {
+      expect_importable(comm_, config_);
+    }
     if (all_phases_ && makes && !end_checked_) {
       clock_.enter("read what is to be evaluated");
       expect_end_possible(comm_, config_, /*programs=*/true);

@@ -279,7 +279,7 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
   files.eos_ids = model.config.eos_ids;
   const std::vector<CausalSample> samples =
       read_conversations(files, BytePairTokenizer::load(options.model),
-                         ChatTemplate::load(options.model, options.chatml));
+                         ChatTemplate::load(options.model, {.force_chatml = options.chatml}));
   const std::size_t capacity = std::ranges::max(samples, {}, [](const CausalSample& one) {
                                  return one.tokens.size();
                                }).tokens.size();

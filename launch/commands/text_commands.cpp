@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -17,6 +18,7 @@
 #include "model/decoding/pass_recorder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/durable_file.h"
+#include "runtime/log.h"
 #include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
@@ -41,6 +43,31 @@ std::vector<TokenId> parse_ids(const std::string& text) {
     ids.push_back(static_cast<TokenId>(value));
   }
   return ids;
+}
+
+/// true, false and a whole number are what they say, all else is a text.
+TemplateArguments parse_template_arguments(const std::vector<std::string>& given) {
+  constexpr const char* kOption = "--template-argument";
+  TemplateArguments arguments;
+  for (const std::string& assignment : given) {
+    const std::size_t equals = assignment.find('=');
+    if (equals == std::string::npos) {
+      throw ConfigError(fmt::format("{} {}: expected NAME=VALUE", kOption, assignment));
+    }
+    const std::string value = assignment.substr(equals + 1);
+    TemplateArguments::mapped_type& argument = arguments[assignment.substr(0, equals)];
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (value == "true" || value == "false") {
+      argument = value == "true";
+    } else if (error == std::errc() && end == value.data() + value.size()) {
+      argument = number;
+    } else {
+      argument = value;
+    }
+  }
+  expect_template_arguments(kOption, arguments);
+  return arguments;
 }
 
 /// Prints the answer while it is made.
@@ -105,9 +132,14 @@ ExitCode decode_command(const DecodeOptions& options) {
     messages.push_back({"system", *options.system});
   }
   messages.push_back({"user", options.prompt});
-  const std::string text = ChatTemplate::load(options.model, options.chatml).render(messages, true);
+  const auto chat = ChatTemplate::load(
+      options.model, {options.chatml, parse_template_arguments(options.template_arguments)});
+  const std::string text = chat.render(messages, true);
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
+  if (const auto problem = unstopped_turns(tokenizer, chat, model.config)) {
+    spdlog::warn("{}", *problem);
+  }
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};
   // Its slot serves ar too, which takes no more rows.

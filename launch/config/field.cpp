@@ -76,12 +76,44 @@ std::optional<std::string> read_value(const toml::node& node, std::vector<std::s
   return std::nullopt;
 }
 
+std::optional<std::string> read_value(const toml::node& node, TemplateArguments& value) {
+  constexpr const char* kExpected =
+      "a table of the template's variables, each true, false, a whole number or a text in quotes";
+  const toml::table* table = node.as_table();
+  if (table == nullptr) {
+    return kExpected;
+  }
+  TemplateArguments arguments;
+  for (const auto& [key, element] : *table) {
+    const std::string name(key.str());
+    TemplateArguments::mapped_type& argument = arguments[name];
+    if (const auto flag = element.value_exact<bool>()) {
+      argument = *flag;
+    } else if (const auto number = element.value_exact<std::int64_t>()) {
+      argument = *number;
+    } else if (const auto text = element.value_exact<std::string>()) {
+      argument = *text;
+    } else {
+      return kExpected;
+    }
+    if (!is_template_argument(name)) {
+      return fmt::format("{}; \"{}\" names none", kExpected, name);
+    }
+  }
+  value = std::move(arguments);
+  return std::nullopt;
+}
+
 std::string value_schema(bool) { return R"({"type": "boolean"})"; }
 std::string value_schema(double) { return R"({"type": "number"})"; }
 std::string value_schema(const std::string&) { return R"({"type": "string"})"; }
 std::string value_schema(const std::filesystem::path&) { return R"({"type": "string"})"; }
 std::string value_schema(const std::vector<std::string>&) {
   return R"({"type": "array", "items": {"type": "string"}})";
+}
+
+std::string value_schema(const TemplateArguments&) {
+  return R"({"type": "object", "additionalProperties": {"type": ["boolean", "integer", "string"]}})";
 }
 
 std::optional<std::string> write_value(bool value) { return value ? "true" : "false"; }
@@ -112,6 +144,19 @@ std::optional<std::string> write_value(const std::vector<std::string>& value) {
     text += (i == 0 ? "" : ", ") + toml_quoted(value[i]);
   }
   return text + "]";
+}
+
+std::optional<std::string> write_value(const TemplateArguments& value) {
+  if (value.empty()) {
+    return std::nullopt;
+  }
+  std::string text;
+  for (const auto& [name, argument] : value) {
+    const auto shown =
+        std::visit([](const auto& given) { return write_value(given).value(); }, argument);
+    text += fmt::format("{}{} = {}", text.empty() ? "{ " : ", ", name, shown);
+  }
+  return text + " }";
 }
 
 }  // namespace jforge

@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "data/tokenizer/chat_template.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -67,6 +68,7 @@ std::optional<std::string> read_value(const toml::node& node, double& value);
 std::optional<std::string> read_value(const toml::node& node, std::string& value);
 std::optional<std::string> read_value(const toml::node& node, std::filesystem::path& value);
 std::optional<std::string> read_value(const toml::node& node, std::vector<std::string>& value);
+std::optional<std::string> read_value(const toml::node& node, TemplateArguments& value);
 inline std::optional<std::string> read_value(const toml::node& node, float& value) {
   double wide = 0;
   auto problem = read_value(node, wide);
@@ -115,6 +117,7 @@ std::string value_schema(double);
 std::string value_schema(const std::string&);
 std::string value_schema(const std::filesystem::path&);
 std::string value_schema(const std::vector<std::string>&);
+std::string value_schema(const TemplateArguments&);
 inline std::string value_schema(float value) { return value_schema(double{value}); }
 template <std::integral T>
 requires(!std::same_as<T, bool>) std::string value_schema(T) {
@@ -134,6 +137,8 @@ std::optional<std::string> write_value(float value);
 std::optional<std::string> write_value(const std::string& value);
 std::optional<std::string> write_value(const std::filesystem::path& value);
 std::optional<std::string> write_value(const std::vector<std::string>& value);
+/// Nothing when there are none. Requires: every name is_template_argument().
+std::optional<std::string> write_value(const TemplateArguments& value);
 template <std::integral T>
 requires(!std::same_as<T, bool>) std::optional<std::string> write_value(T value) {
   return fmt::format("{}", value);

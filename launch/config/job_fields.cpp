@@ -181,6 +181,15 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("template", prompts.chat_template, kIdentity,
              "`\"chatml\"` forces plain ChatML when the model has no template, or one that is "
              "not understood, which is refused otherwise; the tokenizer must have its tokens");
+  fields.add(
+      "template_arguments", prompts.template_arguments, kIdentity,
+      "Variables of the chat template, of evaluation too, such as "
+      "`{ enable_thinking = true, date_string = \"1 Jan 2026\" }`: `true`, `false`, a whole "
+      "number or a text each, as further arguments of transformers' `apply_chat_template`. "
+      "`strftime_now = \"2026-01-31\"` is the day that a template's `strftime_now()` prints, "
+      "at midnight. One that the template does not name is refused. Default: "
+      "`enable_thinking` is false, and there is no `strftime_now`");
+  fields.unset_is_as_before();
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");
@@ -638,6 +647,9 @@ std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
   fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
   fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
   fields.unset_is_as_before();
+  fields.add("template_arguments", pretrain.template_arguments, kIdentity,
+             "As `prompts.template_arguments`");
+  fields.unset_is_as_before();
   fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
   fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
              "Width inside the feed-forward layers");
@@ -673,6 +685,9 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
   fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
   fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
   fields.add("template", finetune.chat_template, kIdentity, "As `prompts.template`");
+  fields.unset_is_as_before();
+  fields.add("template_arguments", finetune.template_arguments, kIdentity,
+             "As `prompts.template_arguments`");
   fields.unset_is_as_before();
   fields.add("max_tokens", finetune.max_tokens, kIdentity,
              "Longer pairs, template included, are left out. Default: the model's positions");

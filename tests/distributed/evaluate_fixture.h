@@ -108,7 +108,7 @@ class EvaluateTest : public ::testing::Test {
             .kernels = *kernels_,
             .clock = clock_,
             .seed = 42,
-            .force_chatml = chatml,
+            .chat_template = {.force_chatml = chatml},
             .on_progress = [this](const EvaluationProgress& progress) {
               samples_ = progress.samples_here;
               last_ = progress;
@@ -145,7 +145,7 @@ class EvaluateTest : public ::testing::Test {
 
   /// Problem by problem, alone in a model with one slot: what any evaluation must give.
   std::vector<SampleRecord> reference(const std::string& method_name) {
-    TaskEncoder encoder(path_ / "model", true);
+    TaskEncoder encoder(path_ / "model", {.force_chatml = true});
     const ProblemSet set =
         load_problem_set("gsm8k", config_, encoder, model_.config().vocabulary_size);
     const DecodingMethod method = make_decoding_method(method_name, config_.decoding, 42);

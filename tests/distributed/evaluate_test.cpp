@@ -281,7 +281,11 @@ TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {
   std::set<std::string> phases;
   double deadline = 0;
   ASSERT_TRUE(evaluate_model(config_, model_.under_test("base", path_ / "model"),
-                             {test_world(), *kernels_, clock_, 42, true,
+                             {test_world(),
+                              *kernels_,
+                              clock_,
+                              42,
+                              {.force_chatml = true},
                               [&](const EvaluationProgress&) {
                                 phases.insert(clock_.read().phase);
                                 deadline = clock_.read().deadline_seconds;

@@ -130,6 +130,47 @@ class BadModels(BadInput):
         self.refused(INPUT, "evaluate", "--model", model, "--tasks", "gsm8k", "--data", self.prompts, "--out",
                      self.root / "extra-evaluation", says=says)
 
+    def test_a_template_whose_turns_do_not_stop_the_model(self):
+        """As Qwen2.5 Base: ChatML, and <|endoftext|> alone ends a sequence."""
+        model = self.model_copy("base")
+        path = model / "generation_config.json"
+        path.write_text('{"eos_token_id": 256}', encoding="utf-8")
+        says = [model, "ends a turn with <|im_end|> (token 258)", 'set "eos_token_id": [258, 256]']
+        source = ("--set", f'model.source="{model}"')
+        self.run_refused("base", INPUT, *source, says=says)
+        for words in (("import",), ("import", "--dry-run"), ("run", "--dry-run")):
+            self.refused(INPUT, words[0], self.config("base-" + "".join(words))[0], *words[1:], *source, says=says)
+        decode = ("decode", "--model", model, "--prompt", "a", "--max-new-tokens", "4")
+        evaluate = ("evaluate", "--model", model, "--tasks", "gsm8k", "--data", self.prompts, "--methods", "ar",
+                    "--set", "evaluate.limit=2", "--set", "evaluate.max_new_tokens=4",
+                    "--set", "evaluate.speed_problems=0")
+        for index, words in enumerate((decode, (*evaluate, "--out", self.root / "base-evaluation"))):
+            told = self.jforge(*words).err
+            self.assertEqual(1, told.count("ends a turn with <|im_end|> (token 258)"), told)
+            self.assertEqual(index, told.count("2 of 2 answers were cut at evaluate.max_new_tokens = 4"), told)
+        path.write_text('{"eos_token_id": [258, 256]}', encoding="utf-8")
+        self.jforge("import", self.config("base-mended")[0], *source)
+        self.assertNotIn("ends a turn", self.jforge(*decode).err)
+
+    def test_template_arguments(self):
+        model = self.model_copy("arguments")
+        path = model / "tokenizer_config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["chat_template"] = "{{ strftime_now('%d %B') }}" + config["chat_template"]
+        path.write_text(json.dumps(config), encoding="utf-8")
+        decode = ("decode", "--model", model, "--prompt", "a", "--max-new-tokens", "4")
+        self.refused(USAGE, *decode, says=["the present day (strftime_now)", 'strftime_now = "2026-01-31"'])
+        self.jforge(*decode, "--template-argument", "strftime_now=2026-01-31")
+        self.refused(USAGE, *decode, "--template-argument", "enable_thinking=true",
+                     says=["does not name enable_thinking"])
+        source = ("--set", f'model.source="{model}"')
+        day = ("--set", 'prompts.template_arguments={strftime_now="2026-01-31"}')
+        imported = self.config("arguments")[0]
+        self.refused(USAGE, "import", imported, *source, says=["the present day (strftime_now)"])
+        self.jforge("import", imported, *source, *day)
+        self.refused(USAGE, "import", imported, *source, "--set",
+                     'prompts.template_arguments={strftime_now="2026-02-01"}', says=["prompts.template_arguments"])
+
     def test_unknown_template(self):
         model = self.model_copy("template")
         path = model / "tokenizer_config.json"
@@ -339,7 +380,7 @@ every_steps = 1
         settings = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}), encoding="utf-8")
         config, _ = self.config("other-end-run", self.TEXT)
-        self.refused(USAGE, "pretrain", config, "--set", f'pretrain.tokenizer="{tokenizer}"',
+        self.refused(INPUT, "pretrain", config, "--set", f'pretrain.tokenizer="{tokenizer}"',
                      says=["end-of-sequence token", "eos_token"])
 
     def test_a_frozen_rank_ends_the_job(self):

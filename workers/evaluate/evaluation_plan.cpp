@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/cache_pages.h"
 #include "runtime/bounded_json.h"
@@ -14,6 +15,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/sandbox/sandbox.h"
 
@@ -119,9 +121,9 @@ void expect_model_name(const std::string& name) {
 }
 
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
-                      const std::filesystem::path& model_directory, bool force_chatml,
-                      bool programs) {
-  TaskEncoder encoder(model_directory, force_chatml);
+                      const std::filesystem::path& model_directory,
+                      const ChatTemplateOptions& chat_template, bool programs) {
+  TaskEncoder encoder(model_directory, chat_template);
   bool runs_code = false;
   for (const std::string& entry : config.tasks) {
     const ProblemSet set = load_problem_set(entry, config, encoder, model.vocabulary_size);
@@ -135,17 +137,24 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
       }
     }
   }
+  if (encoder.chat_template()) {
+    if (const auto problem =
+            unstopped_turns(encoder.tokenizer(), *encoder.chat_template(), model)) {
+      spdlog::warn("{}", *problem);
+    }
+  }
   if (runs_code && programs) {
     const Sandbox sandbox(SandboxOptions{});
   }
 }
 
 EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
-                               const ModelUnderTest& model, bool force_chatml,
+                               const ModelUnderTest& model,
+                               const ChatTemplateOptions& chat_template,
                                const std::filesystem::path& model_directory)
     : model_(checked(config, model)),
       methods_(std::move(methods)),
-      encoder_(model.directory, force_chatml) {
+      encoder_(model.directory, chat_template) {
   for (const std::string& entry : config.tasks) {
     sets_.push_back(load_problem_set(entry, config, encoder_, model.config.vocabulary_size));
     check_capacity(sets_.back());

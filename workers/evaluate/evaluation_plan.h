@@ -27,8 +27,8 @@ void expect_model_name(const std::string& name);
 /// `model_directory` encode them for a model of this shape, and with `programs` that they can be
 /// run where a task has some. Throws as evaluate_model().
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
-                      const std::filesystem::path& model_directory, bool force_chatml,
-                      bool programs);
+                      const std::filesystem::path& model_directory,
+                      const ChatTemplateOptions& chat_template, bool programs);
 
 /// Equal on every rank. Its runs refer to the methods and problem sets that it holds.
 class EvaluationPlan {
@@ -37,7 +37,7 @@ class EvaluationPlan {
   /// method. `model_directory` is where the model's results lie. Throws ConfigError and DataError
   /// as evaluate_model().
   EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
-                 const ModelUnderTest& model, bool force_chatml,
+                 const ModelUnderTest& model, const ChatTemplateOptions& chat_template,
                  const std::filesystem::path& model_directory);
   EvaluationPlan(const EvaluationPlan&) = delete;
   EvaluationPlan& operator=(const EvaluationPlan&) = delete;

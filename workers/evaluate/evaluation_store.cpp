@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "model/decoding/cut_answers.h"
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
@@ -24,6 +25,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kModelName = "model.json";
 
 PromptId id_of(const SampleRecord& record) { return sample_id(record.index, record.sample); }
+
+bool is_cut(const SampleRecord& record) { return !record.stopped_by_eos; }
 
 /// The benchmark's order.
 auto order_of(const SampleRecord& record) { return std::pair(record.index, record.sample); }
@@ -210,6 +213,14 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   figures["settings"] = run.settings;
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
                run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
+  const auto ends = AnswerEnds{std::ssize(samples), std::ranges::count_if(records, is_cut)};
+  // A task with stop texts takes an answer up to the first of them, wherever decoding ended.
+  if (const auto warning = warning_of_cut_answers(
+          fmt::format("evaluate {} {} {}", model_, run.task(), run.method.label), ends,
+          "evaluate.max_new_tokens", run.set.max_new_tokens);
+      warning && run.set.task->stop_texts().empty()) {
+    spdlog::warn("{}", *warning);
+  }
   EvaluationSummary summary(directory_);
   if (run.method.label == kBaselineMethod &&
       !summary.is_current(model_, run.task(), run.method.label, run.settings)) {

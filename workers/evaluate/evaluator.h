@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/tokenizer/chat_template.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
@@ -43,7 +44,7 @@ struct EvaluationContext {
   KernelSet& kernels;
   PhaseClock& clock;
   std::uint64_t seed = 0;
-  bool force_chatml = false;
+  ChatTemplateOptions chat_template = {};
   /// Told on every rank after every finished sample, and at the end.
   std::function<void(const EvaluationProgress&)> on_progress = {};
   /// Refuse a name under which results of other weights lie, instead of replacing them.

@@ -24,9 +24,9 @@ std::string problem_hash(const TaskRecord& record, std::span<const TokenId> prom
 
 }  // namespace
 
-TaskEncoder::TaskEncoder(std::filesystem::path model_directory, bool force_chatml)
+TaskEncoder::TaskEncoder(std::filesystem::path model_directory, ChatTemplateOptions options)
     : model_directory_(std::move(model_directory)),
-      force_chatml_(force_chatml),
+      options_(std::move(options)),
       tokenizer_(BytePairTokenizer::load(model_directory_)) {}
 
 std::vector<TokenId> TaskEncoder::encode(const TaskPrompt& prompt) {
@@ -34,7 +34,7 @@ std::vector<TokenId> TaskEncoder::encode(const TaskPrompt& prompt) {
     return tokenizer_.encode_alone(prompt.prefix);
   }
   if (!chat_template_) {
-    chat_template_ = ChatTemplate::load(model_directory_, force_chatml_);
+    chat_template_ = ChatTemplate::load(model_directory_, options_);
   }
   return tokenizer_.encode(chat_template_->render(prompt.messages, true) + prompt.prefix);
 }

@@ -60,17 +60,20 @@ struct ProblemSet {
 /// conversation: styles of plain text do without, and a base model has none.
 class TaskEncoder {
  public:
-  /// Reads the tokenizer. With `force_chatml` plain ChatML stands in for a template that is not
-  /// understood.
-  explicit TaskEncoder(std::filesystem::path model_directory, bool force_chatml = false);
+  /// Reads the tokenizer.
+  explicit TaskEncoder(std::filesystem::path model_directory, ChatTemplateOptions options = {});
 
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// Throws as ChatTemplate::load.
   [[nodiscard]] std::vector<TokenId> encode(const TaskPrompt& prompt);
+  /// The template; nothing if no prompt so far was a conversation.
+  [[nodiscard]] const std::optional<ChatTemplate>& chat_template() const noexcept {
+    return chat_template_;
+  }
 
  private:
   std::filesystem::path model_directory_;
-  bool force_chatml_;
+  ChatTemplateOptions options_;
   BytePairTokenizer tokenizer_;
   std::optional<ChatTemplate> chat_template_;
 };

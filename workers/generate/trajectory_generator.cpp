@@ -153,6 +153,7 @@ Trajectory TrajectoryGenerator::make_trajectory(std::vector<TokenId> prompt,
 
 void TrajectoryGenerator::count(const Trajectory& trajectory, std::int64_t answer_tokens) {
   counts_.prompts += 1;
+  counts_.cut_answers += trajectory.stop == StopReason::length ? 1 : 0;
   counts_.answer_tokens += answer_tokens;
   counts_.block_tokens +=
       static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;

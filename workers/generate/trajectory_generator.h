@@ -58,6 +58,7 @@ struct GeneratePrompt {
 /// What generation has cost so far.
 struct GenerationCounts {
   std::int64_t prompts = 0;         ///< Finished.
+  std::int64_t cut_answers = 0;     ///< Of those: StopReason::length.
   std::int64_t answer_tokens = 0;   ///< Up to the first eos or T.
   std::int64_t block_tokens = 0;    ///< n · blocks: what the forwards made known.
   std::int64_t forwards = 0;        ///< Prefill excluded, per sequence.

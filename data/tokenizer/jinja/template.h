@@ -37,4 +37,10 @@ class Template {
   std::shared_ptr<const Syntax> syntax_;
 };
 
+/// Whether `text` is a day as YYYY-MM-DD, from the year 1000 on.
+[[nodiscard]] bool is_day(std::string_view text);
+/// transformers' strftime_now() at midnight of that `day`, which outlives the value. It knows what
+/// glibc prints of a day and a time without a zone. Requires: is_day(day).
+[[nodiscard]] Value strftime_on(Runtime& runtime, std::string_view day);
+
 }  // namespace jforge::jinja

@@ -339,9 +339,14 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   Model model = make_model();
   const fs::path output = root_ / "output";
   export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
-                  {.stored = DType::float32, .jacobi_block_size = 16, .max_shard_bytes = 4000});
+                  {.stored = DType::float32,
+                   .jacobi_block_size = 16,
+                   .template_arguments = {{"enable_thinking", true}, {"date_string", "1 Jan"}},
+                   .max_shard_bytes = 4000});
   EXPECT_TRUE(check_checksums(output));
-  EXPECT_EQ(ordered_json::parse(read_file(output / "jacobi_decoding.json")).at("block_size"), 16);
+  EXPECT_EQ(ordered_json::parse(read_file(output / "jacobi_decoding.json")),
+            ordered_json::parse(R"({"method": "jacobi", "block_size": 16, "template_arguments":
+                                    {"date_string": "1 Jan", "enable_thinking": true}})"));
   EXPECT_THAT(read_file(output / "custom_generate" / "generate.py"), HasSubstr("def generate("));
   std::size_t files = 0;
   for (const auto& item : fs::recursive_directory_iterator(output)) {

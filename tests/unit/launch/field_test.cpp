@@ -48,6 +48,21 @@ TEST(Field, ValuesRoundTrip) {
   expect_round_trip(std::vector<std::string>{"a", "with \"quotes\"", ""});
   expect_round_trip(std::vector<std::string>{});
   expect_round_trip(std::optional<std::int64_t>(5));
+  expect_round_trip(TemplateArguments{
+      {"enable_thinking", true}, {"date_string", "1 \"Jan\" 2026"}, {"n", std::int64_t{-3}}});
+}
+
+TEST(Field, TemplateArgumentsAreATableOfPlainValues) {
+  EXPECT_EQ(write_value(TemplateArguments{}), std::nullopt);
+  EXPECT_EQ(write_value(TemplateArguments{{"b", false}, {"a", std::int64_t{1}}}),
+            "{ a = 1, b = false }");
+  TemplateArguments value;
+  for (const char* wrong : {"true", "['a=1']", "{a = 1.5}", "{a = [1]}", "{a = 2026-01-31}",
+                            "{messages = 'x'}", "{'a b' = 1}"}) {
+    EXPECT_THAT(read(wrong, value), testing::HasSubstr("a table of the template's variables"))
+        << wrong;
+  }
+  EXPECT_EQ(value, TemplateArguments{});
 }
 
 TEST(Field, AnOptionalThatIsNotSetIsNotWritten) {

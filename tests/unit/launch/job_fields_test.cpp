@@ -116,9 +116,9 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
   // These count only with other values than the usual ones.
-  const std::set<std::string> not_by_default{"model.decode_weights",    "generate.method",
-                                             "generate.fixed_point",    "train.ar_loss",
-                                             "train.consistency_decay", "prompts.text"};
+  const std::set<std::string> not_by_default{
+      "model.decode_weights",    "generate.method", "generate.fixed_point",      "train.ar_loss",
+      "train.consistency_decay", "prompts.text",    "prompts.template_arguments"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
@@ -148,6 +148,20 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));
   EXPECT_NE(identity("bfloat16_arithmetic"), identity("bfloat16"));
   EXPECT_THROW(static_cast<void>(identity("int8")), ConfigError);
+}
+
+TEST(JobFields, TemplateArgumentsAreIdentityWhereThereAreSome) {
+  JobConfig unset = small_job();
+  EXPECT_FALSE(identity_values(job_fields(unset)).contains("prompts.template_arguments"));
+  JobConfig given = small_job({"prompts.template_arguments={enable_thinking=true, b='1 Jan'}"});
+  EXPECT_EQ(identity_values(job_fields(given)).at("prompts.template_arguments"),
+            "{ b = '1 Jan', enable_thinking = true }");
+  EXPECT_THAT(refusal({"prompts.template_arguments={strftime_now='today'}"}),
+              AllOf(HasSubstr("prompts.template_arguments"), HasSubstr("2026-01-31")));
+  FinetuneConfig finetune;
+  EXPECT_FALSE(identity_values(finetune_fields(finetune)).contains("finetune.template_arguments"));
+  PretrainConfig pretrain;
+  EXPECT_FALSE(identity_values(pretrain_fields(pretrain)).contains("pretrain.template_arguments"));
 }
 
 TEST(JobFields, OperationalChangesKeepTheIdentity) {

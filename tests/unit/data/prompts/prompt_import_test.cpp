@@ -508,6 +508,9 @@ TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
   PromptEncoder encoder = byte_encoder();
   encoder.identity = "other";
   EXPECT_NE(import_identity(config_, encoder), base);
+  other = config_;
+  other.template_arguments = {{"enable_thinking", true}};
+  EXPECT_NE(import_identity(other, byte_encoder()), base);
 }
 
 TEST_F(PromptImportTest, EncodingKeepsOrderAndPassesErrorsOn) {

@@ -322,7 +322,7 @@ TEST(ChatTemplate, LoadReadsEitherFile) {
   directory.write("chat_template.jinja", kQwen15);
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
   // A template that is understood is not overruled.
-  EXPECT_EQ(default_system(ChatTemplate::load(directory.path(), true)),
+  EXPECT_EQ(default_system(ChatTemplate::load(directory.path(), {.force_chatml = true})),
             "You are a helpful assistant");
 }
 
@@ -363,19 +363,20 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
       EXPECT_THAT(error.what(), HasSubstr("another text than the model was tuned on"));
       EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
     }
-    EXPECT_EQ(ChatTemplate::load(directory.path(), true).render(Conversation{{"user", "a"}}, false),
+    EXPECT_EQ(ChatTemplate::load(directory.path(), {.force_chatml = true})
+                  .render(Conversation{{"user", "a"}}, false),
               "<|im_start|>user\na<|im_end|>\n");
   }
   // What it refuses itself is no reason: another conversation may be right.
   directory.write("chat_template.jinja",
                   "{% if messages[0].role != 'system' %}{{ raise_exception('no system text') }}"
                   "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}");
-  const ChatTemplate chat = ChatTemplate::load(directory.path(), true);
+  const ChatTemplate chat = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(chat.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
   EXPECT_THROW((void)chat.render(Conversation{{"user", "b"}}, true), DataError);
   // Nor is it that it needs a system text.
   directory.write("chat_template.jinja", "{{ messages[0].content }}{{ messages[1].content }}");
-  const ChatTemplate pair = ChatTemplate::load(directory.path(), true);
+  const ChatTemplate pair = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(pair.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
   EXPECT_THROW((void)pair.render(Conversation{{"user", "b"}}, true), DataError);
 }
@@ -387,6 +388,81 @@ TEST(ChatTemplate, ThinkingIsOffUnlessItsPromptIsAskedFor) {
       "{% endif %}");
   EXPECT_EQ(chat.render(Conversation{{"user", "a"}}, true), "[a]><think></think>");
   EXPECT_EQ(chat.render_thinking_prompt(Conversation{{"user", "a"}}), "[a]>");
+}
+
+// Expected: render_jinja_template of transformers 5.24 with these keyword arguments, and on that
+// day, beside enable_thinking = False.
+TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
+  const std::string jinja =
+      "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+      "{%- set date_string = strftime_now('%d %b %Y') %}{%- else %}"
+      "{%- set date_string = '26 Jul 2024' %}{%- endif %}{%- endif %}"
+      "{{ date_string }}|{{ effort | default('none') }}|{{ eos_token }}|"
+      "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>"
+      "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+      "{% endif %}";
+  const auto rendered = [&](const TemplateArguments& arguments) {
+    const ScratchDirectory directory;
+    directory.write("chat_template.jinja", jinja);
+    directory.write("tokenizer_config.json", R"({"eos_token": "<E>"})");
+    return ChatTemplate::load(directory.path(), {.arguments = arguments})
+        .render(Conversation{{"user", "a"}}, true);
+  };
+  EXPECT_EQ(rendered({}), "26 Jul 2024|none|<E>|[a]><think></think>") << "ours: no day";
+  EXPECT_EQ(rendered({{"date_string", "1 Jan 2026"}}), "1 Jan 2026|none|<E>|[a]><think></think>");
+  EXPECT_EQ(rendered({{"enable_thinking", true}, {"date_string", "x"}}), "x|none|<E>|[a]>");
+  EXPECT_EQ(rendered({{"strftime_now", "2026-01-31"}}), "31 Jan 2026|none|<E>|[a]><think></think>");
+  EXPECT_EQ(rendered({{"date_string", "x"}, {"effort", std::int64_t{3}}}),
+            "x|3|<E>|[a]><think></think>");
+  EXPECT_EQ(rendered({{"date_string", "x"}, {"eos_token", "!"}}), "x|none|!|[a]><think></think>");
+  try {
+    (void)rendered({{"enable_thinkng", true}});
+    ADD_FAILURE() << "accepted what the template does not name";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("does not name enable_thinkng"));
+  }
+}
+
+// Expected: the same with datetime.now() on that day.
+TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
+  const std::string jinja =
+      "{{ strftime_now('%A %-d %B %Y, %d.%m.%y, %j %U %W %V %G %u %w %e %a %b %H:%M:%S %I %p %D %F "
+      "%T %R %C %h %% %x %X %c|%n%t|%r %g') }} {{ messages[0].content }}";
+  const auto rendered = [&](const char* day) {
+    return ChatTemplate::parse(jinja, "test", {}, {{"strftime_now", day}})
+        .render(Conversation{{"user", "a"}}, true);
+  };
+  EXPECT_EQ(rendered("2026-01-31"),
+            "Saturday 31 January 2026, 31.01.26, 031 04 04 05 2026 6 6 31 Sat Jan 00:00:00 12 AM "
+            "01/31/26 2026-01-31 00:00:00 00:00 20 Jan % 01/31/26 00:00:00 Sat Jan 31 00:00:00 "
+            "2026|\n\t|12:00:00 AM 26 a");
+  EXPECT_EQ(rendered("2024-12-30"),
+            "Monday 30 December 2024, 30.12.24, 365 52 53 01 2025 1 1 30 Mon Dec 00:00:00 12 AM "
+            "12/30/24 2024-12-30 00:00:00 00:00 20 Dec % 12/30/24 00:00:00 Mon Dec 30 00:00:00 "
+            "2024|\n\t|12:00:00 AM 25 a");
+  EXPECT_EQ(rendered("1000-03-01"),
+            "Saturday 1 March 1000, 01.03.00, 060 08 08 09 1000 6 6  1 Sat Mar 00:00:00 12 AM "
+            "03/01/00 1000-03-01 00:00:00 00:00 10 Mar % 03/01/00 00:00:00 Sat Mar  1 00:00:00 "
+            "1000|\n\t|12:00:00 AM 00 a");
+  for (const char* format : {"%Z", "%s", "%-", "%", "%-Q"}) {
+    const auto chat = ChatTemplate::parse(std::string("{{ strftime_now('") + format + "') }}",
+                                          "test", {}, {{"strftime_now", "2026-01-31"}});
+    EXPECT_THROW((void)chat.render(Conversation{{"user", "a"}}, true), DataError) << format;
+  }
+}
+
+TEST(ChatTemplate, ArgumentsThatNoTemplateTakesAreRefused) {
+  const auto expect = [](const TemplateArguments& arguments) {
+    expect_template_arguments("key", arguments);
+  };
+  EXPECT_NO_THROW(expect({{"a_1", "b"}, {"strftime_now", "2024-02-29"}}));
+  for (const char* name : {"messages", "tools", "a b", "", "1a", "a-b"}) {
+    EXPECT_THROW(expect({{name, true}}), ConfigError) << name;
+  }
+  for (const char* day : {"2026-02-29", "2026-1-31", "0999-01-01", "today", "2026-01-31T00"}) {
+    EXPECT_THROW(expect({{"strftime_now", day}}), ConfigError) << day;
+  }
+  EXPECT_THROW(expect({{"strftime_now", true}}), ConfigError);
 }
 
 /// The header of the next answer is no part of the one that is there.
@@ -426,7 +502,7 @@ TEST(ChatTemplate, ChatMlIsForcedOnTokenizersThatHaveItsTokensOnly) {
   const auto expect_refusal = [&] {
     for (const bool force : {false, true}) {
       try {
-        (void)ChatTemplate::load(directory.path(), force);
+        (void)ChatTemplate::load(directory.path(), {.force_chatml = force});
         ADD_FAILURE() << "accepted";
       } catch (const ConfigError& error) {
         EXPECT_THAT(error.what(), HasSubstr("this tokenizer has no tokens <|im_start|>"));
@@ -451,7 +527,7 @@ TEST(ChatTemplate, MissingOrNotUnderstoodIsRefusedByNameUnlessForced) {
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), HasSubstr(directory.path().string()));
     }
-    const ChatTemplate forced = ChatTemplate::load(directory.path(), true);
+    const ChatTemplate forced = ChatTemplate::load(directory.path(), {.force_chatml = true});
     EXPECT_EQ(default_system(forced), std::nullopt);
     EXPECT_EQ(forced.render(Conversation{{"user", "Hi"}}, true),
               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -472,7 +548,8 @@ TEST(ChatTemplate, MalformedFilesAreDataErrors) {
     const ScratchDirectory directory;
     directory.write("tokenizer_config.json", content);
     EXPECT_THROW((void)ChatTemplate::load(directory.path()), DataError) << content;
-    EXPECT_THROW((void)ChatTemplate::load(directory.path(), true), DataError) << content;
+    EXPECT_THROW((void)ChatTemplate::load(directory.path(), {.force_chatml = true}), DataError)
+        << content;
   }
 }
 

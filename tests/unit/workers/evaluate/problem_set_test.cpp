@@ -23,7 +23,7 @@ class ProblemSetTest : public ::testing::Test {
     config_.data = directory_.path();
   }
   [[nodiscard]] ProblemSet load(std::int64_t vocabulary = 310) const {
-    TaskEncoder encoder(directory_.path(), true);
+    TaskEncoder encoder(directory_.path(), {.force_chatml = true});
     return load_problem_set("gsm8k", config_, encoder, vocabulary);
   }
 
