@@ -63,7 +63,7 @@ class Task {
 
   /// Name on the command line and in results: "gsm8k".
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Versions of prompt and rules: "gsm8k/plain/extract-3".
+  /// Versions of prompt and rules: "gsm8k/plain/extract-4".
   [[nodiscard]] virtual std::string version() const = 0;
   /// Reads the problems from `data`: the directory that holds the benchmarks' folders, or the
   /// task's file itself. DataError naming file and line.
