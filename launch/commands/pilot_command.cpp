@@ -25,17 +25,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::int64_t, 2> kBlocks = {16, 64};
-constexpr std::int64_t kProblems = 100;  // Of each task, unless evaluate.limit says otherwise.
+constexpr std::int64_t kProblems = 100;  // Per task, unless evaluate.limit is set.
 
-/// What the configuration says of a pilot.
+/// What a pilot takes from the configuration.
 struct Plan {
   fs::path directory;  ///< DIR/pilot
   fs::path source;     ///< The base model.
   std::vector<std::string> tasks;
 };
 
-/// The first round alone, with `recipe`, in a run directory of its own. Every state is stored, so
-/// that the trajectories serve every recipe.
+/// Returns the job that trains the first round with `recipe` in its own run directory. It stores
+/// all states, so that one set of trajectories serves every recipe.
 JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
   JobOptions job;
   job.config = options.config;
@@ -70,15 +70,16 @@ Plan read_plan(const PilotOptions& options, const Communicator& comm) {
   return plan;
 }
 
-/// Rank 0: the run directory `to` begins with the prompts and trajectories of `from`. Their hashes
-/// say that the same settings made them; others are generated anew.
+/// Rank 0: copies the prompts and trajectories of `from` into a new run directory `to`. The run
+/// checks by their hashes that the same settings made them. The prompts come last: without them a
+/// copy that was killed begins again.
 void share_trajectories(const RunLayout& from, const RunLayout& to) {
   if (fs::exists(to.prompts()) || !fs::exists(from.generation_report(1))) {
     return;
   }
   const auto copy = [&](const fs::path& path) {
     fs::copy(path, to.directory() / fs::relative(path, from.directory()),
-             fs::copy_options::recursive);
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   };
   fs::create_directories(to.round(1));
   copy(from.trajectories(1));
@@ -108,7 +109,7 @@ bool measure(const PilotOptions& options, const MpiSession& session, const Plan&
   return evaluation.finish(finished, {}) == ExitCode::ok;
 }
 
-/// Hashes of the greedy answers' tokens, by problem.
+/// Returns the hashes of the greedy answers' tokens by problem.
 std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   std::map<std::int64_t, std::string> answers;
   static_cast<void>(for_each_line(file, [&](std::string_view line, const std::string& origin) {
@@ -118,7 +119,7 @@ std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   return answers;
 }
 
-/// One line for each model: what was measured on `task`.
+/// Returns the table of `task`, one line for each model.
 std::string table(const Plan& plan, const std::vector<std::string>& recipes,
                   const std::string& task) {
   const fs::path evaluation = plan.directory / "evaluation";

@@ -80,6 +80,10 @@ class Pilot(EndToEndTest):
         run = self.root / "run"
         config = self.root / "pilot.toml"
         config.write_text(PILOT.format(run=run), encoding="utf-8")
+        # Left by a pilot that was killed while it copied the first recipe's trajectories.
+        copied = run / "pilot" / RECIPES[1] / "round-1"
+        copied.mkdir(parents=True)
+        (copied / "generation.json").write_text("{}", encoding="utf-8")
         command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "100")
         result = self.jforge(*command, ranks=2, timeout=1500, cwd=SOURCE)
         models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
