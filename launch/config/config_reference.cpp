@@ -53,15 +53,14 @@ const std::map<std::string, SectionProse>& prose() {
 
 // What `jforge init` says of each recipe. Figures: docs/results.md, results/reference/ablations.md.
 constexpr const char* kRecipeEvidence =
-    "# \"jacobi-forcing\": the paper's, for 7 billion parameters the only evidence that there is: "
-    "4.01\n"
-    "#   tokens per forward and 83.5 % right, against 2.68 and 87.8 % with clean context.\n"
-    "# \"clean-context\": for small models and short budgets: on ledgers 3.11 tokens per forward "
-    "and\n"
-    "#   91.3 % right, against 2.30 and 95.0 % (1 million parameters, 240 steps, three seeds).\n"
-    "# \"authors\": the formulas of the authors' code, whose checkpoints are published; it fixes\n"
-    "#   ar_weight at 1, with which a small model needs more steps.\n"
-    "# `jforge pilot` compares them on your own model and prompts.\n";
+    R"(# "jacobi-forcing": the paper's, for 7 billion parameters the only evidence that there is: 4.01 tokens
+#   per forward and 83.5 % right, against 2.68 and 87.8 % with clean context.
+# "clean-context": for small models and short budgets: on ledgers 3.11 tokens per forward and 91.3 %
+#   right, against 2.30 and 95.0 % (1 million parameters, 240 steps, three seeds).
+# "authors": the formulas of the authors' code, whose checkpoints are published; it fixes ar_weight at 1,
+#   with which a small model needs more steps.
+# `jforge pilot` compares them on your own model and prompts.
+)";
 
 constexpr const char* kPreface = R"(# Configuration
 
@@ -69,7 +68,7 @@ constexpr const char* kPreface = R"(# Configuration
 
 One TOML file. An unknown key is an error that names the nearest one, or what is known when none is near. The complete configuration of a run, defaults included, is in its `resolved_config.toml`. `jforge init my.toml` writes a commented one to start from; `jforge schema > jforge.schema.json` gives editors the keys, types and meanings (with `#:schema jforge.schema.json` as the file's first line, for example in Taplo or Even Better TOML). Any key can be set on the command line: `--set train.learning_rate=2e-5`.
 
-Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.toml`](paper.toml) (the paper's own setting), [`opencodeinstruct.toml`](opencodeinstruct.toml) and [`openthoughts2_math.toml`](openthoughts2_math.toml) (its data sets, with the line that turns their parquet files into JSON lines).
+Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.toml`](paper.toml) (the paper's model, steps and rate), [`opencodeinstruct.toml`](opencodeinstruct.toml) and [`openthoughts2_math.toml`](openthoughts2_math.toml) (its data sets).
 
 *identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it. *operational* keys may change between two starts of the same run. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training or fine-tuning job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
 )";

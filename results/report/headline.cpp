@@ -37,6 +37,8 @@ std::string percent(const ReportJson& figures) {
   return shown(100 * json_number(figures, "accuracy"), "{:.1f} %");
 }
 
+std::string tpf(const ReportJson& figures) { return shown(json_number(figures, "tpf"), "{:.2f}"); }
+
 std::string speed_clause(const ReportJson& figures) {
   const std::vector<double> batches = speed_batches({&figures});
   const ReportJson* const speed = batches.empty() ? nullptr : speed_at(figures, batches.front());
@@ -55,14 +57,12 @@ std::string sentence(const std::string& model, const std::string& task, const Re
   }
   const ReportJson& figures = methods.at(method);
   const ReportJson* const before = member(base, method);
-  const auto beside = [&](const std::string& text) {
-    return before == nullptr ? std::string() : fmt::format(" (base {})", text);
+  const auto base_clause = [&](const auto& text_of) {
+    return before == nullptr ? std::string() : fmt::format(" (base {})", text_of(*before));
   };
   return fmt::format("On {} the model `{}` makes {} tokens per forward pass{} by {}, {} right{}{}.",
-                     task, model, shown(json_number(figures, "tpf"), "{:.2f}"),
-                     before == nullptr ? "" : beside(shown(json_number(*before, "tpf"), "{:.2f}")),
-                     method, percent(figures), before == nullptr ? "" : beside(percent(*before)),
-                     speed_clause(figures));
+                     task, model, tpf(figures), base_clause(tpf), method, percent(figures),
+                     base_clause(percent), speed_clause(figures));
 }
 
 }  // namespace
