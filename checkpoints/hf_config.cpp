@@ -244,8 +244,8 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   config.intermediate_size = file.integer("intermediate_size");
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
-  // Files older than grouped queries do not name them.
-  // null is all heads; a Qwen2 without the key has another default in `transformers`.
+  // Without the key, or with null, there are as many as query heads, except for a Qwen2 without the
+  // key: `transformers` has another default there.
   const bool grouped = file.find("num_key_value_heads") != nullptr ||
                        (config.family == ModelFamily::qwen2 && !file.names("num_key_value_heads"));
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;

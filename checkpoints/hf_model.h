@@ -81,7 +81,7 @@ struct HfExportOptions {
   /// custom_generate/generate.py, with which stock `transformers` does, and jacobi_decoding.json,
   /// which tells it n.
   std::optional<std::int32_t> jacobi_block_size = {};
-  /// Of the conversations that such a model was trained on: jacobi_decoding.json names them.
+  /// The template arguments that the model was trained with; written to jacobi_decoding.json.
   TemplateArguments template_arguments = {};
   std::uint64_t max_shard_bytes = kMaxHfShardBytes;
 };

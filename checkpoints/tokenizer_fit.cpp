@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kRemedy =
     "tokenizer and model do not belong together; use the tokenizer files that came with the model";
 
-/// The special tokens that the template writes behind an answer.
+/// Returns the special tokens that the template writes after an answer.
 std::vector<TokenId> tokens_behind_answer(const BytePairTokenizer& tokenizer,
                                           const ChatTemplate& chat) {
   const auto messages = std::to_array<ChatMessage>({{"user", "1234567"}, {"assistant", "7654321"}});

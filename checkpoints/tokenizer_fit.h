@@ -24,14 +24,13 @@ void expect_tokenizer_fits(const std::filesystem::path& directory,
 void expect_ids_fit(const std::string& owner, std::span<const TokenId> ids,
                     const TransformerConfig& model);
 
-/// What is wrong if the chat template ends an answer with special tokens, none of which is an
-/// end-of-sequence token of the model: its answers then run on to the longest length. One line that
-/// says how to mend it. Nothing for a template that ends answers with ordinary text or renders no
-/// answer: that tells nothing of where the model stops.
+/// Returns an error message if the chat template ends an answer with special tokens and none of
+/// them is an end-of-sequence token of the model, because answers then run on to the length limit.
+/// Returns nothing for a template that ends answers with ordinary text or renders no answer.
 [[nodiscard]] std::optional<std::string> unstopped_turns(const BytePairTokenizer& tokenizer,
                                                          const ChatTemplate& chat,
                                                          const TransformerConfig& model);
-/// Throws DataError with unstopped_turns().
+/// Throws DataError with the message of unstopped_turns(), if there is one.
 void expect_turns_stop(const BytePairTokenizer& tokenizer, const ChatTemplate& chat,
                        const TransformerConfig& model);
 

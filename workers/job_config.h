@@ -49,7 +49,7 @@ struct ModelSettings {
   ComputeType export_as = ComputeType::bfloat16;            ///< Type of the exported weights.
 };
 
-/// Named settings: what a table or a page may call by one name (JobConfig::apply_recipe).
+/// A name for a group of settings, for configurations, tables and pages (JobConfig::apply_recipe).
 enum class Recipe : std::uint8_t {
   none,            ///< The keys as they are given.
   jacobi_forcing,  ///< The paper's: noisy context, linear schedule.

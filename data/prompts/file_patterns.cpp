@@ -38,7 +38,7 @@ std::string escaped(std::string_view name) {
   return pattern;
 }
 
-/// What stands before and behind the first part of a path that is "**".
+/// Splits a pattern at its first path component that is "**"; returns nothing if there is none.
 std::optional<std::pair<std::string, std::string>> split_at_stars(const std::string& pattern) {
   for (std::size_t begin = 0; begin < pattern.size();) {
     const std::size_t end = std::min(pattern.find('/', begin), pattern.size());

@@ -49,7 +49,7 @@ struct PromptImportConfig {
 
   /// ConfigError naming the field that is missing, out of range or malformed.
   void validate() const;
-  /// The same for every conversation of a run, those of its evaluation included.
+  /// Options for every conversation of a run, including its evaluation.
   [[nodiscard]] ChatTemplateOptions template_options() const {
     return {chat_template == "chatml", template_arguments};
   }
@@ -69,8 +69,8 @@ struct ImportReport {
   std::optional<std::int64_t> with_answers;  ///< Kept prompts with one; where there is a field.
   double seconds = 0;
 
-  /// What was dropped, by rule and with counts, and the first unreadable record with its reason;
-  /// empty if nothing was.
+  /// Returns the number of records dropped by each rule, and the first unreadable record with its
+  /// reason; empty if nothing was dropped.
   [[nodiscard]] std::string losses() const;
 
   /// Everything but `seconds` as JSON text (stored with the prompts; equal imports, equal text).

@@ -74,7 +74,7 @@ inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;
 /// Reads all files. A text is a user message. Of a list of chat messages ({"role", "content"}, or
 /// {"from", "value"} with human and gpt) the prompt is all up to the last user message; an answer
 /// behind it is left out. A content that is a list of text parts ({"type": "text", "text"}) is
-/// their texts joined. In a text made of fields, null is no text. A record that is not valid JSON
+/// their texts joined. With `text`, a null field counts as empty. A record that is not valid JSON
 /// or UTF-8, is longer than 64 MiB, has neither at the field, or texts longer than kMaxPromptBytes
 /// together, is quarantined; what is no strict JSON number is read by strict_json(). `progress`,
 /// when given, is called about once a megabyte with records and bytes so far. DataError when more

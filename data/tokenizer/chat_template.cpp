@@ -30,8 +30,7 @@ void expect_named(const TemplateArguments& arguments, std::string_view jinja,
     if (jinja.find(name) == std::string_view::npos) {
       throw ConfigError(
           fmt::format("{}: its chat template does not name {}, which the template arguments set; "
-                      "remove it from "
-                      "them, or spell it as the template does",
+                      "remove it from them, or spell it as the template does",
                       origin, name));
     }
   }
@@ -268,7 +267,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
       {"add_generation_prompt", Value::of(add_generation_prompt)},
       {"tools", Value::none()},
       {"documents", Value::none()}};
-  // Of variables with the same name the first one counts.
+  // If two variables have the same name, the first one wins.
   if (thinking) variables.push_back({"enable_thinking", Value::of(true)});
   for (const auto& [name, value] : arguments_) {
     variables.push_back({name, argument_value(name, value, runtime)});

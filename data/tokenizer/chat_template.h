@@ -22,20 +22,19 @@ struct ChatMessage {
   std::string content;  ///< UTF-8 text, taken verbatim.
 };
 
-/// Variables that a caller gives a chat template by name: the further keyword arguments of
-/// transformers' apply_chat_template. `strftime_now`, a day as YYYY-MM-DD, is no variable but the
-/// day that the template's strftime_now() prints.
+/// Variables for a chat template, by name: further keyword arguments of transformers'
+/// apply_chat_template. `strftime_now` is special: a day, YYYY-MM-DD, that the template's
+/// strftime_now() prints.
 using TemplateArguments = std::map<std::string, std::variant<bool, std::int64_t, std::string>>;
 
-/// Whether a template argument may have that name: that of a variable in Jinja which
-/// apply_chat_template does not set itself.
+/// Returns whether `name` is a Jinja variable that apply_chat_template does not set itself.
 [[nodiscard]] bool is_template_argument(std::string_view name);
-/// Throws ConfigError naming `key` and the argument that no template can be given.
+/// Throws ConfigError naming `key` and the first argument that is not allowed.
 void expect_template_arguments(const std::string& key, const TemplateArguments& arguments);
-/// The arguments as a JSON object.
+/// Returns the arguments as a JSON object.
 [[nodiscard]] std::string arguments_json(const TemplateArguments& arguments);
 
-/// How the template of a model directory is used.
+/// Options for loading the template of a model directory.
 struct ChatTemplateOptions {
   bool force_chatml = false;  ///< Plain ChatML in the place of one that is not understood.
   TemplateArguments arguments = {};

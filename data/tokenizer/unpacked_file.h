@@ -28,7 +28,7 @@ class UnpackedFile {
   UnpackedFile& operator=(const UnpackedFile&) = delete;
 
   /// Fills `out` (not empty) from its beginning; returns how many bytes, 0 at the end. DataError
-  /// naming the file when it cannot be read further: damaged or cut data, or other bytes behind it.
+  /// naming the file when it cannot be read further: damaged or cut data, or other bytes after it.
   [[nodiscard]] std::size_t read(std::span<char> out);
 
   [[nodiscard]] bool is_packed() const { return unpacker_ != nullptr; }

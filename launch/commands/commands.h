@@ -26,10 +26,9 @@ struct JobOptions {
   bool dry_run = false;
   std::optional<int> planned_ranks;  ///< With dry_run: of the planned job, instead of this one's.
   std::string device_plan;  ///< With dry_run: a known device to plan for; empty: what is here.
-  std::optional<std::int32_t> round;  ///< generate and train: this round alone.
-  /// Of a pilot: the first round alone, with so many steps.
-  std::optional<std::int64_t> first_round_steps = {};
-  std::string inject;  ///< Faults for tests.
+  std::optional<std::int32_t> round;              ///< generate and train: this round alone.
+  std::optional<std::int64_t> first_round_steps;  ///< Runs only the first round, for these steps.
+  std::string inject;                             ///< Faults for tests.
 };
 [[nodiscard]] ExitCode run_command(const JobOptions& options, const MpiSession& session);
 [[nodiscard]] ExitCode import_command(const JobOptions& options, const MpiSession& session);
@@ -44,8 +43,8 @@ struct PilotOptions {
   std::vector<std::string> recipes = {"jacobi-forcing", "clean-context"};
   std::int64_t steps = 300;
 };
-/// The first round with each recipe, on the same trajectories, under run.directory/pilot; then what
-/// the models and the base do on evaluate.tasks, as one table.
+/// Trains the first round with each recipe on the same trajectories, under run.directory/pilot.
+/// Prints one table of what the base and these models reach on evaluate.tasks.
 [[nodiscard]] ExitCode pilot_command(const PilotOptions& options, const MpiSession& session);
 
 struct EvaluateOptions {

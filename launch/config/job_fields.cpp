@@ -490,8 +490,8 @@ const ConfigField& field_at(const std::vector<ConfigField>& fields, const std::s
   return *found;
 }
 
-// What is wrong with the first key that the document gives another value than `cause`, a key that
-// sets many, has meanwhile put in the place of `given`. Nothing if there is none.
+// Returns an error message for the first key to which the document gives another value than `cause`
+// implies. `given` holds the values before `cause`, a key that sets many, was applied.
 std::optional<std::string> contradiction(const std::vector<ConfigField>& fields,
                                          const Values& given, const TomlDocument& document,
                                          const std::string& cause) {
@@ -506,8 +506,8 @@ std::optional<std::string> contradiction(const std::vector<ConfigField>& fields,
   return std::nullopt;
 }
 
-// The recipe's values are defaults of its keys. A recipe that the document names is what it says;
-// if the document names none and gives a key another value, the job has no recipe.
+// Sets the keys that follow from the recipe. If the document contradicts one of them, this refuses
+// a recipe that the document names, and otherwise keeps the document's values and names no recipe.
 void apply_recipe(JobConfig& config, const TomlDocument& document) {
   const std::vector<ConfigField> fields = job_fields(config);
   if (config.recipe == Recipe::jacobi_forcing || config.recipe == Recipe::authors) {
@@ -545,7 +545,7 @@ void apply_compat(JobConfig& config, const TomlDocument& document) {
   if (const auto other = contradiction(fields, given, document, "train.compat")) {
     throw ConfigError(*other);
   }
-  // The weight is a default: with these formulas it must fit the model and its answers.
+  // Only a default: which weight keeps the answers depends on the model.
   if (config.compat == Compat::repo && config.recipe == Recipe::none &&
       !document.holds(field_at(fields, "train.ar_weight"))) {
     config.train.ar_weight = 10;

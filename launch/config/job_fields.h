@@ -24,7 +24,7 @@ inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
     {WeightStorage::bfloat16, "bfloat16"},
     {WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"}};
 
-/// Names of the recipes but "none".
+/// Returns the names of all recipes except "none".
 [[nodiscard]] std::vector<std::string> recipe_names();
 
 /// Every key of a job's configuration file, bound to `config`; [[rounds]] once for each of

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What to tell of answers that the longest length ended.
+/// A warning if most answers of a phase were cut at the length limit.
 
 #include <cstdint>
 #include <optional>
@@ -14,8 +14,8 @@ struct AnswerEnds {
   std::int64_t cut = 0;  ///< By StopReason::length.
 };
 
-/// A line for the log if more than half of the answers were cut: `phase` names them, `key` and
-/// `longest` are the limit. Nothing otherwise.
+/// Returns a warning if more than half of the answers were cut. `phase` names them; `key` and
+/// `longest` are the limit.
 [[nodiscard]] std::optional<std::string> warning_of_cut_answers(const std::string& phase,
                                                                 const AnswerEnds& ends,
                                                                 const std::string& key,

@@ -128,9 +128,9 @@ struct StepMetrics {
   double straggler_ratio = 1;      ///< … and how long against the mean of all ranks.
 };
 
-/// One line for the log if the gradient of the consistency term was measured after the first step
-/// and is more than kMaxGradientRatio times that of the AR term: with such weights a model can lose
-/// its answers. At the first step answers are the model's own, and AR's gradient next to nothing.
+/// Returns a warning if the measured gradient norm of the consistency term is more than
+/// kMaxGradientRatio times that of the AR term: such weights can cost a model its answers. Never at
+/// step 1, where the answers are the model's own and the AR gradient is close to zero.
 inline constexpr double kMaxGradientRatio = 10;
 [[nodiscard]] std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics);
 
