@@ -140,12 +140,20 @@ class Grade(GradeTest):
             whole: ("pass", "pass", "pass"),
             "    return v[0]\n\n\nprint(first('a', 3))\n": ("fail", "pass", "fail"),
             "Sure!\n\n  ```python\n  def first(v):\n      return v[0]\n  ```\n": ("fail", "fail", "pass"),
-            "    print('\\ud800')\n    return v[0]\n": ("pass", "pass", "pass")}
+            "    print('\\ud800')\n    return v[0]\n": ("pass", "pass", "pass"),
+            whole.replace("helper", "len"): ("fail", "fail", "fail")}
         path = write_lines(self.root / "rows.jsonl", [{"task_id": "HumanEval/0", "completion": text} for text in rows])
         for column, style in enumerate(("", ":lm-eval", ":evalchemy")):
             _, out = self.grade(path, f"rows-{column}.json", task="humaneval" + style, data=data)
             found = [one["base_status"] for one in json.loads(out.read_text())["eval"]["HumanEval/0"]]
             self.assertEqual([verdicts[column] for verdicts in rows.values()], found, style)
+            if not style:
+                reasons = [one["reason"] for one in json.loads(out.read_text())["eval"]["HumanEval/0"]]
+                self.assertEqual("", reasons[1], "a whole program that passes")
+                self.assertNotIn("; its", reasons[2])
+                self.assertIn("; its program is in a block of text: --task humaneval:evalchemy takes it out", reasons[3])
+                self.assertIn("; its `completion` defines first instead of continuing the prompt: give it as `solution`",
+                              reasons[5])
 
     def test_a_style_grades_as_its_namesake(self):
         """Imports stand before the program with evalchemy alone; EvalPlus takes the program out of its text."""

@@ -117,11 +117,15 @@ class CompletionGrading {
     if (!log_) {
       log_.emplace(store_.parts().part(plan_.attempt, context_.comm.rank(), context_.comm.size()));
     }
+    const Completion& completion = set_.completions[static_cast<std::size_t>(graded.ticket)];
     VerdictRecord record{.index = graded.ticket,
-                         .key = set_.completions[static_cast<std::size_t>(graded.ticket)].key,
+                         .key = completion.key,
                          .verdict = std::string(to_string(graded.verdict.status)),
                          .base_verdict = std::nullopt,
                          .reason = graded.verdict.reason};
+    if (graded.verdict.status != VerdictStatus::pass && !completion.hint.empty()) {
+      record.reason += "; " + completion.hint;
+    }
     if (graded.verdict.base_status) {
       record.base_verdict = to_string(*graded.verdict.base_status);
     }

@@ -123,6 +123,26 @@ std::optional<std::string> program_of(const Task& task, bool style_named, const 
              : program_from_completion(record, cut_at(text, stops));
 }
 
+/// Completion::hint of a `completion` that stands behind the prompt. One that continues the prompt
+/// begins with a blank.
+std::string form_hint(const Task& task, const TaskRecord& record, std::string_view text) {
+  const auto entry_point = record.fields.find("entry_point");
+  text.remove_prefix(std::min(text.find_first_not_of("\r\n"), text.size()));
+  if (entry_point == record.fields.end() || is_blank(text.substr(0, 1))) {
+    return {};
+  }
+  if (!code_blocks(text).empty()) {
+    return fmt::format("its program is in a block of text: --task {}:evalchemy takes it out",
+                       task.name());
+  }
+  return defines_function(text, entry_point->second)
+             ? fmt::format(
+                   "its `completion` defines {} instead of continuing the prompt: give it "
+                   "as `solution`",
+                   entry_point->second)
+             : std::string();
+}
+
 std::vector<Completion> read_completions(const std::filesystem::path& path,
                                          const CompletionSet& set, bool style_named) {
   const ProblemFinder finder(set.problems, set.names);
@@ -154,13 +174,14 @@ std::vector<Completion> read_completions(const std::filesystem::path& path,
       refuse("no text 'completion' or 'solution'");
     }
     const TaskRecord& record = set.problems[*problem];
-    Completion completion{*problem, std::nullopt, {}};
+    Completion completion{*problem, std::nullopt, {}, {}};
     if (!set.task->runs_code()) {
       completion.answer = set.task->extract(cut_at(text->text, set.task->stop_texts()), record);
     } else if (solution != nullptr) {
       completion.answer = text->text;
     } else {
       completion.answer = program_of(*set.task, style_named, record, text->text);
+      completion.hint = style_named ? "" : form_hint(*set.task, record, text->text);
     }
     completion.key = key_of(*set.task, record, completion.answer);
     completions.push_back(std::move(completion));

@@ -20,6 +20,8 @@ struct Completion {
   /// 16 hex digits: everything that its verdict depends on (the task's version, the problem's
   /// record, the answer).
   std::string key;
+  /// What to do if it fails because its form is not a completion's; empty if the form is right.
+  std::string hint = {};
 };
 
 /// Where completions lie, and of what.
