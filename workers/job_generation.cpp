@@ -365,6 +365,7 @@ void JobWorker::write_generation_report(std::int32_t round) const {
       {"forwards", totals.forwards},
       {"block_tpf", tpf ? nlohmann::json(*tpf) : nlohmann::json(nullptr)},
       {"flipped_blocks", totals.flipped_blocks},
+      {"ended_by_eos", totals.ended_by_eos},
       {"digest", store.store_digest()}};
   publish_file(layout_.generation_report(round), seal_json(report.dump(2) + "\n"));
 }

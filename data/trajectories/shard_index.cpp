@@ -111,6 +111,11 @@ void ShardIndex::take_line(std::string_view line) {
       info.packed_lengths.size() != info.prompt_ids.size()) {
     throw DataError("its arrays differ in length");
   }
+  const auto ended = json.find("ended_by_eos");
+  if (ended == json.end()) {
+    return;  // Written by an earlier version: the shard is opened.
+  }
+  info.totals.ended_by_eos = json_integer<std::int64_t>(*ended);
   entries_.emplace(json.at("shard").get<std::string>(), std::move(entry));
 }
 
@@ -165,7 +170,8 @@ void ShardIndexLog::append(const ShardInfo& shard) {
                      {"packed_lengths", shard.packed_lengths},
                      {"block_tokens", shard.totals.block_tokens},
                      {"forwards", shard.totals.forwards},
-                     {"flipped_blocks", shard.totals.flipped_blocks}};
+                     {"flipped_blocks", shard.totals.flipped_blocks},
+                     {"ended_by_eos", shard.totals.ended_by_eos}};
   log_.append(seal_json(line.dump()));
 }
 

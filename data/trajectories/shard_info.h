@@ -29,6 +29,7 @@ struct ShardTotals {
   std::int64_t block_tokens = 0;    ///< n · blocks
   std::int64_t forwards = 0;        ///< Prefill excluded.
   std::int64_t flipped_blocks = 0;  ///< Blocks that did not reach their fixed point.
+  std::int64_t ended_by_eos = 0;    ///< Answers with StopReason::eos; the others were cut.
 
   bool operator==(const ShardTotals&) const = default;
   ShardTotals& operator+=(const ShardTotals& other);

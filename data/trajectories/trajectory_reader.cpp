@@ -128,13 +128,16 @@ ShardTotals& ShardTotals::operator+=(const ShardTotals& other) {
   block_tokens += other.block_tokens;
   forwards += other.forwards;
   flipped_blocks += other.flipped_blocks;
+  ended_by_eos += other.ended_by_eos;
   return *this;
 }
 
 ShardTotals TrajectoryReader::totals() const {
   return {.block_tokens = identity_.block_size * static_cast<std::int64_t>(num_states_.size()),
           .forwards = std::reduce(forwards_.begin(), forwards_.end()),
-          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end())};
+          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end()),
+          .ended_by_eos = std::ranges::count_if(
+              eos_position_, [](std::int64_t position) { return position >= 0; })};
 }
 
 ShardInfo TrajectoryReader::info() const {

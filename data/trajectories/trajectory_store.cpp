@@ -282,6 +282,7 @@ std::string TrajectoryStore::index() const {
     writer.number(shard.totals.block_tokens);
     writer.number(shard.totals.forwards);
     writer.number(shard.totals.flipped_blocks);
+    writer.number(shard.totals.ended_by_eos);
   }
   return writer.take();
 }
@@ -308,6 +309,7 @@ TrajectoryStore TrajectoryStore::from_index(const std::filesystem::path& directo
     shard.totals.block_tokens = reader.number<std::int64_t>();
     shard.totals.forwards = reader.number<std::int64_t>();
     shard.totals.flipped_blocks = reader.number<std::int64_t>();
+    shard.totals.ended_by_eos = reader.number<std::int64_t>();
     store.known_.insert(shard.path.string());
     store.add(std::move(shard), false);
   }

@@ -116,7 +116,9 @@ ShardInfo TrajectoryWriter::info() const {
       .totals = {
           .block_tokens = identity_.block_size * static_cast<std::int64_t>(num_states_.size()),
           .forwards = std::reduce(forwards_.begin(), forwards_.end()),
-          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end())}};
+          .flipped_blocks = std::reduce(flipped_blocks_.begin(), flipped_blocks_.end()),
+          .ended_by_eos = std::ranges::count_if(
+              eos_position_, [](std::int64_t position) { return position >= 0; })}};
   for (std::size_t i = 0; i < size(); ++i) {
     info.packed_lengths.push_back(prompt_offset_[i + 1] - prompt_offset_[i] +
                                   2 * std::int64_t{identity_.block_size} *

@@ -97,7 +97,8 @@ void write_cleaning(ReportWriter& report, const std::filesystem::path& run_direc
 }  // namespace
 
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory) {
-  TableCells rows = {{"round", "block size", "prompts", "tokens", "block TPF", "flipped blocks"}};
+  TableCells rows = {{"round", "block size", "prompts", "tokens", "block TPF", "flipped blocks",
+                      "ended by end of sequence"}};
   for (int round = 1;; ++round) {
     const auto json =
         read_json_object(run_directory / fmt::format("round-{}", round) / "generation.json");
@@ -108,7 +109,9 @@ void write_trajectories_section(ReportWriter& report, const std::filesystem::pat
                     shown(json_number(*json, "prompts"), "{:.0f}"),
                     shown(json_number(*json, "tokens"), "{:.0f}"),
                     shown(json_number(*json, "block_tpf"), "{:.2f}"),
-                    shown(json_number(*json, "flipped_blocks"), "{:.0f}")});
+                    shown(json_number(*json, "flipped_blocks"), "{:.0f}"),
+                    shown(100 * json_number(*json, "ended_by_eos") / json_number(*json, "prompts"),
+                          "{:.1f} %")});
   }
   if (rows.size() == 1) {
     report.missing.emplace_back("trajectories: made by `jforge run` or `jforge generate`");

@@ -539,7 +539,8 @@ TEST(Report, EveryPartThatIsThereIsShown) {
                                               {"prompts", 321},
                                               {"tokens", 4567},
                                               {"block_tpf", 1.25},
-                                              {"flipped_blocks", 0}}
+                                              {"flipped_blocks", 0},
+                                              {"ended_by_eos", 300}}
                                              .dump());
   write(run / "round-1/cleaning.json",
         Json{{"kept", 300}, {"dropped", {{{"rule", "too short"}, {"count", 21}}}}}.dump());
@@ -551,7 +552,8 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   const std::string report = read(run / "report.md");
   for (const char* part :
        {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories",
-        "| 1     | 16         | 321     | 4567   | 1.25      | 0              |",
+        "| 1     | 16         | 321     | 4567   | 1.25      | 0              | 93.5 %             "
+        "      |",
         "| round | kept | too short |", "| 1     | 300  | 21        |", "## Prompts",
         "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));

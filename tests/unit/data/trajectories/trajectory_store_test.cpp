@@ -272,6 +272,13 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
   // Sealed, and yet none of ours.
   put(path, seal_json(R"({"shard":"lease-00000000.h5","bytes":"x"})") + "\n");
   EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U);
+  // A line of an earlier version, which does not count the answers that ended.
+  std::string earlier = whole.substr(0, whole.find(",\"checksum\"")) + "}";
+  const std::size_t member = earlier.find("\"ended_by_eos\"");
+  earlier.erase(member, earlier.find(',', member) + 1 - member);
+  put(path, seal_json(earlier) + "\n");
+  EXPECT_TRUE(ShardIndex::read(directory_).damage().empty());
+  EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
   fs::remove(path);
   EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
@@ -359,10 +366,13 @@ TEST_F(TrajectoryStoreTest, TotalsAreThoseOfTheRecordsAndTakeNoFurtherReading) {
       const Trajectory trajectory = make_trajectory(id);
       expected += {.block_tokens = static_cast<std::int64_t>(trajectory.blocks.size()) * kBlock,
                    .forwards = trajectory.forwards,
-                   .flipped_blocks = trajectory.flipped_blocks};
+                   .flipped_blocks = trajectory.flipped_blocks,
+                   .ended_by_eos = trajectory.stop == StopReason::eos ? 1 : 0};
     }
   }
   EXPECT_EQ(expected.flipped_blocks, 4);
+  EXPECT_GT(expected.ended_by_eos, 0);
+  EXPECT_LT(expected.ended_by_eos, 8);
   const auto store = TrajectoryStore::open(directory_, SealCheck::size);
   fs::remove_all(directory_);
   EXPECT_EQ(store.totals(), expected);
