@@ -182,7 +182,18 @@ class Grade(GradeTest):
         _, out = self.grade(path, "answers.json", task="gsm8k", data=self.prompts, options=("--allow-missing",))
         verdicts = json.loads(out.read_text())
         self.assertEqual(["gsm8k/0"], list(verdicts["eval"]))
+        self.assertNotIn("rules", verdicts["eval"]["gsm8k/0"][0])
         self.assertIn(verdicts["eval"]["gsm8k/0"][0]["base_status"], ("pass", "fail"))
+
+    def test_answers_are_judged_by_each_rule(self):
+        data = write_lines(self.root / "math500.jsonl", [{"problem": "Half of one?", "answer": "\\frac{1}{2}"}])
+        path = write_lines(self.root / "halves.jsonl", [
+            {"task_id": "math500/0", "completion": f"\\boxed{{{answer}}}"} for answer in ("\\frac{1}{2}", "\\frac{3}{6}", "2")])
+        _, out = self.grade(path, "halves.json", task="math500", data=data)
+        entries = json.loads(out.read_text())["eval"]["math500/0"]
+        self.assertEqual([("pass", True), ("fail", True), ("fail", False)],
+                         [(entry["base_status"], entry["rules"]["value"]) for entry in entries], entries)
+        self.assertEqual({"string", "minerva", "value"}, set(entries[0]["rules"]))
 
 
 class GradeAgain(GradeTest):

@@ -122,7 +122,8 @@ class CompletionGrading {
                          .key = completion.key,
                          .verdict = std::string(to_string(graded.verdict.status)),
                          .base_verdict = std::nullopt,
-                         .reason = graded.verdict.reason};
+                         .reason = graded.verdict.reason,
+                         .rules = graded.verdict.rules};
     if (graded.verdict.status != VerdictStatus::pass && !completion.hint.empty()) {
       record.reason += "; " + completion.hint;
     }

@@ -23,11 +23,14 @@ bool is_status(std::string_view text) {
 }  // namespace
 
 std::string to_line(const VerdictRecord& record) {
-  const Json json{{"index", record.index},
-                  {"key", record.key},
-                  {"verdict", record.verdict},
-                  {"base_verdict", record.base_verdict ? Json(*record.base_verdict) : Json()},
-                  {"reason", record.reason}};
+  Json json{{"index", record.index},
+            {"key", record.key},
+            {"verdict", record.verdict},
+            {"base_verdict", record.base_verdict ? Json(*record.base_verdict) : Json()},
+            {"reason", record.reason}};
+  for (const auto& [rule, right] : record.rules) {
+    json["rules"][rule] = right;
+  }
   return seal_json(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -51,6 +54,11 @@ VerdictRecord parse_verdict_record(std::string_view line, const std::string& ori
       record.base_verdict = json.at("base_verdict").get<std::string>();
     }
     record.reason = json.at("reason").get<std::string>();
+    if (const auto rules = json.find("rules"); rules != json.end()) {
+      for (const auto& [rule, right] : rules->get_ref<const Json::object_t&>()) {
+        record.rules.emplace_back(rule, right.get<bool>());
+      }
+    }
     if (!is_status(record.verdict) || !is_status(record.base_verdict.value_or(record.verdict))) {
       throw refusal(fmt::format("its verdict is \"{}\"", record.verdict));
     }

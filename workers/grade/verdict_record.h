@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace jforge {
 
@@ -17,6 +19,8 @@ struct VerdictRecord {
   /// Verdict on the base tests alone, of tasks that add further ones.
   std::optional<std::string> base_verdict;
   std::string reason;  ///< As Verdict::reason; bytes that are no UTF-8 become U+FFFD.
+  /// Right by each rule, of tasks that judge by several (Verdict::rules).
+  std::vector<std::pair<std::string, bool>> rules = {};
 
   bool operator==(const VerdictRecord&) const = default;
 };

@@ -35,6 +35,9 @@ nlohmann::json to_json(const VerdictRecord& record) {
     entry["plus_status"] = record.verdict;
   }
   entry["reason"] = record.reason;
+  for (const auto& [rule, right] : record.rules) {
+    entry["rules"][rule] = right;
+  }
   return entry;
 }
 

@@ -18,7 +18,10 @@ VerdictRecord verdict(std::int64_t index, bool plus) {
           .key = "00112233445566ff",
           .verdict = "fail",
           .base_verdict = plus ? std::optional<std::string>("pass") : std::nullopt,
-          .reason = "input 3: \"a\" instead of \xC3\xA9"};
+          .reason = "input 3: \"a\" instead of \xC3\xA9",
+          .rules =
+              plus ? std::vector<std::pair<std::string, bool>>()
+                   : std::vector<std::pair<std::string, bool>>{{"string", false}, {"value", true}}};
 }
 
 std::string message_of(const std::string& line) {
