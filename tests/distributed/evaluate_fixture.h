@@ -167,6 +167,7 @@ class EvaluateTest : public ::testing::Test {
       record.prefill_forwards = 1;
       record.stopped_by_eos = result.stop == StopReason::eos;
       record.token_hash = hash_hex(hash64(std::as_bytes(std::span(result.tokens))));
+      record.prompt = problem.prompt_text;
       record.text = encoder.tokenizer().decode(result.tokens, true);
       const auto verdict =
           set.task->grade(set.task->extract(record.text, problem.record), problem.record, nullptr);

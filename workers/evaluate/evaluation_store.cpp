@@ -191,6 +191,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   for (const TimedSample& sample : samples) {
     found.push_back(id_of(sample.record));
     records.push_back(sample.record);
+    records.back().prompt = run.set.problem(id_of(sample.record)).prompt_text;
   }
   expect(found == run.samples(), "an evaluation that does not hold every sample once");
   run.files.publish_merged(records);

@@ -29,14 +29,16 @@ TaskEncoder::TaskEncoder(std::filesystem::path model_directory, ChatTemplateOpti
       options_(std::move(options)),
       tokenizer_(BytePairTokenizer::load(model_directory_)) {}
 
-std::vector<TokenId> TaskEncoder::encode(const TaskPrompt& prompt) {
+TemplatedPrompt TaskEncoder::encode(const TaskPrompt& prompt) {
   if (prompt.messages.empty()) {
-    return tokenizer_.encode_alone(prompt.prefix);
+    return {prompt.prefix, tokenizer_.encode_alone(prompt.prefix)};
   }
   if (!chat_template_) {
     chat_template_ = ChatTemplate::load(model_directory_, options_);
   }
-  return tokenizer_.encode(chat_template_->render(prompt.messages, true) + prompt.prefix);
+  std::string text = chat_template_->render(prompt.messages, true) + prompt.prefix;
+  std::vector<TokenId> ids = tokenizer_.encode(text);
+  return {std::move(text), std::move(ids)};
 }
 
 const Problem& ProblemSet::problem(PromptId id) const {
@@ -74,7 +76,9 @@ ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& conf
   for (TaskRecord& record : records) {
     Problem problem;
     problem.index = static_cast<std::int64_t>(set.problems.size());
-    problem.prompt = encoder.encode(set.task->prompt(record));
+    TemplatedPrompt prompt = encoder.encode(set.task->prompt(record));
+    problem.prompt = std::move(prompt.ids);
+    problem.prompt_text = std::move(prompt.text);
     const auto highest = std::ranges::max_element(problem.prompt);
     if (highest == problem.prompt.end() || *highest >= vocabulary_size) {
       throw DataError(fmt::format(

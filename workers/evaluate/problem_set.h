@@ -32,6 +32,7 @@ struct Problem {
   std::int64_t index = 0;  ///< 0-based place in the benchmark.
   TaskRecord record;
   std::vector<TokenId> prompt;  ///< Templated, generation prompt included.
+  std::string prompt_text;      ///< What `prompt` encodes, without a token that encoding adds.
   std::string hash;  ///< 16 hex digits: XXH3 over the record's fields and the prompt ids.
 };
 
@@ -56,6 +57,11 @@ struct ProblemSet {
                                     const BytePairTokenizer& tokenizer) const;
 };
 
+struct TemplatedPrompt {
+  std::string text;  ///< After the chat template.
+  std::vector<TokenId> ids;
+};
+
 /// Prompts of tasks to token ids. The chat template is read with the first prompt that is a
 /// conversation: styles of plain text do without, and a base model has none.
 class TaskEncoder {
@@ -65,7 +71,7 @@ class TaskEncoder {
 
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// Throws as ChatTemplate::load.
-  [[nodiscard]] std::vector<TokenId> encode(const TaskPrompt& prompt);
+  [[nodiscard]] TemplatedPrompt encode(const TaskPrompt& prompt);
   /// The template; nothing if no prompt so far was a conversation.
   [[nodiscard]] const std::optional<ChatTemplate>& chat_template() const noexcept {
     return chat_template_;

@@ -40,6 +40,9 @@ Json to_json(const SampleRecord& record) {
     json["rules"][rule] = right;
   }
   json["text"] = record.text;
+  if (!record.prompt.empty()) {
+    json["prompt"] = record.prompt;
+  }
   return json;
 }
 
@@ -69,6 +72,7 @@ SampleRecord from_json(const Json& json) {
     }
   }
   record.text = json.at("text").get<std::string>();
+  record.prompt = json.value("prompt", "");
   return record;
 }
 

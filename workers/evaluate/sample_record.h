@@ -42,6 +42,8 @@ struct SampleRecord {
   /// Right by each rule, of tasks that judge by several (Verdict::rules); `verdict` is the first's.
   std::vector<std::pair<std::string, bool>> rules;
   std::string text;  ///< ProblemSet::text_of.
+  std::string
+      prompt;  ///< Problem::prompt_text; of merged files only, and none of earlier versions.
 
   bool operator==(const SampleRecord&) const = default;
 };

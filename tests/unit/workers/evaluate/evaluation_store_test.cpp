@@ -28,6 +28,7 @@ ProblemSet problem_set() {
     Problem problem;
     problem.index = index;
     problem.hash = std::to_string(index);
+    problem.prompt_text = "prompt " + problem.hash;
     set.problems.push_back(problem);
   }
   return set;
@@ -64,6 +65,7 @@ TEST(EvaluationStore, WhatAnEarlierAttemptsPartShowsAfterThePlanCountsOnce) {
   std::vector<std::int64_t> merged;
   for (const SampleRecord& record : run.files.read_merged()) {
     merged.push_back(record.index);
+    EXPECT_EQ(record.prompt, "prompt " + std::to_string(record.index));
   }
   EXPECT_THAT(merged, ElementsAre(0, 1, 2));
   EXPECT_THAT(run.files.parts(), IsEmpty());

@@ -38,6 +38,7 @@ TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
   EXPECT_EQ(tokenizer.decode(set.problems[2].prompt),
             "<|im_start|>user\nAA the hen lays 4 eggs. How many?<|im_end|>\n"
             "<|im_start|>assistant\n");
+  EXPECT_EQ(set.problems[2].prompt_text, tokenizer.decode(set.problems[2].prompt));
   EXPECT_EQ(set.problems[2].index, 2);
   EXPECT_EQ(set.max_new_tokens, set.task->default_max_new_tokens());
   const DecodeRequest request = set.request(2, {302});

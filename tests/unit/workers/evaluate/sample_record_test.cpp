@@ -70,6 +70,11 @@ TEST(SampleRecord, LinesReadBackAsTheyWereWritten) {
     EXPECT_EQ(read.record, sample(index));
     EXPECT_EQ(read.timing, timing(3, 1));
   }
+  // Files of earlier versions, and parts, have no prompt.
+  EXPECT_FALSE(nlohmann::json::parse(to_line(sample(1), std::nullopt)).contains("prompt"));
+  SampleRecord with_prompt = sample(1);
+  with_prompt.prompt = "<|im_start|>user\n";
+  EXPECT_EQ(parse_timed_sample(to_line(with_prompt, timing(3, 1)), "here").record, with_prompt);
 }
 
 TEST(SampleRecord, MergedLinesHoldNoTiming) {
