@@ -6,6 +6,7 @@
 #include "results/report/headline.h"
 #include "results/report/metrics_reader.h"
 #include "results/report/report_text.h"
+#include "results/report/results_csv.h"
 #include "results/report/sweep_section.h"
 #include "results/report/training_section.h"
 #include "runtime/durable_file.h"
@@ -48,6 +49,15 @@ bool is_of_another_model(const std::filesystem::path& run, const std::string& mo
   const std::string swept = weights("sweep");
   const std::string evaluated = weights("evaluation");
   return !swept.empty() && !evaluated.empty() && swept != evaluated;
+}
+
+/// Beside each summary the same figures for spreadsheets and data frames.
+void write_csv(const std::filesystem::path& run) {
+  for (const char* folder : {"evaluation", "sweep"}) {
+    if (const auto summary = read_json_object(run / folder / "summary.json")) {
+      publish_file(run / folder / "results.csv", results_csv(*summary));
+    }
+  }
 }
 
 ReportTables write_measurements(ReportWriter& report) {
@@ -101,6 +111,7 @@ ReportTables write_report(const std::filesystem::path& run_directory) {
       "# " + std::filesystem::weakly_canonical(run_directory).filename().string() + "\n\n";
   make_directory(run_directory / "figures");
   ReportTables tables = write_measurements(report);
+  write_csv(run_directory);
   write_training(report);
   if (const auto status = read_json_object(run_directory / "run.json")) {
     write_overview(report, *status);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// The report of a run: report.md with tables and SVG figures, from what the run directory holds.
-/// Writes `report.md` and `figures/*.svg`.
+/// Writes `report.md`, `figures/*.svg`, and a `results.csv` beside each summary.json.
 
 #include <filesystem>
 #include <string>

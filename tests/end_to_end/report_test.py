@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """One command gives a whole report: every figure that it shows is there and is well formed; two runs compare."""
 
+import csv
 import json
 import re
 import unittest
@@ -63,6 +64,13 @@ class Report(EndToEndTest):
         first = self.uninterrupted()
         self.check_report(first, ["## Accuracy and speed", "## Training", "## Trajectories", "## Prompts", "## Run",
                                   "no sweep in this run"], ["tpf", "accuracy", "speed", "loss_consistency"])
+        summary = json.loads((first / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
+        with open(first / "evaluation" / "results.csv", newline="", encoding="utf-8") as file:
+            rows = {(row["model"], row["task"], row["method"]): row for row in csv.DictReader(file, strict=True)}
+        self.assertEqual({(model, task, method) for model in summary for task in summary[model] for method in summary[model][task]},
+                         set(rows))
+        for (model, task, method), row in rows.items():
+            self.assertEqual(summary[model][task][method]["tpf"], float(row["tpf"]))
         same = self.jforge("inspect", first, first).out
         self.assertIn("Both have the same configuration", same)
         self.assertIn("within chance", same)

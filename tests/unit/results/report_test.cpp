@@ -137,6 +137,24 @@ TEST(Report, BeginsWithTheResult) {
                         "of 1.\n\n"));
 }
 
+/// The text is that of Python's csv.writer.
+TEST(Report, FiguresAreWrittenAsCsv) {
+  const TemporaryDirectory run;
+  const Json summary = {
+      {"models",
+       {{"a,\"b\"",
+         {{"gsm8k", {{"ar", {{"accuracy", 0.5}, {"remark", "two\nlines"}, {"n", 200}}}}},
+          {"math",
+           {{"jacobi",
+             {{"accuracy", nullptr}, {"speed", Json::array({{{"speed_up", 1.25}}})}}}}}}}}}};
+  write(run / "evaluation/summary.json", summary.dump());
+  static_cast<void>(write_report(run.path()));
+  EXPECT_EQ(read(run / "evaluation/results.csv"),
+            "model,task,method,accuracy,remark,n,speed.0.speed_up\r\n"
+            "\"a,\"\"b\"\"\",gsm8k,ar,0.5,\"two\nlines\",200,\r\n"
+            "\"a,\"\"b\"\"\",math,jacobi,,,,1.25\r\n");
+}
+
 TEST(Report, TablesShowEveryModelTaskAndMethod) {
   const TemporaryDirectory run;
   write_evaluation(run);
