@@ -42,8 +42,7 @@ struct SampleRecord {
   /// Right by each rule, of tasks that judge by several (Verdict::rules); `verdict` is the first's.
   std::vector<std::pair<std::string, bool>> rules;
   std::string text;  ///< ProblemSet::text_of.
-  std::string
-      prompt;  ///< Problem::prompt_text; of merged files only, and none of earlier versions.
+  std::string prompt;  ///< Problem::prompt_text; only merged files have it.
 
   bool operator==(const SampleRecord&) const = default;
 };
