@@ -22,7 +22,7 @@ using detail::Operation;
 
 namespace {
 /// What one rank brings to the agreement, as it travels.
-struct Verdict {
+struct RankOutcome {
   std::int32_t code = 0;
   std::int32_t stop = 0;
 };
@@ -117,21 +117,22 @@ bool agree(const Communicator& comm, bool stop_requested, const std::function<vo
     spdlog::error("failed, telling the other ranks: {}", failure.message);
   }
   const InCollective in(comm, Operation::agree, 0);
-  const Verdict mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};
+  const RankOutcome mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};
   // Kept between calls: training agrees twice a step and must not allocate.
-  thread_local std::vector<Verdict> all;
+  thread_local std::vector<RankOutcome> all;
   all.resize(static_cast<std::size_t>(comm.size()));
-  detail::all_gather_values<Verdict>(comm.handle(), mine, all);
+  detail::all_gather_values<RankOutcome>(comm.handle(), mine, all);
 
-  const auto worst = std::max_element(
-      all.begin(), all.end(),
-      [](const Verdict& a, const Verdict& b) { return severity(a.code) < severity(b.code); });
+  const auto worst =
+      std::max_element(all.begin(), all.end(), [](const RankOutcome& a, const RankOutcome& b) {
+        return severity(a.code) < severity(b.code);
+      });
   if (worst->code == 0) {
     return std::any_of(all.begin(), all.end(),
-                       [](const Verdict& verdict) { return verdict.stop != 0; });
+                       [](const RankOutcome& verdict) { return verdict.stop != 0; });
   }
   const bool only_interrupted = worst->code == static_cast<int>(ExitCode::interrupted);
-  const auto speaker = std::find_if(all.begin(), all.end(), [&](const Verdict& verdict) {
+  const auto speaker = std::find_if(all.begin(), all.end(), [&](const RankOutcome& verdict) {
     return verdict.code != 0 &&
            (only_interrupted || verdict.code != static_cast<int>(ExitCode::interrupted));
   });

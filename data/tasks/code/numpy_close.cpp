@@ -8,12 +8,12 @@ namespace jforge {
 namespace {
 
 using Kind = PythonValue::Kind;
-using Shape = std::vector<std::size_t>;
+using Dimensions = std::vector<std::size_t>;
 
 constexpr std::size_t kMaxDimensions = 32;
 
 struct NumberArray {
-  Shape shape;
+  Dimensions shape;
   std::vector<std::complex<double>> values;  // row-major
 };
 
@@ -61,10 +61,10 @@ std::optional<NumberArray> number_array(const PythonValue& value, std::size_t de
   return array;
 }
 
-/// Shape of two arrays laid over each other by numpy's rule: aligned at the last dimension, a
+/// Dimensions of two arrays laid over each other by numpy's rule: aligned at the last dimension, a
 /// dimension of 1 repeats.
-std::optional<Shape> broadcast_shape(const Shape& left, const Shape& right) {
-  Shape shape(std::max(left.size(), right.size()));
+std::optional<Dimensions> broadcast_shape(const Dimensions& left, const Dimensions& right) {
+  Dimensions shape(std::max(left.size(), right.size()));
   for (std::size_t back = 1; back <= shape.size(); ++back) {
     const std::size_t a = back <= left.size() ? left[left.size() - back] : 1;
     const std::size_t b = back <= right.size() ? right[right.size() - back] : 1;
@@ -77,7 +77,7 @@ std::optional<Shape> broadcast_shape(const Shape& left, const Shape& right) {
 }
 
 /// The element of `array` at place `flat` of the broadcast `shape`.
-std::complex<double> broadcast_element(const NumberArray& array, const Shape& shape,
+std::complex<double> broadcast_element(const NumberArray& array, const Dimensions& shape,
                                        std::size_t flat) {
   std::size_t offset = 0;
   std::size_t stride = 1;

@@ -200,8 +200,8 @@ bool MathAlgebra::equal(const Expression& a, const Expression& b) {
     return a.infinity == b.infinity;
   }
   const bool all = !a.positive_only && !b.positive_only;
-  return close(a.at[0], b.at[0]) && close(a.at[1], b.at[1]) &&
-         (!all || close(a.at[kNegative], b.at[kNegative]));
+  return nearly_equal(a.at[0], b.at[0]) && nearly_equal(a.at[1], b.at[1]) &&
+         (!all || nearly_equal(a.at[kNegative], b.at[kNegative]));
 }
 
 bool MathAlgebra::proportional(const Expression& a, const Expression& b) {
@@ -209,7 +209,9 @@ bool MathAlgebra::proportional(const Expression& a, const Expression& b) {
       b.at[0].is_zero()) {
     return false;
   }
-  const auto agrees = [&](std::size_t i) { return close(a.at[i] * b.at[0], b.at[i] * a.at[0]); };
+  const auto agrees = [&](std::size_t i) {
+    return nearly_equal(a.at[i] * b.at[0], b.at[i] * a.at[0]);
+  };
   return agrees(1) && (a.positive_only || b.positive_only || agrees(kNegative));
 }
 

@@ -173,7 +173,7 @@ MathNumber operator/(const MathNumber& a, const MathNumber& b) {
   return MathNumber(quotient);
 }
 
-bool close(const MathNumber& a, const MathNumber& b) {
+bool nearly_equal(const MathNumber& a, const MathNumber& b) {
   if (a.exact() != nullptr && b.exact() != nullptr) {
     return *a.exact() == *b.exact();
   }

@@ -75,7 +75,7 @@ class MathNumber {
   friend MathNumber operator*(const MathNumber& a, const MathNumber& b);
   friend MathNumber operator/(const MathNumber& a, const MathNumber& b);
   /// Exact, or nearer than 2^-150 times the larger one.
-  friend bool close(const MathNumber& a, const MathNumber& b);
+  friend bool nearly_equal(const MathNumber& a, const MathNumber& b);
   /// Real odd roots of negative numbers, else the principal value: √-1 is i.
   friend MathNumber power(const MathNumber& base, const MathNumber& exponent);
   friend MathNumber absolute(const MathNumber& a);
@@ -94,7 +94,7 @@ class MathNumber {
   std::variant<mpq_class, ComplexFloat> value_;
 };
 
-[[nodiscard]] bool close(const MathNumber& a, const MathNumber& b);
+[[nodiscard]] bool nearly_equal(const MathNumber& a, const MathNumber& b);
 [[nodiscard]] MathNumber power(const MathNumber& base, const MathNumber& exponent);
 [[nodiscard]] MathNumber absolute(const MathNumber& a);
 [[nodiscard]] MathNumber logarithm(const MathNumber& a);
