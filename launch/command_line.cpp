@@ -319,17 +319,10 @@ void add_probe(CLI::App& app, CommandLine& line) {
   const auto [loss, loss_options] =
       add("loss", "Losses and gradients of a packed sample", probe_loss_command);
   loss->add_option("--packed", loss_options->packed, "P.json")->type_name("FILE")->required();
-  one_of(loss->add_option("--mask", loss_options->mask, "What a noisy block sees before it"),
-         {"noise", "window", "clean"})
-      ->capture_default_str();
-  one_of(loss->add_option("--reduction", loss_options->reduction, "How losses become one number"),
-         {"token_mean", "paper", "repo"})
-      ->capture_default_str();
-  one_of(loss->add_option("--kept", loss_options->kept, "Offsets with a consistency target"),
-         {"from_first_difference", "all"})
-      ->capture_default_str();
-  loss->add_option("--ar-weight", loss_options->ar_weight, "Weight of the AR loss")
-      ->capture_default_str();
+  add_set(*loss, loss_options->overrides);
+  loss->add_option("--teacher", loss_options->teacher,
+                   "Model of train.teacher = \"frozen\" (default: --model)")
+      ->type_name("DIR");
   const auto [likelihood, likelihood_options] = add(
       "likelihood", "Log-probabilities of given answers to questions", probe_likelihood_command);
   likelihood
@@ -347,8 +340,9 @@ void add_probe(CLI::App& app, CommandLine& line) {
       ->required();
   add_settings(*decode, decode_options->settings);
   add_sampling(*decode, decode_options->settings);
-  one_of(decode->add_option("--window", decode_options->window, "Form of jacobi's draft"),
-         {"shrinking", "running"})
+  one_of(decode->add_option("--window", decode_options->window,
+                            "Form of jacobi's draft: shrinking as in trajectories"),
+         {"running", "shrinking"})
       ->capture_default_str();
   add_block_size(*decode, decode_options->block_size, decode_options->settings);
   decode->add_option("--max-new-tokens", decode_options->max_new_tokens, "Length at most")

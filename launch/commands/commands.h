@@ -94,13 +94,12 @@ struct ProbeOptions {
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
-  std::string mask = "noise";
-  std::string reduction = "token_mean";
-  std::string kept = "from_first_difference";
-  double ar_weight = 1;
+  std::filesystem::path teacher;       ///< loss: a frozen teacher's model; empty: `model`.
+  std::vector<std::string> overrides;  ///< loss: train.KEY=VALUE and rounds.1.mask=VALUE.
   std::string method = "ar";
   std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
-  std::string window = "shrinking";
+  std::string window =
+      "running";  ///< decode with jacobi, or "shrinking": as trajectories are made.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 64;
   std::uint64_t seed = 0;

@@ -10,6 +10,7 @@
 #include "data/tokenizer/chat_template.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
+#include "launch/config/job_fields.h"
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/kernels/result_sums.h"
@@ -74,14 +75,6 @@ std::size_t longest(const std::vector<std::vector<TokenId>>& sequences) {
   return std::ranges::max_element(sequences, {}, &std::vector<TokenId>::size)->size();
 }
 
-// The value that the word of an option stands for; the parser lets no other words through.
-template <class Value, std::size_t N>
-Value choice(const std::string& word, const std::pair<const char*, Value> (&values)[N]) {
-  const auto found = std::ranges::find(values, word, &std::pair<const char*, Value>::first);
-  expect(found != std::end(values), "a word that the parser knows and this command does not");
-  return found->second;
-}
-
 std::vector<TokenId> blocks_of(const Json& json, const char* key, std::int32_t block_size,
                                const std::filesystem::path& path, std::int64_t vocabulary) {
   std::vector<TokenId> flat;
@@ -126,6 +119,14 @@ PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabula
   input.sample.prompt = token_array(json["prompt"], path, "prompt", vocabulary);
   input.sample.noisy = blocks_of(json, "noisy", input.sample.block_size, path, vocabulary);
   input.sample.clean = blocks_of(json, "clean", input.sample.block_size, path, vocabulary);
+  if (json.contains("prompt_id")) {
+    try {
+      input.sample.prompt_id = json_integer<PromptId>(json["prompt_id"]);
+    } catch (const Json::type_error&) {
+      throw DataError(fmt::format("{}: prompt_id is {}, no whole number", path.string(),
+                                  json["prompt_id"].dump()));
+    }
+  }
   if (json["eos"].is_array()) {
     input.eos_ids = token_array(json["eos"], path, "eos", vocabulary);
   } else if (json["eos"] != -1) {
@@ -182,6 +183,48 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
           {"blocks", blocks}};
 }
 
+/// [train] as `overrides` (train.KEY=VALUE, rounds.1.mask=VALUE) set it.
+TrainConfig probed_training(const std::vector<std::string>& overrides) {
+  for (const std::string& assignment : overrides) {
+    if (!assignment.starts_with("train.") && !assignment.starts_with("rounds.1.mask=")) {
+      throw ConfigError(fmt::format(
+          "--set {}: a loss depends on train.KEY and on rounds.1.mask alone", assignment));
+    }
+  }
+  TrainConfig train = read_job_config("[[rounds]]", "--set", overrides).train_config(1);
+  train.validate();
+  return train;
+}
+
+/// The model of --teacher, by default the probed one, as a round's frozen teacher.
+class ProbedTeacher {
+ public:
+  ProbedTeacher(const ProbeOptions& options, const ParameterTable& student)
+      : model_(options.teacher.empty() ? options.model : options.teacher, options.device) {
+    const auto alike = [](const ParameterEntry& a, const ParameterEntry& b) {
+      return a.name == b.name && a.shape == b.shape;
+    };
+    if (!std::ranges::equal(model_.table.entries(), student.entries(), alike)) {
+      throw ConfigError(fmt::format("--teacher {}: its weights have other shapes than those of {}",
+                                    options.teacher.string(), options.model.string()));
+    }
+  }
+  /// Also fills in the rows of `batch` that teach. Once.
+  TeacherForward forward(PackedBatch& batch, ArLoss ar_loss) {
+    take_teacher_rows(batch, batch_, ar_loss == ArLoss::distillation);
+    return {.hidden = transformer_.forward(batch_, parameters_), .parameters = &parameters_};
+  }
+
+ private:
+  LoadedModel model_;
+  Buffer weights_ = model_.flat_weights();
+  FlatParameters parameters_{model_.table, weights_.floats({model_.table.flat_size()}),
+                             *model_.kernels, model_.account};
+  TrainingTransformer transformer_{
+      model_.config, model_.table, *model_.kernels, model_.account, {.forward_only = true}};
+  PackedBatch batch_;
+};
+
 }  // namespace
 
 ExitCode probe_logits_command(const ProbeOptions& options) {
@@ -216,44 +259,38 @@ ExitCode probe_logits_command(const ProbeOptions& options) {
 
 ExitCode probe_loss_command(const ProbeOptions& options) {
   expect_plain_output(options.out);
-  // Written so that NaN is refused too.
-  if (!(std::abs(options.ar_weight) <= std::numeric_limits<float>::max())) {
-    throw ConfigError(
-        fmt::format("--ar-weight must be a finite number, not {}", options.ar_weight));
-  }
-  PackingOptions packing;
-  packing.mask = choice<MaskKind>(
-      options.mask,
-      {{"noise", MaskKind::noise}, {"window", MaskKind::window}, {"clean", MaskKind::clean}});
-  packing.reduction =
-      choice<LossReduction>(options.reduction, {{"token_mean", LossReduction::token_mean},
-                                                {"paper", LossReduction::paper},
-                                                {"repo", LossReduction::repo}});
-  packing.kept = choice<KeptOffsets>(
-      options.kept,
-      {{"from_first_difference", KeptOffsets::from_first_difference}, {"all", KeptOffsets::all}});
+  const TrainConfig train = probed_training(options.overrides);
   LoadedModel model(options.model, options.device);
   const PackedInput input = read_packed(options.packed, model.config.vocabulary_size);
-  packing.eos_ids = input.eos_ids;
-  const PackedBatch batch = pack_samples(std::span(&input.sample, 1), packing, 1.0F);
+  PackedBatch batch = pack_samples(std::span(&input.sample, 1), train.packing(input.eos_ids), 1.0F);
   const Buffer memory = model.flat_weights();
   const TensorView weights = memory.floats({model.table.flat_size()});
   Buffer gradients(memory.bytes(), model.account);
-  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
-  const auto ar_weight = static_cast<float>(options.ar_weight);
   const TensorView flat_gradients = gradients.floats({model.table.flat_size()});
   FlatParameters parameters(model.table, weights, *model.kernels, model.account);
   FlatGradients sink(model.table, flat_gradients, *model.kernels, model.account);
+  std::optional<ProbedTeacher> teacher;
+  if (train.teacher == TeacherKind::frozen) {
+    teacher.emplace(options, model.table);
+  }
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+  const TeacherForward taught = teacher ? teacher->forward(batch, train.ar_loss) : TeacherForward{};
   transformer.forward(batch, parameters);
   ResultSums results(*model.kernels, model.account);
   results.reset(2);
-  transformer.loss_and_backward(parameters, {1.0F, ar_weight, results.part(0, 2)}, sink);
-  const std::span<const double> sums = results.read();
-  const auto consistency = static_cast<float>(sums[0]);
-  const auto autoregressive = static_cast<float>(sums[1]);
-  const auto loss = static_cast<float>(sums[0] + options.ar_weight * sums[1]);
+  transformer.loss_and_backward(parameters,
+                                {.consistency_scale = train.consistency_weight,
+                                 .ar_scale = train.ar_weight,
+                                 .sums = results.part(0, 2),
+                                 .ar_loss = train.ar_loss},
+                                sink, taught);
+  const std::span<const double> read = results.read();
+  const VocabularyLossSums sums{read[0], read[1]};
+  const auto consistency = static_cast<float>(sums.consistency);
+  const auto autoregressive = static_cast<float>(sums.autoregressive);
+  const auto total = static_cast<float>(train.weighted(sums));
   std::vector<SafetensorsTensor> tensors = {
-      {"loss", {1}, std::span(&loss, 1), DType::float32},
+      {"loss", {1}, std::span(&total, 1), DType::float32},
       {"consistency_loss", {1}, std::span(&consistency, 1), DType::float32},
       {"ar_loss", {1}, std::span(&autoregressive, 1), DType::float32}};
   for (const ParameterEntry& entry : model.table.entries()) {
@@ -300,12 +337,11 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
 }
 
 ExitCode probe_decode_command(const ProbeOptions& options) {
-  const bool shrinking = choice<bool>(options.window, {{"shrinking", true}, {"running", false}});
   const DecodingSettings settings =
       command_settings(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   // The shrinking window is the trajectories' decoding: whole blocks, every state.
-  const bool trajectories = options.method == "jacobi" && shrinking;
+  const bool trajectories = options.method == "jacobi" && options.window == "shrinking";
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
   const JacobiOptions trajectory_options{

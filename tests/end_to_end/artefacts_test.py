@@ -132,16 +132,30 @@ class Artefacts(EndToEndTest):
 
     def test_probe_loss_has_every_gradient(self):
         packed = {"prompt": [1, 2, 3], "block_size": 2, "window": 2, "noisy": [[4, 5], [6, 7]],
-                  "clean": [[8, 5], [9, 10]], "eos": [258, 256]}
-        out = self.root / "loss.safetensors"
-        self.jforge("probe", "loss", "--model", self.model, "--packed", self.ids_file("packed", packed), "--ar-weight",
-                    "2", "--out", out)
-        values = tiny_model.read_floats(out)
+                  "clean": [[8, 5], [9, 10]], "eos": [258, 256], "prompt_id": 1}
+
+        def loss(*settings):
+            out = self.root / "loss.safetensors"
+            self.jforge("probe", "loss", "--model", self.model, "--packed", self.ids_file("packed", packed), "--out", out,
+                        *(word for setting in settings for word in ("--set", setting)))
+            return out
+
+        values = tiny_model.read_floats(loss("train.ar_weight=2", "train.consistency_weight=0.5"))
         self.assertEqual({"loss", "consistency_loss", "ar_loss", *tiny_model.tensor_shapes()}, set(values))
-        self.assertAlmostEqual(values["loss"][0], values["consistency_loss"][0] + 2 * values["ar_loss"][0], 4)
-        shapes = {name: shape for name, (_, shape, _) in tiny_model.read_safetensors(out).items()}
+        self.assertAlmostEqual(values["loss"][0], values["consistency_loss"][0] / 2 + 2 * values["ar_loss"][0], 4)
+        shapes = {name: shape for name, (_, shape, _) in tiny_model.read_safetensors(loss()).items()}
         for name, shape in tiny_model.tensor_shapes().items():
             self.assertEqual(shape, shapes[name])
+        # The prompt is an odd one, which mixed masks train on clean context.
+        clean = tiny_model.read_floats(loss("rounds.1.mask=clean"))
+        self.assertEqual(clean, tiny_model.read_floats(loss("rounds.1.mask=mixed")))
+        self.assertNotEqual(clean, tiny_model.read_floats(loss()))
+        # The model as its own frozen teacher says what it says as a detached one.
+        frozen = tiny_model.read_floats(loss("rounds.1.mask=clean", "train.teacher=frozen"))
+        self.assertAlmostEqual(clean["loss"][0], frozen["loss"][0], 5)
+        decayed = loss("rounds.1.mask=clean", "train.consistency_decay=0.8").read_bytes()
+        self.assertEqual(decayed, loss("train.recipe=clean-context").read_bytes())
+        self.assertNotEqual(decayed, loss("rounds.1.mask=clean").read_bytes())
 
     def test_export_gives_the_run_s_model(self):
         run = self.uninterrupted(2)

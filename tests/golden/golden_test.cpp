@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 
 /// Qwen2 models, whose losses were computed with every mask and reduction.
 constexpr std::array kQwen2Models{"gqa-untied", "mha-tied"};
-/// Models of the other families, with one file of losses each: what tells a family from another has
-/// nothing to do with them.
+/// Models of the other families, with one file of losses each, since what tells a family from
+/// another has nothing to do with them; qwen3 also has the losses that the Qwen2 models lack.
 constexpr std::array kFamilyModels{"qwen3",  "qwen3-tied",   "llama-tied",
                                    "llama3", "llama-linear", "mistral"};
 
@@ -111,7 +111,8 @@ TEST(GoldenFiles, NoneIsMissing) {
     EXPECT_GE(loss_files(model).size(), 7U) << reference_directory() / model;
   }
   for (const std::string model : kFamilyModels) {
-    EXPECT_EQ(loss_files(model).size(), 1U) << reference_directory() / model;
+    EXPECT_EQ(loss_files(model).size(), model == "qwen3" ? 9U : 1U)
+        << reference_directory() / model;
   }
 }
 
@@ -176,6 +177,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, ::testing::ValuesIn(model_name
 struct LossCase {
   PackingOptions options;
   float ar_weight = 1;
+  ArLoss ar_loss = ArLoss::cross_entropy;
+  bool frozen = false;  ///< The teacher is the model with every parameter times 0.75.
+  PromptId prompt_id = 0;
   std::string packed = "packed.json";
 };
 
@@ -187,7 +191,8 @@ bool cut_prefix(std::string& text, std::string_view prefix) {
   return true;
 }
 
-/// loss_MASK_REDUCTION[_all][_ar10][_eos]; throws on any other part, so that no file is misread.
+/// loss_MASK_REDUCTION[_all][_ar10][_eos][_decay08][_odd][_frozen][_distilled][_prompt]; throws on
+/// any other part, so that no file is misread.
 LossCase parse_case(const fs::path& path) {
   LossCase parsed;
   std::string name = path.stem().string();
@@ -204,7 +209,7 @@ LossCase parse_case(const fs::path& path) {
   using Reduction = std::pair<const char*, LossReduction>;
   cut_prefix(name, "loss");
   take(std::array{Mask{"noise", MaskKind::noise}, Mask{"window", MaskKind::window},
-                  Mask{"clean", MaskKind::clean}},
+                  Mask{"clean", MaskKind::clean}, Mask{"mixed", MaskKind::mixed}},
        parsed.options.mask);
   take(std::array{Reduction{"token_mean", LossReduction::token_mean},
                   Reduction{"paper", LossReduction::paper}, Reduction{"repo", LossReduction::repo}},
@@ -216,6 +221,16 @@ LossCase parse_case(const fs::path& path) {
       parsed.ar_weight = 10;
     } else if (cut_prefix(name, "_eos")) {
       parsed.packed = "packed_eos.json";
+    } else if (cut_prefix(name, "_decay08")) {
+      parsed.options.consistency_decay = 0.8F;
+    } else if (cut_prefix(name, "_odd")) {
+      parsed.prompt_id = 1;
+    } else if (cut_prefix(name, "_frozen")) {
+      parsed.frozen = true;
+    } else if (cut_prefix(name, "_distilled")) {
+      parsed.ar_loss = ArLoss::distillation;
+    } else if (cut_prefix(name, "_prompt")) {
+      parsed.options.train_prompt = true;
     } else {
       throw std::invalid_argument("cannot read the name of " + path.string());
     }
@@ -250,18 +265,33 @@ class GoldenLossTest : public ::testing::TestWithParam<fs::path> {};
 TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
   const GoldenModel model(GetParam().parent_path());
   LossCase loss_case = parse_case(GetParam());
-  const PackedSample sample =
-      read_sample(model.directory / loss_case.packed, loss_case.options.eos_ids);
-  const PackedBatch batch = pack_samples({&sample, 1}, loss_case.options, 1.0F);
+  PackedSample sample = read_sample(model.directory / loss_case.packed, loss_case.options.eos_ids);
+  sample.prompt_id = loss_case.prompt_id;
+  PackedBatch batch = pack_samples({&sample, 1}, loss_case.options, 1.0F);
   MemoryAccount account("training");
+  PackedBatch teacher_batch;
+  std::vector<float> teacher_values = model.values;
+  std::ranges::transform(teacher_values, teacher_values.begin(),
+                         [](float value) { return 0.75F * value; });
+  FlatParameters teacher_parameters(model.table, {teacher_values.data(), {model.table.flat_size()}},
+                                    *model.kernels, account);
+  TrainingTransformer teacher(model.config, model.table, *model.kernels, account,
+                              {.forward_only = true});
+  TeacherForward taught;
+  if (loss_case.frozen) {
+    take_teacher_rows(batch, teacher_batch, loss_case.ar_loss == ArLoss::distillation);
+    taught = {.hidden = teacher.forward(teacher_batch, teacher_parameters),
+              .parameters = &teacher_parameters};
+  }
   TrainingTransformer transformer(model.config, model.table, *model.kernels, account, {});
   std::vector<float> gradients(model.values.size(), 0.0F);
   FlatParameters parameters(model.table, model.flat(), *model.kernels, account);
   FlatGradients sink(model.table, {gradients.data(), {model.table.flat_size()}}, *model.kernels,
                      account);
   transformer.forward(batch, parameters);
-  const VocabularyLossSums sums = test::loss_and_backward(*model.kernels, transformer, parameters,
-                                                          1.0F, loss_case.ar_weight, sink);
+  const VocabularyLossSums sums =
+      test::loss_and_backward(*model.kernels, transformer, parameters, 1.0F, loss_case.ar_weight,
+                              sink, taught, loss_case.ar_loss);
 
   const SafetensorsFile reference(GetParam());
   const auto scalar = [&](const char* name) {

@@ -3,13 +3,13 @@
 
     make_family_references.py DIRECTORY
 
-Needs the Python packages torch, transformers and safetensors; the committed files came from transformers 5.23 and
-torch 2.15 on a CPU. The arithmetic is theirs but for the packed sequence's mask and losses, which METHOD.md states."""
+A model that DIRECTORY holds stays as it is; its losses are computed anew. Needs the Python packages torch, transformers
+and safetensors; the committed files came from transformers 5.23 and torch 2.15 on a CPU. The arithmetic is theirs but for
+the packed sequence's mask and losses, which METHOD.md states."""
 
 import copy
 import json
 import pathlib
-import shutil
 import sys
 
 import torch
@@ -44,9 +44,9 @@ def make_model(family, options):
     return model
 
 
-def packed_mask(positions, blocks):
-    """[T, T] of 0 and −inf: prompt | clean | noisy, noise-conditioned (METHOD.md §3); `blocks` holds −1 for the
-    prompt, i for clean block i and i + BLOCKS for noisy block i."""
+def packed_mask(positions, blocks, clean_context):
+    """[T, T] of 0 and −inf: prompt | clean | noisy (METHOD.md §3), noise-conditioned or, with `clean_context`, each noisy
+    block behind clean ones; `blocks` holds −1 for the prompt, i for clean block i and i + BLOCKS for noisy block i."""
     rows = len(blocks)
     mask = torch.full((rows, rows), float("-inf"))
     for q in range(rows):
@@ -54,6 +54,8 @@ def packed_mask(positions, blocks):
             noisy = [blocks[row] >= BLOCKS for row in (q, k)]
             if blocks[k] == -1:
                 visible = k <= q
+            elif clean_context and noisy[0]:
+                visible = blocks[k] < blocks[q] - BLOCKS or (blocks[k] == blocks[q] and positions[k] <= positions[q])
             else:
                 visible = noisy[0] == noisy[1] and positions[k] <= positions[q]
             if visible:
@@ -61,28 +63,77 @@ def packed_mask(positions, blocks):
     return mask
 
 
-def packed_losses(model, prompt, clean, noisy):
-    """Consistency and autoregressive loss, `token_mean` and from the first difference (METHOD.md §4)."""
+def divergence(teacher, student):
+    """KL(teacher‖student) of two rows of logits."""
+    teacher, student = teacher.detach().log_softmax(-1), student.log_softmax(-1)
+    return (teacher.exp() * (teacher - student)).sum()
+
+
+def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, divide_by_blocks=False, distilled=False,
+                  prompt_trained=False):
+    """Consistency and autoregressive loss, from the first difference on (METHOD.md §4). `teacher`: a model of its own
+    that sees prompt and clean blocks alone; `distilled`: it is what the autoregressive loss aims at."""
+    prompt, clean, noisy = packed["prompt"], packed["clean"], packed["noisy"]
     answer = BLOCK * BLOCKS
     tokens = torch.tensor([prompt + sum(clean, []) + sum(noisy, [])])
     positions = list(range(PROMPT + answer)) + list(range(PROMPT, PROMPT + answer))
     blocks = [-1] * PROMPT + [i // BLOCK for i in range(2 * answer)]
-    mask = packed_mask(positions, blocks)[None, None]
+    mask = packed_mask(positions, blocks, clean_context)[None, None]
     logits = model(input_ids=tokens, position_ids=torch.tensor([positions]), attention_mask=mask).logits[0]
-    targets = tokens[0, PROMPT:PROMPT + answer]
-    autoregressive = torch.nn.functional.cross_entropy(logits[PROMPT - 1:PROMPT + answer - 1], targets)
-    terms = []
+    teaching = logits if teacher is None else teacher(input_ids=tokens[:, :PROMPT + answer]).logits[0]
+    first_row = 0 if prompt_trained else PROMPT - 1
+    last_row = PROMPT + answer - 1
+    if distilled:
+        autoregressive = torch.stack([divergence(teaching[row], logits[row]) for row in range(first_row, last_row)]).mean()
+    else:
+        autoregressive = torch.nn.functional.cross_entropy(logits[first_row:last_row], tokens[0, first_row + 1:last_row + 1])
+    total = weights = 0
     for block in range(BLOCKS):
         first = next((o for o in range(BLOCK) if clean[block][o] != noisy[block][o]), BLOCK)
         for offset in range(first, BLOCK):
             row = PROMPT + block * BLOCK + offset
-            teacher = logits[row].detach().log_softmax(-1)
-            student = logits[row + answer].log_softmax(-1)
-            terms.append((teacher.exp() * (teacher - student)).sum())
-    return torch.stack(terms).mean(), autoregressive
+            total = total + decay ** (offset - first) * divergence(teaching[row], logits[row + answer])
+            weights += decay ** (offset - first)
+    return total / weights / (BLOCKS if divide_by_blocks else 1), autoregressive
 
 
-def write(directory, family, options):
+def scaled(model, factor):
+    """A copy with every parameter times `factor`: another model, as far as a frozen teacher has to be one."""
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.mul_(factor)
+    return copied
+
+
+def write_losses(directory, family):
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    packed = json.loads((directory / "packed.json").read_text())
+    cases = {"noise_token_mean": {}}
+    if family == "qwen3":
+        teacher = scaled(model, 0.75)
+        cases |= {
+            "noise_token_mean_decay08": {"decay": 0.8},
+            "clean_token_mean_decay08": {"clean_context": True, "decay": 0.8},
+            "mixed_token_mean": {},
+            "mixed_token_mean_odd": {"clean_context": True},
+            "noise_token_mean_frozen": {"teacher": teacher},
+            "clean_token_mean_decay08_frozen_distilled": {"teacher": teacher, "distilled": True, "clean_context": True,
+                                                          "decay": 0.8},
+            "noise_token_mean_frozen_distilled_prompt": {"teacher": teacher, "distilled": True, "prompt_trained": True},
+            "noise_repo_prompt": {"divide_by_blocks": True, "prompt_trained": True},
+        }
+    for name, options in cases.items():
+        model.zero_grad()
+        consistency, autoregressive = packed_losses(model, packed, **options)
+        (consistency + autoregressive).backward()
+        values = {"consistency_loss": consistency, "ar_loss": autoregressive, "loss": consistency + autoregressive}
+        values = {name: value.detach().reshape(1) for name, value in values.items()}
+        values |= {name: parameter.grad for name, parameter in model.named_parameters()}
+        save_file(values, directory / f"loss_{name}.safetensors")
+
+
+def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
     # A copy: the rotary frequencies, too, lose their last digits.
@@ -105,12 +156,6 @@ def write(directory, family, options):
     prompt = torch.randint(VOCABULARY, (PROMPT,)).tolist()
     (directory / "packed.json").write_text(json.dumps(
         {"prompt": prompt, "block_size": BLOCK, "window": WINDOW, "noisy": noisy, "clean": clean, "eos": -1}))
-    consistency, autoregressive = packed_losses(model, prompt, clean, noisy)
-    (consistency + autoregressive).backward()
-    values = {"consistency_loss": consistency, "ar_loss": autoregressive, "loss": consistency + autoregressive}
-    values = {name: value.detach().reshape(1) for name, value in values.items()}
-    values |= {name: parameter.grad for name, parameter in model.named_parameters()}
-    save_file(values, directory / "loss_noise_token_mean.safetensors")
 
 
 def main():
@@ -119,8 +164,9 @@ def main():
     torch.manual_seed(7)
     for name, (family, options) in FAMILIES.items():
         directory = pathlib.Path(sys.argv[1]) / name
-        shutil.rmtree(directory, ignore_errors=True)
-        write(directory, family, options)
+        if not directory.exists():
+            write_model(directory, family, options)
+        write_losses(directory, name)
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
            {"decode", "--model", "m", "--prompt", "p", "--decode-weights", "bfloat16"},
            {"probe", "logits", "--model", "m", "--tokens", "t", "--out", "o", "--decode-weights",
             "float32"},
-           {"probe", "loss", "--model", "m", "--packed", "p", "--out", "o", "--ar-weight", "1",
-            "--device", "auto"},
+           {"probe", "loss", "--model", "m", "--packed", "p", "--out", "o", "--set",
+            "train.ar_weight=1", "--teacher", "t", "--device", "auto"},
            {"probe", "decode", "--model", "m", "--tokens", "t", "--method", "jacobi", "--out",
             "o"}}) {
     const Parsed parsed = parse(words);
@@ -218,11 +218,16 @@ TEST(CommandLine, ASettingThatTheMethodDoesNotHaveIsRefused) {
   }
 }
 
-TEST(CommandLine, AWeightThatIsNoNumberIsRefused) {
-  for (const std::string weight : {"nan", "inf", "1e300"}) {
+TEST(CommandLine, AProbedLossTakesTheKeysOfTrainingAlone) {
+  for (const auto& [assignment, answer] :
+       {std::pair{"train.ar_weight=nan", "train.ar_weight"},
+        std::pair{"train.ar_weight=1e300", "train.ar_weight"},
+        std::pair{"train.ar_loss=distillation", "train.teacher"},
+        std::pair{"rounds.1.steps=2", "--set rounds.1.steps=2: a loss depends on train.KEY"},
+        std::pair{"model.path=m", "--set model.path=m: a loss depends on train.KEY"}}) {
     EXPECT_THAT(said({"probe", "loss", "--model", "/nonexistent", "--packed", "p", "--out", "o",
-                      "--ar-weight", weight}),
-                ::testing::HasSubstr("--ar-weight must be a finite number"));
+                      "--set", assignment}),
+                ::testing::HasSubstr(answer));
   }
 }
 
