@@ -36,7 +36,8 @@ void put_little_endian(std::string& bytes, std::uint64_t value, int count) {
 }
 
 // ---- protocol buffers' wire format: what Event and Summary need
-// Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary message.
+// Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary message, 7 session_log
+// message. SessionLog: 1 status enum, START = 1.
 // Summary: 1 repeated value; Value: 1 tag string, 2 simple_value float.
 enum class Wire : std::uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
@@ -63,6 +64,11 @@ std::string event_head(double wall_seconds) {
   put_key(event, 1, Wire::fixed64);
   put_little_endian(event, std::bit_cast<std::uint64_t>(wall_seconds), 8);
   return event;
+}
+
+void put_step(std::string& event, std::int64_t step) {
+  put_key(event, 2, Wire::varint);
+  put_varint(event, static_cast<std::uint64_t>(step));
 }
 
 std::string record(std::string_view data) {
@@ -98,11 +104,15 @@ std::uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 TensorboardLog::TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds,
-                               int attempt)
+                               int attempt, std::int64_t first_step)
     : path_(event_path(directory, wall_seconds, attempt)), log_(path_, AppendLog::Form::records) {
   std::string event = event_head(static_cast<double>(wall_seconds));
   put_bytes(event, 3, "brain.Event:2");
   log_.append(record(event));
+  std::string started = event_head(static_cast<double>(wall_seconds));
+  put_step(started, first_step);
+  put_bytes(started, 7, std::string_view("\x08\x01", 2));
+  log_.append(record(started));
 }
 
 void TensorboardLog::append(std::int64_t step, double wall_seconds,
@@ -116,8 +126,7 @@ void TensorboardLog::append(std::int64_t step, double wall_seconds,
     put_bytes(summary, 1, entry);
   }
   std::string event = event_head(wall_seconds);
-  put_key(event, 2, Wire::varint);
-  put_varint(event, static_cast<std::uint64_t>(step));
+  put_step(event, step);
   put_bytes(event, 5, summary);
   log_.append(record(event));
 }

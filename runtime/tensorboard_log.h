@@ -28,8 +28,11 @@ using Scalar = std::pair<std::string, double>;
 class TensorboardLog {
  public:
   /// Creates directory/events.out.tfevents.SECONDS.HOST.ATTEMPT (TensorBoard wants this form of
-  /// name) and writes its version record. Throws EnvironmentError.
-  TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt);
+  /// name) and writes its version record, and a session's start at `first_step`: TensorBoard drops
+  /// what earlier files of `directory` have from that step on, in any curve. Throws
+  /// EnvironmentError.
+  TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt,
+                 std::int64_t first_step);
 
   /// Appends one record with the scalars of `step`. Values that are not finite are written as they
   /// are: TensorBoard shows them. Throws EnvironmentError.

@@ -162,7 +162,6 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     resolved_config_ = seal_toml(settings.resolved_config);
     journal_.emplace(directory_);
     metrics_.emplace(directory_ / fmt::format("metrics.{}.jsonl", attempt_));
-    tensorboard_.emplace(directory_, static_cast<std::int64_t>(std::time(nullptr)), attempt_);
   });
   prove_shared(comm);
   attempt_ = std::stoi(broadcast_text(comm, std::to_string(attempt_), 0));
@@ -341,17 +340,16 @@ void RunDirectory::log_step(std::int32_t round, const StepMetrics& metrics) {
     line["filtered"] = *metrics.filtered;
   }
   metrics_->append(seal_json(line.dump()));
-  const std::string prefix = fmt::format("round-{}/", round);
   std::vector<Scalar> scalars;
   for (const char* key :
        {"loss", "consistency", "autoregressive", "gradient_norm", "consistency_gradient_norm",
         "ar_gradient_norm", "learning_rate", "tokens_per_second", "mfu", "skipped_steps",
         "repetition", "distinct", "held_out_tpf", "held_out_accuracy"}) {
     if (const auto value = line.find(key); value != line.end()) {
-      scalars.emplace_back(prefix + key, value->is_null() ? std::nan("") : value->get<double>());
+      scalars.emplace_back(key, value->is_null() ? std::nan("") : value->get<double>());
     }
   }
-  tensorboard_->append(metrics.step, wall_seconds(), scalars);
+  draw(round == 0 ? "training" : fmt::format("round-{}", round), metrics.step, scalars);
 }
 
 void RunDirectory::log_evaluation(const std::string& model, std::int32_t rounds) {
@@ -365,11 +363,25 @@ void RunDirectory::log_evaluation(const std::string& model, std::int32_t rounds)
     const nlohmann::json figures = summary.at(path).flatten();  // "/TASK/METHOD/NAME"
     for (const auto& [key, value] : figures.items()) {
       if (value.is_number()) {
-        scalars.emplace_back(fmt::format("evaluation/{}{}", model, key), value.get<double>());
+        scalars.emplace_back(model + key, value.get<double>());
       }
     }
   }
-  tensorboard_->append(rounds, wall_seconds(), scalars);
+  draw("evaluation", rounds, scalars);
+}
+
+// A folder for each round: a new attempt's session start drops the steps from its first on, which
+// another round has as well.
+void RunDirectory::draw(const std::string& folder, std::int64_t step,
+                        std::span<const Scalar> scalars) {
+  auto log = curves_.find(folder);
+  if (log == curves_.end()) {
+    const std::filesystem::path path = directory_ / "tensorboard" / folder;
+    make_directory(path);
+    const auto now = static_cast<std::int64_t>(std::time(nullptr));
+    log = curves_.try_emplace(folder, path, now, attempt_, step).first;
+  }
+  log->second.append(step, wall_seconds(), scalars);
 }
 
 }  // namespace jforge

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,6 +84,8 @@ class RunDirectory {
  private:
   void prove_shared(const Communicator& comm) const;
   void check_identity(const Settings& settings);
+  /// Appends to the curves of tensorboard/`folder`.
+  void draw(const std::string& folder, std::int64_t step, std::span<const Scalar> scalars);
   /// For files that only show progress.
   void publish_signs(const std::function<void()>& publish);
 
@@ -99,7 +103,7 @@ class RunDirectory {
   std::optional<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;
-  std::optional<TensorboardLog> tensorboard_;
+  std::map<std::string, TensorboardLog> curves_;  ///< Of this attempt, by folder of tensorboard/.
 };
 
 }  // namespace jforge

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 """TensorBoard event files, read by a parser that shares nothing with the writer: framing, checksums, every step's
-scalars as metrics.jsonl has them, the evaluation's figures."""
+scalars as metrics.jsonl has them, the evaluation's figures. TensorBoard's own reader, where Python has it, sees each
+step once after an interruption."""
 
 import json
 import struct
 import unittest
 
 from harness import EndToEndTest
+
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    EventAccumulator = None
 
 
 def crc32c(data):
@@ -68,7 +74,7 @@ def fields(message):
 
 
 def event(message):
-    """wall time, step, version text, {tag: value} of a tensorflow.Event."""
+    """wall time, step, version text, {tag: value} of a tensorflow.Event; the version of a session's start is "start"."""
     wall, step, version, scalars = None, 0, None, {}
     for number, _, value in fields(message):
         if number == 1:
@@ -77,6 +83,8 @@ def event(message):
             step = value
         elif number == 3:
             version = value.decode()
+        elif number == 7:
+            version = {b"\x08\x01": "start"}[value]
         elif number == 5:
             for inner, _, entry in fields(value):
                 if inner != 1:
@@ -89,46 +97,62 @@ def event(message):
 class EventFiles(EndToEndTest):
     evaluate = True
 
-    def events(self, run):
-        """All events of a run by file, attempt order; the version record of each file is checked and left out."""
+    def events(self, run, folder):
+        """All events of a run's folder by file, attempt order; the version record and the session's start of each file
+        are checked and left out."""
         found = []
-        for path in sorted(run.glob("events.out.tfevents.*"), key=lambda path: int(path.name.rsplit(".", 1)[1])):
+        for path in sorted((run / "tensorboard" / folder).iterdir(), key=lambda path: int(path.name.rsplit(".", 1)[1])):
             events = [event(payload) for payload in records(path.read_bytes())]
             self.assertEqual("brain.Event:2", events[0][2], path)
-            found.append(events[1:])
+            self.assertEqual(("start", events[2][1]), (events[1][2], events[1][1]), path)
+            found.append(events[2:])
         return found
 
     def test_every_step_and_evaluation_is_there(self):
         run = self.uninterrupted(2)
-        (events,) = self.events(run)
         lines = [json.loads(line) for line in (run / "metrics.1.jsonl").read_text(encoding="utf-8").splitlines()]
-        steps = {(tag, step): value for _, step, _, scalars in events for tag, value in scalars.items()}
         names = ("loss", "consistency", "autoregressive", "gradient_norm", "learning_rate", "tokens_per_second")
+        self.assertEqual({"evaluation", *(f"round-{line['round']}" for line in lines)},
+                         {path.name for path in (run / "tensorboard").iterdir()})
         for line in lines:
+            (events,) = self.events(run, f"round-{line['round']}")
+            ((_, _, _, scalars),) = [found for found in events if found[1] == line["step"]]
             for name in names:
-                value = steps.pop((f"round-{line['round']}/{name}", line["step"]))
-                self.assertAlmostEqual(line[name], value, delta=1e-6 * max(1.0, abs(line[name])))
+                self.assertAlmostEqual(line[name], scalars[name], delta=1e-6 * max(1.0, abs(line[name])))
+            times = [wall for wall, _, _, _ in events]
+            self.assertEqual(times, sorted(times))
+        (events,) = self.events(run, "evaluation")
+        figures = {(tag, step): value for _, step, _, scalars in events for tag, value in scalars.items()}
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         for model, step in (("base", 0), ("final", 2)):
             for method in ("ar", "jacobi"):
                 for name in ("accuracy", "tpf"):
-                    value = steps[f"evaluation/{model}/gsm8k/{method}/{name}", step]
+                    value = figures[f"{model}/gsm8k/{method}/{name}", step]
                     self.assertAlmostEqual(models[model]["gsm8k"][method][name], value, places=5)
-        times = [wall for wall, _, _, _ in events]
-        self.assertEqual(times, sorted(times))
 
     def test_each_attempt_writes_a_file_of_its_own(self):
+        """Killed behind the last checkpoint, so that steps are made twice."""
         config, run = self.config("attempts")
-        self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
-        (first,) = self.events(run)
-        before = {path.name: path.read_bytes() for path in run.glob("events.out.tfevents.*")}
-        self.jforge("run", config)
-        for name, content in before.items():
-            self.assertEqual(content, (run / name).read_bytes(), "a published file is never appended to")
-        attempts = self.events(run)
-        self.assertEqual(2, len(attempts))
-        self.assertEqual([1, 2, 3], [step for _, step, _, scalars in first if "round-1/loss" in scalars])
-        self.assertEqual([4, 5, 6], [step for _, step, _, scalars in attempts[1] if "round-1/loss" in scalars])
+        self.jforge_with_fault(config, run, "kill@train:0:4")
+        (first,) = self.events(run, "round-1")
+        before = {path: path.read_bytes() for path in run.glob("tensorboard/*/*")}
+        self.jforge("run", config, ranks=2)
+        for path, content in before.items():
+            self.assertEqual(content, path.read_bytes(), "a published file is never appended to")
+        _, second = self.events(run, "round-1")
+        self.assertEqual(1, first[0][1])
+        self.assertIn(second[0][1], [step for _, step, _, _ in first], "no step was made twice")
+        steps = sorted({step for _, step, _, _ in first + second})
+        if EventAccumulator is None:
+            self.skipTest("Python has no package tensorboard")
+        for folder in (run / "tensorboard").iterdir():
+            read = EventAccumulator(str(folder))
+            read.Reload()
+            for tag in read.Tags()["scalars"]:
+                found = [scalar.step for scalar in read.Scalars(tag)]
+                self.assertEqual(sorted(set(found)), found, (folder, tag))
+                if (folder.name, tag) == ("round-1", "loss"):
+                    self.assertEqual(steps, found)
 
 
 if __name__ == "__main__":

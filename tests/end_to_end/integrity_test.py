@@ -14,7 +14,7 @@ from harness import CONFIG, EndToEndTest
 USAGE, DATA = 2, 3
 
 # For people, or made anew by every report.
-UNCHECKED = ("logs", "figures", "report.md", "metrics.jsonl", "metrics.prom", "events.out.tfevents")
+UNCHECKED = ("logs", "figures", "report.md", "metrics.jsonl", "metrics.prom", "tensorboard", "results.csv")
 
 SWEEP = """
 [sweep]

@@ -54,16 +54,18 @@ TEST(Crc32c, KnownAnswers) {
 
 TEST(TensorboardLog, RecordsAreFramedEventsByteForByte) {
   const test::TemporaryDirectory directory;
-  TensorboardLog log(directory.path(), 1700000000, 3);
+  TensorboardLog log(directory.path(), 1700000000, 3, 300);
   EXPECT_TRUE(log.path().filename().string().starts_with("events.out.tfevents.1700000000."));
   EXPECT_TRUE(log.path().filename().string().ends_with(".3"));
   const std::array<Scalar, 2> scalars{{{"a", 1.0}, {"bc", -2.0}}};
   log.append(300, 0.5, scalars);
   const auto found = records(read_file(log.path()));
-  ASSERT_EQ(found.size(), 2U);
+  ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].substr(9), std::string("\x1a\x0d") + "brain.Event:2");
+  // Step 300, a session log of status START.
+  EXPECT_EQ(found[1].substr(9), "\x10\xac\x02\x3a\x02\x08\x01");
   // wall_time 0.5, step 300, summary of two values.
-  EXPECT_EQ(found[1], std::string("\x09\0\0\0\0\0\0\xe0\x3f"
+  EXPECT_EQ(found[2], std::string("\x09\0\0\0\0\0\0\xe0\x3f"
                                   "\x10\xac\x02"
                                   "\x2a\x15"
                                   "\x0a\x08\x0a\x01"
@@ -75,18 +77,18 @@ TEST(TensorboardLog, RecordsAreFramedEventsByteForByte) {
 
 TEST(TensorboardLog, ValuesThatAreNotFiniteStayInTheFile) {
   const test::TemporaryDirectory directory;
-  TensorboardLog log(directory.path(), 1, 1);
+  TensorboardLog log(directory.path(), 1, 1, 1);
   const std::array<Scalar, 2> scalars{
       {{"x", std::nan("")}, {"y", std::numeric_limits<double>::infinity()}}};
   log.append(1, 1, scalars);
-  EXPECT_EQ(records(read_file(log.path())).size(), 2U);
+  EXPECT_EQ(records(read_file(log.path())).size(), 3U);
 }
 
 TEST(TensorboardLog, AnExistingFileIsNeverContinued) {
   const test::TemporaryDirectory directory;
-  const TensorboardLog log(directory.path(), 1, 1);
-  EXPECT_THROW(TensorboardLog(directory.path(), 1, 1), EnvironmentError);
-  EXPECT_THROW(TensorboardLog(directory / "absent", 1, 1), EnvironmentError);
+  const TensorboardLog log(directory.path(), 1, 1, 1);
+  EXPECT_THROW(TensorboardLog(directory.path(), 1, 1, 1), EnvironmentError);
+  EXPECT_THROW(TensorboardLog(directory / "absent", 1, 1, 1), EnvironmentError);
 }
 
 }  // namespace
