@@ -25,12 +25,8 @@ std::string unescape(std::string_view part, std::string_view whole) {
 }
 
 std::optional<simdjson::dom::element> child(simdjson::dom::element parent, const std::string& key) {
-  simdjson::dom::element result;
-  if (parent.is_object()) {
-    if (parent.at_key(key).get(result) == simdjson::SUCCESS) {
-      return result;
-    }
-  } else if (parent.is_array()) {
+  if (parent.is_array()) {
+    simdjson::dom::element result;
     std::size_t index = 0;
     const char* end = key.data() + key.size();
     const auto parsed = std::from_chars(key.data(), end, index);
@@ -39,10 +35,24 @@ std::optional<simdjson::dom::element> child(simdjson::dom::element parent, const
       return result;
     }
   }
-  return std::nullopt;
+  return json_member(parent, key);
 }
 
 }  // namespace
+
+std::optional<simdjson::dom::element> json_member(simdjson::dom::element object,
+                                                  std::string_view key) {
+  std::optional<simdjson::dom::element> last;
+  simdjson::dom::object members;
+  if (object.get(members) == simdjson::SUCCESS) {
+    for (const auto& [name, value] : members) {
+      if (name == key) {
+        last = value;
+      }
+    }
+  }
+  return last;
+}
 
 JsonPath::JsonPath(std::string_view text) : text_(text) {
   if (text.empty()) {

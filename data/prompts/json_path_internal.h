@@ -12,6 +12,11 @@
 
 namespace jforge {
 
+/// The value of `key`; nothing if `object` is none or lacks it. Of members with the same key the
+/// last counts, as in Python.
+[[nodiscard]] std::optional<simdjson::dom::element> json_member(simdjson::dom::element object,
+                                                                std::string_view key);
+
 /// A field name ("input"), or a JSON pointer ("/a/b/0"; "" is the whole record; ~0 and ~1 stand for
 /// ~ and /). A "!" at the end of a pointer's part enters a string that itself holds JSON:
 /// "/llm_judgement!/score".

@@ -73,7 +73,8 @@ std::optional<std::string_view> text_of(simdjson::dom::element message, const ch
                                         const char* other) {
   std::string_view text;
   for (const char* const field : {name, other}) {
-    if (message[field].get_string().get(text) == simdjson::SUCCESS) {
+    const auto value = json_member(message, field);
+    if (value && value->get(text) == simdjson::SUCCESS) {
       return text;
     }
   }
@@ -127,7 +128,8 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
     auto role = text_of(item, "role", "from");
     std::string joined;
     simdjson::dom::array parts;
-    const bool has_parts = role && item["content"].get(parts) == simdjson::SUCCESS;
+    const auto whole = json_member(item, "content");
+    const bool has_parts = role && whole && whole->get(parts) == simdjson::SUCCESS;
     if (has_parts) {
       if (const auto reason = join_parts(parts, joined)) {
         return fmt::format("holds chat messages, but number {} {}", number, *reason);

@@ -176,7 +176,7 @@ TEST_F(EvaluateTest, TasksMayHaveStylesOfTheirOwn) {
   ASSERT_TRUE(evaluate("out"));
   const Json tasks = Json::parse(read_text(path_ / "out/summary.json")).at("models").at("base");
   EXPECT_EQ(tasks.at("gsm8k").at("ar").at("scorer"), "gsm8k/plain/extract-4");
-  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-4");
+  EXPECT_EQ(tasks.at("gsm8k:cot_boxed").at("ar").at("scorer"), "gsm8k/cot_boxed/extract-5");
   EXPECT_TRUE(fs::exists(path_ / "out/base/gsm8k-cot_boxed.ar.jsonl"));
   EXPECT_EQ(files("out", "ar").read_merged().size(), static_cast<std::size_t>(kProblems));
 }

@@ -22,27 +22,36 @@ constexpr std::uint32_t kExamplesSeed = 1234;
 /// Field that load() adds to records of styles with examples: the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// Whether the text behind a mark, up to the line's end, is a number alone.
-bool is_number_alone(std::string_view behind) {
-  return behind.substr(0, behind.find('\n')).find_first_not_of("-$\\0123456789., \t\r") ==
-         std::string_view::npos;
+/// The text behind a mark without blanks and a dollar sign.
+std::string_view behind_mark(std::string_view text, std::size_t mark) {
+  std::string_view behind = text.substr(mark + kMark.size());
+  behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
+  behind.remove_prefix(behind.starts_with("\\$") ? 1 : 0);
+  return behind;
 }
 
-/// The number of the first line that is a mark and a number: GSM8K's own form, behind which a model
-/// may invent further questions. Else the number right behind the last mark that has one there. A
-/// mark before words is a heading.
+/// `text` up to the first line that is a mark and a number alone: GSM8K's own form, behind which a
+/// model may invent further questions.
+std::string_view without_invented(std::string_view text) {
+  for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
+       mark = text.find(kMark, mark + 1)) {
+    const std::string_view behind = behind_mark(text, mark);
+    const std::string_view line = behind.substr(0, behind.find('\n'));
+    if ((mark == 0 || text[mark - 1] == '\n') && leading_number(line) &&
+        line.find_first_not_of("-$\\0123456789., \t\r") == std::string_view::npos) {
+      return text.substr(0, text.size() - behind.size() + line.size());
+    }
+  }
+  return text;
+}
+
+/// The number right behind the last mark that has one there. A mark before words is a heading.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
        mark = text.find(kMark, mark + 1)) {
-    std::string_view behind = text.substr(mark + kMark.size());
-    behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
-    behind.remove_prefix(behind.starts_with("\\$") ? 1 : 0);
-    if (auto number = leading_number(behind)) {
+    if (auto number = leading_number(behind_mark(text, mark))) {
       last = std::move(number);
-      if ((mark == 0 || text[mark - 1] == '\n') && is_number_alone(behind)) {
-        break;
-      }
     }
   }
   return last;
@@ -151,7 +160,7 @@ std::string Gsm8kTask::version() const {
     case Style::plain:
       return "gsm8k/plain/extract-4";
     case Style::cot_boxed:
-      return "gsm8k/cot_boxed/extract-4";
+      return "gsm8k/cot_boxed/extract-5";
     case Style::lm_eval_strict:
       return "gsm8k/lm-eval-5-shot-seed-1234/strict-match";
     case Style::lm_eval_flexible:
@@ -215,6 +224,7 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   if (has_examples()) {
     return style_ == Style::lm_eval_strict ? strict_match(completion) : flexible_match(completion);
   }
+  completion = without_invented(completion);
   const auto box = last_boxed(completion);
   auto boxed = box ? boxed_number(*box) : std::nullopt;
   auto marked = marked_number(completion);

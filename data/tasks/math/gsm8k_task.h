@@ -15,11 +15,11 @@ namespace jforge {
 ///    lm-eval draws them (seed 1234, in the file's order); ended by "Question:", "</s>" or
 ///    "<|im_end|>".
 ///
-/// Rule extract-4: plain takes the number of the first line "#### N" (GSM8K's own form, behind
-/// which nothing counts), else the number right behind the last "####" that has one there (a "####"
-/// before words is a heading), else the number of the last \boxed{…} (boxed_number), else the last
-/// number of the completion, or behind a box that holds an expression; cot_boxed takes the box
-/// before the mark. Numbers are compared exactly (12.0 = 12, $1,200 = 1200).
+/// Rules extract-4 (plain) and extract-5 (cot_boxed): nothing counts behind the first line "#### N"
+/// (GSM8K's own form). plain takes the number right behind the last "####" that has one there (a
+/// "####" before words is a heading), else the number of the last \boxed{…} (boxed_number), else
+/// the last number of the completion, or behind a box that holds an expression; cot_boxed takes the
+/// box before the mark. Numbers are compared exactly (12.0 = 12, $1,200 = 1200).
 ///
 /// Rule strict-match (lm-eval): the first match of "#### (\-?[0-9\.\,]+)"; flexible-extract
 /// (lm-eval-flexible): the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)". Both are compared as that

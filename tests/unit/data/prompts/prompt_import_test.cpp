@@ -375,6 +375,18 @@ TEST_F(PromptImportTest, TextPartsAreJoined) {
   EXPECT_THAT(kept(), ElementsAre("system=s;user=a b;"));
 }
 
+// Expected: what Python's json.loads keeps.
+TEST_F(PromptImportTest, OfFieldsWithTheSameNameTheLastCounts) {
+  put("a.jsonl",
+      R"({"text":"first","text":"last"})"
+      "\n"
+      R"({"text":[{"role":"user","role":"system","content":"a","content":[{"type":"text","text":"s"}]},)"
+      R"({"role":"user","content":"a","content":"b"}]})"
+      "\n");
+  import();
+  EXPECT_THAT(kept(), ElementsAre("last", "system=s;user=b;"));
+}
+
 // Expected: Python's str.format, but for null, which is no text.
 TEST_F(PromptImportTest, ATextMayBeMadeOfFields) {
   put("a.jsonl", R"({"a":"x{y}","b":{"c":[1.5]},"d":null})"

@@ -80,6 +80,9 @@ TEST_F(Gsm8kTaskTest, TheFormThatWasAskedForComesFirst) {
   task_ = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_TRUE(passes("#### Step 1: compute\n#### 2. Then\n\\boxed{42}", "42"));
   EXPECT_TRUE(passes("\\boxed{none} so\n#### 42\nof 50", "42"));
+  // A model that answers in GSM8K's own form and then invents a question.
+  EXPECT_TRUE(passes("so\n#### 18\n\nQuestion: How many?\nAnswer: \\boxed{99}", "18"));
+  EXPECT_TRUE(passes("\\boxed{18}\n#### 18\n\n\\boxed{99}", "18"));
   EXPECT_TRUE(passes("50, then 42", "42"));
   EXPECT_FALSE(passes("\\boxed{8}\n#### 42", "42"));
 }
@@ -133,7 +136,7 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_EQ(plain[0].content, "How many?");
   const auto boxed = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_EQ(make_task("gsm8k")->version(), boxed->version());
-  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-4");
+  EXPECT_EQ(boxed->version(), "gsm8k/cot_boxed/extract-5");
   EXPECT_EQ(boxed->prompt(record).messages[0].content,
             "How many?\nPlease reason step by step, and put your final answer within \\boxed{}.");
   EXPECT_NE(boxed->version(), task_->version());
