@@ -228,6 +228,17 @@ void add_pilot(CLI::App& app, CommandLine& line) {
   run_distributed(*sub, line, options, pilot_command);
 }
 
+void add_selftest(CLI::App& app, CommandLine& line) {
+  auto options = std::make_shared<SelftestOptions>();
+  CLI::App* sub =
+      app.add_subcommand("selftest", "Run the whole pipeline on the bundled model in 20 seconds");
+  sub->add_option("--directory", options->directory,
+                  "Where to write; must be new, all ranks must see it, removed at the end")
+      ->type_name("DIR")
+      ->capture_default_str();
+  run_distributed(*sub, line, options, selftest_command);
+}
+
 void add_evaluate(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<EvaluateOptions>();
   CLI::App* sub =
@@ -523,6 +534,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   add_job(app, line, "generate", "Trajectories of one round", generate_command);
   add_job(app, line, "train", "Distillation of one round", train_command);
   add_pilot(app, line);
+  add_selftest(app, line);
   add_evaluate(app, line);
   add_sweep(app, line);
   add_grade(app, line);

@@ -3,6 +3,7 @@
 #   share/jforge/launch/scripts     scripts for one machine, a cluster, Slurm
 #   share/jforge/launch/configs     example configurations
 #   share/jforge/launch/quickstart  the small model and its prompts, to which quickstart.toml refers (from share/jforge)
+#   share/jforge/modulefiles        the module file `jforge`
 #   share/doc/jforge                the documents
 #   share/man, and where bash-completion, zsh and fish of Debian look: what `jforge man` and `jforge completion` print
 include(GNUInstallDirs)
@@ -11,6 +12,7 @@ install(TARGETS jforge RUNTIME)
 install(PROGRAMS launch/scripts/local_mpirun.sh launch/scripts/run_cluster.sh launch/scripts/run_slurm.sbatch
         launch/scripts/signal_shield.sh DESTINATION ${share}/scripts)
 install(FILES launch/scripts/mpi_env.sh launch/scripts/outlive_readers.sh DESTINATION ${share}/scripts)
+install(FILES launch/scripts/modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/jforge/modulefiles RENAME jforge)
 install(DIRECTORY launch/configs launch/quickstart DESTINATION ${share} USE_SOURCE_PERMISSIONS
         PATTERN __pycache__ EXCLUDE)
 install(FILES README.md ARCHITECTURE.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -47,6 +47,13 @@ struct PilotOptions {
 /// Prints one table of what the base and these models reach on evaluate.tasks.
 [[nodiscard]] ExitCode pilot_command(const PilotOptions& options, const MpiSession& session);
 
+struct SelftestOptions {
+  std::filesystem::path directory = "jforge-selftest";  ///< All ranks must see it.
+};
+/// The quickstart's pipeline in few steps, whose figures and checksums are checked. Removes
+/// `directory`, which must be new, if all is well. Throws InternalError if a figure is wrong.
+[[nodiscard]] ExitCode selftest_command(const SelftestOptions& options, const MpiSession& session);
+
 struct EvaluateOptions {
   std::filesystem::path config;  ///< Optional: [model] and [evaluate] of a configuration.
   std::vector<std::string> overrides;

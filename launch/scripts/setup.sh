@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libseccomp-dev bubblewrap)
 # oneDNN is what benchmarks compare our products with.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
-all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db zstd)
+all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db zstd environment-modules)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
 size=600  # MB, with what the packages depend on and a bare Debian lacks
 case "${1:-}" in

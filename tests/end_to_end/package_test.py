@@ -42,7 +42,34 @@ class PackageTest(EndToEndTest):
         self.assertIn("neither mpirun nor srun", batch.err)
         for name in ("README.md", "LICENSE", "docs/commands.md"):
             self.assertTrue((prefix / "share" / "doc" / "jforge" / name).is_file(), name)
+        self.expect_self_test(installed, share)
+        self.expect_module_file(prefix)
 
+    def expect_self_test(self, installed, share):
+        """It passes, leaves nothing, and notices a model that answers wrongly."""
+        words = (share / "launch" / "scripts" / "local_mpirun.sh", "-n", "2", installed, "selftest")
+        folder = self.root / f"self-test-{installed.parent.parent.parent.name}"
+        folder.mkdir()
+        self.assertIn("Self-test passed: 2 ranks", self.run_program(*words, cwd=folder).out)
+        self.assertEqual([], list(folder.iterdir()))
+        (weights,) = (share / "launch" / "quickstart" / "model").glob("*.safetensors")
+        kept = weights.read_bytes()
+        header = 8 + int.from_bytes(kept[:8], "little")
+        # Each number's neighbour: a model of the same size that knows nothing.
+        weights.write_bytes(kept[:header] + kept[header + 2:] + kept[header:header + 2])
+        failed = self.run_program(*words, "--directory", folder / "damaged", cwd=folder, expect=70)
+        self.assertIn("selftest: this program computes wrongly on this machine: the bundled model answers", failed.err)
+        weights.write_bytes(kept)
+        again = self.run_program(*words, "--directory", folder / "damaged", cwd=folder, expect=2)
+        self.assertIn("exists: remove it", again.err)
+
+    def expect_module_file(self, prefix):
+        found = list(pathlib.Path("/usr/lib").glob("*/modulecmd.tcl"))
+        if not found:
+            self.skipTest("environment-modules is not installed")
+        script = self.run_program(found[0], "bash", "load", "jforge",
+                                  env={**os.environ, "MODULEPATH": str(prefix / "share" / "jforge" / "modulefiles")}).out
+        self.assertIn(f"{prefix / 'bin'}:", script)
 
     def expect_shell_files(self, prefix, man_page):
         """Man page and completions are what the installed program prints, where Debian's programs look for them."""
