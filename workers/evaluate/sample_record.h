@@ -41,7 +41,7 @@ struct SampleRecord {
   std::optional<std::string> base_verdict;
   /// Right by each rule, of tasks that judge by several (Verdict::rules); `verdict` is the first's.
   std::vector<std::pair<std::string, bool>> rules;
-  std::string text;  ///< ProblemSet::text_of.
+  std::string text;    ///< ProblemSet::text_of.
   std::string prompt;  ///< Problem::prompt_text; only merged files have it.
 
   bool operator==(const SampleRecord&) const = default;

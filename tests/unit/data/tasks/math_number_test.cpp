@@ -49,7 +49,7 @@ TEST(MathNumber, FloatsAgreeWithTheirIdentities) {
   EXPECT_TRUE(nearly_equal(power(i, i), (MathNumber::pi() / MathNumber(-2)).apply(mpc_exp)));
   // 45 digits of the root: they differ from it in the 46th.
   EXPECT_FALSE(nearly_equal(root2, rational("141421356237309504880168872420969807856967187/"
-                                     "100000000000000000000000000000000000000000000")));
+                                            "100000000000000000000000000000000000000000000")));
   EXPECT_EQ((MathNumber(-1) * MathNumber::pi() * MathNumber(-1)).text(), MathNumber::pi().text());
   EXPECT_EQ(MathNumber::pi().text(), "(3.141592653589793238462643383279502884197 +0)");
 }
