@@ -2,9 +2,7 @@
 """barrier_mutants.py LIBRARIES COMMAND …: leaves each barrier and each wait of the CUDA test programs on the emulated
 device out once and says in a table which test notices; by hand, since it takes an hour. A command is a test program, or
 what starts one: "mpirun -n 2 PROGRAM --world-size=2".
---only REGEX: of what has such a name. --draw N [--seed N]: N of them. --filter PATTERN: of these tests (gtest's).
-barrier_mutants.py LIBRARIES --sample SECONDS [--seed N] --table mutants.md COMMAND …: a drawn part of those that the table
-says are noticed; exit 1 where one is not any more, or where the code or its test is gone (--part: of the commands' tests)."""
+--only REGEX: of what has such a name. --draw N [--seed N]: N of them. --filter PATTERN: of these tests (gtest's)."""
 
 import argparse
 import datetime
@@ -19,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 FRAMES_TOLD = 3
 LIMIT_SECONDS = 240
@@ -131,10 +128,6 @@ def sites(libraries, tests):
     return result
 
 
-def unnumbered(name):
-    return re.sub(r", \d+$", "", name)
-
-
 def noticed(libraries, site, users):
     """What notices that `site` is left out, or None."""
     for program, test in users:
@@ -164,34 +157,10 @@ def try_all(libraries, tests, only, draw, seed):
     return 0
 
 
-def try_some(libraries, tests, table, seconds, seed, part):
-    """Of the table's lines "| NAME | FAULT (TEST) |"."""
-    programs = {test: program for program, test in tests}
-    rows = re.findall(r"^\| (.+) \| [a-z ]+ \((\S+)\) \|$", table.read_text(encoding="utf-8"), re.M)
-    rows = [(name, test) for name, test in rows if test in programs or not part]
-    random.Random(seed).shuffle(rows)
-    begin, tried, wrong = time.monotonic(), 0, 0
-    for name, test in rows:
-        if time.monotonic() - begin > seconds:
-            break
-        tried += 1
-        users = [(programs[test], test)] if test in programs else []
-        # The number behind a place counts those of all tests; one test may come to fewer.
-        found = [site for site, (own, _, _) in sites(libraries, users).items() if unnumbered(own) == unnumbered(name)]
-        how = next(filter(None, (noticed(libraries, site, users) for site in found)), None)
-        wrong += how is None
-        print(f"{name}: {how or ('NOT NOTICED any more by ' if found else 'GONE from ') + test}", flush=True)
-    print(f"seed {seed}: {tried - wrong} of {tried} tried were noticed")
-    return 1 if wrong or tried == 0 else 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("libraries")
-    parser.add_argument("--sample", type=float)
     parser.add_argument("--seed", type=int, default=datetime.date.today().toordinal())
-    parser.add_argument("--table", type=pathlib.Path)
-    parser.add_argument("--part", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--draw", type=int)
     parser.add_argument("--filter", default="*")
@@ -200,9 +169,7 @@ def main():
     libraries = os.path.abspath(options.libraries)
     tests = [(command, test) for command in options.commands for test in tests_of(libraries, command)
              if any(fnmatch.fnmatchcase(test, pattern) for pattern in options.filter.split(":"))]
-    if options.sample is None:
-        return try_all(libraries, tests, options.only, options.draw, options.seed)
-    return try_some(libraries, tests, options.table, options.sample, options.seed, options.part)
+    return try_all(libraries, tests, options.only, options.draw, options.seed)
 
 
 if __name__ == "__main__":
