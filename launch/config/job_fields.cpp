@@ -385,7 +385,8 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add_enum(
       "collectives", train.collectives, kOperational, kCollectives,
       "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through "
-      "host memory), or `\"auto\"`: NCCL where every rank has it and a device of its own. With "
+      "host memory), or `\"auto\"`: NCCL, and MPI if ranks share a device (if each has its own and "
+      "NCCL cannot be used, the run ends with exit 4). With "
       "`optimizer_offload` they lie in host memory and go by MPI, and `\"nccl\"` is refused");
   fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
              "Steps between comparisons of all ranks' weights with their owners'; 0 = never");

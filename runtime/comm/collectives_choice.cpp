@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/collectives.h"
@@ -8,53 +10,70 @@
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
 
 namespace {
 
-/// What a rank says of itself: why it cannot use NCCL, or which device is its.
-constexpr char kCannot = '!';
-constexpr char kDevice = '=';
+/// Why tensors of a device do not travel by NCCL; `reason` is empty if they do.
+struct Obstacle {
+  std::string reason;
+  bool shared_device = false;  ///< That alone is why.
+};
 
-std::string own_report() {
-  const std::string problem = nccl_problem();
-  return problem.empty() ? kDevice + host_name() + "/" + cuda_device_identity() : kCannot + problem;
-}
-
-/// Collective. Why these ranks cannot use NCCL; empty where they can. The same on every rank.
-std::string obstacle(const Communicator& comm) {
-  std::string own;
-  together(comm, [&] { own = own_report(); });
-  const std::vector<std::string> all = gather_texts(comm, own, 0);
+/// Collective. The same on every rank.
+Obstacle find_obstacle(const Communicator& comm) {
+  std::string device;
+  std::string problem;
+  together(comm, [&] {
+    device = host_name() + "/" + cuda_device_place();
+    problem = nccl_problem();
+  });
+  const std::vector<std::string> devices = gather_texts(comm, device, 0);
+  const std::vector<std::string> problems = gather_texts(comm, problem, 0);
+  std::string shared;
   std::string found;
-  for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank) {
-    if (all[rank].front() == kCannot) {
-      found = all[rank].substr(1);
-    }
-    for (std::size_t other = 0; other < rank && found.empty(); ++other) {
-      if (all[other] == all[rank]) {
-        found = fmt::format("ranks {} and {} share a device", other, rank);
-      }
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    found = found.empty() ? problems[rank] : found;
+    const auto other = std::find(devices.begin(), devices.end(), devices[rank]) - devices.begin();
+    if (shared.empty() && std::cmp_less(other, rank)) {
+      shared = fmt::format("ranks {} and {} share a device", other, rank);
     }
   }
-  return broadcast_text(comm, found, 0);
+  shared = broadcast_text(comm, shared, 0);
+  found = broadcast_text(comm, found, 0);
+  return shared.empty() ? Obstacle{found} : Obstacle{shared, true};
 }
 
-[[noreturn]] void refuse_nccl(const std::string& reason) {
-  EnvironmentError error("train.collectives = \"nccl\": " + reason + "; set \"auto\"");
+[[noreturn]] void refuse(const std::string& message) {
+  EnvironmentError error(message);
   error.set_on_all_ranks();
   throw error;
+}
+
+/// Collective. Why tensors go through host memory instead of by NCCL; empty if they need not.
+/// Throws EnvironmentError if that is more than `choice` allows.
+std::string reason_for_host_memory(const Communicator& comm, CollectivesChoice choice) {
+  const Obstacle obstacle = find_obstacle(comm);
+  if (obstacle.reason.empty()) {
+    return {};
+  }
+  if (choice == CollectivesChoice::nccl) {
+    refuse("train.collectives = \"nccl\": " + obstacle.reason + "; set \"auto\"");
+  }
+  if (!obstacle.shared_device) {
+    refuse("each rank has a device of its own, but NCCL cannot be used: " + obstacle.reason +
+           "; mend that, or set train.collectives = \"mpi\" (through host memory, far slower)");
+  }
+  return obstacle.reason;
 }
 
 }  // namespace
 
 void expect_collectives(const Communicator& comm, Device device, CollectivesChoice choice) {
-  if (device == Device::cpu || comm.size() == 1 || choice != CollectivesChoice::nccl) {
-    return;
-  }
-  if (const std::string reason = obstacle(comm); !reason.empty()) {
-    refuse_nccl(reason);
+  if (device != Device::cpu && comm.size() > 1 && choice != CollectivesChoice::mpi) {
+    static_cast<void>(reason_for_host_memory(comm, choice));
   }
 }
 
@@ -67,12 +86,9 @@ std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device d
   if (comm.size() == 1 || choice == CollectivesChoice::mpi) {
     return make_staged_collectives(comm, account);
   }
-  const std::string reason = obstacle(comm);
+  const std::string reason = reason_for_host_memory(comm, choice);
   if (reason.empty()) {
     return make_nccl_collectives(comm);
-  }
-  if (choice == CollectivesChoice::nccl) {
-    refuse_nccl(reason);
   }
   if (comm.rank() == 0) {
     spdlog::info("collectives by MPI through host memory, not by NCCL: {}", reason);

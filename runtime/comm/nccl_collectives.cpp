@@ -344,14 +344,6 @@ class NcclCollectives final : public Collectives {
 
 std::string nccl_problem() { return nccl_library().problem; }
 
-std::string cuda_device_identity() {
-  std::array<char, 32> text{};
-  cuda_check(
-      cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), selected_cuda_device()),
-      "read a device's place");
-  return text.data();
-}
-
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm) {
   together(comm, [] {
     if (const std::string problem = nccl_problem(); !problem.empty()) {

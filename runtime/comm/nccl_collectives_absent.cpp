@@ -12,8 +12,6 @@ std::string nccl_problem() {
                            : "this build has no CUDA";
 }
 
-std::string cuda_device_identity() { return {}; }
-
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& /*comm*/) {
   throw EnvironmentError("NCCL cannot be used: " + nccl_problem());
 }

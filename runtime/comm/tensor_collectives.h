@@ -106,13 +106,10 @@ class Collectives {
 /// What is wrong with a version of libnccl, as ncclGetVersion tells it; empty where nothing is
 /// known. Only in a build with NCCL's header.
 [[nodiscard]] std::string nccl_version_problem(int version);
-/// Tells the calling thread's device from the others of its host, as NCCL does: by its place on the
-/// bus, which parts of a divided device share.
-[[nodiscard]] std::string cuda_device_identity();
 
 /// train.collectives: what tensors of a device travel by.
 enum class CollectivesChoice : std::uint8_t {
-  automatic,  ///< NCCL where every rank has it and a device of its own, else MPI.
+  automatic,  ///< NCCL; MPI if ranks share a device.
   nccl,
   mpi,
 };

@@ -1,5 +1,7 @@
 #include "runtime/tensor/cuda_handles.h"
 
+#include <fmt/format.h>
+
 #include <mutex>
 #include <vector>
 
@@ -76,7 +78,11 @@ std::string advice(cudaError_t status) {
     case cudaErrorStubLibrary:
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorUnsupportedPtxVersion:
-      return "install an NVIDIA driver for this CUDA version, or use model.device = \"cpu\"";
+      return fmt::format(
+          "install an NVIDIA driver for CUDA {0}.{1} or newer, on a data centre GPU or NVIDIA's "
+          "package "
+          "cuda-compat-{0}-{1}, or use model.device = \"cpu\"",
+          CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     case cudaErrorNoDevice:
     case cudaErrorInvalidDevice:
       return "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use model.device = \"cpu\"";

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -68,6 +69,14 @@ std::string cuda_device_uuid() {
   cuda_check(cudaGetDeviceProperties(&properties, selected_cuda_device()),
              "ask for a device's UUID");
   return {std::begin(properties.uuid.bytes), std::end(properties.uuid.bytes)};
+}
+
+std::string cuda_device_place() {
+  std::array<char, 32> text{};
+  cuda_check(
+      cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), selected_cuda_device()),
+      "read a device's place");
+  return text.data();
 }
 
 std::string cuda_device_name(int index) {

@@ -35,6 +35,10 @@ struct CudaDevices {
 /// UUID.
 [[nodiscard]] std::string cuda_device_uuid();
 
+/// Tells the selected device from the others of its host as NCCL does: its place on the bus, which
+/// parts of a divided device share.
+[[nodiscard]] std::string cuda_device_place();
+
 /// Throws EnvironmentError, naming the reason and how to mend it, unless cuda_device_count() > 0.
 void expect_cuda_device();
 

@@ -21,6 +21,8 @@ int cuda_device_count() { return 0; }
 
 std::string cuda_device_uuid() { return {}; }
 
+std::string cuda_device_place() { return {}; }
+
 std::string cuda_device_name(int /*index*/) { refuse(); }
 
 void expect_cuda_device() { refuse(); }

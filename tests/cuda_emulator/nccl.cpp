@@ -474,7 +474,8 @@ ncclResult_t collective(Kind kind, const void* from, void* to, std::size_t count
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  const char* const other = std::getenv("JFORGE_EMULATED_NCCL_VERSION");
+  *version = other == nullptr ? NCCL_VERSION_CODE : std::atoi(other);
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) {

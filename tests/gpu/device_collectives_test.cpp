@@ -1,6 +1,7 @@
 // Collectives over tensors of a device have the results, and staged ones the bits, of the host's.
 
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -12,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/phase_clock.h"
+#include "runtime/tensor/cuda_memory.h"
 #include "tests/distributed/comm/tensor_collective_cases.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/tested_kernel_set.h"
@@ -158,6 +160,8 @@ bool nccl_is_there() {
     return false;
   }
 }
+
+bool has_device_for_each_rank() { return cuda_device_count() >= test_world().size(); }
 
 /// Whole numbers, whose sums are exact in any order.
 template <class T>
@@ -315,8 +319,30 @@ TEST(NcclCollectives, AreChosenWhereEachRankHasADeviceAndRefusedElsewhere) {
   const auto kernels = make_tested_kernel_set();
   MemoryAccount account("chosen");
   const bool there = nccl_is_there();
+  if (!there && has_device_for_each_rank()) {
+    GTEST_SKIP() << "no NCCL";
+  }
   const auto chosen = make_collectives(test_world(), Device::cuda, Device::cuda, account);
   EXPECT_EQ(account.live_bytes() == 0, there || test_world().size() == 1);
+  EXPECT_NO_THROW(static_cast<void>(
+      make_collectives(test_world(), Device::cuda, Device::cuda, account, CollectivesChoice::mpi)));
+}
+
+TEST(WithoutNccl, RanksWithADeviceEachDoNotGoThroughHostMemoryUnasked) {
+  if (nccl_problem().empty() || test_world().size() == 1 || !has_device_for_each_rank()) {
+    GTEST_SKIP() << "NCCL is there, or ranks share a device";
+  }
+  const auto kernels = make_tested_kernel_set();
+  MemoryAccount account("chosen");
+  try {
+    static_cast<void>(make_collectives(test_world(), Device::cuda, Device::cuda, account));
+    ADD_FAILURE() << "no error";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(nccl_problem() + "; mend that, or set"));
+  }
+  EXPECT_THROW(expect_collectives(test_world(), Device::cuda, CollectivesChoice::automatic),
+               EnvironmentError);
+  EXPECT_NO_THROW(expect_collectives(test_world(), Device::cuda, CollectivesChoice::mpi));
   EXPECT_NO_THROW(static_cast<void>(
       make_collectives(test_world(), Device::cuda, Device::cuda, account, CollectivesChoice::mpi)));
 }

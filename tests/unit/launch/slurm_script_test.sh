@@ -332,6 +332,23 @@ for variables in "JFORGE=$work/bin/jforge_cpu" "JFORGE=$work/bin/jforge_cuda SLU
   ! grep -q warning "$work/log" || fail "a warning"
 done
 
+run_case "GPUs and a CPU build" 'say finished; exit 0' - JFORGE="$work/bin/jforge_cpu" SLURM_GPUS_ON_NODE=4
+expect_code 0
+[ "$(grep -c "warning: the job has GPUs, but .* built without CUDA" "$work/log")" -eq 1 ] || fail "no warning, or several"
+# Which of a checkout's two builds a job takes.
+checkout=$work/checkout
+mkdir -p "$checkout"/build/{cpu,cuda}-release/launch
+cp -r "$source_dir/launch" "$checkout/"
+cp "$work/bin/jforge_cpu" "$checkout/build/cpu-release/launch/jforge"
+cp "$work/bin/jforge_cuda" "$checkout/build/cuda-release/launch/jforge"
+for pair in "=cpu" "2=cuda"; do
+  run_case "the build for SLURM_GPUS_ON_NODE=${pair%=*}" 'say finished; exit 0' - JFORGE= JFORGE_HOME="$checkout" \
+    SLURM_GPUS_ON_NODE="${pair%=*}"
+  expect_code 0
+  grep -q "/build/${pair#*=}-release/launch/jforge run" "$work/log" || fail "another build"
+  ! grep -q warning "$work/log" || fail "a warning"
+done
+
 case_name="run_cluster.sh"
 : >"$work/log"
 for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --hostfile $work/absent x" \
