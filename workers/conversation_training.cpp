@@ -225,8 +225,8 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   TrainPlan plan;
   plan.total_steps = prepared.steps;
   plan.checkpoint_every = training.checkpoint.every_steps;
-  plan.peak = PeakFlops(services.kernels, comm, training.train.compute,
-                        RunLayout(training.run.directory).peak_flops());
+  plan.peak = PeakFlops::for_shares(services.kernels, comm, training.train.compute,
+                                    RunLayout(training.run.directory).peak_flops());
   if (resumed) {
     expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
                          accepted.keys, accepted.earlier);

@@ -143,8 +143,8 @@ bool JobWorker::train(std::int32_t round) {
     TrainPlan plan;
     plan.total_steps = steps;
     plan.checkpoint_every = config_.checkpoint.every_steps;
-    plan.peak = PeakFlops(services_.kernels, services_.comm, config_.train_config(round).compute,
-                          layout_.peak_flops());
+    plan.peak = PeakFlops::for_shares(services_.kernels, services_.comm,
+                                      config_.train_config(round).compute, layout_.peak_flops());
     if (mid_round) {
       on_disk([&] {
         resume_training(services_.comm, *resume_point_, model.table(), trainer.optimizer(),

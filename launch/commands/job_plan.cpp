@@ -362,6 +362,9 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
 
 namespace {
 
+/// What a context, cuBLAS' workspaces and NCCL's channels take of a device, about.
+constexpr double kLibraryBytes = 3e9;
+
 /// What lies on a device of `device`'s memory, and how fast it can be at most.
 std::string describe_device(const JobConfig& config, const TransformerConfig& model, int ranks,
                             const KnownDevice& device, const MemoryPlan& plan,
@@ -373,7 +376,8 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
       "{:.0f} GB/s, {:.0f} GB/s to other devices\n",
       device.name, device.memory_bytes / 1e9, device.flops(compute) / 1e12, dtype_name(compute),
       device.bytes_per_second / 1e9, device.link_bytes_per_second / 1e9);
-  const auto phase = [&](const char* name, const std::vector<DeviceRows::Row>& rows) {
+  const auto phase = [&](const char* name, std::vector<DeviceRows::Row> rows) {
+    rows.emplace_back("CUDA, cuBLAS and NCCL", kLibraryBytes);
     double sum = 0;
     std::string labels;
     for (const auto& [label, bytes] : rows) {

@@ -98,7 +98,7 @@ class Slurm(EndToEndTest):
                                        fault=",".join(f"delay@train:0:{step}" for step in steps))
         text = self.wait_for_end(number, log, "COMPLETED", "0:0", "some", 180)
         # The first look may come before the job listens: then it has no status yet, and continues all the same.
-        listened = "[start]" in text.split("s before the time limit")[0]
+        listened = "[start]" in text.split("ended with exit code 75")[0]
         self.assertIn(f"ended with exit code 75, status {'interrupted' if listened else ''}\n", text)
         self.assertNotIn("slurm-", " ".join(os.listdir(run / "logs")))
         self.expect_same_end(run)

@@ -20,6 +20,8 @@ std::string cuda_device_name(int /*index*/) { return "emulated by the host"; }
 
 std::string cuda_device_uuid() { return "emulated by the host"; }
 
+std::string cuda_device_place() { return "the one"; }
+
 void expect_cuda_device() {}
 
 void select_cuda_device(int index) { expect(index == 0, "the emulated machine has one device"); }

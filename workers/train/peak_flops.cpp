@@ -10,11 +10,14 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/device/known_devices.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
@@ -164,6 +167,39 @@ PeakFlops::PeakFlops(KernelSet& kernels, const Communicator& comm, DType operand
       write_rank_peaks(file_, in_use_);
     }
   }
+}
+
+double data_sheet_flops(std::span<const RankDevice> devices, DType operands) {
+  double sum = 0;
+  std::set<std::string> seen;
+  for (const RankDevice& device : devices) {
+    const KnownDevice* const known = find_known_device(device.name);
+    if (known == nullptr) {
+      return 0;
+    }
+    sum += seen.insert(device.uuid).second ? known->flops(operands) : 0;
+  }
+  return sum;
+}
+
+PeakFlops PeakFlops::for_shares(KernelSet& kernels, const Communicator& comm, DType operands,
+                                fs::path file) {
+  if (kernels.device() != Device::cpu) {
+    const std::vector<std::string> uuids =
+        gather_texts(comm, host_name() + "/" + cuda_device_uuid(), 0);
+    const std::vector<std::string> names =
+        gather_texts(comm, cuda_device_name(local_rank(comm) % cuda_device_count()), 0);
+    std::vector<RankDevice> devices;
+    for (std::size_t rank = 0; rank < names.size(); ++rank) {
+      devices.push_back({uuids[rank], names[rank]});
+    }
+    double peak = data_sheet_flops(devices, operands);
+    broadcast<double>(comm, std::span(&peak, 1), 0);
+    if (peak > 0) {
+      return PeakFlops(peak);
+    }
+  }
+  return {kernels, comm, operands, std::move(file)};
 }
 
 std::optional<double> PeakFlops::share_of(double rate) {

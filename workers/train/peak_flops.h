@@ -1,12 +1,14 @@
 #pragma once
 
-/// The peak that shares of it (MFU) and estimates of time refer to: measured once per kind of rank,
+/// The peak that shares of it (MFU) and estimates of time refer to. Shares on known devices
+/// (known_devices.h) refer to their data sheets. Otherwise it is measured once per kind of rank,
 /// kept on disk, and raised by the first step that exceeds it, so that a busy moment during the
 /// measurement neither stays nor differs from start to start.
 
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "model/kernels/kernel_set.h"
@@ -28,6 +30,15 @@ using RankPeaks = std::map<std::string, double>;
 /// none. A damaged file is as good as none: it is warned of and replaced by the next measurement.
 [[nodiscard]] RankPeaks read_rank_peaks(const std::filesystem::path& file);
 
+/// One rank's device: what tells it from all others, and what the driver calls it.
+struct RankDevice {
+  std::string uuid;  ///< With the host's name.
+  std::string name;
+};
+/// Sum of the data sheets' FLOP/s of products of `operands` over these devices, each counted once;
+/// 0 if one of them is unknown.
+[[nodiscard]] double data_sheet_flops(std::span<const RankDevice> devices, DType operands);
+
 /// The peak of all ranks of a job together.
 class PeakFlops {
  public:
@@ -39,6 +50,11 @@ class PeakFlops {
   /// measure. With `keep` rank 0 writes what is new; a file that cannot be written is warned of.
   PeakFlops(KernelSet& kernels, const Communicator& comm, DType operands,
             std::filesystem::path file, bool keep = true);
+
+  /// Collective. What MFU refers to: the data sheets of the ranks' devices, each device once, if
+  /// all are known, else as above.
+  [[nodiscard]] static PeakFlops for_shares(KernelSet& kernels, const Communicator& comm,
+                                            DType operands, std::filesystem::path file);
 
   [[nodiscard]] double total() const noexcept { return total_; }  ///< FLOP/s; 0: unknown.
   /// `rate` / total(), at most 1; nothing where the peak is unknown. A rate above the peak becomes

@@ -29,6 +29,16 @@ TEST(PeakFlops, ARateAboveThePeakBecomesThePeak) {
   EXPECT_FALSE(unknown.share_of(2).has_value());
 }
 
+TEST(PeakFlops, AKnownDeviceHasItsDataSheetsAndCountsOnce) {
+  const std::vector<RankDevice> devices = {
+      {"a/0", "NVIDIA H200"}, {"a/0", "NVIDIA H200"}, {"b/0", "NVIDIA A100-SXM4-80GB"}};
+  EXPECT_EQ(data_sheet_flops(devices, DType::bfloat16), 989e12 + 312e12);
+  EXPECT_EQ(data_sheet_flops(devices, DType::float32), 67e12 + 19.5e12);
+  EXPECT_EQ(data_sheet_flops(std::vector<RankDevice>{{"a/0", "NVIDIA H200"}, {"a/1", "other"}},
+                             DType::bfloat16),
+            0);
+}
+
 TEST(RankPeaks, ADamagedFileIsAsGoodAsNone) {
   const test::TemporaryDirectory directory;
   const auto file = directory / "peak_flops.json";
