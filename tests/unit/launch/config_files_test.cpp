@@ -60,7 +60,7 @@ TEST(ConfigFiles, AllReadAndValidate) {
       EXPECT_NO_THROW(config.evaluate.validate());
       EXPECT_NO_THROW(config.sweep.validate());
     } else {
-      EXPECT_NO_THROW(read_job_config(text, path.string(), {}).validate(1));
+      EXPECT_NO_THROW(read_job_config(text, path.string(), {"model.device=auto"}).validate(1));
     }
   }
 }
@@ -89,7 +89,7 @@ TEST(ConfigFiles, ThePaperSettingIsThePapers) {
 // For 7 billion parameters: nobody looks at the answers of a run of days.
 TEST(ConfigFiles, LargeExamplesWatchTheirAnswers) {
   for (const char* const name :
-       {"paper.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
+       {"paper.toml", "paper_8xh100.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
     const JobConfig config = job(name);
     EXPECT_EQ(config.recipe, Recipe::jacobi_forcing) << name;
     EXPECT_LT(config.train.filter.max_repetition, 1) << name;
@@ -117,7 +117,7 @@ TEST(ConfigFiles, DataSetsNameTheirFields) {
 // first lease.
 TEST(ConfigFiles, LongestSamplesFitIntoAMicroBatch) {
   for (const char* const name :
-       {"paper.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
+       {"paper.toml", "paper_8xh100.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
     const JobConfig config = job(name);
     ASSERT_TRUE(config.prompts.max_prompt_tokens.has_value()) << name;
     EXPECT_LE(*config.prompts.max_prompt_tokens + 2 * config.generate.max_new_tokens,

@@ -5,16 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "launch/commands/available_memory.h"
 #include "launch/commands/plan_time.h"
+#include "launch/config/job_fields.h"
 #include "model/kernels/device_loss.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/launch/plan_model.h"
 
@@ -426,6 +430,34 @@ TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
   KnownDevice tiny = half;
   tiny.memory_bytes = 2.9e9;  // The model takes less than a megabyte; the libraries do not.
   EXPECT_THAT(text(tiny), AllOf(HasSubstr("CUDA, cuBLAS and NCCL"), HasSubstr("DOES NOT FIT")));
+}
+
+TEST(DescribeDevicePlan, ThePapersRunFitsANodeOfEightGpusOf80GB) {
+  const char* const source = std::getenv("JFORGE_SOURCE_DIR");
+  ASSERT_NE(source, nullptr);
+  const std::filesystem::path file =
+      std::filesystem::path(source) / "launch/configs/paper_8xh100.toml";
+  const test::TemporaryDirectory model;
+  std::ofstream(model / "config.json")
+      << R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+             "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+             "vocab_size": 152064, "max_position_embeddings": 32768, "rope_theta": 1000000.0,
+             "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "hidden_act": "silu", "torch_dtype": "bfloat16"})";
+  std::filesystem::copy(std::filesystem::path(source) / "launch/quickstart/model", model.path(),
+                        std::filesystem::copy_options::skip_existing);
+  std::filesystem::remove(model / "model.safetensors");
+  JobConfig config = read_job_config(read_file(file), file.string(),
+                                     {"train.early_stop_every=0", "model.device=auto"});
+  config.model.source = model.path();
+  EXPECT_NO_THROW(config.validate(8)) << "a rank has no samples";
+  EXPECT_EQ(config.train.batch_samples * *config.rounds.front().steps, 40000);
+  const KnownDevice* const device = find_known_device("H100");
+  ASSERT_NE(device, nullptr);
+  EXPECT_THAT(describe_device_plan(config, 8, *device),
+              AllOf(HasSubstr("7615616512 parameters"), HasSubstr("training on the device"),
+                    ::testing::Not(HasSubstr("DOES NOT FIT"))));
+  config.train.optimizer.zero_stage = 1;
+  EXPECT_THAT(describe_device_plan(config, 8, *device), HasSubstr("DOES NOT FIT"));
 }
 
 TEST(DeviceLoss, HoldsOneGibibyteOfLogitsAtMost) {
