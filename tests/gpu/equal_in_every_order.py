@@ -22,7 +22,7 @@ def main():
     expected = digests(command, chosen, "lazy")
     if not expected:
         sys.exit(f"{chosen} prints no digest")
-    for order in ("eager", "random:1", "random:2"):
+    for order in ("eager", "random:1"):
         if (found := digests(command, chosen, order)) != expected:
             sys.exit(f"order {order} gives {found}, lazy gives {expected}")
     print("\n".join(expected))
