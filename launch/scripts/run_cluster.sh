@@ -3,8 +3,8 @@
 #
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
 # allocation. Ranks are shared out evenly among the hosts of FILE, or fill their slots where every line says slots=.
-# T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else 1); every rank is bound to T
-# cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all
+# T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores shared out
+# among its ranks, as if all hosts were alike); every rank is bound to T cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all
 # CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
 #
 # Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
@@ -19,7 +19,7 @@ fail() {
   exit 2
 }
 
-ranks="" hostfile="" threads=${SLURM_CPUS_PER_TASK:-${OMP_NUM_THREADS:-1}} grace=120
+ranks="" hostfile="" threads=${SLURM_CPUS_PER_TASK:-${OMP_NUM_THREADS:-}} grace=120
 while [ $# -gt 0 ]; do
   case "$1" in
     -n | --hostfile | --threads | --grace)
@@ -37,10 +37,33 @@ while [ $# -gt 0 ]; do
   esac
 done
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n \"$ranks\" is not a number of ranks"
+[ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
+# The host file's lines without comments and blank ones; how many ranks a line has slots for.
+host_lines() { sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]'; }
+slots='[[:space:]](slots|count|cpu)[[:space:]]*='
+has_all_slots=false
+if [ -n "$hostfile" ] && ! host_lines | grep -vE "$slots" >/dev/null; then
+  has_all_slots=true
+fi
+if [ -z "$threads" ]; then
+  if $has_all_slots; then
+    here=$(host_lines | sed -nE "s/.*$slots[[:space:]]*([0-9]+).*/\\2/p" | sort -n | tail -n 1)
+    here=$((${here:-1} < ranks ? ${here:-1} : ranks))
+  else
+    hosts=${SLURM_JOB_NUM_NODES:-1}
+    [ -z "$hostfile" ] || hosts=$(host_lines | awk '{print $1}' | sort -u | wc -l)
+    here=$(((ranks + hosts - 1) / hosts))
+  fi
+  # Cores, not their hardware threads: that is what ranks are bound to.
+  cores=$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)
+  allowed=$(env -u OMP_NUM_THREADS nproc)
+  cores=$((cores < allowed ? cores : allowed))
+  threads=$((cores / (here > 0 ? here : 1)))
+  [ "$threads" -ge 1 ] || threads=1
+fi
 [[ $threads =~ ^[1-9][0-9]*$ ]] || fail "--threads \"$threads\" is not a number of threads"
 [[ $grace =~ ^[0-9]+$ ]] || fail "--grace \"$grace\" is not a number of seconds"
 [ $# -ge 1 ] || fail "no program given"
-[ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
 if ! command -v mpirun >/dev/null; then
   echo "run_cluster.sh: mpirun is missing (Debian package openmpi-bin)" >&2
   exit 4
@@ -82,8 +105,7 @@ done < <(compgen -e)
 # A host of a host file has as many slots as cores unless its line says slots=. All ranks would go to the first host then,
 # and take more cores than it has; so they are shared out evenly among the hosts, neighbours together.
 places=("slot:PE=$threads")
-if [ -n "$hostfile" ] &&
-  sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]' | grep -vE '[[:space:]](slots|count|cpu)[[:space:]]*=' >/dev/null; then
+if [ -n "$hostfile" ] && ! $has_all_slots; then
   places=("node:PE=$threads" --rank-by slot)
 fi
 options=(-n "$ranks" "${passed[@]}" --map-by "${places[@]}" --bind-to core)

@@ -469,6 +469,28 @@ expect_places 'n1 # slots=2\nn2 max_slots=4\n' 'node:PE=16 --rank-by slot'
 expect_places 'n1 slots=2\nn2\n' 'node:PE=16 --rank-by slot'
 expect_places '# two\n\nn1 slots=4\nn2\tmax_slots=4 slots = 4 # more\n   \n' slot:PE=16
 
+# expect_threads HOSTS RANKS THREADS [VARIABLE=VALUE…]: of a rank on hosts of 48 cores with 2 hardware threads each.
+printf '#!/bin/sh\necho "# Core,Socket"\nfor i in $(seq 0 23); do printf "%%s\\n" "$i,0" "$i,0" "$i,1" "$i,1"; done\n' >"$work/bin/lscpu"
+printf '#!/bin/sh\necho 96\n' >"$work/bin/nproc"
+chmod +x "$work/bin/lscpu" "$work/bin/nproc"
+expect_threads() {
+  case_name="threads of $2 ranks on \"$1\""
+  printf "$1" >"$work/hosts"
+  local expected=$3 file=() ranks=$2
+  [ -z "$1" ] || file=(--hostfile "$work/hosts")
+  shift 3
+  env -u OMP_NUM_THREADS -u SLURM_CPUS_PER_TASK "$@" PATH="$work/bin:$PATH" WORK="$work" \
+    "$source_dir/launch/scripts/run_cluster.sh" -n "$ranks" ${file[0]+"${file[@]}"} true >"$work/log" 2>&1 || fail "exit code $?"
+  grep -qx -e "[a-z]*:PE=$expected" "$work/mpirun_arguments" || fail "not $expected"
+}
+expect_threads '' 8 6
+expect_threads '' 100 1
+expect_threads '' 8 3 OMP_NUM_THREADS=3
+expect_threads '' 8 12 SLURM_JOB_NUM_NODES=2
+expect_threads 'n1\nn2 # a\n\n' 7 12
+expect_threads 'n1 slots=8\nn2 slots=4\n' 12 6
+rm "$work/bin/lscpu" "$work/bin/nproc"
+
 for version in 5.0.3 10.1.0rc2; do
   case_name="Open MPI $version: PRRTE's names"
   PATH="$work/bin:$PATH" WORK="$work" MPI_VERSION=$version "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 ||
