@@ -362,7 +362,7 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
 
 namespace {
 
-/// What a context, cuBLAS' workspaces and NCCL's channels take of a device, about.
+/// Bytes that a context, cuBLAS' workspaces and NCCL's channels take of a device: an estimate.
 constexpr double kLibraryBytes = 3e9;
 
 /// What lies on a device of `device`'s memory, and how fast it can be at most.

@@ -4,8 +4,9 @@
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
 # allocation. Ranks are shared out evenly among the hosts of FILE, or fill their slots where every line says slots=.
 # T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores shared out
-# among its ranks, as if all hosts were alike); every rank is bound to T cores. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all
-# CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
+# among its ranks, as if all hosts were alike); every rank is bound to T cores. Ends with the ranks' exit code (137 after a
+# killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here,
+# but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
 #
 # Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
 # SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
@@ -38,8 +39,9 @@ while [ $# -gt 0 ]; do
 done
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n \"$ranks\" is not a number of ranks"
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
-# The host file's lines without comments and blank ones; how many ranks a line has slots for.
-host_lines() { sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]'; }
+# The host file's lines without comments and blank ones.
+host_lines() { sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]' || true; }
+[ -z "$hostfile" ] || [ -n "$(host_lines)" ] || fail "the host file $hostfile names no host"
 slots='[[:space:]](slots|count|cpu)[[:space:]]*='
 has_all_slots=false
 if [ -n "$hostfile" ] && ! host_lines | grep -vE "$slots" >/dev/null; then

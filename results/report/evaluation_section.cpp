@@ -20,43 +20,6 @@ namespace jforge {
 
 namespace {
 
-// One line of the summary: what one method did on one task.
-struct Measured {
-  std::string task;
-  std::string model;
-  std::string method;
-  const ReportJson* figures;
-
-  [[nodiscard]] double number(const char* key) const { return json_number(*figures, key); }
-};
-
-// Grouped by task, as the tables are; within it in the order of the file.
-std::vector<Measured> all_figures(const ReportJson& models) {
-  std::vector<Measured> found;
-  std::vector<std::string> tasks_in_order;
-  for (const auto& [model, tasks] : models.items()) {
-    if (!tasks.is_object()) {
-      throw DataError("summary.json: \"" + model + "\" holds no tasks");
-    }
-    for (const auto& [task, methods] : tasks.items()) {
-      if (std::ranges::find(tasks_in_order, task) == tasks_in_order.end()) {
-        tasks_in_order.push_back(task);
-      }
-      for (const auto& [method, figures] : methods.items()) {
-        if (!figures.is_object()) {
-          throw DataError(
-              fmt::format("summary.json: {} {} {} holds no figures", model, task, method));
-        }
-        found.push_back({task, model, method, &figures});
-      }
-    }
-  }
-  std::ranges::stable_sort(found, {}, [&](const Measured& m) {
-    return std::ranges::find(tasks_in_order, m.task) - tasks_in_order.begin();
-  });
-  return found;
-}
-
 // In the order of their first figures; `measured` are Measured or pointers to them.
 template <class Range>
 std::vector<std::string> model_names(const Range& measured) {
@@ -357,11 +320,38 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
 
 }  // namespace
 
-std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary) {
-  if (!summary.contains("models") || !summary["models"].is_object()) {
+std::vector<Measured> all_figures(const ReportJson& summary) {
+  const auto models = summary.find("models");
+  if (models == summary.end() || !models->is_object()) {
     throw DataError("summary.json holds no \"models\"; evaluate again");
   }
-  const std::vector<Measured> all = all_figures(summary["models"]);
+  std::vector<Measured> found;
+  std::vector<std::string> tasks_in_order;
+  for (const auto& [model, tasks] : models->items()) {
+    if (!tasks.is_object()) {
+      throw DataError("summary.json: \"" + model + "\" holds no tasks");
+    }
+    for (const auto& [task, methods] : tasks.items()) {
+      if (std::ranges::find(tasks_in_order, task) == tasks_in_order.end()) {
+        tasks_in_order.push_back(task);
+      }
+      for (const auto& [method, figures] : methods.items()) {
+        if (!figures.is_object()) {
+          throw DataError(
+              fmt::format("summary.json: {} {} {} holds no figures", model, task, method));
+        }
+        found.push_back({task, model, method, &figures});
+      }
+    }
+  }
+  std::ranges::stable_sort(found, {}, [&](const Measured& m) {
+    return std::ranges::find(tasks_in_order, m.task) - tasks_in_order.begin();
+  });
+  return found;
+}
+
+std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary) {
+  const std::vector<Measured> all = all_figures(summary);
   if (all.empty()) {
     return {};
   }

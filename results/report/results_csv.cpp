@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/error.h"
+#include "results/report/evaluation_section.h"
 
 namespace jforge {
 
@@ -29,35 +29,15 @@ std::string cell_of(const ReportJson& value) {
                              : value.dump();
 }
 
-/// A row's figures by the path of each, "/speed/0/speed_up".
-struct Row {
-  std::vector<std::string> keys;
-  ReportJson figures;
-};
-
-std::vector<Row> rows_of(const ReportJson& models) {
-  std::vector<Row> rows;
-  for (const auto& [model, tasks] : models.items()) {
-    for (const auto& [task, methods] : tasks.items()) {
-      for (const auto& [method, figures] : methods.items()) {
-        rows.push_back({{model, task, method}, figures.flatten()});
-      }
-    }
-  }
-  return rows;
-}
-
 }  // namespace
 
 std::string results_csv(const ReportJson& summary) {
-  const auto models = summary.find("models");
-  if (models == summary.end() || !models->is_object()) {
-    throw DataError("summary.json holds no \"models\"; evaluate again");
-  }
-  const std::vector<Row> rows = rows_of(*models);
+  const std::vector<Measured> rows = all_figures(summary);
+  std::vector<ReportJson> figures;  // Of each row, by path: "/speed/0/speed_up".
   std::vector<std::string> columns;
-  for (const Row& row : rows) {
-    for (const auto& [path, value] : row.figures.items()) {
+  for (const Measured& row : rows) {
+    figures.push_back(row.figures->flatten());
+    for (const auto& [path, value] : figures.back().items()) {
       if (std::ranges::find(columns, path) == columns.end()) {
         columns.push_back(path);
       }
@@ -70,11 +50,11 @@ std::string results_csv(const ReportJson& summary) {
     text += "," + csv_cell(name == ".method" ? "method_name" : name.substr(1));
   }
   text += kLineEnd;
-  for (const Row& row : rows) {
-    text += csv_cell(row.keys[0]) + "," + csv_cell(row.keys[1]) + "," + csv_cell(row.keys[2]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    text += csv_cell(rows[i].model) + "," + csv_cell(rows[i].task) + "," + csv_cell(rows[i].method);
     for (const std::string& path : columns) {
-      const auto found = row.figures.find(path);
-      text += "," + (found == row.figures.end() ? std::string() : csv_cell(cell_of(*found)));
+      const auto found = figures[i].find(path);
+      text += "," + (found == figures[i].end() ? std::string() : csv_cell(cell_of(*found)));
     }
     text += kLineEnd;
   }

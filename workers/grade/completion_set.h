@@ -20,7 +20,7 @@ struct Completion {
   /// 16 hex digits: everything that its verdict depends on (the task's version, the problem's
   /// record, the answer).
   std::string key;
-  /// What to do if it fails because its form is not a completion's; empty if the form is right.
+  /// Said of a failure: how to give a text of this form. Empty if the form is a completion's.
   std::string hint = {};
 };
 

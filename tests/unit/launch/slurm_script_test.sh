@@ -351,7 +351,9 @@ done
 
 case_name="run_cluster.sh"
 : >"$work/log"
+printf '# none\n\n' >"$work/no_hosts"
 for arguments in "" "-n 0 x" "-n two x" "-n 2" "-n 2 --threads 0 x" "-n 2 --hostfile $work/absent x" \
+  "-n 2 --hostfile $work/no_hosts x" \
   "-n 2 --grace soon x" "--fast x" "-n"; do
   # shellcheck disable=SC2086
   PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" $arguments >"$work/log" 2>&1
