@@ -145,6 +145,16 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
   return result;
 }
 
+void ModelSettings::choose_for(Device used) noexcept {
+  if (compute == ComputeType::automatic) {
+    compute = used == Device::cuda ? ComputeType::bfloat16 : ComputeType::float32;
+  }
+  if (used == Device::cuda && compute == ComputeType::bfloat16 &&
+      decode_weights == WeightStorage::automatic) {
+    decode_weights = WeightStorage::bfloat16_arithmetic;
+  }
+}
+
 void RunSettings::validate() const {
   if (!(heartbeat_limit_seconds >= 2)) {  // NaN neither
     throw ConfigError(

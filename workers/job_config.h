@@ -22,7 +22,11 @@
 
 namespace jforge {
 
-enum class ComputeType : std::uint8_t { float32, bfloat16 };
+enum class ComputeType : std::uint8_t {
+  float32,
+  bfloat16,
+  automatic,  ///< By the device (ModelSettings::choose_for); float32 until that is known.
+};
 
 [[nodiscard]] constexpr DType dtype_of(ComputeType type) noexcept {
   return type == ComputeType::bfloat16 ? DType::bfloat16 : DType::float32;
@@ -43,10 +47,14 @@ struct RunSettings {
 /// [model]
 struct ModelSettings {
   std::filesystem::path source;  ///< Hugging Face directory.
-  ComputeType compute = ComputeType::float32;
+  ComputeType compute = ComputeType::automatic;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;  ///< Generation and evaluation.
   ComputeType export_as = ComputeType::bfloat16;            ///< Type of the exported weights.
+
+  /// Gives `compute` its type on `device`, if it is automatic: bfloat16 on CUDA, else float32.
+  /// Where that is bfloat16 on CUDA, automatic decode_weights become bfloat16_arithmetic.
+  void choose_for(Device used) noexcept;
 };
 
 /// A name for a group of settings, for configurations, tables and pages (JobConfig::apply_recipe).

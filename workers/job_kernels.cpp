@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/cpu_placement.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
@@ -42,6 +45,18 @@ void warn_of_unused_devices() {
   }
 }
 
+// The rank's threads, and the pages that they touch first, belong on its device's socket.
+void stay_near_device(int rank) {
+  std::string place = cuda_device_place();
+  std::ranges::transform(place, place.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (!stay_near("/sys/bus/pci/devices/" + place + "/local_cpulist")) {
+    spdlog::warn(
+        "rank {} is bound to processors of another socket than its CUDA device; start the ranks "
+        "without binding (mpirun --bind-to none), and each finds its own",
+        rank);
+  }
+}
+
 std::string chosen_device(DeviceChoice choice, Device device, int place) {
   if (device == Device::cuda) {
     return describe_device(device, place);
@@ -61,6 +76,9 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
     kernels = make_kernel_set(choice, place);
     if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
       warn_of_unused_devices();
+    }
+    if (kernels->device() == Device::cuda) {
+      stay_near_device(comm.rank());
     }
     if (comm.rank() == 0) {
       spdlog::info("computing on {}", chosen_device(choice, kernels->device(), place));

@@ -133,6 +133,9 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
   Config config;
   load_configuration(comm, options.config, [&](const std::string& text) {
     config = read(text, options.config.string(), options.overrides);
+    if constexpr (requires { config.model.compute; }) {
+      config.model.choose_for(resolve_device(config.model.device));
+    }
     config.validate();
   });
   const ConversationTraining training = training_of(config);

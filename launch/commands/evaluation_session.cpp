@@ -25,6 +25,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
       shows_tables_(settings.shows_tables) {
   load_configuration(comm_, settings.config, [&](const std::string& text) {
     config_ = read_job_config(text, settings.config.string(), settings.overrides);
+    config_.model.choose_for(resolve_device(config_.model.device));
     model_directory_ = settings.model.empty() ? config_.model.source : settings.model;
     if (model_directory_.empty()) {
       throw ConfigError("no model given: use --model or [model] source");

@@ -132,6 +132,8 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options,
   JobConfig config;
   load_configuration(comm, options.config, [&](const std::string& text) {
     config = read_job_config(text, options.config.string(), options.overrides);
+    config.model.choose_for(options.device_plan.empty() ? resolve_device(config.model.device)
+                                                        : Device::cuda);
     if (options.first_round_steps) {
       config.rounds.resize(1);
       config.rounds[0].epochs.reset();

@@ -45,8 +45,11 @@ namespace {
 constexpr FieldKind kIdentity = FieldKind::identity;
 constexpr FieldKind kOperational = FieldKind::operational;
 
-constexpr EnumName<ComputeType> kComputeTypes[] = {{ComputeType::float32, "float32"},
+constexpr EnumName<ComputeType> kComputeTypes[] = {{ComputeType::automatic, "auto"},
+                                                   {ComputeType::float32, "float32"},
                                                    {ComputeType::bfloat16, "bfloat16"}};
+constexpr EnumName<ComputeType> kExportTypes[] = {{ComputeType::float32, "float32"},
+                                                  {ComputeType::bfloat16, "bfloat16"}};
 constexpr EnumName<PromptSample> kSamples[] = {{PromptSample::first, "first"},
                                                {PromptSample::random, "random"}};
 constexpr EnumName<StoredStates> kStoredStates[] = {{StoredStates::all, "all"},
@@ -118,7 +121,8 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "How generation and evaluation hold the matrices, of which every decoded token reads every "
       "byte; arithmetic is float32 but for the last. `\"auto\"`: bfloat16 where that loses nothing "
       "(a "
-      "published or exported bfloat16 model), else float32. `\"float32\"`: the same results, more "
+      "published or exported bfloat16 model), else float32; on CUDA, unless `compute` is "
+      "`\"float32\"`, bfloat16_arithmetic. `\"float32\"`: the same results, more "
       "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
       "(after training), which changes some tokens. `\"bfloat16_arithmetic\"`: products of "
       "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
@@ -134,7 +138,8 @@ void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
              "Required. Hugging Face directory with weights and tokenizer (its content is "
              "identity)");  // its content is hashed into the identity
   fields.add_enum("compute", model.compute, kIdentity, kComputeTypes,
-                  "Type that training computes in. With `\"bfloat16\"` weights and activations "
+                  "Type that training computes in. `\"auto\"`: bfloat16 on CUDA, else float32; the "
+                  "resolved file has what was chosen. With `\"bfloat16\"` weights and activations "
                   "are rounded to it; masters, moments, gradients of parameters, losses and sums "
                   "stay float32");
   fields.add_enum(
@@ -145,7 +150,7 @@ void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
   if (decodes) {
     add_decode_weights(fields, model);
   }
-  fields.add_enum("export_as", model.export_as, kOperational, kComputeTypes,
+  fields.add_enum("export_as", model.export_as, kOperational, kExportTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
 }
 

@@ -4,9 +4,10 @@
 # Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
 # allocation. Ranks are shared out evenly among the hosts of FILE, or fill their slots where every line says slots=.
 # T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores shared out
-# among its ranks, as if all hosts were alike); every rank is bound to T cores. Ends with the ranks' exit code (137 after a
-# killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here,
-# but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which are a host's own.
+# among its ranks, as if all hosts were alike); every rank is bound to T cores, or, if this host has NVIDIA GPUs, binds
+# itself to its GPU's socket. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH,
+# LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which
+# are a host's own.
 #
 # Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
 # SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
@@ -106,11 +107,17 @@ done < <(compgen -e)
 
 # A host of a host file has as many slots as cores unless its line says slots=. All ranks would go to the first host then,
 # and take more cores than it has; so they are shared out evenly among the hosts, neighbours together.
-places=("slot:PE=$threads")
+places=slot ranking=()
 if [ -n "$hostfile" ] && ! $has_all_slots; then
-  places=("node:PE=$threads" --rank-by slot)
+  places=node ranking=(--rank-by slot)
 fi
-options=(-n "$ranks" "${passed[@]}" --map-by "${places[@]}" --bind-to core)
+binding=core
+if compgen -G "${JFORGE_GPUS:-/proc/driver/nvidia/gpus/*}" >/dev/null; then # a test names other files
+  binding=none
+else
+  places+=:PE=$threads
+fi
+options=(-n "$ranks" "${passed[@]}" --map-by $places "${ranking[@]}" --bind-to $binding)
 if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi

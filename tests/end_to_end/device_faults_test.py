@@ -15,6 +15,7 @@ seed = 7
 [model]
 source = "{model}"
 device = "cuda"
+compute = "float32"
 export_as = "float32"
 [finetune]
 output = "{run}/model"

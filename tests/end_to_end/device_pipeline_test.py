@@ -20,6 +20,7 @@ seed = 7
 [model]
 source = "{model}"
 device = "cuda"
+compute = "float32"
 export_as = "float32"
 [prompts]
 files = ["{prompts}"]
@@ -133,6 +134,15 @@ class DevicePipeline(KilledRun):
                     tokens = {path.name: path.read_bytes() for path in (out / "evaluation").rglob("*.jsonl")}
                     alone = alone or tokens
                     self.assertEqual(alone, tokens)
+
+    def test_a_device_computes_in_bfloat16_unless_told_otherwise(self):
+        config, _ = self.config("default")
+        for words, storage in ((("--set", "model.compute=auto"), "bfloat16_arithmetic"), ((), None)):
+            out = self.root / f"default-{storage}"
+            self.jforge("evaluate", config, "--model", self.model, "--methods", "ar", "--limit", "1", "--out", out,
+                        *words)
+            summary = json.loads((out / "evaluation/summary.json").read_text(encoding="utf-8"))
+            self.assertEqual(storage, summary["models"][self.model.name]["gsm8k"]["ar"].get("decode_weights"))
 
     @unittest.skipUnless("JFORGE_EMULATED_ORDER" in os.environ, "only the emulated device's memory can be chosen")
     def test_what_the_device_has_no_memory_for_is_refused(self):

@@ -129,6 +129,23 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   EXPECT_TRUE(identity_values(job_fields(config)).contains("prompts.text"));
 }
 
+TEST(JobFields, TypesFollowTheDeviceUnlessTheyAreGiven) {
+  const auto chosen = [](Device device, const std::vector<std::string>& keys) {
+    JobConfig config = small_job(keys);
+    config.model.choose_for(device);
+    return std::pair(config.sharding().compute, config.model.decode_weights);
+  };
+  const std::pair exact(DType::float32, WeightStorage::automatic);
+  EXPECT_EQ(chosen(Device::cpu, {}), exact);
+  EXPECT_EQ(chosen(Device::cuda, {}),
+            std::pair(DType::bfloat16, WeightStorage::bfloat16_arithmetic));
+  EXPECT_EQ(chosen(Device::cuda, {"model.compute=float32"}), exact);
+  EXPECT_EQ(chosen(Device::cuda, {"model.decode_weights=float32"}),
+            std::pair(DType::bfloat16, WeightStorage::float32));
+  EXPECT_EQ(chosen(Device::cpu, {"model.compute=bfloat16"}),
+            std::pair(DType::bfloat16, WeightStorage::automatic));
+}
+
 TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   const auto identity = [](const char* storage) {
     JobConfig config = small_job({std::string("model.decode_weights=") + storage});

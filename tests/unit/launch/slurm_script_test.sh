@@ -289,6 +289,9 @@ for argument in --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cor
   grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "srun did not get $argument"
 done
 ! grep -q warning "$work/log" || fail "a warning"
+run_case "srun with a CUDA build and GPUs" 'say finished; exit 0' - JFORGE_LAUNCHER=srun IGNORES=1 JFORGE="$work/bin/jforge_cuda" \
+  SLURM_GPUS_ON_NODE=4
+grep -qxF -- --cpu-bind=none "$work/mpirun_arguments" || fail "ranks are bound to cores"
 run_case "srun that cannot ignore signals" 'say finished; exit 0' - JFORGE_LAUNCHER=srun
 expect_code 0
 [ "$(grep -c "warning: this srun has no --ignore-signals" "$work/log")" -eq 1 ] || fail "no warning, or several"
@@ -470,6 +473,15 @@ expect_places 'n1\nn2' 'node:PE=16 --rank-by slot'
 expect_places 'n1 # slots=2\nn2 max_slots=4\n' 'node:PE=16 --rank-by slot'
 expect_places 'n1 slots=2\nn2\n' 'node:PE=16 --rank-by slot'
 expect_places '# two\n\nn1 slots=4\nn2\tmax_slots=4 slots = 4 # more\n   \n' slot:PE=16
+
+expect_bound() {
+  PATH="$work/bin:$PATH" WORK="$work" JFORGE_GPUS="$1" "$source_dir/launch/scripts/run_cluster.sh" -n 2 --threads 3 true \
+    >"$work/log" 2>&1 || fail "exit code $?"
+  [ "$(sed -n '/^--map-by$/,$p' "$work/mpirun_arguments" | head -n 4 | tr '\n' ' ')" = "$2 " ] || fail "not $2"
+}
+case_name="run_cluster.sh binds ranks to cores unless GPUs are there"
+expect_bound "$work/no*such*file" '--map-by slot:PE=3 --bind-to core'
+expect_bound "$work/h*sts" '--map-by slot --bind-to none'
 
 # expect_threads HOSTS RANKS THREADS [VARIABLE=VALUE…]: of a rank on hosts of 48 cores with 2 hardware threads each.
 printf '#!/bin/sh\necho "# Core,Socket"\nfor i in $(seq 0 23); do printf "%%s\\n" "$i,0" "$i,0" "$i,1" "$i,1"; done\n' >"$work/bin/lscpu"
