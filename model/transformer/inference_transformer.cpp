@@ -122,7 +122,7 @@ struct InferenceTransformer::State {
         const ParameterReader& read, bool stays, KernelSet& set, MemoryAccount& account,
         Options chosen);
 
-  TensorView widened_copy(const ConstTensorView& parameter);
+  TensorView copy_as(DType type, const ConstTensorView& parameter);
   void allocate_cache();
   void check_rows(std::span<const DecodeRow> rows);
   void check_branch_row(const DecodeRow& row, const DecodeRow* previous) const;
@@ -221,6 +221,9 @@ InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
   return options;
 }
 
+/// A device keeps a rounded model's embeddings rounded, too.
+DType embedding_type(WeightStorage weights, Device device) { return cache_type(weights, device); }
+
 /// A model is on one device as a whole while it decodes. Where that has not the memory even for one
 /// sequence, it is said before anything is loaded, and not by the tensor that was one too many.
 /// Nothing that might fit is refused: matrices that stay as they are may prove to be bfloat16.
@@ -244,7 +247,7 @@ void expect_room(const TransformerConfig& config, bool embedding_is_there, const
                        InferenceTransformer::cache_bytes(
                            config, pages, cache_type(options.weights, kernels.device())) +
                        cache;
-  if (embedding_is_there) {
+  if (embedding_is_there && !rounds(options.weights)) {
     needed -= static_cast<std::size_t>(config.vocabulary_size * config.hidden_size) * sizeof(float);
   }
   if (needed > *available) {
@@ -279,21 +282,22 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
   const ModelParameters model(config, table);
-  const auto view = [&](const ParameterEntry* entry) -> ConstTensorView {
+  const auto view = [&](const ParameterEntry* entry,
+                        DType type = DType::float32) -> ConstTensorView {
     if (entry == nullptr) {
       return {};  // a bias or norm that the model has not
     }
     const ConstTensorView found = read(*entry);
-    if (stays && found.device() == kernels.device()) {
+    if (stays && found.device() == kernels.device() && found.dtype() == type) {
       return found;
     }
-    return widened_copy(found);
+    return copy_as(type, found);
   };
   const auto pack = [&](const ParameterEntry* entry, const ProductUse& use = {}) {
     return kernels.pack_weight(read(*entry), options.weights, account, use);
   };
   const ProductUse wide{.result = work.activation};
-  embedding = view(model.embedding);
+  embedding = view(model.embedding, embedding_type(options.weights, kernels.device()));
   final_norm = view(model.final_norm);
   head = pack(model.head);
   const RowElements row(config, options.weights, kernels.device());
@@ -385,28 +389,30 @@ void InferenceTransformer::State::allocate_cache() {
 }
 
 /// A float32 copy where the kernels compute.
-TensorView InferenceTransformer::State::widened_copy(const ConstTensorView& parameter) {
-  const Buffer& memory = copies.emplace_back(storage_bytes(parameter.elements(), DType::float32),
-                                             account, kernels.device(), MemoryUse::weights);
-  const TensorView copy = memory.floats(parameter.shape());
-  if (parameter.dtype() == DType::float32) {
+TensorView InferenceTransformer::State::copy_as(DType type, const ConstTensorView& parameter) {
+  const Buffer& memory = copies.emplace_back(storage_bytes(parameter.elements(), type), account,
+                                             kernels.device(), MemoryUse::weights);
+  const TensorView copy = memory.view(type, parameter.shape());
+  if (parameter.dtype() == type) {
     copy_tensor(parameter, copy);
     return copy;
   }
+  if (parameter.device() == kernels.device()) {
+    kernels.convert(parameter, copy);
+    return copy;
+  }
   // On the host in pieces, so that no second copy of all of it is ever there.
-  constexpr std::int64_t kPieceFloats = 1 << 20;
+  constexpr std::int64_t kPieceElements = 1 << 20;
   const std::int64_t rows = parameter.dim(0);
   const std::int64_t step = std::max<std::int64_t>(
-      1, kPieceFloats * rows / std::max<std::int64_t>(1, parameter.elements()));
-  const Buffer piece(
-      static_cast<std::size_t>(std::min(step, rows) * (parameter.elements() / rows)) *
-          sizeof(float),
-      account, MemoryUse::staging);
+      1, kPieceElements * rows / std::max<std::int64_t>(1, parameter.elements()));
+  const Buffer piece(storage_bytes(std::min(step, rows) * (parameter.elements() / rows), type),
+                     account, MemoryUse::staging);
   for (std::int64_t row = 0; row < rows; row += step) {
     const ConstTensorView from = parameter.rows(row, std::min(row + step, rows));
-    const TensorView widened = piece.floats(from.shape());
-    kernels.host().convert(from, widened);
-    copy_tensor(widened, copy.rows(row, row + from.dim(0)));
+    const TensorView converted = piece.view(type, from.shape());
+    kernels.host().convert(from, converted);
+    copy_tensor(converted, copy.rows(row, row + from.dim(0)));
   }
   return copy;
 }
@@ -695,13 +701,16 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   if (device != Device::cpu) {
     const std::int64_t biases = config.attention_bias() ? query + 2 * key_value : 0;
     const std::int64_t head_norms = config.query_key_norms() ? 2 * config.head_size() : 0;
-    floats += embedding + hidden + config.num_layers * (2 * hidden + biases + head_norms);
+    floats += hidden + config.num_layers * (2 * hidden + biases + head_norms);
   }
   const RowElements row(config, chosen.weights, device);
   if (row.activation == DType::bfloat16) {
     floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
   }
-  return static_cast<std::size_t>(packed) *
+  const std::size_t on_device =
+      device == Device::cpu ? 0 : storage_bytes(embedding, embedding_type(chosen.weights, device));
+  return on_device +
+         static_cast<std::size_t>(packed) *
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.max_rows) * (row.bytes() + sizeof(TokenId)) +

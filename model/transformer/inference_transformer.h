@@ -85,7 +85,8 @@ class InferenceTransformer final : public DecodeModel {
     std::int64_t cache_pages = 0;
     std::int32_t max_rows =
         0;  ///< Rows computed at once; a larger predict() call is cut. 0 = 1024.
-    WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32.
+    WeightStorage weights = WeightStorage::automatic;  ///< Of the matrices; embeddings are float32,
+                                                       ///< or on a device bfloat16 if these round.
     /// Whether a device may replay a pass that it did before for as many rows (DecodePlan::run):
     /// the same bits.
     bool replay = true;
