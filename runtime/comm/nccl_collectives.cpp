@@ -331,7 +331,7 @@ class NcclCollectives final : public Collectives {
 
   const NcclLibrary& nccl_ = nccl_library();
   Communicator comm_;
-  CudaQueue queue_;
+  CudaQueue queue_{StreamPriority::high};  // Others wait for what it carries.
   std::shared_ptr<Waits> waits_;
   const WatchedErrors watched_{[waits = waits_] { waits->comm.look(); }};
   int exceptions_before_;

@@ -201,8 +201,13 @@ Streams& streams() {
 
 }  // namespace
 
-CudaStream::CudaStream() {
-  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
+CudaStream::CudaStream(StreamPriority priority) {
+  int least = 0;
+  int greatest = 0;
+  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "read streams' priorities");
+  cuda_check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                          priority == StreamPriority::high ? greatest : least),
+             "create a stream");
   const cudaError_t status = cudaEventCreateWithFlags(&place_, cudaEventDisableTiming);
   if (status != cudaSuccess) {
     static_cast<void>(cudaStreamDestroy(stream_));

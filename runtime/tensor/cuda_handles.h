@@ -39,10 +39,13 @@ void expect_capability();
 /// launch fail as if it were our mistake.
 void expect_shared_memory(std::int64_t bytes, const char* what);
 
+/// Whose waiting blocks a device runs first; it does not stop those that run.
+enum class StreamPriority : std::uint8_t { normal, high };
+
 /// A non-blocking stream: ordered with nothing but by events. Nothing runs on the default stream.
 class CudaStream {
  public:
-  CudaStream();
+  explicit CudaStream(StreamPriority priority = StreamPriority::normal);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

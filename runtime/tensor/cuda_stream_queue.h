@@ -52,6 +52,7 @@ inline void wait_in_stream(const Event& event, const CudaStream& stream) {
 
 class CudaQueue : public Queue {
  public:
+  explicit CudaQueue(StreamPriority priority = StreamPriority::normal) : stream_(priority) {}
   [[nodiscard]] Event record() override { return places_.record(stream_); }
   void wait(const Event& event) override { wait_in_stream(event, stream_); }
 
