@@ -40,12 +40,16 @@ const char* weights_name(const ParameterStore& store) {
 
 void GuardConfig::validate() const {
   expect_not_negative("check_replicas_every", check_replicas_every);
-  expect_not_negative("check_state_every", check_state_every);
+  expect_not_negative("check_state_every", check_state_every.value_or(0));
 }
 
 StateGuard::StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount& account,
                        int ranks)
-    : config_(config), home_(home), ranks_(ranks), sums_(home, account) {
+    : config_(config),
+      state_every_(config.check_state_every.value_or(home.device() == Device::cpu ? 1 : 50)),
+      home_(home),
+      ranks_(ranks),
+      sums_(home, account) {
   // Not first within a step, where others would wait for a rank that gets no memory.
   if (account.backing() != MemoryAccount::Backing::count_only) {
     sums_.reset(replicas + ranks_);
@@ -154,7 +158,7 @@ void StateGuard::seal_weights(const Communicator& comm, const ParameterStore& st
 }
 
 AdamWHashes StateGuard::begin_update(std::int64_t updates, Rank rank) {
-  seals_update_ = due(config_.check_state_every, updates);
+  seals_update_ = due(state_every_, updates);
   AdamWHashes hashes;
   if (seals_update_) {
     hashes.left = zeroed(left, 4);
@@ -198,7 +202,7 @@ void StateGuard::expect_sealed(const StateHashes& state, std::int64_t updates, R
 void StateGuard::loaded(const ParameterStore& store, std::int64_t updates,
                         const HashState& hash_state) {
   seal_.reset();
-  reads_seal_ = due(config_.check_state_every, updates);
+  reads_seal_ = due(state_every_, updates);
   if (reads_seal_) {
     hash_state(zeroed(left, 4));
     store.hash_teacher(zeroed(teacher_left, 1));

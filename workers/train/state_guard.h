@@ -22,7 +22,7 @@ struct GuardConfig {
   /// compared before update 1; state is checked from the first update or load on, by the update
   /// after one that is due.
   std::int64_t check_replicas_every = 1;
-  std::int64_t check_state_every = 1;
+  std::optional<std::int64_t> check_state_every;  ///< Unset: 1, or 50 in a device's memory.
 
   /// Throws ConfigError naming the key ("train.check_replicas_every …").
   void validate() const;
@@ -94,6 +94,7 @@ class StateGuard {
   void expect_sealed(const StateHashes& state, std::int64_t updates, Rank rank) const;
 
   GuardConfig config_;
+  std::int64_t state_every_;
   KernelSet& home_;
   int ranks_;
   ResultHashes sums_;

@@ -310,10 +310,17 @@ TEST_P(ShardedAdamWTest, AnOverflowingSumStopsAllBeforeAnythingChanges) {
   EXPECT_EQ(sharded.weights(), weights);
 }
 
+/// What is checked at every step on a CPU, and here on a device too.
+OptimizerConfig checked() {
+  OptimizerConfig config;
+  config.guard = {.check_replicas_every = 1, .check_state_every = 1};
+  return config;
+}
+
 TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
   const Rank bad = ranks_ - 1;
   for (const std::string what : {"weights", "first moment", "second moment"}) {
-    Sharded sharded = make({});
+    Sharded sharded = make(checked());
     static_cast<void>(sharded.step(gradient(sharded, 1)));
     if (comm_.rank() == bad) {
       const TensorView target = what == "weights" ? sharded.store.master(sharded.store.owned()[1])
@@ -337,7 +344,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
     return;  // What the store lends is gathered, not what it keeps.
   }
   const Rank bad = ranks_ - 1;
-  Sharded sharded = make({}, DType::bfloat16);
+  Sharded sharded = make(checked(), DType::bfloat16);
   static_cast<void>(sharded.step(gradient(sharded, 1)));
   sharded.store.wait_for_weights();
   if (comm_.rank() == bad) {
@@ -357,7 +364,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInTheFrozenTeacherIsFound) {
   const Rank bad = ranks_ - 1;
   for (const DType compute : {DType::float32, DType::bfloat16}) {
     for (const Rank owner : std::set<Rank>{0, bad}) {
-      Sharded sharded = make({}, compute, true);
+      Sharded sharded = make(checked(), compute, true);
       static_cast<void>(sharded.step(gradient(sharded, 1)));
       if (comm_.rank() == bad) {
         const TensorView whole = writable(sharded.store.teacher().acquire(1));
@@ -391,6 +398,20 @@ TEST_P(ShardedAdamWTest, StateIsCheckedWhereThatIsDue) {
         EXPECT_NO_THROW(next());
       }
     }
+  }
+}
+
+TEST_P(ShardedAdamWTest, UnlessToldOtherwiseADeviceChecksStateSeldom) {
+  OptimizerConfig config;
+  config.guard.check_replicas_every = 0;
+  Sharded sharded = make(config);
+  static_cast<void>(sharded.step(gradient(sharded, 1)));
+  flip_bit(*kernels_, sharded.optimizer.first_moment(), 3 * sizeof(float));
+  const auto next = [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); };
+  if (kernels_->device() == Device::cpu) {
+    EXPECT_THAT(message_of(ExitCode::numerical, next), HasSubstr("first moment of shard"));
+  } else {
+    EXPECT_NO_THROW(next());
   }
 }
 
