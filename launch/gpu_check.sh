@@ -63,11 +63,6 @@ if [ -e "$ROOT/checks.tsv" ]; then
   emulator=$ROOT/emulator
   checks() { cat "$ROOT/checks.tsv"; }
   program() { echo "$ROOT/bin/$1"; }
-  # Programs that ask for a newer C library would say so by a dynamic linker's error.
-  needed=$(<"$ROOT/glibc.txt") glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)
-  glibc=${glibc#glibc }
-  [ "$(sort -V <<<"$needed"$'\n'"${glibc:-0}" | head -1)" = "$needed" ] ||
-    missing "this bundle needs glibc $needed or newer; this machine has ${glibc:-another C library}"
 else
   packed=no
   emulator=$build/tests/cuda_emulator/libraries

@@ -9,10 +9,11 @@ In a bundle every program and library is where its own root is, so that it may l
 
     launch/gpu_check.sh                runs everything
     bin/NAME                           starts libexec/NAME with the libraries of lib/ and Open MPI's places
-    lib/, libexec/                     shared libraries except the C library's, the driver's and CUDA's; programs, stripped
+    lib/, libexec/                     shared libraries except the driver's and CUDA's; programs, stripped
+    lib/system/                        the C library's, for machines whose own is older
     emulator/                          stand-ins for CUDA's libraries (tests/cuda_emulator), for gpu_check.sh --emulated
     checks.tsv                         what to run
-    cuda_libraries.txt, glibc.txt      CUDA's libraries that the target must have, and the oldest C library
+    cuda_libraries.txt, glibc.txt      CUDA's libraries that the target must have, and the oldest C library that serves
     tests/, launch/                    scripts, models and golden values that the tests read, as in the source tree"""
 
 import json
@@ -29,8 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # common; of 128 MiB zstd takes it back unasked.
 FORMATS = {".tar.xz": ("xz --lzma2=preset=6,dict=192MiB", 48), ".tar.zst": ("zstd -6 --long=27 -q", 60)}
 BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
-# Of every system; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
-SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
+# The C library's; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
+SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
 CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|nvrtc|nvJitLink|cuda)\.so")
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
 # What the programs read, as it lies in the tree; files that a command names come by themselves.
@@ -41,11 +42,19 @@ DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_att
 STARTER = """#!/bin/sh
 # Starts libexec/NAME for bin/NAME. JFORGE_CUDA_LIBRARIES: folders of CUDA's libraries (launch/gpu_check.sh finds them).
 root=$(cd "$(dirname "$0")/.." && pwd)
-export LD_LIBRARY_PATH="$root/lib${JFORGE_CUDA_LIBRARIES:+:$JFORGE_CUDA_LIBRARIES}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export OPAL_PREFIX="$root" OPAL_BINDIR="$root/bin" OPAL_LIBDIR="$root/lib" OPAL_PKGLIBDIR="$root/lib/openmpi"
 export OPAL_PKGDATADIR="$root/share/openmpi" OPAL_SYSCONFDIR="$root/share/openmpi"
 export PMIX_PKGLIBDIR="$root/lib/pmix" PMIX_PKGDATADIR="$root/share/pmix" PMIX_SYSCONFDIR="$root/share/openmpi"
-exec "$root/libexec/$(basename "$0")" "$@"
+program=$root/libexec/$(basename "$0")
+libraries=$root/lib${JFORGE_CUDA_LIBRARIES:+:$JFORGE_CUDA_LIBRARIES}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+needed=$(cat "$root/glibc.txt") glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+if [ "$(printf '%s\\n' "$needed" "${glibc#glibc }" | sort -V | head -n 1)" != "$needed" ]; then
+  # This machine's C library is too old. Its own programs, which ours start, must not see the bundle's.
+  unset LD_LIBRARY_PATH
+  exec "$root/lib/system/ld-linux-x86-64.so.2" --library-path "$root/lib/system:$libraries" "$program" "$@"
+fi
+export LD_LIBRARY_PATH="$libraries"
+exec "$program" "$@"
 """
 README = """# Jacobi Forge on this machine's GPU
 
@@ -53,8 +62,9 @@ README = """# Jacobi Forge on this machine's GPU
     launch/gpu_check.sh --seconds 540   # as much of it as fits; --only benchmarks: a part
     launch/gpu_check.sh --emulated      # a few of them without a GPU, on an emulated one
 
-Made at commit {commit}. Needs bash, Linux on x86-64 with glibc {glibc} or newer, python3 for tests of several processes and,
-with PyTorch, for a comparison with FlexAttention, and a driver for CUDA {cuda}. Everything else is here except CUDA's own libraries:
+Made at commit {commit}. Needs bash, Linux on x86-64, python3 for tests of several processes and, with PyTorch, for a
+comparison with FlexAttention, and a driver for CUDA {cuda}. If the C library is older than glibc {glibc}, the programs take the one
+in lib/system. Everything else is here except CUDA's own libraries:
 
     {libraries}
 
@@ -85,7 +95,7 @@ def line(name, seconds, environment, command, shown=shlex.quote):
 def libraries_of(program):
     """{name: path or None} of what the dynamic linker loads for it."""
     shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    found = {}
+    found = {pathlib.Path(loader).name: loader for loader in re.findall(r"^\s+(/\S*/ld-\S+)", shown, re.M)}
     for name, path in re.findall(r"^\s+(\S+) => (not found|\S+)", shown, re.M):
         found[name] = None if path == "not found" else path
     return found
@@ -112,12 +122,15 @@ class Bundle:
         for name, path in libraries_of(program).items():
             if CUDA.match(name):
                 self.cuda.add(name)
-            elif not SYSTEM.match(name) and name not in self.taken:
+            elif name not in self.taken:
                 if path is None:
                     raise SystemExit(f"gpu_bundle.py: {program} needs {name}, which is not found")
                 self.taken.add(name)
-                self.copy(path, f"lib/{name}")
-                self.strip(f"lib/{name}")
+                if SYSTEM.match(name):
+                    self.copy(path, f"lib/system/{name}")
+                else:
+                    self.copy(path, f"lib/{name}")
+                    self.strip(f"lib/{name}")
 
     def program(self, path):
         """bin/NAME of the program at `path`."""
@@ -178,7 +191,7 @@ class Bundle:
 def highest_glibc(folder):
     versions = {(2, 17)}
     for path in [*folder.glob("libexec/*"), *folder.glob("lib/*.so*"), *folder.glob("lib/*/*.so*")]:
-        if path.read_bytes()[:4] == b"\x7fELF":
+        if path.parent.name != "system" and path.read_bytes()[:4] == b"\x7fELF":
             shown = subprocess.run(["objdump", "-T", path], capture_output=True, text=True, check=True).stdout
             versions.update((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", shown))
     return ".".join(map(str, max(versions)))
@@ -238,11 +251,11 @@ def pack(build, out):
             bundle.copy(library, f"emulator/{library.name}")
             bundle.strip(f"emulator/{library.name}")
             bundle.libraries(library)
+        glibc = highest_glibc(folder)
+        (folder / "glibc.txt").write_text(f"{glibc}\n", encoding="utf-8")
         commit = subprocess.run([folder / "bin" / "jforge", "--version"], capture_output=True, text=True,
                                 check=True).stdout.splitlines()[0]
         expect_same_commit(commit)
-        glibc = highest_glibc(folder)
-        (folder / "glibc.txt").write_text(f"{glibc}\n", encoding="utf-8")
         cuda = re.search(r"CUDAToolkit_VERSION_MAJOR|libcudart\.so\.(\d+)", " ".join(bundle.cuda))
         (folder / "checks.tsv").write_text("".join(f"{one}\n" for one in checks), encoding="utf-8")
         (folder / "cuda_libraries.txt").write_text("".join(f"{name}\n" for name in sorted(bundle.cuda)), encoding="utf-8")

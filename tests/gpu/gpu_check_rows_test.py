@@ -83,7 +83,6 @@ PROGRAMS = {
     "mpirun": '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nexport RANKS=$2\nshift 2\nexec "$@"\n',
     "compute-sanitizer": SANITIZER,
     "nvidia-smi": NVIDIA_SMI,
-    "getconf": '#!/bin/sh\necho "glibc ${FAKE_GLIBC:-2.40}"\n',
 }
 RANKS2 = ('gpu_device_collectives_test.ranks2\t60\t"$ROOT"/launch/scripts/local_mpirun.sh -n 2 '
           '"$ROOT"/bin/gpu_device_collectives_test --world-size=2')
@@ -115,7 +114,6 @@ class Rows(unittest.TestCase):
             self.write(f"bin/{name}", text).chmod(0o755)
         self.write("libexec/jforge", "… libnccl.so.2 …")
         self.write("cuda_libraries.txt", "libcudart.so.13\n")
-        self.write("glibc.txt", "2.36\n")
         self.checks(RANKS2)
         self.cuda = self.folder / "cuda"
         self.cuda.mkdir()
@@ -461,10 +459,6 @@ class Rows(unittest.TestCase):
         self.assertEqual("", self.check(1, SHARED, *arguments, expected=expected, **variables))
         self.assertRegex(self.said, r"\Agpu_check\.sh: [^\n]+\n\Z")
         return self.said
-
-    def test_an_old_c_library_is_named(self):
-        said = self.refused(FAKE_GLIBC="2.9", PATH=f"{self.root / 'bin'}:/usr/bin:/bin")
-        self.assertIn("needs glibc 2.36 or newer; this machine has 2.9", said)
 
     def test_a_driver_that_does_not_work_is_no_absent_gpu(self):
         probe = "#!/bin/sh\necho 'no CUDA device can be used: CUDA driver version is insufficient'\nexit 1\n"

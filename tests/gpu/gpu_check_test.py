@@ -127,6 +127,22 @@ class Bundle(unittest.TestCase):
             if not gpu_bundle.SYSTEM.match(name):
                 self.assertTrue(path.startswith(f"{self.root}/"), f"{name} => {path}")
 
+    def test_its_programs_take_its_own_c_library_where_the_system_has_an_older_one(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            getconf = pathlib.Path(scratch) / "getconf"
+            for version, taken in (("2.9", True), ("2.99", False)):
+                getconf.write_text(f"#!/bin/sh\necho glibc {version}\n", encoding="utf-8")
+                getconf.chmod(0o755)
+                said = subprocess.run(
+                    [self.root / "launch/scripts/local_mpirun.sh", "-n", "2", self.root / "bin/jforge", "--version"],
+                    capture_output=True, text=True, check=True,
+                    env={**os.environ, "PATH": f"{scratch}:{self.root}/bin:/usr/bin:/bin", "LD_DEBUG": "libs",
+                         "JFORGE_CUDA_LIBRARIES": str(self.root / "emulator")})
+                self.assertTrue(said.stdout.startswith("jforge "), said.stdout)
+                # mpirun and both ranks.
+                begun = len(re.findall(rf"calling init: {self.root}/lib/system/libc\.so", said.stderr))
+                self.assertEqual(3 if taken else 0, begun)
+
     @unittest.skipIf(pathlib.Path("/dev/nvidiactl").exists(), "there may be a GPU here")
     def test_says_that_there_is_no_gpu(self):
         said = self.check()
