@@ -278,9 +278,11 @@ class KernelSet {
   /// x_gradient [M, K] = y_gradient [M, N] · weight; with `accumulate`, +=.
   virtual void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                                      TensorView x_gradient, bool accumulate) = 0;
-  /// weight_gradient [N, K] += y_gradientᵀ · x; bias_gradient [N] += column sums (when not empty).
+  /// weight_gradient [N, K] = y_gradientᵀ · x; with `accumulate`, +=. bias_gradient [N] += column
+  /// sums (when not empty).
   virtual void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
-                                      TensorView weight_gradient, TensorView bias_gradient) = 0;
+                                      TensorView weight_gradient, TensorView bias_gradient,
+                                      bool accumulate) = 0;
   /// Scaled dot-product attention over a packed layout. q [T, H, D], k and v [T, Hkv, D], output
   /// [T, H, D], log_sum_exp [T, H] for backward. Query head h reads key head h / (H / Hkv). Scale
   /// 1/√D. What a row does not see is never visited. On CPU fp32 it keeps the decoding promise too:

@@ -38,6 +38,7 @@ class FlatGradients final : public GradientSink {
   FlatGradients(const ParameterTable& table, TensorView flat, KernelSet& kernels,
                 MemoryAccount& account, OnReady on_ready = {});
   [[nodiscard]] TensorView open(std::int32_t group) override;
+  [[nodiscard]] bool undefined(std::int32_t /*group*/) const override { return false; }
   void ready(std::int32_t group) override;
 
  private:

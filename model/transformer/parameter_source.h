@@ -32,6 +32,8 @@ class GradientSink {
   /// Where this micro-batch's gradient of the group adds up, float32 [padded_size], where the
   /// kernels compute; valid until ready().
   [[nodiscard]] virtual TensorView open(std::int32_t group) = 0;
+  /// Whether nothing has been added up there: its values are undefined, and all are to be written.
+  [[nodiscard]] virtual bool undefined(std::int32_t group) const = 0;
   /// All of this micro-batch's gradient of the group has been added.
   virtual void ready(std::int32_t group) = 0;
 };

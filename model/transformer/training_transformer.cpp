@@ -95,7 +95,34 @@ class OpenGradient {
       : sink_(sink),
         group_(group),
         offset_(table.groups()[static_cast<std::size_t>(group)].offset),
-        view_(sink.open(group)) {}
+        view_(sink.open(group)),
+        undefined_(sink.undefined(group)) {}
+  /// Zeroes what is undefined, so that gradients can be added.
+  void clear(Queue& queue) const {
+    if (undefined_) {
+      queue.zero(view_);
+    }
+  }
+  /// The same for all but matrices, for which products_add() says what is to be done.
+  void clear_between_matrices(Queue& queue, const ParameterTable& table) const {
+    if (!undefined_) {
+      return;
+    }
+    std::int64_t begin = 0;
+    const auto clear_up_to = [&](std::int64_t end) {
+      if (end > begin) {
+        queue.zero(view_.rows(begin, end));
+      }
+    };
+    for (const ParameterEntry& entry : table.entries()) {
+      if (entry.group == group_ && entry.shape.rank() == 2) {
+        clear_up_to(entry.offset - offset_);
+        begin = entry.offset - offset_ + entry.shape.elements();
+      }
+    }
+    clear_up_to(view_.elements());
+  }
+  [[nodiscard]] bool products_add() const noexcept { return !undefined_; }
   /// The tensor of an entry of this group, empty for none.
   [[nodiscard]] TensorView operator()(const ParameterEntry* entry) const {
     return entry == nullptr ? TensorView() : tensor_in_group(view_, offset_, *entry);
@@ -107,6 +134,7 @@ class OpenGradient {
   std::int32_t group_;
   std::int64_t offset_;
   TensorView view_;
+  bool undefined_;
 };
 
 /// The activations of a packed batch in one block.
@@ -332,12 +360,14 @@ void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
   const LayerActivations& kept = layer_activations(layer);
   const TensorView residual_gradient = rounded_residual_gradient();
   kernels.linear_backward_weight(residual_gradient, kept.activated, gradients(weights.down_weight),
-                                 {});
+                                 {}, gradients.products_add());
   kernels.linear_backward_input(residual_gradient, borrowed(weights.down_weight),
                                 gradient.activated, false);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
-  kernels.linear_backward_weight(gradient.gate, kept.mlp_input, gradients(weights.gate_weight), {});
-  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights.up_weight), {});
+  kernels.linear_backward_weight(gradient.gate, kept.mlp_input, gradients(weights.gate_weight), {},
+                                 gradients.products_add());
+  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights.up_weight), {},
+                                 gradients.products_add());
   kernels.linear_backward_input(gradient.gate, borrowed(weights.gate_weight), gradient.normed,
                                 false);
   kernels.linear_backward_input(gradient.up, borrowed(weights.up_weight), gradient.normed, true);
@@ -353,7 +383,7 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   const LayerActivations& kept = layer_activations(layer);
   const TensorView residual_gradient = rounded_residual_gradient();
   kernels.linear_backward_weight(residual_gradient, matrix(kept.attention),
-                                 gradients(weights.o_weight), {});
+                                 gradients(weights.o_weight), {}, gradients.products_add());
   kernels.linear_backward_input(residual_gradient, borrowed(weights.o_weight),
                                 matrix(gradient.attention), false);
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
@@ -363,7 +393,7 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
     kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
-                                   gradients(bias));
+                                   gradients(bias), gradients.products_add());
     kernels.linear_backward_input(matrix(output_gradient), borrowed(weight), gradient.normed,
                                   accumulate);
   };
@@ -466,6 +496,10 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
       embedding.emplace(gradients, state.table, model.head->group);
     }
     const OpenGradient head(gradients, state.table, model.final_norm->group);
+    head.clear(state.kernels.queue());
+    if (tied) {
+      embedding->clear(state.kernels.queue());
+    }
     if (work) {
       LossTerms with_teacher = terms;
       if (teacher_head && !teacher.hidden.empty()) {
@@ -486,7 +520,10 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
     const std::int32_t group = model.layers[layer].group;
     const BorrowedGroup borrowed(parameters, state.table, group);
     const OpenGradient opened(gradients, state.table, group);
-    if (work) {
+    if (!work) {
+      opened.clear(state.kernels.queue());
+    } else {
+      opened.clear_between_matrices(state.kernels.queue(), state.table);
       if (state.options.activation_checkpointing) {
         state.forward_attention(borrowed, layer, {});
         state.forward_mlp(borrowed, layer);
@@ -499,6 +536,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
   }
   if (!tied) {
     embedding.emplace(gradients, state.table, model.embedding->group);
+    embedding->clear(state.kernels.queue());
   }
   if (work) {
     state.kernels.embedding_backward(*state.plan, gradient.residual, (*embedding)(model.embedding));

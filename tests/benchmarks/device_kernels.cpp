@@ -154,7 +154,7 @@ class DeviceKernels {
         const TensorView piece = logits.rows(0, end - begin);
         kernels_.linear(hidden.rows(begin, end), head, {}, piece);
         kernels_.linear_backward_input(piece, head, hidden_gradient.rows(begin, end), false);
-        kernels_.linear_backward_weight(piece, hidden.rows(begin, end), head_gradient, {});
+        kernels_.linear_backward_weight(piece, hidden.rows(begin, end), head_gradient, {}, true);
       }
     });
     print_times(name(fmt::format("vocabulary loss, {} rows, vocabulary {}", rows, vocabulary)),

@@ -141,7 +141,7 @@ void training_product(benchmark::State& state) {
       case 1:
         return kernels->linear_backward_input(output, weight, input, false);
       default:
-        return kernels->linear_backward_weight(output, input, weight, {});
+        return kernels->linear_backward_weight(output, input, weight, {}, true);
     }
   };
   BFloat16s short_x = rounded(x);
@@ -157,7 +157,7 @@ void training_product(benchmark::State& state) {
       case 1:
         return kernels->linear_backward_input(short_output, short_weight, short_input, false);
       default:
-        return kernels->linear_backward_weight(short_output, short_input, weight, {});
+        return kernels->linear_backward_weight(short_output, short_input, weight, {}, true);
     }
   };
   const auto theirs = [&] {

@@ -642,7 +642,7 @@ void DeviceSizes::check_products(std::int64_t m, std::int64_t n, std::int64_t k,
 
   ProductSamples of_weight{filled({n, k}, dw), outputs, steps};
   const TensorView dbs = filled({n}, db);
-  tested_->linear_backward_weight(dys, xs, of_weight.found, dbs);
+  tested_->linear_backward_weight(dys, xs, of_weight.found, dbs, true);
   expect_written(of_weight.found, "weight gradient");
   for (const std::int64_t row : of_weight.rows) {
     of_weight.lefts.push_back(dy.range(row, m, n));

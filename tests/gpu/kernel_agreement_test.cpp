@@ -314,9 +314,11 @@ TEST_F(KernelAgreement, LinearForwardAndBackward) {
       const TensorView dw = t.random(matrix, 25);
       const TensorView dw_alone = t.random(matrix, 26);
       const TensorView db = t.random({matrix[0]}, 27);
-      t.kernels.linear_backward_weight(dy, x, dw, db);
-      t.kernels.linear_backward_weight(dy, x, dw_alone, {});
-      return {plain, with_bias, written, added, dw, dw_alone, db};
+      t.kernels.linear_backward_weight(dy, x, dw, db, true);
+      t.kernels.linear_backward_weight(dy, x, dw_alone, {}, true);
+      const TensorView dw_written = t.blank(matrix);
+      t.kernels.linear_backward_weight(dy, x, dw_written, {}, false);
+      return {plain, with_bias, written, added, dw, dw_alone, dw_written, db};
     });
   }
 }
@@ -328,7 +330,7 @@ TEST_F(KernelAgreement, TypesThatDoNotFitAreRefused) {
     const TensorView c = t.blank(shape);
     EXPECT_THROW(t.kernels.linear(a, c, {}, a), InternalError);
     EXPECT_THROW(t.kernels.linear(c, c, {}, a), InternalError);
-    EXPECT_THROW(t.kernels.linear_backward_weight(a, a, a, {}), InternalError);
+    EXPECT_THROW(t.kernels.linear_backward_weight(a, a, a, {}, true), InternalError);
     const std::vector<TokenId> tokens = {0, 1, 2, 3};
     EXPECT_THROW(embedding(t.kernels, tokens, c, a), InternalError);
     EXPECT_THROW(embedding_backward(t.kernels, tokens, a, a), InternalError);
@@ -627,7 +629,8 @@ TEST_F(KernelAgreement, TrainingRepeats) {
     packed_attention_backward(t.kernels, output, q, k, v, output, log_sum_exp, layout, dq, dk, dv);
     const TensorView dw = t.blank({96, 96});
     const TensorView db = t.blank({96});
-    t.kernels.linear_backward_weight(output.reshaped({rows, 96}), dq.reshaped({rows, 96}), dw, db);
+    t.kernels.linear_backward_weight(output.reshaped({rows, 96}), dq.reshaped({rows, 96}), dw, db,
+                                     true);
     return {dq, dk, dv, dw, db};
   };
   const std::vector<Floats> first = run_on(*tested_, work);
@@ -694,7 +697,7 @@ TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
     const auto step = [&] {
       t.kernels.linear(x, weight, {}, y);
       t.kernels.linear_backward_input(y, weight, x, true);
-      t.kernels.linear_backward_weight(y, x, gradient, {});
+      t.kernels.linear_backward_weight(y, x, gradient, {}, true);
     };
     const std::optional<std::uint64_t> before = algorithms_asked();
     step();

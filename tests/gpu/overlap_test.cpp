@@ -93,6 +93,9 @@ class NotedLoans final : public ParameterSource, public GradientSink {
     calls.push_back({Kind::release, group, given_.count(), given_.count()});
   }
   [[nodiscard]] TensorView open(std::int32_t group) override { return store_.open(group); }
+  [[nodiscard]] bool undefined(std::int32_t group) const override {
+    return store_.undefined(group);
+  }
   void ready(std::int32_t group) override {
     const std::uint64_t begin = given_.count();
     store_.ready(group);

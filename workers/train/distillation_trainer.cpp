@@ -46,6 +46,7 @@ class PoisonedGradients final : public GradientSink {
     embedding_ = group == 0 ? view : embedding_;
     return view;
   }
+  [[nodiscard]] bool undefined(std::int32_t group) const override { return sink_.undefined(group); }
   void ready(std::int32_t group) override {
     if (group == 0) {
       const float poison = std::numeric_limits<float>::quiet_NaN();

@@ -278,13 +278,11 @@ void ParameterStore::gather(const ScriptedUse& scripted) {
 }
 
 TensorView ParameterStore::open(std::int32_t group) {
-  const TensorView gradient = compute_gradient(group);
   if (sharding_.shards_gradients()) {
     // Where it is offloaded this waits for the reduction, and so for the copy that was reduced.
     fold(slots_.slot_of(group));
-    kernels_.queue().zero(gradient);
   }
-  return gradient;
+  return compute_gradient(group);
 }
 
 void ParameterStore::ready(std::int32_t group) {

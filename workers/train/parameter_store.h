@@ -68,6 +68,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   [[nodiscard]] ConstTensorView acquire(std::int32_t group) override;
   void release(std::int32_t group) override;
   [[nodiscard]] TensorView open(std::int32_t group) override;
+  /// At stages 2 and 3, where each micro-batch's gradient is reduced by itself.
+  [[nodiscard]] bool undefined(std::int32_t /*group*/) const override {
+    return sharding_.shards_gradients();
+  }
   /// Fault place: train.reduce, before each reduction.
   void ready(std::int32_t group) override;
   /// The next backward pass's gradients are measured and dropped: their Σ x² is added to `squares`,

@@ -95,7 +95,8 @@ void CpuKernelSet::linear_backward_input(ConstTensorView y_gradient, ConstTensor
 }
 
 void CpuKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
-                                          TensorView weight_gradient, TensorView bias_gradient) {
+                                          TensorView weight_gradient, TensorView bias_gradient,
+                                          bool accumulate) {
   // Not a structured binding: lambdas in parallel regions capture these.
   const LinearShape shape = check_linear(x, weight_gradient, y_gradient);
   const std::int64_t m = shape.m;
@@ -112,7 +113,7 @@ void CpuKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTenso
                                     .a_row = n,
                                     .b = x.data<Element>(),
                                     .c = weight_gradient.data<float>(),
-                                    .accumulate = true});
+                                    .accumulate = accumulate});
                });
   if (bias_gradient.empty()) {
     return;

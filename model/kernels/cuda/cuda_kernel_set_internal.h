@@ -198,7 +198,8 @@ class CudaKernelSet final : public KernelSet {
   void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                              TensorView x_gradient, bool accumulate) override;
   void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
-                              TensorView weight_gradient, TensorView bias_gradient) override;
+                              TensorView weight_gradient, TensorView bias_gradient,
+                              bool accumulate) override;
   void packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
                         ConstTensorView v, TensorView output, TensorView log_sum_exp) override;
   void packed_attention_backward(const PackedPlan& plan, ConstTensorView output_gradient,

@@ -94,7 +94,8 @@ void CudaKernelSet::linear_backward_input(ConstTensorView y_gradient, ConstTenso
 }
 
 void CudaKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
-                                           TensorView weight_gradient, TensorView bias_gradient) {
+                                           TensorView weight_gradient, TensorView bias_gradient,
+                                           bool accumulate) {
   const auto [m, n, k] = check_linear(x, weight_gradient, y_gradient);
   product({.transpose_a = true,
            .m = n,
@@ -104,7 +105,7 @@ void CudaKernelSet::linear_backward_weight(ConstTensorView y_gradient, ConstTens
            .a = floating(y_gradient).data,
            .b = floating(x).data,
            .c = floats(weight_gradient),
-           .accumulate = true});
+           .accumulate = accumulate});
   if (bias_gradient.empty()) {
     return;
   }

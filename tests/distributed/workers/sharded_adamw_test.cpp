@@ -74,7 +74,8 @@ void pass(KernelSet& kernels, ParameterStore& store, const ParameterTable& table
       const ParameterGroup& group = table.groups()[static_cast<std::size_t>(index)];
       const TensorView opened = store.open(index);
       const auto part = flat.rows(group.offset, group.offset + group.padded_size).span<float>();
-      std::vector<float> sum = values_of(kernels, opened);
+      std::vector<float> sum =
+          store.undefined(index) ? std::vector<float>(part.size()) : values_of(kernels, opened);
       for (std::size_t i = 0; i < part.size(); ++i) {
         sum[i] += part[i];
       }

@@ -413,6 +413,7 @@ class FailingLoans final : public ParameterSource, public GradientSink {
     count();
     return store_.open(group);
   }
+  bool undefined(std::int32_t group) const override { return store_.undefined(group); }
   void ready(std::int32_t group) override {
     count();
     store_.ready(group);

@@ -136,7 +136,7 @@ TEST_P(Bfloat16, GradientsOfLinearAreSumsOfPairsInOrder) {
       Floats dw = dw_before;
       Floats db = db_before;
       kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}),
-                                       view(db, {n}));
+                                       view(db, {n}), true);
       for (std::int64_t i = 0; i < n * k; ++i) {
         ASSERT_EQ(dw[at(i)], pair_sum({dy, i / k, n}, {x, i % k, k}, m, dw_before[at(i)]))
             << m << "x" << n << "x" << k << " weight element " << i << ", " << threads
@@ -516,8 +516,9 @@ TEST_P(Bfloat16, TypesThatDoNotFitAreRefused) {
   EXPECT_THROW(kernels_->linear(view(c, shape), view(c, shape), none, view(b, shape)),
                InternalError)
       << "float32 operands have no bfloat16 result";
-  EXPECT_THROW(kernels_->linear_backward_weight(view(a, shape), view(a, shape), view(b, shape), {}),
-               InternalError)
+  EXPECT_THROW(
+      kernels_->linear_backward_weight(view(a, shape), view(a, shape), view(b, shape), {}, true),
+      InternalError)
       << "gradients of parameters are float32";
   EXPECT_THROW(kernels_->add(ConstTensorView(integers.data(), shape), view(a, shape)),
                InternalError);

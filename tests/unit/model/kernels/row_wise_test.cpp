@@ -290,7 +290,7 @@ TEST_P(RowWise, LinearAndItsGradients) {
     Floats dw(at(n * k), 2.0F);
     Floats db(at(n), 3.0F);
     kernels_->linear_backward_weight(view(dy, Shape{m, n}), view(x, Shape{m, k}),
-                                     view(dw, Shape{n, k}), view(db, Shape{n}));
+                                     view(dw, Shape{n, k}), view(db, Shape{n}), true);
     Doubles y_ref(y.size());
     Doubles dx_ref(dx.size(), 1.0);
     Doubles dx_written_ref(dx.size(), 0.0);

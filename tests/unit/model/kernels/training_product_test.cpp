@@ -92,13 +92,16 @@ TEST_P(TrainingProductTest, GradientsAreSumsInOrder) {
               << " threads";
         }
       }
-      Floats dw = dw_before;
-      kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}), {});
-      for (std::int64_t i = 0; i < n * k; ++i) {
-        const auto at = static_cast<std::size_t>(i);
-        ASSERT_EQ(dw[at], dot(dy, i / k, n, x, i % k, k, m, dw_before[at]))
-            << m << "x" << n << "x" << k << " weight element " << i << ", " << threads
-            << " threads";
+      for (const bool accumulate : {false, true}) {
+        Floats dw = dw_before;
+        kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}), {},
+                                         accumulate);
+        for (std::int64_t i = 0; i < n * k; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          ASSERT_EQ(dw[at], dot(dy, i / k, n, x, i % k, k, m, accumulate ? dw_before[at] : 0))
+              << m << "x" << n << "x" << k << " weight element " << i << ", " << threads
+              << " threads";
+        }
       }
     }
   }

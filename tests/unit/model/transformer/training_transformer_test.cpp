@@ -324,6 +324,7 @@ class UseRecorder final : public ParameterSource, public GradientSink {
   }
   void release(std::int32_t group) override { --lent_[group]; }
   TensorView open(std::int32_t group) override { return sink_.open(group); }
+  bool undefined(std::int32_t group) const override { return sink_.undefined(group); }
   void ready(std::int32_t group) override { uses.push_back({GroupUse::Kind::ready, group}); }
   [[nodiscard]] bool all_returned() const {
     return std::ranges::all_of(lent_, [](const auto& entry) { return entry.second == 0; });
@@ -350,6 +351,40 @@ TEST(TrainingTransformer, BorrowsGroupsInTheOrderOfPassUses) {
       test::loss_and_backward(*model.kernels, transformer, recorder, 1, 1, recorder);
       EXPECT_EQ(recorder.uses, expected.backward);
       EXPECT_TRUE(recorder.all_returned());
+    }
+  }
+}
+
+/// Says that what it opens is undefined, and sees to it that it is.
+class UndefinedGradients final : public GradientSink {
+ public:
+  explicit UndefinedGradients(FlatGradients sink) : sink_(std::move(sink)) {}
+  TensorView open(std::int32_t group) override {
+    const TensorView view = sink_.open(group);
+    std::ranges::fill(view.span<float>(), std::numeric_limits<float>::quiet_NaN());
+    return view;
+  }
+  bool undefined(std::int32_t /*group*/) const override { return true; }
+  void ready(std::int32_t group) override { sink_.ready(group); }
+
+ private:
+  FlatGradients sink_;
+};
+
+TEST(TrainingTransformer, WritesAllOfAGradientThatIsUndefined) {
+  for (const bool tied : {false, true}) {
+    TinyModel model(tied);
+    TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
+    for (const PackedBatch& batch : {make_batch(MaskKind::noise), PackedBatch()}) {
+      std::vector<float> added(model.values.size(), 0.0F);
+      std::vector<float> written(model.values.size(), 0.0F);
+      FlatGradients adding = model.sink(added);
+      UndefinedGradients writing(model.sink(written));
+      for (GradientSink* sink : std::initializer_list<GradientSink*>{&adding, &writing}) {
+        transformer.forward(batch, model.parameters);
+        test::loss_and_backward(*model.kernels, transformer, model.parameters, 1, 1, *sink);
+      }
+      EXPECT_EQ(added, written) << (tied ? "tied head" : "own head");
     }
   }
 }
