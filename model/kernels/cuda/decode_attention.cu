@@ -7,7 +7,8 @@
 ///
 /// A block reads a split's keys and values of its key head once, kSplitKeys · D · 8 bytes of
 /// float32. Its lanes read both sides of every multiply-add from shared memory, which takes longer
-/// than those bytes even for one row a sequence: shared memory is the bound (lane_attention.md).
+/// than those bytes even for one row a sequence: shared memory is the bound
+/// (results/reference/gpu_plan.md).
 
 #include <cmath>
 

@@ -3,7 +3,7 @@
 ///
 /// With WeightStorage::bfloat16_arithmetic cuBLASLt multiplies (row-invariant products,
 /// cuda_products.h). Otherwise lanes own a column and add its steps up in ascending order by FMA,
-/// with the CPU's bits; a bfloat16 is widened in a register. What either costs: decode_product.md.
+/// with the CPU's bits; a bfloat16 is widened in a register.
 
 #include <algorithm>
 #include <type_traits>

@@ -1,7 +1,7 @@
 /// Norm, rotary, SwiGLU, embedding: memory's work. Where tensors are aligned and rows are whole
 /// words a lane moves eight elements at once (MemoryWord), else one by one in the same order, so
 /// that alignment changes no bit. Reductions are trees of a shape that the row's length decides.
-/// Bytes of a layer, and what to expect: row_wise.md.
+/// What to expect: results/reference/gpu_plan.md.
 
 #include <algorithm>
 #include <bit>

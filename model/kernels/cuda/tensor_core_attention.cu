@@ -1,8 +1,8 @@
 /// Packed attention forward on tensor cores (Dao 2023, algorithm 1): a block of four warps takes
 /// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of keys that its
 /// plan lists, 32 keys at a time, while the next 32 are copied. Scores stay in registers, where the
-/// softmax makes them the left side of the second product. Work, occupancy and what to expect:
-/// tensor_core_attention.md.
+/// softmax makes them the left side of the second product. What to expect:
+/// results/reference/gpu_plan.md.
 
 #include <cmath>
 

@@ -2,7 +2,7 @@
 /// 2023, algorithm 2). Queries' gradients have a kernel over query tiles, keys' and values' one
 /// over tiles of keys, which computes the transposed scores: so both keep all weights in registers,
 /// every sum has one owner and a fixed order, and nothing is added by atomics. That takes seven
-/// products where one kernel for both would take five: tensor_core_attention.md.
+/// products where one kernel for both would take five.
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #include "model/kernels/cuda/tensor_core_tiles.cuh"

@@ -3,8 +3,8 @@
 /// copied, a block up to four warps with the same keys. What a row's bits depend on is said in
 /// decode_attention.cu, whose lanes are the slow reference: which rows share a tile, and which
 /// block takes a split, is not of it. Within a split keys add up by the order of the products of 32
-/// from multiples of 32 in logical order on. Work, occupancy and what to expect:
-/// tensor_core_cached_attention.md.
+/// from multiples of 32 in logical order on. A query's
+/// place among a product's 16 changes no bit: each of mma.sync's results is a sum of its own.
 
 #include "model/kernels/cuda/attention_tiles.h"
 #include "model/kernels/cuda/cached_attention_parts.h"

@@ -10,8 +10,7 @@
 /// is computed only where it could still make a token the best. Rows run beside each other, two on
 /// an SM with 83 registers a lane: 0.05 ms, with top-k 0.12, with top-p 0.65. Against it stand 4 V
 /// bytes a row over the bus and 0.8 to 1.7 ms a row on the host (decoder_benchmark), one row after
-/// the other. Expected of data sheets, with the sums in decode_product.md; nothing of it has been
-/// measured on a device.
+/// the other. Expected of data sheets; nothing of it has been measured on a device.
 
 #include <cmath>
 #include <cstring>
