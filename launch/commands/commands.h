@@ -1,7 +1,7 @@
 #pragma once
 
-/// The commands of the binary, one options struct and one function each (ARCHITECTURE.md
-/// "Commands"). Functions throw the errors of runtime/error.h; main turns those into exit codes.
+/// The commands of the binary, one options struct and one function each. Functions throw the errors
+/// of runtime/error.h; main turns those into exit codes.
 
 #include <cstdint>
 #include <filesystem>

@@ -32,7 +32,8 @@ class TrainingTransformer {
     bool activation_checkpointing =
         false;  ///< Keep only layer inputs; recompute the rest in backward.
     /// Of weights on loan, activations and their gradients: float32 or bfloat16. With bfloat16 the
-    /// residual stream, its gradient and the gradients of parameters stay float32.
+    /// residual stream, its gradient and the gradients of parameters stay float32: the stream adds
+    /// up 2 L branches, and in bfloat16 it nearly doubles a gradient's error at 24 layers.
     DType compute = DType::float32;
     bool forward_only = false;  ///< Keeps nothing for loss_and_backward(), which is not called.
   };

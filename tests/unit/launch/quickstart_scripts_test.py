@@ -419,11 +419,6 @@ class Tokenizer(ScriptTest):
         self.assertIn("--vocab-size", result.stderr)
 
 
-class Pages(unittest.TestCase):
-    def test_the_readme_is_short(self):
-        self.assertLessEqual(len((SOURCE / "README.md").read_text(encoding="utf-8").split()), 1300)
-
-
 class Study(ScriptTest):
     def test_the_page_is_made_of_the_runs(self):
         """On made-up runs: every arm's figures stand in the first table, and unequal base models are refused."""
