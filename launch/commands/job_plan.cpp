@@ -237,7 +237,11 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   plan.decoding =
       static_cast<double>(InferenceTransformer::bytes(
           model, {.num_slots = 1, .slot_capacity = 1, .weights = storage}, device)) -
-      static_cast<double>(InferenceTransformer::cache_bytes(model, 1, cache_type(storage, device)));
+      static_cast<double>(
+          InferenceTransformer::cache_bytes(model, 1, cache_type(storage, device))) -
+      static_cast<double>(InferenceTransformer::embedding_bytes(model, storage, device)) +
+      static_cast<double>(
+          InferenceTransformer::embedding_bytes(model, config.model.decode_weights, device));
   const DType cache = cache_type(config.model.decode_weights, device);
   const auto cache_of = [&](std::int64_t sequences) {
     return static_cast<double>(InferenceTransformer::cache_bytes(

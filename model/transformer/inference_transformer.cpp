@@ -239,17 +239,20 @@ void expect_room(const TransformerConfig& config, bool embedding_is_there, const
   const std::int64_t pages = slot_pages(options);
   const std::size_t cache = InferenceTransformer::cache_bytes(
       config, pages, cache_type(options.weights, kernels.device()));
+  const std::size_t embedding =
+      embedding_is_there && !rounds(options.weights)
+          ? 0
+          : InferenceTransformer::embedding_bytes(config, options.weights, kernels.device());
   if (options.weights == WeightStorage::automatic) {
     options.weights = WeightStorage::bfloat16;
   }
   options.cache_pages = pages;
-  std::size_t needed = InferenceTransformer::bytes(config, options, kernels.device()) -
-                       InferenceTransformer::cache_bytes(
-                           config, pages, cache_type(options.weights, kernels.device())) +
-                       cache;
-  if (embedding_is_there && !rounds(options.weights)) {
-    needed -= static_cast<std::size_t>(config.vocabulary_size * config.hidden_size) * sizeof(float);
-  }
+  const std::size_t needed =
+      InferenceTransformer::bytes(config, options, kernels.device()) -
+      InferenceTransformer::cache_bytes(config, pages,
+                                        cache_type(options.weights, kernels.device())) +
+      cache - InferenceTransformer::embedding_bytes(config, options.weights, kernels.device()) +
+      embedding;
   if (needed > *available) {
     const auto gigabytes = [](std::size_t bytes) {
       return fmt::format("{:.4g} GB", static_cast<double>(bytes) / 1e9);
@@ -707,14 +710,19 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   if (row.activation == DType::bfloat16) {
     floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
   }
-  const std::size_t on_device =
-      device == Device::cpu ? 0 : storage_bytes(embedding, embedding_type(chosen.weights, device));
-  return on_device +
+  return embedding_bytes(config, chosen.weights, device) +
          static_cast<std::size_t>(packed) *
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.max_rows) * (row.bytes() + sizeof(TokenId)) +
          cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));
+}
+
+std::size_t InferenceTransformer::embedding_bytes(const TransformerConfig& config,
+                                                  WeightStorage weights, Device device) {
+  return device == Device::cpu ? 0
+                               : storage_bytes(config.vocabulary_size * config.hidden_size,
+                                               embedding_type(weights, device));
 }
 
 std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages,

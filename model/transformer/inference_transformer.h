@@ -131,6 +131,10 @@ class InferenceTransformer final : public DecodeModel {
   /// Bytes of a cache of so many pages of elements of type `cache`: cache_type() of the weights and
   /// the device.
   static std::size_t cache_bytes(const TransformerConfig& config, std::int64_t pages, DType cache);
+  /// Bytes of the embeddings that a device holds; the CPU reads them in place. With automatic
+  /// `weights` they are float32, also where matrices prove to be bfloat16.
+  static std::size_t embedding_bytes(const TransformerConfig& config, WeightStorage weights,
+                                     Device device);
 
  private:
   struct State;
