@@ -183,8 +183,7 @@ std::string rules_table(const std::vector<Measured>& all) {
   return rows.size() == 1
              ? std::string()
              : "The same answers by each rule. string is what evalchemy reports and the accuracy "
-               "above, minerva the normal form of Lewkowycz et al. (2022), value compares the "
-               "mathematics.\n\n" +
+               "above, minerva the normal form of Lewkowycz et al. (2022).\n\n" +
                    markdown_table(rows, 4) + "\n";
 }
 

@@ -3,10 +3,13 @@
 the verdicts of real completions are the published ones."""
 
 import gzip
+import importlib.util
 import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import unittest
 
 from harness import SOURCE, EndToEndTest
@@ -191,9 +194,35 @@ class Grade(GradeTest):
             {"task_id": "math500/0", "completion": f"\\boxed{{{answer}}}"} for answer in ("\\frac{1}{2}", "\\frac{3}{6}", "2")])
         _, out = self.grade(path, "halves.json", task="math500", data=data)
         entries = json.loads(out.read_text())["eval"]["math500/0"]
+        self.assertEqual([("pass", True), ("fail", False), ("fail", False)],
+                         [(entry["base_status"], entry["rules"]["minerva"]) for entry in entries], entries)
+        self.assertEqual({"string", "minerva"}, set(entries[0]["rules"]))
+
+        # Python without Math-Verify gets a stand-in, which compares the values of fractions.
+        stand_in = self.root / "stand_in"
+        stand_in.mkdir()
+        if importlib.util.find_spec("math_verify") is None:
+            (stand_in / "math_verify.py").write_text(
+                "import re\n"
+                "from fractions import Fraction\n"
+                "def parse(text):\n"
+                "    return Fraction(*map(int, re.findall(r'\\d+', text)))\n"
+                "def verify(gold, answer):\n"
+                "    return gold == answer\n")
+        program = SOURCE / "launch" / "scripts" / "math_values.py"
+        arguments = [sys.executable, "-B", str(program), "--data", str(data), "--verdicts", str(out)]
+        environment = {**os.environ, "PYTHONPATH": str(stand_in)}
+        result = subprocess.run([*arguments, str(path)], env=environment, capture_output=True, text=True)
+        self.assertEqual(("2 of 3 answers are right by value (66.7 %)\n", ""), (result.stdout, result.stderr))
+        entries = json.loads(out.read_text())["eval"]["math500/0"]
         self.assertEqual([("pass", True), ("fail", True), ("fail", False)],
-                         [(entry["base_status"], entry["rules"]["value"]) for entry in entries], entries)
-        self.assertEqual({"string", "minerva", "value"}, set(entries[0]["rules"]))
+                         [(entry["base_status"], entry["rules"]["math_verify"]) for entry in entries], entries)
+        fewer = write_lines(self.root / "fewer.jsonl", [{"task_id": "math500/0", "completion": "\\boxed{2}"}])
+        before = out.read_bytes()
+        result = subprocess.run([*arguments, str(fewer)], env=environment, capture_output=True, text=True)
+        self.assertEqual(1, result.returncode)
+        self.assertIn("its verdicts are on other completions than", result.stderr)
+        self.assertEqual(before, out.read_bytes())
 
 
 class GradeAgain(GradeTest):

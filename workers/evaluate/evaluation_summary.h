@@ -41,7 +41,7 @@ struct EvaluationSeconds {
 ///   accuracy (0–1)      share of samples that are right
 ///   accuracy_low, accuracy_high   its 95 % interval (wilson_interval over the problems)
 ///   base_accuracy       on the base tests alone, of tasks that add further ones
-///   rule_accuracy       {"string": …, "minerva": …, "value": …}: by each rule, of tasks that judge
+///   rule_accuracy       {"string": …, "minerva": …}: by each rule, of tasks that judge
 ///                       by several; accuracy is the first one's
 ///   tpf                 Σ(tokens − 1) / Σ forwards: the prefill gives the first token
 ///   tpf_low, tpf_high   its 95 % interval (bootstrap_tpf)

@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#include "data/tasks/math/math_units.h"
 
 namespace jforge {
 namespace {
@@ -41,6 +40,18 @@ std::optional<char> plain_character(unsigned code_point) {
   return std::nullopt;
 }
 
+/// Returns the power of ten for which a word stands: 6 for "million". Ignores case.
+std::optional<std::size_t> number_scale(std::string_view word) {
+  static const std::map<std::string, std::size_t, std::less<>> scales{
+      {"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
+  std::string lower(word);
+  std::ranges::transform(lower, lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  const auto found = scales.find(lower);
+  return found == scales.end() ? std::nullopt : std::optional(found->second);
+}
+
 /// A word behind a number that scales it.
 struct Scale {
   std::size_t zeros = 0;  ///< 6 for "million"; 0: there is none.
@@ -70,8 +81,7 @@ Scale scale_at(std::string_view text, std::size_t at) {
     ++end;
   }
   if (const auto zeros = number_scale(text.substr(begin, end - begin))) {
-    return {static_cast<std::size_t>(*zeros),
-            end + (braces && end < text.size() && text[end] == '}' ? 1 : 0)};
+    return {*zeros, end + (braces && end < text.size() && text[end] == '}' ? 1 : 0)};
   }
   return {0, at};
 }

@@ -2,7 +2,7 @@
 
 /// The two published ways of comparing answers to mathematics problems as strings, each as its tool
 /// does it, so that figures compare with published ones. Both call some wrong answers right and
-/// many right ones wrong; compare_math() judges the mathematics.
+/// many right ones wrong (results/reference/math_rules.md).
 
 #include <string_view>
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "data/tasks/math/answer_number.h"
-#include "data/tasks/math/math_compare.h"
 #include "data/tasks/math/math_string_rules.h"
 #include "runtime/error.h"
 
@@ -82,7 +81,7 @@ std::string MathTask::version() const {
   const char* style = style_ == Style::evalchemy ? "evalchemy"
                       : style_ == Style::qwen    ? "qwen"
                                                  : "4-shot-own-shots-1";
-  return fmt::format("{}/{}/answer-2/equal-3", name(), style);
+  return fmt::format("{}/{}/answer-2/equal-4", name(), style);
 }
 
 std::vector<TaskRecord> MathTask::load(const std::filesystem::path& data) const {
@@ -151,18 +150,15 @@ Verdict MathTask::grade(const std::optional<std::string>& answer, const TaskReco
   const std::string gold = gold_answer(record);
   if (!answer) {
     Verdict verdict{VerdictStatus::fail, "no answer in the completion", std::nullopt};
-    verdict.rules = {{"string", false}, {"minerva", false}, {"value", false}};
+    verdict.rules = {{"string", false}, {"minerva", false}};
     return verdict;
   }
-  const MathComparison value = compare_math(gold, *answer);
   Verdict verdict{string_equal(gold, *answer) ? VerdictStatus::pass : VerdictStatus::fail, "",
                   answer};
   verdict.rules = {{"string", verdict.status == VerdictStatus::pass},
-                   {"minerva", minerva_equal(gold, *answer)},
-                   {"value", value.equal}};
+                   {"minerva", minerva_equal(gold, *answer)}};
   if (verdict.status == VerdictStatus::fail) {
-    verdict.reason = fmt::format("{} instead of {} ({} by value)", shortened(*answer),
-                                 shortened(gold), value.equal ? "equal" : value.rule);
+    verdict.reason = fmt::format("{} instead of {}", shortened(*answer), shortened(gold));
   }
   return verdict;
 }

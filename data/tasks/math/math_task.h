@@ -23,9 +23,9 @@ namespace jforge {
 /// have: set max_new_tokens for long reasoning), qwen 2,048, 4-shot 1,024.
 ///
 /// Rule answer-2: find_math_answer(), the boxed form first (4-shot: the Minerva form first); a
-/// box's content as it stands. Rules equal-3: every answer is judged by "string" (string_equal(),
-/// what evalchemy reports; it decides the verdict), "minerva" (minerva_equal()) and "value"
-/// (compare_math()).
+/// box's content as it stands. Rules equal-4: every answer is judged by "string" (string_equal(),
+/// what evalchemy reports; it decides the verdict) and "minerva" (minerva_equal()).
+/// launch/scripts/math_values.py adds the verdict of Math-Verify, which compares values.
 class MathTask final : public Task {
  public:
   enum class Problems : std::uint8_t { all, held_out };

@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <cstdlib>
 #include <fstream>
 
 #include "data/tasks/math/answer_number.h"
-#include "data/tasks/math/math_compare.h"
 #include "runtime/error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -38,13 +36,13 @@ TEST(MathTask, PromptStyles) {
   EXPECT_EQ(evalchemy->prompt(kRecord).messages[0].role, "user");
   EXPECT_EQ(evalchemy->prompt(kRecord).messages[0].content,
             "Problem: How many?\nMark your solution with \\boxed\nAnswer:");
-  EXPECT_EQ(evalchemy->version(), "math500/evalchemy/answer-2/equal-3");
+  EXPECT_EQ(evalchemy->version(), "math500/evalchemy/answer-2/equal-4");
   EXPECT_EQ(make_task("math500", {.prompt_style = "evalchemy"})->version(), evalchemy->version());
   EXPECT_TRUE(evalchemy->stop_texts().empty());
   EXPECT_FALSE(evalchemy->runs_code());
 
   const auto qwen = make_task("math", {.prompt_style = "qwen"});
-  EXPECT_EQ(qwen->version(), "math/qwen/answer-2/equal-3");
+  EXPECT_EQ(qwen->version(), "math/qwen/answer-2/equal-4");
   ASSERT_EQ(qwen->prompt(kRecord).messages.size(), 2u);
   EXPECT_EQ(qwen->prompt(kRecord).messages[0].content,
             "Please reason step by step, and put your final answer within \\boxed{}.");
@@ -56,7 +54,7 @@ TEST(MathTask, PromptStyles) {
   EXPECT_TRUE(prompt.prefix.starts_with("Problem:\n"));
   EXPECT_TRUE(prompt.prefix.ends_with("\n\nProblem:\nHow many?\n\nSolution:"));
   EXPECT_EQ(shots->stop_texts(), std::vector<std::string>{"Problem:"});
-  EXPECT_EQ(shots->version(), "math/4-shot-own-shots-1/answer-2/equal-3");
+  EXPECT_EQ(shots->version(), "math/4-shot-own-shots-1/answer-2/equal-4");
   EXPECT_EQ(shots->default_max_new_tokens(), 1024);
   EXPECT_EQ(qwen->default_max_new_tokens(), 2048);
   EXPECT_EQ(evalchemy->default_max_new_tokens(), 4096);
@@ -90,18 +88,17 @@ TEST(MathTask, EveryRuleJudgesAndTheStringRuleDecides) {
   const auto verdict = [&](const std::string& completion) {
     return task->grade(task->extract(completion, kRecord), kRecord, nullptr);
   };
-  EXPECT_EQ(rules_of(verdict("\\boxed{\\frac{1}{2}}")), "pass string minerva value");
-  EXPECT_EQ(rules_of(verdict("\\boxed{0.5}")), "pass string value");
-  EXPECT_EQ(rules_of(verdict("\\boxed{\\frac{3}{6}}")), "fail value");
-  EXPECT_EQ(rules_of(verdict("\\boxed{ $\\frac{1}{2}$. }")), "fail minerva value");
+  EXPECT_EQ(rules_of(verdict("\\boxed{\\frac{1}{2}}")), "pass string minerva");
+  EXPECT_EQ(rules_of(verdict("\\boxed{0.5}")), "pass string");
+  EXPECT_EQ(rules_of(verdict("\\boxed{\\frac{3}{6}}")), "fail");
+  EXPECT_EQ(rules_of(verdict("\\boxed{ $\\frac{1}{2}$. }")), "fail minerva");
   EXPECT_EQ(rules_of(verdict("\\boxed{\\frac12\\text{ or }3}")), "pass string");
   EXPECT_EQ(rules_of(verdict("\\boxed{2}")), "fail");
   EXPECT_EQ(rules_of(verdict("I do not know")), "fail");
-  EXPECT_EQ(verdict("none").rules.size(), 3u);
+  EXPECT_EQ(verdict("none").rules.size(), 2u);
   EXPECT_EQ(verdict("\\boxed{0.5}").reason, "");
   EXPECT_EQ(verdict("\\boxed{\\frac{3}{6}}").answer, "\\frac{3}{6}");
-  EXPECT_THAT(verdict("\\boxed{\\frac{3}{6}}").reason, HasSubstr("equal by value"));
-  EXPECT_THAT(verdict("\\boxed{2}").reason, HasSubstr("2 instead of \\frac{1}{2} (different by"));
+  EXPECT_EQ(verdict("\\boxed{2}").reason, "2 instead of \\frac{1}{2}");
   EXPECT_EQ(verdict("I do not know").status, VerdictStatus::fail);
   EXPECT_THAT(verdict("I do not know").reason, HasSubstr("no answer"));
   EXPECT_EQ(verdict("\\boxed{9^{9^{9^9}}}").status, VerdictStatus::fail);
@@ -145,59 +142,19 @@ TEST(MathTask, FilesAreFoundAndBadOnesRefused) {
   EXPECT_THAT(failure("math"), HasSubstr("test.jsonl:1"));
 }
 
-/// Answers that differ from `gold` by one digit outside \text{…}, each; for one without digits, by
-/// a further term or letter.
-std::vector<std::string> perturbed(const std::string& gold) {
-  std::vector<std::string> all;
-  int text_depth = 0;
-  const bool words_only = gold.starts_with("\\text{") || gold.starts_with("\\mbox{");
-  for (std::size_t i = 0; i < gold.size(); ++i) {
-    const std::string_view rest = std::string_view(gold).substr(i);
-    if (rest.starts_with("\\text") || rest.starts_with("\\mbox") || text_depth > 0) {
-      text_depth += gold[i] == '{' || text_depth == 0 ? 1 : 0;
-      // The command counts as one level: braces close both.
-      text_depth -= gold[i] == '}' ? 2 : 0;
-      if (text_depth == 0 && i + 1 < gold.size() && gold[i + 1] == '^') {
-        break;  // the power of a unit
-      }
-    }
-    if ((text_depth == 0 || words_only) && std::isdigit(static_cast<unsigned char>(gold[i])) != 0) {
-      std::string other = gold;
-      other[i] = static_cast<char>('0' + (gold[i] - '0' + 1) % 10);
-      all.push_back(other);
-    }
-  }
-  if (all.empty()) {
-    all.push_back(words_only ? "\\text{X" + gold.substr(6) : gold + "+1");
-  }
-  return all;
-}
-
-TEST(MathTask, All5000GoldAnswersEqualThemselvesAndNoPerturbedOne) {
+TEST(MathTask, All5000GoldAnswersAreRight) {
   SKIP_WITHOUT_REAL_DATA();
   const auto task = make_task("math");
   const auto records = task->load(real_data());
   ASSERT_EQ(records.size(), 5000u);
-  std::int64_t wrong = 0;
-  std::int64_t errors_of_string_rule = 0;
   for (const TaskRecord& record : records) {
     const std::string& solution = record.fields.at("solution");
     const auto verdict = task->grade(task->extract(solution, record), record, nullptr);
-    EXPECT_EQ(verdict.status, VerdictStatus::pass) << record.id << " " << verdict.reason;
-    const std::string gold(*last_boxed(solution));
-    // The values too, not only the strings: every gold answer can be read.
-    EXPECT_TRUE(compare_math_values(gold, gold).equal) << record.id << " " << gold;
-    for (const std::string& other : perturbed(gold)) {
-      ++wrong;
-      const auto judged = task->grade(other, record, nullptr);
-      EXPECT_FALSE(judged.rules.back().second) << record.id << " " << gold << " and " << other;
-      errors_of_string_rule += judged.status == VerdictStatus::pass ? 1 : 0;
-    }
-    EXPECT_FALSE(compare_math(gold, gold + "+1").equal) << gold;
+    EXPECT_EQ(rules_of(verdict), "pass string minerva") << record.id << " " << verdict.reason;
+    const std::string other = "1+" + std::string(*last_boxed(solution));
+    EXPECT_EQ(task->grade(other, record, nullptr).status, VerdictStatus::fail)
+        << record.id << " " << other;
   }
-  EXPECT_GE(wrong, 5000);
-  // Of "12\\text{ and }13" it reads the first number alone.
-  EXPECT_EQ(errors_of_string_rule, 5);
 }
 
 TEST(MathTask, All500AnswersEqualThoseOfTheirSolutions) {

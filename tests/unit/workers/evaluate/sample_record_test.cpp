@@ -37,7 +37,7 @@ SampleRecord sample(std::int64_t index) {
   record.sample = index % 2;
   record.base_verdict = index % 2 == 0 ? std::nullopt : std::optional<std::string>("pass");
   if (index % 2 == 1) {
-    record.rules = {{"string", false}, {"minerva", true}, {"value", true}};
+    record.rules = {{"string", false}, {"minerva", true}};
   }
   record.text = "line\nwith \"quotes\" and é";
   return record;
