@@ -15,6 +15,16 @@ function(jforge_library name)
   endif()
 endfunction()
 
+# Makes a source file, named in `out`, with a function `const char* SYMBOL()` that returns the text of `file`.
+function(jforge_embed_text out file symbol)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} text)
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${symbol}.cpp")
+  file(CONFIGURE OUTPUT "${source}" @ONLY CONTENT
+       "namespace jforge {\nconst char* @symbol@();\nconst char* @symbol@() { return R\"__text__(@text@)__text__\"; }\n}\n")
+  set(${out} "${source}" PARENT_SCOPE)
+endfunction()
+
 # A test's own code is little; a fifth of its compile time is not.
 set(JFORGE_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 

@@ -18,7 +18,6 @@ constexpr std::array kTargets{
     FuzzTarget{"math_answers", fuzz_math_answers},
     FuzzTarget{"model_config", fuzz_model_config},
     FuzzTarget{"prompt_records", fuzz_prompt_records},
-    FuzzTarget{"python_values", fuzz_python_values},
     FuzzTarget{"safetensors", fuzz_safetensors},
     FuzzTarget{"tokenizer_json", fuzz_tokenizer_json},
     FuzzTarget{"toml_config", fuzz_toml_config},

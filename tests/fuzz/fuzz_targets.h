@@ -28,7 +28,6 @@ void fuzz_chat_template(std::span<const std::uint8_t> bytes);
 void fuzz_toml_config(std::span<const std::uint8_t> bytes);
 void fuzz_manifest(std::span<const std::uint8_t> bytes);
 void fuzz_evalplus_json(std::span<const std::uint8_t> bytes);
-void fuzz_python_values(std::span<const std::uint8_t> bytes);
 void fuzz_math_answers(std::span<const std::uint8_t> bytes);
 void fuzz_harness_frames(std::span<const std::uint8_t> bytes);
 void fuzz_control_messages(std::span<const std::uint8_t> bytes);

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "checkpoints/checkpoint_manifest.h"
-#include "data/tasks/code/evalplus_inputs.h"
+#include "data/tasks/code/code_tasks.h"
 #include "data/tasks/code/json_tree.h"
-#include "data/tasks/code/python_value.h"
 #include "data/tasks/math/answer_number.h"
 #include "data/tasks/math/math_answer.h"
 #include "data/tasks/math/math_string_rules.h"
 #include "data/tokenizer/chat_template.h"
+#include "data/tokenizer/unicode.h"
 #include "launch/config/toml_config.h"
 #include "runtime/bounded_json.h"
 #include "runtime/content_hash.h"
@@ -99,31 +99,13 @@ void fuzz_manifest(std::span<const std::uint8_t> bytes) {
 }
 
 void fuzz_evalplus_json(std::span<const std::uint8_t> bytes) {
-  const auto node = parse_json(as_text(bytes));
-  if (!node) {
-    return;
-  }
-  static_cast<void>(python_literal(*node));
-  static_cast<void>(python_value(*node));
-  for (const int problem : {0, 2, 63, 75, 106, 115, 124, 252, 278, 307, 580, 722}) {
-    static_cast<void>(evalplus_calls(fmt::format("Mbpp/{}", problem), *node));
-  }
-}
-
-void fuzz_python_values(std::span<const std::uint8_t> bytes) {
-  const auto [first, second] = halves(bytes);
-  const auto left = parse_python_value(first);
-  const auto right = parse_python_value(second);
-  if (left) {
-    static_cast<void>(python_elements(*left));
-    static_cast<void>(python_real(*left));
-  }
-  if (left && right) {
-    demand(python_equal(*left, *right) == python_equal(*right, *left),
-           "equality that depends on the order");
-    static_cast<void>(python_set_equal(*left, *right));
-    for (const ArrayFit fit : {ArrayFit::same_shape_or_scalar, ArrayFit::broadcast}) {
-      static_cast<void>(numpy_close(*left, *right, 1e-7, 1e-6, true, fit));
+  const std::string_view text = as_text(bytes);
+  if (const auto node = parse_json(text)) {
+    demand(node->raw.data() >= text.data() &&
+               node->raw.data() + node->raw.size() <= text.data() + text.size(),
+           "a value outside the text");
+    if (!first_invalid_utf8(text)) {
+      static_cast<void>(python_text_literal(text));
     }
   }
 }

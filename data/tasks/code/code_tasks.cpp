@@ -152,6 +152,26 @@ CodeStyle parse_code_style(const std::string& task, std::string_view name) {
       "task {}: unknown prompt style '{}': known are evalchemy, lm-eval, evalplus", task, name));
 }
 
+std::string python_text_literal(std::string_view text) {
+  if (first_invalid_utf8(text)) {
+    throw DataError("a text for Python is not valid UTF-8");
+  }
+  std::string out = "'";
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [value, length] = code_point_at(text, at);
+    at += length;
+    if (value == '\'' || value == '\\') {
+      out += '\\';
+      out += static_cast<char>(value);
+    } else if (value >= 0x20 && value < 0x7F) {
+      out += static_cast<char>(value);
+    } else {
+      out += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(value));
+    }
+  }
+  return out + "'";
+}
+
 std::vector<TaskRecord> load_code_records(const std::filesystem::path& data,
                                           const std::string& task,
                                           const std::vector<std::string>& candidates,

@@ -27,6 +27,9 @@ enum class CodeStyle : std::uint8_t {
 /// The style `name`; empty is evalchemy. ConfigError naming `task` and the known ones.
 [[nodiscard]] CodeStyle parse_code_style(const std::string& task, std::string_view name);
 
+/// Returns a text as an ASCII Python literal. Throws DataError if it is not UTF-8.
+[[nodiscard]] std::string python_text_literal(std::string_view text);
+
 /// A field of a record and the JSON it must hold. A text is kept decoded, all else as it stands.
 struct CodeField {
   std::string name;

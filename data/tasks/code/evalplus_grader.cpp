@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "data/tasks/code/code_tasks.h"
-#include "data/tasks/code/evalplus_inputs.h"
+#include "data/tasks/code/json_tree.h"
+#include "data/tokenizer/unicode.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 
 namespace jforge {
+
+const char* evalplus_call_source();    // The text of evalplus_call.py.
+const char* evalplus_oracle_source();  // The text of evalplus_oracle.py.
+
 namespace {
 
 constexpr double kLoadSeconds = 10.0;
@@ -20,46 +24,14 @@ constexpr double kReferenceFactor = 4.0;
 constexpr double kRunFloorSeconds = 120.0;
 constexpr double kReferenceSeconds = 600.0;
 
-/// Name of the function that is called in the entry point's place.
-constexpr const char* kCaller = "_evalplus_call";
-/// Python behind a program: calls its entry point, _evalplus_function, and hands the value on, or
-/// what stands for it when it is too large to send: one MBPP value has 128 million parts. marshal's
-/// version 2 writes the same bytes for the same content.
-constexpr const char* kCallerSource = R"PY(
-
-def _evalplus_call(*arguments):
-    value = _evalplus_function(*arguments)
-    rest, parts = [value], 0
-    while rest and parts + len(rest) <= 200000:
-        part = rest.pop()
-        parts += 1
-        if isinstance(part, (list, tuple, set, frozenset)):
-            rest.extend(part)
-        elif isinstance(part, dict):
-            rest.extend(part.keys())
-            rest.extend(part.values())
-    if not rest:
-        return value
-    import hashlib
-    import marshal
-    digest = hashlib.sha256()
-    for part in value if isinstance(value, (list, tuple)) else [value]:
-        try:
-            digest.update(marshal.dumps(part, 2))
-        except ValueError:
-            digest.update(repr(part).encode("utf-8", "surrogatepass"))
-    return (type(value).__name__, len(value), digest.hexdigest())
-)PY";
+/// For comparing all values of a run.
+constexpr double kCompareSeconds = 600.0;
 
 }  // namespace
 
 std::string EvalPlusGrader::version() const {
-  return fmt::format("{}-floor-{:.0f}s", to_string(rules_), kCallFloorSeconds);
-}
-
-EvalPlusOracle EvalPlusGrader::oracle(const TaskRecord& record) const {
-  return {suite_, rules_, record.fields.at("entry_point"),
-          std::strtod(record.fields.at("atol").c_str(), nullptr)};
+  return fmt::format("evalplus-{}-floor-{:.0f}s",
+                     rules_ == EvalPlusRules::v0_2_1 ? "0.2.1" : "0.3.1", kCallFloorSeconds);
 }
 
 CodeRunRequest EvalPlusGrader::request(std::string program, const TaskRecord& record,
@@ -69,10 +41,16 @@ CodeRunRequest EvalPlusGrader::request(std::string program, const TaskRecord& re
     request.hash_seed = static_cast<std::uint32_t>(hash64(std::string_view(program)));
   }
   request.candidate = std::move(program);
-  request.check =
-      fmt::format("_evalplus_function = {}\n{}", record.fields.at("entry_point"), kCallerSource);
-  request.entry_point = kCaller;
-  request.calls = part.calls;
+  // In a namespace of its own: the program may have given builtins' names to other things.
+  request.check = fmt::format(
+      "import builtins as _builtins\n_evalplus = {{'function': {}, 'task': {}}}\n"
+      "_builtins.exec({}, _evalplus)\n_evalplus_call = _evalplus['call']\n",
+      record.fields.at("entry_point"), python_text_literal(record.fields.at("task_id")),
+      python_text_literal(evalplus_call_source()));
+  request.entry_point = "_evalplus_call";
+  for (const std::string& input : part.inputs) {
+    request.calls.push_back("[" + python_text_literal(input) + "]");
+  }
   request.check_seconds = kLoadSeconds;
   request.call_seconds = part.limits;
   request.total_seconds = part.run_limit;
@@ -85,30 +63,27 @@ EvalPlusGrader::Part EvalPlusGrader::expected_values(const TaskRecord& record, c
   if (!inputs) {
     throw DataError(fmt::format("{}: its {} is no JSON", record.id, field));
   }
-  Part part{.name = std::string(field).substr(0, 4),
-            .calls = evalplus_calls(record.fields.at("task_id"), *inputs)};
-  if (oracle(record).needs_inputs()) {
-    for (const JsonNode& input : inputs->items) {
-      part.inputs.emplace_back(input.raw);
-    }
+  Part part{.name = std::string(field).substr(0, 4)};
+  for (const JsonNode& input : inputs->items) {
+    part.inputs.emplace_back(input.raw);
   }
   CodeRunRequest run =
       request(record.fields.at("prompt") + record.fields.at("canonical_solution"), record, part);
-  run.call_seconds.assign(part.calls.size(), kReferenceSeconds);
+  run.call_seconds.assign(part.inputs.size(), kReferenceSeconds);
   run.total_seconds = kReferenceSeconds;
   run.repeatable = true;
   const CodeRunResult result = runner.run(run, [&](std::int64_t, std::string_view json) {
     part.expected.emplace_back(json);
-    return parse_python_value(json).has_value();
+    return true;
   });
-  if (result.status != CodeRunStatus::completed || part.expected.size() != part.calls.size()) {
+  if (result.status != CodeRunStatus::completed || part.expected.size() != part.inputs.size()) {
     throw DataError(fmt::format("{} ({}): its canonical solution does not run on its {}: {}",
                                 record.id, record.fields.at("task_id"), field, result.reason));
   }
   for (const double seconds : result.call_seconds) {
     part.limits.push_back(std::max(kCallFloorSeconds, kReferenceFactor * seconds));
   }
-  part.limits.resize(part.calls.size(), kCallFloorSeconds);
+  part.limits.resize(part.inputs.size(), kCallFloorSeconds);
   part.run_limit = std::max(kRunFloorSeconds,
                             kReferenceFactor * std::accumulate(result.call_seconds.begin(),
                                                                result.call_seconds.end(), 0.0));
@@ -138,16 +113,43 @@ std::shared_ptr<EvalPlusGrader::Reference> EvalPlusGrader::reference(const TaskR
 
 CodeRunResult EvalPlusGrader::run_part(const std::string& program, const TaskRecord& record,
                                        const Part& part, CodeRunner& runner) const {
-  EvalPlusOracle judge = oracle(record);
-  return runner.run(request(program, record, part), [&](std::int64_t call, std::string_view json) {
-    const auto index = static_cast<std::size_t>(call);
-    const auto value = parse_python_value(json);
-    if (!value || index >= part.expected.size()) {
-      return false;
-    }
-    return judge.accepts(*value, *parse_python_value(part.expected[index]),
-                         part.inputs.empty() ? std::string_view() : part.inputs[index]);
-  });
+  std::vector<std::string> values;
+  CodeRunResult result =
+      runner.run(request(program, record, part), [&](std::int64_t, std::string_view json) {
+        if (first_invalid_utf8(json) || values.size() == part.expected.size()) {
+          return false;
+        }
+        values.emplace_back(json);
+        return true;
+      });
+  if (values.empty()) {
+    return result;
+  }
+  // A wrong value counts, whatever the program did later.
+  CodeRunResult compared = compare(values, record, part, runner);
+  return compared.status == CodeRunStatus::completed ? std::move(result) : std::move(compared);
+}
+
+CodeRunResult EvalPlusGrader::compare(const std::vector<std::string>& values,
+                                      const TaskRecord& record, const Part& part,
+                                      CodeRunner& runner) const {
+  CodeRunRequest request;
+  request.candidate = evalplus_oracle_source();
+  request.check = fmt::format("oracle = Oracle('{}', {}, {}, float({}))",
+                              suite_ == EvalPlusSuite::mbpp ? "mbpp" : "humaneval",
+                              rules_ == EvalPlusRules::v0_3_1 ? "True" : "False",
+                              python_text_literal(record.fields.at("entry_point")),
+                              python_text_literal(record.fields.at("atol")));
+  request.entry_point = "judge";
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    request.calls.push_back(fmt::format("[{}, {}, {}]", python_text_literal(values[i]),
+                                        python_text_literal(part.expected[i]),
+                                        python_text_literal(part.inputs[i])));
+  }
+  request.check_seconds = kLoadSeconds;
+  request.call_seconds.assign(values.size(), kCompareSeconds);
+  request.total_seconds = kCompareSeconds;
+  return runner.run(request, [](std::int64_t, std::string_view json) { return json == "true"; });
 }
 
 Verdict EvalPlusGrader::grade(const std::string& program, const TaskRecord& record,

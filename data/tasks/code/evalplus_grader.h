@@ -8,15 +8,29 @@
 #include <string>
 #include <vector>
 
-#include "data/tasks/code/evalplus_oracle.h"
 #include "data/tasks/code_runner.h"
 #include "data/tasks/task.h"
 
 namespace jforge {
 
+enum class EvalPlusSuite : std::uint8_t { humaneval, mbpp };
+/// The release whose comparison is meant: they differ in what counts as equal.
+enum class EvalPlusRules : std::uint8_t { v0_2_1, v0_3_1 };
+
 /// Runs a program on a problem's base inputs and, when all are right, in a new process on its
-/// further ones; the values are compared here, out of the program's reach, with those of the
-/// canonical solution (prompt + canonical_solution), which is run once for each problem.
+/// further ones (evalplus_call.py). A process of its own, out of the program's reach, compares the
+/// values with those of the canonical solution (prompt + canonical_solution), which is run once
+/// for each problem (evalplus_oracle.py).
+///
+/// Both releases: Python's ==; if that fails and the tolerance atol is not 0, |out − expected| ≤
+/// atol + 1e-7·|expected| elementwise. atol is the problem's; once an expected value is a float, or
+/// a list or tuple of nothing but floats, an atol of 0 becomes 1e-6 for the rest of the run.
+/// MBPP's are_equivalent takes every answer, sum_div also 0, and check_str, text_match_three and
+/// text_starta_endb ask only whether something was found.
+/// 0.2.1 compares by numpy.testing.assert_allclose and takes an empty list for a list of floats.
+/// 0.3.1 compares by numpy.allclose between values of one type and one length; eight MBPP problems
+/// compare as sets, surface_Area and digit_distance_nums accept a second reading of the problem,
+/// and HumanEval's find_zero accepts every root (as meant, and as later releases do).
 ///
 /// Each call has max(10, 4 × the canonical solution's time) seconds, each of the two runs
 /// max(120, 4 × its sum).
@@ -48,9 +62,7 @@ class EvalPlusGrader {
   /// One list of inputs and what the canonical solution makes of it.
   struct Part {
     std::string name = {};
-    std::vector<std::string> calls = {};
-    std::vector<std::string> inputs =
-        {};  ///< JSON of the arguments, where the comparison needs them.
+    std::vector<std::string> inputs = {};    ///< JSON of each call's arguments.
     std::vector<std::string> expected = {};  ///< Value JSON.
     std::vector<double> limits = {};         ///< Seconds for each call.
     double run_limit = 0.0;                  ///< Seconds for all of them.
@@ -69,7 +81,10 @@ class EvalPlusGrader {
                                        const Part& part) const;
   [[nodiscard]] CodeRunResult run_part(const std::string& program, const TaskRecord& record,
                                        const Part& part, CodeRunner& runner) const;
-  [[nodiscard]] EvalPlusOracle oracle(const TaskRecord& record) const;
+  /// Compares the values of the first calls with the expected ones: completed if all are right.
+  [[nodiscard]] CodeRunResult compare(const std::vector<std::string>& values,
+                                      const TaskRecord& record, const Part& part,
+                                      CodeRunner& runner) const;
 
   EvalPlusSuite suite_;
   EvalPlusRules rules_;

@@ -5,16 +5,19 @@
 #include <utility>
 
 #include "data/tasks/code/code_tasks.h"
-#include "data/tasks/code/evalplus_sanitizer_source.h"
-#include "data/tasks/code/python_value.h"
+#include "data/tasks/code/json_tree.h"
 #include "data/tokenizer/unicode.h"
 #include "runtime/error.h"
 
 namespace jforge {
+
+const char* evalplus_sanitizer_source();  // The text of evalplus_sanitizer.py.
+
 namespace {
 
 constexpr double kLoadSeconds = 10.0;
 constexpr double kSanitizeSeconds = 30.0;
+
 }  // namespace
 
 SanitizedProgram evalplus_sanitize(const std::string& text,
@@ -30,8 +33,8 @@ SanitizedProgram evalplus_sanitize(const std::string& text,
   request.total_seconds = kLoadSeconds + kSanitizeSeconds;
   SanitizedProgram sanitized;
   CodeRunResult result = runner.run(request, [&](std::int64_t, std::string_view json) {
-    auto value = parse_python_value(json);
-    expect(value && value->kind == PythonValue::Kind::text, "the sanitizer returns a text");
+    auto value = parse_json(json);
+    expect(value && value->kind == JsonNode::Kind::text, "the sanitizer returns a text");
     sanitized.program = std::move(value->text);
     return true;
   });

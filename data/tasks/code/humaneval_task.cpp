@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "data/tasks/code/evalplus_sanitizer.h"
-#include "data/tasks/code/python_value.h"
 #include "runtime/error.h"
 
 namespace jforge {

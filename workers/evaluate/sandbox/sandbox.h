@@ -16,8 +16,8 @@
 /// says so with a token, and only then gets a nonce and the check, and later the calls' arguments,
 /// one at a time. Out-of-turn bytes, an early end with any exit code, and a thread left over from
 /// loading (looked for from outside) are failures; output is never looked at.
-///  - Calls: expected values never enter the sandbox, and the caller compares what comes back. A
-///    program can return only what it computes.
+///  - Calls: expected values never enter the program's sandbox; what comes back is compared outside
+///    it. A program can return only what it computes.
 ///  - Check: the assertions run in the program's own process, as they do in every scorer of these
 ///    benchmarks. Nonce, token and the restoring of builtins, trace hooks and timers after loading
 ///    stop programs that end early, print or write a verdict, leave threads, or patch the

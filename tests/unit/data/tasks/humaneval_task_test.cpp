@@ -241,7 +241,9 @@ class CountingRunner final : public CodeRunner {
   CodeRunResult run(const CodeRunRequest& request, const CodeValueSink& sink = {}) override {
     ++runs;
     repeatable_runs += request.repeatable ? 1 : 0;
-    last = request;
+    if (request.entry_point == "_evalplus_call") {
+      last = request;
+    }
     return runner_.run(request, sink);
   }
   int runs = 0;
@@ -264,19 +266,20 @@ TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
   const Verdict right = grade("def area(r):\n    return 3.14159265358979 * r ** 2\n");
   EXPECT_EQ(right.status, VerdictStatus::pass);
   EXPECT_EQ(right.base_status, VerdictStatus::pass);
-  EXPECT_EQ(runner.runs, 4);  // the canonical solution once on each list
+  // The canonical solution, the program and the comparison once on each list.
+  EXPECT_EQ(runner.runs, 6);
   EXPECT_EQ(runner.last.call_seconds, (std::vector<double>{10.0, 10.0, 10.0}));
 
   const Verdict half = grade("def area(r):\n    return 3.14159265358979 * r * abs(r)\n");
   EXPECT_EQ(half.status, VerdictStatus::fail);
   EXPECT_EQ(half.base_status, VerdictStatus::pass);
   EXPECT_EQ(half.reason, "plus inputs: value of call 2 not accepted");
-  EXPECT_EQ(runner.runs, 6);
+  EXPECT_EQ(runner.runs, 10);
 
   const Verdict none = grade("def area(r):\n    pass\n");
   EXPECT_EQ(none.base_status, VerdictStatus::fail);
   EXPECT_EQ(none.status, VerdictStatus::fail);
-  EXPECT_EQ(runner.runs, 7);  // no further inputs after a failure
+  EXPECT_EQ(runner.runs, 12);  // no further inputs after a failure
   EXPECT_EQ(runner.repeatable_runs, 2) << "the canonical solution's alone";
 
   EXPECT_EQ(grade("def other(r):\n    pass\n").status, VerdictStatus::fail);
