@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <sstream>
 
 #include "launch/config/job_fields.h"
@@ -502,12 +503,14 @@ void add_shell(CLI::App& app, CommandLine& line) {
     auto shell = std::make_shared<std::string>();
     CLI::App* sub =
         app.add_subcommand("completion", "Completion of commands, options and keys for a shell");
-    one_of(sub->add_option("shell", *shell, "Whose script is printed"), completion_shells())
+    const auto shells = std::views::keys(completion_scripts());
+    one_of(sub->add_option("shell", *shell, "Whose script is printed"),
+           {shells.begin(), shells.end()})
         ->required();
     sub->callback([&line, shell] {
       line.distributed = false;
       line.run = [shell](const MpiSession*) {
-        return print_document(completion_script(*shell, describe_command_line()));
+        return print_document(completion_scripts().at(*shell));
       };
     });
   }
@@ -631,6 +634,17 @@ std::string not_converted(const std::string& reason) {
 CommandDescription describe_command_line() {
   CommandLine unused;
   return describe(*make_parser(unused));
+}
+
+std::optional<std::string> asked_completions(int argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "__complete") {
+    return std::nullopt;
+  }
+  if (argc < 3 || std::string_view(argv[2]) != "--") {
+    return "";
+  }
+  const std::vector<std::string> words(argv + 3, argv + argc);
+  return completion_candidates(describe_command_line(), words);
 }
 
 std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code,

@@ -3,6 +3,8 @@
 /// The command line: one subcommand per command of the architecture page.
 
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "launch/commands/commands.h"
 #include "launch/shell/command_description.h"
@@ -28,5 +30,9 @@ struct CommandLine {
 
 /// Commands and options of that parser.
 [[nodiscard]] CommandDescription describe_command_line();
+
+/// Returns the answer to `jforge __complete -- WORD...`, which the scripts of shells call
+/// (shell/shell_completion.h), and nothing for every other command line.
+[[nodiscard]] std::optional<std::string> asked_completions(int argc, char** argv);
 
 }  // namespace jforge

@@ -107,6 +107,11 @@ int main(int argc, char** argv) {
   open_standard_streams();
   // First of all: a stop that comes while MPI starts is obeyed at the first boundary.
   install_signal_handlers();
+  // A shell waits for this answer, so it comes before MPI.
+  if (const std::optional<std::string> candidates = asked_completions(argc, argv)) {
+    tell(stdout, *candidates);
+    return 0;
+  }
   ExitCode exit_code = ExitCode::ok;
   const std::optional<CommandLine> line =
       parse_command_line(argc, argv, exit_code, /*silent=*/!first_of_a_launcher());

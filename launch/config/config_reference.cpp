@@ -268,7 +268,7 @@ std::vector<ConfigKey> config_keys(ConfigFor command) {
   std::vector<ConfigKey> keys;
   for (const ConfigField& field : fields_for(command)) {
     keys.push_back({field.path(), field.kind == FieldKind::identity, without_links(field.meaning),
-                    default_text(field), value_words(field)});
+                    value_words(field)});
   }
   return keys;
 }

@@ -1,12 +1,10 @@
 #pragma once
 
 /// What the list of fields (field.h) tells a person or an editor: the reference page, a JSON
-/// schema, a commented configuration to start from, and the keys for command lines and the man
-/// page.
+/// schema, a commented configuration to start from, and the keys for command lines.
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,11 +35,10 @@ enum class ConfigFor : std::uint8_t {
 };
 /// A key as command lines name it.
 struct ConfigKey {
-  std::string path;                         ///< "train.beta1"; of the rounds "rounds.1.steps".
-  bool identity;                            ///< Else operational (field.h).
-  std::string meaning;                      ///< One line of Markdown without links.
-  std::optional<std::string> default_text;  ///< As TOML; nothing when it is not set.
-  std::vector<std::string> words;           ///< All values of an enumeration or a truth value.
+  std::string path;                ///< "train.beta1"; of the rounds "rounds.1.steps".
+  bool identity;                   ///< Else operational (field.h).
+  std::string meaning;             ///< One line of Markdown without links.
+  std::vector<std::string> words;  ///< All values of an enumeration or a truth value.
 };
 /// Every key of that configuration, in the order of the reference page.
 [[nodiscard]] std::vector<ConfigKey> config_keys(ConfigFor command);

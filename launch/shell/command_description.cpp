@@ -15,56 +15,30 @@ namespace jforge {
 
 namespace {
 
-/// The kind that a placeholder stands for, and the one form in which documents show it.
-struct Placeholder {
-  ValueKind kind;
-  const char* text;
-};
-
-const Placeholder& placeholder(const std::string& type, const std::string& option) {
-  static const std::map<std::string, Placeholder> known{
-      {"TOML", {ValueKind::config_file, "CONFIG"}},
-      {"FILE", {ValueKind::file, "FILE"}},
-      {"DIR", {ValueKind::directory, "DIR"}},
-      {"PATH", {ValueKind::path, "PATH"}},
-      {"KEY=VALUE", {ValueKind::setting, "KEY=VALUE"}},
-      {"NAME=VALUE", {ValueKind::decoding_setting, "NAME=VALUE"}},
-      {"KEY", {ValueKind::key, "KEY"}},
-      {"TASK", {ValueKind::text, "TASK"}},
-      {"TEXT", {ValueKind::text, "TEXT"}},
-      {"INT", {ValueKind::text, "N"}},
-      {"UINT", {ValueKind::text, "N"}},
-      {"FLOAT", {ValueKind::text, "X"}},
-  };
-  const auto found = known.find(type);
-  if (found == known.end()) {
-    throw InternalError(fmt::format("{}: the type name {} is no known placeholder", option, type));
-  }
-  return found->second;
-}
-
 void describe_value(const CLI::Option& option, OptionDescription& described) {
-  // Behind a colon stand the checks: INT:POSITIVE.
-  std::string types = option.get_type_name();
-  types = types.substr(0, types.find(':'));
-  std::istringstream parts(types);
+  using enum ValueKind;
+  static const std::map<std::string, ValueKind> kinds{
+      {"TOML", config_file}, {"FILE", file},         {"DIR", directory},
+      {"PATH", file},        {"KEY=VALUE", setting}, {"NAME=VALUE", decoding_setting},
+      {"KEY", key},          {"TASK", text},         {"TEXT", text},
+      {"INT", text},         {"UINT", text},         {"FLOAT", text}};
+  // Checks follow a colon: INT:POSITIVE.
+  const std::string types = option.get_type_name();
+  described.placeholder = types.substr(0, types.find(':'));
+  std::istringstream parts(described.placeholder);
   for (std::string part; std::getline(parts, part, '|');) {
-    std::string text = part;
     if (std::ranges::any_of(part, [](char c) { return c >= 'a' && c <= 'z'; })) {
       described.words.push_back(part);
     } else {
-      const Placeholder& value = placeholder(part, option.get_name());
-      described.kind = value.kind;
-      text = value.text;
+      expect(kinds.contains(part), option.get_name() + " has the unknown type name " + part);
+      described.kind = kinds.at(part);
     }
     if (part == "TASK") {
       described.words = task_names();
     }
-    described.placeholder += (described.placeholder.empty() ? "" : "|") + text;
   }
   expect(described.takes_value(), option.get_name() + " takes a value and names no type");
   described.list = option.get_delimiter() == ',';
-  described.repeatable = option.get_items_expected_max() > 1;
   described.default_text = option.get_default_str();
 }
 
@@ -117,8 +91,8 @@ std::vector<const CommandDescription*> all_commands(const CommandDescription& co
   return all;
 }
 
-std::string path_text(const CommandDescription& command, const std::string& separator) {
-  return fmt::format("{}", fmt::join(command.path, separator));
+std::string path_text(const CommandDescription& command) {
+  return fmt::format("{}", fmt::join(command.path, " "));
 }
 
 }  // namespace jforge

@@ -18,9 +18,8 @@ enum class ValueKind : std::uint8_t {
   none,         ///< There is no value: a flag; or nothing but one of `words` fits.
   text,         ///< Numbers too: nothing can be offered.
   config_file,  ///< A TOML file.
-  file,
+  file,         ///< Or a directory, if the type name is PATH.
   directory,
-  path,              ///< A file or a directory.
   setting,           ///< section.key=value of a configuration.
   decoding_setting,  ///< key=value of a decoding method.
   key,               ///< section.key that belongs to a run's identity.
@@ -35,7 +34,6 @@ struct OptionDescription {
   ValueKind kind = ValueKind::none;
   std::vector<std::string> words;  ///< What the value may be, or may be as well.
   bool list = false;               ///< Several values, separated by commas.
-  bool repeatable = false;
   bool required = false;
 
   [[nodiscard]] bool takes_value() const { return !placeholder.empty(); }
@@ -62,8 +60,7 @@ struct CommandDescription {
 [[nodiscard]] std::vector<const CommandDescription*> all_commands(
     const CommandDescription& command);
 
-/// "jforge probe logits"; with another separator "jforge_probe_logits".
-[[nodiscard]] std::string path_text(const CommandDescription& command,
-                                    const std::string& separator = " ");
+/// "jforge probe logits".
+[[nodiscard]] std::string path_text(const CommandDescription& command);
 
 }  // namespace jforge

@@ -1,78 +1,149 @@
 #include "launch/shell/shell_completion.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <map>
-#include <utility>
+#include <string_view>
 
-#include "launch/shell/shell_completion_internal.h"
-#include "runtime/error.h"
+#include "launch/config/config_reference.h"
 #include "workers/evaluate/decoding_settings.h"
 
 namespace jforge {
 
 namespace {
 
-using Writer = std::string (*)(const CommandDescription&);
+/// Collects the candidates that continue what is typed.
+struct Answer {
+  std::string typed;
+  std::string before;  ///< Stands before `typed` in the same word: "--set=", or nothing.
+  std::string lines;
 
-const std::map<std::string, Writer>& writers() {
-  static const std::map<std::string, Writer> known{
-      {"bash", bash_completion}, {"fish", fish_completion}, {"zsh", zsh_completion}};
-  return known;
+  void offer(const std::string& word, const std::string& help = "") {
+    lines += word.starts_with(typed) ? before + word + "\t" + help + "\n" : "";
+  }
+};
+
+// Returns the option if a value follows it, else null.
+const OptionDescription* option_with_value(const CommandDescription& command,
+                                           std::string_view name) {
+  const auto found = std::ranges::find_if(command.options, [&](const OptionDescription& option) {
+    return option.takes_value() && std::ranges::find(option.names, name) != option.names.end();
+  });
+  return found == command.options.end() ? nullptr : &*found;
+}
+
+std::vector<ConfigKey> keys_for(const CommandDescription& command, ValueKind kind) {
+  std::vector<ConfigKey> keys;
+  if (kind == ValueKind::decoding_setting) {
+    for (const DecodingKey& key : decoding_keys()) {
+      keys.push_back({key.name, /*identity=*/false, key.meaning, {}});
+    }
+    return keys;
+  }
+  if (command.name() == "pretrain" || command.name() == "finetune") {
+    return config_keys(command.name() == "pretrain" ? ConfigFor::pretrain : ConfigFor::finetune);
+  }
+  keys = config_keys(ConfigFor::run);
+  if (kind == ValueKind::key) {
+    keys.push_back({"rounds.1", /*identity=*/true, "All keys of this round", {}});
+  }
+  return keys;
+}
+
+void offer_keys(const CommandDescription& command, ValueKind kind, Answer& answer) {
+  // Keys of rounds are listed for the first; offers them for the round that is typed.
+  constexpr std::string_view kRounds = "rounds.";
+  const std::string& typed = answer.typed;
+  const std::string round = typed.substr(0, typed.find_first_not_of("0123456789", kRounds.size()));
+  for (ConfigKey& key : keys_for(command, kind)) {
+    if (key.path.starts_with("rounds.1") && round.starts_with(kRounds) && round != kRounds) {
+      key.path = round + key.path.substr(kRounds.size() + 1);
+    }
+    // Takes the first sentence, not counting a "Required." before it, without Markdown.
+    std::string meaning = key.meaning.substr(0, key.meaning.find(". ", 10));
+    std::erase(meaning, '`');
+    if (kind == ValueKind::key) {
+      if (key.identity) {
+        answer.offer(key.path, meaning);
+      }
+    } else if (typed.starts_with(key.path + "=")) {
+      for (const std::string& word : key.words) {
+        answer.offer(key.path + "=" + word);
+      }
+    } else {
+      answer.offer(key.path + "=", meaning);
+    }
+  }
+}
+
+void offer_values(const CommandDescription& command, const OptionDescription& option,
+                  Answer& answer) {
+  const std::size_t list = option.list ? answer.typed.rfind(',') + 1 : 0;
+  for (const std::string& word : option.words) {
+    answer.offer(answer.typed.substr(0, list) + word);
+  }
+  using enum ValueKind;
+  static const std::map<ValueKind, const char*> files{
+      {config_file, ":toml\n"}, {file, ":file\n"}, {directory, ":dir\n"}};
+  if (const auto found = files.find(option.kind); found != files.end()) {
+    answer.lines += found->second;
+  } else if (option.kind != none && option.kind != text) {
+    offer_keys(command, option.kind, answer);
+  }
+}
+
+void offer_words(const CommandDescription& command, std::size_t argument, Answer& answer) {
+  if (answer.typed.starts_with('-')) {
+    for (const OptionDescription& option : command.options) {
+      for (const std::string& name : option.names) {
+        answer.offer(name, option.help);
+      }
+    }
+  } else if (argument < command.arguments.size()) {
+    offer_values(command, command.arguments[argument], answer);
+  } else if (argument == 0) {
+    for (const CommandDescription& sub : command.commands) {
+      answer.offer(sub.name(), sub.help);
+    }
+  }
 }
 
 }  // namespace
 
-std::vector<std::string> completion_shells() {
-  std::vector<std::string> shells;
-  for (const auto& [shell, writer] : writers()) {
-    shells.push_back(shell);
+std::string completion_candidates(const CommandDescription& program,
+                                  std::span<const std::string> words) {
+  if (words.empty()) {
+    return "";
   }
-  return shells;
-}
-
-std::string completion_script(const std::string& shell, const CommandDescription& program) {
-  const auto found = writers().find(shell);
-  if (found == writers().end()) {
-    throw ConfigError(fmt::format("there is no completion for {}: known are {}", shell,
-                                  fmt::join(completion_shells(), ", ")));
+  const CommandDescription* command = &program;
+  const OptionDescription* option = nullptr;
+  std::size_t argument = 0;
+  for (const std::string& word : words.first(words.size() - 1)) {
+    const auto sub = std::ranges::find(command->commands, word, &CommandDescription::name);
+    if (option != nullptr) {
+      option = nullptr;
+    } else if (word.starts_with('-')) {
+      option = option_with_value(*command, word);
+    } else if (sub != command->commands.end()) {
+      command = &*sub;
+    } else {
+      ++argument;
+    }
   }
-  return found->second(program);
-}
-
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos;
-       at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+  Answer answer{words.back(), "", ""};
+  const std::size_t equals = answer.typed.find('=');
+  if (option == nullptr && answer.typed.starts_with("--") && equals != std::string::npos) {
+    option = option_with_value(*command, answer.typed.substr(0, equals));
+    if (option != nullptr) {
+      answer.before = answer.typed.substr(0, equals + 1);
+      answer.typed.erase(0, equals + 1);
+    }
   }
-  return text;
-}
-
-std::string shell_quoted(std::string_view text) {
-  return "'" + replaced(std::string(text), "'", R"('\'')") + "'";
-}
-
-std::string short_meaning(const ConfigKey& key) {
-  const std::string text = replaced(key.meaning, "`", "");
-  // "Required." is no sentence of its own here.
-  const std::size_t from = text.starts_with("Required. ") ? std::string("Required. ").size() : 0;
-  return text.substr(0, text.find(". ", from));
-}
-
-std::vector<NamedKeys> named_keys() {
-  std::vector<ConfigKey> decoding;
-  for (const DecodingKey& key : decoding_keys()) {
-    decoding.push_back({key.name, /*identity=*/false, key.meaning, to_string(key.fallback), {}});
+  if (option != nullptr) {
+    offer_values(*command, *option, answer);
+  } else {
+    offer_words(*command, argument, answer);
   }
-  return {{"run", config_keys(ConfigFor::run)},
-          {"pretrain", config_keys(ConfigFor::pretrain)},
-          {"finetune", config_keys(ConfigFor::finetune)},
-          {kDecoding, std::move(decoding)}};
-}
-
-std::string keys_name(const CommandDescription& command) {
-  const std::string& name = command.name();
-  return name == "pretrain" || name == "finetune" ? name : "run";
+  return answer.lines;
 }
 
 }  // namespace jforge
