@@ -18,9 +18,9 @@
 #include "launch/shell/man_page.h"
 #include "launch/shell/shell_completion.h"
 #include "launch/version.h"
+#include "model/decoding/decoding_method.h"
 #include "runtime/device/known_devices.h"
 #include "runtime/nearest_name.h"
-#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 

@@ -9,6 +9,7 @@
 #include "data/tasks/code/code_tasks.h"
 #include "data/tokenizer/chat_template.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/jacobi_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"

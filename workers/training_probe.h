@@ -12,6 +12,7 @@
 
 #include "data/prompts/prompt_store.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
+#include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/parameter_table.h"

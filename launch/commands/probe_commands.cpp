@@ -12,6 +12,8 @@
 #include "launch/commands/loaded_model.h"
 #include "launch/config/job_fields.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/decoding_method.h"
+#include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/flat_parameters.h"
@@ -19,7 +21,6 @@
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/read_file.h"
-#include "workers/evaluate/decoding_method.h"
 #include "workers/train/conversation_samples.h"
 
 namespace jforge {

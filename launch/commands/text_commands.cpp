@@ -15,11 +15,11 @@
 #include "launch/commands/decode_display.h"
 #include "launch/commands/loaded_model.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/decoding_method.h"
 #include "model/decoding/pass_recorder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/durable_file.h"
 #include "runtime/log.h"
-#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 

@@ -96,10 +96,10 @@ requires(!std::same_as<T, bool>) std::optional<std::string> read_value(const tom
   value = static_cast<T>(*number);
   return std::nullopt;
 }
-/// A number of the type that `value` holds.
-inline std::optional<std::string> read_value(const toml::node& node,
-                                             std::variant<std::int64_t, double>& value) {
-  return std::visit([&](auto& number) { return read_value(node, number); }, value);
+/// A value of the type that `value` holds.
+template <class... T>
+std::optional<std::string> read_value(const toml::node& node, std::variant<T...>& value) {
+  return std::visit([&](auto& held) { return read_value(node, held); }, value);
 }
 template <class T>
 std::optional<std::string> read_value(const toml::node& node, std::optional<T>& value) {
@@ -123,8 +123,9 @@ template <std::integral T>
 requires(!std::same_as<T, bool>) std::string value_schema(T) {
   return std::is_unsigned_v<T> ? R"({"type": "integer", "minimum": 0})" : R"({"type": "integer"})";
 }
-inline std::string value_schema(const std::variant<std::int64_t, double>& value) {
-  return std::visit([](auto number) { return value_schema(number); }, value);
+template <class... T>
+std::string value_schema(const std::variant<T...>& value) {
+  return std::visit([](const auto& held) { return value_schema(held); }, value);
 }
 template <class T>
 std::string value_schema(const std::optional<T>&) {
@@ -143,8 +144,9 @@ template <std::integral T>
 requires(!std::same_as<T, bool>) std::optional<std::string> write_value(T value) {
   return fmt::format("{}", value);
 }
-inline std::optional<std::string> write_value(const std::variant<std::int64_t, double>& value) {
-  return std::visit([](auto number) { return write_value(number); }, value);
+template <class... T>
+std::optional<std::string> write_value(const std::variant<T...>& value) {
+  return std::visit([](const auto& held) { return write_value(held); }, value);
 }
 template <class T>
 std::optional<std::string> write_value(const std::optional<T>& value) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/decoding/parallel_trajectory_decoder.h"
+
 namespace jforge {
 
 // Found by FieldList::add through SweepAxis's namespace.

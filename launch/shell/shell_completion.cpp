@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "launch/config/config_reference.h"
-#include "workers/evaluate/decoding_settings.h"
+#include "model/decoding/decoding_settings.h"
 
 namespace jforge {
 

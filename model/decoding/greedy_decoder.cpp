@@ -1,8 +1,10 @@
+#include "model/decoding/greedy_decoder.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "model/decoding/draft_decoder_internal.h"
-#include "model/decoding/sequence_decoder.h"
+#include "model/decoding/method_entry_internal.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -71,6 +73,15 @@ class GreedyDecoder final : public SequenceDecoder {
 
 std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request) {
   return std::make_unique<GreedyDecoder>(std::move(request));
+}
+
+std::vector<MethodEntry> greedy_methods() {
+  return {{"ar", {}, [](const DecodingSettings&, std::uint64_t) {
+             DecodingMethod method;
+             method.settings = {{"block_size", 1}, {"window", "none"}};
+             method.make = make_greedy_decoder;
+             return method;
+           }}};
 }
 
 }  // namespace jforge

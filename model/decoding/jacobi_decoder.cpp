@@ -1,9 +1,31 @@
+#include "model/decoding/jacobi_decoder.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/method_entry_internal.h"
 
 namespace jforge {
+
+void JacobiOptions::validate() const {
+  if (block_size < 1) {
+    throw ConfigError(
+        fmt::format("Jacobi decoding: block_size is {}; it must be at least 1", block_size));
+  }
+  if (complete_blocks && window == DraftWindow::running) {
+    throw ConfigError(
+        "Jacobi decoding: complete blocks need the shrinking window; the running window has no "
+        "blocks");
+  }
+  if (record_states && !complete_blocks) {
+    throw ConfigError(
+        "Jacobi decoding: recording states needs complete blocks, else the last block has no fixed "
+        "point");
+  }
+}
 
 namespace {
 
@@ -185,6 +207,30 @@ class JacobiDecoder final : public DraftDecoder {
 std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
                                                      const JacobiOptions& options) {
   return std::make_unique<JacobiDecoder>(std::move(request), options);
+}
+
+namespace {
+
+template <DraftWindow window>
+DecodingMethod jacobi_method(const DecodingSettings& settings, std::uint64_t seed) {
+  const JacobiOptions options{
+      .block_size = whole_number(settings, "block_size"), .window = window, .seed = seed};
+  options.validate();
+  DecodingMethod method;
+  method.settings = {{"block_size", options.block_size},
+                     {"window", window == DraftWindow::running ? "running" : "shrinking"},
+                     {"seed", seed}};
+  method.make = [options](DecodeRequest request) {
+    return make_jacobi_decoder(std::move(request), options);
+  };
+  return method;
+}
+
+}  // namespace
+
+std::vector<MethodEntry> jacobi_methods() {
+  return {{"jacobi", {block_size_key()}, jacobi_method<DraftWindow::running>},
+          {"jacobi_shrinking", {block_size_key()}, jacobi_method<DraftWindow::shrinking>}};
 }
 
 }  // namespace jforge

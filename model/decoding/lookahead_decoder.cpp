@@ -1,6 +1,9 @@
+#include "model/decoding/lookahead_decoder.h"
+
 #include <fmt/format.h>
 
 #include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/method_entry_internal.h"
 #include "model/decoding/ngram_pool.h"
 
 namespace jforge {
@@ -197,6 +200,48 @@ class LookaheadDecoder final : public DraftDecoder {
 std::unique_ptr<SequenceDecoder> make_lookahead_decoder(DecodeRequest request,
                                                         const LookaheadOptions& options) {
   return std::make_unique<LookaheadDecoder>(std::move(request), options);
+}
+
+namespace {
+
+DecodingMethod lookahead_method(const DecodingSettings& settings, std::uint64_t seed) {
+  const LookaheadOptions options{.window = whole_number(settings, "lookahead_window"),
+                                 .ngram = whole_number(settings, "lookahead_ngram"),
+                                 .guesses = whole_number(settings, "lookahead_guesses"),
+                                 .seed = seed};
+  options.validate();
+  DecodingMethod method;
+  method.settings = {{"block_size", options.ngram},          {"window", "lookahead"},
+                     {"lookahead_window", options.window},   {"lookahead_ngram", options.ngram},
+                     {"lookahead_guesses", options.guesses}, {"seed", seed}};
+  method.make = [options](DecodeRequest request) {
+    return make_lookahead_decoder(std::move(request), options);
+  };
+  return method;
+}
+
+}  // namespace
+
+std::vector<MethodEntry> lookahead_methods() {
+  return {{"lookahead",
+           {
+               {.name = "lookahead_guesses",
+                .fallback = std::int64_t{LookaheadOptions{}.guesses},
+                .minimum = 0,
+                .maximum = kMaxDrafts,
+                .meaning = "n-grams that `lookahead` verifies in one forward at most"},
+               {.name = "lookahead_ngram",
+                .fallback = std::int64_t{LookaheadOptions{}.ngram},
+                .minimum = 2,
+                .maximum = kMaxDraftTokens,
+                .meaning = "Tokens of the n-grams of `lookahead`"},
+               {.name = "lookahead_window",
+                .fallback = std::int64_t{LookaheadOptions{}.window},
+                .minimum = 1,
+                .maximum = kMaxDraftTokens,
+                .meaning = "Columns of the window in which `lookahead` makes n-grams"},
+           },
+           lookahead_method}};
 }
 
 }  // namespace jforge

@@ -1,8 +1,11 @@
+#include "model/decoding/multi_block_decoder.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/method_entry_internal.h"
 #include "model/decoding/ngram_pool.h"
 
 namespace jforge {
@@ -388,6 +391,90 @@ class MultiBlockDecoder final : public DraftDecoder {
 std::unique_ptr<SequenceDecoder> make_multi_block_decoder(DecodeRequest request,
                                                           const MultiBlockOptions& options) {
   return std::make_unique<MultiBlockDecoder>(std::move(request), options);
+}
+
+namespace {
+
+DecodingMethod multi_block_method(MultiBlockOptions options, const DecodingSettings& settings,
+                                  std::uint64_t seed) {
+  options.block_size = whole_number(settings, "block_size");
+  options.blocks = whole_number(settings, "blocks");
+  options.spawn_ratio = real_number(settings, "spawn_ratio");
+  options.verification_size = whole_number(settings, "verification_size");
+  // The authors' pool counts the rows of a forward.
+  options.ngram_pool = options.pseudo_on_every_row ? options.verification_size
+                                                   : whole_number(settings, "ngram_pool");
+  options.seed = seed;
+  options.validate();
+  DecodingMethod method;
+  method.settings = {{"block_size", options.block_size},
+                     {"window", "multi_block"},
+                     {"blocks", options.blocks},
+                     {"spawn_ratio", options.spawn_ratio},
+                     {"verification_size", options.verification_size},
+                     {"ngram_pool", options.ngram_pool},
+                     {"seed", seed}};
+  method.make = [options](DecodeRequest request) {
+    return make_multi_block_decoder(std::move(request), options);
+  };
+  return method;
+}
+
+DecodingMethod mr_method(const DecodingSettings& settings, std::uint64_t seed) {
+  const std::string& variant = text(settings, "variant");
+  MultiBlockOptions options;
+  options.spawn = variant == "own" ? SpawnMode::continuation : SpawnMode::clone;
+  options.pseudo_on_every_row = variant == "authors";
+  DecodingMethod method = multi_block_method(options, settings, seed);
+  method.settings["variant"] = variant;
+  return method;
+}
+
+DecodingMethod mr_lookup_method(const DecodingSettings& settings, std::uint64_t seed) {
+  MultiBlockOptions options;
+  options.match_length = whole_number(settings, "match_length");
+  DecodingMethod method = multi_block_method(options, settings, seed);
+  method.settings["match_length"] = options.match_length;
+  return method;
+}
+
+}  // namespace
+
+std::vector<MethodEntry> multi_block_methods() {
+  const std::vector<DecodingKey> keys{
+      block_size_key(),
+      {.name = "blocks",
+       .fallback = std::int64_t{MultiBlockOptions{}.blocks},
+       .minimum = 1,
+       .maximum = kMaxDrafts,
+       .meaning = "Blocks that `mr` refines at once, the one it verifies included"},
+      {.name = "ngram_pool",
+       .fallback = std::int64_t{MultiBlockOptions{}.ngram_pool},
+       .minimum = 0,
+       .maximum = kMaxDraftTokens,
+       .meaning = "Rejected sequences that `mr` keeps for each request; 0: it recycles nothing"},
+      {.name = "spawn_ratio",
+       .fallback = MultiBlockOptions{}.spawn_ratio,
+       .minimum = 0,
+       .meaning = "Accepted share of its newest block from which `mr` begins the next; above 0, at "
+                  "most 1"},
+      {.name = "verification_size",
+       .fallback = std::int64_t{MultiBlockOptions{}.verification_size},
+       .minimum = 1,
+       .maximum = kMaxDrafts,
+       .meaning = "Drafts that `mr` verifies in one forward, the plain one included"},
+  };
+  std::vector<DecodingKey> own = keys;
+  own.push_back(
+      {.name = "variant",
+       .fallback = std::string("own"),
+       .words = {"authors", "own", "paper"},
+       .meaning = "Form of `mr`: `own`; `paper`: a new block begins as a copy of the first one's "
+                  "draft; `authors`: every draft carries the further blocks too, and the pool has "
+                  "`verification_size` sequences, as in their code"});
+  std::vector<DecodingKey> with_lookup = keys;
+  with_lookup.push_back(match_length_key());
+  return {{"mr", own, mr_method}, {"mr_lookup", with_lookup, mr_lookup_method}};
 }
 
 }  // namespace jforge

@@ -1,9 +1,14 @@
+#include "model/decoding/parallel_trajectory_decoder.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
 
 namespace jforge {
 

@@ -1,6 +1,9 @@
+#include "model/decoding/prompt_lookup_decoder.h"
+
 #include <fmt/format.h>
 
 #include "model/decoding/draft_decoder_internal.h"
+#include "model/decoding/method_entry_internal.h"
 
 namespace jforge {
 
@@ -73,6 +76,25 @@ class PromptLookupDecoder final : public DraftDecoder {
 std::unique_ptr<SequenceDecoder> make_prompt_lookup_decoder(DecodeRequest request,
                                                             const PromptLookupOptions& options) {
   return std::make_unique<PromptLookupDecoder>(std::move(request), options);
+}
+
+std::vector<MethodEntry> prompt_lookup_methods() {
+  return {{"prompt_lookup",
+           {block_size_key(), match_length_key()},
+           [](const DecodingSettings& settings, std::uint64_t) {
+             const PromptLookupOptions options{
+                 .block_size = whole_number(settings, "block_size"),
+                 .match_length = whole_number(settings, "match_length")};
+             options.validate();
+             DecodingMethod method;
+             method.settings = {{"block_size", options.block_size},
+                                {"window", "none"},
+                                {"match_length", options.match_length}};
+             method.make = [options](DecodeRequest request) {
+               return make_prompt_lookup_decoder(std::move(request), options);
+             };
+             return method;
+           }}};
 }
 
 }  // namespace jforge

@@ -49,21 +49,4 @@ std::optional<double> DecodingCost::tokens_per_forward_with_prefill() const {
   return static_cast<double>(tokens) / static_cast<double>(forwards + sequences);
 }
 
-void JacobiOptions::validate() const {
-  if (block_size < 1) {
-    throw ConfigError(
-        fmt::format("Jacobi decoding: block_size is {}; it must be at least 1", block_size));
-  }
-  if (complete_blocks && window == DraftWindow::running) {
-    throw ConfigError(
-        "Jacobi decoding: complete blocks need the shrinking window; the running window has no "
-        "blocks");
-  }
-  if (record_states && !complete_blocks) {
-    throw ConfigError(
-        "Jacobi decoding: recording states needs complete blocks, else the last block has no fixed "
-        "point");
-  }
-}
-
 }  // namespace jforge

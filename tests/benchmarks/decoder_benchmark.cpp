@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "model/decoding/decode_engine.h"
-#include "workers/evaluate/decoding_method.h"
+#include "model/decoding/decoding_method.h"
+#include "model/decoding/parallel_trajectory_decoder.h"
 
 namespace jforge {
 namespace {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/error.h"
 #include "tests/benchmarks/device_rows.h"

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/packed_layout.h"

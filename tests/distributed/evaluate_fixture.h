@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/decoding_method.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/content_hash.h"
@@ -29,7 +30,6 @@
 #include "tests/support/mpi_test.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
-#include "workers/evaluate/decoding_method.h"
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/problem_set.h"
 #include "workers/evaluate/sample_record.h"

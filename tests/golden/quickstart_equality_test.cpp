@@ -20,6 +20,10 @@
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/lookahead_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "tests/support/tested_kernel_set.h"
 

@@ -7,6 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/lookahead_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
+#include "model/decoding/prompt_lookup_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 

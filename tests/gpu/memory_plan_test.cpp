@@ -8,6 +8,7 @@
 
 #include "launch/commands/job_plan.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/weight_init.h"

@@ -17,6 +17,10 @@
 #include <utility>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/lookahead_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/flat_parameters.h"

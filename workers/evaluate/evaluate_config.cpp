@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "data/tasks/task.h"
+#include "model/decoding/decoding_method.h"
 #include "runtime/error.h"
-#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workers/evaluate/decoding_settings.h"
+#include "model/decoding/decoding_settings.h"
 
 namespace jforge {
 

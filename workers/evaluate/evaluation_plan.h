@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "model/decoding/decoding_method.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/mpi_session.h"
-#include "workers/evaluate/decoding_method.h"
 #include "workers/evaluate/evaluate_config.h"
 #include "workers/evaluate/evaluation_store.h"
 #include "workers/evaluate/evaluator.h"

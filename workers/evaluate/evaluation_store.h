@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/evaluate/decoding_method.h"
+#include "model/decoding/decoding_method.h"
 #include "workers/evaluate/problem_set.h"
 #include "workers/evaluate/sample_record.h"
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "data/tokenizer/chat_template.h"
+#include "model/decoding/decoding_method.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
-#include "workers/evaluate/decoding_method.h"
 #include "workers/evaluate/evaluate_config.h"
 
 namespace jforge {

@@ -65,7 +65,10 @@ Json earlier_roofline(const std::filesystem::path& path, const std::string& mode
 std::map<std::string, SweepAxis, std::less<>> SweepConfig::empty_axes() {
   std::map<std::string, SweepAxis, std::less<>> axes;
   for (const DecodingKey& key : decoding_keys()) {
-    axes.emplace(key.name, SweepAxis{key.fallback, {}});
+    // Figures and surfaces need numbers.
+    if (key.words.empty()) {
+      axes.emplace(key.name, SweepAxis{key.fallback, {}});
+    }
   }
   return axes;
 }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "workers/evaluate/decoding_method.h"
-#include "workers/evaluate/decoding_settings.h"
+#include "model/decoding/decoding_method.h"
+#include "model/decoding/decoding_settings.h"
 
 namespace jforge {
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "model/decoding/parallel_trajectory_decoder.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/transformer_config.h"
 #include "workers/generate/trajectory_generator.h"

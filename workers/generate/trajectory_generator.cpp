@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/parallel_trajectory_decoder.h"
 #include "runtime/error.h"
 
 namespace jforge {

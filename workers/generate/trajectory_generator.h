@@ -11,6 +11,7 @@
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/parallel_trajectory_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/ids.h"
 

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/comm/collectives.h"

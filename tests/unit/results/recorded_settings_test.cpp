@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "workers/evaluate/decoding_method.h"
+#include "model/decoding/decoding_method.h"
 
 namespace jforge {
 namespace {

@@ -1,12 +1,15 @@
 /// Lookahead decoding: greedy decoding's tokens at every setting, and the window's mask (METHOD.md
 /// §6.3).
 
+#include "model/decoding/lookahead_decoder.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <string>
 
+#include "model/decoding/greedy_decoder.h"
 #include "runtime/error.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 

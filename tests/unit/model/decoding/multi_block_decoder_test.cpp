@@ -1,6 +1,8 @@
 /// Multi-block decoding with rejection recycling: invariants I18 to I22 and I24 over a fake model,
 /// also where everything that is not verified is an adversary's, and its rules by hand.
 
+#include "model/decoding/multi_block_decoder.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +10,8 @@
 #include <numeric>
 #include <set>
 
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/ngram_pool.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 

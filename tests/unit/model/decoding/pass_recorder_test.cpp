@@ -8,6 +8,10 @@
 #include <array>
 #include <utility>
 
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
+#include "model/decoding/prompt_lookup_decoder.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 
 namespace jforge::test {

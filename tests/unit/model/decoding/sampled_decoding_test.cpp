@@ -9,6 +9,11 @@
 #include <string>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/lookahead_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
+#include "model/decoding/prompt_lookup_decoder.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 #include "tests/unit/model/kernels/sampling_law.h"
 

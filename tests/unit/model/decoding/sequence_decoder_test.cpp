@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/prompt_lookup_decoder.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 
 namespace jforge::test {

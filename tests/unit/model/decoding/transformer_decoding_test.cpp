@@ -12,6 +12,11 @@
 
 #include "checkpoints/hf_model.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/greedy_decoder.h"
+#include "model/decoding/jacobi_decoder.h"
+#include "model/decoding/multi_block_decoder.h"
+#include "model/decoding/parallel_trajectory_decoder.h"
+#include "model/decoding/prompt_lookup_decoder.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
 #include "runtime/tensor/buffer.h"

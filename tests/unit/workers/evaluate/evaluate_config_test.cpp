@@ -6,8 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "model/decoding/decoding_method.h"
 #include "runtime/error.h"
-#include "workers/evaluate/decoding_method.h"
 
 namespace jforge {
 namespace {
@@ -94,9 +94,25 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(),
-              ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead", "mr", "mr_lookup",
-                          "mr_paper", "mr_repo", "prompt_lookup"));
+  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead",
+                                                   "mr", "mr_lookup", "prompt_lookup"));
+}
+
+TEST(DecodingMethod, VariantsOfMultiBlockDecodingAreNamed) {
+  DecodingSettings settings;
+  assign_decoding_setting(settings, "variant=authors");
+  const DecodingMethod authors = make_decoding_method("mr", settings, 3);
+  EXPECT_EQ(authors.settings.at("variant"), "authors");
+  EXPECT_EQ(authors.settings.at("ngram_pool"), authors.settings.at("verification_size"));
+  const DecodingMethod own = make_decoding_method("mr", {}, 3);
+  EXPECT_EQ(own.settings.at("variant"), "own");
+  EXPECT_EQ(own.settings.at("ngram_pool"), 16);
+  settings.insert_or_assign("variant", std::string("paper"));
+  EXPECT_EQ(make_decoding_method("mr", settings, 3).settings.at("variant"), "paper");
+  for (const DecodingValue& bad : {DecodingValue(std::string("theirs")), DecodingValue(1.0)}) {
+    settings.insert_or_assign("variant", bad);
+    EXPECT_THROW(static_cast<void>(make_decoding_method("mr", settings, 3)), ConfigError);
+  }
 }
 
 TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
@@ -175,8 +191,7 @@ TEST(DecodingMethod, MakesTheDecoderItNames) {
   const TokenId first = 9;
   const BranchOutcome outcome{{&first, 1}};
   for (const auto& [name, rows] :
-       {std::pair("ar", 1U), std::pair("jacobi", 7U), std::pair("mr", 7U),
-        std::pair("mr_paper", 7U), std::pair("mr_repo", 7U)}) {
+       {std::pair("ar", 1U), std::pair("jacobi", 7U), std::pair("mr", 7U)}) {
     const auto decoder = make_decoding_method(name, config, 0).make(request);
     EXPECT_EQ(decoder->pending().front().tokens.size(), 3U);
     decoder->advance({&outcome, 1});

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "model/decoding/parallel_trajectory_decoder.h"
 #include "tests/unit/workers/generate/generator_fixture.h"
 
 namespace jforge::test {

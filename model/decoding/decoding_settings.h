@@ -14,17 +14,18 @@
 
 namespace jforge {
 
-/// A whole number or a real one, as the key's default has it.
-using DecodingValue = std::variant<std::int64_t, double>;
+/// A whole number, a real one or a word, as the key's default has it.
+using DecodingValue = std::variant<std::int64_t, double, std::string>;
 using DecodingSettings = std::map<std::string, DecodingValue, std::less<>>;
 
 /// One key that at least one method has.
 struct DecodingKey {
   std::string name;
   DecodingValue fallback;  ///< Value where the configuration names none; its type is the key's.
-  double minimum = 1;      ///< Least value allowed.
+  double minimum = 1;      ///< Least number allowed.
   double maximum = std::numeric_limits<double>::max();
-  std::string meaning;  ///< One line for the configuration's reference.
+  std::vector<std::string> words = {};  ///< Values of a word.
+  std::string meaning;                  ///< One line for the configuration's reference.
 };
 
 /// Every key of every method, sorted by name.
@@ -43,8 +44,9 @@ void assign_decoding_setting(DecodingSettings& settings, std::string_view assign
                                                 std::span<const std::string> assignments);
 /// "8", "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);
-/// Refuses unknown keys, values of another type, values below the key's minimum or above its
-/// maximum and whole numbers of 2^31 and more. Throws ConfigError with `section` before the key.
+/// Refuses unknown keys, values of another type, unknown words, numbers below the key's minimum or
+/// above its maximum and whole numbers of 2^31 and more. Throws ConfigError with `section` before
+/// the key.
 void validate_decoding_settings(const DecodingSettings& settings, const std::string& section);
 
 }  // namespace jforge

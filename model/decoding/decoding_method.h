@@ -1,6 +1,7 @@
 #pragma once
 
-/// The decoding methods that can be evaluated, by name, with the settings that each of them has.
+/// The decoding methods by name, with the settings that each of them has. A method's source file
+/// adds its rows (method_entry_internal.h).
 
 #include <cstdint>
 #include <functional>
@@ -10,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/decoding/decoding_settings.h"
 #include "model/decoding/sequence_decoder.h"
-#include "workers/evaluate/decoding_settings.h"
 
 namespace jforge {
 
@@ -40,11 +41,11 @@ struct DecodingMethod {
 ///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
 ///    complete;
 ///  - "lookahead": lookahead decoding (§6.3), a baseline;
-///  - "mr": multi-block decoding with rejection recycling (§6.3);
+///  - "mr": multi-block decoding with rejection recycling (§6.3). With variant "paper" pseudo
+///  blocks
+///    begin as copies of the real-active draft; with "authors" they also stand on every row, and
+///    the pool has verification_size sequences;
 ///  - "mr_lookup": the same with what "prompt_lookup" would draft as the first candidate;
-///  - "mr_paper": "mr" with pseudo blocks that begin as copies of the real-active draft;
-///  - "mr_repo": that, with the pseudo blocks on every row and a pool of verification_size
-///    sequences, as in the authors' code;
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
 /// Keys that the method has are taken from `settings`, or their defaults; others are ignored. All
 /// have the keys of sampling (temperature, top_p, top_k, repetition_penalty; SamplingOptions).

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "model/decoding/sequence_decoder.h"
+
+namespace jforge {
+
+/// One token per forward.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
+
+}  // namespace jforge
