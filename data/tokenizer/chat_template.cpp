@@ -38,11 +38,10 @@ void expect_named(const TemplateArguments& arguments, std::string_view jinja,
 
 jinja::Value argument_value(const std::string& name, const TemplateArguments::mapped_type& given,
                             jinja::Runtime& runtime) {
-  if (const auto* const flag = std::get_if<bool>(&given)) return jinja::Value::of(*flag);
-  if (const auto* const number = std::get_if<std::int64_t>(&given))
-    return jinja::Value::of(*number);
+  if (const auto* const flag = std::get_if<bool>(&given)) return jinja::Value(*flag);
+  if (const auto* const number = std::get_if<std::int64_t>(&given)) return jinja::Value(*number);
   const std::string_view text = std::get<std::string>(given);
-  return name == kDay ? jinja::strftime_on(runtime, text) : jinja::Value::of(text);
+  return name == kDay ? jinja::strftime_on(runtime, text) : jinja::Value(text);
 }
 
 /// A JSON file of the directory, an empty object when there is none.
@@ -250,11 +249,9 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
   const auto given = runtime.array<Value>(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const auto entries = runtime.array<jinja::Entry>(2);
-    entries[0] = {Value::of(std::string_view("role")),
-                  Value::of(std::string_view(messages[i].role))};
-    entries[1] = {Value::of(std::string_view("content")),
-                  Value::of(std::string_view(messages[i].content))};
-    given[i] = Value::of(runtime.make(jinja::Mapping{.entries = entries}));
+    entries[0] = {Value(std::string_view("role")), Value(std::string_view(messages[i].role))};
+    entries[1] = {Value(std::string_view("content")), Value(std::string_view(messages[i].content))};
+    given[i] = Value(runtime.make(jinja::Mapping{.entries = entries}));
   }
   Value no_day;  // Undefined, and says why.
   no_day.owner = Kind::undefined;
@@ -262,20 +259,19 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
       "it prints the present day (strftime_now), on which no prompt may depend; give it a day, "
       "such "
       "as strftime_now = \"2026-01-31\" in template_arguments";
-  std::vector<jinja::Variable> variables = {
-      {"messages", runtime.sequence(Kind::list, given)},
-      {"add_generation_prompt", Value::of(add_generation_prompt)},
-      {"tools", Value::none()},
-      {"documents", Value::none()}};
+  std::vector<jinja::Variable> variables = {{"messages", runtime.sequence(Kind::list, given)},
+                                            {"add_generation_prompt", Value(add_generation_prompt)},
+                                            {"tools", Value(Kind::none)},
+                                            {"documents", Value(Kind::none)}};
   // If two variables have the same name, the first one wins.
-  if (thinking) variables.push_back({"enable_thinking", Value::of(true)});
+  if (thinking) variables.push_back({"enable_thinking", Value(true)});
   for (const auto& [name, value] : arguments_) {
     variables.push_back({name, argument_value(name, value, runtime)});
   }
-  variables.push_back({"enable_thinking", Value::of(false)});
+  variables.push_back({"enable_thinking", Value(false)});
   variables.push_back({kDay, no_day});
   for (const auto& [name, text] : tokens_) {
-    variables.push_back({name, Value::of(std::string_view(text))});
+    variables.push_back({name, Value(std::string_view(text))});
   }
   return template_.render(variables, runtime);
 }

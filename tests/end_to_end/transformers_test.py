@@ -469,7 +469,7 @@ class PublishedTemplates(ImportTest):
 {%- endmacro %}
 {{ ns.system ~ '\\n' if ns.system }}
 {% for m in messages if m.role != 'system' %}
-  {%+ if loop.first %}first {% endif %}
+  {% if loop.first %}first {% endif %}
 [{{ loop.index }}/{{ loop.length }} {{ m.role | title }}{{ '!' if loop.last else ',' + loop.nextitem.role[:2] }}]
     {%- if m.role == 'assistant' %}
         {% generation %}{{ thoughts(m.content, keep=loop.index0 >= ns.last) }}{{ eos_token }}{% endgeneration %}
@@ -487,7 +487,7 @@ nothing
 {%- for m in messages %}
     {%- if m.role not in known %}{% continue %}{% endif %}
     {%- set text %}{{ known[m.role] }}: {{ m.content.strip() or '-' }}{% endset %}
-    {{- text | upper if loop.index is even else text | length }}|{{ m.content.splitlines() }}|{{ m.content[::-1][:3] }}
+    {{- text | upper if loop.index0 % 2 else text | length }}|{{ m.content.splitlines() }}|{{ m.content[::-1][:3] }}
 {% endfor %}
 {{- messages[0].content is string and messages[0].tool_calls is not defined }}{{ messages[-1].content }}
 """)

@@ -1,10 +1,11 @@
 #pragma once
 
 /// What templates can call without defining it: operators, methods, filters, tests and functions,
-/// each as Python and jinja2 have it. What fails throws a Failure.
+/// each as Python and jinja2 have it, as far as published chat templates use it. What fails, or is
+/// not supported, throws a Failure.
 
+#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,84 +23,96 @@ struct Arguments {
   std::span<const Argument> named;
 };
 
-/// Arguments under the names of a function's parameters.
-class Parameters {
- public:
-  /// Fails for an argument too many, given twice or with another name, or fewer than `required`.
-  Parameters(const Arguments& given, std::initializer_list<std::string_view> names,
-             std::size_t required = 0);
-  /// Null if it was not given.
-  [[nodiscard]] const Value* operator[](std::size_t i) const { return values_[i]; }
-  /// `fallback` if it was not given; fails if it has another type.
-  [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
-  [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
-  [[nodiscard]] std::string_view text(std::size_t i, std::string_view fallback = {}) const;
+class Parameters;
 
- private:
-  std::array<const Value*, 6> values_{};
-  std::array<std::string_view, 6> names_{};
-};
-
-struct MethodEntry {
+/// A function, method, filter or test.
+struct Builtin {
   std::string_view name;
-  Value (*call)(Runtime&, const Value&, const Arguments&);  ///< Null: not supported.
+  Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: not supported.
+  std::array<std::string_view, 3> parameters = {};
+  std::size_t required = 0;         ///< So many of the parameters must be given.
+  bool takes_any = false;           ///< It looks at its arguments itself.
+  bool takes_safe = false;          ///< A filter that is right for text marked safe, too.
+  Kind receiver = Kind::undefined;  ///< Of a method.
 };
 struct Method {
   Value receiver;
-  const MethodEntry* entry;
+  const Builtin* method;
 };
-struct Function {
-  std::string_view name;
-  Value (*call)(Runtime&, const Arguments&);  ///< Null: not supported.
+/// Fails for an argument too many, given twice or with another name, or fewer than are required.
+Value call(Runtime& runtime, const Builtin& builtin, const Value& self, const Arguments& arguments);
+
+/// Arguments under the names of a builtin's parameters.
+class Parameters {
+ public:
+  Parameters(const Arguments& given, const Builtin& builtin);
+  [[nodiscard]] const Arguments& all() const { return all_; }
+  /// Null if it was not given.
+  [[nodiscard]] const Value* operator[](std::size_t i) const { return values_[i]; }
+  /// Returns whether it was given and is not none.
+  [[nodiscard]] bool has(std::size_t i) const {
+    return values_[i] != nullptr && !values_[i]->is(Kind::none);
+  }
+  /// Returns `fallback` if it was not given; fails if it has another type.
+  [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
+  /// The same for a number of blanks: at most 1000, and none for a negative number.
+  [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
+  [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
+  /// Fails if it is no string. Requires: it was given.
+  [[nodiscard]] std::string_view text(std::size_t i) const;
+
+ private:
+  const Arguments& all_;
+  std::array<const Value*, 3> values_{};
 };
 
-// operators.cpp
+// operators.cpp. A sign is an operator as templates write it.
 
 /// Fails with what jinja2 says if `value` is undefined.
 void expect_defined(const Value& value);
 /// Fails if `value` is marked safe: what becomes of it depends on what it is joined with.
 void expect_plain(const Value& value);
+/// Returns an undefined value that says `reason` where a value is needed.
 Value undefined_because(Runtime& runtime, std::string_view reason);
 /// What a loop goes through; of a generator what is left.
 std::span<const Value> items_of(Runtime& runtime, const Value& value);
 Value attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value element(Runtime& runtime, const Value& object, const Value& key);
-/// Null where a part is not given.
-Value slice(Runtime& runtime, const Value& object, const Value* begin, const Value* end,
-            const Value* step);
+/// A part that is not given is missing or none.
+Value slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
+            const Value& step);
 bool contains(Runtime& runtime, const Value& container, const Value& item);
-/// Whether `left` comes before `right`; `sign` is for the message.
+/// Returns whether `left` comes before `right`; `sign` is for the message.
 bool less(Runtime& runtime, const Value& left, const Value& right, std::string_view sign);
-enum class Comparison { equal, unequal, less, less_equal, greater, greater_equal, in, not_in };
-bool holds(Runtime& runtime, Comparison comparison, const Value& left, const Value& right);
-enum class Operator { add, subtract, multiply, divide, divide_whole, modulo, power };
-Value calculate(Runtime& runtime, Operator sign, const Value& left, const Value& right);
-Value negative(const Value& value);
+bool holds(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
+Value calculate(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
 /// str() of a value; a string itself.
 std::string_view text_of(Runtime& runtime, const Value& value);
+
+// print.cpp
+
+/// Appends Python's str(). Fails for what has no text that is the same on every run.
+void append_text(Runtime& runtime, std::string& out, const Value& value);
+/// json.dumps with transformers' parameters.
+Value to_json(Runtime& runtime, const Value& value, const Parameters& given);
 
 // methods.cpp
 
 /// A method of a value of that kind; null if Python has none of that name. Fails for those that are
 /// not supported.
-const MethodEntry* find_method(Kind kind, std::string_view name);
-/// Whether jinja2's immutable sandbox keeps that method of Python's from templates.
-bool is_forbidden_method(Kind kind, std::string_view name);
+const Builtin* find_method(Kind kind, std::string_view name);
 
-// filters.cpp, tests.cpp and functions.cpp
+// filters.cpp and functions.cpp
 
-/// The number of the filter, -1 if there is none. Names of jinja2 that are not supported count as
-/// none.
-int find_filter(std::string_view name);
-Value call_filter(Runtime& runtime, int filter, const Value& value, const Arguments& arguments);
-int find_test(std::string_view name);
-bool call_test(Runtime& runtime, int test, const Value& value, const Arguments& arguments);
+Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
+                  const Arguments& arguments);
+bool call_test(Runtime& runtime, std::string_view name, const Value& value,
+               const Arguments& arguments);
+/// Fails if `value` is no string.
+std::string_view expect_text(const Value& value);
 /// A global function, null if there is none.
-const Function* find_function(std::string_view name);
-/// dict(…): what is given, the entries that come later over those before them.
+const Builtin* find_function(std::string_view name);
+/// The entries as dict() takes them: a later one replaces one of the same key.
 const Mapping* make_mapping(Runtime& runtime, std::span<const Entry> entries);
-
-/// json.dumps with transformers' parameters.
-Value to_json(Runtime& runtime, const Value& value, const Arguments& arguments);
 
 }  // namespace jforge::jinja

@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-#include "data/tokenizer/jinja/lexer_internal.h"
+#include "data/tokenizer/jinja/syntax_internal.h"
 #include "data/tokenizer/jinja/text_internal.h"
 #include "data/tokenizer/jinja/value.h"
 #include "data/tokenizer/unicode.h"
@@ -44,10 +44,6 @@ class Lexer {
         break;
       }
       const char kind = text_[tag + 1];
-      if (const std::size_t size = raw_tag(tag, "raw", false); kind == '%' && size > 0) {
-        read_raw(data, tag, size);
-        continue;
-      }
       const std::size_t inside = begin_tag(data, tag, kind != '{');
       if (kind == '#') {
         skip_comment(inside);
@@ -100,10 +96,10 @@ class Lexer {
   std::size_t begin_tag(std::string_view data, std::size_t tag, bool strips_line) {
     std::size_t inside = tag + 2;
     const char sign = inside < text_.size() ? text_[inside] : ' ';
-    if (sign == '-' || sign == '+') ++inside;
     if (sign == '-') {
+      ++inside;
       data = strip(data, Side::right);
-    } else if (sign != '+' && strips_line) {
+    } else if (strips_line) {
       const std::size_t line_begin = data.rfind('\n') + 1;  // 0 where there is none
       if ((line_begin > 0 || line_start_) && strip(data.substr(line_begin), Side::left).empty()) {
         data = data.substr(0, line_begin);
@@ -111,24 +107,8 @@ class Lexer {
     }
     add_data(data);
     move_to(inside);
+    if (sign == '+') fail("'+' at the begin of a tag is not supported");
     return inside;
-  }
-
-  /// Size of `{% name %}` at `tag`, 0 when it is something else. One that ends raw text takes
-  /// blanks behind it away as others do.
-  [[nodiscard]] std::size_t raw_tag(std::size_t tag, std::string_view name, bool ends) const {
-    std::size_t at = tag + 2;
-    if (!rest(tag).starts_with("{%")) return 0;
-    if (at < text_.size() && (text_[at] == '-' || text_[at] == '+')) ++at;
-    at = skip_spaces(at);
-    if (!rest(at).starts_with(name)) return 0;
-    at = skip_spaces(at + name.size());
-    if (ends) {
-      const std::size_t size = end_size(at, "%}", true);
-      return size == 0 ? 0 : at + size - tag;
-    }
-    if (rest(at).starts_with("-%}")) return skip_spaces(at + 3) - tag;
-    return rest(at).starts_with("%}") ? at + 2 - tag : 0;
   }
 
   /// Size of the end of a tag at `at`, with the blanks behind it that go with it; 0 if none is
@@ -138,23 +118,20 @@ class Lexer {
     if (text.starts_with('-') && text.substr(1).starts_with(end)) {
       return skip_spaces(at + 1 + end.size()) - at;
     }
-    if (trims_line && text.starts_with('+') && text.substr(1).starts_with(end)) {
-      return 1 + end.size();
-    }
     if (!text.starts_with(end)) return 0;
     return end.size() + (trims_line && text.substr(end.size()).starts_with('\n') ? 1 : 0);
   }
 
-  void read_raw(std::string_view data, std::size_t tag, std::size_t size) {
-    begin_tag(data, tag, true);
-    move_to(tag + size);
-    for (std::size_t i = at_; i < text_.size(); ++i) {
-      if (text_[i] != '{') continue;
-      const std::size_t end = raw_tag(i, "endraw", true);
-      if (end == 0) continue;
-      begin_tag(rest().substr(0, i - at_), i, true);
-      move_to(i + end);
-      return;
+  /// The text up to `{% endraw %}`, which takes blanks away as other tags do.
+  void read_raw() {
+    for (std::size_t tag = at_; (tag = text_.find("{%", tag)) != std::string::npos; tag += 2) {
+      const std::size_t name = skip_spaces(tag + (rest(tag + 2).starts_with('-') ? 3 : 2));
+      if (!rest(name).starts_with("endraw")) continue;
+      const std::size_t end = skip_spaces(name + std::string_view("endraw").size());
+      const std::size_t size = end_size(end, "%}", true);
+      if (size == 0) continue;
+      begin_tag(rest().substr(0, tag - at_), tag, true);
+      return move_to(end + size);
     }
     fail("'raw' without its end");
   }
@@ -175,7 +152,15 @@ class Lexer {
     std::string open;  // Closing brackets that are due.
     while (at_ < text_.size()) {
       if (open.empty()) {
-        if (const std::size_t size = end_size(at_, prints ? "}}" : "%}", !prints)) {
+        const bool raw = !prints && tokens_.back().kind == Kind::name &&
+                         tokens_.back().text == "raw" &&
+                         tokens_[tokens_.size() - 2].kind == Kind::statement_begin;
+        if (const std::size_t size = end_size(at_, prints ? "}}" : "%}", !prints && !raw)) {
+          if (raw) {
+            tokens_.resize(tokens_.size() - 2);
+            move_to(at_ + size);
+            return read_raw();
+          }
           tokens_.push_back(
               {.kind = prints ? Kind::print_end : Kind::statement_end, .line = line_});
           move_to(at_ + size);
@@ -203,9 +188,7 @@ class Lexer {
     } else if (c == '\'' || c == '"') {
       while (end < text_.size() && text_[end] != c) end += text_[end] == '\\' ? 2 : 1;
       if (end >= text_.size()) fail("a string without its end");
-      tokens_.push_back({.kind = Kind::string,
-                         .line = line_,
-                         .text = unescaped(rest().substr(1, end - at_ - 1))});
+      read_string(rest().substr(1, end - at_ - 1));
       ++end;
     } else {
       end = read_sign(open);
@@ -234,104 +217,48 @@ class Lexer {
   }
 
   std::size_t read_number() {
-    const auto digits_end = [this](std::size_t at) {
-      while (at < text_.size() &&
-             (is_digit(text_[at]) ||
-              (text_[at] == '_' && at + 1 < text_.size() && is_digit(text_[at + 1])))) {
-        ++at;
-      }
-      return at;
-    };
-    const auto digit_at = [this](std::size_t at) {
-      return at < text_.size() && is_digit(text_[at]);
-    };
-    const std::size_t whole = digits_end(at_);
-    std::size_t end = whole;
+    std::size_t end = at_;
+    while (end < text_.size() && is_name_part(text_[end])) ++end;
     // "x.0.5" are two elements.
-    if (tokens_.back().kind != Kind::sign || tokens_.back().text != ".") {
-      if (end < text_.size() && text_[end] == '.' && digit_at(end + 1)) end = digits_end(end + 1);
-      if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
-        const bool sign =
-            end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-');
-        if (digit_at(end + (sign ? 2 : 1))) end = digits_end(end + (sign ? 2 : 1));
+    const bool is_key = tokens_.back().kind == Kind::sign && tokens_.back().text == ".";
+    if (!is_key && rest(end).starts_with('.') && end + 1 < text_.size() &&
+        is_digit(text_[end + 1])) {
+      while (++end < text_.size() && is_name_part(text_[end])) {
       }
     }
-    std::string digits(rest().substr(0, end - at_));
-    std::erase(digits, '_');
+    const std::string digits(rest().substr(0, end - at_));
+    Token token{.kind = Kind::integer, .line = line_};
     const char* const last = digits.data() + digits.size();
-    Token token{.kind = end == whole ? Kind::integer : Kind::real, .line = line_, .text = digits};
-    const auto parsed = end == whole ? std::from_chars(digits.data(), last, token.integer)
-                                     : std::from_chars(digits.data(), last, token.real);
-    const bool prefixed =
-        end == whole && digits.size() > 1 && digits[0] == '0' && token.integer > 0;
-    if (parsed.ec != std::errc() || parsed.ptr != last || prefixed ||
-        (digits == "0" && end < text_.size() && is_name_start(text_[end]))) {
-      fail(fmt::format("the number '{}' is not supported", digits));
+    const auto parsed = std::from_chars(digits.data(), last, token.integer);
+    if (parsed.ec != std::errc() || parsed.ptr != last || (digits[0] == '0' && digits.size() > 1)) {
+      token.kind = Kind::unsupported;
+      token.text = fmt::format("the number '{}'", digits);
     }
     tokens_.push_back(std::move(token));
     return end;
   }
 
-  /// The value of a string with the escapes of Python, as jinja2 reads it.
-  [[nodiscard]] std::string unescaped(std::string_view text) const {
-    constexpr std::string_view kLetters = "ntr\\'\"abfv";
-    constexpr std::string_view kValues = "\n\t\r\\'\"\a\b\f\v";
-    std::string value;
+  /// The value of a string with Python's escapes.
+  void read_string(std::string_view text) {
+    constexpr std::string_view kLetters = "ntrb\\'\"";
+    constexpr std::string_view kValues = "\n\t\r\b\\'\"";
+    Token token{.kind = Kind::string, .line = line_};
     for (std::size_t at = 0; at < text.size(); ++at) {
       if (text[at] != '\\') {
-        value += text[at];
+        token.text += text[at];
         continue;
       }
-      const char escaped = text[++at];  // The lexer leaves no backslash at the end.
-      const std::size_t letter = kLetters.find(escaped);
-      if (letter != std::string_view::npos) {
-        value += kValues[letter];
-      } else if (escaped == 'x' || escaped == 'u' || escaped == 'U') {
-        const std::size_t digits = escaped == 'x' ? 2 : escaped == 'u' ? 4 : 8;
-        append_code(value, text.substr(at + 1, digits), digits, 16);
-        at += digits;
-      } else if (escaped >= '0' && escaped <= '7') {
-        std::size_t digits = 1;
-        while (digits < 3 && at + digits < text.size() && text[at + digits] >= '0' &&
-               text[at + digits] <= '7') {
-          ++digits;
-        }
-        append_code(value, text.substr(at, digits), digits, 8);
-        at += digits - 1;
-      } else if (escaped == 'N') {
-        fail("the escape '\\N' in a string is not supported");
-      } else if (escaped != '\n') {
-        at += append_unknown_escape(value, text, at);
+      ++at;  // The last backslash escapes something.
+      const std::size_t letter = kLetters.find(text[at]);
+      if (letter == std::string_view::npos) {
+        token.kind = Kind::unsupported;
+        token.text = fmt::format("the escape '\\{}' in a string",
+                                 text.substr(at, code_point_at(text, at).length));
+        break;
       }
+      token.text += kValues[letter];
     }
-    return value;
-  }
-
-  void append_code(std::string& value, std::string_view text, std::size_t digits, int base) const {
-    std::uint32_t code = 0;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), code, base);
-    const bool scalar = code < 0x110000 && (code < 0xD800 || code > 0xDFFF);
-    if (text.size() != digits || parsed.ptr != text.data() + digits || !scalar) {
-      fail("a malformed escape in a string");
-    }
-    append_utf8(value, code);
-  }
-
-  /// A backslash that begins no escape stays; returns how many bytes more than one it stood before.
-  static std::size_t append_unknown_escape(std::string& value, std::string_view text,
-                                           std::size_t at) {
-    value += '\\';
-    const CodePoint point = code_point_at(text, at);
-    const auto code = static_cast<std::uint32_t>(point.value);
-    if (code < 0x80) {
-      value += text[at];
-    } else {
-      // jinja2 writes characters as escapes first, so that the backslash takes that one's away.
-      value += code < 0x100     ? fmt::format("x{:02x}", code)
-               : code < 0x10000 ? fmt::format("u{:04x}", code)
-                                : fmt::format("U{:08x}", code);
-    }
-    return point.length - 1;
+    tokens_.push_back(std::move(token));
   }
 
   std::string text_;

@@ -1,12 +1,9 @@
-#include <fmt/format.h>
 #include <unicode/locid.h>
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
-#include <unicode/ustring.h>
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "data/tokenizer/jinja/text_internal.h"
 #include "data/tokenizer/jinja/value.h"
@@ -15,12 +12,11 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr std::size_t kMostParts = 1'000'000;
-constexpr std::size_t kLongestInCharacters = std::size_t{16} << 20;
+constexpr std::size_t kMaxParts = 1'000'000;
 
 /// What a text is taken apart into takes more memory than the text.
 void add_part(std::vector<std::string_view>& parts, std::string_view part) {
-  if (parts.size() >= kMostParts) fail("a text has too many parts");
+  if (parts.size() >= kMaxParts) fail("a text has too many parts");
   parts.push_back(part);
 }
 
@@ -38,21 +34,17 @@ std::string utf8(const icu::UnicodeString& text) {
   return out;
 }
 
-char ascii_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
-template <typename Change>
-std::string changed(std::string_view text, Change change) {
+/// Moves ASCII letters of the case that begins with `from` to the other.
+std::string with_ascii_case(std::string_view text, char from) {
   std::string out(text);
-  std::ranges::transform(out, out.begin(), change);
+  for (char& c : out) {
+    if (c >= from && c <= from + ('z' - 'a')) c = static_cast<char>(c ^ ('a' ^ 'A'));
+  }
   return out;
 }
 
-/// The first character as a title begins, with all its special cases ("ß" is "Ss").
-std::string title_case(char32_t character) {
-  icu::UnicodeString one(static_cast<UChar32>(character));
-  return utf8(one.toTitle(nullptr, icu::Locale::getRoot(),
-                          U_TITLECASE_NO_LOWERCASE | U_TITLECASE_NO_BREAK_ADJUSTMENT));
+bool is_python_space(char32_t character) {
+  return is_white_space(character) || (character >= 0x1C && character <= 0x1F);
 }
 
 /// Begin of the last character of `text`, which is not empty.
@@ -82,28 +74,25 @@ bool is_line_end(char32_t c) {
          c == 0x2029;
 }
 
-bool is_printable(char32_t c) {
-  switch (u_charType(static_cast<UChar32>(c))) {
-    case U_UNASSIGNED:
-    case U_CONTROL_CHAR:
-    case U_FORMAT_CHAR:
-    case U_PRIVATE_USE_CHAR:
-    case U_SURROGATE:
-    case U_LINE_SEPARATOR:
-    case U_PARAGRAPH_SEPARATOR:
-      return false;
-    case U_SPACE_SEPARATOR:
-      return c == ' ';
-    default:
-      return true;
+/// Splits where `begins(previous, character)`, and changes each part.
+template <typename Begins, typename Change>
+std::string changed_words(std::string_view text, Begins begins, Change change) {
+  std::string out;
+  std::size_t word = 0;
+  char32_t previous = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (at > word && begins(previous, point.value)) {
+      out += change(text.substr(word, at - word));
+      word = at;
+    }
+    previous = point.value;
+    at += point.length;
   }
+  return out + (text.empty() ? std::string() : change(text.substr(word)));
 }
 
 }  // namespace
-
-bool is_python_space(char32_t character) {
-  return is_white_space(character) || (character >= 0x1C && character <= 0x1F);
-}
 
 std::string_view strip(std::string_view text, Side side) {
   return strip_where(text, side, is_python_space);
@@ -125,14 +114,19 @@ std::int64_t length(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-std::vector<std::size_t> offsets(std::string_view text) {
-  if (text.size() > kLongestInCharacters) fail("a text is too long");
-  std::vector<std::size_t> found;
-  for (std::size_t at = 0; at < text.size(); at += code_point_at(text, at).length) {
-    found.push_back(at);
+std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count) {
+  for (; count > 0; --count) at += code_point_at(text, at).length;
+  return at;
+}
+
+std::string reversed(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t last = last_character(text);
+    out += text.substr(last);
+    text = text.substr(0, last);
   }
-  found.push_back(text.size());
-  return found;
+  return out;
 }
 
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
@@ -144,88 +138,47 @@ std::size_t find_text(std::string_view text, std::string_view part, std::size_t 
 }
 
 std::string upper(std::string_view text) {
-  if (is_ascii(text)) return changed(text, ascii_upper);
+  if (is_ascii(text)) return with_ascii_case(text, 'a');
   return utf8(utf16(text).toUpper(icu::Locale::getRoot()));
 }
 
 std::string lower(std::string_view text) {
-  if (is_ascii(text)) return changed(text, ascii_lower);
+  if (is_ascii(text)) return with_ascii_case(text, 'A');
   return utf8(utf16(text).toLower(icu::Locale::getRoot()));
 }
 
 std::string capitalized(std::string_view text) {
   if (text.empty()) return {};
-  const CodePoint first = code_point_at(text, 0);
+  const std::size_t first = code_point_at(text, 0).length;
+  const icu::UnicodeString title =
+      utf16(text.substr(0, first))
+          .toTitle(nullptr, icu::Locale::getRoot(), U_TITLECASE_NO_BREAK_ADJUSTMENT);
   // Lower case of the whole, as a final sigma depends on what is before it.
-  const std::string all = lower(text);
-  const std::string begin = lower(text.substr(0, first.length));
-  return title_case(first.value) + all.substr(begin.size());
+  return utf8(title) + lower(text).substr(lower(text.substr(0, first)).size());
 }
 
 std::string titled(std::string_view text) {
-  std::string out;
-  std::size_t word = 0;
-  bool cased = false;  // The character before.
-  const auto end_word = [&](std::size_t end) {
-    if (end > word) out += capitalized(text.substr(word, end - word));
+  const auto is_cased = [](char32_t c) {
+    return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED) != 0;
   };
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint point = code_point_at(text, at);
-    const bool letter = u_hasBinaryProperty(static_cast<UChar32>(point.value), UCHAR_CASED) != 0;
-    if (letter && !cased) {
-      end_word(at);
-      word = at;
-    }
-    cased = letter;
-    at += point.length;
-  }
-  end_word(text.size());
-  return out;
+  return changed_words(
+      text, [&](char32_t before, char32_t c) { return is_cased(c) && !is_cased(before); },
+      capitalized);
 }
 
 std::string titled_by_filter(std::string_view text) {
   const auto divides = [](char32_t c) {
     return is_python_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
   };
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    std::size_t end = at;
-    const bool dividing = divides(code_point_at(text, at).value);
-    while (end < text.size() && divides(code_point_at(text, end).value) == dividing) {
-      end += code_point_at(text, end).length;
-    }
-    const std::size_t first = at + code_point_at(text, at).length;
-    out += upper(text.substr(at, first - at)) + lower(text.substr(first, end - first));
-    at = end;
-  }
-  return out;
+  return changed_words(
+      text, [&](char32_t before, char32_t c) { return divides(c) != divides(before); },
+      [](std::string_view word) {
+        const std::size_t first = code_point_at(word, 0).length;
+        return upper(word.substr(0, first)) + lower(word.substr(first));
+      });
 }
 
-std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most,
-                                              bool from_right) {
-  std::vector<std::string_view> parts;
-  const Side outer = from_right ? Side::right : Side::left;
-  text = strip(text, outer);
-  while (!text.empty()) {
-    if (most >= 0 && std::ssize(parts) == most) {
-      add_part(parts, text);
-      break;
-    }
-    std::size_t edge = from_right ? text.size() : 0;
-    while (from_right ? edge > 0 : edge < text.size()) {
-      const std::size_t at = from_right ? last_character(text.substr(0, edge)) : edge;
-      const CodePoint point = code_point_at(text, at);
-      if (is_python_space(point.value)) break;
-      edge = from_right ? at : edge + point.length;
-    }
-    add_part(parts, from_right ? text.substr(edge) : text.substr(0, edge));
-    text = strip(from_right ? text.substr(0, edge) : text.substr(edge), outer);
-  }
-  if (from_right) std::ranges::reverse(parts);
-  return parts;
-}
-
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+std::vector<std::string_view> split_lines(std::string_view text) {
   std::vector<std::string_view> lines;
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -233,20 +186,13 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
     std::size_t next = at + point.length;
     if (is_line_end(point.value)) {
       if (point.value == '\r' && next < text.size() && text[next] == '\n') ++next;
-      add_part(lines, text.substr(begin, (keep_ends ? next : at) - begin));
+      add_part(lines, text.substr(begin, at - begin));
       begin = next;
     }
     at = next;
   }
   if (begin < text.size()) add_part(lines, text.substr(begin));
   return lines;
-}
-
-std::size_t find_last_text(std::string_view text, std::string_view part) {
-  if (part.size() > text.size()) return std::string_view::npos;
-  const std::string backwards(text.rbegin(), text.rend());
-  const std::size_t at = find_text(backwards, std::string(part.rbegin(), part.rend()));
-  return at == std::string_view::npos ? at : text.size() - at - part.size();
 }
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
@@ -274,79 +220,16 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   return parts;
 }
 
-std::string replaced(std::string_view text, std::string_view old, std::string_view by,
-                     std::int64_t count) {
+std::string replaced(std::string_view text, std::string_view old, std::string_view by) {
   std::string out;
   std::size_t begin = 0;
-  if (old.empty()) {
-    const std::vector<std::size_t> places = offsets(text);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      if (count < 0 || std::cmp_less(i, count)) out += by;
-      if (i + 1 < places.size()) out += text.substr(places[i], places[i + 1] - places[i]);
-    }
-    return out;
-  }
-  for (; count != 0; --count) {
+  while (true) {
     const std::size_t at = find_text(text, old, begin);
-    if (at == std::string_view::npos) break;
+    if (at == std::string_view::npos) return out += text.substr(begin);
     out += text.substr(begin, at - begin);
     out += by;
     begin = at + old.size();
   }
-  out += text.substr(begin);
-  return out;
-}
-
-void append_quoted(std::string& out, std::string_view text) {
-  const bool single = text.find('\'') == std::string_view::npos;
-  const char quote = single || text.find('"') != std::string_view::npos ? '\'' : '"';
-  out += quote;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [c, size] = code_point_at(text, at);
-    if (c == static_cast<char32_t>(quote) || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (is_printable(c)) {
-      out += text.substr(at, size);
-    } else if (c < 0x100) {
-      out += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(c));
-    } else {
-      out += c < 0x10000 ? fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c))
-                         : fmt::format("\\U{:08x}", static_cast<std::uint32_t>(c));
-    }
-    at += size;
-  }
-  out += quote;
-}
-
-void append_json(std::string& out, std::string_view text, bool ascii_only) {
-  constexpr std::string_view kShort = "\"\\\n\r\t\f\b";
-  constexpr std::string_view kLetters = "\"\\nrtfb";
-  out += '"';
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [c, size] = code_point_at(text, at);
-    const std::size_t letter = c < 0x80 ? kShort.find(static_cast<char>(c)) : kShort.npos;
-    const auto value = static_cast<std::uint32_t>(c);
-    if (letter != std::string_view::npos) {
-      out += '\\';
-      out += kLetters[letter];
-    } else if (c < 0x20 || (ascii_only && c >= 0x7F && c < 0x10000)) {
-      out += fmt::format("\\u{:04x}", value);
-    } else if (ascii_only && c >= 0x10000) {
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((value - 0x10000) >> 10),
-                         0xDC00 + ((value - 0x10000) & 0x3FF));
-    } else {
-      out += text.substr(at, size);
-    }
-    at += size;
-  }
-  out += '"';
 }
 
 }  // namespace jforge::jinja

@@ -3,6 +3,7 @@
 /// The values that a template works with, as Python has them.
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,13 +41,26 @@ struct Failure {
 };
 [[noreturn]] void fail(std::string reason);
 
+/// Counts how deep something is in itself; fails beyond `max_depth`.
+class Nesting {
+ public:
+  Nesting(int& depth, int max_depth) : depth_(depth) {
+    if (++depth_ > max_depth) fail("it is nested too deeply");
+  }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  int& depth_;
+};
+
 enum class Kind : std::uint8_t {
   missing,  ///< A variable without a value; never the value of an expression.
   undefined,
   none,
   boolean,
   integer,
-  real,
   string,
   list,
   tuple,
@@ -68,7 +82,7 @@ struct Namespace;
 struct Loop;
 struct Macro;
 struct Method;
-struct Function;
+struct Builtin;
 
 /// A value. Texts and containers belong to a Runtime, to the template or to the caller, all of
 /// which outlive it, so that it is copied freely.
@@ -82,35 +96,34 @@ struct Value {
     std::string_view text = {};
     bool boolean;
     std::int64_t integer;
-    double real;
     Sequence* sequence;
     const Mapping* mapping;
     Namespace* name_space;
     Loop* loop;
     const Macro* macro;
     const Method* method;
-    const Function* function;
+    const Builtin* function;
   };
 
-  static Value none();
-  static Value of(bool value);
-  static Value of(std::int64_t value);
-  static Value of(double value);
-  static Value of(std::string_view text);
-  static Value of(const char*) = delete;  // it would be a bool
-  static Value of(const Mapping* mapping);
-  static Value of(const Function* function);
+  Value() = default;
+  explicit Value(Kind given) : kind(given) {}
+  template <std::same_as<bool> Bool>  // A pointer is no bool.
+  explicit Value(Bool given) : kind(Kind::boolean), boolean(given) {}
+  explicit Value(std::int64_t given) : kind(Kind::integer), integer(given) {}
+  explicit Value(std::string_view given) : kind(Kind::string), text(given) {}
+  Value(Kind container, Sequence* given) : kind(container), sequence(given) {}
+  explicit Value(const Mapping* given) : kind(Kind::mapping), mapping(given) {}
+  explicit Value(Namespace* given) : kind(Kind::name_space), name_space(given) {}
+  explicit Value(Loop* given) : kind(Kind::loop), loop(given) {}
+  explicit Value(const Macro* given) : kind(Kind::macro), macro(given) {}
+  explicit Value(const Method* given) : kind(Kind::method), method(given) {}
+  explicit Value(const Builtin* given) : kind(Kind::function), function(given) {}
 
   [[nodiscard]] bool is(Kind other) const { return kind == other; }
   [[nodiscard]] bool is_sequence() const { return kind >= Kind::list && kind <= Kind::generator; }
-  /// Boolean, integer or real.
-  [[nodiscard]] bool is_number() const { return kind >= Kind::boolean && kind <= Kind::real; }
-  /// Boolean or integer: Python's True is 1.
-  [[nodiscard]] bool is_whole() const { return kind == Kind::boolean || kind == Kind::integer; }
-  [[nodiscard]] std::int64_t whole() const { return is(Kind::boolean) ? boolean : integer; }
-  [[nodiscard]] double number() const {
-    return is(Kind::real) ? real : static_cast<double>(whole());
-  }
+  /// Returns whether it is a number: to Python True is 1.
+  [[nodiscard]] bool is_number() const { return kind == Kind::boolean || kind == Kind::integer; }
+  [[nodiscard]] std::int64_t number() const { return is(Kind::boolean) ? boolean : integer; }
 };
 static_assert(std::is_trivially_copyable_v<Value>);
 
@@ -137,10 +150,11 @@ struct Namespace {
   Attribute* first = nullptr;
   std::size_t size = 0;
   [[nodiscard]] Attribute* find(Runtime& runtime, std::string_view name) const;
+  void set(Runtime& runtime, std::string_view name, const Value& value);
 };
 
-/// Bytes of a rendering's values, of a text that is made and of all that is printed, at most.
-inline constexpr std::size_t kMostBytes = std::size_t{128} << 20;
+/// Maximum bytes of a rendering's values, of a text that is made and of all that is printed.
+inline constexpr std::size_t kMaxBytes = std::size_t{128} << 20;
 
 /// What one rendering uses: memory, in which its values live until it ends, and steps. Both are
 /// bounded, as a template may be anybody's.
@@ -160,7 +174,7 @@ class Runtime {
 
   /// A copy of `text`, and that as a value.
   std::string_view copied(std::string_view text);
-  Value text(std::string_view text) { return Value::of(copied(text)); }
+  Value text(std::string_view text) { return Value(copied(text)); }
   /// A container of texts, which are not copied.
   Value texts(Kind kind, const std::vector<std::string_view>& parts);
   /// `first` and `second` as one text.
@@ -185,7 +199,7 @@ class Runtime {
 
   std::array<std::byte, 16384> first_block_;
   std::pmr::monotonic_buffer_resource memory_{first_block_.data(), first_block_.size()};
-  std::size_t bytes_left_ = kMostBytes;
+  std::size_t bytes_left_ = kMaxBytes;
   std::size_t steps_left_ = 20'000'000;
 };
 
@@ -193,10 +207,6 @@ class Runtime {
 bool truth(const Value& value);
 /// Python's ==.
 bool equal(Runtime& runtime, const Value& left, const Value& right);
-/// Python's str() and repr(), appended to `out`. What has no text that is the same on every run is
-/// an error.
-void append_text(std::string& out, const Value& value);
-void append_representation(std::string& out, const Value& value);
 /// The name that jinja2's messages give to values of that kind.
 std::string_view type_name(Kind kind);
 /// What jinja2 says of an undefined value: "'x' is undefined".

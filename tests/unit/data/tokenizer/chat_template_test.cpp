@@ -75,12 +75,7 @@ TEST(ChatTemplate, Qwen15LeavesTheLastMessageOpen) {
 }
 
 TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
-  const std::string one_line =
-      "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}"
-      "{% endif %}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
-      "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
-      "{{ '<|im_start|>assistant\\n' }}{% endif %}";
-  const std::string spread =
+  const ChatTemplate chat = parsed(
       "{# ChatML #}\n"
       "{% for message in messages %}\n"
       "    {{- \"<|im_start|>\" ~ message.role }}\n"
@@ -89,44 +84,11 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
       "{% endfor %}\n"
       "{% if add_generation_prompt %}\n"
       "  {{- '<|im_start|>assistant\\n' -}}\n"
-      "{% endif %}\n";
-  for (const std::string& jinja : {one_line, spread}) {
-    const ChatTemplate chat = parsed(jinja);
-    EXPECT_EQ(default_system(chat), std::nullopt);
-    EXPECT_EQ(chat.render(Conversation{{"user", "Hi"}}, true),
-              "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    EXPECT_EQ(chat.render(Conversation{{"user", "a"}, {"assistant", "b"}, {"system", "c"}}, false),
-              "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
-              "<|im_start|>system\nc<|im_end|>\n");
-  }
-}
-
-TEST(ChatTemplate, WhatIsWrittenOtherwiseIsRenderedOtherwise) {
-  const auto rendered = [](const std::string& from, const std::string& to) {
-    std::string text = kQwen2;
-    const std::size_t at = text.find(from);
-    if (at == std::string::npos) throw std::runtime_error("nothing to change");
-    text.replace(at, from.size(), to);
-    return parsed(text).render(Conversation{{"system", " S "}, {"user", " Hi "}}, true);
-  };
-  const std::string system = "<|im_start|>system\n S <|im_end|>\n";
-  const std::string end = "<|im_end|>\n<|im_start|>assistant\n";
-  EXPECT_EQ(rendered("message['content'] +", "message['content'] | trim +"),
-            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi" + end);
-  EXPECT_EQ(rendered("'\\n' + message['content']", "'\\n\\n' + message['content']"),
-            "<|im_start|>system\n\n S <|im_end|>\n<|im_start|>user\n\n Hi " + end);
-  EXPECT_EQ(rendered("loop.first and messages[0]['role'] !=", "loop.last and 'x' !="),
-            system + "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" +
-                "<|im_start|>user\n Hi " + end);
-  EXPECT_EQ(rendered("assistant\\n' }}", "assistant\\n<think>\\n' }}"),
-            system + "<|im_start|>user\n Hi " + end + "<think>\n");
-}
-
-TEST(ChatTemplate, SystemTextIsReadWithJinjasEscapes) {
-  std::string jinja = kQwen2;
-  const std::string plain = "You are a helpful assistant.";
-  jinja.replace(jinja.find(plain), plain.size(), R"(Put it in \\boxed{}.\n\u00e9 \'q\' \d)");
-  EXPECT_EQ(default_system(parsed(jinja)), "Put it in \\boxed{}.\né 'q' \\d");
+      "{% endif %}\n");
+  EXPECT_EQ(default_system(chat), std::nullopt);
+  EXPECT_EQ(chat.render(Conversation{{"user", "a"}, {"assistant", "b"}, {"system", "c"}}, true),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+            "<|im_start|>system\nc<|im_end|>\n<|im_start|>assistant\n");
 }
 
 // Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
@@ -425,29 +387,24 @@ TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
 
 // Expected: the same with datetime.now() on that day.
 TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
-  const std::string jinja =
-      "{{ strftime_now('%A %-d %B %Y, %d.%m.%y, %j %U %W %V %G %u %w %e %a %b %H:%M:%S %I %p %D %F "
-      "%T %R %C %h %% %x %X %c|%n%t|%r %g') }} {{ messages[0].content }}";
-  const auto rendered = [&](const char* day) {
-    return ChatTemplate::parse(jinja, "test", {}, {{"strftime_now", day}})
+  const auto rendered = [](const std::string& format, const char* day) {
+    return ChatTemplate::parse("{{ strftime_now('" + format + "') }}", "test", {},
+                               {{"strftime_now", day}})
         .render(Conversation{{"user", "a"}}, true);
   };
-  EXPECT_EQ(rendered("2026-01-31"),
-            "Saturday 31 January 2026, 31.01.26, 031 04 04 05 2026 6 6 31 Sat Jan 00:00:00 12 AM "
-            "01/31/26 2026-01-31 00:00:00 00:00 20 Jan % 01/31/26 00:00:00 Sat Jan 31 00:00:00 "
-            "2026|\n\t|12:00:00 AM 26 a");
-  EXPECT_EQ(rendered("2024-12-30"),
-            "Monday 30 December 2024, 30.12.24, 365 52 53 01 2025 1 1 30 Mon Dec 00:00:00 12 AM "
-            "12/30/24 2024-12-30 00:00:00 00:00 20 Dec % 12/30/24 00:00:00 Mon Dec 30 00:00:00 "
-            "2024|\n\t|12:00:00 AM 25 a");
-  EXPECT_EQ(rendered("1000-03-01"),
-            "Saturday 1 March 1000, 01.03.00, 060 08 08 09 1000 6 6  1 Sat Mar 00:00:00 12 AM "
-            "03/01/00 1000-03-01 00:00:00 00:00 10 Mar % 03/01/00 00:00:00 Sat Mar  1 00:00:00 "
-            "1000|\n\t|12:00:00 AM 00 a");
-  for (const char* format : {"%Z", "%s", "%-", "%", "%-Q"}) {
-    const auto chat = ChatTemplate::parse(std::string("{{ strftime_now('") + format + "') }}",
-                                          "test", {}, {{"strftime_now", "2026-01-31"}});
-    EXPECT_THROW((void)chat.render(Conversation{{"user", "a"}}, true), DataError) << format;
+  const char* const format =
+      "%A %-d %B %Y, %d.%m.%y, %j %U %W %V %G %u %w %e %a %b %H:%M:%S %p %D %F %%";
+  EXPECT_EQ(rendered(format, "2026-01-31"),
+            "Saturday 31 January 2026, 31.01.26, 031 04 04 05 2026 6 6 31 Sat Jan 00:00:00 AM "
+            "01/31/26 2026-01-31 %");
+  EXPECT_EQ(rendered(format, "2024-12-30"),
+            "Monday 30 December 2024, 30.12.24, 365 52 53 01 2025 1 1 30 Mon Dec 00:00:00 AM "
+            "12/30/24 2024-12-30 %");
+  EXPECT_EQ(rendered(format, "1000-03-01"),
+            "Saturday 1 March 1000, 01.03.00, 060 08 08 09 1000 6 6  1 Sat Mar 00:00:00 AM "
+            "03/01/00 1000-03-01 %");
+  for (const char* unknown : {"%Z", "%s", "%-", "%", "%-Q"}) {
+    EXPECT_THROW(rendered(unknown, "2026-01-31"), DataError) << unknown;
   }
 }
 
@@ -594,35 +551,6 @@ TEST_F(Qwen25Template, TheConfigFileHoldsTheSameTemplate) {
   scratch.write("tokenizer_config.json", read_file_or_gz(directory / "tokenizer_config.json"));
   EXPECT_EQ(default_system(ChatTemplate::load(scratch.path())),
             default_system(ChatTemplate::load(directory)));
-}
-
-/// Qwen2.5-Coder-Instruct, whose text about tools differs.
-TEST_F(Qwen25Template, CoderModelsDoubleTheBracesOfTheirTools) {
-  std::string jinja = read_file_or_gz(directory / "chat_template.jinja");
-  for (const auto& [part, by] : {std::pair{R"({\"name\": <)", R"({{\"name\": <)"},
-                                 std::pair{"<args-json-object>}", "<args-json-object>}}"}}) {
-    const std::size_t at = jinja.find(part);
-    ASSERT_NE(at, std::string::npos);
-    jinja.replace(at, std::string_view(part).size(), by);
-  }
-  EXPECT_EQ(parsed(jinja).render(Conversation{{"user", "Hi"}}, true),
-            kQwenSystem + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-}
-
-TEST_F(Qwen25Template, MathModelsHaveAnotherSystemText) {
-  std::string jinja = read_file_or_gz(directory / "chat_template.jinja");
-  const std::string old_text =
-      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-  const std::string math =
-      R"(Please reason step by step, and put your final answer within \\boxed{}.)";
-  const std::size_t first = jinja.find(old_text);
-  jinja.replace(first, old_text.size(), math);
-  // The text stands in the template twice: once for tool use.
-  jinja.replace(jinja.find(old_text), old_text.size(), math);
-  const ChatTemplate chat = parsed(jinja);
-  EXPECT_EQ(chat.render(Conversation{{"user", "1+1?"}}, true),
-            "<|im_start|>system\nPlease reason step by step, and put your final answer within "
-            "\\boxed{}.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n");
 }
 
 }  // namespace

@@ -54,9 +54,8 @@ TEST(Jinja, BlanksAroundTags) {
   expect_all({{"a\n{% if true %}\n b\n{% endif %}\nc\n", "a\n b\nc"},
               {"a\n  {% if true %}\n  b\n  {% endif %}  \nc\n\n", "a\n  b\n  \nc\n"},
               {"a \n {%- if true -%} \n b \n {%- endif -%} \n c", "abc"},
-              {"a\n  {%+ if true +%}\nb\n  {%+ endif %}c", "a\n  \nb\n  c"},
               {"  {{ 'x' }}  \n  {{- 'y' -}}  \n z", "  xyz"},
-              {"a{# note #}\nb{#- note -#}\n c\n  {# note +#}\nd", "abc\n\nd"},
+              {"a{# note #}\nb{#- note -#}\n c\n  {# note #}\nd", "abc\nd"},
               {"x{% raw %} {{ y }} {% if %}\n{% endraw %}\nz", "x {{ y }} {% if %}\nz"},
               {"x {%- raw -%} \n y {%- endraw -%} \n z", "xyz"},
               {"a\r\n{% if true %}\r\nb\rc{% endif %}\r\n", "a\nb\nc"},
@@ -67,34 +66,24 @@ TEST(Jinja, BlanksAroundTags) {
               {"{{\n'a'\n}}{%\nif true\n%}b{%\nendif\n%}", "ab"},
               {"{ {a}} {% if true %}b{% endif %}", "{ {a}} b"},
               {"\n\n{{ 1 }}\n\n\n", "\n\n1\n\n"},
-              {"{%- for x in [1, 2] -%}\n  {{ x }}\n{%- endfor -%}\n end", "12end"},
-              {"a   {%- set x = 1 +%}\nb", "a\nb"}});
+              {"{%- for x in [1, 2] -%}\n  {{ x }}\n{%- endfor -%}\n end", "12end"}});
 }
 
 TEST(Jinja, StringConstants) {
-  expect_all({{R"({{ 'a\tb\\\n\'\"\x41\u00e9\U0001F600\101' }})", "a\tb\\\n'\"Aé😀A"},
-              {R"({{ '\d\é\🙂' }})", R"(\d\xe9\U0001f642)"},
-              {R"({{ 'a' 'b' "c" }})", "abc"},
-              {"{{ 'a\\\nb' }}", "ab"},
-              {R"({{ '\a\b\f\v'|tojson }})", R"("\u0007\b\f\u000b")"},
-              {R"({{ '\0' == '\x00' }})", "True"}});
+  expect_all(
+      {{R"({{ 'a\tb\\\n\r\b\'\"é😀' }})", "a\tb\\\n\r\b'\"é😀"}, {R"({{ 'a' 'b' "c" }})", "abc"}});
 }
 
 TEST(Jinja, OperatorsAndTheirPrecedence) {
   expect_all(
-      {{"{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 / 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 2 ** 3 ** "
-        "2 }} {{ -2 ** 2 }}",
-        "6 3.5 -4 2 -2 64 4"},
-       {"{{ 1 ~ (2 + 3) ~ 'a' }} {{ 'x' + 2 ~ 'b' }}", "15a x2b"},
-       {"{{ 1.5 + 1 }} {{ 1e3 }} {{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 10 / 5 }} {{ 7.5 // 2 }} "
-        "{{ -7.5 % 2 }} {{ 1_000 }}",
-        "2.5 1000.0 1e+16 1e-05 0.30000000000000004 2.0 3.0 0.5 1000"},
-       {"{{ 'ab' * 2 }} {{ [1] * 2 }} {{ 2 * (1, 2) }} {{ 'a' * -1 }}|",
-        "abab [1, 1] (1, 2, 1, 2) |"},
+      {{"{{ 1 + 2 * 3 - 4 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 7 % -1 }} {{ 2 - 3 - 4 }}",
+        "6 2 -2 0 -5"},
+       {"{{ 1 ~ (2 + 3) ~ 'a' }} {{ 'x' + 2 ~ 'b' }} {{ nothing ~ none }}", "15a x2b None"},
+       {"{{ 'ab' * 2 }} {{ 2 * 'hé' }} {{ 'a' * -1 }}|", "abab héhé |"},
        {"{{ [1] + [2] }} {{ (1,) + (2,) }} {{ true + 1 }} {{ -true }}", "[1, 2] (1, 2) 2 -1"},
-       {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 1 == 1.0 == true }} {{ 'a' < 'b' }} {{ [1, 2] < [1, 3] "
-        "}} {{ 1 != 2 }}",
-        "True False True True True True"},
+       {"{{ 1 < 2 }} {{ 2 <= 2 }} {{ 3 > 4 }} {{ 3 >= 4 }} {{ 1 == true }} {{ 'a' < 'b' }} {{ 1 != "
+        "2 }}",
+        "True True False False True True True"},
        {"{{ 'a' in 'cab' }} {{ 'x' not in 'cab' }} {{ 1 in [1] }} {{ 'a' in {'a': 1} }} {{ 1 in "
         "none_such }} {{ not 1 in [2] }}",
         "True True True True False True"},
@@ -105,11 +94,10 @@ TEST(Jinja, OperatorsAndTheirPrecedence) {
         "('a' if false) is defined }}",
         "a | c False"},
        {"{{ true }} {{ True }} {{ none }} {{ None }} {{ false }}", "True True None None False"},
-       {"{{ +3 }} {{ - 3 }} {{ -3|abs }} {{ (-3)|abs }} {{ 1 + 2|string|length }}", "3 -3 3 3 2"},
+       {"{{ - 3 }} {{ -3|string|length }} {{ 1 + 2|string|length }} {{ 1 - -1 }}", "-3 2 2 2"},
        {"{{ 1 if 2 > 1 and 'a' is string else 0 }}", "1"},
-       {"{{ 3 > 2 >= 2 != 1 }}", "True"},
        {"{{ none == none }} {{ nothing == nothing2 }} {{ nothing == none }} {{ '1' == 1 }} {{ "
-        "{'a': [1]} == {'a': [1.0]} }} {{ [1] == (1,) }}",
+        "{'a': [1]} == {'a': [1]} }} {{ [1] == (1,) }}",
         "True True False False True False"}});
 }
 
@@ -122,83 +110,78 @@ TEST(Jinja, AttributesElementsAndSlices) {
         "||False"},
        {"{{ {'items': 1}['items'] }} {{ {'a': 1}['get']('a') }}", "1 1"},
        {"{{ 'hé😀'[1] }} {{ 'hé😀'[-1] }} {{ 'abc'[7] }}|{{ 'abc'['x'] }}|", "é 😀 ||"},
-       {"{{ 'abcdef'[1:3] }} {{ 'abcdef'[:-1] }} {{ 'abcdef'[::2] }} {{ 'abcdef'[::-1] }} {{ "
-        "'abcdef'[-2:] }} {{ 'abcdef'[4:1:-1] }} {{ 'hé😀x'[1:3] }} {{ 'abc'[5:] }}|{{ 'abc'[:0] "
-        "}}|",
-        "bc abcde ace fedcba ef edc é😀 ||"},
+       {"{{ 'abcdef'[1:3] }} {{ 'abcdef'[:-1] }} {{ 'abcdéf'[::-1] }} {{ 'abcdef'[-2:] }} {{ "
+        "'hé😀x'[1:3] }} {{ 'abc'[5:] }}|{{ 'abc'[:0] }}|",
+        "bc abcde fédcba ef é😀 ||"},
        {"{{ [1, 2, 3][1:] }} {{ (1, 2, 3)[::-1] }} {{ [1, 2][none:1] }} {{ range(5)[1:3]|list }} "
         "{{ [1, 2, 3][-9:9] }}",
         "[2, 3] (3, 2, 1) [1] [1, 2] [1, 2, 3]"},
        {"{{ [[1, 2], [3]][0][1] }} {{ {'a': {'b': [5]}}.a.b[0] }} {{ {1: 'x'}[1] }} {{ {1: "
         "'x'}[true] }} {{ {(1, 2): 3}[(1, 2)] }}",
         "2 5 x x 3"},
-       {"{{ none.x }}|{{ none['x'] }}|{{ 1 .x }}|{{ [].x }}|{{ [1].append is defined }} {{ "
-        "{}.update is defined }} {{ 'a'.upper is defined }} {{ 'a'.nope is defined }}",
-        "||||False False True False"},
+       {"{{ none.x }}|{{ none['x'] }}|{{ 1 .x }}|{{ [].x }}|{{ 'a'.upper is defined }} {{ "
+        "'a'.nope is defined }}",
+        "||||True False"},
        {"{{ messages[0].content[0] }} {{ messages[0].content.text }}|", "H |"}});
 }
 
 TEST(Jinja, ValuesArePrintedAsPythonDoes) {
-  expect_all({{R"({{ [1, 'a', "it's", 'q"', none, true, 1.0, {'k': (1,)}] }})",
-               R"([1, 'a', "it's", 'q"', None, True, 1.0, {'k': (1,)}])"},
+  expect_all({{R"({{ [1, 'a', "it's", 'q"', none, true, 1, {'k': (1,)}] }})",
+               R"([1, 'a', "it's", 'q"', None, True, 1, {'k': (1,)}])"},
               {"{{ {} }} {{ [] }} {{ () }} {{ (1, 2) }} {{ 1, 2 }}", "{} [] () (1, 2) (1, 2)"},
-              {R"({{ ['é\n\t\\', '\u200b\x00\x7f', 'a\'b\"c', '😀\u3000'] }})",
-               R"(['é\n\t\\', '\u200b\x00\x7f', 'a\'b"c', '😀\u3000'])"},
-              {"{{ nothing }}|{{ [nothing] }}", "|[Undefined]"},
-              {"{{ 1e100 }} {{ 123456789.123 }} {{ -0.0 }} {{ 1 / 3 }} {{ 2.0 ** 70 }}",
-               "1e+100 123456789.123 -0.0 0.3333333333333333 1.1805916207174113e+21"}});
+              {"{{ ['é\\n\\t\\\\', '\342\200\213\001\x7f', 'a\\'b\\\"c', '😀\343\200\200'] }}",
+               R"(['é\n\t\\', '\u200b\x01\x7f', 'a\'b"c', '😀\u3000'])"},
+              {"{{ nothing }}|{{ [nothing] }}", "|[Undefined]"}});
 }
 
 TEST(Jinja, Conditions) {
   expect_all({{"{% if 0 %}a{% elif '' %}b{% elif 1 %}c{% else %}d{% endif %}", "c"},
               {"{% if [] or {} or none or nothing %}a{% else %}b{% endif %}", "b"},
-              {"{% if 1, %}a{% endif %}", "a"},
-              {"{% if true: %}a{% endif %}", "a"},
               {"{% if messages and messages[0].role == 'user' and 'x' not in messages[0].content "
                "%}a{% endif %}",
                "a"},
-              {"{% if [0]|select('odd') %}generator{% endif %}", "generator"}});
+              {"{% if [0]|select('string') %}generator{% endif %}", "generator"}});
 }
 
 TEST(Jinja, Loops) {
-  expect_all({{"{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ "
-               "loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.depth "
-               "}}{{ loop.previtem }}{{ loop.nextitem }};{% endfor %}",
-               "1032TrueFalse312;2121FalseFalse3113;3210FalseTrue312;"},
-              {"{% for x in range(6) if x % 2 %}{{ loop.index }}{{ x }}{{ loop.last }}{{ "
-               "loop.length }}{{ loop.nextitem }};{% else %}none{% endfor %}",
-               "11False33;23False35;35True3;"},
-              {"{% for x in [] %}a{% else %}b{% endfor %}", "b"},
-              {"{% for x in [1, 2] if x > 5 %}a{% else %}b{% endfor %}", "b"},
-              {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{% endfor %}", "a1b2"},
-              {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}", "123"},
-              {"{% for x in 'hé' %}{{ x }}.{% endfor %}", "h.é."},
-              {"{% for x in {'a': 1} %}{{ x }}{% endfor %}", "a"},
-              {"{% for x in nothing %}a{% else %}b{% endfor %}", "b"},
-              {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 3 %}{% "
-               "break %}{% endif %}{{ x }}{% endfor %}",
-               "02"},
-              {"{% for x in [1] %}{% break %}{% else %}b{% endfor %}", "b"},
-              {"{% for x in [1, 2] %}{% continue %}{% else %}b{% endfor %}", "b"},
-              {"{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}b{% endfor %}{% for x in [1, "
-               "2] %}{% if x == 1 %}{% continue %}{% endif %}{% else %}b{% endfor %}",
-               "12b"},
-              {"{% for x in [1, 2] %}{% for y in [3, 4] %}{{ loop.index }}{% endfor %}{{ "
-               "loop.index }}{% endfor %}",
-               "121122"},
-              {"{% for x in [1, 2, 3] %}{{ loop.cycle('a', 'b') }}{% endfor %}", "aba"},
-              {"{% for x in 1, 2 %}{{ x }}{% endfor %}", "12"},
-              {"{% for x in [1, 2, 3, 4] if not loop %}{{ x }}{% endfor %}", "1234"},
-              {"{% set ns = namespace(go=true) %}{% for x in [1, 2, 3] if ns.go %}{{ x }}{% set "
-               "ns.go = false %}{% endfor %}",
-               "1"},
-              {"{% for x in [1, 2, 3]|map('string') %}{{ x }}{{ loop.last }}{% endfor %}",
-               "1False2False3True"},
-              {"{% for x in range(3, 0, -1) %}{{ x }}{% endfor %}{{ range(3) == range(0, 3) }}",
-               "321True"},
-              {"{% for x in [1, 2] %}{% for y in [1, 2] %}{% if y == 2 %}{% break %}{% endif %}{{ "
-               "x }}{{ y }}{% endfor %};{% endfor %}",
-               "11;21;"}});
+  expect_all(
+      {{"{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ "
+        "loop.last }}{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }};{% endfor %}",
+        "10TrueFalse32;21FalseFalse313;32FalseTrue32;"},
+       {"{% for x in range(6) if x % 2 %}{{ loop.index }}{{ x }}{{ loop.last }}{{ "
+        "loop.length }}{{ loop.nextitem }};{% else %}none{% endfor %}",
+        "11False33;23False35;35True3;"},
+       {"{% for x in [] %}a{% else %}b{% endfor %}", "b"},
+       {"{% for x in [1, 2] if x > 5 %}a{% else %}b{% endfor %}", "b"},
+       {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{% endfor %}", "a1b2"},
+       {"{% for a, b, c in [(1, 2, 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% for (a, b) in [(4, "
+        "5)] %}{{ a }}{{ b }}{% endfor %}",
+        "12345"},
+       {"{% for x in 'hé' %}{{ x }}.{% endfor %}", "h.é."},
+       {"{% for x in {'a': 1} %}{{ x }}{% endfor %}", "a"},
+       {"{% for x in nothing %}a{% else %}b{% endfor %}", "b"},
+       {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 3 %}{% "
+        "break %}{% endif %}{{ x }}{% endfor %}",
+        "02"},
+       {"{% for x in [1] %}{% break %}{% else %}b{% endfor %}", "b"},
+       {"{% for x in [1, 2] %}{% continue %}{% else %}b{% endfor %}", "b"},
+       {"{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}b{% endfor %}{% for x in [1, "
+        "2] %}{% if x == 1 %}{% continue %}{% endif %}{% else %}b{% endfor %}",
+        "12b"},
+       {"{% for x in [1, 2] %}{% for y in [3, 4] %}{{ loop.index }}{% endfor %}{{ "
+        "loop.index }}{% endfor %}",
+        "121122"},
+       {"{% for x in [1, 2, 3, 4] if not loop %}{{ x }}{% endfor %}", "1234"},
+       {"{% set ns = namespace(go=true) %}{% for x in [1, 2, 3] if ns.go %}{{ x }}{% set "
+        "ns.go = false %}{% endfor %}",
+        "1"},
+       {"{% for x in [1, 2, 3]|map('string') %}{{ x }}{{ loop.last }}{% endfor %}",
+        "1False2False3True"},
+       {"{% for x in range(3, 0, -1) %}{{ x }}{% endfor %}{{ range(3) == range(0, 3) }}",
+        "321True"},
+       {"{% for x in [1, 2] %}{% for y in [1, 2] %}{% if y == 2 %}{% break %}{% endif %}{{ "
+        "x }}{{ y }}{% endfor %};{% endfor %}",
+        "11;21;"}});
 }
 
 TEST(Jinja, ScopesOfNames) {
@@ -218,7 +201,6 @@ TEST(Jinja, ScopesOfNames) {
         "424False"},
        {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (c, d) = [3, 4] %}{{ c }}{{ d }}", "1234"},
        {"{% set x %} a {{ 1 }} {% endset %}[{{ x }}]", "[ a 1 ]"},
-       {"{% set x | trim | upper %} a {% endset %}[{{ x }}]", "[A]"},
        {"{% set x %}{% set y = 1 %}{{ y }}{% endset %}{{ x }}{{ y is defined }}", "1False"},
        {"{% for x in [1] %}{{ x }}{% endfor %}{{ x is defined }}", "1False"},
        {"{% set x = 5 %}{% for x in [1] %}{{ x }}{% endfor %}{{ x }}", "15"},
@@ -264,48 +246,23 @@ TEST(Jinja, MethodsOfPythonsTypes) {
         "\\n'.rstrip() }}|{{ '\343\200\200\302\205\034a\342\200\250'.strip() }}|{{ "
         "'éaé'.strip('é') }}",
         "a b|a| a|a|a|a"},
-       {"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ "
-        "'a,b,c'.rsplit(',', 1) }} {{ 'a b c'.split(none, 1) }} {{ 'a b c'.rsplit(maxsplit=1) }} "
-        "{{ ''.split(',') }} {{ ''.split() }} {{ 'aaa'.rsplit('aa') }}",
-        "['a', 'b', '', 'c'] ['a', 'b'] ['a', 'b,c'] ['a,b', 'c'] ['a', 'b c'] ['a b', 'c'] [''] "
-        "[] ['a', '']"},
-       {"{{ ' a b c '.split(none, 1) }} {{ ' a b c '.rsplit(none, 1) }} {{ ' a b c '.split(none, "
-        "0) }} {{ ' a b c '.rsplit(none, 0) }} {{ ' a '.split(none, 1) }} {{ ' '.split(none, 0) }}",
-        "['a', 'b c '] [' a b', 'c'] ['a b c '] [' a b c'] ['a'] []"},
-       {"{{ 'a'.rsplit('aa') }} {{ 'a'.split('aa') }} {{ 'a'.rfind('aa') }} {{ 'aa'.rfind('aa') }} "
-        "{{ 'aa'.rsplit('aa') }}",
-        "['a'] ['a'] -1 0 ['', '']"},
-       {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.startswith('b', 1) "
-        "}} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('', 9) }}",
-        "True True True True False"},
+       {"{{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ "
+        "''.split(',') }} {{ 'aaa'.rsplit('aa') }} {{ 'aaa'.split('aa') }} {{ 'a'.rsplit('aa') }}",
+        "['a', 'b', '', 'c'] ['a', 'b,c'] ['a,b', 'c'] [''] ['a', ''] ['', 'a'] ['a']"},
+       {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith('x') }} {{ ''.startswith('') }}",
+        "True False True"},
        {"{{ 'aBc'.upper() }} {{ 'ABC'.lower() }} {{ \"it's a b-c\".title() }} {{ 'aBC "
         "dE'.capitalize() }} {{ 'ß'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'ßa'.capitalize() }} {{ "
         "'ǆa'.title() }}",
         "ABC abc It'S A B-C Abc de SS ας Ssa ǅa"},
-       {"{{ 'aXbXc'.replace('X', '-') }} {{ 'aXbXc'.replace('X', '-', 1) }} {{ 'ab'.replace('', "
-        "'.') }} {{ 'hé'.replace('', '.', 2) }}",
-        "a-b-c a-bXc .a.b. .h.é"},
-       {"{{ 'héllo'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'a'.find('x') }} {{ 'hello'.find('l', "
-        "3) }} {{ 'hello'.index('e') }} {{ 'aaa'.count('aa') }} {{ 'abc'.count('') }} {{ "
-        "'hello'.find('l', -1) }}",
-        "2 3 -1 3 1 1 4 -1"},
-       {"{{ ', '.join(['a', 'b']) }} {{ 'a\\nb\\r\\nc'.splitlines() }} {{ 'a\\n'.splitlines(true) "
-        "}} {{ 'a\342\200\250b\013c'.splitlines() }}",
-        R"(a, b ['a', 'b', 'c'] ['a\n'] ['a', 'b', 'c'])"},
-       {"{{ 'abc'.removeprefix('a') }} {{ 'abc'.removesuffix('c') }} {{ 'abc'.removesuffix('x') }} "
-        "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'a'.partition('=') }}",
-        "bc ab abc ('a', '=', 'b=c') ('a=b', '=', 'c') ('a', '', '')"},
-       {"{{ '12'.isdigit() }} {{ ''.isdigit() }} {{ '²'.isdigit() }} {{ '²'.isdecimal() }} {{ "
-        "'aé'.isalpha() }} {{ 'a1'.isalnum() }} {{ 'Aa'.isupper() }} {{ 'A1'.isupper() }} {{ "
-        "'a'.islower() }} {{ ' \\n'.isspace() }} {{ '½'.isnumeric() }} {{ 'é'.isascii() }}",
-        "True False True False True True False True True True True False"},
+       {"{{ 'aXbXc'.replace('X', '-') }} {{ 'héllo'.find('l') }} {{ 'a'.find('x') }} {{ "
+        "'hello'.index('e') }}",
+        "a-b-c 2 -1 1"},
+       {"{{ 'a\\nb\\r\\nc\342\200\250d\013e\\n'.splitlines() }} {{ '<{}>{}'.format('a', none) }}",
+        "['a', 'b', 'c', 'd', 'e'] <a>None"},
        {"{{ {'a': 1}.get('a') }} {{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ {'a': 1, "
         "'b': 2}.keys()|list }} {{ {'a': 1}.values()|list }} {{ {'a': 1}.items()|list }}",
-        "1 None 2 ['a', 'b'] [1] [('a', 1)]"},
-       {"{{ '{}-{1}'.format(1, 2) if false else '{}-{}'.format('a', 2) }} {{ "
-        "'{x}{{}}'.format(x=none) }}",
-        "a-2 None{}"},
-       {"{{ [1, 2, 1].count(1) }} {{ [1, 2].index(2) }}", "2 1"}});
+        "1 None 2 ['a', 'b'] [1] [('a', 1)]"}});
 }
 
 TEST(Jinja, Filters) {
@@ -319,65 +276,47 @@ TEST(Jinja, Filters) {
        {"{{ [1, 2]|first }} {{ 'hé'|last }} {{ []|first }}|{{ {'a': 1}|first }} {{ range(3)|last "
         "}}",
         "1 é |a 2"},
-       {"{{ 'ab'|list }} {{ {'a': 1}|list }} {{ nothing|list }}", "['a', 'b'] ['a'] []"},
+       {"{{ 'ab'|list }} {{ {'a': 1}|list }} {{ nothing|list }} {{ {'a': 1}|items|list }}",
+        "['a', 'b'] ['a'] [] [('a', 1)]"},
        {"{{ messages|map(attribute='role')|list }} {{ ['a']|map('upper')|list }} {{ "
-        "['a,b']|map('replace', ',', '-')|join }} {{ [{}]|map(attribute='x', default=3)|list }} {{ "
-        "[[1, 2]]|map(attribute=0)|list }} {{ [{'a': {'b': 2}}]|map(attribute='a.b')|first }}",
-        "['user', 'assistant'] ['A'] a-b [3] [1] 2"},
-       {"{{ [1, 2, 3]|select('odd')|list }} {{ [1, 2, 3]|reject('odd')|list }} {{ [0, "
+        "['a,b']|map('replace', ',', '-')|join }} {{ [{'a': {'b': 2}}]|map(attribute='a.b')|first "
+        "}}",
+        "['user', 'assistant'] ['A'] a-b 2"},
+       {"{{ [1, '2']|select('string')|list }} {{ [1, 2]|reject('equalto', 1)|list }} {{ [0, "
         "1]|select|list }} {{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ "
         "messages|rejectattr('role', 'in', ['user'])|map(attribute='role')|join }} {{ "
         "messages|selectattr('none_such')|list }} {{ messages|selectattr('content', "
         "'defined')|list|length }} {{ none|select|list }}",
-        "[1, 3] [2] [1] 1 assistant [] 2 []"},
-       {"{{ ['a', 1, none]|join(', ') }} {{ messages|join('-', attribute='role') }} {{ "
-        "'abc'|join('.') }}",
-        "a, 1, None user-assistant a.b.c"},
+        "['2'] [2] [1] 1 assistant [] 2 []"},
+       {"{% set g = messages|map(attribute='role') %}{{ g|first }} {{ g|join }} {{ g|join }}|",
+        "user assistant |"},
+       {"{{ ['a', 1, none]|join(', ') }} {{ 'abc'|join('.') }}", "a, 1, None a.b.c"},
        {"{{ 'aB c-d'|upper }} {{ 'AB'|lower }} {{ \"it's aB-cD (eF\"|title }} {{ 'aBC'|capitalize "
         "}} {{ 5|upper }}",
         "AB C-D ab It's Ab-Cd (Ef Abc 5"},
-       {"{{ 'aXbX'|replace('X', '-') }} {{ 'aXbX'|replace('X', '-', 1) }} {{ 121|replace(1, 'a') "
-        "}}",
-        "a-b- a-bX a2a"},
-       {"{{ {'a': [1, 'é', none, true, 1.0, {}], 'b': {'c': []}}|tojson }} {{ "
-        "'a\"\\n\\t\\\\/</x>&\\x01\\x7f😀'|tojson }} {{ 'é😀\\x7f'|tojson(ensure_ascii=true) }}",
-        "{\"a\": [1, \"é\", null, true, 1.0, {}], \"b\": {\"c\": []}} "
+       {"{{ 'aXbX'|replace('X', '-') }} {{ 121|replace(1, 'a') }}", "a-b- a2a"},
+       {"{{ {'a': [1, 'é', none, true, {}], 'b': {'c': (1,)}}|tojson }} {{ "
+        "'a\"\\n\\t\\\\/</x>&\001\x7f😀'|tojson }} {{ 'é😀\x7f'|tojson(ensure_ascii=true) }}",
+        "{\"a\": [1, \"é\", null, true, {}], \"b\": {\"c\": [1]}} "
         "\"a\\\"\\n\\t\\\\/</x>&\\u0001\177😀\" \"\\u00e9\\ud83d\\ude00\\u007f\""},
-       {"{{ {'b': [1, {'c': 2}], 'a': []}|tojson(indent=2) }}\n{{ [1]|tojson(indent=0) }} {{ {'b': "
-        "1, 'a': 2}|tojson(sort_keys=true) }} {{ [1, {'a': 2}]|tojson(separators=(',', ':')) }} {{ "
-        "[1]|tojson(indent='\\t') }}",
+       {"{{ {'b': [1, {'c': 2}], 'a': []}|tojson(indent=2) }}\n{{ [1]|tojson(indent=0) }} {{ [1, "
+        "{'a': 2}]|tojson(separators=(',', ':')) }}",
         "{\n  \"b\": [\n    1,\n    {\n      \"c\": 2\n    }\n  ],\n  \"a\": []\n}\n[\n1\n] "
-        "{\"a\": 2, \"b\": 1} [1,{\"a\":2}] [\n\t1\n]"},
-       {"{{ 5|string + 'x' }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ '4.9'|int }} {{ "
-        "3.9|int }} {{ ' -3 '|int }} {{ '1.5'|float }} {{ 'x'|float }} {{ '1e3'|float }} {{ "
-        "'nan(1)'|float }} {{ "
-        "true|int }}",
-        "5x 6 0 7 4 3 -3 1.5 0.0 1000.0 0.0 1"},
-       {"{{ -3|abs }} {{ (-3.5)|abs }} {{ 2.5|round }} {{ 2.675|round(2) }} {{ 3.14159|round(3) }} "
-        "{{ 2.1|round(0, 'ceil') }} {{ 2.9|round(method='floor') }} {{ 7|round }}",
-        "3 3.5 2.0 2.67 3.142 3.0 2.0 7"},
-       {"{{ [3, 1, 2]|min }} {{ ['b', 'A']|max }} {{ []|min }}|{{ [1, 2]|sum }} {{ [{'a': 1}, "
-        "{'a': 2}]|sum(attribute='a') }} {{ [1]|sum(start=5) }} {{ [{'a': 1}, {'a': "
-        "2}]|max(attribute='a') }}",
-        "1 b |3 3 6 {'a': 2}"},
-       {"{{ ['b', 'A', 'c']|sort }} {{ ['b', 'A']|sort(case_sensitive=true) }} {{ [1, 3, "
-        "2]|sort(reverse=true) }} {{ messages|sort(attribute='role')|map(attribute='role')|list }} "
-        "{{ ['a', 'A', 'b']|unique|list }}",
-        "['A', 'b', 'c'] ['A', 'b'] [3, 2, 1] ['assistant', 'user'] ['a', 'b']"},
-       {"{{ [1, 2]|reverse|list }} {{ 'hé'|reverse }} {{ {'a': 1}|items|list }} {{ {'b': 1, 'A': "
-        "2}|dictsort }} {{ {'b': 1, 'a': 2}|dictsort(by='value', reverse=true) }}",
-        "[2, 1] éh [('a', 1)] [('A', 2), ('b', 1)] [('a', 2), ('b', 1)]"},
-       {"{{ 'a\\nb\\n\\nc'|indent }} {{ 'a\\nb'|indent(2, true) }} {{ 'a\\n\\nb'|indent(1, "
-        "blank=true) }} {{ 'a\\nb'|indent('> ') }}",
-        "a\n    b\n\n    c   a\n  b a\n \n b a\n> b"},
+        "[1,{\"a\":2}]"},
+       {"{{ 5|string + 'x' }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ ' -3 '|int }} {{ "
+        "'+4'|int }} {{ true|int }}",
+        "5x 6 0 7 -3 4 1"},
+       {"{{ [3, 1, 2]|min }} {{ ['b', 'A']|max }} {{ []|min }}|", "1 b |"},
+       {"{{ ['b', 'A', 'c']|sort }} {{ messages|sort(attribute='role')|map(attribute='role')|list "
+        "}} {{ ['a', 'A', 'b']|unique|list }} {{ {'b': 1, 'A': 2}|dictsort }}",
+        "['A', 'b', 'c'] ['assistant', 'user'] ['a', 'b'] [('A', 2), ('b', 1)]"},
+       {"{{ 'a\\nb\\n\\nc'|indent }} {{ 'a\\nb'|indent(2, true) }}", "a\n    b\n\n    c   a\n  b"},
        {"{{ '<a>'|safe }} {{ [1]|tojson|safe }} {{ '<a>'|safe|string|length }}", "<a> [1] 3"},
        {"{{ 'a'|upper|lower|default('x') ~ 'b' }}", "ab"}});
 }
 
 TEST(Jinja, Tests) {
-  expect_all({{"{{ 'trim' is filter }} {{ 'x' is filter }} {{ 'odd' is test }} {{ 1 is test }}",
-               "True False True False"},
-              {"{{ x is defined }} {{ messages is defined }} {{ x is undefined }} {{ x is not "
+  expect_all({{"{{ x is defined }} {{ messages is defined }} {{ x is undefined }} {{ x is not "
                "defined }} {{ tools is none }} {{ tools is not none }}",
                "False True True True True False"},
               {"{{ 'a' is string }} {{ {} is mapping }} {{ [] is mapping }} {{ [] is sequence }} "
@@ -386,20 +325,16 @@ TEST(Jinja, Tests) {
                "}} {{ [1]|map('string') is iterable }} {{ [1]|map('string') is sequence }} {{ "
                "{}.items() is sequence }}",
                "True True False True True True False True True True False False True False False"},
-              {"{{ 1 is number }} {{ 1.0 is number }} {{ true is number }} {{ true is integer }} "
-               "{{ 1 is integer }} {{ 1.0 is float }} {{ true is boolean }} {{ 1 is boolean }} {{ "
+              {"{{ 1 is number }} {{ true is number }} {{ true is integer }} {{ 1 is integer }} {{ "
+               "true is boolean }} {{ 1 is boolean }} {{ "
                "true is true }} {{ 1 is true }} {{ false is false }} {{ 0 is false }}",
-               "True True True False True True True False True False True False"},
-              {"{{ 1 is eq 1 }} {{ 1 is equalto(1) }} {{ 1 is ne 2 }} {{ 1 is lt 2 }} {{ 2 is "
-               "ge(2) }} {{ 'a' is in 'abc' }} {{ 3 is odd }} {{ 3 is even }} {{ 6 is divisibleby "
-               "3 }} {{ 'ab' is lower }} {{ 'AB' is upper }} {{ none is sameas none }}",
-               "True True True True True True True False True True True True"},
-              {"{{ range is callable }} {{ 'a'.upper is callable }} {{ 1 is callable }} {{ 'a' is "
-               "not string and true }} {{ 'trim' is filter }} {{ 'odd' is test }}",
-               "True True False False True True"},
+               "True True False True True False True False True False"},
+              {"{{ 1 is eq(1) }} {{ 1 is equalto(2) }} {{ 1 is ne(2) }} {{ 'a' is in('abc') }} {{ "
+               "'a' is not string and true }}",
+               "True False True True False"},
               {"{{ 1 is string or 'a' is string }} {{ not 1 is string }} {{ 'x' if 1 is defined "
-               "else 'y' }} {{ 2 is in [1, 2] }}",
-               "True True x True"}});
+               "else 'y' }}",
+               "True True x"}});
 }
 
 TEST(Jinja, FunctionsAndWhatIsGiven) {
@@ -407,8 +342,8 @@ TEST(Jinja, FunctionsAndWhatIsGiven) {
       {{"{{ range(3)|list }} {{ range(1, 4)|list }} {{ range(4, 0, -2)|list }} {{ range(0)|list }} "
         "{{ range(5)|length }} {{ range(5)[-1] }}",
         "[0, 1, 2] [1, 2, 3] [4, 2] [] 5 4"},
-       {"{{ dict(a=1, b=2) }} {{ dict({'a': 1}, b=3) }} {{ dict([('x', 1)]) }} {{ dict() }}",
-        "{'a': 1, 'b': 2} {'a': 1, 'b': 3} {'x': 1} {}"},
+       {"{{ dict(a=1, b=2) }} {{ dict({'a': 1}, b=3) }} {{ dict() }}",
+        "{'a': 1, 'b': 2} {'a': 1, 'b': 3} {}"},
        {"{{ namespace(a=1).a }} {{ namespace({'b': 2}).b }}", "1 2"},
        {"{{ bos_token }}{{ eos_token is defined }}{{ add_generation_prompt }}{{ documents is none "
         "}}{{ enable_thinking }}{{ strftime_now is defined }}{{ date_string is defined }}",
@@ -432,22 +367,19 @@ TEST(Jinja, EvaluationFailsAsJinja2Does) {
       {"{{ 1 in 5 }}", "int object is not iterable"},
       {"{% for x in 5 %}{% endfor %}", "int object is not iterable"},
       {"{% for a, b in [[1]] %}{% endfor %}", "1 values for 2 names"},
-      {"{{ 1 / 0 }}", "division by zero"},
-      {"{{ 2 ** 64 }}", "beyond 64 bits"},
-      {"{{ 'abc'[::0] }}", "slice step cannot be zero"},
+      {"{{ 1 % 0 }}", "division by zero"},
+      {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
       {"{{ 'a'.split('') }}", "empty separator"},
       {"{{ 'a'.index('b') }}", "substring not found"},
       {"{{ none|length }}", "has no length"},
       {"{{ {[]: 1} }}", "is no key of a mapping"},
       {"{{ nothing|tojson }}", "has no JSON"},
-      {"{{ [1].append(2) }}", "access to attribute 'append' of a list object is unsafe"},
-      {"{{ {}.update({}) }}", "access to attribute 'update' of a dict object is unsafe"},
       {"{% set x = 1 %}{% set x.y = 2 %}", "'x' is no namespace"},
       {"{{ namespace(_a=1) }}", "begins with '_'"},
       {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "takes not more than 1"},
       {"{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", "takes no keyword argument 'b'"},
-      {"{{ 'a'.strip('a', 'b') }}", "at most 1 arguments"},
-      {"{{ 'a'|trim(x=1) }}", "no argument 'x' is taken"},
+      {"{{ 'a'.strip('a', 'b') }}", "more than 1 arguments"},
+      {"{{ 'a'|trim(x=1) }}", "the argument 'x' of 'trim' is not supported"},
       {"{{ range(100001) }}", "a range of more than 100000"},
       {"{{ raise_exception('No ' ~ messages[0].role) }}", "refuses the conversation: No user"},
       {"{{ strftime_now('%d') }}", "the present day (strftime_now)"},
@@ -457,18 +389,42 @@ TEST(Jinja, EvaluationFailsAsJinja2Does) {
 TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
   expect_all(
       {{"{% if false %}{{ x|no_such }}{{ x is no_such }}{{ ''.zfill(1) }}{{ cycler() }}"
-        "{{ 'a' % 1 }}{% endif %}a",
+        "{{ 'a' % 1 }}{{ 1.5 / 2 ** 3 // +4 }}{{ '\\x41' }}{{ 1 < 2 < 3 }}{{ self }}{% endif %}a",
         "a"}});
   expect_failures({
       {"{{ 1|no_such }}", "the filter 'no_such' is not supported"},
+      {"{{ 1|xmlattr }}", "the filter 'xmlattr' is not supported"},
       {"{{ 1 is no_such }}", "the test 'no_such' is not supported"},
       {"{{ [1]|map('no_such')|list }}", "the filter 'no_such' is not supported"},
       {"{{ [1]|select('no_such')|list }}", "the test 'no_such' is not supported"},
       {"{{ 'a'.zfill(3) }}", "'zfill' of a str object is not supported"},
       {"{{ (1).real }}", "'real' of a int object is not supported"},
+      {"{{ [1].append(2) }}", "'append' of a list object is not supported"},
+      {"{{ {}.update({}) }}", "'update' of a dict object is not supported"},
       {"{{ cycler(1) }}", "the function 'cycler' is not supported"},
-      {"{% for x in [1] %}{{ loop.changed(1) }}{% endfor %}", "'loop.changed' is not supported"},
+      {"{% for x in [1] %}{{ loop.cycle(1) }}{% endfor %}", "'loop.cycle' is not supported"},
       {"{{ '%s' % 1 }}", "formatting with '%' is not supported"},
+      {"{{ '{x}'.format(x=1) }}", "a format with more than '{}'"},
+      {"{{ 4 / 2 }}", "the operator '/' is not supported"},
+      {"{{ 4 // 2 }}", "the operator '//' is not supported"},
+      {"{{ 4 ** 2 }}", "the operator '**' is not supported"},
+      {"{{ [1] * 2 }}", "the operator '*' of lists is not supported"},
+      {"{{ 1 < 2 < 3 }}", "more than one comparison without 'and' is not supported"},
+      {"{{ +3 }}", "the sign '+' is not supported"},
+      {"{{ 1.5 }}", "the number '1.5' is not supported"},
+      {"{{ 1e3 }}", "the number '1e3' is not supported"},
+      {"{{ 99999999999999999999 }}", "the number '99999999999999999999' is not supported"},
+      {"{{ '\\x41' }}", "the escape '\\x' in a string is not supported"},
+      {"{{ '\\é' }}", "the escape '\\é' in a string is not supported"},
+      {"{{ 'abc'[::2] }}", "a slice with a step is not supported"},
+      {"{{ 'a b'.split() }}", "a split at blanks is not supported"},
+      {"{{ 'ab'.replace('', '.') }}", "replacing an empty text is not supported"},
+      {"{{ 'ab'.replace('a', '.', 1) }}", "more than 2 arguments of 'replace' are not supported"},
+      {"{{ [1]|tojson(sort_keys=true) }}", "the argument 'sort_keys' of 'tojson' is not supported"},
+      {"{{ [[1]]|map(attribute=0)|list }}", "an attribute that is no string is not supported"},
+      {"{{ '4.9'|int }}", "other texts than whole numbers"},
+      {"{% macro f() %}{{ caller() }}{% endmacro %}{{ f() }}", "'caller' is not supported"},
+      {"{{ self }}", "'self' is not supported"},
       {"{{ [1]|map('string') }}", "printing a generator object is not supported"},
       {"{{ {}.items() }}", "printing a dict view object is not supported"},
       {"{{ range }}", "printing a function object is not supported"},
@@ -477,12 +433,7 @@ TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
       {"{{ ('<'|safe).upper() }}", "the filter 'safe'"},
       {"{{ '<'|safe|upper }}", "the filter 'safe'"},
       {"{{ ['<'|safe]|join }}", "the filter 'safe'"},
-      {"{{ ['<'|safe] }}", "text marked safe"},
-      {"{{ '١'|int }}", "other than ASCII digits"},
-      {"{{ '1e400'|float }}", "beyond a double's range"},
-      {"{{ '1e-400'|float(7) }}", "beyond a double's range"},
-      {"{{ 'batch' is filter }}", "'batch', which jinja2 has, is not supported"},
-      {"{{ 'escaped' is test }}", "'escaped', which jinja2 has, is not supported"},
+      {"{{ ['<'|safe] }}", "the filter 'safe'"},
   });
 }
 
@@ -497,34 +448,29 @@ TEST(Jinja, WhatIsNoTemplateIsRefusedByLine) {
       {"{% for loop in [1] %}{% endfor %}", "'loop' cannot be set"},
       {"{% set 1 = 2 %}", "expected a name"},
       {"{% set true = 2 %}", "'true' cannot be set"},
-      {"{% macro f(a=1, b) %}{% endmacro %}", "behind one with a default"},
+      {"{% macro f(a=1, b) %}{% endmacro %}", "follows one with a default"},
       {"{% break %}", "'break' outside a loop"},
       {"{% for x in [1] %}{% macro f() %}{% break %}{% endmacro %}{% endfor %}", "'break' outside"},
       {"{{ 'a }}", "a string without its end"},
       {"{{ 'a\\", "a string without its end"},
-      {"{{ '\\x4' }}", "a malformed escape"},
-      {"{{ '\\ud800' }}", "a malformed escape"},
       {"{{ (1 }}", "unexpected '}'"},
       {"{{ } }}", "unexpected '}'"},
       {"{{ 1 + }}", "expected an expression, found '}}'"},
       {"{{ a b }}", "expected '}}', found 'b'"},
-      {"{{ 1 is string is string }}", "tests cannot be chained"},
-      {"{{ f(a=1, 2) }}", "without a name behind one with a name"},
+      {"{{ f(a=1, 2) }}", "without a name follows one with a name"},
       {"{{ 'a' | }}", "expected a name"},
       {"{{ ! }}", "unexpected character '!'"},
       {"{{ é }}", "unexpected character 'é'"},
-      {"{{ 99999999999999999999 }}", "the number '99999999999999999999' is not supported"},
       {"{{", "a tag without its end"},
       {"{%", "a tag without its end"},
       {"{# a", "a comment without its end"},
       {"{% raw %}a", "'raw' without its end"},
+      {"{% set x | trim %}a{% endset %}", "a filter of a 'set' block is not supported"},
+      {"{%+ if true %}{% endif %}", "'+' at the begin of a tag is not supported"},
       {"{% include 'a' %}", "the statement 'include' is not supported"},
       {"{% call f() %}{% endcall %}", "the statement 'call' is not supported"},
       {"{% for x in [] recursive %}{% endfor %}", "a recursive loop is not supported"},
       {"{{ f(*x) }}", "the argument '*' is not supported"},
-      {"{% macro f() %}{{ caller() }}{% endmacro %}", "'caller' in a macro is not supported"},
-      {"{{ self }}", "'self' is not supported"},
-      {"{% for self in [1] %}{% endfor %}", "'self' is not supported"},
   };
   for (const auto& [jinja, says] : cases) {
     try {
@@ -575,14 +521,13 @@ TEST(Jinja, HostileTemplatesAreRefused) {
       {endless + "{% set x = [a] %}" + end, ""},
       {"{% for a in range(99999) %}" + repeated("abcdefghij", 200) + "{% endfor %}", "MiB"},
       {doubled, "too much memory"},
-      {"{{ 'ab' * 999999999999 }}", "too much memory"},
-      {"{{ [1] * 999999999999 }}", "too much memory"},
+      {"{{ 'ab' * 999999999999 }}", "too long"},
       {"{{ 'a' * 9223372036854775807 * 9 }}", ""},
-      {"{{ ('a' * 9999999).replace('', 'b' * 9999) }}", "too long"},
+      {"{{ ('a' * 9999999).replace('a', 'b' * 9999) }}", "too long"},
       {"{{ (',' * 9999999).split(',')|length }}", "too many parts"},
       {"{{ ('a' * 99999999)|list|length }}", "too many steps"},
       {nested_by("200") + "{{ ns.x }}", "nested too deeply"},
-      {nested_by("90") + "{{ ns.x }}", "too long"},
+      {nested_by("90") + "{{ ns.x }}", "too many steps"},
       {nested_by("90") + "{{ ns.x|tojson }}", "too many steps"},
       {nested_by("90") + "{{ ns.x == ns.x }}", "too many steps"},
       {"{{ 'a'|indent(99999999) }}", "more than 1000 blanks"},
@@ -593,14 +538,20 @@ TEST(Jinja, HostileTemplatesAreRefused) {
 
 TEST(Jinja, WhatIsPrintedIsBoundedInSum) {
   const std::string big = "{% set k = 'a' * 1000000 %}";
-  const std::string many = "{% set b = [1] * 100000 %}";
+  const auto many = [](const std::string& item) {
+    return "{% set ns = namespace(b=[" + item + "]) %}{% for i in range(17) %}" +
+           "{% set ns.b = ns.b + ns.b %}{% endfor %}";
+  };
   const std::string nested = "{{ k }}{% if n %}{{ f(n - 1) }}{% endif %}";
   expect_failures({
-      {big + many + "{{ b|tojson(separators=(k, k)) }}", "too long"},
-      {big + "{{ {'a': [{'b': 1}] * 100000}|tojson(separators=('', k)) }}", "too long"},
-      {big + "{{ ([{k: 1}] * 100000)|tojson }}", "too long"},
-      {big + "{{ ([k] * 100000)|tojson }}", "too long"},
-      {big + many + "{{ b|tojson(indent=k) }}", "too long"},
+      {big +
+           "{{ range(99999)|list|string|tojson }}{{ [range(99999)|list]|tojson(separators=(k, k)) "
+           "}}",
+       "too long"},
+      {big + many("{'b': 1}") + "{{ ns.b|tojson(separators=('', k)) }}", "too long"},
+      {big + many("{k: 1}") + "{{ ns.b|tojson }}", "too long"},
+      {big + many("k") + "{{ ns.b|tojson }}", "too long"},
+      {big + many("k") + "{{ ns.b }}", "too long"},
       {big + "{% macro f(n) %}" + nested + "{% endmacro %}{{ f(150) }}", "prints more than"},
       {big + "{% macro f(n) %}{% set x %}" + nested + "{% endset %}{% endmacro %}{{ f(150) }}",
        "prints more than"},
@@ -617,37 +568,13 @@ TEST(Jinja, WorkTakesSteps) {
   };
   std::string names;
   for (int i = 0; i < 2000; ++i) names += "{% set a" + std::to_string(i) + " = 1 %}";
-  const std::string items = "{% set r = [0] * 99999 %}";
-  const std::vector<std::string> hostile = {
-      often("p.isascii()"),
-      often("p.removeprefix(q)"),
-      often("p.removesuffix(p)"),
-      often("p|int"),
-      often("p|float"),
-      texts + "{% set x = p.startswith((q,) * 99999) %}",
-      texts + "{% set d = {p: 1} %}" + often("d[q]"),
-      texts + "{% set d = namespace(dict([(p, 1)])) %}" + often("d[q]"),
-      items + "{% for i in r %}{% set x = r|sum %}{% endfor %}",
-      "{% for i in range(99999) %}{% if false %}" + names + "{% endif %}{% endfor %}"};
-  for (const std::string& jinja : hostile) {
+  for (const std::string& jinja : std::vector<std::string>{
+           often("p.startswith(q)"), often("p.endswith(p)"), often("p|int"), often("p == q"),
+           often("p < q"), often("p|length"), texts + "{% set d = {p: 1} %}" + often("d[q]"),
+           texts + "{% set d = namespace(dict({p: 1})) %}" + often("d[q]"), often("p is in([q])"),
+           "{% set r = range(99999)|list %}{% for i in r %}{% set x = -1 in r %}{% endfor %}",
+           "{% for i in range(99999) %}{% if false %}" + names + "{% endif %}{% endfor %}"}) {
     expect_failures({{jinja, "too many steps"}});
-  }
-}
-
-/// Each branch of a condition has its copy of the names.
-TEST(Jinja, NamesInBranchesAreBounded) {
-  const auto names_and_branches = [](int names, int branches) {
-    std::string text;
-    for (int i = 0; i < names; ++i) text += "{% set a" + std::to_string(i) + " = 1 %}";
-    return text + "{% if a0 > 1 %}" + repeated("{% elif a0 > 1 %}", branches) + "{% endif %}.";
-  };
-  EXPECT_EQ(rendered(names_and_branches(400, 100) + repeated("{% if a0 %}{% endif %}", 200)), ".");
-  try {
-    (void)ChatTemplate::parse("\n" + names_and_branches(3900, 1000), "test");
-    ADD_FAILURE() << "accepted";
-  } catch (const TemplateError& error) {
-    EXPECT_EQ(error.line(), 2);
-    EXPECT_THAT(error.reason(), HasSubstr("too many names in too many branches"));
   }
 }
 
