@@ -25,15 +25,19 @@ struct Arguments {
 
 class Parameters;
 
+/// What a builtin takes besides plain arguments in its parameters.
+enum class Takes {
+  plain,
+  any,   ///< It looks at its arguments itself.
+  safe,  ///< As a filter, also text marked safe.
+};
 /// A function, method, filter or test.
 struct Builtin {
   std::string_view name;
   Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: not supported.
   std::array<std::string_view, 3> parameters = {};
-  std::size_t required = 0;         ///< So many of the parameters must be given.
-  bool takes_any = false;           ///< It looks at its arguments itself.
-  bool takes_safe = false;          ///< A filter that is right for text marked safe, too.
-  Kind receiver = Kind::undefined;  ///< Of a method.
+  std::size_t required = 0;  ///< So many of the parameters must be given.
+  Takes takes = Takes::plain;
 };
 struct Method {
   Value receiver;

@@ -283,18 +283,11 @@ Value unique(Runtime& runtime, const Value& value, const Parameters& /*given*/) 
   return items_in_order(runtime, Kind::generator, kept);
 }
 
-constexpr Builtin safe_too(std::string_view name, decltype(Builtin::call) call,
-                           std::array<std::string_view, 3> parameters = {}) {
-  return {.name = name, .call = call, .parameters = parameters, .takes_safe = true};
-}
-constexpr Builtin with_any(std::string_view name, decltype(Builtin::call) call) {
-  return {.name = name, .call = call, .takes_any = true};
-}
 constexpr auto kFilters = std::to_array<Builtin>({
     {"capitalize", changed<capitalized>},
-    safe_too("count", length_of),
-    safe_too("d", default_of, {"default_value", "boolean"}),
-    safe_too("default", default_of, {"default_value", "boolean"}),
+    {"count", length_of, {}, 0, Takes::safe},
+    {"d", default_of, {"default_value", "boolean"}, 0, Takes::safe},
+    {"default", default_of, {"default_value", "boolean"}, 0, Takes::safe},
     {"dictsort", dictsort},
     {"first", first},
     {"indent", indent, {"width", "first"}},
@@ -302,22 +295,22 @@ constexpr auto kFilters = std::to_array<Builtin>({
     {"items", items},
     {"join", join, {"d"}},
     {"last", last},
-    safe_too("length", length_of),
+    {"length", length_of, {}, 0, Takes::safe},
     {"list", list},
     {"lower", changed<lower>},
-    with_any("map", map),
+    {"map", map, {}, 0, Takes::any},
     {"max", extreme<true>},
     {"min", extreme<false>},
-    with_any("reject", select<false, false>),
-    with_any("rejectattr", select<true, false>),
+    {"reject", select<false, false>, {}, 0, Takes::any},
+    {"rejectattr", select<true, false>, {}, 0, Takes::any},
     {"replace", replace, {"old", "new"}, 2},
-    safe_too("safe", safe),
-    with_any("select", select<false, true>),
-    with_any("selectattr", select<true, true>),
+    {"safe", safe, {}, 0, Takes::safe},
+    {"select", select<false, true>, {}, 0, Takes::any},
+    {"selectattr", select<true, true>, {}, 0, Takes::any},
     {"sort", sort, {"attribute"}},
-    safe_too("string", string),
+    {"string", string, {}, 0, Takes::safe},
     {"title", changed<titled_by_filter>},
-    safe_too("tojson", to_json, {"ensure_ascii", "indent", "separators"}),
+    {"tojson", to_json, {"ensure_ascii", "indent", "separators"}, 0, Takes::safe},
     {"trim", trim, {"chars"}},
     {"unique", unique},
     {"upper", changed<upper>},
@@ -330,7 +323,7 @@ Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
   runtime.charge(1);
   const auto filter = std::ranges::find(kFilters, name, &Builtin::name);
   if (filter == kFilters.end()) fail(fmt::format("the filter '{}' is not supported", name));
-  if (!filter->takes_safe) {
+  if (filter->takes != Takes::safe) {
     expect_plain(value);
     for (const Value& argument : arguments.positional) expect_plain(argument);
   }

@@ -71,10 +71,10 @@ Value raise_exception(Runtime& runtime, const Value& /*self*/, const Parameters&
 
 constexpr auto kFunctions = std::to_array<Builtin>({
     {"cycler", nullptr},
-    {.name = "dict", .call = dict, .takes_any = true},
+    {"dict", dict, {}, 0, Takes::any},
     {"joiner", nullptr},
     {"lipsum", nullptr},
-    {.name = "namespace", .call = name_space, .takes_any = true},
+    {"namespace", name_space, {}, 0, Takes::any},
     {"raise_exception", raise_exception, {"message"}, 1},
     {"range", range, {"start", "stop", "step"}, 1},
 });
@@ -193,7 +193,7 @@ Value call(Runtime& runtime, const Builtin& builtin, const Value& self,
 }
 
 Parameters::Parameters(const Arguments& given, const Builtin& builtin) : all_(given) {
-  if (builtin.takes_any) return;
+  if (builtin.takes == Takes::any) return;
   const auto& names = builtin.parameters;
   const auto count = static_cast<std::size_t>(std::ranges::find(names, "") - names.begin());
   if (given.positional.size() > count) {

@@ -112,43 +112,29 @@ Value dict_view(Runtime& runtime, const Value& self, const Parameters& /*given*/
   return runtime.sequence(Kind::view, items);
 }
 
-constexpr Builtin of_string(std::string_view name, decltype(Builtin::call) call,
-                            std::array<std::string_view, 3> parameters = {},
-                            std::size_t required = 0) {
-  return {.name = name,
-          .call = call,
-          .parameters = parameters,
-          .required = required,
-          .receiver = Kind::string};
-}
-constexpr Builtin of_mapping(std::string_view name, decltype(Builtin::call) call) {
-  return {.name = name, .call = call, .receiver = Kind::mapping};
-}
-constexpr auto kMethods = std::to_array<Builtin>({
-    of_string("capitalize", str_changed<capitalized>),
-    of_string("endswith", str_edge<true>, {"suffix"}, 1),
-    of_string("find", str_find<false>, {"sub"}, 1),
-    {.name = "format", .call = str_format, .takes_any = true, .receiver = Kind::string},
-    of_string("index", str_find<true>, {"sub"}, 1),
-    of_string("lower", str_changed<lower>),
-    of_string("lstrip", str_strip<Side::left>, {"chars"}),
-    of_string("replace", str_replace, {"old", "new"}, 2),
-    of_string("rsplit", str_split<true>, {"sep", "maxsplit"}),
-    of_string("rstrip", str_strip<Side::right>, {"chars"}),
-    of_string("split", str_split<false>, {"sep", "maxsplit"}),
-    of_string("splitlines", str_splitlines),
-    of_string("startswith", str_edge<false>, {"prefix"}, 1),
-    of_string("strip", str_strip<Side::both>, {"chars"}),
-    of_string("title", str_changed<titled>),
-    of_string("upper", str_changed<upper>),
-    {.name = "get",
-     .call = dict_get,
-     .parameters = {"key", "default"},
-     .required = 1,
-     .receiver = Kind::mapping},
-    of_mapping("items", dict_view<EntryPart::both>),
-    of_mapping("keys", dict_view<EntryPart::key>),
-    of_mapping("values", dict_view<EntryPart::value>),
+constexpr auto kStringMethods = std::to_array<Builtin>({
+    {"capitalize", str_changed<capitalized>},
+    {"endswith", str_edge<true>, {"suffix"}, 1},
+    {"find", str_find<false>, {"sub"}, 1},
+    {"format", str_format, {}, 0, Takes::any},
+    {"index", str_find<true>, {"sub"}, 1},
+    {"lower", str_changed<lower>},
+    {"lstrip", str_strip<Side::left>, {"chars"}},
+    {"replace", str_replace, {"old", "new"}, 2},
+    {"rsplit", str_split<true>, {"sep", "maxsplit"}},
+    {"rstrip", str_strip<Side::right>, {"chars"}},
+    {"split", str_split<false>, {"sep", "maxsplit"}},
+    {"splitlines", str_splitlines},
+    {"startswith", str_edge<false>, {"prefix"}, 1},
+    {"strip", str_strip<Side::both>, {"chars"}},
+    {"title", str_changed<titled>},
+    {"upper", str_changed<upper>},
+});
+constexpr auto kMappingMethods = std::to_array<Builtin>({
+    {"get", dict_get, {"key", "default"}, 1},
+    {"items", dict_view<EntryPart::both>},
+    {"keys", dict_view<EntryPart::key>},
+    {"values", dict_view<EntryPart::value>},
 });
 
 /// What else Python 3.12 has without an underscore: an attribute of any other name is undefined.
@@ -178,20 +164,23 @@ std::string_view unsupported_methods(Kind kind) {
 }
 
 bool has_word(std::string_view words, std::string_view word) {
-  const std::size_t at = words.find(word);
-  if (at == std::string_view::npos || word.empty()) return false;
-  const bool begins = at == 0 || words[at - 1] == ' ';
-  const std::size_t end = at + word.size();
-  if (begins && (end == words.size() || words[end] == ' ')) return true;
-  return has_word(words.substr(end), word);
+  std::size_t at = word.empty() ? words.npos : words.find(word);
+  for (; at != words.npos; at = words.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    const bool ends = end == words.size() || words[end] == ' ';
+    if (ends && (at == 0 || words[at - 1] == ' ')) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 const Builtin* find_method(Kind kind, std::string_view name) {
-  const auto found = std::ranges::find_if(
-      kMethods, [&](const Builtin& entry) { return entry.receiver == kind && entry.name == name; });
-  if (found != kMethods.end()) return &*found;
+  std::span<const Builtin> methods;
+  if (kind == Kind::string) methods = kStringMethods;
+  if (kind == Kind::mapping) methods = kMappingMethods;
+  const auto found = std::ranges::find(methods, name, &Builtin::name);
+  if (found != methods.end()) return &*found;
   const bool unknown = kind >= Kind::view && kind != Kind::mapping;
   if (unknown || has_word(unsupported_methods(kind), name)) {
     fail(fmt::format("'{}' of a {} is not supported", name, type_name(kind)));

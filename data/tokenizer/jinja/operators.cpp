@@ -250,7 +250,10 @@ Value calculate(Runtime& runtime, std::string_view sign, const Value& left, cons
     if (sign != "~") expect_defined(*value);
     expect_plain(*value);
   }
-  if (sign == "~") return joined(runtime, text_of(runtime, left), text_of(runtime, right));
+  if (sign == "~") {
+    const std::string_view first = text_of(runtime, left);
+    return joined(runtime, first, text_of(runtime, right));
+  }
   if (sign == "/" || sign == "//" || sign == "**") {
     fail(fmt::format("the operator '{}' is not supported", sign));
   }

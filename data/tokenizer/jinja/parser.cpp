@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::size_t kMaxTemplateBytes = std::size_t{256} << 10;
 constexpr int kMaxNesting = 200;
-constexpr int kMaxTreeDepth = 500;
-constexpr std::size_t kMaxTexts = 4000;
 
 using Names = std::initializer_list<std::string_view>;
 
@@ -76,11 +74,7 @@ class Parser {
     if (now().kind != Type::name) fail_unexpected("a name");
     return keep(take().text);
   }
-  std::string_view keep(const std::string& text) {
-    // What a look for a variable takes grows with the names.
-    if (syntax_.texts.size() >= kMaxTexts) fail("it has too many names and texts");
-    return *syntax_.texts.insert(text).first;
-  }
+  std::string_view keep(const std::string& text) { return *syntax_.texts.insert(text).first; }
 
   // Nodes.
 
@@ -90,13 +84,8 @@ class Parser {
     made.kind = kind;
     made.line = line;
     made.name = name;
-    for (const Expression* operand : operands) deepen(made, operand);
     made.operands = std::move(operands);
     return &made;
-  }
-  static void deepen(Expression& node, const Expression* below) {
-    if (below != nullptr) node.depth = std::max(node.depth, below->depth + 1);
-    if (node.depth > kMaxTreeDepth) fail("an expression is nested too deeply");
   }
   Expression* make_constant(Value value, int line) {
     Expression* made = make(Make::constant, line);
@@ -329,7 +318,6 @@ class Parser {
         fail("an argument without a name follows one with a name");
       }
       Expression* value = parse_expression();
-      deepen(node, value);
       if (keyword) {
         node.keywords.emplace_back(name, value);
       } else {

@@ -67,7 +67,6 @@ struct Expression {
 
   Kind kind;
   int line;
-  int depth = 1;  ///< Of the tree below it.
   std::string_view name;
   Value constant;
   std::vector<Expression*> operands;

@@ -20,10 +20,6 @@ void add_part(std::vector<std::string_view>& parts, std::string_view part) {
   parts.push_back(part);
 }
 
-bool is_ascii(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 icu::UnicodeString utf16(std::string_view text) {
   return icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int>(text.size())));
 }
@@ -31,15 +27,6 @@ icu::UnicodeString utf16(std::string_view text) {
 std::string utf8(const icu::UnicodeString& text) {
   std::string out;
   text.toUTF8String(out);
-  return out;
-}
-
-/// Moves ASCII letters of the case that begins with `from` to the other.
-std::string with_ascii_case(std::string_view text, char from) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= from && c <= from + ('z' - 'a')) c = static_cast<char>(c ^ ('a' ^ 'A'));
-  }
   return out;
 }
 
@@ -138,12 +125,10 @@ std::size_t find_text(std::string_view text, std::string_view part, std::size_t 
 }
 
 std::string upper(std::string_view text) {
-  if (is_ascii(text)) return with_ascii_case(text, 'a');
   return utf8(utf16(text).toUpper(icu::Locale::getRoot()));
 }
 
 std::string lower(std::string_view text) {
-  if (is_ascii(text)) return with_ascii_case(text, 'A');
   return utf8(utf16(text).toLower(icu::Locale::getRoot()));
 }
 

@@ -496,8 +496,6 @@ TEST(Jinja, HostileTemplatesAreRefused) {
        {"{{ " + repeated("(", 10000) + "1" + repeated(")", 10000) + " }}",
         "{{ " + repeated("not ", 10000) + "1 }}", "{{ " + repeated("-", 10000) + "1 }}",
         "{{ " + repeated("[", 10000) + repeated("]", 10000) + " }}",
-        "{{ 1" + repeated(" + 1", 10000) + " }}", "{{ x" + repeated(".a", 10000) + " }}",
-        "{{ x" + repeated("|trim", 10000) + " }}",
         "{% set " + repeated("(", 10000) + "a" + repeated(")", 10000) + " = 1 %}",
         repeated("{% if 1 %}", 10000) + repeated("{% endif %}", 10000), repeated("a", 300000)}) {
     EXPECT_THROW((void)ChatTemplate::parse(jinja, "test"), TemplateError) << jinja.substr(0, 40);
@@ -516,6 +514,9 @@ TEST(Jinja, HostileTemplatesAreRefused) {
   };
   expect_failures({
       {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"},
+      {"{{ 1" + repeated(" + 1", 10000) + " }}", "nested too deeply"},
+      {"{{ x" + repeated(".a", 10000) + " }}", "nested too deeply"},
+      {"{{ x" + repeated("|trim", 10000) + " }}", "nested too deeply"},
       {endless + end, "too many steps"},
       {endless + "x" + end, "too many steps"},
       {endless + "{% set x = [a] %}" + end, ""},
