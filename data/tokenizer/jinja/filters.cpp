@@ -27,7 +27,6 @@ Value trim(Runtime& runtime, const Value& value, const Parameters& given) {
   return Value(strip(text, Side::both, given.text(0)));
 }
 
-/// A filter that is the method `replace` of what str() makes of the value.
 Value replace(Runtime& runtime, const Value& value, const Parameters& given) {
   const std::array parts = {Value(text_of(runtime, *given[0])), Value(text_of(runtime, *given[1]))};
   return call(runtime, *find_method(Kind::string, "replace"), Value(text_of(runtime, value)),
@@ -135,7 +134,7 @@ Value items(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   return view;
 }
 
-/// The attribute that a path of names leads to; the item itself if there is no path.
+/// Returns the attribute that a path of names leads to; the item itself if there is no path.
 Value follow(Runtime& runtime, Value item, const Value* path) {
   runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;

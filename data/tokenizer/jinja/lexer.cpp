@@ -122,7 +122,7 @@ class Lexer {
     return end.size() + (trims_line && text.substr(end.size()).starts_with('\n') ? 1 : 0);
   }
 
-  /// The text up to `{% endraw %}`, which takes blanks away as other tags do.
+  /// Adds the text up to `{% endraw %}`, which takes blanks away as other tags do.
   void read_raw() {
     for (std::size_t tag = at_; (tag = text_.find("{%", tag)) != std::string::npos; tag += 2) {
       const std::size_t name = skip_spaces(tag + (rest(tag + 2).starts_with('-') ? 3 : 2));
@@ -238,7 +238,7 @@ class Lexer {
     return end;
   }
 
-  /// The value of a string with Python's escapes.
+  /// Adds the token of a string, whose escapes are Python's.
   void read_string(std::string_view text) {
     constexpr std::string_view kLetters = "ntrb\\'\"";
     constexpr std::string_view kValues = "\n\t\r\b\\'\"";

@@ -104,7 +104,7 @@ class Parser {
 
   // Expressions, from what binds least to what binds most.
 
-  /// One expression, or several as a tuple; none only if `may_be_empty`.
+  /// Parses one expression, or several as a tuple; none only if `may_be_empty`.
   Expression* parse_tuple(bool may_be_empty = false) {
     const int line = now().line;
     std::vector<Expression*> items;
@@ -132,7 +132,7 @@ class Parser {
     return value;
   }
 
-  /// Operators that bind alike, with two operands, of which the left one is parsed first.
+  /// Operators of two operands that bind equally; `not` has its own level without signs.
   struct Level {
     Make kind;
     std::array<std::string_view, 8> signs;
@@ -302,7 +302,7 @@ class Parser {
     return make(Make::slice, line, {node, begin, end, step});
   }
 
-  /// `(a, b, name=c)` into the operands and keywords of `node`.
+  /// Parses `(a, b, name=c)` into the operands and keywords of `node`.
   void parse_arguments(Expression& node) {
     expect_sign("(");
     parse_items(")", [&] {
@@ -338,7 +338,7 @@ class Parser {
     }
   }
 
-  /// `name(…)` on `node`, after a sign if there is one.
+  /// Parses `name(…)` applied to `node`, and the sign before it if there is one.
   Expression* parse_filter(Expression* node) {
     skip_sign("|");
     const int line = now().line;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxValueDepth = 100;  // Lists in lists.
 
-/// By default repr()'s.
+/// How values are written; by default as repr() does.
 struct Style {
   bool json = false;
   bool ascii_only = false;
@@ -106,6 +106,12 @@ class Writer {
     const char quote = single && !style_.json ? '\'' : '"';
     std::string quoted(1, quote);
     for (std::size_t at = 0; at < text.size();) {
+      const char byte = text[at];  // Most are plain, and a text may be long.
+      if (byte >= ' ' && byte < 0x7F && byte != quote && byte != '\\') {
+        quoted += byte;
+        ++at;
+        continue;
+      }
       const auto [c, size] = code_point_at(text, at);
       const std::size_t letter = c < 0x80 ? letters.find(static_cast<char>(c)) : text.npos;
       if (letter != text.npos || c == static_cast<char32_t>(quote)) {

@@ -39,8 +39,8 @@ struct Token {
 /// TemplateError for what does not lex.
 std::vector<Token> tokens_of(std::string_view source);
 
-/// Names of variables and attributes are views into Syntax::texts, each text once, so
-/// that equal names have equal addresses.
+/// Names of variables and attributes are views into Syntax::texts, so that equal names have equal
+/// addresses.
 struct Expression {
   enum class Kind {
     constant,     ///< `constant`

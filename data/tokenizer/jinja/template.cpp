@@ -197,7 +197,8 @@ class Interpreter {
     }
   }
 
-  /// What evaluates all its operands; one that is not given is missing.
+  /// Evaluates an expression from its operands, all of which are evaluated first; one that is not
+  /// given is missing.
   Value apply(const Expression& expression, Frame* frame) {
     const std::size_t count = expression.operands.size();
     const bool keeps =
@@ -381,7 +382,7 @@ class Interpreter {
     return run(statement.bodies[branch], frame, out);
   }
 
-  /// What a body prints goes through a filter, into a variable, or just out.
+  /// Prints what a body prints, through a filter if there is one, or gives it to a variable.
   Flow run_block(const Statement& statement, Frame* frame, std::string& out) {
     Frame* const inner = enter(statement.scope, frame);
     std::string printed;

@@ -1,9 +1,9 @@
 #pragma once
 
 /// The Jinja of chat templates: what jinja2 3.1 renders in transformers' sandbox (trim_blocks,
-/// lstrip_blocks, loop controls, `generation`), as far as templates that are published use it. What
-/// is not known of it is an error when it is read, or, of functions, filters, tests and methods,
-/// when it is reached; what jinja2 renders otherwise is a mistake here.
+/// lstrip_blocks, loop controls, `generation`), as far as published templates use it. Other
+/// statements are errors when they are read, other functions, filters, tests, methods, operators
+/// and numbers when they are reached; what jinja2 renders otherwise is a mistake here.
 
 #include <memory>
 #include <span>
@@ -25,7 +25,7 @@ struct Variable {
 /// A parsed template. Immutable; safe to use from many threads.
 class Template {
  public:
-  /// TemplateError for what is no Jinja or not supported; DataError for invalid UTF-8.
+  /// Throws TemplateError for what is no Jinja or not supported, DataError for invalid UTF-8.
   explicit Template(std::string_view source);
 
   /// What the template prints. TemplateError for what cannot be evaluated, takes too many steps or
