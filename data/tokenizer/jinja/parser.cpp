@@ -351,6 +351,7 @@ class Parser {
     const int line = take().line;
     const bool negated = skip_name("not");
     Expression* made = make(Make::test, line, {node}, take_name());
+    if (is_name("is")) fail("tests cannot be chained");
     if (is_sign("(")) parse_arguments(*made);
     return negated ? make(Make::logical_not, line, {made}) : made;
   }

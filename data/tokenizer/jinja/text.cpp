@@ -117,7 +117,7 @@ std::string reversed(std::string_view text) {
 }
 
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
-  if (from > text.size()) return std::string_view::npos;
+  if (from > text.size() || part.size() > text.size() - from) return std::string_view::npos;
   if (part.empty()) return from;
   const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   if (found == nullptr) return std::string_view::npos;

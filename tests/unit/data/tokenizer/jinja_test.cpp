@@ -457,6 +457,7 @@ TEST(Jinja, WhatIsNoTemplateIsRefusedByLine) {
       {"{{ } }}", "unexpected '}'"},
       {"{{ 1 + }}", "expected an expression, found '}}'"},
       {"{{ a b }}", "expected '}}', found 'b'"},
+      {"{{ 1 is string is string }}", "tests cannot be chained"},
       {"{{ f(a=1, 2) }}", "without a name follows one with a name"},
       {"{{ 'a' | }}", "expected a name"},
       {"{{ ! }}", "unexpected character '!'"},
