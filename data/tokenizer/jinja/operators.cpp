@@ -133,7 +133,7 @@ Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
   const Value found = python_attribute(runtime, object, name);
   if (!found.is(Kind::missing)) return found;
   if (object.is(Kind::mapping)) {
-    if (const Value* value = find(runtime, *object.mapping, name)) return *value;
+    if (const Value* value = find(runtime, *object.mapping, Value(name))) return *value;
   }
   return no_attribute(object, name);
 }
@@ -141,8 +141,7 @@ Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
 Value element(Runtime& runtime, const Value& object, const Value& key) {
   expect_defined(object);
   if (object.is(Kind::mapping)) {
-    const Value* value = key.is(Kind::string) ? find(runtime, *object.mapping, key.text)
-                                              : find(runtime, *object.mapping, key);
+    const Value* value = find(runtime, *object.mapping, key);
     if (value != nullptr) return *value;
   } else if (key.is_number() &&
              (object.is(Kind::list) || object.is(Kind::tuple) || object.is(Kind::range))) {

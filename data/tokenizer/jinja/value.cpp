@@ -152,12 +152,4 @@ const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key) {
   return nullptr;
 }
 
-const Value* find(Runtime& runtime, const Mapping& mapping, std::string_view key) {
-  runtime.charge(mapping.entries.size() / 8);
-  for (const Entry& entry : mapping.entries) {
-    if (entry.key.is(Kind::string) && same_text(runtime, entry.key.text, key)) return &entry.value;
-  }
-  return nullptr;
-}
-
 }  // namespace jforge::jinja

@@ -213,6 +213,5 @@ std::string_view type_name(Kind kind);
 std::string undefined_message(const Value& value);
 /// The value under `key`, null if there is none.
 const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key);
-const Value* find(Runtime& runtime, const Mapping& mapping, std::string_view key);
 
 }  // namespace jforge::jinja
