@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/tokenizer/unicode.h"
-#include "results/report/svg_axes.h"
+#include "results/report/chart.h"
 
 namespace jforge {
 namespace {

@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libbz2-dev libzstd-dev
-  libxxhash-dev libseccomp-dev bubblewrap)
+  libeigen3-dev libxxhash-dev libseccomp-dev bubblewrap)
 # oneDNN is what benchmarks compare our products with.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db zstd environment-modules)

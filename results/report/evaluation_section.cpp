@@ -6,14 +6,13 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
-#include "results/report/svg_plot.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -110,7 +109,7 @@ std::string fastest_lines(const TaskGroup& group) {
       }
     }
     for (const double batch : speed_batches(figures_of(group))) {
-      const std::string fastest = fastest_by_clock(baseline, methods, batch).text;
+      const std::string fastest = fastest_by_clock(baseline, methods, batch);
       if (!fastest.empty()) {
         text +=
             fmt::format("- fastest by the clock, {} at batch {:.0f}: {}\n", model, batch, fastest);
@@ -216,41 +215,35 @@ std::string comparison_warnings(const std::vector<Measured>& all) {
 }
 
 // "jacobi.block_size=8" in words that a label can be broken between.
+// "gsm8k jacobi block_size=16 blocks=2": words for the lines of a group's label.
 std::string group_of(const Measured& m) {
   std::string method = m.method;
-  std::ranges::replace(method, '.', ' ');
-  return m.task + " " + method;
+  std::ranges::replace(method, ',', ' ');
+  const std::size_t settings = method.find('.');
+  return m.task + " " + (settings == std::string::npos ? method : method.replace(settings, 1, " "));
 }
 
 // Groups are task × method, series are models, so that before and after stand side by side.
-BarChart bars(const std::vector<Measured>& all, const std::string& title, const std::string& label,
-              bool with_reference, double factor, const char* value, const char* low,
-              const char* high) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  BarChart chart{title, label, {}, model_names(all), {}};
-  const auto wanted = [&](const Measured& m) {
-    return with_reference || m.method != kReferenceMethod;
-  };
-  for (const Measured& m : all) {
-    const std::string group = group_of(m);
-    if (wanted(m) && std::ranges::find(chart.groups, group) == chart.groups.end()) {
-      chart.groups.push_back(group);
-    }
+Chart bars(const std::vector<Measured>& all, const std::string& title, const ChartAxis& y,
+           bool with_reference, double factor, const std::string& key) {
+  Chart chart{.title = title, .y = y};
+  for (const std::string& model : model_names(all)) {
+    chart.series.push_back({model});
   }
-  const std::vector<std::vector<double>> empty(chart.series.size(),
-                                               std::vector<double>(chart.groups.size(), nan));
-  chart.values = chart.low = chart.high = empty;
+  std::vector<std::string>& groups = chart.x.names;
   for (const Measured& m : all) {
-    if (!wanted(m)) {
+    if (!with_reference && m.method == kReferenceMethod) {
       continue;
     }
-    const auto s =
-        static_cast<std::size_t>(std::ranges::find(chart.series, m.model) - chart.series.begin());
-    const auto g = static_cast<std::size_t>(std::ranges::find(chart.groups, group_of(m)) -
-                                            chart.groups.begin());
-    chart.values[s][g] = factor * m.number(value);
-    chart.low[s][g] = factor * m.number(low);
-    chart.high[s][g] = factor * m.number(high);
+    auto group = std::ranges::find(groups, group_of(m));
+    if (group == groups.end()) {
+      group = groups.insert(group, group_of(m));
+    }
+    ChartSeries& series = *std::ranges::find(chart.series, m.model, &ChartSeries::name);
+    series.x.push_back(static_cast<double>(group - groups.begin()));
+    series.y.push_back(factor * json_number(*m.figures, key));
+    series.low.push_back(factor * json_number(*m.figures, key + "_low"));
+    series.high.push_back(factor * json_number(*m.figures, key + "_high"));
   }
   return chart;
 }
@@ -280,11 +273,10 @@ void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) 
     report.missing.emplace_back("speed: not measured (evaluate.speed_problems = 0)");
     return;
   }
-  BarChart chart = bars(speeds, "Decoding speed at batch 1", "tokens/s without prefill", true, 1,
-                        "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high");
-  chart.decimals = 0;
   report.figure("speed", "Tokens per second at batch 1, without prefill, with 95 % intervals",
-                render_svg(chart));
+                render_svg(bars(speeds, "Decoding speed at batch 1",
+                                {.label = "tokens per second, without prefill", .from_zero = true},
+                                true, 1, "tokens_per_second")));
 }
 
 // What each way of training trades: one line for each model and task.
@@ -373,12 +365,12 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });
   report.figure("tpf", "Tokens per forward pass with 95 % intervals",
-                render_svg(bars(all, "Tokens per forward pass", "TPF", only_reference, 1, "tpf",
-                                "tpf_low", "tpf_high")));
-  BarChart accuracy = bars(all, "Accuracy", "problems solved, %", true, 100, "accuracy",
-                           "accuracy_low", "accuracy_high");
-  accuracy.decimals = 1;
-  report.figure("accuracy", "Accuracy with 95 % intervals", render_svg(accuracy));
+                render_svg(bars(all, "Tokens per forward pass",
+                                {.label = "tokens per forward pass", .from_zero = true},
+                                only_reference, 1, "tpf")));
+  report.figure(
+      "accuracy", "Accuracy with 95 % intervals",
+      render_svg(bars(all, "Accuracy", {.label = "problems solved, %"}, true, 100, "accuracy")));
   write_speed_figure(report, all);
   write_ablation(report, all);
   report.text += "## How it was measured\n\n";

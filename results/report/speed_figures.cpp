@@ -121,8 +121,8 @@ std::string with_interval(const ReportJson* speed, const std::string& key, const
                      interval_text(*speed, key, format));
 }
 
-FastestByClock fastest_by_clock(const NamedFigures& baseline,
-                                const std::vector<NamedFigures>& methods, double batch_prompts) {
+std::string fastest_by_clock(const NamedFigures& baseline, const std::vector<NamedFigures>& methods,
+                             double batch_prompts) {
   const std::string* const against = baseline.figures != nullptr ? &baseline.name : nullptr;
   const std::vector<Contender> all = contenders(methods, batch_prompts, against);
   if (all.empty()) {
@@ -139,23 +139,19 @@ FastestByClock fastest_by_clock(const NamedFigures& baseline,
     }
   }
   if (behind) {
-    return {-1, close.empty(),
-            close.empty()
-                ? fmt::format("{}; the next is {}", *against, described)
-                : fmt::format("{}; not told apart from it: {}", *against, fmt::join(close, "; "))};
+    return close.empty()
+               ? fmt::format("{}; the next is {}", *against, described)
+               : fmt::format("{}; not told apart from it: {}", *against, fmt::join(close, "; "));
   }
-  std::string text = described;
-  int index = best.index;
-  const bool beside_baseline = against != nullptr && best.value.low <= 1;
-  if (beside_baseline) {
-    // The interval holds 1: neither is the faster one.
-    text = fmt::format("{} and {} cannot be told apart: {}", *against, best.name, best.shown);
-    index = best.value.mean < 1 ? -1 : best.index;
-  }
+  // If the interval holds 1, neither is the faster one.
+  std::string text =
+      against != nullptr && best.value.low <= 1
+          ? fmt::format("{} and {} cannot be told apart: {}", *against, best.name, best.shown)
+          : described;
   if (!close.empty()) {
     text += fmt::format("; not told apart from it: {}", fmt::join(close, "; "));
   }
-  return {index, close.empty() && !beside_baseline, text};
+  return text;
 }
 
 std::string speed_remarks(const std::vector<const ReportJson*>& figures) {

@@ -31,22 +31,13 @@ struct NamedFigures {
 [[nodiscard]] std::set<std::string> speed_places(const std::vector<const ReportJson*>& figures,
                                                  double batch_prompts);
 
-/// What is fastest by the clock at one batch size, measured together with `baseline`.
-struct FastestByClock {
-  /// Index in the methods, or −1: the baseline. Never where nothing was measured: see `text`.
-  int index = -1;
-  /// Whether nothing else's interval overlaps its own, the baseline's 1 included.
-  bool alone = false;
-  /// "jacobi, 1.38× AR (1.31–1.45)", "AR; the next is …", "AR and jacobi cannot be told apart: …";
-  /// methods whose intervals overlap the fastest one's are named. Empty where no speed was
-  /// measured.
-  std::string text;
-};
-/// `baseline.figures` may be null: then tokens per second are compared, where all were measured on
-/// the same ranks and threads.
-[[nodiscard]] FastestByClock fastest_by_clock(const NamedFigures& baseline,
-                                              const std::vector<NamedFigures>& methods,
-                                              double batch_prompts);
+/// Returns what is fastest by the clock at one batch size: "jacobi, 1.38× AR (1.31–1.45)", "AR; the
+/// next is …", "AR and jacobi cannot be told apart: …"; methods whose intervals overlap the fastest
+/// one's are named. Empty if no speed was measured. `baseline.figures` may be null: then tokens per
+/// second are compared, if all were measured on the same ranks and threads.
+[[nodiscard]] std::string fastest_by_clock(const NamedFigures& baseline,
+                                           const std::vector<NamedFigures>& methods,
+                                           double batch_prompts);
 
 /// One bold sentence for each batch size at which a remark says that speeds mean little, and one
 /// for each at which they were measured on different ranks or threads.

@@ -1,20 +1,19 @@
 #include "results/report/sweep_section.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 
 #include "results/analysis/polynomial_surface.h"
 #include "results/analysis/roofline.h"
+#include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
-#include "results/report/svg_plot.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -27,10 +26,8 @@ constexpr double kBatch = 1;
 constexpr const char* kFurtherTasks = "further_tasks";
 constexpr const char* kBlockSize = "block_size";
 constexpr int kCurveSteps = 120;
-constexpr int kContourSteps = 48;
 // More lines than colours cannot be told apart.
-constexpr std::size_t kMostLines = 7;
-constexpr std::size_t kMostTicks = 10;
+constexpr std::size_t kMaxLines = 7;
 // Third over first quartile of a latency, from which it says more of other work than of the pass.
 constexpr double kUnsteady = 1.5;
 
@@ -103,348 +100,250 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
   return text;
 }
 
-// Tokens per second of one setting at batch 1, with their interval.
+// A setting's tokens per second at batch 1 by interleaved repeats, with its interval.
 struct PointSpeed {
   SurfacePoint point;
   double low = 0;
   double high = 0;
 };
 
-struct Speeds {
-  std::vector<PointSpeed> settings;
-  double baseline = std::nan("");
-
-  [[nodiscard]] std::vector<SurfacePoint> points() const {
-    std::vector<SurfacePoint> found;
-    for (const PointSpeed& speed : settings) {
-      found.push_back(speed.point);
-    }
-    return found;
-  }
-};
-
-// What was measured by interleaved repeats.
-Speeds measured_speeds(const Sweep& sweep) {
-  Speeds speeds;
+std::vector<PointSpeed> measured_speeds(const Sweep& sweep) {
+  std::vector<PointSpeed> speeds;
   for (const ReportJson* figures : sweep.points) {
     const ReportJson* const speed = speed_at(*figures, kBatch);
     if (speed != nullptr && std::isfinite(json_number(*speed, kSpeed))) {
-      speeds.settings.push_back({{sweep.inputs(*figures), json_number(*speed, kSpeed)},
-                                 json_number(*speed, "tokens_per_second_low"),
-                                 json_number(*speed, "tokens_per_second_high")});
-    }
-  }
-  if (sweep.baseline.is_object()) {
-    if (const ReportJson* const speed = speed_at(sweep.baseline, kBatch)) {
-      speeds.baseline = json_number(*speed, kSpeed);
+      speeds.push_back({{sweep.inputs(*figures), json_number(*speed, kSpeed)},
+                        json_number(*speed, "tokens_per_second_low"),
+                        json_number(*speed, "tokens_per_second_high")});
     }
   }
   return speeds;
 }
 
-// The key that a curve of speeds is drawn over: the only one that varies.
-std::optional<std::size_t> curve_key(const Sweep& sweep, const std::vector<SurfacePoint>& points) {
-  std::vector<std::size_t> varied;
-  for (std::size_t k = 0; k < sweep.keys.size(); ++k) {
-    if (std::ranges::any_of(
-            points, [&](const SurfacePoint& p) { return p.inputs[k] != points[0].inputs[k]; })) {
-      varied.push_back(k);
+// A row's names: the settings, or for the baseline "AR" and those that decide its tokens too.
+std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures) {
+  std::vector<std::string> names;
+  if (&figures != &sweep.baseline) {
+    for (const double value : sweep.inputs(figures)) {
+      names.push_back(fmt::format("{:.4g}", value));
     }
+    return names;
   }
-  if (varied.size() == 1) {
-    return varied.front();
+  for (const std::string& key : sweep.keys) {
+    const auto is_key = [&](const auto& setting) { return setting.first == key; };
+    names.push_back(std::ranges::any_of(kSamplingSettings, is_key) ? recorded_setting(figures, key)
+                                                                   : "–");
   }
-  return sweep.keys.size() == 1 ? std::optional<std::size_t>(0) : std::nullopt;
+  names[0] = names[0] == "–" ? "AR" : "AR, " + names[0];
+  return names;
 }
 
-// Rows of a table over the settings: the baseline, then every point. `cells` gives what stands
-// behind the keys, for figures and whether they are the baseline's.
-template <class Cells>
-std::string settings_table(const Sweep& sweep, const std::vector<std::string>& heads,
-                           const Cells& cells) {
+// All settings and the baseline, the fastest at the smallest batch first.
+std::string settings_table(const Sweep& sweep) {
+  std::vector<const ReportJson*> sorted = sweep.all_figures();
+  const std::vector<double> batches = speed_batches(sorted);
+  std::ranges::stable_sort(sorted, std::greater<>(), [&](const ReportJson* figures) {
+    const ReportJson* const speed = batches.empty() ? nullptr : speed_at(*figures, batches.front());
+    const double value = speed != nullptr ? json_number(*speed, kSpeed) : std::nan("");
+    return std::isfinite(value) ? value : -1;
+  });
   TableCells rows = {sweep.keys};
-  rows[0].insert(rows[0].end(), heads.begin(), heads.end());
-  const auto add = [&](std::vector<std::string> row, std::vector<std::string> values) {
-    row.insert(row.end(), std::make_move_iterator(values.begin()),
-               std::make_move_iterator(values.end()));
-    rows.push_back(std::move(row));
-  };
-  if (sweep.baseline.is_object()) {
-    // What decides its tokens too is its own; block sizes and the like it has none.
-    std::vector<std::string> row;
-    for (const std::string& key : sweep.keys) {
-      const auto is_key = [&](const auto& setting) { return setting.first == key; };
-      row.push_back(std::ranges::any_of(kSamplingSettings, is_key)
-                        ? recorded_setting(sweep.baseline, key)
-                        : "–");
-    }
-    row[0] = row[0] == "–" ? "AR" : "AR, " + row[0];
-    add(std::move(row), cells(sweep.baseline, true));
+  for (const double batch : batches) {
+    rows[0].push_back(fmt::format("tokens/s, batch {:.0f}", batch));
+    rows[0].push_back(fmt::format("over AR, batch {:.0f}", batch));
   }
-  for (const ReportJson* point : sweep.points) {
-    std::vector<std::string> row;
-    for (const double value : sweep.inputs(*point)) {
-      row.push_back(fmt::format("{:.4g}", value));
+  rows[0].insert(rows[0].end(), {"TPF", "accuracy, %", "≠ AR"});
+  for (const ReportJson* figures : sorted) {
+    std::vector<std::string>& row = rows.emplace_back(row_names(sweep, *figures));
+    for (const double batch : batches) {
+      const ReportJson* const speed = speed_at(*figures, batch);
+      row.push_back(with_interval(speed, kSpeed, "{:.0f}"));
+      row.push_back(with_interval(speed, "speed_up", "{:.2f}", "×"));
     }
-    add(std::move(row), cells(*point, false));
+    const auto percent = [&](const char* key) {
+      return shown(100 * json_number(*figures, key), "{:.1f}");
+    };
+    row.push_back(with_interval(figures, "tpf", "{:.2f}"));
+    row.push_back(fmt::format("{} ({}–{})", percent("accuracy"), percent("accuracy_low"),
+                              percent("accuracy_high")));
+    row.push_back(figures == &sweep.baseline
+                      ? "–"
+                      : shown(json_number(*figures, "disagreements_with_ar"), "{:.0f}"));
   }
-  return markdown_table(rows, sweep.keys.size());
+  return markdown_table(rows, sweep.keys.size()) +
+         "\nTPF: tokens per forward pass. ≠ AR: problems whose tokens differ from those of AR. In "
+         "brackets: 95 % intervals.\n";
 }
 
-std::string accuracy_table(const Sweep& sweep) {
-  return settings_table(
-      sweep, {"accuracy", "95 % interval", "TPF", "95 % interval", "forwards", "differs from AR"},
-      [](const ReportJson& figures, bool baseline) -> std::vector<std::string> {
-        return {shown(100 * json_number(figures, "accuracy"), "{:.1f} %"),
-                accuracy_interval(figures),
-                shown(json_number(figures, "tpf"), "{:.2f}"),
-                interval_text(figures, "tpf", "{:.2f}"),
-                shown(json_number(figures, "forwards"), "{:.0f}"),
-                baseline ? "–"
-                         : shown(json_number(figures, "disagreements_with_ar"), "{:.0f} problems")};
-      });
-}
-
-FastestByClock fastest_of(const Sweep& sweep, double batch) {
+// What is fastest at each batch size, and what makes speeds doubtful.
+std::string fastest_settings(const Sweep& sweep) {
   const NamedFigures baseline{"AR", sweep.baseline.is_object() ? &sweep.baseline : nullptr};
   std::vector<NamedFigures> settings;
   for (const ReportJson* point : sweep.points) {
     settings.push_back({setting_text(sweep.keys, sweep.inputs(*point)), point});
   }
-  return fastest_by_clock(baseline, settings, batch);
-}
-
-// At each batch size, with the fastest marked; empty where no speed was measured.
-std::string speed_tables(const Sweep& sweep) {
   std::string text;
   for (const double batch : speed_batches(sweep.all_figures())) {
-    const FastestByClock fastest = fastest_of(sweep, batch);
-    const ReportJson* const marked = fastest.text.empty() ? nullptr
-                                     : fastest.index < 0
-                                         ? &sweep.baseline
-                                         : sweep.points[static_cast<std::size_t>(fastest.index)];
-    text += fmt::format("Speed at batch {:.0f}:\n\n", batch);
-    text += settings_table(
-        sweep, {"tokens/s (95 %)", "over AR (95 %)", ""},
-        [&](const ReportJson& figures, bool /*baseline*/) -> std::vector<std::string> {
-          const ReportJson* const speed = speed_at(figures, batch);
-          return {with_interval(speed, kSpeed, "{:.0f}"),
-                  with_interval(speed, "speed_up", "{:.2f}", "×"),
-                  &figures != marked ? ""
-                  : fastest.alone    ? "fastest"
-                                     : "highest"};
-        });
-    text += fastest.text.empty() ? "\n"
-                                 : fmt::format("\nFastest by the clock at batch {:.0f}: {}.\n\n",
-                                               batch, fastest.text);
+    if (const std::string fastest = fastest_by_clock(baseline, settings, batch); !fastest.empty()) {
+      text += fmt::format("Fastest by the clock at batch {:.0f}: {}.\n\n", batch, fastest);
+    }
   }
   return text + speed_remarks(sweep.all_figures());
 }
 
-AxisScale scale_of(const SurfaceAxis& axis) {
-  return axis.geometric ? AxisScale::log2 : AxisScale::linear;
+const SurfacePoint& fastest_point(const std::vector<PointSpeed>& speeds) {
+  const auto value = [](const PointSpeed& speed) { return speed.point.value; };
+  return std::ranges::max_element(speeds, {}, value)->point;
 }
 
-// The measured values as ticks, unless they would be crowded.
-std::vector<double> few(const std::vector<double>& values) {
-  return values.size() <= kMostTicks ? values : std::vector<double>();
-}
-
-// The measured speeds over one key, the others being the same everywhere, the fitted curve and its
-// best point if there is one.
-std::string speed_curve(const Sweep& sweep, const Speeds& speeds, std::size_t key,
-                        const PolynomialSurface* surface) {
-  const std::vector<SurfacePoint> points = speeds.points();
-  LineSeries dots{"measured, 95 % interval shaded", {}, {}};
-  dots.markers = true;
-  for (const PointSpeed& speed : speeds.settings) {
-    dots.x.push_back(speed.point.inputs[key]);
-    dots.y.push_back(speed.point.value);
-    dots.low.push_back(speed.low);
-    dots.high.push_back(speed.high);
+// The measured speeds over the one key that varies, the fitted curve if there is one, and AR.
+Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t key,
+                  const std::optional<PolynomialSurface>& surface) {
+  const SurfacePoint& fastest = fastest_point(speeds);
+  ChartSeries measured{.name = "measured, 95 % interval", .dots = true};
+  for (const PointSpeed& speed : speeds) {
+    measured.x.push_back(speed.point.inputs[key]);
+    measured.y.push_back(speed.point.value);
+    measured.low.push_back(speed.low);
+    measured.high.push_back(speed.high);
   }
-  const SurfacePoint& measured = best_measured(points);
-  LineChart chart{"Speed of " + sweep.name(),
-                  sweep.keys[key],
-                  "tokens/s at batch 1, without prefill",
-                  false,
-                  {dots}};
-  chart.y_from_zero = true;
-  chart.marks = {{measured.inputs[key], measured.value, "★ fastest setting"}};
-  if (surface != nullptr) {
-    const SurfaceAxis& axis = surface->axes()[key];
-    std::vector<double> inputs = measured.inputs;
-    LineSeries curve{fmt::format("polynomial of degree {}", surface->degree()), {}, {}};
-    curve.dashed = true;
+  const double first = measured.x.front();
+  const double last = measured.x.back();
+  const bool geometric = surface ? surface->axes[key].geometric() : sweep.keys[key] == kBlockSize;
+  Chart chart{.title = "Speed of " + sweep.name(),
+              .x = {setting_name(sweep.keys[key]), geometric},
+              .y = {"tokens per second at batch 1, without prefill", false, true},
+              .series = {std::move(measured)},
+              .ring = ChartPoint{fastest.inputs[key], fastest.value, "fastest setting"}};
+  if (surface) {
+    ChartSeries fit{.name = fmt::format("polynomial of degree {}", surface->degree),
+                    .dashed = true};
+    std::vector<double> inputs = fastest.inputs;
     for (int i = 0; i <= kCurveSteps; ++i) {
-      inputs[key] = axis.unscaled(2.0 * i / kCurveSteps - 1);
-      curve.x.push_back(inputs[key]);
-      curve.y.push_back(surface->evaluate(inputs));
+      const double share = static_cast<double>(i) / kCurveSteps;
+      inputs[key] =
+          geometric ? first * std::pow(last / first, share) : std::lerp(first, last, share);
+      fit.x.push_back(inputs[key]);
+      fit.y.push_back(surface->evaluate(inputs));
     }
-    chart.series.push_back(std::move(curve));
-    chart.x_scale = scale_of(axis);
-    const SurfacePoint predicted = surface->best_predicted();
-    if (predicted.inputs != measured.inputs) {
-      chart.marks.push_back({predicted.inputs[key], predicted.value, "☆ fastest predicted", true});
-    }
-  } else if (sweep.keys[key] == kBlockSize) {
-    chart.x_scale = AxisScale::log2;
+    chart.series.push_back(std::move(fit));
   }
-  if (std::isfinite(speeds.baseline)) {
-    chart.series.push_back({"AR",
-                            {points.front().inputs[key], points.back().inputs[key]},
-                            {speeds.baseline, speeds.baseline}});
+  if (const ReportJson* const ar = speed_at(sweep.baseline, kBatch)) {
+    const double speed = json_number(*ar, kSpeed);
+    chart.series.push_back({"AR", {first, last}, {speed, speed}});
   }
-  return render_svg(chart);
+  return chart;
 }
 
-// Two keys of several: the surface over them, all others as in the fastest measured setting.
-std::string speed_contour(const Sweep& sweep, const std::vector<SurfacePoint>& points,
-                          const PolynomialSurface& surface, const SurfacePoint& measured,
-                          std::size_t first, std::size_t second) {
-  const SurfaceAxis& x = surface.axes()[first];
-  const SurfaceAxis& y = surface.axes()[second];
-  ContourPlot plot{.title = "Speed of " + sweep.name(),
-                   .x_label = sweep.keys[first],
-                   .y_label = sweep.keys[second],
-                   .value_label = "tokens/s",
-                   .x_scale = scale_of(x),
-                   .y_scale = scale_of(y),
-                   .x_ticks = few(x.measured),
-                   .y_ticks = few(y.measured)};
-  for (int i = 0; i <= kContourSteps; ++i) {
-    plot.x.push_back(x.unscaled(2.0 * i / kContourSteps - 1));
-    plot.y.push_back(y.unscaled(2.0 * i / kContourSteps - 1));
-  }
-  std::vector<double> inputs = measured.inputs;
-  SurfacePoint best{measured.inputs, -std::numeric_limits<double>::infinity()};
-  for (const double row : plot.y) {
-    auto& values = plot.values.emplace_back();
-    for (const double column : plot.x) {
-      inputs[first] = column;
-      inputs[second] = row;
-      values.push_back(surface.evaluate(inputs));
-      if (values.back() > best.value) {
-        best = {inputs, values.back()};
-      }
+// The surface over two keys, all others as in the fastest setting, and the settings in this plane.
+Chart speed_surface(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t first,
+                    std::size_t second, const PolynomialSurface& surface) {
+  const SurfacePoint& fastest = fastest_point(speeds);
+  ChartSeries measured{.name = "measured", .dots = true};
+  for (const PointSpeed& speed : speeds) {
+    std::vector<double> inputs = speed.point.inputs;
+    measured.x.push_back(inputs[first]);
+    measured.y.push_back(inputs[second]);
+    inputs[first] = fastest.inputs[first];
+    inputs[second] = fastest.inputs[second];
+    if (inputs != fastest.inputs) {
+      measured.x.pop_back();
+      measured.y.pop_back();
     }
   }
-  for (const SurfacePoint& point : points) {
-    bool in_plane = true;
-    for (std::size_t k = 0; k < point.inputs.size(); ++k) {
-      in_plane = in_plane && (k == first || k == second || point.inputs[k] == measured.inputs[k]);
-    }
-    if (in_plane) {
-      plot.measured.push_back({point.inputs[first], point.inputs[second], ""});
-    }
-  }
-  plot.marks = {{measured.inputs[first], measured.inputs[second],
-                 fmt::format("★ measured {:.0f}", measured.value)}};
-  if (best.inputs != measured.inputs) {
-    plot.marks.push_back({best.inputs[first], best.inputs[second],
-                          fmt::format("☆ predicted {:.0f}", best.value), true});
-  }
-  return render_svg(plot);
+  const auto value = [surface, first, second, inputs = fastest.inputs](double x, double y) mutable {
+    inputs[first] = x;
+    inputs[second] = y;
+    return surface.evaluate(inputs);
+  };
+  return {.title = "Speed of " + sweep.name(),
+          .x = {setting_name(sweep.keys[first]), surface.axes[first].geometric()},
+          .y = {setting_name(sweep.keys[second]), surface.axes[second].geometric()},
+          .series = {std::move(measured)},
+          .ring = ChartPoint{fastest.inputs[first], fastest.inputs[second],
+                             fmt::format("fastest setting: {:.0f}", fastest.value)},
+          .surface = value,
+          .surface_label = "tokens per second at batch 1"};
 }
 
-// Nothing, and a note, where the measured settings hold too little for a surface, or scatter so
-// much that it would predict no better than their mean.
-std::optional<PolynomialSurface> fitted_surface(ReportWriter& report, const Sweep& sweep,
-                                                const std::vector<SurfacePoint>& points) {
-  try {
-    const PolynomialSurface surface = PolynomialSurface::fit(points);
-    if (surface.degree() > 0) {
-      return surface;
-    }
+void write_speed_figure(ReportWriter& report, const Sweep& sweep,
+                        const std::vector<PointSpeed>& speeds) {
+  std::vector<SurfacePoint> points;
+  std::ranges::transform(speeds, std::back_inserter(points), &PointSpeed::point);
+  const std::optional<PolynomialSurface> surface = fit_surface(points);
+  if (!surface) {
     report.missing.push_back(fmt::format(
         "surface over {}: no polynomial predicts a setting left out better than the mean of the "
         "others; measure more settings, or on a quieter machine",
         sweep.name()));
-    return std::nullopt;
-  } catch (const DataError& error) {
-    report.missing.push_back(fmt::format("surface over {}: {}", sweep.name(), error.what()));
-    return std::nullopt;
   }
-}
-
-void write_surface(ReportWriter& report, const Sweep& sweep,
-                   const std::vector<SurfacePoint>& points, const PolynomialSurface& surface,
-                   const std::string& figure_name) {
-  const SurfacePoint& measured = best_measured(points);
-  const SurfacePoint predicted = surface.best_predicted();
-  report.text += fmt::format(
-      "Fastest by the fitted surface: {} with {:.0f} tokens/s (polynomial of degree {}, chosen by "
-      "leave-one-out error: {:.0f} tokens/s).\n\n",
-      setting_text(sweep.keys, predicted.inputs), predicted.value, surface.degree(),
-      surface.cross_validation_error());
   std::vector<std::size_t> varied;
-  for (std::size_t k = 0; k < surface.axes().size(); ++k) {
-    if (surface.axes()[k].measured.size() > 1) {
+  for (std::size_t k = 0; k < sweep.keys.size(); ++k) {
+    const auto differs = [&](const SurfacePoint& p) { return p.inputs[k] != points[0].inputs[k]; };
+    if (std::ranges::any_of(points, differs)) {
       varied.push_back(k);
     }
   }
-  if (varied.size() >= 2) {
-    report.figure(figure_name,
-                  fmt::format("Speed over {} and {}", sweep.keys[varied[0]], sweep.keys[varied[1]]),
-                  speed_contour(sweep, points, surface, measured, varied[0], varied[1]));
+  if (varied.empty() && sweep.keys.size() == 1) {
+    varied.push_back(0);
   }
-  if (varied.size() > 2) {
-    report.text += "The other settings are those of the fastest measured point.\n\n";
+  const std::string figure_name = "sweep_speed_" + file_name_of(sweep.name());
+  const std::string fit =
+      surface ? fmt::format("; the fit misses a setting left out by {:.0f} tokens/s on average",
+                            surface->cross_validation_error)
+              : "";
+  if (varied.size() == 1) {
+    report.figure(figure_name, "Speed over " + sweep.keys[varied[0]] + fit,
+                  render_svg(speed_curve(sweep, speeds, varied[0], surface)));
+  } else if (varied.size() > 1 && surface) {
+    report.figure(
+        figure_name,
+        fmt::format("Speed over {} and {}{}{}", sweep.keys[varied[0]], sweep.keys[varied[1]],
+                    varied.size() > 2 ? ", the others as in the fastest setting" : "", fit),
+        render_svg(speed_surface(sweep, speeds, varied[0], varied[1], *surface)));
   }
 }
 
-// Returns the tables.
+// Returns the table and what is fastest.
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   // The last point has the highest temperature: of greedy ones nothing else is recorded.
   const std::string sampling = sampling_text(*sweep.points.back(), sweep.keys);
-  std::string tables = fmt::format(
+  const std::string tables = fmt::format(
       "### {}, {}{}{}{}\n\n{}\n{}", sweep.name(), sweep.model,
       shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
-      sampling.empty() ? "" : ", ", sampling, accuracy_table(sweep), speed_tables(sweep));
+      sampling.empty() ? "" : ", ", sampling, settings_table(sweep), fastest_settings(sweep));
   report.text += tables;
-  const Speeds speeds = measured_speeds(sweep);
-  const std::vector<SurfacePoint> points = speeds.points();
-  if (points.empty()) {
+  const std::vector<PointSpeed> speeds = measured_speeds(sweep);
+  if (speeds.empty()) {
     report.missing.push_back("speed of " + sweep.name() +
                              ": no setting has a measured speed (evaluate.speed_problems)");
-    return tables;
-  }
-  const std::string figure_name = "sweep_speed_" + file_name_of(sweep.name());
-  const auto surface = fitted_surface(report, sweep, points);
-  if (surface) {
-    write_surface(report, sweep, points, *surface, figure_name);
   } else {
-    report.text += "There is no surface to predict from (see the end).\n\n";
-  }
-  if (const auto key = curve_key(sweep, points)) {
-    report.figure(figure_name, "Speed over " + sweep.keys[*key],
-                  speed_curve(sweep, speeds, *key, surface ? &*surface : nullptr));
+    write_speed_figure(report, sweep, speeds);
   }
   return tables;
 }
 
 // TPF over block size, a line for each task, method and setting of the other keys.
 void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& sweeps) {
-  LineChart chart{"Tokens per forward pass over block size", "block size", "TPF", false, {}};
-  chart.x_scale = AxisScale::log2;
-  chart.y_from_zero = true;
+  Chart chart{.title = "Tokens per forward pass over block size",
+              .x = {"block size", true},
+              .y = {"tokens per forward pass", false, true}};
   for (const Sweep& sweep : sweeps) {
     const auto key = std::ranges::find(sweep.keys, kBlockSize);
     if (key == sweep.keys.end()) {
       continue;
     }
-    const auto place = static_cast<std::size_t>(key - sweep.keys.begin());
-    std::map<std::vector<double>, LineSeries> lines;
+    const auto place = key - sweep.keys.begin();
+    std::vector<std::string> names = sweep.keys;
+    names.erase(names.begin() + place);
+    std::map<std::vector<double>, ChartSeries> lines;
     for (const ReportJson* point : sweep.points) {
       std::vector<double> others = sweep.inputs(*point);
-      const double block_size = others[place];
-      others.erase(others.begin() + static_cast<std::ptrdiff_t>(place));
-      LineSeries& line = lines[others];
-      std::vector<std::string> names = sweep.keys;
-      names.erase(names.begin() + static_cast<std::ptrdiff_t>(place));
+      others.erase(others.begin() + place);
+      ChartSeries& line = lines[others];
       line.name = sweep.name() + (names.empty() ? "" : ", " + setting_text(names, others));
-      line.markers = true;
-      line.x.push_back(block_size);
+      line.dots = true;
+      line.x.push_back(json_number((*point)["settings"], kBlockSize));
       line.y.push_back(json_number(*point, "tpf"));
       line.low.push_back(json_number(*point, "tpf_low"));
       line.high.push_back(json_number(*point, "tpf_high"));
@@ -457,12 +356,12 @@ void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& swe
     report.missing.emplace_back("TPF over block size: the sweep does not vary block_size");
     return;
   }
-  if (chart.series.size() > kMostLines) {
-    report.text += fmt::format("The figure shows the first {} of {} settings.\n\n", kMostLines,
+  if (chart.series.size() > kMaxLines) {
+    report.text += fmt::format("The figure shows the first {} of {} settings.\n\n", kMaxLines,
                                chart.series.size());
-    chart.series.resize(kMostLines);
+    chart.series.resize(kMaxLines);
   }
-  report.figure("tpf_block_size", "Tokens per forward pass over block size, 95 % intervals shaded",
+  report.figure("tpf_block_size", "Tokens per forward pass over block size, with 95 % intervals",
                 render_svg(chart));
 }
 
@@ -490,8 +389,7 @@ std::string roofline_sentence(const RooflineFit& fit) {
 
 void write_roofline(ReportWriter& report, const ReportJson& rows) {
   std::vector<LatencyPoint> points;
-  LineSeries measured{"median, quartiles shaded", {}, {}};
-  measured.markers = true;
+  ChartSeries measured{.name = "median, with quartiles", .dots = true};
   TableCells table = {{"tokens in parallel", "ms per forward pass", "quartiles", "tokens/s"}};
   for (const auto& row : rows) {
     const LatencyPoint point{json_number(row, "rows"), json_number(row, "seconds")};
@@ -525,20 +423,21 @@ void write_roofline(ReportWriter& report, const ReportJson& rows) {
   }
   const RooflineFit fit = fit_roofline(points);
   const auto [first, last] = std::ranges::minmax(measured.x);
-  LineSeries fitted{"fit", {}, {}};
-  fitted.dashed = true;
+  ChartSeries fitted{.name = "fit", .dashed = true};
   for (int i = 0; i <= kCurveSteps; ++i) {
     fitted.x.push_back(first * std::pow(last / first, static_cast<double>(i) / kCurveSteps));
     fitted.y.push_back(1e3 * fit.seconds(fitted.x.back()));
   }
-  LineChart chart{"Latency over tokens decoded in parallel",
-                  "tokens in one forward pass",
-                  "ms per forward pass",
-                  true,
-                  {measured, fitted}};
-  chart.x_scale = AxisScale::log2;
+  Chart chart{.title = "Latency over tokens decoded in parallel",
+              .x = {"tokens in one forward pass", true},
+              .y = {"milliseconds per forward pass", true},
+              .series = {measured, fitted}};
   if (fit.knee) {
-    chart.guides.push_back({*fit.knee, 0, fmt::format("knee at {:.0f}", *fit.knee)});
+    const auto [low, high] = std::ranges::minmax(measured.y);
+    chart.series.push_back({.name = fmt::format("knee at {:.0f}", *fit.knee),
+                            .x = {*fit.knee, *fit.knee},
+                            .y = {low, high},
+                            .dashed = true});
   }
   report.text += roofline_sentence(fit) + "\n\n";
   report.figure("roofline", "Latency over tokens decoded in parallel", render_svg(chart));

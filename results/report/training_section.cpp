@@ -3,64 +3,130 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <array>
+#include <cmath>
 
-#include "results/report/svg_plot.h"
+#include "results/report/chart.h"
 #include "runtime/error.h"
 
 namespace jforge {
 
 namespace {
+
 // The round of `jforge pretrain` and `jforge finetune`, which have no teacher: their metrics record
 // 0 as the consistency loss.
 constexpr std::int32_t kOrdinaryTraining = 0;
+
+using Rounds = std::map<std::int32_t, std::vector<MetricsRow>>;
+
+/// A figure of the training over all rounds.
+struct Curve {
+  const char* key;
+  const char* figure;
+  const char* title;
+  ChartAxis y;
+  double factor = 1;
+  bool loss = true;  ///< Otherwise measured from time to time: not smoothed, a dot at each value.
+};
+
+const std::array<Curve, 4> kCurves = {
+    {{"consistency",
+      "loss_consistency",
+      "Consistency loss",
+      {.label = "divergence from the teacher's prediction (KL)", .logarithmic = true}},
+     {"autoregressive",
+      "loss_autoregressive",
+      "Autoregressive loss",
+      {.label = "loss of predicting the next token", .logarithmic = true}},
+     {"held_out_accuracy",
+      "held_out_accuracy",
+      "Accuracy on held-out problems",
+      {.label = "problems solved, %"},
+      100,
+      false},
+     {"held_out_tpf",
+      "held_out_tpf",
+      "Tokens per forward pass on held-out problems",
+      {.label = "tokens per forward pass"},
+      1,
+      false}}};
+
+std::vector<double> column(const std::vector<MetricsRow>& steps, const char* key) {
+  std::vector<double> values;
+  for (const MetricsRow& row : steps) {
+    const auto it = row.values.find(key);
+    values.push_back(it == row.values.end() ? std::nan("") : it->second);
+  }
+  return values;
+}
+
+// Exponential moving average over about a tenth of the values, without those not finite.
+std::vector<double> smoothed(const std::vector<double>& values) {
+  const double share = 2 / (std::max(1.0, static_cast<double>(values.size()) / 10) + 1);
+  double sum = 0;
+  double weight = 0;
+  std::vector<double> result;
+  for (const double value : values) {
+    if (std::isfinite(value)) {
+      sum += share * (value - sum);
+      weight += share * (1 - weight);
+    }
+    result.push_back(std::isfinite(value) ? sum / weight : value);
+  }
+  return result;
+}
+
+void write_curve(ReportWriter& report, const Rounds& rounds, const Curve& curve) {
+  Chart chart{.title = curve.title, .x = {"training step, round after round"}, .y = curve.y};
+  double earlier_steps = 0;
+  for (const auto& [round, steps] : rounds) {
+    ChartSeries line{"round " + std::to_string(round)};
+    line.dots = !curve.loss;
+    line.y = column(steps, curve.key);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      line.x.push_back(earlier_steps + static_cast<double>(steps[i].step));
+      line.y[i] *= curve.factor;
+    }
+    earlier_steps = line.x.back();
+    if (curve.loss) {
+      line.raw = std::move(line.y);
+      line.y = smoothed(line.raw);
+    }
+    const bool has_values = std::ranges::any_of(line.y, [](double y) { return std::isfinite(y); });
+    if (has_values && (round != kOrdinaryTraining || curve.key != kCurves[0].key)) {
+      chart.series.push_back(std::move(line));
+    }
+  }
+  if (!chart.series.empty()) {
+    report.figure(curve.figure,
+                  curve.title + std::string(curve.loss ? " over steps, smoothed" : " over steps"),
+                  render_svg(chart));
+  }
+}
+
 }  // namespace
 
-void write_training_section(ReportWriter& report,
-                            const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
+void write_training_section(ReportWriter& report, const Rounds& rounds) {
   TableCells rows = {{"round", "steps", "consistency loss, first → last", "AR loss, first → last",
                       "peak learning rate", "samples a step", "median tokens/s"}};
-  LineChart consistency{
-      "Consistency loss", "step", "KL(teacher ‖ student), as train.reduction has it", true, {}};
-  LineChart autoregressive{"Autoregressive loss", "step", "of train.ar_loss", true, {}};
   for (const auto& [round, steps] : rounds) {
-    const auto column = [&](const char* key) {
-      std::vector<double> values;
-      for (const MetricsRow& row : steps) {
-        const auto it = row.values.find(key);
-        values.push_back(it == row.values.end() ? std::numeric_limits<double>::quiet_NaN()
-                                                : it->second);
-      }
-      return values;
-    };
-    std::vector<double> x;
-    for (const MetricsRow& row : steps) {
-      x.push_back(static_cast<double>(row.step));
-    }
-    const std::vector<double> kl = column("consistency");
-    const std::vector<double> ce = column("autoregressive");
-    std::vector<double> speed = column("tokens_per_second");
+    std::vector<double> speed = column(steps, "tokens_per_second");
     std::ranges::sort(speed);
     const double median = (speed[(speed.size() - 1) / 2] + speed[speed.size() / 2]) / 2;
-    const auto ends = [](const std::vector<double>& losses) {
+    const auto ends = [&](const char* key) {
+      const std::vector<double> losses = column(steps, key);
       return shown(losses.front(), "{:.4f}") + " → " + shown(losses.back(), "{:.4f}");
     };
-    const bool distilled = round != kOrdinaryTraining;
-    rows.push_back({std::to_string(round), std::to_string(steps.size()), distilled ? ends(kl) : "–",
-                    ends(ce), shown(std::ranges::max(column("learning_rate")), "{:.3g}"),
-                    shown(std::ranges::max(column("samples")), "{:.0f}"), shown(median, "{:.0f}")});
-    const std::string name = "round " + std::to_string(round);
-    if (distilled) {
-      consistency.series.push_back({name, x, kl});
-    }
-    autoregressive.series.push_back({name, x, ce});
+    rows.push_back({std::to_string(round), std::to_string(steps.size()),
+                    round != kOrdinaryTraining ? ends("consistency") : "–", ends("autoregressive"),
+                    shown(std::ranges::max(column(steps, "learning_rate")), "{:.3g}"),
+                    shown(std::ranges::max(column(steps, "samples")), "{:.0f}"),
+                    shown(median, "{:.0f}")});
   }
   report.text += "## Training\n\n" + markdown_table(rows) + "\n";
-  if (!consistency.series.empty()) {
-    report.figure("loss_consistency", "Consistency loss over steps", render_svg(consistency));
+  for (const Curve& curve : kCurves) {
+    write_curve(report, rounds, curve);
   }
-  report.figure("loss_autoregressive", "Autoregressive loss over steps",
-                render_svg(autoregressive));
 }
 
 namespace {

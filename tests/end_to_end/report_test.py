@@ -45,12 +45,12 @@ class Report(EndToEndTest):
         words = ("sweep", config, "--model", self.model, "--out", out, "--name", "tiny", "--roofline")
         result = self.jforge(*words, ranks=2)
         self.assertIn(str(out / "report.md"), result.out)
-        self.assertEqual(3, len(re.findall(r"^\| 8 ", result.out, re.MULTILINE)), "accuracy, speed at batch 1 and at batch 3")
+        self.assertEqual(2, len(re.findall(r"^\| 8 ", result.out, re.MULTILINE)), "a table cut in two")
         report = self.check_report(out, ["## Decoding settings", "## Roofline", "Fastest by the clock at batch 1:",
                                          "## Not in this report"],
                                    ["tpf_block_size", "sweep_speed_gsm8k_jacobi", "roofline"])
-        self.assertEqual(3, len(re.findall(r"^\| AR ", report, re.MULTILINE)), "accuracy, speed at two batches")
-        self.assertEqual(3, report.count("| 0 problems "), "every block size gives greedy decoding's tokens")
+        self.assertEqual(2, len(re.findall(r"^\| AR ", report, re.MULTILINE)))
+        self.assertEqual(3, len(re.findall(r"\| 0    \|$", report, re.MULTILINE)), "every block size gives greedy decoding's tokens")
         sweep = json.loads((out / "sweep" / "sweep.json").read_text(encoding="utf-8"))
         rows = [row["rows"] for row in sweep["roofline"]]
         self.assertEqual(sorted(set(rows)), rows)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "results/report/report_text.h"
@@ -185,12 +186,11 @@ TEST(Report, TablesShowEveryModelTaskAndMethod) {
   }
 }
 
-/// An error bar has two caps: horizontal lines that no axis has.
 TEST(Report, TheFigureOfTpfHasIntervals) {
   const TemporaryDirectory run;
   write_evaluation(run);
   (void)write_report(run.path());
-  const auto strokes = [&] {
+  const auto error_bars = [&] {
     const std::string svg = read(run / "figures/tpf.svg");
     std::size_t count = 0;
     for (std::size_t at = svg.find("#222222"); at != std::string::npos;
@@ -199,12 +199,12 @@ TEST(Report, TheFigureOfTpfHasIntervals) {
     }
     return count;
   };
-  EXPECT_EQ(strokes(), 6U) << "two bars of jacobi, three strokes each";
+  EXPECT_EQ(error_bars(), 2U) << "two bars of jacobi";
   Json summary = Json::parse(read(run / "evaluation/summary.json"));
   summary["models"]["base"]["gsm8k"]["jacobi"].erase("tpf_low");
   write(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  EXPECT_EQ(strokes(), 3U);
+  EXPECT_EQ(error_bars(), 1U);
 }
 
 TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
@@ -234,7 +234,7 @@ TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
   EXPECT_THAT(tables(), HasSubstr("**Speeds at batch 32 mean little: load average of 3.1 per "
                                   "core.**\n"));
   EXPECT_THAT(tables(), Not(HasSubstr("12345"))) << "of the accuracy's passes";
-  // Error bars, three strokes each, of two bars.
+  // Error bars, three error_bars each, of two bars.
   const std::string svg = read(run / "figures/speed.svg");
   EXPECT_THAT(svg, HasSubstr("#222222"));
   methods["ar"].erase("speed");
@@ -259,28 +259,19 @@ TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
     }
     return fastest_by_clock({"AR", with_baseline ? &ar : nullptr}, methods, 1);
   };
-  EXPECT_EQ(fastest({1.5, 1.25, 3}).text, "c, 3.00× AR (2.88–3.12)");
-  EXPECT_EQ(fastest({1.5, 1.25, 3}).index, 2);
-  EXPECT_EQ(fastest({0.5, 0.75}).text, "AR; the next is b, 0.75× AR (0.62–0.88)");
-  EXPECT_EQ(fastest({0.5, 0.75}).index, -1);
-  EXPECT_EQ(fastest({1.0625}).text, "AR and a cannot be told apart: 1.06× AR (0.94–1.19)");
-  EXPECT_EQ(fastest({0.9375}).index, -1);
-  EXPECT_TRUE(fastest({1.5, 1.25, 3}).alone);
-  EXPECT_TRUE(fastest({0.5, 0.75}).alone);
-  EXPECT_FALSE(fastest({1.0625}).alone);
-  EXPECT_FALSE(fastest({1.5, 1.375, 1.0}).alone);
-  EXPECT_EQ(fastest({1.5, 1.375, 1.0}).text,
+  EXPECT_EQ(fastest({1.5, 1.25, 3}), "c, 3.00× AR (2.88–3.12)");
+  EXPECT_EQ(fastest({0.5, 0.75}), "AR; the next is b, 0.75× AR (0.62–0.88)");
+  EXPECT_EQ(fastest({1.0625}), "AR and a cannot be told apart: 1.06× AR (0.94–1.19)");
+  EXPECT_EQ(fastest({1.5, 1.375, 1.0}),
             "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
-  EXPECT_EQ(fastest({1.5, 2}, false).text, "b, 200 tokens/s (196–204)");
-  EXPECT_TRUE(fastest({}).text.empty());
+  EXPECT_EQ(fastest({1.5, 2}, false), "b, 200 tokens/s (196–204)");
+  EXPECT_TRUE(fastest({}).empty());
   // Behind AR on average, but not certainly.
   const Json slow = with_speed(50, 0.75);
   Json unsure = with_speed(50, 0.5);
   unsure["speed"][0]["speed_up_high"] = 1.25;
-  const FastestByClock close = fastest_by_clock({"AR", &ar}, {{"slow", &slow}, {"b", &unsure}}, 1);
-  EXPECT_EQ(close.text, "AR; not told apart from it: b, 0.50× AR (0.38–1.25)");
-  EXPECT_EQ(close.index, -1);
-  EXPECT_FALSE(close.alone);
+  const std::string close = fastest_by_clock({"AR", &ar}, {{"slow", &slow}, {"b", &unsure}}, 1);
+  EXPECT_EQ(close, "AR; not told apart from it: b, 0.50× AR (0.38–1.25)");
 }
 
 TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
@@ -292,8 +283,8 @@ TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
   };
   const Json here = measured_on(1, 2, 1.5);
   const Json there = measured_on(4, 1, 2);
-  EXPECT_FALSE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &here}}, 1).text.empty());
-  EXPECT_TRUE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &there}}, 1).text.empty());
+  EXPECT_FALSE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &here}}, 1).empty());
+  EXPECT_TRUE(fastest_by_clock({"AR"}, {{"a", &here}, {"b", &there}}, 1).empty());
   EXPECT_THAT(speed_remarks({&here, &there}),
               HasSubstr("**Speeds at batch 1 were measured apart, on 1 rank of 2 threads and on 4 "
                         "ranks of 1 thread"));
@@ -586,6 +577,42 @@ TEST(Report, EveryPartThatIsThereIsShown) {
     EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
   }
+}
+
+TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
+  const TemporaryDirectory run;
+  std::string metrics;
+  for (int round = 1; round <= 2; ++round) {
+    for (int step = 1; step <= 60; ++step) {
+      Json row = {{"round", round}, {"step", step}, {"consistency", step % 2 == 0 ? 2 : 1}};
+      if (step % 20 == 0) {
+        row["held_out_accuracy"] = round == 1 ? 0.954 : 0.996;
+      }
+      metrics += row.dump() + "\n";
+    }
+  }
+  write(run / "metrics.1.jsonl", metrics);
+  (void)write_report(run.path());
+  const std::string losses = read(run / "figures/loss_consistency.svg");
+  for (const char* text : {">round 1<", ">round 2<", ">120<", "stroke-opacity"}) {
+    EXPECT_THAT(losses, HasSubstr(text));
+  }
+  // The raw line jumps at each step, the smoothed one after it comes to rest.
+  const std::regex line("points=\"([0-9.]+),[^\"]*,([0-9.]+) [0-9.]+,([0-9.]+) \"");
+  std::vector<double> begins;
+  std::vector<double> jumps;
+  for (std::sregex_iterator found(losses.begin(), losses.end(), line), end; found != end; ++found) {
+    begins.push_back(std::stod((*found)[1]));
+    jumps.push_back(std::abs(std::stod((*found)[2]) - std::stod((*found)[3])));
+  }
+  ASSERT_EQ(begins.size(), 4U);
+  EXPECT_GT(jumps[0], 250);
+  EXPECT_LT(jumps[1], 100);
+  EXPECT_GT(begins[2], begins[0] + 250);
+  const std::string accuracy = read(run / "figures/held_out_accuracy.svg");
+  EXPECT_THAT(accuracy,
+              testing::AllOf(HasSubstr(">96<"), HasSubstr(">99<"), Not(HasSubstr(">90<"))));
+  EXPECT_FALSE(std::filesystem::exists(run / "figures/held_out_tpf.svg"));
 }
 
 /// What `jforge finetune` writes: round 0, which has no teacher.
