@@ -308,7 +308,7 @@ void write_speed_figure(ReportWriter& report, const Sweep& sweep,
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   // The last point has the highest temperature: of greedy ones nothing else is recorded.
   const std::string sampling = sampling_text(*sweep.points.back(), sweep.keys);
-  const std::string tables = fmt::format(
+  std::string tables = fmt::format(
       "### {}, {}{}{}{}\n\n{}\n{}", sweep.name(), sweep.model,
       shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
       sampling.empty() ? "" : ", ", sampling, settings_table(sweep), fastest_settings(sweep));
