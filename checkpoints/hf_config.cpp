@@ -20,54 +20,52 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// Both keys must name one family, where they are there.
-const HfFamily& read_family(const HfJsonFile& file) {
+const FamilyTraits& read_family(const HfJsonFile& file) {
   const json* const architectures = file.find("architectures");
   const json* const model_type = file.find("model_type");
   if (architectures == nullptr && model_type == nullptr) {
     file.refuse("architectures", "missing, and so is model_type");
   }
-  const auto named = [&](const HfFamily& family) {
+  const auto named = [&](const FamilyTraits& family) {
     return architectures == nullptr ||
            (architectures->is_array() &&
             std::ranges::find(*architectures, json(family.architecture)) != architectures->end());
   };
-  const auto typed = [&](const HfFamily& family) {
+  const auto typed = [&](const FamilyTraits& family) {
     return model_type == nullptr || *model_type == json(family.model_type);
   };
-  for (const HfFamily& family : kHfFamilies) {
+  for (const FamilyTraits& family : family_traits()) {
     if (named(family) && typed(family)) {
       return family;
     }
   }
-  const auto known = [](const char* HfFamily::*name) {
+  const auto known = [](const char* FamilyTraits::*name) {
     std::string names;
-    for (const HfFamily& family : kHfFamilies) {
+    for (const FamilyTraits& family : family_traits()) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", family.*name);
     }
     return names;
   };
-  if (std::ranges::none_of(kHfFamilies, named)) {
+  if (std::ranges::none_of(family_traits(), named)) {
     file.refuse("architectures",
                 fmt::format("{} is not supported; known are {}", architectures->dump(),
-                            known(&HfFamily::architecture)));
+                            known(&FamilyTraits::architecture)));
   }
-  if (std::ranges::none_of(kHfFamilies, typed)) {
+  if (std::ranges::none_of(family_traits(), typed)) {
     file.refuse("model_type", fmt::format("{} is not supported; known are {}", model_type->dump(),
-                                          known(&HfFamily::model_type)));
+                                          known(&FamilyTraits::model_type)));
   }
   file.refuse("model_type", fmt::format("{} does not go with architectures {}", model_type->dump(),
                                         architectures->dump()));
 }
 
 /// A window that holds every position is full attention.
-void check_mistral_window(const HfJsonFile& file) {
-  // Where the file does not name it, `transformers` takes a window of 4,096.
-  constexpr std::int64_t kWindowWhenAbsent = 4096;
+void check_window(const HfJsonFile& file, std::int64_t when_absent) {
   const bool named = file.names("sliding_window");
   if (named && file.find("sliding_window") == nullptr) {
     return;
   }
-  const std::int64_t window = named ? file.integer("sliding_window") : kWindowWhenAbsent;
+  const std::int64_t window = named ? file.integer("sliding_window") : when_absent;
   const std::int64_t positions = file.integer("max_position_embeddings");
   if (window < positions) {
     file.refuse(
@@ -80,7 +78,7 @@ void check_mistral_window(const HfJsonFile& file) {
 }
 
 /// Refuses what the kernels do not compute: running such a model would be silently wrong.
-void check_features(const HfJsonFile& file, ModelFamily family) {
+void check_features(const HfJsonFile& file, const FamilyTraits& family) {
   const json& activation = file.require("hidden_act");
   if (activation != json("silu") && activation != json("swish")) {  // One function, two names.
     file.refuse("hidden_act",
@@ -89,11 +87,11 @@ void check_features(const HfJsonFile& file, ModelFamily family) {
   if (file.boolean("use_sliding_window", false)) {
     file.refuse("use_sliding_window", "true is not supported; only full attention is");
   }
-  if (family == ModelFamily::mistral) {
-    check_mistral_window(file);
+  if (family.window) {
+    check_window(file, *family.window);
   }
   for (const char* const bias : {"attention_bias", "mlp_bias"}) {
-    if (family != ModelFamily::qwen2 && file.boolean(bias, false)) {
+    if (!family.attention_bias && file.boolean(bias, false)) {
       file.refuse(bias, "true is not supported; only false is");
     }
   }
@@ -161,7 +159,7 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
 /// Reads transformers 4's rope_theta and rope_scaling, transformers 5's rope_parameters, or both.
 /// Llama 2's first files have none. Refuses values that differ, because each version would read its
 /// own.
-RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
+RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   RotarySettings rope;
   const json* const parameters = file.find("rope_parameters");
   const json* const scaling = file.find("rope_scaling");
@@ -180,8 +178,10 @@ RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
   }
   if (parameters != nullptr && parameters->contains("rope_theta")) {
     rope.theta = rope_number(file, "rope_parameters", *parameters, "rope_theta");
-  } else if (family != ModelFamily::llama || file.find("rope_theta") != nullptr) {
+  } else if (!family.rope_theta || file.find("rope_theta") != nullptr) {
     rope.theta = file.number("rope_theta");
+  } else {
+    rope.theta = *family.rope_theta;
   }
   const bool inside = scaling != nullptr && scaling->contains("rope_theta");
   const double beside = file.find("rope_theta") != nullptr ? file.number("rope_theta") : rope.theta;
@@ -202,13 +202,40 @@ RotarySettings read_rope(const HfJsonFile& file, ModelFamily family) {
   return rope;
 }
 
+/// Returns no_rope_layers, which has a 0 for each layer without a rotary embedding, or else every
+/// no_rope_layer_interval-th layer.
+std::vector<std::int64_t> read_layers_without_rope(const HfJsonFile& file, std::int64_t layers) {
+  constexpr const char* kLayers = "no_rope_layers";
+  constexpr const char* kInterval = "no_rope_layer_interval";
+  std::vector<std::int64_t> without;
+  if (const json* const rotates = file.find(kLayers); rotates != nullptr) {
+    const auto is_flag = [](const json& flag) { return flag == json(0) || flag == json(1); };
+    if (!rotates->is_array() || std::ssize(*rotates) < layers ||
+        !std::ranges::all_of(*rotates, is_flag)) {
+      file.refuse(kLayers, fmt::format("it is not a list of 0 or 1 for each of {} layers", layers));
+    }
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      if ((*rotates)[static_cast<std::size_t>(layer)] == json(0)) {
+        without.push_back(layer);
+      }
+    }
+    return without;
+  }
+  const std::int64_t interval = file.find(kInterval) != nullptr ? file.integer(kInterval) : 4;
+  if (interval < 1) {
+    file.refuse(kInterval, fmt::format("{} is below 1", interval));
+  }
+  for (std::int64_t layer = interval - 1; layer < layers; layer += interval) {
+    without.push_back(layer);
+  }
+  return without;
+}
+
 /// head_dim, where the file or the family says it.
-std::optional<std::int64_t> read_head_size(const HfJsonFile& file, ModelFamily family) {
-  // `transformers` takes 128 for a Qwen3 without it, whatever the other sizes say.
-  constexpr std::int64_t kQwen3HeadSize = 128;
+std::optional<std::int64_t> read_head_size(const HfJsonFile& file, const FamilyTraits& family) {
   constexpr std::int64_t kLargest = 1 << 20;  // So that products with it do not overflow.
   if (file.find("head_dim") == nullptr) {
-    return family == ModelFamily::qwen3 ? std::optional(kQwen3HeadSize) : std::nullopt;
+    return family.head_size;
   }
   const std::int64_t size = file.integer("head_dim");
   if (size < 1 || size > kLargest) {
@@ -237,27 +264,30 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   expect_no_adapter(model_directory);
   const HfJsonFile file(model_directory / "config.json");
   TransformerConfig config;
-  config.family = read_family(file).family;
-  check_features(file, config.family);
+  const FamilyTraits& family = read_family(file);
+  config.family = family.family;
+  check_features(file, family);
   config.vocabulary_size = file.integer("vocab_size");
   config.hidden_size = file.integer("hidden_size");
   config.intermediate_size = file.integer("intermediate_size");
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
-  // Without the key, or with null, there are as many as query heads, except for a Qwen2 without the
-  // key: `transformers` has another default there.
+  // With null there are as many as query heads, and without the key unless `transformers` has
+  // another default for the family.
   const bool grouped = file.find("num_key_value_heads") != nullptr ||
-                       (config.family == ModelFamily::qwen2 && !file.names("num_key_value_heads"));
+                       (family.needs_kv_heads && !file.names("num_key_value_heads"));
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;
   config.max_position_embeddings = file.integer("max_position_embeddings");
   config.rms_norm_eps = file.number("rms_norm_eps");
-  config.rope = read_rope(file, config.family);
-  if (const std::optional<std::int64_t> size = read_head_size(file, config.family);
+  config.rope = read_rope(file, family);
+  if (const std::optional<std::int64_t> size = read_head_size(file, family);
       size && (config.num_heads < 1 || *size * config.num_heads != config.hidden_size)) {
     config.own_head_size = size;
   }
-  config.tie_word_embeddings =
-      file.boolean("tie_word_embeddings", false);  // The families' own default.
+  if (family.some_layers_without_rope) {
+    config.layers_without_rope = read_layers_without_rope(file, config.num_layers);
+  }
+  config.tie_word_embeddings = file.boolean("tie_word_embeddings", family.tied_embeddings);
   if (const json* const eos = file.find("eos_token_id"); eos != nullptr) {
     config.eos_ids = read_eos(file, *eos);
   }

@@ -81,6 +81,7 @@ void name_stop_tokens(const fs::path& directory, const TransformerConfig& config
 OrderedJson rope_scaling(const RotarySettings& rope) {
   switch (rope.scaling) {
     case RotaryScaling::none:
+    case RotaryScaling::off:  // Of single layers, which no_rope_layers names.
       return {{"rope_type", "default"}};
     case RotaryScaling::linear:
       return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -108,7 +109,7 @@ void name_rope(OrderedJson& root, const RotarySettings& rope) {
 
 /// What `transformers` needs to know of a model that has no directory yet.
 OrderedJson new_config(const TransformerConfig& config) {
-  const HfFamily& family = hf_family(config.family);
+  const FamilyTraits& family = traits_of(config.family);
   OrderedJson root = {{"architectures", {family.architecture}},
                       {"model_type", family.model_type},
                       {"vocab_size", config.vocabulary_size},
@@ -125,11 +126,18 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
-  if (config.own_head_size || config.family == ModelFamily::qwen3) {
-    root["head_dim"] = config.head_size();  // Left out, Qwen3's would be 128.
+  // What is left out would have the family's default.
+  if (config.own_head_size || family.head_size) {
+    root["head_dim"] = config.head_size();
   }
-  if (config.family == ModelFamily::mistral) {
-    root["sliding_window"] = nullptr;  // Left out it would be 4,096.
+  if (family.window) {
+    root["sliding_window"] = nullptr;
+  }
+  if (family.some_layers_without_rope) {
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+      const bool rotates = config.rope_of(layer).scaling != RotaryScaling::off;
+      root["no_rope_layers"].push_back(rotates ? 1 : 0);
+    }
   }
   if (!config.eos_ids.empty()) {
     root["eos_token_id"] = eos_json(config);

@@ -69,10 +69,6 @@ std::filesystem::path checked_hf_file(const std::filesystem::path& path) {
   return contained_file(path.parent_path(), path.filename().string());
 }
 
-const HfFamily& hf_family(ModelFamily family) {
-  return *std::ranges::find(kHfFamilies, family, &HfFamily::family);
-}
-
 bool hf_file_present(const std::filesystem::path& path) {
   return holds_contained_file(path.parent_path(), path.filename().string());
 }

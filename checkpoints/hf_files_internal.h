@@ -8,23 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/transformer/transformer_config.h"
-
 namespace jforge {
-
-/// A family as config.json names it.
-struct HfFamily {
-  ModelFamily family;
-  const char* model_type;
-  const char* architecture;
-};
-inline constexpr HfFamily kHfFamilies[] = {
-    {ModelFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
-    {ModelFamily::llama, "llama", "LlamaForCausalLM"},
-    {ModelFamily::mistral, "mistral", "MistralForCausalLM"},
-    {ModelFamily::qwen3, "qwen3", "Qwen3ForCausalLM"},
-};
-[[nodiscard]] const HfFamily& hf_family(ModelFamily family);
 
 inline constexpr const char* kHfWeightsFile = "model.safetensors";
 inline constexpr const char* kHfGenerationFile = "generation_config.json";

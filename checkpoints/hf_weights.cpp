@@ -115,7 +115,7 @@ class HfWeights {
       if (!known.contains(tensor) && !harmless) {
         throw DataError(fmt::format("{}: tensor {} is not part of a {} of this configuration",
                                     (directory / file).string(), tensor,
-                                    hf_family(config.family).architecture));
+                                    traits_of(config.family).architecture));
       }
     }
     if (config.tie_word_embeddings && weights_.file_of.contains(kHead)) {

@@ -16,7 +16,7 @@ using nlohmann::json;
   if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
   throw DataError(
       fmt::format("{}: {} = {} is not supported; take a model of a supported family (Qwen2, "
-                  "Qwen2.5, Qwen3, Llama 3, SmolLM2 or Mistral Nemo)",
+                  "Qwen2.5, Qwen3, Llama 3, SmolLM2, SmolLM3 or Mistral Nemo)",
                   origin, field, shown));
 }
 

@@ -150,6 +150,8 @@ double rotary_frequency(const RotarySettings& settings, std::int64_t pair, std::
       return plain;
     case RotaryScaling::linear:
       return plain / settings.factor;
+    case RotaryScaling::off:
+      return 0;
     case RotaryScaling::llama3: {
       const double turns =
           static_cast<double>(settings.original_positions) * plain / (2 * std::numbers::pi);

@@ -10,6 +10,7 @@ enum class RotaryScaling : std::uint8_t {
   none,
   linear,  ///< Position interpolation (arXiv 2306.15595): every frequency divided by `factor`.
   llama3,  ///< Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+  off,     ///< Every frequency is 0: nothing turns (NoPE).
 };
 
 struct RotarySettings {

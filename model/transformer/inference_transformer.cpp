@@ -482,7 +482,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   }
   kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
                            {layer.q_norm, layer.k_norm, static_cast<float>(config.rms_norm_eps)},
-                           config.rope, cache[index]);
+                           config.rope_of(static_cast<std::int64_t>(index)), cache[index]);
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
                              work.of(work.attention, queries.shape()));

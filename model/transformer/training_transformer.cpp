@@ -329,7 +329,7 @@ void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed
                 kept.k);
   kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
                  matrix(kept.v));
-  kernels.rotary(kept.q, kept.k, plan->rows(), config.rope);
+  kernels.rotary(kept.q, kept.k, plan->rows(), config.rope_of(static_cast<std::int64_t>(layer)));
   kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
   kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
 }
@@ -389,7 +389,8 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
                                     kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
                                     gradient.v);
-  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), config.rope);
+  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(),
+                          config.rope_of(static_cast<std::int64_t>(layer)));
   const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
                               const ParameterEntry* bias, bool accumulate) {
     kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -39,7 +40,46 @@ void require_scaling(const RotarySettings& rope) {
   }
 }
 
+constexpr FamilyTraits kFamilies[] = {
+    {.family = ModelFamily::qwen2,
+     .model_type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .attention_bias = true,
+     .needs_kv_heads = true},
+    {.family = ModelFamily::llama,
+     .model_type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .rope_theta = 10000},
+    {.family = ModelFamily::mistral,
+     .model_type = "mistral",
+     .architecture = "MistralForCausalLM",
+     .window = 4096},
+    {.family = ModelFamily::qwen3,
+     .model_type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .query_key_norms = true,
+     .head_size = 128},
+    {.family = ModelFamily::smollm3,
+     .model_type = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     .some_layers_without_rope = true,
+     .needs_kv_heads = true,
+     .tied_embeddings = true,
+     .rope_theta = 2000000},
+};
+
 }  // namespace
+
+std::span<const FamilyTraits> family_traits() { return kFamilies; }
+
+const FamilyTraits& traits_of(ModelFamily family) {
+  return *std::ranges::find(kFamilies, family, &FamilyTraits::family);
+}
+
+RotarySettings TransformerConfig::rope_of(std::int64_t layer) const {
+  const bool rotates = !std::ranges::binary_search(layers_without_rope, layer);
+  return rotates ? rope : RotarySettings{.scaling = RotaryScaling::off};
+}
 
 void TransformerConfig::validate() const {
   // The limits keep every product of two dimensions, summed over all layers, inside 64 bits.
@@ -69,6 +109,11 @@ void TransformerConfig::validate() const {
   require(std::isfinite(rope.theta) && rope.theta > 1, "rope_theta",
           fmt::format("{} is not above 1", rope.theta));
   require_scaling(rope);
+  for (std::size_t i = 0; i < layers_without_rope.size(); ++i) {
+    const std::int64_t layer = layers_without_rope[i];
+    require(layer >= (i == 0 ? 0 : layers_without_rope[i - 1] + 1) && layer < num_layers,
+            "no_rope_layers", fmt::format("layer {} is not one of {} in order", layer, num_layers));
+  }
   for (const TokenId id : eos_ids) {
     require(id >= 0 && id < vocabulary_size, "eos_token_id",
             fmt::format("{} is outside the vocabulary of {}", id, vocabulary_size));

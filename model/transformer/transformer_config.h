@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/kernels/rotary_settings.h"
@@ -17,7 +18,27 @@ enum class ModelFamily : std::uint8_t {
   llama,    ///< Llama 2 and 3, SmolLM2, TinyLlama: no biases.
   mistral,  ///< Mistral without a sliding window: no biases.
   qwen3,    ///< Qwen3, dense: no biases; queries and keys are normed head by head.
+  smollm3,  ///< SmolLM3: no biases; some layers have no rotary embedding (NoPE).
 };
+
+/// What is particular to a family: its names in config.json, what its layers have, and what
+/// `transformers` takes for a key that the file lacks. A family of the same layers is one row.
+struct FamilyTraits {
+  ModelFamily family;
+  const char* model_type;
+  const char* architecture;
+  bool attention_bias = false;                 ///< Query, key and value projections have a bias.
+  bool query_key_norms = false;                ///< See TransformerConfig::query_key_norms.
+  bool some_layers_without_rope = false;       ///< no_rope_layers, or no_rope_layer_interval.
+  bool needs_kv_heads = false;                 ///< num_key_value_heads may be null but not absent.
+  bool tied_embeddings = false;                ///< tie_word_embeddings
+  std::optional<double> rope_theta = {};       ///< Nothing: must be there.
+  std::optional<std::int64_t> head_size = {};  ///< head_dim. Nothing: C / H.
+  std::optional<std::int64_t> window = {};     ///< sliding_window. Nothing: the key has no effect.
+};
+/// All families.
+[[nodiscard]] std::span<const FamilyTraits> family_traits();
+[[nodiscard]] const FamilyTraits& traits_of(ModelFamily family);
 
 /// Legend: V vocabulary, C hidden size, F intermediate size, H query heads, Hkv key/value heads, D
 /// head size, L layers.
@@ -35,6 +56,8 @@ struct TransformerConfig {
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   RotarySettings rope = {};
+  /// Layers whose queries and keys are not rotated: 0-based, ascending.
+  std::vector<std::int64_t> layers_without_rope = {};
   bool tie_word_embeddings = false;
   /// End-of-sequence ids: generation_config.json's list, else config.json's. Empty when the model
   /// names none.
@@ -44,10 +67,12 @@ struct TransformerConfig {
     return own_head_size.value_or(hidden_size / num_heads);
   }
   /// Whether query, key and value projections have a bias.
-  [[nodiscard]] bool attention_bias() const { return family == ModelFamily::qwen2; }
+  [[nodiscard]] bool attention_bias() const { return traits_of(family).attention_bias; }
   /// Whether each head's query and key pass an RMS norm, of one weight [D] for all heads of a
   /// layer, before they are rotated.
-  [[nodiscard]] bool query_key_norms() const { return family == ModelFamily::qwen3; }
+  [[nodiscard]] bool query_key_norms() const { return traits_of(family).query_key_norms; }
+  /// The rotary embedding of a layer.
+  [[nodiscard]] RotarySettings rope_of(std::int64_t layer) const;
   /// Throws DataError naming the field when the dimensions do not fit together.
   void validate() const;
 

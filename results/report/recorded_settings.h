@@ -13,9 +13,9 @@ namespace jforge {
 
 /// Keys of a method's own settings, in the order in which reports show them.
 inline constexpr std::array kMethodSettings = {
-    "block_size", "window",         "blocks",           "spawn_ratio",     "verification_size",
-    "ngram_pool", "match_length",   "lookahead_window", "lookahead_ngram", "lookahead_guesses",
-    "seed",       "max_new_tokens", "decode_weights"};
+    "block_size", "window",       "blocks",           "spawn_ratio",     "verification_size",
+    "ngram_pool", "match_length", "lookahead_window", "lookahead_ngram", "lookahead_guesses",
+    "variant",    "seed",         "max_new_tokens",   "decode_weights"};
 /// Keys that say how tokens are chosen and how often, each with the value that has no effect.
 inline constexpr std::array<std::pair<const char*, const char*>, 5> kSamplingSettings = {
     {{"temperature", "0"},

@@ -212,7 +212,7 @@ def model_options(family):
     llama3 = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
     return {"qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 16}, "llama": {"head_dim": 10, "rope_parameters": llama3},
-            "mistral": {"sliding_window": None}}[family]
+            "mistral": {"sliding_window": None}, "smollm3": {"no_rope_layers": [0, 1]}}[family]
 
 
 @unittest.skipUnless(transformers, "the Python packages torch and transformers are not installed")
@@ -377,6 +377,9 @@ class Models(EndToEndTest):
 
     def test_mistral(self):
         self.check("mistral")
+
+    def test_smollm3(self):
+        self.check("smollm3")
 
 
 class ImportTest(EndToEndTest):

@@ -26,6 +26,7 @@ FAMILIES = {
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}}),
     "llama3": ("llama", {"head_dim": 6, "rope_parameters": LLAMA3}),
     "mistral": ("mistral", {"head_dim": 6, "sliding_window": None, "rope_theta": 50.0}),
+    "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "rope_theta": 50.0}),
 }
 VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 4
 

@@ -20,6 +20,8 @@ inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = Mod
   config.max_position_embeddings = 512;
   if (family == ModelFamily::qwen3) {
     config.own_head_size = 6;
+  } else if (family == ModelFamily::smollm3) {
+    config.layers_without_rope = {1};
   }
   config.rope.theta = 10000.0;
   config.tie_word_embeddings = tied;

@@ -79,6 +79,9 @@ Json architecture(const TransformerConfig& config) {
   if (config.own_head_size) {
     root["head_size"] = *config.own_head_size;
   }
+  if (!config.layers_without_rope.empty()) {
+    root["layers_without_rope"] = config.layers_without_rope;
+  }
   if (const RotarySettings& rope = config.rope; rope.scaling != RotaryScaling::none) {
     root["rope_scaling"] = {static_cast<int>(rope.scaling), rope.factor, rope.low_frequency_factor,
                             rope.high_frequency_factor, rope.original_positions};

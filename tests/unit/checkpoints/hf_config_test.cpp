@@ -257,6 +257,40 @@ TEST_F(HfConfigTest, ReadsQwen3) {
   EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
 }
 
+TEST_F(HfConfigTest, ReadsSmolLM3) {
+  ordered_json config = ordered_json::parse(kConfig);
+  config["architectures"] = {"SmolLM3ForCausalLM"};
+  config["model_type"] = "smollm3";
+  config["num_hidden_layers"] = 9;
+  config.erase("tie_word_embeddings");
+  config.erase("rope_theta");
+  const auto read = [&] {
+    write(source_ / "config.json", config.dump());
+    return read_hf_config(source_);
+  };
+  const TransformerConfig absent = read();
+  EXPECT_THAT(absent.layers_without_rope, ElementsAre(3, 7)) << "what transformers takes";
+  EXPECT_EQ(absent.rope.theta, 2e6);
+  EXPECT_TRUE(absent.tie_word_embeddings);
+  EXPECT_FALSE(absent.attention_bias());
+  EXPECT_EQ(absent.rope_of(3).scaling, RotaryScaling::off);
+  EXPECT_EQ(absent.rope_of(4), absent.rope);
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(read().layers_without_rope, ElementsAre(1, 3, 5, 7));
+  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};  // One more than there are layers.
+  EXPECT_THAT(read().layers_without_rope, ElementsAre(0, 8));
+  const std::vector<ordered_json> refused{{1, 0}, "all", {1, 1, 1, 1, 1, 1, 1, 1, 2}};
+  for (const ordered_json& layers : refused) {
+    config["no_rope_layers"] = layers;
+    write(source_ / "config.json", config.dump());
+    EXPECT_THAT(config_refusal(), HasSubstr("no_rope_layers")) << layers;
+  }
+  config.erase("no_rope_layers");
+  config["no_rope_layer_interval"] = 0;
+  write(source_ / "config.json", config.dump());
+  EXPECT_THAT(config_refusal(), HasSubstr("no_rope_layer_interval"));
+}
+
 TEST_F(HfConfigTest, AcceptsModelTypeWithoutArchitectures) {
   erase("architectures");
   EXPECT_EQ(read_hf_config(source_).num_layers, 2);

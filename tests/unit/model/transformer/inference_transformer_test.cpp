@@ -377,13 +377,14 @@ TEST_P(InferenceTransformerTest, NamesNotANumber) {
 }
 
 std::string model_name(const ::testing::TestParamInfo<ModelCase>& info) {
-  return std::string(info.param.tied ? "tied" : "untied") +
-         (info.param.family == ModelFamily::qwen3 ? "_qwen3" : "");
+  return std::string(info.param.tied ? "tied_" : "untied_") +
+         traits_of(info.param.family).model_type;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
                          ::testing::Values(ModelCase{false}, ModelCase{true},
-                                           ModelCase{false, ModelFamily::qwen3}),
+                                           ModelCase{false, ModelFamily::qwen3},
+                                           ModelCase{true, ModelFamily::smollm3}),
                          model_name);
 
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {

@@ -174,15 +174,15 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
 std::string case_name(const ::testing::TestParamInfo<GradientCase>& info) {
   const char* const names[] = {"noise", "window", "clean"};
   return std::string(names[static_cast<int>(info.param.mask)]) +
-         (info.param.tied ? "_tied" : "_untied") +
-         (info.param.family == ModelFamily::qwen3 ? "_qwen3" : "");
+         (info.param.tied ? "_tied" : "_untied") + "_" + traits_of(info.param.family).model_type;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Masks, TrainingGradientTest,
     ::testing::Values(GradientCase{MaskKind::noise, false}, GradientCase{MaskKind::noise, true},
                       GradientCase{MaskKind::window, false}, GradientCase{MaskKind::clean, true},
-                      GradientCase{MaskKind::noise, false, ModelFamily::qwen3}),
+                      GradientCase{MaskKind::noise, false, ModelFamily::qwen3},
+                      GradientCase{MaskKind::noise, false, ModelFamily::smollm3}),
     case_name);
 
 TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
