@@ -41,7 +41,6 @@ class ModelState {
   /// What the weights are now: "hf:PATH", "checkpoint:PATH", "trained"; for logs and to avoid
   /// reading twice.
   [[nodiscard]] const std::string& origin() const noexcept { return origin_; }
-  void set_origin(std::string origin) { origin_ = std::move(origin); }
 
  private:
   TransformerConfig config_;

@@ -26,9 +26,6 @@ RecordValue to_value(simdjson::dom::element element) {
   }
   if (element.is_array()) {
     value.is_array = true;
-    for (const simdjson::dom::element item : simdjson::dom::array(element)) {
-      value.elements.push_back(to_value(item));
-    }
     return value;
   }
   double number = 0;

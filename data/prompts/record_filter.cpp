@@ -6,10 +6,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <compare>
 #include <utility>
 
-#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -32,58 +31,6 @@ std::string_view take_word(std::string_view& text) {
   return word;
 }
 
-RecordValue operand(std::string_view text) {
-  RecordValue value;
-  if (text.size() >= 2 && text.front() == '"') {
-    const auto parsed = try_bounded_json(text);
-    if (parsed.is_string()) {
-      value.text = parsed.get<std::string>();
-      value.number = parse_number(value.text);
-      return value;
-    }
-  }
-  value.text = std::string(text);
-  value.number = parse_number(text);
-  return value;
-}
-
-std::vector<RecordValue> operand_list(std::string_view text) {
-  std::vector<RecordValue> values;
-  const auto parsed = try_bounded_json(text);
-  if (parsed.is_array()) {
-    for (const auto& item : parsed) {
-      values.push_back(operand(item.is_string() ? item.get<std::string>() : item.dump()));
-    }
-    return values;
-  }
-  text = text.substr(1, text.size() - 2);
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    values.push_back(operand(trim(text.substr(0, comma))));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return values;
-}
-
-bool equal(const RecordValue& a, const RecordValue& b) {
-  if (a.number || b.number) {
-    return a.number && b.number && *a.number == *b.number;
-  }
-  return a.text == b.text;
-}
-
-/// −1, 0, 1; nothing when a number meets text.
-std::optional<int> compare(const RecordValue& a, const RecordValue& b) {
-  if (a.number || b.number) {
-    if (!a.number || !b.number) {
-      return std::nullopt;
-    }
-    return *a.number < *b.number ? -1 : (*a.number > *b.number ? 1 : 0);
-  }
-  const int order = a.text.compare(b.text);
-  return order < 0 ? -1 : (order > 0 ? 1 : 0);
-}
-
 }  // namespace
 
 std::optional<double> parse_number(std::string_view text) {
@@ -102,75 +49,40 @@ std::optional<double> parse_number(std::string_view text) {
 }
 
 RecordFilter::RecordFilter(std::string_view rule) : rule_(trim(rule)) {
-  static constexpr std::array<std::pair<std::string_view, Operation>, 9> kOperations{{
-      {">=", Operation::greater_equal},
-      {"<=", Operation::less_equal},
-      {">", Operation::greater},
-      {"<", Operation::less},
-      {"=", Operation::equal},
-      {"==", Operation::equal},
-      {"!=", Operation::not_equal},
-      {"in", Operation::in},
-      {"contains", Operation::contains},
+  static constexpr std::array<std::pair<std::string_view, Operation>, 6> kOperations{{
+      {">=", {false, true, true, false}},
+      {"<=", {true, true, false, false}},
+      {">", {false, false, true, false}},
+      {"<", {true, false, false, false}},
+      {"=", {false, true, false, false}},
+      {"!=", {true, false, true, true}},
   }};
   std::string_view rest = rule_;
   path_ = take_word(rest);
   const std::string_view operation = take_word(rest);
-  const auto found = std::find_if(kOperations.begin(), kOperations.end(),
-                                  [&](const auto& entry) { return entry.first == operation; });
+  const auto* const found =
+      std::ranges::find(kOperations, operation, &std::pair<std::string_view, Operation>::first);
   if (path_.empty() || found == kOperations.end() || rest.empty()) {
-    throw ConfigError(
-        fmt::format("prompts.keep_if '{}': write PATH OP VALUE with blanks between, OP one of >= "
-                    "<= > < = == != "
-                    "in contains",
-                    rule_));
+    throw ConfigError(fmt::format(
+        "prompts.keep_if '{}': write PATH OP VALUE with blanks between, OP one of >= <= > < = !=; "
+        "for other conditions filter the files before, for example with jq",
+        rule_));
   }
   operation_ = found->second;
-  if (operation_ != Operation::in) {
-    operands_ = {operand(rest)};
-    return;
-  }
-  if (!rest.starts_with('[') || !rest.ends_with(']') || rest.size() < 2) {
-    throw ConfigError(fmt::format("prompts.keep_if '{}': 'in' takes a list such as [a, b]", rule_));
-  }
-  operands_ = operand_list(rest);
+  operand_ = {.text = std::string(rest), .number = parse_number(rest)};
 }
 
 bool RecordFilter::matches(const std::optional<RecordValue>& value) const {
   if (!value) {
     return false;
   }
-  const auto equals_value = [&](const RecordValue& other) { return equal(*value, other); };
-  switch (operation_) {
-    case Operation::in:
-      return std::any_of(operands_.begin(), operands_.end(), equals_value);
-    case Operation::contains:
-      if (value->is_array) {
-        return std::any_of(value->elements.begin(), value->elements.end(),
-                           [&](const RecordValue& item) { return equal(item, operands_[0]); });
-      }
-      return value->text.find(operands_[0].text) != std::string::npos;
-    case Operation::equal:
-      return !value->is_array && equals_value(operands_[0]);
-    case Operation::not_equal:
-      return value->is_array || !equals_value(operands_[0]);
-    default:
-      break;
+  const bool numbers = value->number.has_value() && operand_.number.has_value();
+  if (value->is_array || (!numbers && (value->number || operand_.number))) {
+    return operation_.unordered;
   }
-  const auto order = value->is_array ? std::nullopt : compare(*value, operands_[0]);
-  if (!order) {
-    return false;
-  }
-  switch (operation_) {
-    case Operation::greater_equal:
-      return *order >= 0;
-    case Operation::less_equal:
-      return *order <= 0;
-    case Operation::greater:
-      return *order > 0;
-    default:
-      return *order < 0;
-  }
+  const auto order = numbers ? *value->number <=> *operand_.number
+                             : std::partial_ordering(value->text <=> operand_.text);
+  return order < 0 ? operation_.less : (order > 0 ? operation_.greater : operation_.equal);
 }
 
 OrderKey order_key(const std::optional<RecordValue>& value) {

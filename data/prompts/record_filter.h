@@ -13,22 +13,19 @@ namespace jforge {
 /// A JSON value as far as conditions look at it.
 struct RecordValue {
   std::string text;              ///< A string's content; numbers, true, false, null as written.
-  std::optional<double> number;  ///< Set when it is a number or a string that holds one.
-  std::vector<RecordValue> elements;  ///< Of an array.
+  std::optional<double> number;  ///< Set if it is a number or a string that holds one.
   bool is_array = false;
 };
 
-/// The number that `text` holds, blanks around it aside; nothing when it holds anything else.
+/// Returns the number that `text` holds, ignoring blanks around it; nothing for anything else.
 [[nodiscard]] std::optional<double> parse_number(std::string_view text);
 
-/// One condition, "PATH OP VALUE" separated by blanks: OP is >=, <=, >, <, =, ==, !=, in or
-/// contains; VALUE is bare text, a JSON string, or for `in` a list "[a, b]". When either side is a
-/// number both are compared as numbers (and unequal when the other is none); otherwise as text,
-/// byte by byte. `contains` looks for text in a string, or an element in an array. A record without
-/// the path never matches.
+/// One condition, "PATH OP VALUE" separated by blanks: OP is >=, <=, >, <, = or !=. If either side
+/// is a number, both are compared as numbers (and are unequal if the other is not one); otherwise
+/// as text, byte by byte. A record without the path never matches, and an array only !=.
 class RecordFilter {
  public:
-  /// ConfigError quoting the rule when it cannot be understood.
+  /// Throws ConfigError quoting the rule if it cannot be understood.
   explicit RecordFilter(std::string_view rule);
 
   [[nodiscard]] const std::string& rule() const { return rule_; }
@@ -37,19 +34,13 @@ class RecordFilter {
   [[nodiscard]] bool matches(const std::optional<RecordValue>& value) const;
 
  private:
-  enum class Operation : std::uint8_t {
-    greater_equal,
-    less_equal,
-    greater,
-    less,
-    equal,
-    not_equal,
-    in,
-    contains
+  /// Whether values that compare so are kept; `unordered`: a number and a text, or an array.
+  struct Operation {
+    bool less, equal, greater, unordered;
   };
   std::string rule_, path_;
-  Operation operation_ = Operation::equal;
-  std::vector<RecordValue> operands_;  ///< One; any number for `in`.
+  Operation operation_ = {};
+  RecordValue operand_;
 };
 
 /// Sort key of a record: numbers first, then text, records without the path last.

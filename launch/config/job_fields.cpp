@@ -176,8 +176,8 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
              "Where the reference answer is, a text or a number, written as `field`; for "
              "`train.filter_task`. A record may lack it. Default: none are stored");
   fields.add("keep_if", prompts.keep_if, kIdentity,
-             "Conditions `\"PATH OP VALUE\"`, all must hold; OP is `>=` `<=` `>` `<` `=` `==` `!=` "
-             "`in` `contains`. Compared as numbers when either side is one");
+             "Conditions `\"PATH OP VALUE\"`, all must hold; OP is `>=` `<=` `>` `<` `=` `!=`. "
+             "Compared as numbers when either side is one");
   fields.add("order_by", prompts.order_by, kIdentity,
              "Path to sort by; `\"-PATH\"` from the greatest down. Records without it come last");
   fields.add_enum("sample", prompts.sample, kIdentity, kSamples,

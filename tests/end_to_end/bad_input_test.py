@@ -446,7 +446,7 @@ class BadPrompts(BadInput):
         self.run_refused("long", INPUT, "--set", "prompts.max_prompt_tokens=5", says=["max_prompt_tokens", "24"])
 
     def test_filter_that_keeps_nothing(self):
-        self.run_refused("filter", INPUT, "--set", 'prompts.keep_if=["question contains zebra"]', says=["zebra"])
+        self.run_refused("filter", INPUT, "--set", 'prompts.keep_if=["question = zebra"]', says=["zebra"])
 
     def test_invalid_utf8_is_set_aside_and_counted(self):
         bad = b'{"question": "\xff\xfe broken"}\n'

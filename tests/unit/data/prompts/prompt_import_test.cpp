@@ -182,7 +182,7 @@ TEST_F(PromptImportTest, ReferenceAnswersAreStoredWhereRecordsHaveThem) {
 TEST_F(PromptImportTest, RulesAreCountedInTheirOrder) {
   put("a.jsonl", R"({"text":"A","score":"1.0","lang":"py"}
 {"text":"B","score":0.5,"lang":"py"}
-{"text":"C","score":1,"lang":"js"}
+{"text":"C","score":1,"lang":"go"}
 {"text":"A","score":1,"lang":"py"}
 {"text":"  \n","score":1,"lang":"py"}
 {"text":"far too long a prompt","score":1,"lang":"py"}
@@ -190,7 +190,7 @@ TEST_F(PromptImportTest, RulesAreCountedInTheirOrder) {
 {"text":"E","score":1,"lang":"py"}
 {"text":"F","score":1,"lang":"py"}
 )");
-  config_.keep_if = {"score >= 1.0", "lang in [py, c]"};
+  config_.keep_if = {"score >= 1.0", "lang != go"};
   config_.max_prompt_tokens = 10;
   config_.limit = 2;
   const ImportReport report = import();
@@ -202,7 +202,7 @@ TEST_F(PromptImportTest, RulesAreCountedInTheirOrder) {
     sum += rule.count;
   }
   EXPECT_THAT(rules,
-              ElementsAre(std::pair("score >= 1.0", 2), std::pair("lang in [py, c]", 1),
+              ElementsAre(std::pair("score >= 1.0", 2), std::pair("lang != go", 1),
                           std::pair("empty text", 1), std::pair("duplicate text", 1),
                           std::pair("over max_prompt_tokens 10", 1), std::pair("over limit 2", 1)));
   EXPECT_EQ(sum, report.records);
@@ -291,7 +291,7 @@ TEST_F(PromptImportTest, IntegersOfAnyLengthCostNoRecord) {
   EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123", "c"));
   ASSERT_EQ(report.unreadable.size(), 1u);
   EXPECT_EQ(report.unreadable[0].line, 4);
-  config_.keep_if = {"n contains -2500", "id = 12345678901234567890123"};
+  config_.keep_if = {"n != 0", "id = 12345678901234567890123"};
   import();
   EXPECT_THAT(kept(), ElementsAre("a \"12345678901234567890123"));
 }

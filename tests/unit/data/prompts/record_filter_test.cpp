@@ -7,10 +7,8 @@
 namespace jforge {
 namespace {
 
-RecordValue text(const std::string& content) { return {content, parse_number(content), {}, false}; }
-RecordValue list(std::vector<RecordValue> items) {
-  return {"", std::nullopt, std::move(items), true};
-}
+RecordValue text(const std::string& content) { return {content, parse_number(content)}; }
+const RecordValue kList{"", std::nullopt, true};
 
 bool matches(const std::string& rule, const std::optional<RecordValue>& value) {
   return RecordFilter(rule).matches(value);
@@ -19,7 +17,7 @@ bool matches(const std::string& rule, const std::optional<RecordValue>& value) {
 TEST(RecordFilter, NumbersCompareAsNumbersEvenInStrings) {
   EXPECT_TRUE(matches("score >= 1.0", text("1")));
   EXPECT_TRUE(matches("score = 1.0", text("1.00")));
-  EXPECT_TRUE(matches("score == 1e1", text("10")));
+  EXPECT_TRUE(matches("score = 1e1", text("10")));
   EXPECT_FALSE(matches("score > 9", text("10x")));  // text against a number
   EXPECT_TRUE(matches("score > 9", text("10")));    // as text "10" < "9"
   EXPECT_FALSE(matches("score < 9", text("10")));
@@ -31,7 +29,6 @@ TEST(RecordFilter, NumbersCompareAsNumbersEvenInStrings) {
 TEST(RecordFilter, TextComparesByBytes) {
   EXPECT_TRUE(matches("level = hard", text("hard")));
   EXPECT_FALSE(matches("level = hard", text("hard ")));
-  EXPECT_TRUE(matches("level = \"very hard\"", text("very hard")));
   EXPECT_TRUE(matches("level = very hard", text("very hard")));
   EXPECT_TRUE(matches("level < b", text("a")));
   EXPECT_FALSE(matches("level > b", text("a")));
@@ -39,32 +36,18 @@ TEST(RecordFilter, TextComparesByBytes) {
   EXPECT_TRUE(matches("level = nan", text("nan")));
 }
 
-TEST(RecordFilter, InAndContains) {
-  for (const char* rule :
-       {"lang in [python, 3]", "lang in [\"python\", 3]", "lang in [python,\"3\"]"}) {
-    EXPECT_TRUE(matches(rule, text("python"))) << rule;
-    EXPECT_TRUE(matches(rule, text("3.0"))) << rule;
-    EXPECT_FALSE(matches(rule, text("pytho"))) << rule;
-  }
-  EXPECT_FALSE(matches("lang in []", text("python")));
-  EXPECT_TRUE(matches("body contains \"a b\"", text("xa by")));
-  EXPECT_FALSE(matches("body contains ab", text("xa by")));
-  EXPECT_TRUE(matches("tags contains dp", list({text("greedy"), text("dp")})));
-  EXPECT_FALSE(matches("tags contains d", list({text("greedy"), text("dp")})));
-  EXPECT_TRUE(matches("body contains 12", text("a 3125")));
-}
-
 TEST(RecordFilter, MissingPathsAndArraysNeverCompare) {
-  for (const char* rule : {"a = 1", "a != 1", "a in [1]", "a contains 1", "a < 1"}) {
+  for (const char* rule : {"a = 1", "a != 1", "a < 1"}) {
     EXPECT_FALSE(matches(rule, std::nullopt)) << rule;
   }
-  EXPECT_FALSE(matches("a >= 1", list({text("1")})));
-  EXPECT_FALSE(matches("a = 1", list({text("1")})));
+  EXPECT_FALSE(matches("a >= 1", kList));
+  EXPECT_FALSE(matches("a = 1", kList));
+  EXPECT_TRUE(matches("a != 1", kList));
 }
 
 TEST(RecordFilter, MalformedRulesAreRefused) {
   for (const char* rule :
-       {"", "a", "a >=", "a>=1", "a => 1", ">= 1", "a in 3", "a in [1, 2", "a is 3"}) {
+       {"", "a", "a >=", "a>=1", "a => 1", ">= 1", "a == 3", "a in [1, 2]", "a is 3"}) {
     EXPECT_THROW(RecordFilter{rule}, ConfigError) << rule;
   }
   EXPECT_EQ(RecordFilter("  /x/y   >=  2 ").path(), "/x/y");
