@@ -125,6 +125,8 @@ class JobWorker {
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
 
  private:
+  class RoundTraining;  // job_training.cpp
+
   /// The end of a phase: every byte its account was charged must have come back, and the kernels'
   /// work space goes. Logs what it took.
   void end_phase(const MemoryAccount& account);
