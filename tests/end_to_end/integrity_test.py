@@ -307,7 +307,7 @@ class LostPrompts(IntegrityTest):
 class FailedImport(IntegrityTest):
     def test_it_leaves_nothing_that_refuses_the_corrected_configuration(self):
         for number, bad in enumerate(('prompts.field="no_such_field"', 'prompts.files=["/nowhere/*.jsonl"]',
-                                      'prompts.keep_if=["question == 5"]')):
+                                      'prompts.keep_if=["question = 5"]')):
             for words in ((), ("--resume", "never")):
                 with self.subTest(bad=bad, words=words):
                     config, run = self.config(f"failed-{number}-{len(words)}")
