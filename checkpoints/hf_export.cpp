@@ -81,7 +81,7 @@ void name_stop_tokens(const fs::path& directory, const TransformerConfig& config
 OrderedJson rope_scaling(const RotarySettings& rope) {
   switch (rope.scaling) {
     case RotaryScaling::none:
-    case RotaryScaling::off:  // Of single layers, which no_rope_layers names.
+    case RotaryScaling::off:  // Single layers only: see no_rope_layers.
       return {{"rope_type", "default"}};
     case RotaryScaling::linear:
       return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -126,7 +126,7 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
-  // What is left out would have the family's default.
+  // A missing key would mean the family's default.
   if (config.own_head_size || family.head_size) {
     root["head_dim"] = config.head_size();
   }

@@ -215,15 +215,10 @@ template <DraftWindow window>
 DecodingMethod jacobi_method(const DecodingSettings& settings, std::uint64_t seed) {
   const JacobiOptions options{
       .block_size = whole_number(settings, "block_size"), .window = window, .seed = seed};
-  options.validate();
-  DecodingMethod method;
-  method.settings = {{"block_size", options.block_size},
-                     {"window", window == DraftWindow::running ? "running" : "shrinking"},
-                     {"seed", seed}};
-  method.make = [options](DecodeRequest request) {
-    return make_jacobi_decoder(std::move(request), options);
-  };
-  return method;
+  return method_of(options, make_jacobi_decoder,
+                   {{"block_size", options.block_size},
+                    {"window", window == DraftWindow::running ? "running" : "shrinking"},
+                    {"seed", seed}});
 }
 
 }  // namespace

@@ -209,15 +209,13 @@ DecodingMethod lookahead_method(const DecodingSettings& settings, std::uint64_t 
                                  .ngram = whole_number(settings, "lookahead_ngram"),
                                  .guesses = whole_number(settings, "lookahead_guesses"),
                                  .seed = seed};
-  options.validate();
-  DecodingMethod method;
-  method.settings = {{"block_size", options.ngram},          {"window", "lookahead"},
-                     {"lookahead_window", options.window},   {"lookahead_ngram", options.ngram},
-                     {"lookahead_guesses", options.guesses}, {"seed", seed}};
-  method.make = [options](DecodeRequest request) {
-    return make_lookahead_decoder(std::move(request), options);
-  };
-  return method;
+  return method_of(options, make_lookahead_decoder,
+                   {{"block_size", options.ngram},
+                    {"window", "lookahead"},
+                    {"lookahead_window", options.window},
+                    {"lookahead_ngram", options.ngram},
+                    {"lookahead_guesses", options.guesses},
+                    {"seed", seed}});
 }
 
 }  // namespace

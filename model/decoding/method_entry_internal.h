@@ -2,8 +2,12 @@
 
 /// What a decoding method's source file adds to the registry in decoding_method.cpp.
 
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/decoding/decoding_method.h"
@@ -22,6 +26,21 @@ struct MethodEntry {
   /// Returns the method without name, label and sampling. The settings hold all of its keys.
   DecodingMethod (*make)(const DecodingSettings& settings, std::uint64_t seed);
 };
+
+/// Checks `options` and returns the method whose decoders `make` builds with them.
+template <class Options>
+[[nodiscard]] DecodingMethod method_of(const Options& options,
+                                       std::unique_ptr<SequenceDecoder> (*make)(DecodeRequest,
+                                                                                const Options&),
+                                       nlohmann::ordered_json settings) {
+  options.validate();
+  DecodingMethod method;
+  method.settings = std::move(settings);
+  method.make = [make, options](DecodeRequest request) {
+    return make(std::move(request), options);
+  };
+  return method;
+}
 
 // Keys that several methods have.
 [[nodiscard]] DecodingKey block_size_key();

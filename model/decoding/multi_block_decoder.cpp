@@ -405,19 +405,14 @@ DecodingMethod multi_block_method(MultiBlockOptions options, const DecodingSetti
   options.ngram_pool = options.pseudo_on_every_row ? options.verification_size
                                                    : whole_number(settings, "ngram_pool");
   options.seed = seed;
-  options.validate();
-  DecodingMethod method;
-  method.settings = {{"block_size", options.block_size},
-                     {"window", "multi_block"},
-                     {"blocks", options.blocks},
-                     {"spawn_ratio", options.spawn_ratio},
-                     {"verification_size", options.verification_size},
-                     {"ngram_pool", options.ngram_pool},
-                     {"seed", seed}};
-  method.make = [options](DecodeRequest request) {
-    return make_multi_block_decoder(std::move(request), options);
-  };
-  return method;
+  return method_of(options, make_multi_block_decoder,
+                   {{"block_size", options.block_size},
+                    {"window", "multi_block"},
+                    {"blocks", options.blocks},
+                    {"spawn_ratio", options.spawn_ratio},
+                    {"verification_size", options.verification_size},
+                    {"ngram_pool", options.ngram_pool},
+                    {"seed", seed}});
 }
 
 DecodingMethod mr_method(const DecodingSettings& settings, std::uint64_t seed) {

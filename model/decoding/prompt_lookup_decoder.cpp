@@ -85,15 +85,10 @@ std::vector<MethodEntry> prompt_lookup_methods() {
              const PromptLookupOptions options{
                  .block_size = whole_number(settings, "block_size"),
                  .match_length = whole_number(settings, "match_length")};
-             options.validate();
-             DecodingMethod method;
-             method.settings = {{"block_size", options.block_size},
-                                {"window", "none"},
-                                {"match_length", options.match_length}};
-             method.make = [options](DecodeRequest request) {
-               return make_prompt_lookup_decoder(std::move(request), options);
-             };
-             return method;
+             return method_of(options, make_prompt_lookup_decoder,
+                              {{"block_size", options.block_size},
+                               {"window", "none"},
+                               {"match_length", options.match_length}});
            }}};
 }
 

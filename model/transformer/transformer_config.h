@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-/// Families whose models differ in what TransformerConfig says and no further.
+/// Model families that share one forward pass and differ only in these options.
 enum class ModelFamily : std::uint8_t {
   qwen2,    ///< Qwen2, Qwen2.5: query, key and value projections have a bias.
   llama,    ///< Llama 2 and 3, SmolLM2, TinyLlama: no biases.

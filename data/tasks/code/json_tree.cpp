@@ -77,8 +77,7 @@ class Parser {
       case 't':
       case 'f':
         node.kind = JsonNode::Kind::boolean;
-        node.truth = text_[at_] == 't';
-        return take_word(node.truth ? "true" : "false");
+        return take_word(text_[at_] == 't' ? "true" : "false");
       default:
         node.kind = JsonNode::Kind::number;
         return number();

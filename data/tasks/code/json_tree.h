@@ -15,7 +15,6 @@ namespace jforge {
 struct JsonNode {
   enum class Kind : std::uint8_t { null, boolean, number, text, array, object };
   Kind kind = Kind::null;
-  bool truth = false;  ///< Of a boolean.
   /// Text: UTF-8, a lone surrogate in its three-byte form. Number: as it stands ("-12", "1e5",
   /// "NaN", "Infinity", "-Infinity").
   std::string text;

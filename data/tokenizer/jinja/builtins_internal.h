@@ -25,7 +25,7 @@ struct Arguments {
 
 class Parameters;
 
-/// What a builtin takes besides plain arguments in its parameters.
+/// How a builtin takes its arguments.
 enum class Takes {
   plain,
   any,   ///< It looks at its arguments itself.
@@ -62,7 +62,7 @@ class Parameters {
   /// The same for a number of blanks: at most 1000, and none for a negative number.
   [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
   [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
-  /// Fails if it is no string. Requires: it was given.
+  /// Fails if it is not a string. Requires: it was given.
   [[nodiscard]] std::string_view text(std::size_t i) const;
 
  private:
@@ -112,7 +112,7 @@ Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
                   const Arguments& arguments);
 bool call_test(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments);
-/// Fails if `value` is no string.
+/// Fails if `value` is not a string.
 std::string_view expect_text(const Value& value);
 /// A global function, null if there is none.
 const Builtin* find_function(std::string_view name);

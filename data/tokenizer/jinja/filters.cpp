@@ -134,7 +134,7 @@ Value items(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   return view;
 }
 
-/// Returns the attribute that a path of names leads to; the item itself if there is no path.
+/// Follows a dotted path of attribute names. Returns the item itself if there is no path.
 Value follow(Runtime& runtime, Value item, const Value* path) {
   runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;
@@ -210,7 +210,7 @@ Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, kept);
 }
 
-// What orders or compares items. Case does not count.
+// Filters that order or compare items, ignoring case.
 
 struct Keyed {
   Value key;

@@ -83,7 +83,7 @@ constexpr auto kFunctions = std::to_array<Builtin>({
 /// an epoch and microseconds are left out.
 constexpr std::string_view kConversions = "aAbBcCdDeFgGhHIjmMnprRStTuUVwWxXyY%";
 
-/// Returns the day with its weekday and place in the year, nothing if there is no such day.
+/// Parses YYYY-MM-DD. Returns nothing if there is no such day.
 std::optional<std::tm> parse_day(std::string_view text) {
   constexpr std::string_view kPattern = "0000-00-00";
   const auto fits = [](char given, char pattern) {
@@ -147,7 +147,7 @@ bool is_iterable(const Value& value) {
   return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::mapping) ||
          value.is(Kind::loop) || value.is_sequence();
 }
-/// What has a length and elements, as jinja2's undefined values have.
+/// Whether it has a length and elements; jinja2's undefined values have both.
 bool is_sequence(const Value& value) {
   return is_iterable(value) && !value.is(Kind::view) && !value.is(Kind::generator) &&
          !value.is(Kind::loop);

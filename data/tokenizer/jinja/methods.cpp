@@ -137,7 +137,7 @@ constexpr auto kMappingMethods = std::to_array<Builtin>({
     {"values", dict_view<EntryPart::value>},
 });
 
-/// What else Python 3.12 has without an underscore: an attribute of any other name is undefined.
+/// Returns the names of Python 3.12's other public methods. Any further name is undefined.
 std::string_view unsupported_methods(Kind kind) {
   switch (kind) {
     case Kind::string:

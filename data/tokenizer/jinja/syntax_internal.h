@@ -133,8 +133,8 @@ struct Syntax {
   Syntax& operator=(const Syntax&) = delete;
 };
 
-/// Parses well-formed UTF-8 into `syntax`. Throws TemplateError for what is no Jinja, or not the
-/// Jinja of chat templates.
+/// Parses well-formed UTF-8 into `syntax`. Throws TemplateError if `source` is not
+/// Jinja, or uses what chat templates do not.
 void parse(std::string_view source, Syntax& syntax);
 
 }  // namespace jforge::jinja

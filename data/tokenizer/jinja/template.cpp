@@ -427,7 +427,7 @@ class Interpreter {
 
   std::span<const Variable> variables_;
   Runtime& runtime_;
-  Value block_;              // What the body of the filter block printed.
+  Value block_;              // Printed by the body of the filter block.
   std::size_t printed_ = 0;  // Bytes, by all bodies so far.
   int depth_ = 0;
   int line_ = 1;  // Of the template, of what is evaluated.
