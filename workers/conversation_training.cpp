@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "checkpoints/checkpoint_reader.h"
-#include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
@@ -17,11 +16,8 @@
 #include "runtime/content_hash.h"
 #include "runtime/log.h"
 #include "workers/model_state.h"
+#include "workers/phases/train_phase.h"
 #include "workers/run_layout.h"
-#include "workers/train/distillation_trainer.h"
-#include "workers/train/peak_flops.h"
-#include "workers/train/training_checkpoint.h"
-#include "workers/train_and_commit_internal.h"
 
 namespace jforge {
 
@@ -181,86 +177,33 @@ void identify_training(const Communicator& comm, const ConversationTraining& tra
   }
 }
 
-bool train_on_conversations(const ConversationTraining& training, PreparedTraining prepared,
-                            const ConversationServices& services, const Identity& identity,
-                            const ResumeChoice& choice, const AcceptedChanges& accepted) {
-  const Communicator& comm = services.comm;
-  const fs::path checkpoints = training.run.directory / "checkpoints";
-  const auto on_disk = [&](const auto& work) {
-    services.clock.enter("checkpoint");
-    work();
-    services.clock.enter(training.phase);
-  };
-  const SampleOrderOptions order = order_of(training, prepared.samples.size());
-  ConversationSamples samples(std::move(prepared.samples), order, prepared.steps);
+namespace {
 
-  MemoryAccount account(training.phase);
-  ModelState model(prepared.model, comm.size(), account);
-  const CheckpointSearch search = find_checkpoint(comm, checkpoints, choice);
+/// Throws ConfigError if `search` found a checkpoint beyond the training's end, DataError if the
+/// checkpoints of a training that has written its output are gone.
+void expect_steps_left(const ConversationTraining& training, const PreparedTraining& prepared,
+                       const ConversationServices& services, const Identity& identity,
+                       const ResumeChoice& choice, const CheckpointSearch& search) {
   const std::optional<Checkpoint>& resumed = search.newest;
   const std::int64_t steps_done = resumed ? resumed->manifest.state.step : 0;
-  together(comm, [&] {
-    if (steps_done > prepared.steps) {
-      throw ConfigError(fmt::format(
-          "the training is to end after step {}, and {} is farther; raise {}.steps (or epochs), or "
-          "--resume from an earlier checkpoint",
-          prepared.steps, resumed->directory.string(), training.phase));
-    }
-    if (services.finished_before && choice.kind == ResumeChoice::Kind::automatic &&
-        search.skipped.empty() && fs::exists(training.output) && steps_done < prepared.steps &&
-        (!resumed || same_length(*resumed, identity, training.phase))) {
-      throw lost_checkpoints(checkpoints, training.output.string(),
-                             "move that away to train again");
-    }
-  });
-  if (!resumed) {
-    services.clock.enter("load the weights");
-    load_weights(comm, training, model);
+  if (steps_done > prepared.steps) {
+    throw ConfigError(fmt::format(
+        "the training is to end after step {}, and {} is farther; raise {}.steps (or epochs), or "
+        "--resume from an earlier checkpoint",
+        prepared.steps, resumed->directory.string(), training.phase));
   }
-  DistillationTrainer trainer({model.config(), model.table(), services.kernels, comm, account},
-                              model.weights(), training.train);
-  if (trainer.keeps_own_weights()) {
-    model.drop_weights();
+  if (services.finished_before && choice.kind == ResumeChoice::Kind::automatic &&
+      search.skipped.empty() && fs::exists(training.output) && steps_done < prepared.steps &&
+      (!resumed || same_length(*resumed, identity, training.phase))) {
+    throw lost_checkpoints(RunLayout(training.run.directory).checkpoints(),
+                           training.output.string(), "move that away to train again");
   }
-  TrainPlan plan;
-  plan.total_steps = prepared.steps;
-  plan.checkpoint_every = training.checkpoint.every_steps;
-  plan.peak = PeakFlops::for_shares(services.kernels, comm, training.train.compute,
-                                    RunLayout(training.run.directory).peak_flops());
-  if (resumed) {
-    expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
-                         accepted.keys, accepted.earlier);
-    expect_same_samples(*resumed, identity);
-    if (choice.kind == ResumeChoice::Kind::path) {
-      leave_newer_checkpoints(comm, checkpoints, *resumed, [] { return std::vector<fs::path>(); });
-    }
-    resume_training(comm, *resumed, model.table(), trainer.optimizer(), account);
-    plan.steps_done = steps_done;
-    plan.state = trainer_state_of(resumed->manifest.state.cursors);
-    forget_other_losses(plan.state.spike_guard, resumed->manifest.state.identity, identity, 0);
-    spdlog::info("continuing after step {}", plan.steps_done);
-  }
-  if (services.on_accepted) {
-    services.on_accepted(steps_done < prepared.steps);
-  }
-  services.clock.enter(training.phase);
-  CheckpointWriter writer(comm, checkpoints, training.checkpoint, account);
-  TrainHooks hooks;
-  hooks.clock = &services.clock;
-  hooks.on_step = services.on_step;
-  hooks.at_boundary = [&] { writer.poll(); };
-  hooks.save = [&](std::int64_t step) {
-    on_disk([&] {
-      save_training(
-          writer, {0, step, training.phase, 0, identity, with_trainer_state("{}", trainer.state())},
-          model.table(), trainer.optimizer());
-    });
-  };
-  const TrainOutcome outcome = train_and_commit(trainer, samples, plan, hooks, writer, on_disk);
-  if (outcome == TrainOutcome::interrupted) {
-    return false;
-  }
-  services.clock.enter("export");
+}
+
+/// Collective. Writes the trained model to training.output.
+void export_model(const ConversationTraining& training, const PreparedTraining& prepared,
+                  const Communicator& comm, DistillationTrainer& trainer, ModelState& model,
+                  MemoryAccount& account) {
   if (!trainer.keeps_own_weights()) {
     trainer.store().gather_masters(model.weights());
   }
@@ -272,12 +215,61 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
       write_model(training, model, values_in(model.weights()));
       return;
     }
-    // What no rank holds as a whole is not made whole for this.
-    const Checkpoint last =
-        open_checkpoint(checkpoints / checkpoint_directory_name(0, prepared.steps));
+    // Sharded weights are not gathered for export; rank 0 reads the checkpoint tensor by tensor.
+    const Checkpoint last = open_checkpoint(RunLayout(training.run.directory).checkpoints() /
+                                            checkpoint_directory_name(0, prepared.steps));
     CheckpointTensors tensors(last, model.table(), account);
     write_model(training, model, std::ref(tensors));
   });
+}
+
+}  // namespace
+
+bool train_on_conversations(const ConversationTraining& training, PreparedTraining prepared,
+                            const ConversationServices& services, const Identity& identity,
+                            const ResumeChoice& choice, const AcceptedChanges& accepted) {
+  const Communicator& comm = services.comm;
+  const RunLayout layout(training.run.directory);
+  const SampleOrderOptions order = order_of(training, prepared.samples.size());
+  ConversationSamples samples(std::move(prepared.samples), order, prepared.steps);
+  MemoryAccount account(training.phase);
+  ModelState model(prepared.model, comm.size(), account);
+  const CheckpointSearch search = find_checkpoint(comm, layout.checkpoints(), choice);
+  const std::optional<Checkpoint>& resumed = search.newest;
+  together(comm,
+           [&] { expect_steps_left(training, prepared, services, identity, choice, search); });
+  if (!resumed) {
+    services.clock.enter("load the weights");
+    load_weights(comm, training, model);
+  }
+  TrainPhase phase(services, model, training.train,
+                   {.name = training.phase,
+                    .recorded_as = training.phase,
+                    .steps = prepared.steps,
+                    .layout = layout,
+                    .checkpoint = training.checkpoint,
+                    .identity = identity,
+                    .cursors = [](std::int64_t) { return std::string("{}"); }},
+                   account);
+  if (resumed) {
+    expect_same_identity(resumed->directory.string(), resumed->manifest.state.identity, identity,
+                         accepted.keys, accepted.earlier);
+    expect_same_samples(*resumed, identity);
+    if (choice.kind == ResumeChoice::Kind::path) {
+      leave_newer_checkpoints(comm, layout.checkpoints(), *resumed,
+                              [] { return std::vector<fs::path>(); });
+    }
+    phase.resume(*resumed);
+    spdlog::info("continuing after step {}", resumed->manifest.state.step);
+  }
+  if (services.on_accepted) {
+    services.on_accepted(!resumed || resumed->manifest.state.step < prepared.steps);
+  }
+  if (phase.run(samples, services.on_step) == TrainOutcome::interrupted) {
+    return false;
+  }
+  services.clock.enter("export");
+  export_model(training, prepared, comm, phase.trainer(), model, account);
   return true;
 }
 

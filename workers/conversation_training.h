@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "checkpoints/identity.h"
-#include "model/kernels/kernel_set.h"
-#include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
 #include "workers/conversation_config.h"
+#include "workers/phases/services.h"
 #include "workers/resume_choice.h"
 #include "workers/train/conversation_samples.h"
 #include "workers/train/train_config.h"
@@ -54,10 +53,7 @@ struct PreparedTraining {
 [[nodiscard]] std::string content_hash(const PreparedTraining& prepared);
 
 /// What the surroundings offer. All must outlive the call.
-struct ConversationServices {
-  const Communicator& comm;
-  KernelSet& kernels;
-  PhaseClock& clock;
+struct ConversationServices : PhaseServices {
   /// Called on every rank after a training step.
   std::function<void(const StepMetrics&)> on_step;
   /// Called on every rank when nothing can refuse the training any more; whether steps are left.

@@ -216,4 +216,20 @@ void JobConfig::validate(int ranks) const {
   }
 }
 
+SampleOrderOptions JobConfig::sample_order(std::int32_t round, std::int64_t num_prompts) const {
+  return {run.seed, static_cast<std::uint64_t>(round), num_prompts, train.batch_samples};
+}
+
+std::int64_t JobConfig::total_steps(std::int32_t round, std::int64_t num_prompts) const {
+  const RoundSettings& settings = rounds.at(static_cast<std::size_t>(round - 1));
+  return settings.steps
+             ? *settings.steps
+             : steps_for_epochs(sample_order(round, num_prompts), settings.epochs.value_or(1));
+}
+
+std::vector<PromptId> JobConfig::prompts_of_round(std::int32_t round,
+                                                  std::int64_t num_prompts) const {
+  return consumed_samples(sample_order(round, num_prompts), total_steps(round, num_prompts));
+}
+
 }  // namespace jforge

@@ -11,10 +11,12 @@
 
 #include "checkpoints/checkpoint_writer.h"
 #include "data/batches/noise_schedule.h"
+#include "data/batches/sample_order.h"
 #include "data/prompts/prompt_import.h"
 #include "model/kernels/device_choice.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/transformer_config.h"
+#include "runtime/ids.h"
 #include "workers/evaluate/evaluate_config.h"
 #include "workers/evaluate/sweep.h"
 #include "workers/generate/generate_config.h"
@@ -123,6 +125,14 @@ struct JobConfig {
                                                 const TransformerConfig& trained) const;
   /// Of every round.
   [[nodiscard]] Sharding sharding() const;
+  /// The order of round `round`'s samples if `num_prompts` prompts are imported; they are the
+  /// prompts' numbers.
+  [[nodiscard]] SampleOrderOptions sample_order(std::int32_t round, std::int64_t num_prompts) const;
+  /// Steps that round `round` trains on them. Throws ConfigError if they are too few for a step.
+  [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
+  /// The prompts among them that round `round` trains on, ascending.
+  [[nodiscard]] std::vector<PromptId> prompts_of_round(std::int32_t round,
+                                                       std::int64_t num_prompts) const;
 };
 
 }  // namespace jforge

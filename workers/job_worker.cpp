@@ -7,19 +7,18 @@
 
 #include "checkpoints/hf_model.h"
 #include "data/prompts/prompt_store.h"
-#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
-#include "runtime/tensor/cuda_memory.h"
-#include "workers/round_checkpoint_internal.h"
+#include "workers/phases/evaluate_phase.h"
+#include "workers/phases/round_training.h"
 #include "workers/training_probe.h"
 
 namespace jforge {
 
 namespace {
 
-/// An accepted change of a round that is trained already would change nothing, and the run's
-/// records would say that it had.
+/// Refuses accepted changes of rounds that are trained: they would change nothing, although the
+/// run's records would say that they had.
 void expect_trained_rounds(const Checkpoint& checkpoint, std::int32_t rounds_trained,
                            std::size_t rounds, const Identity& present) {
   const auto refuse = [&](const IdentityDifference& difference, const std::string& trained) {
@@ -50,76 +49,64 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity 
       services_(std::move(services)),
       identity_(std::move(identity)),
       accepted_(std::move(accepted)),
-      layout_(config.run.directory) {}
-
-JobWorker::~JobWorker() = default;
-
-void JobWorker::end_phase(const MemoryAccount& account) {
-  expect(account.live_bytes() == 0,
-         account.name() + " left " + std::to_string(account.live_bytes()) + " bytes behind");
-  spdlog::debug("{} peaked at {:.1f} MB", account.name(),
-                static_cast<double>(account.peak_bytes()) / 1e6);
-  services_.kernels.release_work_space();
-  if (services_.kernels.device() != Device::cpu) {
-    spdlog::info("{} took {:.1f} MB of the device at most", account.name(),
-                 static_cast<double>(cuda_memory::peak()) / 1e6);
-    cuda_memory::forget_peak();
-  }
-}
+      layout_(config.run.directory),
+      weights_(services_, config.model.source, identity_.at("model.hash"), layout_.checkpoints()),
+      import_(config, services_, layout_),
+      generation_(config, services_, layout_, identity_, weights_),
+      export_(config, services_, layout_, weights_) {}
 
 void JobWorker::resume(const ResumeChoice& choice) {
-  check_prompts();
-  identify_prompts();
+  import_.check();
+  import_.identify(identity_);
   CheckpointSearch search = find_checkpoint(services_.comm, layout_.checkpoints(), choice);
-  resume_point_ = std::move(search.newest);
-  if (resume_point_) {
-    const CheckpointManifest& found = resume_point_->manifest;
-    rounds_trained_ =
-        static_cast<std::int32_t>(found.state.round) - (finishes_round(found) ? 0 : 1);
+  if (search.newest) {
+    weights_.resume(*std::move(search.newest));
   }
+  const std::optional<Checkpoint>& resumed = weights_.resume_point();
   goes_back_ = choice.kind == ResumeChoice::Kind::path;
-  // What is damaged is trained again from the one before it, and has been named.
-  if (!goes_back_ && (!resume_point_ || search.skipped.empty())) {
+  // A damaged checkpoint has been logged; training repeats from the one before it.
+  if (!goes_back_ && (!resumed || search.skipped.empty())) {
     together(services_.comm, [&] {
       if (services_.comm.rank() == 0) {
-        expect_none_lost(layout_, rounds_trained_);
+        expect_none_lost(layout_, weights_.trained());
       }
     });
   }
-  if (!resume_point_) {
+  if (!resumed) {
     return;
   }
-  const CheckpointManifest& manifest = resume_point_->manifest;
-  // A checkpoint comes after the import: what that depends on cannot be accepted any more.
-  std::erase_if(accepted_.keys, is_fixed_by_import);
-  together(services_.comm, [&] {
-    expect_prompts_of(manifest);
-    Identity present = identity_;
-    if (lost_prompts_digest_) {
-      present[kPromptsDigest] = *lost_prompts_digest_;
-    }
-    expect_same_identity(resume_point_->directory.string(), manifest.state.identity, present,
-                         accepted_.keys, accepted_.earlier);
-    expect_trained_rounds(*resume_point_, rounds_trained_, config_.rounds.size(), present);
-    if (!finishes_round(manifest)) {
-      expect_same_samples(*resume_point_, present);
-    }
-  });
+  together(services_.comm, [&] { expect_identity_of(*resumed); });
+  const CheckpointManifest& manifest = resumed->manifest;
   spdlog::info("continuing from {} (round {}, step {} of {})",
-               resume_point_->directory.filename().string(), manifest.state.round,
-               manifest.state.step, total_steps_of(manifest));
+               resumed->directory.filename().string(), manifest.state.round, manifest.state.step,
+               total_steps_of(manifest));
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0 &&
-        std::cmp_greater_equal(rounds_trained_, config_.rounds.size())) {
-      exported_ = is_exported();
+        std::cmp_greater_equal(weights_.trained(), config_.rounds.size())) {
+      export_.look();
     }
   }));
 }
 
+void JobWorker::expect_identity_of(const Checkpoint& checkpoint) {
+  // A checkpoint comes after the import: what that depends on cannot be accepted any more.
+  std::erase_if(accepted_.keys, is_fixed_by_import);
+  Identity present = identity_;
+  if (const auto lost_digest = import_.expect_prompts_of(checkpoint, identity_)) {
+    present[kPromptsDigest] = *lost_digest;
+  }
+  expect_same_identity(checkpoint.directory.string(), checkpoint.manifest.state.identity, present,
+                       accepted_.keys, accepted_.earlier);
+  expect_trained_rounds(checkpoint, weights_.trained(), config_.rounds.size(), present);
+  if (!finishes_round(checkpoint.manifest)) {
+    expect_same_samples(checkpoint, present);
+  }
+}
+
 void JobWorker::accept_start() {
-  if (goes_back_ && resume_point_) {
-    leave_newer_checkpoints(services_.comm, layout_.checkpoints(), *resume_point_,
-                            [&] { return made_by_later_rounds(layout_, rounds_trained_); });
+  if (goes_back_ && weights_.resume_point()) {
+    leave_newer_checkpoints(services_.comm, layout_.checkpoints(), *weights_.resume_point(),
+                            [&] { return made_by_later_rounds(layout_, weights_.trained()); });
   }
   goes_back_ = false;
 }
@@ -140,7 +127,7 @@ void JobWorker::expect_rounds_possible() const {
           *config_.train.filter.task, layout_.prompts().string(),
           config_.prompts.answer_field.value_or("")));
     }
-    for (std::int32_t round = rounds_trained_ + 1;
+    for (std::int32_t round = weights_.trained() + 1;
          std::cmp_less_equal(round, config_.rounds.size()); ++round) {
       const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
       if (config_.train.filter.min_tokens > config_.answer_tokens(settings)) {
@@ -150,7 +137,7 @@ void JobWorker::expect_rounds_possible() const {
             config_.train.filter.min_tokens, round, config_.answer_tokens(settings)));
       }
       static_cast<void>(config_.required_positions(settings, longest, model));
-      static_cast<void>(total_steps(round, prompts.size()));
+      static_cast<void>(config_.total_steps(round, prompts.size()));
       expect_probes_fit(config_, round, model, prompts);
     }
   });
@@ -159,38 +146,47 @@ void JobWorker::expect_rounds_possible() const {
 DurableFacts JobWorker::facts() const {
   DurableFacts facts;
   facts.prompts_imported = std::filesystem::exists(layout_.prompts());
-  facts.rounds_trained = rounds_trained_;
-  facts.round_generated = rounds_trained_;
-  facts.exported = exported_;
-  const std::int32_t next = rounds_trained_ + 1;
+  facts.rounds_trained = weights_.trained();
+  facts.round_generated = facts.rounds_trained;
+  facts.exported = export_.done();
+  const std::int32_t next = facts.rounds_trained + 1;
   if (facts.prompts_imported && std::cmp_less_equal(next, config_.rounds.size())) {
-    facts.open = open_prompts(next);
-    facts.round_generated = facts.open.prompts.empty() ? next : rounds_trained_;
+    facts.open = generation_.open_prompts(next);
+    facts.round_generated = facts.open.prompts.empty() ? next : facts.rounds_trained;
   }
   return facts;
 }
 
+bool JobWorker::train(std::int32_t round) {
+  services_.clock.enter("generation report");
+  static_cast<void>(agree(services_.comm, false, [&] { generation_.ensure_report(round); }));
+  MemoryAccount account("training");
+  const TrainOutcome outcome =
+      RoundTraining(config_, services_, layout_, identity_, weights_, round, account).run();
+  weights_.drop_unfinished();
+  services_.end_phase(account);
+  return outcome == TrainOutcome::finished;
+}
+
 bool JobWorker::execute(const Command& command) {
   set_log_phase(to_string(command));
-  if (command.kind == Command::Kind::generate || command.kind == Command::Kind::train) {
-    static_cast<void>(agree(services_.comm, false, [&] {
-      if (services_.comm.rank() == 0) {
-        trajectory_origin_ = weights_origin(command.round - 1);
-      }
-    }));
-    trajectory_origin_ = broadcast_text(services_.comm, trajectory_origin_, 0);
-  }
   switch (command.kind) {
-    case Command::Kind::import_prompts:
-      return import_prompts();
+    case Command::Kind::import_prompts: {
+      const bool imported = import_.run();
+      import_.identify(identity_);
+      return imported;
+    }
     case Command::Kind::generate:
-      return generate(command.round);
+      weights_.begin_round(command.round);
+      return generation_.run(command.round);
     case Command::Kind::train:
+      weights_.begin_round(command.round);
       return train(command.round);
     case Command::Kind::export_model:
-      return export_final();
+      return export_.run();
     case Command::Kind::evaluate:
-      return evaluate(command.model);
+      weights_.drop();  // The evaluation reads its model from files.
+      return run_evaluate_phase(config_, services_, layout_, command.model);
     case Command::Kind::report:
     case Command::Kind::finish:
       break;

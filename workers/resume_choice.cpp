@@ -13,7 +13,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/log.h"
 #include "runtime/text_seal.h"
-#include "workers/round_checkpoint_internal.h"
+#include "workers/phases/round_weights.h"
 
 namespace jforge {
 

@@ -94,7 +94,8 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   };
   const bool finished =
       train_on_conversations(training, std::move(prepared),
-                             {comm, *kernels, clock, on_step,
+                             {{comm, *kernels, clock},
+                              on_step,
                               [&](bool steps_left) {
                                 directory.record(comm);
                                 if (steps_left) {

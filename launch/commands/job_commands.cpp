@@ -163,15 +163,18 @@ class Job {
         kernels_(make_job_kernels(comm_, config_.model.device)) {
     warn_of_rounding(comm_, config_.model.decode_weights);
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
-    WorkerServices services{comm_, *kernels_, control_.channel(), clock_, {}, {}, {}, {}};
+    WorkerServices services{{comm_, *kernels_, clock_}, control_.channel()};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
     services.on_evaluation = [this](const EvaluationProgress& progress) {
       if (comm_.rank() == 0) {
         display_.evaluation(progress);
       }
     };
-    services.on_step = [this](std::int32_t round, const StepMetrics& metrics) {
-      show_step(round, metrics);
+    services.on_step = [this](std::int32_t round, std::int64_t steps, const StepMetrics& metrics) {
+      directory_.log_step(round, metrics);
+      if (comm_.rank() == 0) {
+        display_.step(metrics, steps);
+      }
     };
     services.on_prompt = [this] {
       if (const Coordinator* coordinator = control_.coordinator()) {
@@ -296,7 +299,7 @@ class Job {
         const bool generates = command.kind == Command::Kind::generate;
         if (generates || command.kind == Command::Kind::train) {
           expect(command.round == facts.rounds_trained + 1, "a round out of turn");
-          worker_->set_aside(facts.open);
+          set_aside(facts.open);
         }
         if (generates) {
           open_round(command.round, facts.open);
@@ -332,13 +335,6 @@ class Job {
       }
     });
     return !stop;
-  }
-
-  void show_step(std::int32_t round, const StepMetrics& metrics) {
-    directory_.log_step(round, metrics);
-    if (comm_.rank() == 0) {
-      display_.step(metrics, worker_->round_steps());
-    }
   }
 
   void show_evaluation(const std::string& model) {

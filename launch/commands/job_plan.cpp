@@ -468,13 +468,13 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
       text +=
           "  prompts not imported yet and prompts.limit not set: figures for each 1000 prompts\n";
     }
-    const SampleOrderOptions order{config.run.seed, i + 1, store, config.train.batch_samples};
-    const std::int64_t steps =
-        round.steps ? *round.steps : steps_for_epochs(order, round.epochs.value_or(1));
+    const auto number = static_cast<std::int32_t>(i + 1);
+    const std::int64_t steps = config.total_steps(number, store);
     // Where the store is as large as the steps take, they take all of it.
     const std::int64_t generated =
-        prompts || of_a_thousand ? static_cast<std::int64_t>(consumed_samples(order, steps).size())
-                                 : store;
+        prompts || of_a_thousand
+            ? static_cast<std::int64_t>(config.prompts_of_round(number, store).size())
+            : store;
     const std::int64_t leases =
         (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
     text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,

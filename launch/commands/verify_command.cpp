@@ -23,7 +23,7 @@
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/sample_record.h"
-#include "workers/job_worker.h"
+#include "workers/phases/export_phase.h"
 #include "workers/resume_choice.h"
 #include "workers/run_layout.h"
 

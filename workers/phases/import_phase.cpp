@@ -1,10 +1,10 @@
+#include "workers/phases/import_phase.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
-#include "data/prompts/prompt_encoder.h"
 #include "data/prompts/prompt_store.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
@@ -15,13 +15,12 @@
 #include "runtime/read_file.h"
 #include "runtime/stop_signal.h"
 #include "runtime/text_seal.h"
-#include "workers/job_worker.h"
 
 namespace jforge {
 
 namespace {
 
-/// The store, every byte verified; nothing when there is none. A damaged one is renamed.
+/// Returns the store after verifying every byte; nothing if there is none. Renames a damaged one.
 std::optional<PromptStore> open_or_set_aside(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
     return std::nullopt;
@@ -43,7 +42,7 @@ bool holds(const std::filesystem::path& path, const std::string& content) {
   }
 }
 
-/// Without its store a damaged report cannot be written again, and the run's report would stop at
+/// A damaged report cannot be written again without its store, and the run's report would stop at
 /// it.
 void set_damaged_report_aside(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
@@ -68,21 +67,21 @@ void tell_losses(const ImportReport& report, const std::filesystem::path& store)
 
 }  // namespace
 
-PromptImportConfig JobWorker::import_config() const {
+PromptImportConfig ImportPhase::import_config() const {
   PromptImportConfig prompts = config_.prompts;
   prompts.seed = config_.run.seed;
-  prompts.expected_digest = lost_prompts_digest_;
+  prompts.expected_digest = lost_digest_;
   return prompts;
 }
 
-PromptEncoder JobWorker::prompt_encoder() const {
+PromptEncoder ImportPhase::encoder() const {
   return make_prompt_encoder(
       BytePairTokenizer::load(config_.model.source),
       ChatTemplate::load(config_.model.source, config_.prompts.template_options()),
       config_.prompts.system);
 }
 
-void JobWorker::check_prompts() const {
+void ImportPhase::check() const {
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() != 0) {
       return;
@@ -93,7 +92,7 @@ void JobWorker::check_prompts() const {
       return;
     }
     const PromptStore& store = *opened;
-    const std::string expected = import_identity(import_config(), prompt_encoder());
+    const std::string expected = import_identity(import_config(), encoder());
     if (store.identity() != expected) {
       throw ConfigError(fmt::format(
           "{} was imported with other settings or another chat template (import identity {}, this "
@@ -109,7 +108,7 @@ void JobWorker::check_prompts() const {
   }));
 }
 
-void JobWorker::identify_prompts() {
+void ImportPhase::identify(Identity& identity) const {
   std::string digest;
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0 && std::filesystem::exists(layout_.prompts())) {
@@ -118,30 +117,33 @@ void JobWorker::identify_prompts() {
   }));
   digest = broadcast_text(services_.comm, digest, 0);
   if (!digest.empty()) {
-    identity_[kPromptsDigest] = digest;
+    identity[kPromptsDigest] = digest;
   }
 }
 
-void JobWorker::expect_prompts_of(const CheckpointManifest& manifest) {
-  const auto recorded = manifest.state.identity.find(kPromptsDigest);
-  if (recorded == manifest.state.identity.end()) {
-    return;
+std::optional<std::string> ImportPhase::expect_prompts_of(const Checkpoint& checkpoint,
+                                                          const Identity& present) {
+  const Identity& trained = checkpoint.manifest.state.identity;
+  const auto recorded = trained.find(kPromptsDigest);
+  if (recorded == trained.end()) {
+    return std::nullopt;
   }
-  const auto present = identity_.find(kPromptsDigest);
-  if (present == identity_.end()) {
-    lost_prompts_digest_ = recorded->second;
+  const auto found = present.find(kPromptsDigest);
+  if (found == present.end()) {
+    lost_digest_ = recorded->second;
     spdlog::warn("{} is lost: the prompts are imported anew where a round still needs them",
                  layout_.prompts().string());
-  } else if (present->second != recorded->second) {
+  } else if (found->second != recorded->second) {
     throw DataError(fmt::format(
         "{} holds other prompts (digest {}) than {} was trained on ({}); put the file back, or "
         "remove it and run again: the prompts are then imported anew from prompts.files",
-        layout_.prompts().string(), present->second, resume_point_->directory.string(),
+        layout_.prompts().string(), found->second, checkpoint.directory.string(),
         recorded->second));
   }
+  return lost_digest_;
 }
 
-bool JobWorker::import_prompts() {
+bool ImportPhase::run() {
   services_.clock.enter("import");
   bool stopped = false;
   together(services_.comm, [&] {
@@ -149,8 +151,8 @@ bool JobWorker::import_prompts() {
       return;
     }
     try {
-      const ImportReport report = jforge::import_prompts(
-          import_config(), prompt_encoder(), layout_.prompts(), [&](const ImportProgress& now) {
+      const ImportReport report = import_prompts(
+          import_config(), encoder(), layout_.prompts(), [&](const ImportProgress& now) {
             if (services_.on_import) {
               services_.on_import(now);
             }
@@ -170,7 +172,6 @@ bool JobWorker::import_prompts() {
       stopped = true;
     }
   });
-  identify_prompts();
   return !agree(services_.comm, stopped || stop_requested(), {});
 }
 

@@ -1,20 +1,17 @@
+#include "workers/phases/generate_phase.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "checkpoints/tokenizer_fit.h"
-#include "data/prompts/prompt_store.h"
 #include "data/trajectories/shard_index.h"
 #include "data/trajectories/trajectory_reader.h"
-#include "data/trajectories/trajectory_store.h"
 #include "data/trajectories/trajectory_writer.h"
-#include "model/decoding/cut_answers.h"
 #include "model/transformer/cache_pages.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -26,7 +23,7 @@
 #include "workers/generate/lease_writer.h"
 #include "workers/generate/leased_generation.h"
 #include "workers/generate/trajectory_generator.h"
-#include "workers/job_worker.h"
+#include "workers/protocol/control_channel.h"
 #include "workers/trajectory_identity.h"
 
 namespace jforge {
@@ -100,13 +97,8 @@ void warn_of_cut_answers(const Communicator& comm, std::int32_t round, const Ans
 
 }  // namespace
 
-std::string JobWorker::trajectory_identity(std::int32_t round) const {
-  return jforge::trajectory_identity(identity_, round, trajectory_origin_);
-}
-
-OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
-  const std::string expected =
-      jforge::trajectory_identity(identity_, round, weights_origin(round - 1));
+OpenPrompts GeneratePhase::open_prompts(std::int32_t round) const {
+  const std::string expected = trajectory_identity(identity_, round, weights_.origin(round - 1));
   const std::filesystem::path directory = layout_.trajectories(round);
   const ShardIndex index = ShardIndex::read(directory);
   OpenPrompts open;
@@ -137,7 +129,7 @@ OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
   }
   const TrajectoryStore done = TrajectoryStore::of(std::move(fit));
   const PromptStore prompts = PromptStore::open(layout_.prompts());
-  for (const PromptId id : prompts_of_round(round, prompts.size())) {
+  for (const PromptId id : config_.prompts_of_round(round, prompts.size())) {
     if (!done.contains(id)) {
       open.prompts.push_back({id, prompts.length(id)});
     }
@@ -145,7 +137,7 @@ OpenPrompts JobWorker::open_prompts(std::int32_t round) const {
   return open;
 }
 
-void JobWorker::set_aside(const OpenPrompts& open) const {
+void set_aside(const OpenPrompts& open) {
   for (const std::string& damage : open.index_damage) {
     spdlog::warn("{}; the shards that it told of are read again", damage);
   }
@@ -174,7 +166,7 @@ void JobWorker::set_aside(const OpenPrompts& open) const {
   }
 }
 
-bool JobWorker::generate(std::int32_t round) {
+bool GeneratePhase::run(std::int32_t round) {
   services_.clock.enter("generate round " + std::to_string(round));
   bool stop = agree(services_.comm, stop_requested(), [&] {
     if (services_.comm.rank() == 0) {
@@ -187,7 +179,7 @@ bool JobWorker::generate(std::int32_t round) {
   bool drained = false;
   AnswerEnds ends;
   if (!stop) {
-    const ModelState& model = first_weights(round, "what is left to generate");
+    const ModelState& model = weights_.first_of(round, "what is left to generate");
     stop = agree(services_.comm, false, [&] {
       try {
         drained = generate_leases(round, model, ends);
@@ -206,7 +198,7 @@ bool JobWorker::generate(std::int32_t round) {
     warn_of_cut_answers(services_.comm, round, ends, config_.generate.max_new_tokens);
     stop = agree(services_.comm, !drained || stop_requested(), [&] {
       if (services_.comm.rank() == 0 && drained) {
-        write_generation_report(round);
+        write_report(round);
       }
     });
   }
@@ -214,21 +206,22 @@ bool JobWorker::generate(std::int32_t round) {
 }
 
 // Places in the batch: when there are few prompts, every rank gets its share of them.
-std::int32_t JobWorker::generation_places(std::int32_t round, std::int64_t num_prompts) const {
-  const auto prompts = static_cast<std::int64_t>(prompts_of_round(round, num_prompts).size());
+std::int32_t GeneratePhase::places(std::int32_t round, std::int64_t num_prompts) const {
+  const auto prompts =
+      static_cast<std::int64_t>(config_.prompts_of_round(round, num_prompts).size());
   const std::int64_t share = (prompts + services_.comm.size() - 1) / services_.comm.size();
   return static_cast<std::int32_t>(
       std::clamp<std::int64_t>(share, 1, config_.generate.batch_prompts));
 }
 
 // Leases until all are committed; returns false when told to stop.
-bool JobWorker::generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends) {
+bool GeneratePhase::generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends) {
   MemoryAccount account("generation");
   bool drained = false;
   {
     const PromptStore prompts = PromptStore::open(layout_.prompts());
     GenerateOptions options = generate_options(config_, round, model.config());
-    options.batch_prompts = generation_places(round, prompts.size());
+    options.batch_prompts = places(round, prompts.size());
     InferenceTransformer::Options inference_options;
     inference_options.num_slots = options.batch_prompts;
     const std::int64_t branch_rows = options.required_branch_rows();
@@ -250,12 +243,12 @@ bool JobWorker::generate_leases(std::int32_t round, const ModelState& model, Ans
     log_counts(services_.comm.rank(), counts, config_.generate.method);
     ends = {counts.prompts, counts.cut_answers};
   }
-  end_phase(account);
+  services_.end_phase(account);
   return drained;
 }
 
-bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round,
-                              const PromptStore& prompts, const TransformerConfig& model) {
+bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t round,
+                                  const PromptStore& prompts, const TransformerConfig& model) {
   const auto show = [&] {
     if (services_.on_prompt) {
       services_.on_prompt();
@@ -276,7 +269,7 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
                                  round,
                                  config_.rounds[static_cast<std::size_t>(round - 1)].block_size,
                                  lease.prompts,
-                                 trajectory_identity(round)};
+                                 trajectory_identity(identity_, round, weights_.round_origin())};
     commit_lease(services_.control, directory, identity, lease, trajectories, index);
   });
   LeaseHooks hooks;
@@ -316,7 +309,7 @@ bool JobWorker::generate_with(TrajectoryGenerator& generator, std::int32_t round
   return drained;
 }
 
-void JobWorker::ensure_generation_report(std::int32_t round) const {
+void GeneratePhase::ensure_report(std::int32_t round) const {
   if (services_.comm.rank() != 0) {
     return;
   }
@@ -329,17 +322,17 @@ void JobWorker::ensure_generation_report(std::int32_t round) const {
   } catch (const DataError& error) {
     spdlog::warn("{}; it is written again from the trajectories", error.what());
   }
-  write_generation_report(round);
+  write_report(round);
 }
 
-void JobWorker::mend_generation_reports() const {
+void GeneratePhase::mend_reports() const {
   for (std::size_t round = 1; round <= config_.rounds.size(); ++round) {
     const std::filesystem::path path = layout_.generation_report(static_cast<std::int32_t>(round));
     if (!std::filesystem::exists(path)) {
       continue;
     }
     try {
-      ensure_generation_report(static_cast<std::int32_t>(round));
+      ensure_report(static_cast<std::int32_t>(round));
     } catch (const DataError& error) {
       spdlog::warn("{}; {} is set aside as *.damaged", error.what(), path.string());
       std::filesystem::rename(path, path.string() + ".damaged");
@@ -347,9 +340,9 @@ void JobWorker::mend_generation_reports() const {
   }
 }
 
-void JobWorker::write_generation_report(std::int32_t round) const {
+void GeneratePhase::write_report(std::int32_t round) const {
   const std::vector<PromptId> prompts =
-      prompts_of_round(round, PromptStore::open(layout_.prompts()).size());
+      config_.prompts_of_round(round, PromptStore::open(layout_.prompts()).size());
   const TrajectoryStore store =
       TrajectoryStore::open_complete(layout_.trajectories(round), prompts);
   const ShardTotals totals = store.totals();

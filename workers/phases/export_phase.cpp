@@ -1,3 +1,5 @@
+#include "workers/phases/export_phase.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +18,6 @@
 #include "runtime/stop_signal.h"
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
-#include "workers/evaluate/evaluator.h"
-#include "workers/job_worker.h"
-
-// What comes after the last round: the exported model and its evaluation.
 
 namespace jforge {
 
@@ -27,7 +25,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-/// Key of export.json beside export_settings(): hash of model/checksums.json.
+/// Key of export.json beside ExportPhase::settings(): hash of model/checksums.json.
 constexpr const char* kChecksumsHash = "checksums";
 
 }  // namespace
@@ -56,22 +54,24 @@ void expect_replaceable_model(const RunLayout& layout) {
   expect_only_an_export(layout.model());
 }
 
-std::map<std::string, std::string> JobWorker::export_settings() const {
+std::map<std::string, std::string> ExportPhase::settings() const {
   const bool half = config_.model.export_as == ComputeType::bfloat16;
-  return {{"rounds", std::to_string(rounds_trained_)},
+  return {{"rounds", std::to_string(weights_.trained())},
           {"export_as", half ? "bfloat16" : "float32"},
-          {"weights", weights_origin(rounds_trained_)}};
+          {"weights", weights_.origin(weights_.trained())}};
 }
 
-bool JobWorker::is_exported() const {
+void ExportPhase::look() { done_ = is_exported(); }
+
+bool ExportPhase::is_exported() const {
   const std::filesystem::path record = layout_.export_record();
   if (!std::filesystem::exists(record)) {
     return false;
   }
-  const auto settings = export_settings();
+  const auto expected = settings();
   try {
     const Json found = try_bounded_json<Json>(verify_sealed(record));
-    for (const auto& [key, value] : settings) {
+    for (const auto& [key, value] : expected) {
       if (!found.is_object() || found.value(key, Json()) != value) {
         return false;  // Another configuration's, or another version's.
       }
@@ -81,12 +81,12 @@ bool JobWorker::is_exported() const {
     return true;
   } catch (const DataError& error) {
     spdlog::warn("{}; the model is exported again from {}", error.what(),
-                 final_checkpoint_directory(rounds_trained_).string());
+                 weights_.final_directory(weights_.trained()).string());
     return false;
   }
 }
 
-void JobWorker::forget_figures_of_another() const {
+void ExportPhase::drop_figures_of_another() const {
   if (!std::filesystem::exists(layout_.export_record()) ||
       !std::filesystem::exists(layout_.evaluation() / "summary.json")) {
     return;
@@ -95,12 +95,12 @@ void JobWorker::forget_figures_of_another() const {
   try {
     found = try_bounded_json<Json>(verify_sealed(layout_.export_record()));
   } catch (const DataError&) {
-    return;  // Whose they are, the evaluation tells by their weights.
+    return;  // The evaluation tells by the weights whose figures they are.
   }
   const auto same = [&](const auto& setting) {
     return found.is_object() && found.value(setting.first, Json()) == setting.second;
   };
-  if (!std::ranges::all_of(export_settings(), same)) {
+  if (!std::ranges::all_of(settings(), same)) {
     EvaluationSummary::set_damaged_aside(layout_.evaluation());
     EvaluationSummary summary(layout_.evaluation());
     summary.remove("final");
@@ -108,20 +108,21 @@ void JobWorker::forget_figures_of_another() const {
   }
 }
 
-bool JobWorker::export_final() {
+bool ExportPhase::run() {
   services_.clock.enter("export");
-  // What no rank holds as a whole is not made whole for this: rank 0 reads tensor by tensor.
+  // Sharded weights are not gathered for export; rank 0 reads the checkpoint one tensor at a time.
   std::optional<Checkpoint> checkpoint;
-  if (rounds_trained_ > 0 && model_rounds_ != rounds_trained_) {
-    checkpoint = final_checkpoint(rounds_trained_);
+  const ModelState* model = nullptr;
+  if (weights_.trained() > 0 && !weights_.holds(weights_.trained())) {
+    checkpoint = weights_.final_checkpoint(weights_.trained());
   } else {
-    static_cast<void>(weights_after(rounds_trained_));
+    model = &weights_.after(weights_.trained());
   }
   MemoryAccount account("export");
   const bool stop = agree(services_.comm, stop_requested(), [&] {
     if (services_.comm.rank() == 0) {
       expect_replaceable_model(layout_);
-      forget_figures_of_another();
+      drop_figures_of_another();
       const TransformerConfig config = read_hf_config(config_.model.source);
       const ParameterTable table(config, services_.comm.size());
       std::optional<CheckpointTensors> tensors;
@@ -129,40 +130,17 @@ bool JobWorker::export_final() {
         tensors.emplace(*checkpoint, table, account);
       }
       export_hf_model(config_.model.source, layout_.model(), config, table,
-                      tensors ? TensorValues(std::ref(*tensors)) : values_in(model_->weights()),
+                      tensors ? TensorValues(std::ref(*tensors)) : values_in(model->weights()),
                       {.stored = dtype_of(config_.model.export_as),
                        .jacobi_block_size = config_.rounds.back().block_size,
                        .template_arguments = config_.prompts.template_arguments});
-      Json record = export_settings();
+      Json record = settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));
       publish_file(layout_.export_record(), seal_json(record.dump() + "\n"));
-      exported_ = true;
+      done_ = true;
     }
   });
   return !stop;
-}
-
-bool JobWorker::evaluate(const std::string& name) {
-  // The evaluation reads its model from files; what the rounds left in memory is needed no more.
-  model_.reset();
-  model_rounds_ = -1;
-  services_.clock.enter("evaluate " + name);
-  const std::filesystem::path directory = name == "base" ? config_.model.source : layout_.model();
-  MemoryAccount account("evaluation");
-  bool finished = false;
-  {
-    std::unique_ptr<ModelState> model;
-    together(services_.comm, [&] { model = std::make_unique<ModelState>(directory, 1, account); });
-    model->load_hf(services_.comm, directory);
-    finished = evaluate_model(config_.evaluate,
-                              {name, model->config(), model->table(), model->weights(), directory,
-                               config_.model.decode_weights},
-                              {services_.comm, services_.kernels, services_.clock, config_.run.seed,
-                               config_.prompts.template_options(), services_.on_evaluation},
-                              layout_.evaluation());
-  }
-  end_phase(account);
-  return finished;
 }
 
 }  // namespace jforge

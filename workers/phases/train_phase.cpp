@@ -1,0 +1,119 @@
+#include "workers/phases/train_phase.h"
+
+#include <exception>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/log.h"
+#include "workers/resume_choice.h"
+#include "workers/train/peak_flops.h"
+#include "workers/train/training_checkpoint.h"
+#include "workers/training_probe.h"
+
+namespace jforge {
+
+TrainPhase::TrainPhase(const PhaseServices& services, ModelState& model, const TrainConfig& config,
+                       Settings settings, MemoryAccount& account)
+    : services_(services),
+      model_(model),
+      config_(config),
+      settings_(std::move(settings)),
+      account_(account),
+      trainer_({model.config(), model.table(), services.kernels, services.comm, account},
+               model.weights(), config_),
+      last_step_(settings_.steps) {
+  if (trainer_.keeps_own_weights()) {
+    model.drop_weights();
+  }
+  plan_.total_steps = settings_.steps;
+  plan_.checkpoint_every = settings_.checkpoint.every_steps;
+  plan_.peak = PeakFlops::for_shares(services_.kernels, services_.comm, config_.compute,
+                                     settings_.layout.peak_flops());
+}
+
+void TrainPhase::carry_optimizer(const Checkpoint& checkpoint) {
+  on_disk([&] {
+    resume_training(services_.comm, checkpoint, model_.table(), trainer_.optimizer(), account_);
+  });
+}
+
+void TrainPhase::resume(const Checkpoint& checkpoint) {
+  carry_optimizer(checkpoint);
+  const CheckpointState& state = checkpoint.manifest.state;
+  plan_.steps_done = state.step;
+  plan_.state = trainer_state_of(state.cursors);
+  forget_other_losses(plan_.state.spike_guard, state.identity, settings_.identity, settings_.round);
+  if (probe_ != nullptr) {
+    probe_->restore(plan_.state.early_stop);
+  }
+}
+
+TrainOutcome TrainPhase::run(SampleSource& samples,
+                             const std::function<void(const StepMetrics&)>& on_step) {
+  services_.clock.enter(settings_.name);
+  CheckpointWriter writer(services_.comm, settings_.layout.checkpoints(), settings_.checkpoint,
+                          account_);
+  TrainOutcome outcome = TrainOutcome::interrupted;
+  try {
+    outcome = trainer_.run(samples, plan_, hooks(writer, on_step));
+  } catch (const Error& failure) {
+    if (failure.on_all_ranks() && !trainer_.state_in_question()) {
+      finish_after_failure(writer);
+    }
+    throw;
+  }
+  on_disk([&] { writer.finish(); });
+  return outcome;
+}
+
+void TrainPhase::finish_after_failure(CheckpointWriter& writer) {
+  on_disk([&] {
+    try {
+      writer.finish();
+    } catch (const std::exception& error) {
+      spdlog::error("the checkpoint that was being written is lost: {}", error.what());
+    }
+  });
+}
+
+TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
+                             const std::function<void(const StepMetrics&)>& on_step) {
+  TrainHooks hooks;
+  hooks.clock = &services_.clock;
+  hooks.on_step = on_step;
+  if (probe_ != nullptr) {
+    hooks.probe = [this](StepMetrics& metrics) { return probe_ends(metrics); };
+  }
+  hooks.at_boundary = [this, &writer] {
+    if (probe_ != nullptr) {
+      probe_->expect_no_collapse();
+    }
+    on_disk([&] { writer.poll(); });
+  };
+  hooks.save = [this, &writer](std::int64_t step) { save(writer, step); };
+  return hooks;
+}
+
+bool TrainPhase::probe_ends(StepMetrics& metrics) {
+  services_.clock.enter("probe of " + settings_.name);
+  const TensorView whole = trainer_.keeps_own_weights() ? TensorView() : model_.weights();
+  const bool ends = probe_->check(trainer_.store(), whole, metrics);
+  services_.clock.enter(settings_.name);
+  last_step_ = ends ? metrics.step : settings_.steps;
+  return ends;
+}
+
+void TrainPhase::save(CheckpointWriter& writer, std::int64_t step) {
+  TrainerState state = trainer_.state();
+  if (probe_ != nullptr) {
+    state.early_stop = probe_->state();
+  }
+  on_disk([&] {
+    save_training(writer,
+                  {settings_.round, step, settings_.recorded_as, 0, settings_.identity,
+                   with_trainer_state(settings_.cursors(last_step_), state)},
+                  model_.table(), trainer_.optimizer());
+  });
+}
+
+}  // namespace jforge

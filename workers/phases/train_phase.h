@@ -1,0 +1,81 @@
+#pragma once
+
+/// Training with checkpoints written beside it: a round's, `pretrain`'s and `finetune`'s.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "checkpoints/checkpoint_reader.h"
+#include "checkpoints/checkpoint_writer.h"
+#include "checkpoints/identity.h"
+#include "workers/model_state.h"
+#include "workers/phases/services.h"
+#include "workers/run_layout.h"
+#include "workers/train/distillation_trainer.h"
+
+namespace jforge {
+
+class TrainingProbe;
+
+/// One object per training; all methods but trainer() are collective.
+class TrainPhase {
+ public:
+  struct Settings {
+    std::string name;         ///< In the log and for the clock: "train round 1", "pretrain".
+    std::string recorded_as;  ///< CheckpointState::phase.
+    std::int32_t round = 0;   ///< 0: no round's.
+    std::int64_t steps = 0;   ///< In all, also those done before a resume.
+    RunLayout layout;
+    CheckpointConfig checkpoint;
+    Identity identity;
+    /// Returns the cursors of a checkpoint, a JSON object, of a training that `last_step` ends.
+    std::function<std::string(std::int64_t last_step)> cursors;
+  };
+
+  /// Gives the memory of the weights in `model` back if the trainer keeps its own. All but
+  /// `settings` must outlive the phase; memory is charged to `account`.
+  TrainPhase(const PhaseServices& services, ModelState& model, const TrainConfig& config,
+             Settings settings, MemoryAccount& account);
+
+  [[nodiscard]] DistillationTrainer& trainer() noexcept { return trainer_; }
+
+  /// Checks the model with `probe`, which must outlive run(), after every step.
+  void check_with(TrainingProbe& probe) noexcept { probe_ = &probe; }
+  /// Takes moments and update count from `checkpoint`, of an earlier training.
+  void carry_optimizer(const Checkpoint& checkpoint);
+  /// Continues this training from `checkpoint`.
+  void resume(const Checkpoint& checkpoint);
+
+  /// Trains to the last step, to the step at which the probe ends the training, or to a stop. The
+  /// state after the last step is durable when it returns. If training fails on all ranks alike,
+  /// the checkpoint in progress is committed first, because the user will go back to it, unless the
+  /// copied state is in question.
+  [[nodiscard]] TrainOutcome run(SampleSource& samples,
+                                 const std::function<void(const StepMetrics&)>& on_step);
+
+ private:
+  [[nodiscard]] bool probe_ends(StepMetrics& metrics);
+  [[nodiscard]] TrainHooks hooks(CheckpointWriter& writer,
+                                 const std::function<void(const StepMetrics&)>& on_step);
+  void save(CheckpointWriter& writer, std::int64_t step);
+  void finish_after_failure(CheckpointWriter& writer);
+  template <class Work>
+  void on_disk(const Work& work) {
+    services_.clock.enter("checkpoint");
+    work();
+    services_.clock.enter(settings_.name);
+  }
+
+  PhaseServices services_;
+  ModelState& model_;
+  const TrainConfig config_;
+  const Settings settings_;
+  MemoryAccount& account_;
+  DistillationTrainer trainer_;
+  TrainPlan plan_;
+  TrainingProbe* probe_ = nullptr;
+  std::int64_t last_step_;  ///< The step that ends the training, as far as is known.
+};
+
+}  // namespace jforge
