@@ -81,7 +81,7 @@ StateChoice::StateChoice(const NoiseScheduleOptions& options, std::int32_t block
     : options_(options),
       block_size_(block_size),
       index_(schedule_index(options, prompt_id, block)),
-      // In the authors' list the fixed point stands first as well, so it wins ties.
+      // As in the authors' data, the fixed point comes first and wins ties.
       best_distance_(options.drop_initial_state ? distance(0)
                                                 : std::numeric_limits<std::int64_t>::max()) {
   expect(block_size >= 1, "block size is below 1");

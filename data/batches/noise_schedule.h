@@ -1,8 +1,7 @@
 #pragma once
 
-/// The noise schedule: which recorded state of a block becomes its noisy training block
-/// (METHOD.md §2). Pure functions of their arguments; all comparisons are made
-/// in integers, so every machine selects the same state.
+/// The noise schedule: selects the recorded state that becomes a block's noisy training block
+/// (METHOD.md §2). Compares in integers, so every machine selects the same state.
 
 #include <cstdint>
 #include <optional>
@@ -21,22 +20,22 @@ enum class ScheduleKind : std::uint8_t {
   random,   ///< j = Philox(seed, noise_schedule, round, prompt, i) mod w
 };
 
-/// The wanted share t of unconverged tokens for schedule index j.
+/// Target share t of unconverged tokens for schedule index j.
 enum class ScheduleEndpoint : std::uint8_t {
   inclusive,  ///< t = j / (w − 1); w = 1 means t = 1.
   exclusive,  ///< t = j / w
 };
 
-/// What counts as unconverged in a state.
+/// Which tokens of a state count as unconverged.
 enum class UnconvergedMeasure : std::uint8_t {
-  prefix,        ///< Everything from the first position that differs from the fixed point.
-  positionwise,  ///< The positions that differ from the fixed point.
+  prefix,        ///< From the first position that differs from the fixed point.
+  positionwise,  ///< Every position that differs from the fixed point.
 };
 
-/// What the unconverged count u is compared with.
+/// Which difference from the target the selected state minimises; u is the unconverged count.
 enum class ScheduleTarget : std::uint8_t {
-  ratio,       ///< Minimise |u/n − t|.
-  ceil_count,  ///< Minimise |u − ceil(t·n)| (the paper's main text).
+  ratio,       ///< |u/n − t|
+  ceil_count,  ///< |u − ceil(t·n)| (the paper's main text)
 };
 
 struct NoiseScheduleOptions {
@@ -45,53 +44,51 @@ struct NoiseScheduleOptions {
   ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
   UnconvergedMeasure measure = UnconvergedMeasure::prefix;
   ScheduleTarget target = ScheduleTarget::ratio;
-  /// Never the initial draft. As in the authors' data, where the first recorded state is an alias
-  /// of the fixed point, which therefore also wins ties.
+  /// Excludes the initial draft and lets the fixed point win ties: in the authors' data the first
+  /// recorded state is an alias of the fixed point.
   bool drop_initial_state = false;
-  std::uint64_t seed = 0;   ///< Used by ScheduleKind::random only.
-  std::uint64_t round = 0;  ///< Used by ScheduleKind::random only.
+  std::uint64_t seed = 0;   ///< Only for ScheduleKind::random.
+  std::uint64_t round = 0;  ///< Only for ScheduleKind::random.
 
-  /// ConfigError when `window` is below 1.
+  /// Throws ConfigError if `window` is below 1.
   void validate() const;
 };
 
-/// Schedule index j in [0, w) of block `block` (0-based in the answer) of prompt `prompt_id`.
+/// Returns schedule index j in [0, w) of block `block`, counted from 0 in the answer.
 [[nodiscard]] std::int32_t schedule_index(const NoiseScheduleOptions& options, PromptId prompt_id,
                                           std::int64_t block);
 
-/// d: the first position at which `state` [n] differs from `fixed_point` [n]; n when they are
-/// equal.
+/// Returns d, the first position at which `state` [n] and `fixed_point` [n] differ, or n.
 [[nodiscard]] std::int32_t converged_prefix(std::span<const TokenId> state,
                                             std::span<const TokenId> fixed_point);
 
-/// Unconverged tokens of `state` [n] against `fixed_point` [n]: n − d, or the positions that
-/// differ.
+/// Returns the number u of unconverged tokens of `state` [n] against `fixed_point` [n].
 [[nodiscard]] std::int32_t unconverged_tokens(std::span<const TokenId> state,
                                               std::span<const TokenId> fixed_point,
                                               UnconvergedMeasure measure);
 
-/// Distance of a state with `unconverged` tokens out of n = `block_size` from the target of
-/// schedule index j: |u(w−1) − jn| (inclusive; |u − n| for w = 1), |uw − jn| (exclusive), or |u −
-/// ceil(tn)|. Comparable between states of one block only.
+/// Returns the distance from the target of schedule index j for u = `unconverged`, n =
+/// `block_size`: |u(w−1) − jn| (inclusive; |u − n| for w = 1), |uw − jn| (exclusive) or |u −
+/// ceil(tn)|. Distances are comparable only within one block.
 [[nodiscard]] std::int64_t schedule_distance(const NoiseScheduleOptions& options,
                                              std::int32_t unconverged, std::int32_t block_size,
                                              std::int32_t index);
 
-/// Which state of a block the schedule selects, from the states in their order, one at a time: so
-/// that nothing has to be computed behind the one that is selected. Ties go to the earliest state;
-/// the fixed point, which comes last, is a legal answer.
+/// Selects a block's noisy state from a stream of states, so that decoding can stop once the choice
+/// is settled. The earliest of equally near states wins; the fixed point comes last and may be
+/// selected.
 class StateChoice {
  public:
-  /// For block `block` (0-based in the answer) of prompt `prompt_id`, n = `block_size` ≥ 1.
+  /// `block` counts from 0 in the answer. Requires: `block_size` ≥ 1.
   StateChoice(const NoiseScheduleOptions& options, std::int32_t block_size, PromptId prompt_id,
               std::int64_t block);
 
-  /// The next state [n], which comes before the fixed point's; true when it is the nearest so far.
+  /// Takes the next state [n] before the fixed point; returns true if it is the nearest so far.
   bool consider(std::span<const TokenId> state, std::span<const TokenId> fixed_point);
-  /// Index among the considered states of the nearest; nothing when the fixed point is nearer.
+  /// Returns the index of the nearest considered state, or nullopt if the fixed point is nearer.
   [[nodiscard]] std::optional<std::int32_t> selected() const;
-  /// Whether no later state can be selected but the fixed point: every iterate has more leading
-  /// right tokens than the one before it, the first at least one.
+  /// Returns true if no later state but the fixed point can be selected, given that every iterate
+  /// has at least one more correct leading token than the one before it.
   [[nodiscard]] bool settled() const;
 
  private:
@@ -99,28 +96,28 @@ class StateChoice {
 
   NoiseScheduleOptions options_;
   std::int32_t block_size_;
-  std::int32_t index_;           ///< Of the schedule.
-  std::int32_t considered_ = 0;  ///< States.
-  std::int32_t converged_ = 0;   ///< Leading right tokens of the newest.
-  std::int32_t selected_ = -1;   ///< −1: the fixed point.
-  std::int64_t best_distance_;   ///< Of selected_.
+  std::int32_t index_;  ///< Schedule index j.
+  std::int32_t considered_ = 0;
+  std::int32_t converged_ = 0;  ///< Correct leading tokens of the newest state.
+  std::int32_t selected_ = -1;  ///< −1: the fixed point.
+  std::int64_t best_distance_;
 };
 
-/// Index of the state of `states` [S, n] (flattened, the fixed point last) that is nearest to the
-/// target of block `block`; ties go to the earliest state. The fixed point is a legal answer.
-/// InternalError when `states` is empty or not a multiple of `block_size`.
+/// Returns the index of the selected state among `states` [S, n] (flattened, the fixed point last),
+/// by the rules of StateChoice. Throws InternalError if `states` is empty or no multiple of
+/// `block_size`.
 [[nodiscard]] std::int32_t select_state(const NoiseScheduleOptions& options,
                                         std::span<const TokenId> states, std::int32_t block_size,
                                         PromptId prompt_id, std::int64_t block);
 
-/// The training sample of a trajectory: clean blocks are the fixed points, noisy blocks the
-/// scheduled states. Where only the scheduled pair was stored, that pair is taken as it is;
-/// `options` must then be the ones generation ran with. DataError naming prompt and block when a
-/// block holds no whole number of states, or a stored pair is not a pair.
+/// Builds the training sample of a trajectory: clean blocks are fixed points, noisy blocks
+/// scheduled states. A stored pair is used as it is; `options` must then equal those of generation.
+/// Throws DataError naming prompt and block if a block is not a whole number of states or a stored
+/// pair not a pair.
 [[nodiscard]] PackedSample make_packed_sample(const Trajectory& trajectory,
                                               const NoiseScheduleOptions& options);
 
-/// Length of the packed sequence of `trajectory` without building it: P + 2·n·N.
+/// Returns the length of the packed sequence, P + 2·n·N, without building it.
 [[nodiscard]] std::int64_t packed_length(const Trajectory& trajectory);
 
 }  // namespace jforge

@@ -1,7 +1,6 @@
 #pragma once
 
-/// One training sample: a prompt, its clean (fixed-point) blocks and one noisy block for each
-/// (METHOD.md §2).
+/// One training sample (METHOD.md §2).
 
 #include <cstdint>
 #include <vector>
@@ -10,16 +9,16 @@
 
 namespace jforge {
 
-/// Which earlier blocks a noisy row sees (METHOD.md §3).
+/// Earlier blocks that a noisy row sees (METHOD.md §3).
 enum class MaskKind : std::uint8_t {
-  noise,   ///< (b) noise-conditioned: all earlier noisy blocks. The method's default.
-  window,  ///< (c) clean blocks before the noise window, noisy blocks inside it.
-  clean,   ///< (a) all earlier clean blocks (the CLLM* baseline).
-  mixed,   ///< noise in samples of even prompt ids, clean in the others.
+  noise,   ///< (b) All earlier noisy blocks; the method's default.
+  window,  ///< (c) Clean blocks before the noise window, noisy blocks inside it.
+  clean,   ///< (a) All earlier clean blocks (the CLLM* baseline).
+  mixed,   ///< `noise` for even prompt ids, `clean` for odd ones.
 };
 
-/// Token ids of one sample. N = clean.size() / block_size; noisy and clean have N·n ids each, or
-/// noisy is empty for a sample without consistency targets (plain supervised fine-tuning).
+/// Token ids of a prompt and its N = clean.size() / n blocks. `noisy` is empty for samples without
+/// consistency targets (plain supervised fine-tuning).
 struct PackedSample {
   PromptId prompt_id = 0;
   std::int32_t block_size = 0;  ///< n
@@ -31,7 +30,7 @@ struct PackedSample {
   [[nodiscard]] std::int64_t num_blocks() const {
     return block_size == 0 ? 0 : static_cast<std::int64_t>(clean.size()) / block_size;
   }
-  /// Length of the packed sequence: P + 2·n·N, or P + n·N without noisy blocks.
+  /// Returns P + 2·n·N, or P + n·N without noisy blocks.
   [[nodiscard]] std::int64_t packed_length() const {
     return static_cast<std::int64_t>(prompt.size() + noisy.size() + clean.size());
   }

@@ -36,7 +36,7 @@ std::vector<std::int64_t> epoch_permutation(std::uint64_t seed, std::uint64_t ro
 
 std::int64_t steps_for_epochs(const SampleOrderOptions& options, double epochs) {
   options.validate();
-  // The tolerance keeps 0.29 · 100 from becoming 28 through its binary representation.
+  // Without the tolerance, rounding would turn 100 · 0.29 into 28.
   const double samples = std::floor(static_cast<double>(options.num_samples) * epochs + 1e-9);
   const auto steps = static_cast<std::int64_t>(samples) / options.batch_samples;
   if (steps < 1) {
@@ -96,7 +96,6 @@ std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options, st
         result.push_back(sample);
       }
     }
-    // After the first whole epoch every sample has been seen.
     if (result.size() == seen.size()) {
       break;
     }

@@ -15,18 +15,16 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSliceBytes = 16 << 20;
-/// Small enough that reading one record touches little else, large enough for sequential speed.
+/// Small enough for reading single records, large enough for sequential speed.
 constexpr std::int64_t kChunkBytes = 64 << 10;
-/// A record's read inflates one or two of them.
-constexpr std::int64_t kCompressedChunkBytes = 32 << 10;
-/// Fast, and within a tenth of the smallest size for token ids.
-constexpr unsigned kDeflateLevel = 1;
-/// Half of the children of a node in the tree of a dataset's chunks. HDF5's 32 would take 2 KB for
-/// every dataset, which is more than most of a shard's datasets hold.
+constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< A record spans one or two.
+constexpr unsigned kDeflateLevel = 1;  ///< Fast; within 10 % of the smallest size for token ids.
+/// Half the fan-out of a dataset's chunk B-tree. HDF5's default of 32 takes 2 KB per dataset, more
+/// than most of a shard's datasets hold.
 constexpr unsigned kSmallTreeRank = 4;
 constexpr std::size_t kMaxAttributeBytes = 60000;
 
-// HDF5's type names are macros that clang-tidy takes for equal.
+// HDF5's type names are macros that clang-tidy takes for equal branches.
 // NOLINTBEGIN(bugprone-branch-clone)
 template <Hdf5Element T>
 hid_t memory_type() {
@@ -59,7 +57,7 @@ Hdf5Handle take(Hdf5Kind kind, std::int64_t id, const Hdf5Place& place, std::str
   return {kind, hdf5_check(id, place, action)};
 }
 
-/// Closing a dataset writes what its chunk cache holds: a failure here is lost data.
+/// Closes a dataset. This flushes its chunk cache, so a failure means lost data.
 void close_written(Hdf5Handle& object, const Hdf5Place& place) {
   hdf5_check(object.close() ? 0 : -1, place, "write");
 }
@@ -94,7 +92,7 @@ Hdf5Handle create_dataset(const Hdf5Handle& file, const std::string& name, std::
       hdf5_check(H5Pset_shuffle(properties.id()), place, "create");
       hdf5_check(H5Pset_deflate(properties.id(), kDeflateLevel), place, "create");
     }
-    // Last: a reader compares the stored bytes before it inflates them.
+    // The checksum comes last so that readers verify the stored bytes before they inflate them.
     hdf5_check(H5Pset_fletcher32(properties.id()), place, "create");
     hdf5_check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), place, "create");
   }
@@ -147,7 +145,7 @@ void write_range(const Hdf5Handle& dataset, std::int64_t offset, std::span<const
                     });
 }
 
-/// HDF5 does not open again when a signal interrupts it (network file systems).
+/// Retries an interrupted open (EINTR on network file systems), which HDF5 does not do.
 template <class Open>
 hid_t opened(Open open) {
   hid_t id = -1;
@@ -158,7 +156,7 @@ hid_t opened(Open open) {
   return id;
 }
 
-/// In the order of writing.
+/// Filters in the order of writing.
 const std::vector<H5Z_filter_t> kPlainFilters{H5Z_FILTER_FLETCHER32};
 const std::vector<H5Z_filter_t> kCompressedFilters{H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE,
                                                    H5Z_FILTER_FLETCHER32};
@@ -177,22 +175,21 @@ std::vector<H5Z_filter_t> filters_of(const Hdf5Handle& properties, const Hdf5Pla
   return filters;
 }
 
-/// Whether all elements of a dataset are stored: what it announces has bytes behind it, which
-/// guards the allocation for them.
+/// Returns true if all announced elements are stored; guards the allocation for them.
 bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& place) {
   const Hdf5Handle properties =
       take(Hdf5Kind::property_list, H5Dget_create_plist(dataset.id()), place, "read the layout of");
   const Hdf5Handle type =
       take(Hdf5Kind::datatype, H5Dget_type(dataset.id()), place, "read the type of");
   const hsize_t stored = H5Dget_storage_size(dataset.id());
-  // Of nothing stored and of a failure it says 0.
+  // HDF5 returns 0 both for an empty dataset and for a failure.
   hdf5_check(stored == 0 && H5Eget_num(H5E_DEFAULT) > 0 ? -1 : 0, place, "read the size of");
   const hsize_t bytes =
       static_cast<hsize_t>(count) * std::max<std::size_t>(1, H5Tget_size(type.id()));
   if (count == 0 || filters_of(properties, place) != kCompressedFilters) {
     return bytes <= stored;
   }
-  // Deflate makes no more than this of a byte.
+  // Deflate's maximum compression ratio.
   constexpr hsize_t kMostInflation = 1032;
   const Hdf5Handle space =
       take(Hdf5Kind::dataspace, H5Dget_space(dataset.id()), place, "read the extent of");
@@ -204,7 +201,8 @@ bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& 
          chunks == (static_cast<hsize_t>(count) + chunk - 1) / chunk;
 }
 
-/// A file that is there but cannot be opened is the system's fault: it must not count as damaged.
+/// Waits for the file. Throws EnvironmentError if it exists but cannot be opened: that is no
+/// damage.
 void await_present(const std::filesystem::path& path, double wait_seconds) {
   try {
     await_file(path, wait_seconds);
@@ -356,7 +354,7 @@ void Hdf5Reader::refuse(const std::string& dataset, std::string_view what) const
 Hdf5Handle Hdf5Reader::open_link(const std::string& dataset) const {
   H5L_info_t link{};
   hdf5_check(H5Lget_info(file_.id(), dataset.c_str(), &link, H5P_DEFAULT), place(dataset), "open");
-  // Soft and external links, and links of user-defined kinds, may lead into other files.
+  // Soft, external and user-defined links may lead into other files.
   if (link.type != H5L_TYPE_HARD) {
     refuse(dataset, "it is a link");
   }
