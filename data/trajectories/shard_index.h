@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the committed shards of a directory hold, remembered beside them in `index-RANK.jsonl`
-/// (TRAJECTORY_FORMAT.md "Index"): a start opens the shards that are not remembered, not the store.
+/// Index of a directory's committed shards, kept beside them in `index-RANK.jsonl`
+/// (TRAJECTORY_FORMAT.md "Index"), so that a start opens only shards that are not indexed.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,50 +15,48 @@
 
 namespace jforge {
 
-/// All that is remembered of one directory's shards.
+/// The index of one directory.
 class ShardIndex {
  public:
-  /// Remembers nothing.
+  /// Creates an empty index.
   ShardIndex() = default;
-  /// Reads the directory's index files. A line that does not hold is left out and named in
-  /// damage(); a file that cannot be read counts as one such line.
+  /// Reads the directory's index files. Skips damaged lines and unreadable files and lists them in
+  /// damage().
   static ShardIndex read(const std::filesystem::path& directory);
 
-  /// What `shard` holds; nothing when it is not remembered, or its size or the time of its last
-  /// change is another than when it was.
+  /// Returns the indexed content of `shard`, or nullopt if it is not indexed or its size or ctime
+  /// has changed since.
   [[nodiscard]] std::optional<ShardInfo> find(const std::filesystem::path& shard) const;
-  /// A text "FILE:LINE: WHY" for each line that does not hold.
+  /// One text "FILE:LINE: REASON" per damaged line.
   [[nodiscard]] const std::vector<std::string>& damage() const { return damage_; }
 
-  /// The index files of `directory`, sorted by name; none when it does not exist.
+  /// Returns the index files of `directory`, sorted by name; none if it does not exist.
   static std::vector<std::filesystem::path> files(const std::filesystem::path& directory);
-  /// Removes the index files of `directory`, as far as the system lets it: every shard will be read
-  /// again.
+  /// Removes the index files of `directory` as far as possible, so that every shard is read again.
   static void forget(const std::filesystem::path& directory) noexcept;
 
  private:
   struct Entry {
     std::int64_t bytes = 0;
-    std::int64_t changed_nanoseconds = 0;  ///< Time of the file's last change (ctime).
+    std::int64_t changed_nanoseconds = 0;  ///< ctime
     ShardInfo info;
   };
 
   void take_line(std::string_view line);
 
-  /// By file name: all that was ever remembered of it, by whatever rank. Which line is of the file
-  /// as it is now says the file.
+  /// Every line ever written, by file name; find() picks the one that matches the present file.
   std::unordered_multimap<std::string, Entry> entries_;
   std::vector<std::string> damage_;
 };
 
-/// One rank's index file, which it alone appends to.
+/// One rank's index file; only that rank appends to it.
 class ShardIndexLog {
  public:
-  /// Opens or creates it. EnvironmentError when it cannot be.
+  /// Opens or creates the file. Throws EnvironmentError on failure.
   ShardIndexLog(const std::filesystem::path& directory, Rank rank);
 
-  /// Remembers what a committed shard holds. Not durable: what a crash takes is read again from the
-  /// shard. EnvironmentError when it cannot be written.
+  /// Appends a committed shard. Not durable: a lost line only means that the shard is read again.
+  /// Throws EnvironmentError on failure.
   void append(const ShardInfo& shard);
 
  private:

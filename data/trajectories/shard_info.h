@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a shard of trajectories is and holds, without its tokens.
+/// Description of a trajectory shard without its tokens.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace jforge {
 
-/// Where a shard comes from; stored as its attributes.
+/// Origin of a shard, stored in its attributes and `lease_prompt_ids`.
 struct ShardIdentity {
   LeaseId lease = 0;
   std::int64_t attempt = 0;
@@ -19,7 +19,7 @@ struct ShardIdentity {
   std::int64_t round = 0;
   std::int32_t block_size = 0;       ///< n
   std::vector<PromptId> prompt_ids;  ///< The lease's prompts.
-  std::string identity;              ///< Hash of what generation depends on; may be empty.
+  std::string identity;              ///< Hash of everything generation depends on; may be empty.
 
   bool operator==(const ShardIdentity&) const = default;
 };
@@ -29,20 +29,20 @@ struct ShardTotals {
   std::int64_t block_tokens = 0;    ///< n · blocks
   std::int64_t forwards = 0;        ///< Prefill excluded.
   std::int64_t flipped_blocks = 0;  ///< Blocks that did not reach their fixed point.
-  std::int64_t ended_by_eos = 0;    ///< Answers with StopReason::eos; the others were cut.
+  std::int64_t ended_by_eos = 0;    ///< Answers with StopReason::eos.
 
   bool operator==(const ShardTotals&) const = default;
   ShardTotals& operator+=(const ShardTotals& other);
 };
 
-/// A committed shard that holds.
+/// An intact committed shard.
 struct ShardInfo {
   std::filesystem::path path;
   ShardIdentity identity;
-  std::vector<PromptId> prompt_ids;          ///< In file order.
-  std::vector<std::uint64_t> digests;        ///< Of the records, in file order.
-  std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N of the records, in file order.
-  ShardTotals totals;                        ///< Over the records.
+  std::vector<PromptId> prompt_ids;          ///< In file order, as are the next two.
+  std::vector<std::uint64_t> digests;        ///< Record digests.
+  std::vector<std::int64_t> packed_lengths;  ///< P + 2·n·N per record.
+  ShardTotals totals;
 
   bool operator==(const ShardInfo&) const = default;
 };

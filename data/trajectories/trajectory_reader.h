@@ -12,33 +12,31 @@
 
 namespace jforge {
 
-/// An open shard: its identity and index in memory, token arrays read record by record. Not
-/// thread-safe.
+/// An open shard. Holds identity and index in memory, reads tokens per record. Not thread-safe.
 class TrajectoryReader {
  public:
-  /// Opens a shard, checks its seal as asked and its index fully. DataError naming the file and
-  /// what is wrong with it.
+  /// Opens a shard, checks its seal as told by `check`, and its index. Throws DataError naming file
+  /// and damage.
   explicit TrajectoryReader(const std::filesystem::path& path,
                             SealCheck check = SealCheck::content);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] const ShardIdentity& identity() const { return identity_; }
-  /// Prompt id of each record, in file order.
+  /// Prompt ids in file order.
   [[nodiscard]] const std::vector<PromptId>& prompt_ids() const { return prompt_id_; }
-  /// Stored digest of each record, in file order.
+  /// Stored record digests in file order.
   [[nodiscard]] const std::vector<std::uint64_t>& digests() const { return digest_; }
   [[nodiscard]] std::size_t size() const { return prompt_id_.size(); }
 
-  /// Length of record `index` as a packed sequence, P + 2·n·N, from the index alone.
+  /// Returns the packed length P + 2·n·N of record `index`, from the shard's index alone.
   [[nodiscard]] std::int64_t packed_length(std::size_t index) const;
-  /// Sums over the shard's records, from the index alone.
+  /// Returns sums over the records, from the shard's index alone.
   [[nodiscard]] ShardTotals totals() const;
-  /// All of the above.
   [[nodiscard]] ShardInfo info() const;
-  /// Record `index`. DataError when its tokens cannot be read or break a rule of trajectories.
+  /// Reads record `index`. Throws DataError if its tokens are unreadable or inconsistent.
   [[nodiscard]] Trajectory read(std::size_t index) const;
 
-  /// Reads every record and compares its digest with the stored one. DataError naming the prompt.
+  /// Compares every record's digest with the stored one. Throws DataError naming the prompt.
   void verify() const;
 
  private:

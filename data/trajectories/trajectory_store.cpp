@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kOpenShards = 32;
 
-/// Lease number of a committed shard's file name; nothing for any other name.
+/// Returns the lease number in a committed shard's file name, or nullopt for other names.
 std::optional<LeaseId> lease_of(const std::string& name) {
   constexpr std::string_view kPrefix = "lease-";
   constexpr std::string_view kSuffix = ".h5";
@@ -40,7 +40,7 @@ std::optional<LeaseId> lease_of(const std::string& name) {
   return lease;
 }
 
-/// 64-bit numbers and texts, one after another; both ends are this program.
+/// Writes 64-bit numbers and texts in native byte order: IndexReader runs in the same program.
 class IndexWriter {
  public:
   void number(std::int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), 8); }
@@ -147,12 +147,11 @@ TrajectoryStore TrajectoryStore::open_complete(const std::filesystem::path& dire
           "prompt {} has no trajectory in {}; run the generating phase of the round again",
           *missing, directory.string()));
     }
-    note_progress();  // This wait has a limit of its own.
+    note_progress();  // This wait has its own limit.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }
 
-// Adds the shards that are not known yet.
 void TrajectoryStore::scan(const std::filesystem::path& directory, SealCheck check,
                            const ShardIndex& index) {
   for (const auto& [lease, path] : list_committed_shards(directory)) {
@@ -226,7 +225,7 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
   }
   fault_point("trajectories.open");
   ++files_opened_;
-  // HDF5 must not see a damaged file; once is enough.
+  // HDF5 must not open a damaged file; one full check per process is enough.
   const ShardInfo& info = shards_[shard];
   TrajectoryReader reader(info.path, checked_[shard] ? SealCheck::size : SealCheck::content);
   if (reader.digests() != info.digests) {

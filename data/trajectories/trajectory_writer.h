@@ -1,6 +1,6 @@
 #pragma once
 
-/// Writes one trajectory shard and takes it through its two-step commit (TRAJECTORY_FORMAT.md).
+/// Writes and commits one trajectory shard (TRAJECTORY_FORMAT.md).
 
 #include <cstdint>
 #include <filesystem>
@@ -13,36 +13,34 @@
 
 namespace jforge {
 
-/// Of the shards that are written; readers take 1, too (TRAJECTORY_FORMAT.md "Compatibility").
+/// Format version of written shards. Readers also accept 1 (TRAJECTORY_FORMAT.md "Compatibility").
 inline constexpr std::int64_t kShardFormatVersion = 2;
 
-/// `.tmp-LEASE-ATTEMPT-RANK-PROCESS` under `directory`: a job that took over counts leases and
-/// attempts as the one before, of which a rank may live on for a while.
+/// Returns `.tmp-LEASE-ATTEMPT-RANK-PROCESS` under `directory`. PROCESS distinguishes a restarted
+/// job, which counts leases and attempts alike, from surviving ranks of the one before.
 [[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease, std::int64_t attempt,
                                                          Rank rank);
-/// `lease-00000012.h5` under `directory`.
+/// Returns for example `lease-00000012.h5` under `directory`.
 [[nodiscard]] std::filesystem::path committed_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease);
 
 /// Collects the records of one lease in memory and writes them as one file.
 class TrajectoryWriter {
  public:
-  /// Touches no file yet. `directory` must exist when finish() is called.
+  /// Requires: `directory` exists when finish() is called.
   TrajectoryWriter(std::filesystem::path directory, ShardIdentity identity);
 
-  /// Adds a record. InternalError when it is invalid, of another block size, not of this lease, or
-  /// doubled.
+  /// Adds a record. Throws InternalError if it is invalid, a duplicate, not of this lease or of
+  /// another block size.
   void append(const Trajectory& trajectory);
-  /// Records added so far.
   [[nodiscard]] std::size_t size() const { return prompt_id_.size(); }
 
-  /// Writes the temporary file, seals and syncs it; returns its path. InternalError when a prompt
-  /// of the lease is missing; EnvironmentError when the file cannot be written (none is left
-  /// behind).
+  /// Writes, seals and syncs the temporary file; returns its path. Throws InternalError if a prompt
+  /// of the lease is missing, EnvironmentError if the file cannot be written; then removes it.
   std::filesystem::path finish();
 
-  /// What a reader would find in the shard once it is committed.
+  /// Returns the description of the shard as it will be once committed.
   [[nodiscard]] ShardInfo info() const;
 
  private:
@@ -57,10 +55,10 @@ class TrajectoryWriter {
 };
 
 /// Commits a finished shard that the coordinator granted: renames it and syncs the directory.
-/// InternalError when the lease has a committed shard already.
+/// Throws InternalError if the lease already has a committed shard.
 void commit_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
                   Rank rank);
-/// Deletes a finished shard that was not granted. No error when it is gone.
+/// Deletes a finished shard that was not granted, if it still exists.
 void discard_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
                    Rank rank);
 
