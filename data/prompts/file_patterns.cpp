@@ -26,7 +26,7 @@ std::vector<std::string> glob_names(const std::string& pattern) {
   return names;
 }
 
-/// A pattern that matches `name` alone.
+/// Returns a pattern that matches only `name`.
 std::string escaped(std::string_view name) {
   std::string pattern;
   for (const char c : name) {
@@ -38,7 +38,7 @@ std::string escaped(std::string_view name) {
   return pattern;
 }
 
-/// Splits a pattern at its first path component that is "**"; returns nothing if there is none.
+/// Splits a pattern at its first path component "**", if it has one.
 std::optional<std::pair<std::string, std::string>> split_at_stars(const std::string& pattern) {
   for (std::size_t begin = 0; begin < pattern.size();) {
     const std::size_t end = std::min(pattern.find('/', begin), pattern.size());
@@ -51,7 +51,7 @@ std::optional<std::pair<std::string, std::string>> split_at_stars(const std::str
   return std::nullopt;
 }
 
-/// Files, not directories, of one pattern.
+/// Collects the files, not directories, that a pattern matches.
 class Walk {
  public:
   void match(const std::string& pattern) {
@@ -74,7 +74,8 @@ class Walk {
   [[nodiscard]] const std::set<std::string>& found() const { return found_; }
 
  private:
-  /// `directory` ends in "/", or is empty: the working directory. `above` are those it lies in.
+  /// `directory` is empty (the working directory) or ends in "/". `above` holds its canonical
+  /// parents.
   void descend(const std::string& directory, const std::string& behind,
                std::vector<fs::path> above) {
     std::error_code error;
@@ -103,7 +104,7 @@ class Walk {
 
 std::vector<std::string> names_of(const std::string& pattern) {
   std::error_code ignored;
-  // A name that holds pattern characters may be meant literally.
+  // A file name may itself contain pattern characters.
   if (fs::exists(pattern, ignored)) {
     return {pattern};
   }

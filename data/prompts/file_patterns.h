@@ -1,18 +1,15 @@
 #pragma once
 
-/// The files that patterns of a configuration stand for.
-
 #include <filesystem>
 #include <string>
 #include <vector>
 
 namespace jforge {
 
-/// Files that `patterns` match, each once, in the order of the patterns and sorted by bytes within
-/// one. `*`, `?`, `[…]` and `{a,b}` are as in a shell; `**` as a whole part of a path matches zero
-/// or more directories, none that is hidden, as Python's glob does with recursive=True. A link that
-/// leads back into the directories above it is not followed. DataError naming a pattern that
-/// matches nothing, or a directory.
+/// Returns the files that `patterns` match, without duplicates, in pattern order and sorted by
+/// bytes within a pattern. Supports a shell's `*`, `?`, `[…]` and `{a,b}`; the path component `**`
+/// matches any number of visible directories, as in Python's recursive glob. Link cycles are not
+/// followed. Throws DataError if a pattern matches nothing or a directory.
 [[nodiscard]] std::vector<std::filesystem::path> match_files(
     const std::vector<std::string>& patterns);
 

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Places inside a JSON record, on simdjson's tree.
-
 #include <simdjson.h>
 
 #include <memory>
@@ -12,22 +10,21 @@
 
 namespace jforge {
 
-/// The value of `key`; nothing if `object` is none or lacks it. Of members with the same key the
-/// last counts, as in Python.
+/// Returns the value of `key`, or nullopt if `object` has no such key or is not an object. The last
+/// of duplicate keys counts, as in Python.
 [[nodiscard]] std::optional<simdjson::dom::element> json_member(simdjson::dom::element object,
                                                                 std::string_view key);
 
-/// A field name ("input"), or a JSON pointer ("/a/b/0"; "" is the whole record; ~0 and ~1 stand for
-/// ~ and /). A "!" at the end of a pointer's part enters a string that itself holds JSON:
-/// "/llm_judgement!/score".
+/// A field name ("input") or JSON pointer ("/a/b/0"; "" is the whole record; ~0 and ~1 encode ~ and
+/// /). A component that ends in "!" enters a string that holds JSON: "/llm_judgement!/score".
 class JsonPath {
  public:
-  /// ConfigError when a part is malformed.
+  /// Throws ConfigError if a component is malformed.
   explicit JsonPath(std::string_view text);
 
   [[nodiscard]] const std::string& text() const { return text_; }
 
-  /// The parsers of strings that hold JSON, one for each level; reused from record to record.
+  /// Reusable parsers for strings that hold JSON, one per nesting level.
   class Scratch {
    public:
     simdjson::dom::parser& at(std::size_t level);
@@ -36,8 +33,8 @@ class JsonPath {
     std::vector<std::unique_ptr<simdjson::dom::parser>> parsers_;
   };
 
-  /// The element at this path; nothing when a part is missing or the entered string holds no JSON.
-  /// It lives until `scratch` is used again.
+  /// Returns the element at this path, or nullopt if it is missing or an entered string is not
+  /// JSON. The element is valid until `scratch` is used again.
   [[nodiscard]] std::optional<simdjson::dom::element> find(simdjson::dom::element root,
                                                            Scratch& scratch) const;
 
@@ -50,18 +47,18 @@ class JsonPath {
   std::vector<Part> parts_;
 };
 
-/// A part of a text that is made of fields.
+/// A literal, or a literal followed by a field.
 struct TextPart {
-  std::string literal;           ///< Stands before the field.
-  std::string name;              ///< The field as it is written; empty: the part is literal.
-  std::vector<JsonPath> fields;  ///< As parse_fields() has them.
+  std::string literal;
+  std::string name;              ///< The field as written; empty if there is none.
+  std::vector<JsonPath> fields;  ///< `name` as read by parse_fields().
 };
 
-/// The parts of "… {FIELD} …"; "{{" and "}}" are braces. ConfigError quoting a template with a
-/// brace that stands alone, or without a field.
+/// Parses "… {FIELD} …"; "{{" and "}}" are literal braces. Throws ConfigError if a brace is
+/// unpaired or there is no field.
 [[nodiscard]] std::vector<TextPart> parse_text_template(std::string_view text);
 
-/// The paths of "PATH | PATH …": a record's text is at the first one that it has.
+/// Parses "PATH | PATH …". A record's text is at the first path that it has.
 [[nodiscard]] std::vector<JsonPath> parse_fields(std::string_view text);
 
 }  // namespace jforge

@@ -30,7 +30,7 @@ ParquetRows::ParquetRows(const std::filesystem::path& path) : path_(path.string(
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, write_end, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, messages_, STDERR_FILENO);
-  // A group of its own: Ctrl-C stops the import, not the file.
+  // Its own process group keeps Ctrl-C, which stops the import, from looking like a damaged file.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   std::array<std::string, 4> words{"python3", "-c", parquet_rows_source(), path_};
   std::array<char*, 5> arguments{};
@@ -58,7 +58,7 @@ ParquetRows::ParquetRows(const std::filesystem::path& path) : path_(path.string(
 
 ParquetRows::~ParquetRows() {
   if (process_ > 0) {
-    kill(-process_, SIGKILL);  // The group: python3 may be a script that starts another.
+    kill(-process_, SIGKILL);  // The group, because python3 may be a script that starts another.
     wait();
   }
   close(rows_);
@@ -82,7 +82,7 @@ std::string ParquetRows::last_message() const {
   while (text.ends_with('\n')) {
     text.pop_back();
   }
-  return text.substr(text.rfind('\n') + 1);  // npos + 1 is 0.
+  return text.substr(text.rfind('\n') + 1);
 }
 
 std::size_t ParquetRows::read(std::span<char> out) {
@@ -94,7 +94,7 @@ std::size_t ParquetRows::read(std::span<char> out) {
     return static_cast<std::size_t>(count);
   }
   const int status = process_ > 0 ? wait() : 0;
-  // A shell tells of a signal by an exit code beyond 128.
+  // A shell reports a signal as exit code 128 + signal.
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
   if (signal > 0) {
     throw EnvironmentError(fmt::format(

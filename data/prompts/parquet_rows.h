@@ -1,6 +1,6 @@
 #pragma once
 
-/// The rows of a Parquet file as JSON lines, written by a Python process with pyarrow.
+/// Reads a Parquet file's rows as JSON lines from a Python process that uses pyarrow.
 
 #include <sys/types.h>
 
@@ -10,33 +10,31 @@
 
 namespace jforge {
 
-/// Starts `python3`, the first one on PATH, and reads what it writes. Not thread-safe.
+/// Runs the first `python3` on PATH. Not thread-safe.
 class ParquetRows {
  public:
-  /// EnvironmentError when the process cannot be started.
+  /// Throws EnvironmentError if the process cannot be started.
   explicit ParquetRows(const std::filesystem::path& path);
-  /// Ends the process.
+  /// Kills the process.
   ~ParquetRows();
   ParquetRows(const ParquetRows&) = delete;
   ParquetRows& operator=(const ParquetRows&) = delete;
 
-  /// Fills `out` (not empty) from its beginning; returns how many bytes, 0 behind the last row.
-  /// Throws, naming the file, DataError if it is damaged, and EnvironmentError if pyarrow is
-  /// missing or the process was killed.
+  /// Reads up to out.size() ≥ 1 bytes and returns their count, 0 at the end. Throws DataError if
+  /// the file is damaged, EnvironmentError if pyarrow is missing or the process was killed.
   [[nodiscard]] std::size_t read(std::span<char> out);
 
  private:
-  /// The status that the process ends with.
+  /// Returns the process's wait status.
   int wait();
   [[nodiscard]] std::string last_message() const;
 
   std::string path_;
-  int rows_ = -1;      ///< The pipe's end.
-  int messages_ = -1;  ///< A file in memory: standard error.
+  int rows_ = -1;      ///< Read end of its standard output.
+  int messages_ = -1;  ///< In-memory file of its standard error.
   pid_t process_ = -1;
 };
 
-/// The Python program.
 [[nodiscard]] const char* parquet_rows_source();
 
 }  // namespace jforge

@@ -3,7 +3,7 @@ read and 4 if pyarrow is missing, with one line on standard error."""
 
 import sys
 
-sys.path[:] = filter(None, sys.path)  # Nothing comes from the working directory.
+sys.path[:] = filter(None, sys.path)  # Import nothing from the working directory.
 
 import json
 import os
@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 256
 def refuse(code, text):
     sys.stderr.write(" ".join(str(text).split()) + "\n")
     sys.stderr.flush()
-    os._exit(code)  # Without flushing standard output, which may be closed.
+    os._exit(code)  # No flush: standard output may be closed.
 
 
 def as_json(value):

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Conversations to token ids: chat template, then tokenizer, in several threads.
+/// Encodes conversations as token ids: chat template, then tokenizer.
 
 #include <cstdint>
 #include <functional>
@@ -16,39 +16,35 @@
 
 namespace jforge {
 
-/// What is asked: one user message, or several messages of which the last is the user's.
+/// A user message, or several messages up to the one to answer, which is the user's.
 using Conversation = std::vector<ChatMessage>;
 
-/// How conversations become prompts.
 struct PromptEncoder {
-  /// Ids of one conversation. Called from many threads at once.
+  /// Returns the token ids of a conversation. Thread-safe.
   std::function<std::vector<TokenId>(const Conversation& messages)> encode;
-  /// What the ids depend on besides the messages; part of a store's identity.
+  /// Identifies tokenizer, template and system text; part of a store's identity.
   std::string identity;
-  /// Whether a text spells control tokens ("<|im_end|>"), which `encode` turns into their ids as
-  /// Hugging Face's tokenizers do. May be empty: then nothing is counted. Called as `encode`.
+  /// Optional. Returns true if a text spells control tokens ("<|im_end|>"), which `encode` maps to
+  /// their ids as Hugging Face's tokenizers do. Thread-safe.
   std::function<bool(std::string_view text)> holds_control_tokens = {};
 };
 
-/// Renders the messages with the generation prompt and encodes them. `system` comes before those
-/// that do not begin with a system message of their own; without it the template's default stands.
-/// Copies of tokenizer and template are kept.
+/// Returns an encoder that adds the generation prompt, and `system` to conversations without a
+/// system message; otherwise the template's default applies. Copies tokenizer and template.
 [[nodiscard]] PromptEncoder make_prompt_encoder(const BytePairTokenizer& tokenizer,
                                                 const ChatTemplate& chat_template,
                                                 const std::optional<std::string>& system);
 
-/// What became of a prompt.
 struct EncodedPrompt {
   std::vector<TokenId> tokens;
-  /// Why it could not be encoded (a DataError's message); nothing when it was.
+  /// A DataError's message if the prompt could not be encoded.
   std::optional<std::string> refusal;
 
   bool operator==(const EncodedPrompt&) const = default;
 };
 
-/// Encodes all `prompts` with `threads` threads (at least 1), results in their order. A prompt that
-/// the encoder refuses with DataError spoils no other one. The first other exception of a
-/// thread is thrown again here.
+/// Encodes `prompts` with `threads` ≥ 1 threads, results in order. A DataError affects only its own
+/// prompt; the first other exception of a thread is rethrown.
 [[nodiscard]] std::vector<EncodedPrompt> encode_all(const PromptEncoder& encoder,
                                                     std::span<const Conversation* const> prompts,
                                                     int threads);

@@ -24,7 +24,6 @@
 namespace jforge {
 namespace {
 
-/// "-PATH" or "PATH".
 struct Ordering {
   std::string path;
   bool descending = false;
@@ -35,7 +34,7 @@ Ordering parse_ordering(const std::string& order_by) {
   return {order_by.substr(descending ? 1 : 0), descending};
 }
 
-/// Of a single user message that of its text, else of all roles and texts.
+/// Hashes only the text of a single message, so that roles do not matter there.
 std::uint64_t text_hash(const Conversation& messages) {
   if (messages.size() == 1) {
     return hash64(std::string_view(messages.front().content));
@@ -47,7 +46,6 @@ std::uint64_t text_hash(const Conversation& messages) {
   return hash64(std::string_view(all));
 }
 
-/// One import from candidates to stored prompts.
 class Selection {
  public:
   Selection(const PromptImportConfig& config, PromptReaderResult& read, ImportReport& report)
@@ -59,7 +57,6 @@ class Selection {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
   }
 
-  /// Puts the candidates in the wanted order.
   void sort() {
     if (config_.order_by) {
       const bool descending = parse_ordering(*config_.order_by).descending;
@@ -81,7 +78,7 @@ class Selection {
         {"duplicate text", static_cast<std::int64_t>(before - order_.size())});
   }
 
-  /// Tokenises in the order in which prompts are taken, until `limit` are kept.
+  /// Tokenises prompts in their sampling order until `limit` are kept.
   void take(const PromptEncoder& encoder, ImportProgress now,
             const std::function<void(const ImportProgress&)>& progress,
             PromptStoreContent& content) {
@@ -106,7 +103,7 @@ class Selection {
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t rank = ranks[done + i];
         PromptCandidate& from = candidates_[order_[rank]];
-        const Conversation messages = std::move(from.messages);  // Its last use.
+        const Conversation messages = std::move(from.messages);
         if (encoded[i].refusal) {
           report_.unreadable.push_back(
               {report_.files[static_cast<std::size_t>(from.file)], from.line, *encoded[i].refusal});
@@ -155,7 +152,7 @@ class Selection {
   }
 
  private:
-  /// Indices into `order_` in the order in which prompts are taken.
+  /// Returns indices into `order_` in sampling order.
   [[nodiscard]] std::vector<std::size_t> taking_order() const {
     std::vector<std::size_t> ranks(order_.size());
     std::iota(ranks.begin(), ranks.end(), std::size_t{0});
@@ -370,7 +367,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   selection.drop_duplicates();
   PromptStoreContent content;
   selection.take(encoder, now, progress, content);
-  read.candidates = {};  // Of many prompts they take as much memory as the tokens.
+  read.candidates = {};  // Frees as much memory as the tokens take.
   expect_few_bad(options, report.unreadable, report.records);
   report.kept = static_cast<std::int64_t>(content.prompts.size());
   for (const StoredPrompt& prompt : content.prompts) {
@@ -380,7 +377,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
     report.with_answers = std::ranges::count_if(
         content.answers, [](const std::string& answer) { return !answer.empty(); });
   }
-  // Listed even when nothing is kept: that is when the list is needed most.
+  // Written even if nothing is kept, when the user needs the list most.
   write_quarantine(store_path, report.unreadable);
   require_kept(report);
   require_expected(config, content.prompts, store_path);

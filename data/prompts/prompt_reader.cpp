@@ -38,8 +38,8 @@ RecordValue to_value(simdjson::dom::element element) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// "NaN", "Infinity" or "-Infinity", which Python's json writes, at the beginning of `text`; else
-/// 0.
+/// Returns the length of a "NaN", "Infinity" or "-Infinity" (written by Python's json) at the start
+/// of `text`, else 0.
 std::size_t no_number(std::string_view text) {
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
     if (text.starts_with(word)) {
@@ -49,7 +49,7 @@ std::size_t no_number(std::string_view text) {
   return 0;
 }
 
-/// Names of an object's first fields, for a message.
+/// Returns the names of an object's first fields, for a message.
 std::string field_names(simdjson::dom::element root) {
   constexpr std::size_t kMost = 8;
   simdjson::dom::object object;
@@ -65,7 +65,7 @@ std::string field_names(simdjson::dom::element root) {
   return fmt::format("{}{}", fmt::join(names, ", "), object.size() > kMost ? ", …" : "");
 }
 
-/// The first of the two fields that holds a text.
+/// Returns the first of the two fields that holds a text.
 std::optional<std::string_view> text_of(simdjson::dom::element message, const char* name,
                                         const char* other) {
   std::string_view text;
@@ -78,8 +78,8 @@ std::optional<std::string_view> text_of(simdjson::dom::element message, const ch
   return std::nullopt;
 }
 
-/// Appends the text of a message's parts, as chat templates print them, to `text`; returns why it
-/// cannot, if it cannot.
+/// Appends the text parts of a message to `text`, joined as in chat templates; returns the reason
+/// on failure.
 std::optional<std::string> join_parts(simdjson::dom::array parts, std::string& text) {
   for (const simdjson::dom::element part : parts) {
     const auto type = text_of(part, "type", "type");
@@ -93,8 +93,7 @@ std::optional<std::string> join_parts(simdjson::dom::array parts, std::string& t
   return std::nullopt;
 }
 
-/// The conversation that a field's value stands for, appended to `messages`; returns why it is
-/// none, if it is none.
+/// Appends a field's conversation to `messages`; returns the reason on failure.
 std::optional<std::string> read_conversation(simdjson::dom::element value, Conversation& messages) {
   std::string_view text;
   if (value.get_string().get(text) == simdjson::SUCCESS) {
@@ -105,7 +104,7 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
   if (value.get_array().get(list) != simdjson::SUCCESS) {
     return "is neither a text nor a list of chat messages";
   }
-  // What the data set answers is not asked, nor looked at.
+  // Messages after the last user message are answers: they are neither used nor checked.
   std::size_t used = 0;
   std::size_t count = 0;
   for (const simdjson::dom::element item : list) {
@@ -148,7 +147,6 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
   return used > 0 ? std::nullopt : std::optional<std::string>("holds no user message");
 }
 
-/// State of one pass over the files.
 class Reading {
  public:
   explicit Reading(const PromptReaderOptions& options)
@@ -182,7 +180,7 @@ class Reading {
   PromptReaderResult result_;
 
  private:
-  /// Takes the record in, or counts it as dropped; returns why it is bad, if it is.
+  /// Keeps the record or counts it as dropped; returns the reason if it is unreadable.
   std::optional<std::string> accept(const RawRecord& raw, std::int32_t file) {
     if (!raw.unreadable.empty()) {
       return raw.unreadable;
@@ -190,7 +188,7 @@ class Reading {
     simdjson::dom::element root;
     auto error = parser_.parse(raw.text).get(root);
     if (error) {
-      // Which error a long integer makes depends on the version of simdjson.
+      // Retries after any error: the one for long integers depends on simdjson's version.
       error = parser_.parse(strict_json(raw.text)).get(root);
     }
     if (error) {
@@ -242,7 +240,7 @@ class Reading {
     return fmt::format("no field '{}'; the record has {}", field, field_names(root));
   }
 
-  /// Both append what the record asks to `messages`, and return why they cannot, if they cannot.
+  /// Both append the record's prompt to `messages` and return the reason on failure.
   std::optional<std::string> read_field(simdjson::dom::element root, Conversation& messages) {
     const auto element = first_of(fields_, root);
     if (!element) {
@@ -274,8 +272,8 @@ class Reading {
     return std::nullopt;
   }
 
-  /// What the first of the fields that the record has holds, one that is not null if it has any:
-  /// merged data sets have null where a column was missing.
+  /// Returns the first field that exists, preferring non-null ones, because merged data sets have
+  /// null for missing columns.
   std::optional<simdjson::dom::element> first_of(const std::vector<JsonPath>& fields,
                                                  simdjson::dom::element root) {
     std::optional<simdjson::dom::element> element;
@@ -323,7 +321,6 @@ std::string strict_json(std::string_view text) {
       at += size;
       continue;
     }
-    // A number starts here: its fraction and exponent are taken along below.
     std::size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
     const std::size_t digits = end - at;
     const std::size_t rest = std::min(text.find_first_not_of("0123456789.eE+-", end), text.size());
@@ -339,7 +336,7 @@ void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRec
                     std::int64_t records) {
   const auto count = static_cast<std::int64_t>(bad.size());
   const bool many = count > options.max_bad_records;
-  // A share of few records says little: early on it could stop a good import.
+  // A fraction of few records says little and could stop a good import early.
   const bool share =
       records >= kFractionFrom &&
       static_cast<double>(count) > options.max_bad_fraction * static_cast<double>(records);
@@ -363,7 +360,7 @@ PromptReaderResult read_prompts(
   for (std::size_t file = 0; file < options.files.size(); ++file) {
     RecordStream stream(options.files[file]);
     while (stream.next(record)) {
-      // Room behind the text lets simdjson parse it in place.
+      // This padding lets simdjson parse the text in place.
       record.text.reserve(record.text.size() + simdjson::SIMDJSON_PADDING);
       reading.record(record, static_cast<std::int32_t>(file));
       const std::int64_t bytes = earlier_bytes + stream.bytes_read();

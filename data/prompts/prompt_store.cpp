@@ -30,7 +30,7 @@ std::uint64_t hash_tokens(std::span<const TokenId> tokens) {
   return hash64(std::string_view(bytes));
 }
 
-/// Collects the hashes of prompts, in order, into a store's digest.
+/// Combines the prompts' hashes, in order, into a store's digest.
 class DigestBuilder {
  public:
   void add(std::span<const TokenId> tokens) {
@@ -55,7 +55,7 @@ void write_answers(Hdf5Writer& file, const std::vector<std::string>& answers) {
   }
 }
 
-/// Whether the offsets of `prompts` parts fit `size` elements.
+/// Returns true if the offsets of `prompts` items fit `size` elements.
 bool are_offsets(const std::vector<std::int64_t>& offsets, std::int64_t prompts,
                  std::int64_t size) {
   return prompts >= 0 && offsets.size() == static_cast<std::size_t>(prompts) + 1 &&
@@ -92,8 +92,7 @@ void write_prompt_store(const std::filesystem::path& path, const PromptStoreCont
     file.attribute("identity", content.identity);
     file.write("offsets", offsets);
     file.create<TokenId>("tokens", offsets.back());
-    // Gathered into pieces: one write for each prompt would be slow, all at once would double the
-    // memory.
+    // One write per prompt would be slow; one for all would double the memory.
     constexpr std::size_t kPieceTokens = std::size_t{4} << 20;
     std::vector<TokenId> piece;
     std::int64_t written = 0;
@@ -209,7 +208,7 @@ std::vector<std::uint64_t> PromptStore::text_hashes() const {
 }
 
 void PromptStore::verify() const {
-  // In slices of whole prompts, so that the store need not fit in memory.
+  // Reads in slices of whole prompts, so that the store need not fit in memory.
   constexpr std::int64_t kPieceTokens = std::int64_t{4} << 20;
   DigestBuilder digest;
   std::vector<TokenId> piece;

@@ -12,7 +12,6 @@
 
 namespace jforge {
 
-/// One prompt on its way into a store.
 struct StoredPrompt {
   std::vector<TokenId> tokens;
   std::uint64_t text_hash = 0;  ///< XXH3-64 of the text before templating.
@@ -20,52 +19,47 @@ struct StoredPrompt {
   std::int64_t source_line = 0;
 };
 
-/// What is stored beside the prompts.
 struct PromptStoreContent {
   std::vector<StoredPrompt> prompts;
-  std::vector<std::string> answers;  ///< References, by prompt; empty: none. Or no element at all.
+  std::vector<std::string> answers;  ///< By prompt, each may be empty; or no elements at all.
   std::string identity;              ///< 16 hex digits.
   std::string report;                ///< JSON text.
 };
 
-/// The digest that a store of these prompts has, 16 hex digits.
+/// Returns the digest of a store of these prompts, 16 hex digits.
 [[nodiscard]] std::string prompts_digest(const std::vector<StoredPrompt>& prompts);
 
-/// Publishes a prompt store durably under `path`. EnvironmentError when it cannot be written.
+/// Publishes a store durably at `path`. Throws EnvironmentError if it cannot be written.
 void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content);
 
-/// A published prompt store: offsets in memory, tokens read on demand. tokens() may be called from
-/// several threads (HDF5's lock serialises them).
+/// A published store: offsets in memory, tokens read on demand. tokens() may be called from several
+/// threads.
 class PromptStore {
  public:
-  /// Opens a store after checking its seal and its index. DataError naming the file and what is
-  /// wrong.
+  /// Opens a store after checking its seal and index. Throws DataError if it is damaged.
   static PromptStore open(const std::filesystem::path& path, SealCheck check = SealCheck::content);
 
-  /// Number of prompts.
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
-  /// Token ids of a prompt. DataError when they cannot be read or the id is outside of the store.
+  /// Throws DataError if the tokens cannot be read or `id` is outside of the store.
   [[nodiscard]] std::vector<TokenId> tokens(PromptId id) const;
-  /// Number of token ids of a prompt. DataError as above.
+  /// Returns the number of tokens. Throws DataError if `id` is outside of the store.
   [[nodiscard]] std::int64_t length(PromptId id) const;
-  /// The most token ids of a prompt.
+  /// Returns the length of the longest prompt.
   [[nodiscard]] std::int64_t longest() const;
-  /// 16 hex digits over all tokens; equal stores have equal digests.
+  /// 16 hex digits over all tokens.
   [[nodiscard]] const std::string& digest() const { return digest_; }
-  /// 16 hex digits over what the import depended on.
+  /// 16 hex digits over the import's settings and encoder.
   [[nodiscard]] const std::string& identity() const { return identity_; }
-  /// The import's report, JSON text.
+  /// JSON text.
   [[nodiscard]] std::string report() const;
-  /// Hash of a prompt's text before templating, for each prompt.
+  /// XXH3-64 of each prompt's text before templating.
   [[nodiscard]] std::vector<std::uint64_t> text_hashes() const;
 
-  /// Whether a prompt has a reference answer.
   [[nodiscard]] bool has_answers() const { return !answer_offsets_.empty(); }
-  /// A prompt's reference answer, as its record has it; empty where there is none. DataError as
-  /// above.
+  /// Returns a prompt's reference answer, empty if it has none. Throws as tokens().
   [[nodiscard]] std::string answer(PromptId id) const;
 
-  /// Reads everything against the digest. DataError naming what does not hold.
+  /// Compares all tokens with the digest. Throws DataError on a mismatch.
   void verify() const;
 
  private:

@@ -23,7 +23,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-/// Takes the first blank-separated word off `text`.
+/// Removes and returns the first word of `text`.
 std::string_view take_word(std::string_view& text) {
   text = trim(text);
   const std::string_view word = text.substr(0, text.find_first_of(" \t"));
@@ -40,7 +40,7 @@ std::optional<double> parse_number(std::string_view text) {
   }
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  // "nan" and "inf" are words here, not numbers.
+  // "nan" and "inf" count as text.
   if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size() ||
       !std::isfinite(value)) {
     return std::nullopt;

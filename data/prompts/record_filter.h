@@ -1,7 +1,5 @@
 #pragma once
 
-/// Conditions on records, and the key by which records are ordered.
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,31 +8,31 @@
 
 namespace jforge {
 
-/// A JSON value as far as conditions look at it.
+/// A JSON value as seen by filters.
 struct RecordValue {
-  std::string text;              ///< A string's content; numbers, true, false, null as written.
-  std::optional<double> number;  ///< Set if it is a number or a string that holds one.
+  std::string text;              ///< A string's content; numbers, true, false and null as written.
+  std::optional<double> number;  ///< Set for numbers and strings that hold one.
   bool is_array = false;
 };
 
-/// Returns the number that `text` holds, ignoring blanks around it; nothing for anything else.
+/// Returns the number that `text` holds, ignoring surrounding blanks, or nullopt.
 [[nodiscard]] std::optional<double> parse_number(std::string_view text);
 
-/// One condition, "PATH OP VALUE" separated by blanks: OP is >=, <=, >, <, = or !=. If either side
-/// is a number, both are compared as numbers (and are unequal if the other is not one); otherwise
-/// as text, byte by byte. A record without the path never matches, and an array only !=.
+/// One condition "PATH OP VALUE", separated by blanks; OP is >=, <=, >, <, = or !=. If either side
+/// is a number, compares numbers, to which anything else is unequal; otherwise compares bytes. A
+/// record without the path never matches; an array only matches !=.
 class RecordFilter {
  public:
-  /// Throws ConfigError quoting the rule if it cannot be understood.
+  /// Throws ConfigError quoting a malformed rule.
   explicit RecordFilter(std::string_view rule);
 
   [[nodiscard]] const std::string& rule() const { return rule_; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Whether a record with `value` at the path (nothing: no such path) is kept.
+  /// Returns true if a record with `value` at the path (nullopt: no such path) is kept.
   [[nodiscard]] bool matches(const std::optional<RecordValue>& value) const;
 
  private:
-  /// Whether values that compare so are kept; `unordered`: a number and a text, or an array.
+  /// Results that match; `unordered` is a number against a text, or an array.
   struct Operation {
     bool less, equal, greater, unordered;
   };
@@ -43,7 +41,7 @@ class RecordFilter {
   RecordValue operand_;
 };
 
-/// Sort key of a record: numbers first, then text, records without the path last.
+/// Sort key of a record: numbers first, then texts, then records without the path.
 struct OrderKey {
   enum class Kind : std::uint8_t { number, text, missing };
   Kind kind = Kind::missing;
@@ -52,8 +50,8 @@ struct OrderKey {
 };
 
 [[nodiscard]] OrderKey order_key(const std::optional<RecordValue>& value);
-/// Whether `a` comes before `b`; with `descending` the greater key first, missing ones last all the
-/// same.
+/// Returns true if `a` comes before `b`. `descending` reverses the order, but missing keys stay
+/// last.
 [[nodiscard]] bool order_before(const OrderKey& a, const OrderKey& b, bool descending);
 
 }  // namespace jforge

@@ -16,7 +16,7 @@
 
 namespace jforge {
 
-/// Buffered bytes of a file, unpacked, with the line number of the next byte.
+/// Buffers a file's unpacked bytes and counts lines.
 class RecordStream::Source {
  public:
   explicit Source(const std::filesystem::path& path)
@@ -28,7 +28,7 @@ class RecordStream::Source {
     }
   }
 
-  /// Next byte without taking it; −1 at the end.
+  /// Returns the next byte without taking it, or −1 at the end.
   int peek() {
     if (at_ == end_ && !refill()) {
       return -1;
@@ -41,8 +41,8 @@ class RecordStream::Source {
     ++at_;
   }
 
-  /// Takes bytes up to and including the next newline, appending those before it to `record`; false
-  /// when the file is at its end.
+  /// Appends the rest of the line to `record` and skips the newline; returns false at the end of
+  /// the file.
   bool take_line(RawRecord& record) {
     if (peek() < 0) {
       return false;
@@ -101,7 +101,7 @@ class RecordStream::Source {
 
   std::string path_;
   UnpackedFile file_;
-  std::unique_ptr<ParquetRows> rows_;  ///< Of a Parquet file.
+  std::unique_ptr<ParquetRows> rows_;  ///< Parquet only.
   std::vector<char> buffer_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;
@@ -126,7 +126,7 @@ bool is_csv_name(const std::filesystem::path& path) {
   return (packed ? ending(path.stem()) : last) == ".csv";
 }
 
-/// `text` as a JSON string. Bytes that are not UTF-8 stay as they are.
+/// Returns `text` as a JSON string. Invalid UTF-8 stays as it is.
 std::string json_string(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -259,7 +259,7 @@ void RecordStream::scan_element(RawRecord& record) {
     }
     const char c = static_cast<char>(byte);
     if (!in_string && depth == 0 && (c == ',' || c == ']' || is_space(byte))) {
-      return;  // behind a number, true, false or null
+      return;  // After a number, true, false or null.
     }
     Source::append(record, {&c, 1});
     source_->take();
@@ -336,7 +336,7 @@ std::size_t RecordStream::take_row(std::vector<std::string>& fields, std::size_t
   std::size_t count = 0;
   do {
     if (count > 0) {
-      source_->take();  // The comma.
+      source_->take();
     }
     std::string field = take_field(room);
     if (count++ < most) {
@@ -361,7 +361,7 @@ std::string RecordStream::take_field(std::size_t& room) {
   if (source_->peek() == '"') {
     take_quoted(take_into_field);
   }
-  // Behind a closing quotation mark, too: Python's csv module joins both parts.
+  // Python's csv module also appends text after a closing quotation mark.
   for (int byte = source_->peek(); byte >= 0 && byte != ',' && byte != '\r' && byte != '\n';
        byte = source_->peek()) {
     take_into_field();
