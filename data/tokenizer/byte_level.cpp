@@ -7,7 +7,7 @@
 namespace jforge {
 namespace {
 
-constexpr std::size_t kSpellingLimit = 0x144;  // one past the last code point that spells a byte
+constexpr std::size_t kSpellingLimit = 0x144;  // 1 + the last code point that spells a byte.
 
 struct SpellingTables {
   std::array<char32_t, 256> character_of_byte{};

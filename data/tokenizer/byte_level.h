@@ -1,8 +1,7 @@
 #pragma once
 
-/// GPT-2's spelling of bytes as printable characters, in which vocab.json, merges.txt and
-/// tokenizer.json write their tokens: printable bytes stand for themselves, the 68 others for
-/// U+0100, U+0101, … in order of byte value.
+/// GPT-2's spelling of bytes in vocab.json, merges.txt and tokenizer.json: printable bytes stand
+/// for themselves, the other 68 map to U+0100, U+0101, … in order of byte value.
 
 #include <optional>
 #include <string>
@@ -10,11 +9,11 @@
 
 namespace jforge {
 
-/// Spells raw bytes for a vocabulary file (" a" becomes "Ġa").
+/// Spells raw bytes: " a" becomes "Ġa".
 std::string spell_bytes(std::string_view bytes);
 
-/// The bytes that a spelled token stands for; nothing when it holds a character that spells no
-/// byte. `token` is well-formed UTF-8.
+/// Returns the bytes of a spelled token, or nullopt if a character spells no byte. Requires:
+/// `token` is well-formed UTF-8.
 std::optional<std::string> bytes_of_spelling(std::string_view token);
 
 }  // namespace jforge

@@ -20,10 +20,9 @@ namespace {
 
 using SpellingMap = std::unordered_map<std::string_view, TokenId>;
 
-// Far above any real vocabulary, and far below what would exhaust memory because of one bad id.
+// Above any real vocabulary, and small enough that one bad id cannot exhaust memory.
 constexpr TokenId kLargestId = (1 << 24) - 1;
 
-/// Tokens as bytes, addressed by id.
 struct IdTable {
   enum class Kind : std::uint8_t { none, ordinary, added, special };
   std::vector<std::string> bytes;
@@ -61,7 +60,7 @@ IdTable build_ids(const TokenizerDefinition& definition) {
                                   definition.origin, id, token));
     }
     auto bytes = bytes_of_spelling(token);
-    // A token that spells no bytes can only be an added token listed here a second time.
+    // An unspelled token is valid only if it is also an added token.
     if (!bytes) unspelled.push_back(id);
     table.set(id, bytes ? *std::move(bytes) : token, IdTable::Kind::ordinary);
   }
@@ -93,8 +92,8 @@ std::array<TokenId, 256> build_byte_ids(const SpellingMap& ids, const std::strin
     const std::string spelling = spell_bytes(std::string(1, static_cast<char>(byte)));
     const auto found = ids.find(spelling);
     byte_ids[byte] = found == ids.end() ? -1 : found->second;
-    // Real vocabularies lack control bytes and lead bytes of planes without characters; texts lose
-    // them, as with Hugging Face's tokenizers.
+    // Real vocabularies lack control bytes and lead bytes of planes without characters. As in
+    // Hugging Face's tokenizers, such bytes are dropped.
     const bool control =
         (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F;
     const bool lead = byte == 0xC0 || byte == 0xC1 || byte >= 0xF1;
@@ -129,7 +128,8 @@ MergeTable build_merges(const TokenizerDefinition& definition) {
   return {build_byte_ids(ids, definition.origin), rules};
 }
 
-/// The added tokens looked for in raw text, or in normalised text (then normalised themselves).
+/// Returns the added tokens matched in raw or in normalised text, whose contents are normalised
+/// too.
 std::vector<AddedToken> select_added(const TokenizerDefinition& definition, bool normalized) {
   std::vector<AddedToken> selected;
   for (const AddedToken& token : definition.added) {
@@ -140,7 +140,7 @@ std::vector<AddedToken> select_added(const TokenizerDefinition& definition, bool
   return selected;
 }
 
-/// Finds strings by a view.
+/// Lets maps be searched by string_view.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const noexcept {
@@ -149,7 +149,7 @@ struct TextHash {
 };
 using WholePieces = std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>>;
 
-/// The ordinary tokens by their bytes, where a piece may be one of them as it is.
+/// Returns the tokens by their bytes if `ignore_merges` is set, else an empty map.
 WholePieces build_whole_pieces(const TokenizerDefinition& definition) {
   WholePieces pieces;
   if (definition.ignore_merges) {
@@ -212,7 +212,7 @@ struct BytePairTokenizer::Tables {
 
   IdTable ids;
   MergeTable merges;
-  WholePieces whole_pieces;  ///< Empty where the merges decide.
+  WholePieces whole_pieces;  ///< Empty unless ignore_merges.
   PreTokenizer pre_tokenizer;
   AddedTokenMatcher raw_added;
   AddedTokenMatcher normalised_added;

@@ -20,10 +20,10 @@ constexpr std::string_view kPlainChatMl =
     R"({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})"
     R"({% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
 
-/// The argument that is the day of the template's function of that name.
+/// Sets the day that the template's function of this name prints.
 constexpr const char* kDay = "strftime_now";
 
-/// Refuses an argument that the template's text does not name: it would change nothing.
+/// Refuses an argument that the template's text does not name, because it would have no effect.
 void expect_named(const TemplateArguments& arguments, std::string_view jinja,
                   const std::string& origin) {
   for (const auto& [name, value] : arguments) {
@@ -44,14 +44,12 @@ jinja::Value argument_value(const std::string& name, const TemplateArguments::ma
   return name == kDay ? jinja::strftime_on(runtime, text) : jinja::Value(text);
 }
 
-/// A JSON file of the directory, an empty object when there is none.
 nlohmann::json read_json(const std::filesystem::path& directory, const char* name) {
   if (!holds_contained_file(directory, name)) return nlohmann::json::object();
   const auto path = directory / name;
   return parse_json_object(read_file_or_gz(path), path.string());
 }
 
-/// The template's text of a model directory, nothing when it has none.
 std::optional<std::string> read_template(const std::filesystem::path& directory,
                                          const nlohmann::json& config, const std::string& origin) {
   for (const char* name : {"additional_chat_templates/default.jinja", "chat_template.jinja"}) {
@@ -74,8 +72,8 @@ std::optional<std::string> read_template(const std::filesystem::path& directory,
   return std::nullopt;
 }
 
-/// Adds the special tokens that `object` names, over those of the same name. A token is given as it
-/// is or as {"content": text, …}; other members that end in "_token" are flags.
+/// Adds or replaces the special tokens in `object`, each "text" or {"content": "text", …}. Other
+/// members that end in "_token" are flags.
 void add_tokens(const nlohmann::json& object, const std::string& origin,
                 ChatTemplate::Tokens& tokens) {
   constexpr auto kNamed = std::to_array<std::string_view>(
@@ -105,8 +103,8 @@ ChatTemplate::Tokens read_tokens(const std::filesystem::path& directory,
   return tokens;
 }
 
-/// Whether the tokenizer has ChatML's tokens: to others it is ordinary text. They are named in
-/// tokenizer.json, or, beside a vocab.json, in tokenizer_config.json.
+/// Returns true if the tokenizer has ChatML's tokens. They are listed in tokenizer.json or, without
+/// it, in tokenizer_config.json.
 bool has_chatml_tokens(const std::filesystem::path& directory, const nlohmann::json& config) {
   nlohmann::json tokens = json_member(config, "added_tokens_decoder");
   if (holds_contained_file(directory, "tokenizer.json")) {
@@ -206,11 +204,11 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
     return plain_instead(
         fmt::format("{}: the chat template does not print the user's message", origin));
   } catch (const jinja::TemplateError& error) {
-    // What it refuses itself it may take in another conversation.
+    // A template that refuses this conversation by raise_exception may accept others.
     if (error.raised()) return *found;
-    try {  // Some need a system text.
+    try {  // Some templates need a system text.
       if (prints_user(messages)) return *found;
-    } catch (const jinja::TemplateError&) {  // The first problem is told.
+    } catch (const jinja::TemplateError&) {  // Report the first error.
     }
     return plain_instead(
         fmt::format("{}: the chat template cannot render one message of the user, line {}: {}",
@@ -253,7 +251,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
     entries[1] = {Value(std::string_view("content")), Value(std::string_view(messages[i].content))};
     given[i] = Value(runtime.make(jinja::Mapping{.entries = entries}));
   }
-  Value no_day;  // Undefined, and says why.
+  Value no_day;  // Reports the reason in `text` when used.
   no_day.owner = Kind::undefined;
   no_day.text =
       "it prints the present day (strftime_now), on which no prompt may depend; give it a day, "
@@ -263,7 +261,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
                                             {"add_generation_prompt", Value(add_generation_prompt)},
                                             {"tools", Value(Kind::none)},
                                             {"documents", Value(Kind::none)}};
-  // If two variables have the same name, the first one wins.
+  // The first of several variables with the same name wins.
   if (thinking) variables.push_back({"enable_thinking", Value(true)});
   for (const auto& [name, value] : arguments_) {
     variables.push_back({name, argument_value(name, value, runtime)});
@@ -280,8 +278,8 @@ std::string ChatTemplate::render_answered(std::span<const ChatMessage> messages)
   std::string text = render(messages, false);
   const std::string& answer = messages.back().content;
   if (!text.ends_with(answer)) return text;
-  // Qwen1.5's closes the last message only where it is asked for the next, whose header then is not
-  // there. What other templates add is that header, which is no part of the answer.
+  // Qwen1.5's template closes the last message only with add_generation_prompt, and then adds no
+  // header. Other templates add a header, which is not part of the answer.
   std::string closed = render(messages, true);
   if (!closed.starts_with(text)) return text;
   const std::string added = closed.substr(text.size());

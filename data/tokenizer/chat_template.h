@@ -1,7 +1,5 @@
 #pragma once
 
-/// The chat template of a model: how a conversation becomes one text.
-
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -16,77 +14,73 @@
 
 namespace jforge {
 
-/// One turn of a conversation.
 struct ChatMessage {
   std::string role;     ///< "system", "user" or "assistant".
   std::string content;  ///< UTF-8 text, taken verbatim.
 };
 
-/// Variables for a chat template, by name: further keyword arguments of transformers'
-/// apply_chat_template. `strftime_now` is special: a day, YYYY-MM-DD, that the template's
+/// Variables for a chat template by name: extra keyword arguments of transformers'
+/// apply_chat_template. `strftime_now` is special: the day, YYYY-MM-DD, that the template's
 /// strftime_now() prints.
 using TemplateArguments = std::map<std::string, std::variant<bool, std::int64_t, std::string>>;
 
-/// Returns whether `name` is a Jinja variable that apply_chat_template does not set itself.
+/// Returns true if `name` is a Jinja variable that apply_chat_template does not set itself.
 [[nodiscard]] bool is_template_argument(std::string_view name);
-/// Throws ConfigError naming `key` and the first argument that is not allowed.
+/// Throws ConfigError naming `key` and the first invalid argument.
 void expect_template_arguments(const std::string& key, const TemplateArguments& arguments);
-/// Returns the arguments as a JSON object.
 [[nodiscard]] std::string arguments_json(const TemplateArguments& arguments);
 
-/// Options for loading the template of a model directory.
 struct ChatTemplateOptions {
-  bool force_chatml = false;  ///< Plain ChatML in the place of one that is not understood.
+  bool force_chatml = false;  ///< Replaces an unsupported template by plain ChatML.
   TemplateArguments arguments = {};
 };
 
-/// A template in Jinja (jinja/template.h), rendered as transformers' apply_chat_template does
-/// without tools and documents, with two differences if the arguments do not say otherwise, since a
-/// prompt should cost no thoughts and not depend on the day on which it was encoded:
-///  * enable_thinking is false, so that Qwen3's answers begin behind an empty <think> block;
-///  * there is no strftime_now, so that templates which print a day print their own fallback (Llama
-///    3.1 to 3.3: 26 Jul 2024); one that has none is not understood.
-/// Immutable; safe to use from many threads.
+/// A Jinja template (jinja/template.h), rendered as transformers' apply_chat_template does without
+/// tools and documents. Unless the arguments say otherwise, prompts contain no thinking and do not
+/// depend on the day:
+///  * enable_thinking is false, so that Qwen3's answers begin after an empty <think> block;
+///  * strftime_now is undefined, so that templates print their fallback day (Llama 3.1 to 3.3:
+///    26 Jul 2024); a template without a fallback is unsupported.
+/// Immutable and thread-safe.
 class ChatTemplate {
  public:
-  /// The tokenizer's special tokens: "bos_token" and such, and their texts.
+  /// Special tokens: names such as "bos_token" with their texts.
   using Tokens = std::vector<std::pair<std::string, std::string>>;
 
-  /// Reads, as transformers does, additional_chat_templates/default.jinja, else
-  /// chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or several by
-  /// name of which "default" is taken), and the special tokens from tokenizer_config.json, over
-  /// which special_tokens_map.json goes where that config has no added_tokens_decoder. A template
-  /// that is missing, is not understood or cannot render one message of the user, alone or behind a
-  /// system text, is a ConfigError naming the directory, unless `force_chatml` and the tokenizer
-  /// has ChatML's tokens: then it is plain ChatML without a default system text. A template that is
-  /// understood is used as it is in either case. ConfigError for an argument that the template does
-  /// not name, DataError for files that are malformed.
+  /// Reads the first of additional_chat_templates/default.jinja, chat_template.jinja and
+  /// `chat_template` in tokenizer_config.json (a string, or the one named "default"), and special
+  /// tokens from tokenizer_config.json; without added_tokens_decoder, special_tokens_map.json
+  /// overrides them.
+  /// Throws ConfigError if the template is missing, unsupported or cannot render one user message,
+  /// alone or after a system text. With `force_chatml` plain ChatML without a default system text
+  /// then replaces it, if the tokenizer has ChatML's tokens. Throws ConfigError if the template
+  /// does not name an argument, DataError if a file is malformed.
   static ChatTemplate load(const std::filesystem::path& model_directory,
                            const ChatTemplateOptions& options = {});
 
-  /// The template of that text; `origin` names it in messages. jinja::TemplateError when it is not
-  /// understood, DataError when it is not valid UTF-8.
+  /// Parses a template; `origin` names it in messages. Throws jinja::TemplateError if it is
+  /// unsupported, DataError if it is not valid UTF-8.
   static ChatTemplate parse(std::string_view jinja, const std::string& origin, Tokens tokens = {},
                             TemplateArguments arguments = {});
 
-  /// The text of a conversation; with `add_generation_prompt` it ends where the assistant's answer
-  /// begins. DataError when there is no message, a role is not system, user or assistant, the
-  /// template refuses their order, or it uses what is not supported.
+  /// Returns the text of a conversation; with `add_generation_prompt` it ends where the assistant's
+  /// answer begins. Throws DataError if there is no message, a role is unknown, or the template
+  /// refuses the conversation or uses an unsupported feature.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt) const {
     return render(messages, add_generation_prompt, /*thinking=*/false);
   }
 
-  /// The same of a conversation whose last message is the assistant's answer, with what ends it.
+  /// Renders a conversation that ends with the assistant's answer and its end tokens.
   [[nodiscard]] std::string render_answered(std::span<const ChatMessage> messages) const;
 
-  /// The prompt before an answer that begins with thoughts: `render` with enable_thinking, whatever
-  /// the arguments say.
+  /// Renders the prompt before an answer that begins with thinking: enable_thinking overrides the
+  /// arguments.
   [[nodiscard]] std::string render_thinking_prompt(std::span<const ChatMessage> messages) const {
     return render(messages, /*add_generation_prompt=*/true, /*thinking=*/true);
   }
 
-  /// What names it in messages: the model directory.
+  /// The model directory, for messages.
   [[nodiscard]] const std::string& origin() const { return origin_; }
 
  private:
@@ -99,7 +93,7 @@ class ChatTemplate {
 
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt, bool thinking) const;
-  /// The same without checks; TemplateError.
+  /// Renders without checks. Throws TemplateError.
   [[nodiscard]] std::string evaluate(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, bool thinking) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Checked access to the fields of the tokenizer's JSON files: every complaint is a DataError that
-/// names the file and the field.
+/// Checked access to the tokenizer's JSON files. All functions throw DataError naming file and
+/// field.
 
 #include <fmt/core.h>
 
@@ -19,28 +19,27 @@
 
 namespace jforge {
 
-/// Parses `text`; DataError naming `origin` when it is not JSON or not an object.
 inline nlohmann::json parse_json_object(const std::string& text, const std::string& origin) {
   nlohmann::json root = parse_bounded_json(text, origin);
   if (!root.is_object()) throw DataError(fmt::format("{}: expected a JSON object", origin));
   return root;
 }
 
-/// The member `key` of `object`, or null when it is absent.
+/// Returns the member `key`, or null if it is absent.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const std::string& key) {
   static const nlohmann::json kNull;
   const auto found = object.find(key);
   return found == object.end() ? kNull : *found;
 }
 
-/// A string; `what` names the field.
+/// Returns a string; `what` names the field.
 inline const std::string& json_string(const nlohmann::json& value, const std::string& origin,
                                       std::string_view what) {
   if (!value.is_string()) throw DataError(fmt::format("{}: {} must be a string", origin, what));
   return value.get_ref<const std::string&>();
 }
 
-/// A boolean member, `fallback` when it is absent or null.
+/// Returns a boolean member, or `fallback` if it is absent or null.
 inline bool json_flag(const nlohmann::json& object, const std::string& key, bool fallback,
                       const std::string& origin) {
   const nlohmann::json& value = json_member(object, key);
@@ -51,7 +50,7 @@ inline bool json_flag(const nlohmann::json& object, const std::string& key, bool
   return value.get<bool>();
 }
 
-/// A token id: an integer in [0, 2^31 - 2].
+/// Returns a token id, an integer in [0, 2^31 − 2].
 inline TokenId json_token_id(const nlohmann::json& value, const std::string& origin,
                              std::string_view what) {
   constexpr std::int64_t kLargest = std::numeric_limits<TokenId>::max() - 1;
@@ -63,7 +62,7 @@ inline TokenId json_token_id(const nlohmann::json& value, const std::string& ori
   return static_cast<TokenId>(value.get<std::int64_t>());
 }
 
-/// DataError when `object` has a member that is not in `known`, or is no object.
+/// Throws if `object` has a member that is not in `known`.
 inline void json_only_known(const nlohmann::json& object,
                             std::initializer_list<std::string_view> known,
                             const std::string& origin, std::string_view where) {
@@ -78,7 +77,7 @@ inline void json_only_known(const nlohmann::json& object,
   }
 }
 
-/// One entry of `added_tokens` or `added_tokens_decoder`.
+/// Parses an entry of `added_tokens` or `added_tokens_decoder`.
 inline AddedToken json_added_token(const nlohmann::json& entry, TokenId id,
                                    const std::string& origin) {
   json_only_known(

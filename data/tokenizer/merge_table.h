@@ -1,7 +1,5 @@
 #pragma once
 
-/// The merge rules of a byte-pair encoding and their application to one piece of text.
-
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -11,32 +9,29 @@
 
 namespace jforge {
 
-/// Pairs of token ids with their rank (0 is merged first) and the id they merge into.
-/// After construction it is immutable and may be used from many threads.
+/// Merge rules of a byte-pair encoding. Immutable and thread-safe.
 class MergeTable {
  public:
-  /// One merge rule; its rank is its place in the list.
+  /// The rank is the index in the list; rank 0 merges first.
   struct Rule {
     TokenId left;
     TokenId right;
     TokenId merged;
   };
 
-  /// `byte_ids[b]` is the token of the single byte b, -1 if there is none: such a byte is left out,
-  /// and its neighbours are adjacent. `rules` in order of rank; a pair that occurs twice is a
-  /// DataError naming both ranks.
+  /// `byte_ids[b]` is the token of byte b, or −1: such bytes are dropped before merging. Throws
+  /// DataError if a pair occurs twice in `rules`.
   MergeTable(const std::array<TokenId, 256>& byte_ids, const std::vector<Rule>& rules);
 
-  /// Appends the tokens of `piece` to `out`: starting from single bytes, the adjacent pair of
-  /// lowest rank, leftmost first, is merged until no rule applies. O(n log n) in the piece's bytes;
-  /// pieces of 4 GiB or more are a DataError.
+  /// Appends the tokens of `piece`: starting from single bytes, merges the adjacent pair of lowest
+  /// rank, leftmost first, until no rule applies. O(n log n). Throws DataError from 4 GiB on.
   void encode_piece(std::string_view piece, std::vector<TokenId>& out) const;
 
  private:
   static constexpr std::uint32_t kNoRule = 0xFFFFFFFFU;
   struct Slot {
     std::uint64_t key;
-    std::uint32_t rank;  // kNoRule marks an empty slot
+    std::uint32_t rank;  // kNoRule: empty slot.
   };
 
   [[nodiscard]] std::uint32_t rank_of(TokenId left, TokenId right) const;
@@ -47,8 +42,8 @@ class MergeTable {
   void encode_long(std::string_view piece, std::vector<TokenId>& out) const;
 
   std::array<TokenId, 256> byte_ids_;
-  std::vector<TokenId> merged_;  // by rank
-  std::vector<Slot> slots_;      // open addressing, a power of two, at most half full
+  std::vector<TokenId> merged_;  // By rank.
+  std::vector<Slot> slots_;      // Open addressing; a power of two, at most half full.
   std::uint64_t mask_ = 0;
 };
 

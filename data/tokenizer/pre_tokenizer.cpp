@@ -41,8 +41,8 @@ void translate_escape(char escaped, bool in_set, const std::string& origin, std:
   }
 }
 
-/// `rest` begins with a repeat's brace. `{,3}` is text for PCRE2, `{2}?` optional for Oniguruma and
-/// a '+' behind the brace possessive for PCRE2 alone.
+/// Refuses repeats that differ: `{,3}` is literal in PCRE2, `{2}?` is optional in Oniguruma, and
+/// '+' after a brace is possessive only in PCRE2. Requires: `rest` begins with '{'.
 void expect_common_repeat(std::string_view rest, const std::string& origin) {
   const std::size_t length = std::min(rest.find('}'), rest.size() - 1) + 1;
   const std::string_view repeat = rest.substr(0, length);
@@ -53,8 +53,8 @@ void expect_common_repeat(std::string_view rest, const std::string& origin) {
   }
 }
 
-/// `rest` begins with "(?". Options for all that follows reach past an alternative's '|' in
-/// Oniguruma, and its 'm' is PCRE2's 's'.
+/// Refuses options that differ: Oniguruma's `(?i)` reaches past an alternative's '|', and its 'm'
+/// is PCRE2's 's'. Requires: `rest` begins with "(?".
 void expect_common_options(std::string_view rest, const std::string& origin) {
   const std::size_t length = rest.find_first_not_of("imsxn-", 2);
   const std::string_view options = rest.substr(2, length - 2);
@@ -82,7 +82,7 @@ std::string translate_split_expression(std::string_view expression, const std::s
     if (c == '\\') {
       if (++i == expression.size()) refuse(origin, "a lone '\\' at its end");
       translate_escape(expression[i], in_set, origin, out);
-      // The braces of \p{L} and \x{41} are no repeat's.
+      // The braces of \p{L} and \x{41} are not repeats.
       if (std::string_view("pPx").find(expression[i]) != std::string_view::npos &&
           expression.substr(i + 1, 1) == "{") {
         const std::size_t end = std::min(expression.find('}', i), expression.size() - 1);
@@ -98,7 +98,7 @@ std::string translate_split_expression(std::string_view expression, const std::s
     } else if (c == '[') {
       in_set = true;
       out += c;
-      // A caret or a bracket right after the opening is part of it.
+      // A caret or bracket right after the opening belongs to it.
       if (i + 1 < expression.size() && expression[i + 1] == '^') out += expression[++i];
       if (i + 1 < expression.size() && expression[i + 1] == ']') out += expression[++i];
       continue;
@@ -135,7 +135,7 @@ PreTokenizer::PreTokenizer(std::span<const std::string> expressions, const std::
                                   pcre2_message(error), translated.substr(offset, 20)));
     }
     codes_.push_back(std::make_shared<const Code>(compiled));
-    // Where PCRE2 was built without JIT the interpreter matches the same, only slower.
+    // Without JIT support PCRE2 falls back to its interpreter.
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
   }
 }
@@ -165,7 +165,7 @@ void PreTokenizer::split_by(const Code& code, std::string_view text,
   std::size_t emitted = 0;
   std::size_t from = 0;
   while (from < text.size()) {
-    // The text was validated once as a whole; checking it at every match would be quadratic.
+    // The whole text was validated once; checking it at every match would be quadratic.
     std::uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
     int found =
         pcre2_match(code.compiled, subject, text.size(), from, options, match.get(), nullptr);

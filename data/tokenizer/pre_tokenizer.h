@@ -1,7 +1,7 @@
 #pragma once
 
-/// Cuts text into the pieces (words, numbers, runs of punctuation or space) inside which byte pairs
-/// are merged, by a regular expression in the dialect of Hugging Face's tokenizers (Oniguruma).
+/// Splits text into pieces (words, numbers, punctuation, white space) inside which byte pairs
+/// merge, by regular expressions in Hugging Face's dialect (Oniguruma).
 
 #include <functional>
 #include <memory>
@@ -12,33 +12,30 @@
 
 namespace jforge {
 
-/// The Qwen2 family's expression: contractions, words with one leading sign, single digits, runs of
-/// punctuation, line ends, white space (the last blank before a word goes with the word).
+/// The Qwen2 family's expression.
 inline constexpr std::string_view kQwen2Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-/// GPT-2's expression, which a `ByteLevel` pre-tokenizer with `use_regex` implies.
+/// GPT-2's expression, implied by a `ByteLevel` pre-tokenizer with `use_regex`.
 inline constexpr std::string_view kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// What a `Digits` pre-tokenizer takes for a digit: every character with a numeric value.
+/// Digits of a `Digits` pre-tokenizer: every character with a numeric value.
 inline constexpr std::string_view kSingleDigits = R"(\p{N})";
 inline constexpr std::string_view kDigitRuns = R"(\p{N}+)";
 
-/// Rewrites an Oniguruma expression for PCRE2 so that both match the same text: `\s` and `\S`
-/// become the explicit White_Space set (PCRE2's own also holds U+180E). DataError for what the two
-/// dialects read differently (anchors, \w, \b, \h, nested sets, `{n}+`, `(?m)`, …), naming it and
-/// `origin`.
+/// Rewrites an Oniguruma expression for PCRE2: `\s` and `\S` become the White_Space set, because
+/// PCRE2's also holds U+180E. Throws DataError for everything that the dialects read differently
+/// (anchors, \w, \b, \h, nested sets, `{n}+`, `(?m)`, …).
 std::string translate_split_expression(std::string_view expression, const std::string& origin);
 
-/// Compiled expressions. Immutable: `split` may run in many threads at once.
+/// Immutable and thread-safe.
 class PreTokenizer {
  public:
-  /// DataError naming `origin` when an expression does not compile or is not supported.
+  /// Throws DataError naming `origin` if an expression does not compile or is unsupported.
   PreTokenizer(std::span<const std::string> expressions, const std::string& origin);
 
-  /// Calls `emit` for every match and for every stretch between matches, in order, of the last
-  /// expression in the pieces that the others have cut likewise; together they are exactly `text`,
-  /// which is well-formed UTF-8.
+  /// Splits by each expression in turn and calls `emit` for every match and gap of the last one, in
+  /// order; together they are `text`. Requires: `text` is well-formed UTF-8.
   void split(std::string_view text, const std::function<void(std::string_view)>& emit) const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a Hugging Face directory says about its tokenizer, read but not yet turned into tables.
+/// Reads the tokenizer files of a Hugging Face directory.
 
 #include <filesystem>
 #include <optional>
@@ -13,40 +13,38 @@
 
 namespace jforge {
 
-/// A byte-pair tokenizer as its files describe it.
 struct TokenizerDefinition {
-  /// Token in GPT-2's spelling (byte_level.h) and its id.
+  /// Tokens in GPT-2's spelling (byte_level.h) with their ids.
   std::vector<std::pair<std::string, TokenId>> vocabulary;
-  /// Left and right part in GPT-2's spelling; the rank is the place in the list.
+  /// Left and right part in GPT-2's spelling, by rank.
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<AddedToken> added;
-  /// Oniguruma dialect (pre_tokenizer.h); each cuts the pieces that the one before it has left.
+  /// In Oniguruma's dialect (pre_tokenizer.h), applied one after another.
   std::vector<std::string> split_expressions;
-  /// A piece that is a token as a whole is that token, whatever the merges make of it.
+  /// A piece that is a token is not merged.
   bool ignore_merges = false;
-  std::vector<TokenId> prefix;     ///< Put before a text of its own, such as a bos.
-  bool nfc = false;                ///< Text is brought to NFC before it is cut.
+  std::vector<TokenId> prefix;     ///< Tokens before a text, such as bos.
+  bool nfc = false;                ///< Normalise text to NFC before splitting.
   std::optional<std::string> eos;  ///< Content of an added token.
   std::optional<std::string> pad;  ///< Content of an added token.
   std::string content_hash;        ///< 16 hex digits, XXH3 over names and uncompressed bytes.
-  std::string origin;              ///< The file that messages name.
+  std::string origin;              ///< File named in messages.
 };
 
-/// True when `directory` holds tokenizer.json, or vocab.json + merges.txt + tokenizer_config.json
-/// (vocab.json and merges.txt also as .gz).
+/// Returns true if `directory` holds tokenizer.json, or vocab.json, merges.txt (both optionally
+/// .gz) and tokenizer_config.json.
 bool tokenizer_files_present(const std::filesystem::path& directory);
 
-/// Reads the tokenizer of `directory`; tokenizer.json wins where both forms are there. DataError
-/// naming file and field for anything missing, malformed or not supported.
+/// Reads the tokenizer; tokenizer.json takes precedence. Throws DataError naming file and field for
+/// anything missing, malformed or unsupported.
 TokenizerDefinition read_tokenizer_files(const std::filesystem::path& directory);
 
-/// Parses the text of a tokenizer.json into `definition` (everything but eos, pad and hash);
-/// `origin` names the file in messages. DataError as above.
+/// Parses a tokenizer.json into `definition` (all but eos, pad and hash); throws likewise.
 void parse_tokenizer_json(const std::string& text, const std::string& origin,
                           TokenizerDefinition& definition);
 
-/// The bytes of a file, unpacked when its name ends in .gz. DataError naming the file when it
-/// cannot be read or its compressed stream is damaged.
+/// Returns a file's bytes, unpacked if its name ends in .gz. Throws DataError if it cannot be read
+/// or is damaged.
 std::string read_file_or_gz(const std::filesystem::path& file);
 
 }  // namespace jforge

@@ -18,7 +18,7 @@ namespace {
 
 bool is_continuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
 
-/// Length of the well-formed sequence at `offset`, 0 when it is malformed (Unicode table 3-7).
+/// Returns the length of the well-formed sequence at `offset`, or 0 (Unicode table 3-7).
 std::size_t sequence_length(std::string_view text, std::size_t offset) {
   const auto byte = [&](std::size_t i) -> unsigned char {
     return offset + i < text.size() ? static_cast<unsigned char>(text[offset + i]) : 0;
@@ -40,7 +40,7 @@ std::size_t sequence_length(std::string_view text, std::size_t offset) {
   return 4;
 }
 
-/// ICU counts in 32 bits.
+/// ICU has 32-bit lengths.
 void expect_icu_size(std::string_view text) {
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int32_t>::max())) {
     throw DataError(
@@ -48,7 +48,7 @@ void expect_icu_size(std::string_view text) {
   }
 }
 
-constexpr std::size_t kLongRun = 64;  // combining marks
+constexpr std::size_t kLongRun = 64;  // Combining marks.
 
 bool has_long_mark_run(std::string_view text) {
   std::size_t run = 0;
@@ -68,9 +68,8 @@ bool has_long_mark_run(std::string_view text) {
   return false;
 }
 
-/// Puts runs of many combining marks into canonical order: an equivalent text, so its NFC is the
-/// same, but ICU orders a run by insertion, which takes quadratic time where it is long and
-/// shuffled.
+/// Sorts long runs of combining marks into canonical order, which does not change the NFC. ICU's
+/// insertion sort would take quadratic time.
 std::string order_long_mark_runs(std::string_view text) {
   struct Mark {
     std::uint8_t combining_class;
@@ -144,7 +143,7 @@ std::string replaced_utf8(std::string_view text) {
 
 std::string to_nfc(std::string_view text) {
   expect_icu_size(text);
-  // Before ICU looks at it at all: its check for normal form orders the marks as well.
+  // Before any call to ICU: its check for NFC also sorts marks.
   std::string ordered;
   if (has_long_mark_run(text)) {
     ordered = order_long_mark_runs(text);

@@ -1,8 +1,7 @@
 #pragma once
 
-/// What templates can call without defining it: operators, methods, filters, tests and functions,
-/// each as Python and jinja2 have it, as far as published chat templates use it. What fails, or is
-/// not supported, throws a Failure.
+/// Operators, methods, filters, tests and functions of templates, as in Python and jinja2, as far
+/// as published chat templates use them. They throw Failure on errors and unsupported uses.
 
 #include <array>
 #include <cstdint>
@@ -25,41 +24,39 @@ struct Arguments {
 
 class Parameters;
 
-/// How a builtin takes its arguments.
 enum class Takes {
   plain,
-  any,   ///< It looks at its arguments itself.
-  safe,  ///< As a filter, also text marked safe.
+  any,   ///< Reads its arguments itself.
+  safe,  ///< Also takes text marked safe, if a filter.
 };
-/// A function, method, filter or test.
 struct Builtin {
   std::string_view name;
-  Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: not supported.
+  Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: unsupported.
   std::array<std::string_view, 3> parameters = {};
-  std::size_t required = 0;  ///< So many of the parameters must be given.
+  std::size_t required = 0;  ///< Number of mandatory parameters.
   Takes takes = Takes::plain;
 };
 struct Method {
   Value receiver;
   const Builtin* method;
 };
-/// Fails for an argument too many, given twice or with another name, or fewer than are required.
+/// Fails if arguments are superfluous, duplicate, misnamed or missing.
 Value call(Runtime& runtime, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
-/// Arguments under the names of a builtin's parameters.
+/// Arguments by parameter.
 class Parameters {
  public:
   Parameters(const Arguments& given, const Builtin& builtin);
   [[nodiscard]] const Arguments& all() const { return all_; }
-  /// Null if it was not given.
+  /// Returns null if it was not given.
   [[nodiscard]] const Value* operator[](std::size_t i) const { return values_[i]; }
-  /// Returns whether it was given and is not none.
+  /// Returns true if it was given and is not none.
   [[nodiscard]] bool has(std::size_t i) const {
     return values_[i] != nullptr && !values_[i]->is(Kind::none);
   }
-  /// Returns `fallback` if it was not given; fails if it has another type.
+  /// Returns `fallback` if it was not given; fails if it is not an integer.
   [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
-  /// The same for a number of blanks: at most 1000, and none for a negative number.
+  /// As whole(), for a number of blanks: at most 1000; a negative number counts as 0.
   [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
   [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
   /// Fails if it is not a string. Requires: it was given.
@@ -70,40 +67,40 @@ class Parameters {
   std::array<const Value*, 3> values_{};
 };
 
-// operators.cpp. A sign is an operator as templates write it.
+// operators.cpp. A sign is the operator as written in templates.
 
-/// Fails with what jinja2 says if `value` is undefined.
+/// Fails with jinja2's message if `value` is undefined.
 void expect_defined(const Value& value);
-/// Fails if `value` is marked safe: what becomes of it depends on what it is joined with.
+/// Fails if `value` is marked safe, because what it is joined with would then be escaped.
 void expect_plain(const Value& value);
-/// Returns an undefined value that says `reason` where a value is needed.
+/// Returns an undefined value that reports `reason` when used.
 Value undefined_because(Runtime& runtime, std::string_view reason);
-/// What a loop goes through; of a generator what is left.
+/// Returns the items to iterate over; consumes a generator.
 std::span<const Value> items_of(Runtime& runtime, const Value& value);
 Value attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value element(Runtime& runtime, const Value& object, const Value& key);
-/// A part that is not given is missing or none.
+/// Absent bounds are missing or none.
 Value slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
             const Value& step);
 bool contains(Runtime& runtime, const Value& container, const Value& item);
-/// Returns whether `left` comes before `right`; `sign` is for the message.
+/// Returns left < right; `sign` is for the message.
 bool less(Runtime& runtime, const Value& left, const Value& right, std::string_view sign);
 bool holds(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
 Value calculate(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
-/// str() of a value; a string itself.
+/// str() of a value.
 std::string_view text_of(Runtime& runtime, const Value& value);
 
 // print.cpp
 
-/// Appends Python's str(). Fails for what has no text that is the same on every run.
+/// Appends Python's str(). Fails for values whose text varies between runs.
 void append_text(Runtime& runtime, std::string& out, const Value& value);
 /// json.dumps with transformers' parameters.
 Value to_json(Runtime& runtime, const Value& value, const Parameters& given);
 
 // methods.cpp
 
-/// A method of a value of that kind; null if Python has none of that name. Fails for those that are
-/// not supported.
+/// Returns a method of values of `kind`, or null if Python has none of that name. Fails for
+/// unsupported ones.
 const Builtin* find_method(Kind kind, std::string_view name);
 
 // filters.cpp and functions.cpp
@@ -112,11 +109,10 @@ Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
                   const Arguments& arguments);
 bool call_test(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments);
-/// Fails if `value` is not a string.
 std::string_view expect_text(const Value& value);
-/// A global function, null if there is none.
+/// Returns null if there is none.
 const Builtin* find_function(std::string_view name);
-/// The entries as dict() takes them: a later one replaces one of the same key.
+/// Builds a mapping as dict() does: the last entry of a key wins.
 const Mapping* make_mapping(Runtime& runtime, std::span<const Entry> entries);
 
 }  // namespace jforge::jinja

@@ -10,8 +10,6 @@
 namespace jforge::jinja {
 namespace {
 
-// Texts.
-
 template <std::string (*change)(std::string_view)>
 Value changed(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   const std::string_view text = text_of(runtime, value);
@@ -69,7 +67,7 @@ Value to_whole(Runtime& runtime, const Value& value, const Parameters& given) {
     std::int64_t whole = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
     if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(whole);
-    // To Python some of these are numbers.
+    // Python accepts more numbers than these.
     const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c & 0x80) != 0; };
     if (std::ranges::any_of(text, is_digit)) {
       fail("the filter 'int' of other texts than whole numbers in 64 bits is not supported");
@@ -77,8 +75,6 @@ Value to_whole(Runtime& runtime, const Value& value, const Parameters& given) {
   }
   return given[0] != nullptr ? *given[0] : Value(std::int64_t{0});
 }
-
-// Containers.
 
 Value length_of(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   switch (value.kind) {
@@ -134,7 +130,7 @@ Value items(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   return view;
 }
 
-/// Follows a dotted path of attribute names. Returns the item itself if there is no path.
+/// Follows a dotted path of attribute names, if any.
 Value follow(Runtime& runtime, Value item, const Value* path) {
   runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;
@@ -164,7 +160,7 @@ Value join(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.text(out);
 }
 
-/// What map, select and their kin go through: nothing also where the value is false, such as none.
+/// Returns the items that map, select and the like iterate over; none for false values.
 std::span<const Value> items_if_any(Runtime& runtime, const Value& value) {
   return truth(value) ? items_of(runtime, value) : std::span<const Value>();
 }
@@ -184,7 +180,6 @@ Value map(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, made);
 }
 
-/// select, reject, selectattr and rejectattr.
 template <bool by_attribute, bool keeps>
 Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   auto rest = given.all().positional;
@@ -210,7 +205,7 @@ Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, kept);
 }
 
-// Filters that order or compare items, ignoring case.
+// Filters that order or compare items ignore case.
 
 struct Keyed {
   Value key;

@@ -9,12 +9,12 @@
 #include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/template.h"
 
-/// Global functions, and jinja2's tests: what stands behind `is`.
+/// Global functions and jinja2's tests (after `is`).
 
 namespace jforge::jinja {
 namespace {
 
-constexpr std::int64_t kMaxRange = 100'000;  // The sandbox's.
+constexpr std::int64_t kMaxRange = 100'000;  // jinja2's sandbox limit.
 
 Value range(Runtime& runtime, const Value& /*self*/, const Parameters& given) {
   std::array<std::int64_t, 3> bounds = {0, 0, 1};
@@ -36,7 +36,6 @@ Value range(Runtime& runtime, const Value& /*self*/, const Parameters& given) {
   return runtime.sequence(Kind::range, items);
 }
 
-/// The entries that dict(…) takes: a mapping, then keywords.
 const Mapping* mapping_of(Runtime& runtime, const Arguments& arguments) {
   std::vector<Entry> entries;
   if (arguments.positional.size() > 1) fail("at most one argument without a name is taken");
@@ -79,11 +78,11 @@ constexpr auto kFunctions = std::to_array<Builtin>({
     {"range", range, {"start", "stop", "step"}, 1},
 });
 
-/// Conversions whose text depends on the day alone; of a time they print midnight. Those of a zone,
-/// an epoch and microseconds are left out.
+/// strftime conversions that depend only on the day; times print midnight. Time zones, epoch and
+/// microseconds are unsupported.
 constexpr std::string_view kConversions = "aAbBcCdDeFgGhHIjmMnprRStTuUVwWxXyY%";
 
-/// Parses YYYY-MM-DD. Returns nothing if there is no such day.
+/// Parses YYYY-MM-DD, or returns nullopt if there is no such day.
 std::optional<std::tm> parse_day(std::string_view text) {
   constexpr std::string_view kPattern = "0000-00-00";
   const auto fits = [](char given, char pattern) {
@@ -97,12 +96,12 @@ std::optional<std::tm> parse_day(std::string_view text) {
   day.tm_year -= 1900;
   day.tm_mon -= 1;
   std::tm normal = day;
-  timegm(&normal);  // Fills in the rest, and makes another day of one that does not exist.
+  timegm(&normal);  // Normalises days that do not exist.
   if (normal.tm_mon != day.tm_mon || normal.tm_mday != day.tm_mday) return std::nullopt;
   return normal;
 }
 
-/// One conversion at a time, since a day's longest text is known.
+/// Prints one conversion at a time, because its maximum length is known.
 Value print_day(Runtime& runtime, const Value& self, const Parameters& given) {
   const std::string_view format = given.text(0);
   runtime.charge(format.size());
@@ -114,7 +113,7 @@ Value print_day(Runtime& runtime, const Value& self, const Parameters& given) {
       continue;
     }
     const std::size_t begin = i++;
-    if (i < format.size() && format[i] == '-') ++i;  // glibc's: no padding.
+    if (i < format.size() && format[i] == '-') ++i;  // glibc: no padding.
     if (i >= format.size() || kConversions.find(format[i]) == std::string_view::npos) {
       fail(fmt::format("strftime_now does not support '{}'", format.substr(begin, i + 1 - begin)));
     }
@@ -126,8 +125,6 @@ Value print_day(Runtime& runtime, const Value& self, const Parameters& given) {
 }
 
 constexpr Builtin kPrintDay = {"strftime_now", print_day, {"format"}, 1};
-
-// Tests.
 
 template <bool (*holds)(const Value&)>
 Value plain(Runtime& /*runtime*/, const Value& value, const Parameters& /*given*/) {
@@ -147,7 +144,7 @@ bool is_iterable(const Value& value) {
   return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::mapping) ||
          value.is(Kind::loop) || value.is_sequence();
 }
-/// Whether it has a length and elements; jinja2's undefined values have both.
+/// Returns true if it has a length and elements, as jinja2's undefined values do.
 bool is_sequence(const Value& value) {
   return is_iterable(value) && !value.is(Kind::view) && !value.is(Kind::generator) &&
          !value.is(Kind::loop);

@@ -16,7 +16,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-/// Any line end is "\n" to jinja2, and one at the end of a template is dropped.
+/// Converts line ends to "\n" and drops the last one, as jinja2 does.
 std::string with_plain_line_ends(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -79,7 +79,7 @@ class Lexer {
     }
   }
 
-  /// Goes on to `end`, counting lines.
+  /// Moves to `end` and counts lines.
   void move_to(std::size_t end) {
     line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          text_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
@@ -87,12 +87,12 @@ class Lexer {
     at_ = end;
   }
 
-  /// Behind the spaces that begin at `from`.
+  /// Returns the offset after the white space at `from`.
   [[nodiscard]] std::size_t skip_spaces(std::size_t from) const {
     return text_.size() - strip(rest(from), Side::left).size();
   }
 
-  /// Adds the text before a tag, without the blanks that the tag takes away, and moves into it.
+  /// Adds the text before a tag, stripped as the tag demands, and moves into the tag.
   std::size_t begin_tag(std::string_view data, std::size_t tag, bool strips_line) {
     std::size_t inside = tag + 2;
     const char sign = inside < text_.size() ? text_[inside] : ' ';
@@ -100,7 +100,7 @@ class Lexer {
       ++inside;
       data = strip(data, Side::right);
     } else if (strips_line) {
-      const std::size_t line_begin = data.rfind('\n') + 1;  // 0 where there is none
+      const std::size_t line_begin = data.rfind('\n') + 1;  // 0 if there is none.
       if ((line_begin > 0 || line_start_) && strip(data.substr(line_begin), Side::left).empty()) {
         data = data.substr(0, line_begin);
       }
@@ -111,8 +111,7 @@ class Lexer {
     return inside;
   }
 
-  /// Size of the end of a tag at `at`, with the blanks behind it that go with it; 0 if none is
-  /// there.
+  /// Returns the size of a tag's end at `at` with the white space that it strips, or 0.
   [[nodiscard]] std::size_t end_size(std::size_t at, std::string_view end, bool trims_line) const {
     const std::string_view text = rest(at);
     if (text.starts_with('-') && text.substr(1).starts_with(end)) {
@@ -122,7 +121,7 @@ class Lexer {
     return end.size() + (trims_line && text.substr(end.size()).starts_with('\n') ? 1 : 0);
   }
 
-  /// Adds the text up to `{% endraw %}`, which takes blanks away as other tags do.
+  /// Adds the text up to `{% endraw %}`.
   void read_raw() {
     for (std::size_t tag = at_; (tag = text_.find("{%", tag)) != std::string::npos; tag += 2) {
       const std::size_t name = skip_spaces(tag + (rest(tag + 2).starts_with('-') ? 3 : 2));
@@ -149,7 +148,7 @@ class Lexer {
   void read_tag(std::size_t inside, bool prints) {
     at_ = inside;
     tokens_.push_back({.kind = prints ? Kind::print_begin : Kind::statement_begin, .line = line_});
-    std::string open;  // Closing brackets that are due.
+    std::string open;  // Expected closing brackets.
     while (at_ < text_.size()) {
       if (open.empty()) {
         const bool raw = !prints && tokens_.back().kind == Kind::name &&
@@ -219,7 +218,7 @@ class Lexer {
   std::size_t read_number() {
     std::size_t end = at_;
     while (end < text_.size() && is_name_part(text_[end])) ++end;
-    // "x.0.5" are two elements.
+    // "x.0.5" indexes twice.
     const bool is_key = tokens_.back().kind == Kind::sign && tokens_.back().text == ".";
     if (!is_key && rest(end).starts_with('.') && end + 1 < text_.size() &&
         is_digit(text_[end + 1])) {
@@ -238,7 +237,7 @@ class Lexer {
     return end;
   }
 
-  /// Adds the token of a string, whose escapes are Python's.
+  /// Adds a string token; escapes are Python's.
   void read_string(std::string_view text) {
     constexpr std::string_view kLetters = "ntrb\\'\"";
     constexpr std::string_view kValues = "\n\t\r\b\\'\"";
@@ -248,7 +247,7 @@ class Lexer {
         token.text += text[at];
         continue;
       }
-      ++at;  // The last backslash escapes something.
+      ++at;  // A backslash is never last.
       const std::size_t letter = kLetters.find(text[at]);
       if (letter == std::string_view::npos) {
         token.kind = Kind::unsupported;
@@ -264,7 +263,7 @@ class Lexer {
   std::string text_;
   std::size_t at_ = 0;
   int line_ = 1;
-  bool line_start_ = true;  // What comes last ended a line.
+  bool line_start_ = true;  // The previous character ended a line.
   std::vector<Token> tokens_;
 };
 

@@ -9,8 +9,6 @@
 namespace jforge::jinja {
 namespace {
 
-// What strings have.
-
 template <Side side>
 Value str_strip(Runtime& runtime, const Value& self, const Parameters& given) {
   runtime.charge_bytes(self.text.size());
@@ -56,14 +54,14 @@ Value str_replace(Runtime& runtime, const Value& self, const Parameters& given) 
   const std::string_view by = given.text(1);
   if (old.empty()) fail("replacing an empty text is not supported");
   runtime.charge_bytes(self.text.size());
-  // Looked at before it is made: it may be much longer.
+  // Checked in advance, because the result may be much longer.
   if (by.size() > 0 && self.text.size() / old.size() > kMaxBytes / by.size()) {
     fail("a text is too long");
   }
   return runtime.text(replaced(self.text, old, by));
 }
 
-/// Only `{}` fields.
+/// Supports only `{}` fields.
 Value str_format(Runtime& runtime, const Value& self, const Parameters& given) {
   std::string out;
   std::size_t next = 0;
@@ -89,8 +87,6 @@ Value str_changed(Runtime& runtime, const Value& self, const Parameters& /*given
   runtime.charge_bytes(self.text.size());
   return runtime.text(change(self.text));
 }
-
-// What mappings have.
 
 Value dict_get(Runtime& runtime, const Value& self, const Parameters& given) {
   const Value* found = find(runtime, *self.mapping, *given[0]);
@@ -137,7 +133,7 @@ constexpr auto kMappingMethods = std::to_array<Builtin>({
     {"values", dict_view<EntryPart::value>},
 });
 
-/// Returns the names of Python 3.12's other public methods. Any further name is undefined.
+/// Returns Python 3.12's other public methods, which are unsupported rather than undefined.
 std::string_view unsupported_methods(Kind kind) {
   switch (kind) {
     case Kind::string:

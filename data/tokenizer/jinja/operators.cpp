@@ -17,7 +17,7 @@ Value no_attribute(const Value& object, std::string_view name) {
   return result;
 }
 
-/// What getattr() finds, missing if it is nothing.
+/// getattr(); missing if there is no such attribute.
 Value python_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Kind::name_space)) {
     const auto* attribute = object.name_space->find(runtime, name);
@@ -28,7 +28,7 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
   return Value(runtime.make(Method{.receiver = object, .method = method}));
 }
 
-/// Returns the place that an index means, -1 if there is none.
+/// Returns the position of a Python index, or −1.
 std::int64_t place_of(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
   return index < size ? std::max<std::int64_t>(index, -1) : -1;
@@ -55,9 +55,9 @@ Value calculate_whole(std::string_view sign, std::int64_t left, std::int64_t rig
   }
   if (sign != "%") return Value(result);
   if (right == 0) fail("division by zero");
-  if (right == -1) return Value(std::int64_t{0});  // The smallest number has no quotient.
+  if (right == -1) return Value(std::int64_t{0});  // INT64_MIN % −1 would overflow.
   const std::int64_t rest = left % right;
-  return Value(rest != 0 && (left < 0) != (right < 0) ? rest + right : rest);  // As Python rounds.
+  return Value(rest != 0 && (left < 0) != (right < 0) ? rest + right : rest);  // As in Python.
 }
 
 Value joined(Runtime& runtime, std::string_view first, std::string_view second) {
@@ -229,7 +229,7 @@ bool less(Runtime& runtime, const Value& left, const Value& right, std::string_v
   expect_defined(right);
   if (left.is_number() && right.is_number()) return left.number() < right.number();
   if (!left.is(Kind::string) || !right.is(Kind::string)) fail_operands(sign, left, right);
-  // The order of UTF-8 is that of the code points.
+  // UTF-8 sorts like code points.
   runtime.charge(std::min(left.text.size(), right.text.size()) / 16);
   return left.text < right.text;
 }

@@ -15,7 +15,7 @@ constexpr int kMaxNesting = 200;
 
 using Names = std::initializer_list<std::string_view>;
 
-/// Reads a template's tokens into a tree, with jinja2's precedence.
+/// Parses a template's tokens into a tree, with jinja2's precedence.
 class Parser {
  public:
   Parser(std::string_view source, Syntax& syntax) : syntax_(syntax), tokens_(tokens_of(source)) {}
@@ -34,8 +34,6 @@ class Parser {
   using Make = Expression::Kind;
   using Type = Token::Kind;
   using Target = Statement::Target;
-
-  // Tokens.
 
   [[nodiscard]] const Token& now() const { return tokens_[at_]; }
   [[nodiscard]] const Token& ahead() const {
@@ -76,8 +74,6 @@ class Parser {
   }
   std::string_view keep(const std::string& text) { return *syntax_.texts.insert(text).first; }
 
-  // Nodes.
-
   Expression* make(Make kind, int line, std::vector<Expression*> operands = {},
                    std::string_view name = {}) {
     Expression& made = syntax_.expressions.emplace_back();
@@ -102,9 +98,9 @@ class Parser {
     return &made;
   }
 
-  // Expressions, from what binds least to what binds most.
+  // Expressions, lowest precedence first.
 
-  /// Parses one expression, or several as a tuple; none only if `may_be_empty`.
+  /// Parses an expression or a tuple. Returns null only if `may_be_empty`.
   Expression* parse_tuple(bool may_be_empty = false) {
     const int line = now().line;
     std::vector<Expression*> items;
@@ -132,7 +128,7 @@ class Parser {
     return value;
   }
 
-  /// Operators of two operands that bind equally; `not` has its own level without signs.
+  /// Binary operators of equal precedence; `not` is a level without signs.
   struct Level {
     Make kind;
     std::array<std::string_view, 8> signs;
@@ -168,7 +164,7 @@ class Parser {
     }
   }
 
-  /// Takes an operator if it is one of `signs`; empty if it is not.
+  /// Takes an operator in `signs`, if there is one.
   std::string_view take_one_of(std::span<const std::string_view> signs) {
     if (now().kind != Type::sign && now().kind != Type::name) return {};
     const bool is_not_in = is_name("not") && ahead().kind == Type::name && ahead().text == "in";
@@ -256,7 +252,7 @@ class Parser {
     return make(Make::mapping, line, std::move(items));
   }
 
-  /// Calls `parse_item` for each item up to the bracket `end`, which a comma may precede.
+  /// Calls `parse_item` for each item up to the bracket `end`; a trailing comma is allowed.
   template <typename ParseItem>
   void parse_items(std::string_view end, ParseItem parse_item) {
     while (!skip_sign(end)) {
@@ -338,7 +334,7 @@ class Parser {
     }
   }
 
-  /// Parses `name(…)` applied to `node`, and the sign before it if there is one.
+  /// Parses `name(…)` applied to `node`, after an optional "|".
   Expression* parse_filter(Expression* node) {
     skip_sign("|");
     const int line = now().line;
@@ -356,14 +352,14 @@ class Parser {
     return negated ? make(Make::logical_not, line, {made}) : made;
   }
 
-  // Scopes. jinja2 decides for a whole scope what a name means in it: if the first mention sets it
-  // in any case, it means nothing before that, unless a scope outside mentions it as well.
+  // Scopes. jinja2 resolves names per scope: if the first mention sets a name unconditionally, it
+  // is undefined before, unless an outer scope mentions it.
 
   struct Scope {
     Scope* outer;
     ScopePlan* plan;
     std::set<std::string_view> mentioned = {};
-    int branches = 0;  ///< Around the present place.
+    int branches = 0;  ///< Enclosing the current position.
   };
 
   class OpenScope {
@@ -408,7 +404,7 @@ class Parser {
 
   // Statements.
 
-  /// Statements up to one of the tags `ends`, whose name is the present token then.
+  /// Statements.
   Body parse_body(Names ends) {
     const Nesting nesting(nesting_, kMaxNesting);
     Body body;
@@ -433,7 +429,7 @@ class Parser {
     return body;
   }
 
-  /// The body that follows a statement's head, and the name of the tag that ends it.
+  /// Parses the body after a statement's head; returns also the tag that ends it.
   std::pair<Body, std::string_view> parse_block(Names ends) {
     expect_kind(Type::statement_end, "'%}'");
     Body body = parse_body(ends);
@@ -464,7 +460,7 @@ class Parser {
     fail(fmt::format("the statement '{}' is not supported", name));
   }
 
-  /// A body that no `break` leaves.
+  /// Parses a body that `break` cannot leave.
   Body parse_function_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = parse_block({end}).first;
@@ -587,10 +583,10 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   std::deque<Scope> scopes_;
-  Scope* scope_ = nullptr;  // At the present place.
+  Scope* scope_ = nullptr;  // Current scope.
   int nesting_ = 0;
-  int macros_ = 0;  // Around the present place.
-  int loops_ = 0;   // The same, in the same function.
+  int macros_ = 0;  // Enclosing macros.
+  int loops_ = 0;   // Enclosing loops in the same function.
 };
 
 }  // namespace

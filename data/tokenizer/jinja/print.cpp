@@ -11,19 +11,19 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr int kMaxValueDepth = 100;  // Lists in lists.
+constexpr int kMaxValueDepth = 100;  // Nested lists.
 
-/// How values are written; by default as repr() does.
+/// The default is repr().
 struct Style {
   bool json = false;
   bool ascii_only = false;
-  bool lines = false;  ///< Each item in a line of its own.
+  bool lines = false;  ///< One item per line.
   std::size_t indent = 0;
   std::string_view between_items = ", ";
   std::string_view after_key = ": ";
 };
 
-/// Python's str.isprintable() of one character.
+/// Python's str.isprintable() of a character.
 bool is_printable(char32_t c) {
   return c == ' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_C_MASK | U_GC_Z_MASK)) == 0;
 }
@@ -67,7 +67,7 @@ class Writer {
   void add(std::string_view text) {
     runtime_.charge_bytes(text.size());
     out_ += text;
-    // A list may hold another twice, and that a third.
+    // Shared sublists can make the text exponentially longer than the value.
     if (out_.size() > kMaxBytes) fail("a value is too long");
   }
 
@@ -106,7 +106,7 @@ class Writer {
     const char quote = single && !style_.json ? '\'' : '"';
     std::string quoted(1, quote);
     for (std::size_t at = 0; at < text.size();) {
-      const char byte = text[at];  // Most are plain, and a text may be long.
+      const char byte = text[at];  // Fast path.
       if (byte >= ' ' && byte < 0x7F && byte != quote && byte != '\\') {
         quoted += byte;
         ++at;

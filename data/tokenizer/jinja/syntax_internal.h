@@ -1,7 +1,5 @@
 #pragma once
 
-/// A template as tokens and as a tree.
-
 #include <cstdint>
 #include <deque>
 #include <set>
@@ -24,45 +22,43 @@ struct Token {
     name,
     string,
     integer,
-    sign,         ///< An operator or bracket.
-    unsupported,  ///< A string or number that is not supported, which `text` names.
+    sign,         ///< Operator or bracket.
+    unsupported,  ///< Unsupported string or number, described by `text`.
     end,
   };
   Kind kind;
   int line;
-  std::string text = {};  ///< Of a string its value.
+  std::string text = {};  ///< For strings, the value.
   std::int64_t integer = 0;
 };
 
-/// The tokens of well-formed UTF-8 as jinja2 makes them with trim_blocks and lstrip_blocks:
-/// comments are gone, blanks are where they are printed. The last is an `end`. Throws
-/// TemplateError for what does not lex.
+/// Tokenises well-formed UTF-8 as jinja2 with trim_blocks and lstrip_blocks, without comments and
+/// with stripped white space. The last token is `end`. Throws TemplateError on failure.
 std::vector<Token> tokens_of(std::string_view source);
 
-/// Names of variables and attributes are views into Syntax::texts, so that equal names have equal
-/// addresses.
+/// Names are views into Syntax::texts, so equal names have equal addresses.
 struct Expression {
   enum class Kind {
     constant,     ///< `constant`
-    name,         ///< the variable `name`
-    block,        ///< what the body of a filter block printed
+    name,         ///< variable `name`
+    block,        ///< text printed by a filter block's body
     list,         ///< operands
     tuple,        ///< operands
-    mapping,      ///< key, value, key, value …
-    conditional,  ///< condition, value, and otherwise if there is one
+    mapping,      ///< key, value, key, value, …
+    conditional,  ///< condition, value, optional else
     logical_or,
     logical_and,
     logical_not,
     negative,
-    comparison,   ///< two operands; `name` is the sign
-    arithmetic,   ///< two operands; `name` is the sign
-    attribute,    ///< of operand 0, under `name`
-    element,      ///< of operand 0, under operand 1
-    slice,        ///< of operand 0; begin, end, step, null if not given
-    filter,       ///< `name` on operand 0; then arguments
-    test,         ///< `name` on operand 0; then arguments
-    call,         ///< of operand 0; then arguments
-    unsupported,  ///< fails when it is evaluated, with the message `name`
+    comparison,   ///< binary; `name` is the sign
+    arithmetic,   ///< binary; `name` is the sign
+    attribute,    ///< `name` of operand 0
+    element,      ///< operand 0 at operand 1
+    slice,        ///< operand 0; begin, end, step or null
+    filter,       ///< `name` on operand 0 with arguments
+    test,         ///< `name` on operand 0 with arguments
+    call,         ///< operand 0 with arguments
+    unsupported,  ///< fails with message `name` if evaluated
   };
 
   Kind kind;
@@ -76,11 +72,10 @@ struct Expression {
 struct Statement;
 using Body = std::vector<Statement*>;
 
-/// The variables that a scope sets.
 struct ScopePlan {
   struct Variable {
     std::string_view name;
-    /// Before it is set, the name means nothing, not even what is outside the scope.
+    /// The name is undefined before it is set, even if it exists outside.
     bool hides_outer;
   };
   std::vector<Variable> variables;
@@ -90,17 +85,17 @@ struct Statement {
   enum class Kind {
     text,        ///< `text`
     print,       ///< expressions[0]
-    condition,   ///< branches: bodies[i] where expressions[i] is true, else the one more
-    loop,        ///< over expressions[0], where expressions[1] holds if there is one
-    set,         ///< targets from expressions[0]
-    set_block,   ///< targets from bodies[0]
-    macro,       ///< `text`(parameters), the last of which have the defaults `expressions`
+    condition,   ///< bodies[i] if expressions[i]; a last one for else
+    loop,        ///< over expressions[0], filtered by optional expressions[1]
+    set,         ///< targets = expressions[0]
+    set_block,   ///< targets = bodies[0]
+    macro,       ///< `text`(parameters); `expressions` are trailing defaults
     filter,      ///< expressions[0] on bodies[0]
     generation,  ///< bodies[0]
     stop,        ///< break
     next,        ///< continue
   };
-  /// Names that take the parts of a value, or one name or attribute of a namespace.
+  /// One or several names, or an attribute of a namespace.
   struct Target {
     std::vector<std::string_view> names;
     std::string_view attribute = {};
@@ -111,18 +106,17 @@ struct Statement {
   int line;
   std::string_view text;
   std::vector<Expression*> expressions;
-  std::vector<Body> bodies;  ///< Of a loop: the body, and `else` if there is one.
+  std::vector<Body> bodies;  ///< For a loop: body and optional else.
   Target target;
   std::vector<std::string_view> parameters;
-  ScopePlan scope;       ///< Of the body; a condition has none.
-  ScopePlan test_scope;  ///< Of a loop's condition.
-  ScopePlan else_scope;  ///< Of a loop's `else`.
+  ScopePlan scope;       ///< For the body.
+  ScopePlan test_scope;  ///< For a loop's condition.
+  ScopePlan else_scope;  ///< For a loop's else.
 };
 
-/// A parsed template. Nodes hold raw pointers into the deques, so destroying a deep tree cannot
-/// overflow the stack.
+/// Nodes hold raw pointers into the deques, so destroying a deep tree cannot overflow the stack.
 struct Syntax {
-  std::set<std::string, std::less<>> texts;  ///< Of names and constants, each once.
+  std::set<std::string, std::less<>> texts;  ///< Interned names and constants.
   std::deque<Expression> expressions;
   std::deque<Statement> statements;
   Body body;
@@ -133,8 +127,8 @@ struct Syntax {
   Syntax& operator=(const Syntax&) = delete;
 };
 
-/// Parses well-formed UTF-8 into `syntax`. Throws TemplateError if `source` is not
-/// Jinja, or uses what chat templates do not.
+/// Parses well-formed UTF-8 into `syntax`. Throws TemplateError if `source` is not Jinja or
+/// unsupported.
 void parse(std::string_view source, Syntax& syntax);
 
 }  // namespace jforge::jinja

@@ -12,7 +12,7 @@
 
 namespace jforge::jinja {
 
-/// The variables of a scope that is entered; missing before they are set.
+/// The variables of an entered scope; missing until set.
 struct Frame {
   Frame* outer;
   const ScopePlan* plan;
@@ -21,14 +21,14 @@ struct Frame {
 
 struct Macro {
   const Statement* definition;
-  Frame* frame;  ///< Where it was defined.
+  Frame* frame;  ///< Scope of its definition.
 };
 
-/// The variable `loop`. A loop with a condition looks for its items as they are needed, as jinja2
-/// does: the body may change what the condition says.
+/// The variable `loop`. Filters items lazily as jinja2 does, because the body may change the
+/// condition.
 struct Loop {
   std::span<const Value> source;
-  std::span<Value> items = {};  ///< As many as were found of the source's.
+  std::span<Value> items = {};  ///< The found items of `source`.
   std::size_t looked_at = 0;
   std::size_t found = 0;
   std::size_t index = 0;
@@ -40,7 +40,6 @@ namespace {
 
 enum class Flow { next_statement, next_iteration, end_of_loop };
 
-/// Renders one template once.
 class Interpreter {
  public:
   Interpreter(std::span<const Variable> variables, Runtime& runtime)
@@ -57,9 +56,7 @@ class Interpreter {
   }
 
  private:
-  static constexpr int kMaxDepth = 1000;  // Expressions and statements in each other.
-
-  // Variables.
+  static constexpr int kMaxDepth = 1000;  // Nested expressions and statements.
 
   Frame* enter(const ScopePlan& plan, Frame* outer) {
     Frame* const frame = runtime_.make(Frame{
@@ -73,7 +70,7 @@ class Interpreter {
     std::ranges::fill(frame.variables, Value(Kind::missing));
   }
 
-  /// Returns the place of `name` in the scope's own variables, their number if it is none of them.
+  /// Returns the index of `name` in the scope's own variables, or their number.
   std::size_t place_of(std::string_view name, const Frame& frame) {
     const auto& own = frame.plan->variables;
     runtime_.charge(own.size() / 8);
@@ -86,7 +83,7 @@ class Interpreter {
     frame.variables[place_of(name, frame)] = value;
   }
 
-  /// The value of a variable; undefined under its name if it has none.
+  /// Returns a variable's value, or undefined with its name.
   Value read(std::string_view name, const Frame* frame) {
     Value undefined;
     undefined.text = name;
@@ -123,8 +120,6 @@ class Interpreter {
     }
     space.name_space->set(runtime_, target.attribute, value);
   }
-
-  // The variable `loop`.
 
   bool has_item(Loop& loop, std::size_t index) {
     if (loop.statement == nullptr) return index < loop.source.size();
@@ -165,8 +160,6 @@ class Interpreter {
     fail(fmt::format("'loop.{}' is not supported", name));
   }
 
-  // Expressions.
-
   Value evaluate(const Expression& expression, Frame* frame) {
     const Nesting nesting(depth_, kMaxDepth);
     runtime_.charge(1);
@@ -197,8 +190,7 @@ class Interpreter {
     }
   }
 
-  /// Evaluates an expression from its operands, all of which are evaluated first; one that is not
-  /// given is missing.
+  /// Evaluates all operands, then the expression. Absent operands are missing.
   Value apply(const Expression& expression, Frame* frame) {
     const std::size_t count = expression.operands.size();
     const bool keeps =
@@ -260,8 +252,6 @@ class Interpreter {
     return Value(make_mapping(runtime_, entries));
   }
 
-  // Calls.
-
   Value call(const Value& callee, const Arguments& arguments) {
     switch (callee.kind) {
       case Kind::macro:
@@ -318,8 +308,6 @@ class Interpreter {
     }
   }
 
-  // Statements.
-
   Flow run(const Body& body, Frame* frame, std::string& out) {
     const Nesting nesting(depth_, kMaxDepth);
     for (const Statement* statement : body) {
@@ -329,7 +317,7 @@ class Interpreter {
     return Flow::next_statement;
   }
 
-  /// All printing, so that what macros and blocks in each other hold is bounded in sum.
+  /// Bounds the total that is printed, nested macros and blocks included.
   void print(const Value& value, std::string& out) {
     const std::size_t before = out.size();
     append_text(runtime_, out, value);
@@ -382,7 +370,7 @@ class Interpreter {
     return run(statement.bodies[branch], frame, out);
   }
 
-  /// Prints what a body prints, through a filter if there is one, or gives it to a variable.
+  /// Runs a body and prints its text, filtered or not, or assigns it.
   Flow run_block(const Statement& statement, Frame* frame, std::string& out) {
     Frame* const inner = enter(statement.scope, frame);
     std::string printed;
@@ -410,7 +398,7 @@ class Interpreter {
       loop->items = runtime_.array<Value>(loop->source.size());
     }
     Frame* const inner = enter(statement.scope, frame);
-    bool ran_through = false;  // To jinja2 a loop whose items are all left early has none.
+    bool ran_through = false;  // jinja2 runs `else` if every iteration ended in continue or break.
     for (; has_item(*loop, loop->index); ++loop->index) {
       runtime_.charge(1);
       forget(*inner);
@@ -427,10 +415,10 @@ class Interpreter {
 
   std::span<const Variable> variables_;
   Runtime& runtime_;
-  Value block_;              // Printed by the body of the filter block.
-  std::size_t printed_ = 0;  // Bytes, by all bodies so far.
+  Value block_;              // Text of the filter block's body.
+  std::size_t printed_ = 0;  // Bytes printed by all bodies.
   int depth_ = 0;
-  int line_ = 1;  // Of the template, of what is evaluated.
+  int line_ = 1;  // Current line of the template.
 };
 
 }  // namespace

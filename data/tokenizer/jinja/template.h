@@ -1,9 +1,9 @@
 #pragma once
 
-/// The Jinja of chat templates: what jinja2 3.1 renders in transformers' sandbox (trim_blocks,
-/// lstrip_blocks, loop controls, `generation`), as far as published templates use it. Other
-/// statements are errors when they are read, other functions, filters, tests, methods, operators
-/// and numbers when they are reached; what jinja2 renders otherwise is a mistake here.
+/// The Jinja of chat templates: jinja2 3.1 in transformers' sandbox (trim_blocks, lstrip_blocks,
+/// loop controls, `generation`), as far as published templates use it. Unsupported statements fail
+/// in parsing, other unsupported features when they are reached. Everything else renders as in
+/// jinja2.
 
 #include <memory>
 #include <span>
@@ -16,31 +16,29 @@ namespace jforge::jinja {
 
 struct Syntax;
 
-/// A variable that the caller gives a template.
 struct Variable {
   std::string_view name;
   Value value;
 };
 
-/// A parsed template. Immutable; safe to use from many threads.
+/// A parsed template. Immutable and thread-safe.
 class Template {
  public:
-  /// Throws TemplateError for what is no Jinja or not supported, DataError for invalid UTF-8.
+  /// Throws TemplateError if the source is not Jinja or unsupported, DataError for invalid UTF-8.
   explicit Template(std::string_view source);
 
-  /// What the template prints. TemplateError for what cannot be evaluated, takes too many steps or
-  /// too much memory, or is refused by raise_exception. What the values of `variables` point at
-  /// may be in `runtime`.
+  /// Returns the rendered text. Throws TemplateError on errors, on raise_exception and if steps or
+  /// memory run out. Values of `variables` may live in `runtime`.
   [[nodiscard]] std::string render(std::span<const Variable> variables, Runtime& runtime) const;
 
  private:
   std::shared_ptr<const Syntax> syntax_;
 };
 
-/// Whether `text` is a day as YYYY-MM-DD, from the year 1000 on.
+/// Returns true if `text` is a day YYYY-MM-DD from year 1000 on.
 [[nodiscard]] bool is_day(std::string_view text);
-/// transformers' strftime_now() at midnight of that `day`, which outlives the value. It knows what
-/// glibc prints of a day and a time without a zone. Requires: is_day(day).
+/// Returns transformers' strftime_now() at midnight of `day`, with glibc's conversions except time
+/// zones. Requires: is_day(day); `day` outlives the value.
 [[nodiscard]] Value strftime_on(Runtime& runtime, std::string_view day);
 
 }  // namespace jforge::jinja

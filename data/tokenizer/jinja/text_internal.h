@@ -1,6 +1,6 @@
 #pragma once
 
-/// What Python does with text. All texts are well-formed UTF-8; characters are code points.
+/// Python's text functions. Texts are well-formed UTF-8; characters are code points.
 
 #include <cstdint>
 #include <string>
@@ -10,18 +10,17 @@
 namespace jforge::jinja {
 
 enum class Side { left, right, both };
-/// str.strip() and its kin without an argument, and with the characters that are taken off.
+/// str.strip(), str.lstrip() and str.rstrip(), without and with an argument.
 std::string_view strip(std::string_view text, Side side);
 std::string_view strip(std::string_view text, Side side, std::string_view characters);
 
 /// Number of characters.
 std::int64_t length(std::string_view text);
-/// Where the character stands that comes `count` after the one at `at`. Requires: there are as
-/// many.
+/// Returns the offset `count` characters after `at`. Requires: there are that many.
 std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count);
 std::string reversed(std::string_view text);
 
-/// Where `part` begins, npos if it is nowhere. In linear time, whatever the texts.
+/// Returns the offset of `part` or npos, in linear time.
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
 
 std::string upper(std::string_view text);
@@ -34,11 +33,11 @@ std::string titled_by_filter(std::string_view text);
 
 /// str.splitlines().
 std::vector<std::string_view> split_lines(std::string_view text);
-/// str.split() and str.rsplit() at a separator, which is not empty; at most `most` splits unless
-/// that is negative.
+/// str.split() and str.rsplit() with at most `most` splits, unless negative. Requires: `separator`
+/// is not empty.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     std::int64_t most, bool from_right);
-/// str.replace() of what is not empty.
+/// str.replace(). Requires: `old` is not empty.
 std::string replaced(std::string_view text, std::string_view old, std::string_view by);
 
 }  // namespace jforge::jinja

@@ -7,7 +7,7 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr int kMaxValueDepth = 100;  // Lists in lists.
+constexpr int kMaxValueDepth = 100;  // Nested lists.
 
 bool same_text(Runtime& runtime, std::string_view left, std::string_view right) {
   if (left.size() != right.size()) return false;
@@ -123,7 +123,7 @@ bool truth(const Value& value) {
     case Kind::mapping:
       return !value.mapping->entries.empty();
     default:
-      return true;  // Also a generator that is empty.
+      return true;  // Even an empty generator.
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The values that a template works with, as Python has them.
+/// The values of templates, with Python's semantics.
 
 #include <array>
 #include <concepts>
@@ -18,12 +18,11 @@
 
 namespace jforge::jinja {
 
-/// A template that cannot be read or evaluated. What a template itself refuses by raise_exception
-/// is told apart: it is no fault of the template's.
+/// A template that cannot be parsed or evaluated, or that called raise_exception.
 class TemplateError : public DataError {
  public:
   TemplateError(int line, const std::string& reason, bool raised = false);
-  [[nodiscard]] int line() const { return line_; }  ///< Of the template, from 1.
+  [[nodiscard]] int line() const { return line_; }  ///< In the template, from 1.
   [[nodiscard]] const std::string& reason() const { return reason_; }
   [[nodiscard]] bool raised() const { return raised_; }  ///< By raise_exception.
 
@@ -33,15 +32,14 @@ class TemplateError : public DataError {
   bool raised_;
 };
 
-/// Thrown by the functions of this folder, which do not know where in the template they are; the
-/// interpreter makes a TemplateError of it.
+/// Error without a line; the parser and interpreter turn it into a TemplateError.
 struct Failure {
   std::string reason;
   bool raised = false;
 };
 [[noreturn]] void fail(std::string reason);
 
-/// Counts how deep something is in itself; fails beyond `max_depth`.
+/// Counts recursion depth; fails beyond `max_depth`.
 class Nesting {
  public:
   Nesting(int& depth, int max_depth) : depth_(depth) {
@@ -56,7 +54,7 @@ class Nesting {
 };
 
 enum class Kind : std::uint8_t {
-  missing,  ///< A variable without a value; never the value of an expression.
+  missing,  ///< Variable without a value; never an expression's value.
   undefined,
   none,
   boolean,
@@ -65,8 +63,8 @@ enum class Kind : std::uint8_t {
   list,
   tuple,
   range,
-  view,       ///< What a mapping's keys(), values() and items() give.
-  generator,  ///< Can be gone through once.
+  view,       ///< Result of a mapping's keys(), values() or items().
+  generator,  ///< Can be iterated once.
   mapping,
   name_space,
   loop,
@@ -84,14 +82,14 @@ struct Macro;
 struct Method;
 struct Builtin;
 
-/// A value. Texts and containers belong to a Runtime, to the template or to the caller, all of
-/// which outlive it, so that it is copied freely.
+/// A value, freely copied: texts and containers belong to the Runtime, the template or the caller,
+/// which outlive it.
 struct Value {
   Kind kind = Kind::undefined;
-  /// Of an undefined value: what has no attribute `text`; `missing`: there is no variable of that
-  /// name; `undefined`: `text` says itself what is wrong.
+  /// Explains an undefined value. `missing`: there is no variable `text`; `undefined`: `text` is
+  /// the reason; otherwise the kind that has no attribute `text`.
   Kind owner = Kind::missing;
-  bool safe = false;  ///< A string marked so (jinja2's Markup).
+  bool safe = false;  ///< jinja2's Markup.
   union {
     std::string_view text = {};
     bool boolean;
@@ -107,7 +105,7 @@ struct Value {
 
   Value() = default;
   explicit Value(Kind given) : kind(given) {}
-  template <std::same_as<bool> Bool>  // A pointer is no bool.
+  template <std::same_as<bool> Bool>  // Keeps pointers from converting to bool.
   explicit Value(Bool given) : kind(Kind::boolean), boolean(given) {}
   explicit Value(std::int64_t given) : kind(Kind::integer), integer(given) {}
   explicit Value(std::string_view given) : kind(Kind::string), text(given) {}
@@ -121,7 +119,7 @@ struct Value {
 
   [[nodiscard]] bool is(Kind other) const { return kind == other; }
   [[nodiscard]] bool is_sequence() const { return kind >= Kind::list && kind <= Kind::generator; }
-  /// Returns whether it is a number: to Python True is 1.
+  /// True counts as 1, as in Python.
   [[nodiscard]] bool is_number() const { return kind == Kind::boolean || kind == Kind::integer; }
   [[nodiscard]] std::int64_t number() const { return is(Kind::boolean) ? boolean : integer; }
 };
@@ -129,7 +127,7 @@ static_assert(std::is_trivially_copyable_v<Value>);
 
 struct Sequence {
   std::span<const Value> items;
-  std::size_t next = 0;  ///< Of a generator: what comes first when it is gone on with.
+  std::size_t next = 0;  ///< First item that a generator has left.
 };
 
 struct Entry {
@@ -138,7 +136,7 @@ struct Entry {
 };
 
 struct Mapping {
-  std::span<const Entry> entries;  ///< Each key once, in the order of insertion.
+  std::span<const Entry> entries;  ///< Unique keys in insertion order.
 };
 
 struct Namespace {
@@ -153,33 +151,32 @@ struct Namespace {
   void set(Runtime& runtime, std::string_view name, const Value& value);
 };
 
-/// Maximum bytes of a rendering's values, of a text that is made and of all that is printed.
+/// Limit, separately, for a rendering's memory, one text and all printed text.
 inline constexpr std::size_t kMaxBytes = std::size_t{128} << 20;
 
-/// What one rendering uses: memory, in which its values live until it ends, and steps. Both are
-/// bounded, as a template may be anybody's.
+/// One rendering's memory, which holds its values, and steps. Both are bounded, because templates
+/// are untrusted.
 class Runtime {
  public:
   Runtime() = default;
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Counts steps, of some ten nanoseconds each.
+  /// Counts steps of about 10 ns.
   void charge(std::size_t steps) {
     if (steps > steps_left_) fail("it takes too many steps");
     steps_left_ -= steps;
   }
-  /// The same for going through so many bytes.
+  /// Counts the steps of a pass over `bytes` bytes.
   void charge_bytes(std::size_t bytes) { charge(1 + bytes / 16); }
 
-  /// A copy of `text`, and that as a value.
   std::string_view copied(std::string_view text);
   Value text(std::string_view text) { return Value(copied(text)); }
-  /// A container of texts, which are not copied.
+  /// Returns a container of texts, which are not copied.
   Value texts(Kind kind, const std::vector<std::string_view>& parts);
-  /// `first` and `second` as one text.
+  /// Concatenates two texts.
   std::string_view joined(std::string_view first, std::string_view second);
-  /// `count` objects with their default values.
+  /// Returns `count` default-constructed objects.
   template <typename T>
   std::span<T> array(std::size_t count) {
     static_assert(std::is_trivially_destructible_v<T>);
@@ -191,7 +188,7 @@ class Runtime {
   T* make(T value) {
     return &(array<T>(1).front() = value);
   }
-  /// A container of `kind`; `items` are copied.
+  /// Returns a container with copies of `items`.
   Value sequence(Kind kind, std::span<const Value> items);
 
  private:
@@ -207,11 +204,11 @@ class Runtime {
 bool truth(const Value& value);
 /// Python's ==.
 bool equal(Runtime& runtime, const Value& left, const Value& right);
-/// The name that jinja2's messages give to values of that kind.
+/// jinja2's name for values of that kind.
 std::string_view type_name(Kind kind);
-/// What jinja2 says of an undefined value: "'x' is undefined".
+/// jinja2's message for an undefined value: "'x' is undefined".
 std::string undefined_message(const Value& value);
-/// The value under `key`, null if there is none.
+/// Returns the value of `key`, or null.
 const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key);
 
 }  // namespace jforge::jinja
