@@ -1,5 +1,5 @@
-"""Writes the rows of the Parquet file argv[1] to standard output, one JSON object a line. Exits 3 if the file cannot be
-read and 4 if pyarrow is missing, with one line on standard error."""
+"""Writes the rows of the Parquet file argv[1] as JSON lines. Exits with 3 if the file cannot be read, 4 if pyarrow is
+missing, and one line on standard error."""
 
 import sys
 
@@ -18,7 +18,7 @@ def refuse(code, text):
 
 
 def as_json(value):
-    """What JSON has no form for: bytes, dates, decimals."""
+    """Converts bytes, dates and decimals, which JSON lacks."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

@@ -9,8 +9,8 @@
 namespace jforge {
 namespace {
 
-/// Up to so many numbers Python draws from a list that it shrinks, above from all of them again.
-/// It grows with samples of more than kMostDrawn.
+/// Python samples from a shrinking list up to this population, above by rejection. The bound grows
+/// for samples of more than kMostDrawn.
 constexpr std::uint32_t kListed = 21;
 constexpr std::uint32_t kMostDrawn = 5;
 
@@ -32,7 +32,7 @@ PythonRandom::PythonRandom(std::uint32_t seed) {
       i = 1;
     }
   };
-  // The key has one word, the seed.
+  // The seed is a key of one word.
   for (std::size_t step = 0; step < kWords; ++step) {
     state_[i] = mixed(i, 1664525U) + seed;
     advance();

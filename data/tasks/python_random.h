@@ -1,6 +1,6 @@
 #pragma once
 
-/// Python's random.Random, where a benchmark's questions follow from it.
+/// Python's random.Random, on which benchmark questions depend.
 
 #include <array>
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace jforge {
 
-/// random.Random(seed) of CPython 3: the Mersenne Twister MT19937 (Matsumoto and
-/// Nishimura, 1998), seeded by array.
+/// CPython 3's random.Random(seed): the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998),
+/// seeded by array.
 class PythonRandom {
  public:
   explicit PythonRandom(std::uint32_t seed);
 
-  /// sample(range(count), size): `size` ≤ 5 different numbers below `count`, in the order drawn.
+  /// sample(range(count), size) in the order drawn. Requires: `size` ≤ 5.
   [[nodiscard]] std::vector<std::size_t> sample(std::uint32_t count, std::uint32_t size);
 
  private:
   static constexpr std::size_t kWords = 624;
 
   [[nodiscard]] std::uint32_t next();
-  /// A number below `count` ≥ 1.
+  /// Returns a number below `count` ≥ 1.
   [[nodiscard]] std::uint32_t below(std::uint32_t count);
   void refill();
 

@@ -18,7 +18,7 @@ namespace {
 
 using TaskMaker = std::unique_ptr<Task> (*)(const TaskOptions&);
 
-/// Every task of the program. A new task is one class and one line here.
+/// A new task needs a class and a line here.
 const std::map<std::string, TaskMaker, std::less<>>& registry() {
   static const std::map<std::string, TaskMaker, std::less<>> tasks{
       {"gsm8k",

@@ -1,7 +1,6 @@
-"""Calls a program's function in the program's own process (evalplus_grader.h). `function` and `task` ("Mbpp/2") are given.
+"""Calls a program's function in its own process (evalplus_grader.h). Globals: `function`, `task` ("Mbpp/2").
 
-JSON knows no tuples, sets and complex numbers: for the MBPP problems that take them the arguments are turned into them,
-as EvalPlus does by problem number.
+JSON has no tuples, sets and complex numbers: as in EvalPlus, arguments are converted to them by MBPP problem number.
 """
 
 import hashlib
@@ -23,8 +22,8 @@ FORMS = {
         lambda x: tuple([FORMS["tuples all the way"](part) for part in x]) if isinstance(x, list) else x,
 }
 
-# Problems, and the form of each of their arguments. "*": the last form holds for all that follow; "+": other arguments
-# may follow, which stay. Otherwise there are exactly as many arguments as forms.
+# Problem numbers, and the form of each argument. "*": the last form applies to all further arguments; "+": further
+# arguments stay unchanged. Otherwise there must be exactly as many arguments as forms.
 RULES = (
     ("2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809", "tuple", "*"),
     ("63 64 70 94 120 237 272 299 400 409 417 438 473 614 780", "tuples", "*"),
@@ -43,8 +42,8 @@ RULES = (
 
 
 def arguments_of(text):
-    """The arguments of a call, from their JSON."""
-    # Integers have any number of digits. Older releases of Python set no limit.
+    """Returns the arguments of a call from their JSON."""
+    # Allows integers with any number of digits. Older releases of Python have no limit.
     digits = getattr(sys, "get_int_max_str_digits", int)()
     getattr(sys, "set_int_max_str_digits", int)(0)
     try:
@@ -67,8 +66,8 @@ def arguments_of(text):
 
 
 def call(text):
-    """Calls the entry point and hands its value on, or what stands for it if it has more than 200,000 parts: one MBPP
-    value has 128 million. marshal's version 2 writes the same bytes for the same content."""
+    """Returns the entry point's value or, over 200,000 parts, its digest: one MBPP value has 128 million parts.
+    marshal's version 2 writes equal bytes for equal content."""
     value = function(*arguments_of(text))  # noqa: F821
     rest, parts = [value], 0
     while rest and parts + len(rest) <= 200000:

@@ -13,8 +13,8 @@
 
 namespace jforge {
 
-const char* evalplus_call_source();    // The text of evalplus_call.py.
-const char* evalplus_oracle_source();  // The text of evalplus_oracle.py.
+const char* evalplus_call_source();    // Text of evalplus_call.py.
+const char* evalplus_oracle_source();  // Text of evalplus_oracle.py.
 
 namespace {
 
@@ -24,8 +24,7 @@ constexpr double kReferenceFactor = 4.0;
 constexpr double kRunFloorSeconds = 120.0;
 constexpr double kReferenceSeconds = 600.0;
 
-/// For comparing all values of a run.
-constexpr double kCompareSeconds = 600.0;
+constexpr double kCompareSeconds = 600.0;  ///< All values of a run.
 
 }  // namespace
 
@@ -41,7 +40,7 @@ CodeRunRequest EvalPlusGrader::request(std::string program, const TaskRecord& re
     request.hash_seed = static_cast<std::uint32_t>(hash64(std::string_view(program)));
   }
   request.candidate = std::move(program);
-  // In a namespace of its own: the program may have given builtins' names to other things.
+  // A separate namespace, because the program may have redefined builtins.
   request.check = fmt::format(
       "import builtins as _builtins\n_evalplus = {{'function': {}, 'task': {}}}\n"
       "_builtins.exec({}, _evalplus)\n_evalplus_call = _evalplus['call']\n",
@@ -125,7 +124,7 @@ CodeRunResult EvalPlusGrader::run_part(const std::string& program, const TaskRec
   if (values.empty()) {
     return result;
   }
-  // A wrong value counts, whatever the program did later.
+  // A wrong value counts, whatever the program did afterwards.
   CodeRunResult compared = compare(values, record, part, runner);
   return compared.status == CodeRunStatus::completed ? std::move(result) : std::move(compared);
 }

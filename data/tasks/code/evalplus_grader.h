@@ -1,6 +1,6 @@
 #pragma once
 
-/// Grading against the base and further inputs of EvalPlus.
+/// Grading against EvalPlus' base and additional inputs.
 
 #include <map>
 #include <memory>
@@ -14,36 +14,30 @@
 namespace jforge {
 
 enum class EvalPlusSuite : std::uint8_t { humaneval, mbpp };
-/// The release whose comparison is meant: they differ in what counts as equal.
+/// EvalPlus releases differ in what counts as equal.
 enum class EvalPlusRules : std::uint8_t { v0_2_1, v0_3_1 };
 
-/// Runs a program on a problem's base inputs and, when all are right, in a new process on its
-/// further ones (evalplus_call.py). A process of its own, out of the program's reach, compares the
-/// values with those of the canonical solution (prompt + canonical_solution), which is run once
-/// for each problem (evalplus_oracle.py).
+/// Runs a program on a problem's base inputs and, if all are right, in a new process on the
+/// additional ones (evalplus_call.py). A separate process, which the program cannot reach, compares
+/// the values with those of the canonical solution (prompt + canonical_solution), which runs once
+/// per problem (evalplus_oracle.py).
 ///
-/// Both releases: Python's ==; if that fails and the tolerance atol is not 0, |out − expected| ≤
-/// atol + 1e-7·|expected| elementwise. atol is the problem's; once an expected value is a float, or
-/// a list or tuple of nothing but floats, an atol of 0 becomes 1e-6 for the rest of the run.
-/// MBPP's are_equivalent takes every answer, sum_div also 0, and check_str, text_match_three and
-/// text_starta_endb ask only whether something was found.
-/// 0.2.1 compares by numpy.testing.assert_allclose and takes an empty list for a list of floats.
-/// 0.3.1 compares by numpy.allclose between values of one type and one length; eight MBPP problems
-/// compare as sets, surface_Area and digit_distance_nums accept a second reading of the problem,
-/// and HumanEval's find_zero accepts every root (as meant, and as later releases do).
+/// Both releases: Python's ==; if that fails and atol ≠ 0, |out − expected| ≤ atol +
+/// 1e-7·|expected| elementwise. atol is the problem's; an atol of 0 becomes 1e-6 for the rest of
+/// the run once an expected value is a float or a list or tuple of floats. MBPP's are_equivalent
+/// accepts everything, sum_div also 0; check_str, text_match_three and text_starta_endb only test
+/// whether something was found.
+/// 0.2.1: numpy.testing.assert_allclose; an empty list counts as a list of floats.
+/// 0.3.1: numpy.allclose between values of equal type and length; eight MBPP problems compare as
+/// sets, surface_Area and digit_distance_nums accept a second reading, and HumanEval's find_zero
+/// accepts every root, as later releases do.
 ///
-/// Each call has max(10, 4 × the canonical solution's time) seconds, each of the two runs
-/// max(120, 4 × its sum).
-/// EvalPlus itself allows max(1, 4 ×) and 60: on a slow or busy processor that fails right
-/// programs.
+/// Limits: max(10, 4 × the canonical solution's time) seconds per call, max(120, 4 × its sum) per
+/// run. EvalPlus' own max(1, 4 ×) and 60 fail right programs on slow processors. Values of more
+/// than 200,000 parts are compared exactly, by type, length and digest.
 ///
-/// A value of more than 200,000 parts is compared by its type, length and a digest of its content,
-/// that is exactly.
-///
-/// Under the rules of 0.2.1 the hash seed of a run follows from the program's text: as with
-/// EvalPlus' own processes, a program whose answer hangs on the order of a set of texts does not by
-/// accident agree with a different program that does the same; and unlike there the outcome is the
-/// same in every run.
+/// With 0.2.1 the hash seed follows from the program's text: results are reproducible, but, as in
+/// EvalPlus' own processes, two programs that depend on the order of sets do not agree by accident.
 ///
 /// Thread-safe.
 class EvalPlusGrader {
@@ -51,23 +45,22 @@ class EvalPlusGrader {
   EvalPlusGrader(EvalPlusSuite suite, EvalPlusRules rules) : suite_(suite), rules_(rules) {}
 
   /// Record fields: task_id, prompt, canonical_solution, entry_point, base_input, plus_input and
-  /// atol as JSON. DataError naming the record when its canonical solution cannot be run on its
-  /// inputs.
+  /// atol as JSON. Throws DataError naming the record if its canonical solution fails.
   [[nodiscard]] Verdict grade(const std::string& program, const TaskRecord& record,
                               CodeRunner& runner) const;
-  /// "evalplus-0.3.1-floor-10s".
+  /// For example "evalplus-0.3.1-floor-10s".
   [[nodiscard]] std::string version() const;
 
  private:
-  /// One list of inputs and what the canonical solution makes of it.
+  /// A list of inputs with the canonical solution's results.
   struct Part {
     std::string name = {};
-    std::vector<std::string> inputs = {};    ///< JSON of each call's arguments.
+    std::vector<std::string> inputs = {};    ///< JSON arguments of each call.
     std::vector<std::string> expected = {};  ///< Value JSON.
-    std::vector<double> limits = {};         ///< Seconds for each call.
-    double run_limit = 0.0;                  ///< Seconds for all of them.
+    std::vector<double> limits = {};         ///< Seconds per call.
+    double run_limit = 0.0;                  ///< Seconds for all calls.
   };
-  /// Runs of one canonical solution exclude each other, and are not repeated.
+  /// Cached results of a canonical solution; the mutex serialises its runs.
   struct Reference {
     std::mutex mutex;
     std::vector<Part> parts;
@@ -81,7 +74,7 @@ class EvalPlusGrader {
                                        const Part& part) const;
   [[nodiscard]] CodeRunResult run_part(const std::string& program, const TaskRecord& record,
                                        const Part& part, CodeRunner& runner) const;
-  /// Compares the values of the first calls with the expected ones: completed if all are right.
+  /// Compares the values of the first calls; completed means all are right.
   [[nodiscard]] CodeRunResult compare(const std::vector<std::string>& values,
                                       const TaskRecord& record, const Part& part,
                                       CodeRunner& runner) const;

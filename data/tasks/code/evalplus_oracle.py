@@ -1,5 +1,4 @@
-"""EvalPlus' comparison of returned values with the expected ones (evalplus_grader.h). Runs in a sandbox of its own, apart
-from the program that returned them."""
+"""EvalPlus' comparison of returned with expected values (evalplus_grader.h), in a separate sandbox."""
 
 import json
 import math
@@ -16,7 +15,7 @@ _SETS = {"similar_elements", "find_char_long", "common_in_nested_lists", "extrac
 
 
 class _Other:
-    """A value of a type that is not sent: equal to nothing."""
+    """Value of an unsupported type; equals nothing."""
 
     __hash__ = object.__hash__
 
@@ -25,7 +24,7 @@ class _Other:
 
 
 def decode(node):
-    """The Python value of the JSON in data/tasks/code_runner.h. Raises an exception for anything else."""
+    """Returns the Python value of a JSON value (data/tasks/code_runner.h). Raises an exception if it is malformed."""
     if isinstance(node, list):
         return [decode(part) for part in node]
     if not isinstance(node, dict):
@@ -56,42 +55,42 @@ def decode(node):
 
 
 def is_floats(value, later):
-    """Whether values of this kind are compared with a tolerance. The older release counts an empty list too."""
+    """Returns True if such values are compared with a tolerance. 0.2.1 includes empty lists."""
     if isinstance(value, (list, tuple)):
         return all(isinstance(part, float) for part in value) and bool(value or not later)
     return isinstance(value, float)
 
 
 def is_surface_area(inputs, out, atol):
-    """Surface of a square pyramid whose second argument is taken for its height, not its slant height, rounded."""
+    """Accepts the rounded surface of a square pyramid if `height` means its height, not its slant height."""
     edge, height = inputs
     slant = math.sqrt((edge / 2) ** 2 + height ** 2)
     return abs(out - round(edge ** 2 + 4 * (edge * slant) / 2)) <= atol
 
 
 def is_digit_distance(inputs, out):
-    """Sum of the digits' differences, the shorter number filled up with zeros in front."""
+    """Accepts the sum of the digits' differences after zero-padding the shorter number."""
     left, right = map(str, inputs)
     width = max(len(left), len(right))
     return out == sum(abs(int(a) - int(b)) for a, b in zip(left.zfill(width), right.zfill(width)))
 
 
 class Oracle:
-    """Judges the values of one run of one problem, in the order of the calls."""
+    """Judges the values of one run in the order of the calls."""
 
     def __init__(self, suite, later, entry_point, atol):
-        """`later`: release 0.3.1; else 0.2.1."""
+        """`later`: release 0.3.1, else 0.2.1."""
         self.mbpp, self.later, self.name, self.atol = suite == "mbpp", later, entry_point, atol
 
     def matches(self, out, expected, inputs):
-        """Python's ==, or what EvalPlus puts in its place for some problems of MBPP."""
+        """Python's ==, or EvalPlus' replacement for some MBPP problems."""
         if self.mbpp and self.name == "are_equivalent":
             return True
         if self.mbpp and self.name in _NOT_NONE:
             return (out if isinstance(out, bool) else out is not None) == (expected is not None)
         if self.mbpp and self.later and self.name in _SETS:
             return set(out) == set(expected)
-        # An array's == has no truth value, so that 0.3.1 and 0.2.1 fail it.
+        # An array's == has no truth value, so both releases fail it.
         match = bool(out == expected)
         if self.mbpp and self.name == "sum_div":
             return match or bool(out == 0)
@@ -111,7 +110,7 @@ class Oracle:
 
     def accepts(self, out, expected, inputs):
         if not self.mbpp and self.name == "find_zero":
-            # Every root is right, as later releases have it: 0.3.1 forgets to note it, and so fails every program.
+            # Every root is right, as in later releases; 0.3.1 forgets to record it and fails every program.
             return abs(sum(c * math.pow(out, i) for i, c in enumerate(inputs[0]))) <= self.atol
         try:
             match = self.matches(out, expected, inputs)
@@ -122,7 +121,7 @@ class Oracle:
 
 
 def judge(out, expected, inputs):
-    """Whether the next value is right; the texts are JSON. What cannot be compared is wrong."""
+    """Returns True if the next value is right; arguments are JSON. Values that cannot be compared are wrong."""
     expected = decode(json.loads(expected))
     try:
         return bool(oracle.accepts(decode(json.loads(out)), expected, json.loads(inputs)))  # noqa: F821

@@ -11,7 +11,7 @@
 
 namespace jforge {
 
-const char* evalplus_sanitizer_source();  // The text of evalplus_sanitizer.py.
+const char* evalplus_sanitizer_source();  // Text of evalplus_sanitizer.py.
 
 namespace {
 

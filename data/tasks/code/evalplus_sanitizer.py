@@ -1,24 +1,24 @@
-"""Picks the program out of a model's answer as EvalPlus does (evalplus_sanitizer.h). Runs in the sandbox."""
+"""Extracts the program from a model's answer as EvalPlus does (evalplus_sanitizer.h). Runs in the sandbox."""
 
 import ast
 import re
 import warnings
 
-# Lines that no parser sees: blank ones and comments. A carriage return within a line ends it for Python alone.
+# Lines that no parser sees: blank ones and comments. Only Python ends a line at a carriage return within it.
 _SKIPPED = re.compile(r"[ \t\f]*(#[^\r]*)?\r?\Z")
-# An indented line as the first of a text is an error, whatever follows.
+# Indentation in a text's first line is always an error.
 _INDENTED = re.compile(r"[ \t]+[^ \t\f\r#\\]")
-# Behind whole statements: the beginning of the next one, not a further part of the last.
+# The beginning of a new statement after complete ones, not a further part of the last.
 _NEXT_STATEMENT = re.compile(r"(?!(?:else|elif|except|finally)\b)[^\s\\]")
 
 
-# Errors of tokens, which stand whatever follows. Others may be those of a text that is cut.
+# Token errors, which no further lines can cure. Other errors may come from cutting the text.
 _FINAL_ERRORS = ("invalid character ", "invalid decimal literal", "unmatched ")
 _OPEN_STRING = re.compile(r"unterminated string literal \(detected at line (\d+)\)")
 
 
 def parse(text):
-    """The module, or the error."""
+    """Returns (module, None) or (None, error)."""
     try:
         return ast.parse(text), None
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -26,9 +26,9 @@ def parse(text):
 
 
 def is_final(error, last_line):
-    """Whether a text whose last token stands in `last_line`, from 1, keeps this error with any further lines.
+    """Returns True if no further lines can cure this error. `last_line`, from 1, holds the last token.
 
-    "invalid syntax" alone is said of the last token that was read: when that is in an earlier line, no later one counts.
+    A plain "invalid syntax" refers to the last token read: if that is in an earlier line, later ones do not matter.
     """
     if not isinstance(error, SyntaxError) or not isinstance(error.lineno, int):
         return False
@@ -39,18 +39,18 @@ def is_final(error, last_line):
 
 
 def longest_span(lines):
-    """First and last line of what parses, has two lines or more and the most that are not blank; of several the one that
-    begins first, then the one that ends first. (0, 0) when nothing parses.
+    """Returns first and last line of the span of at least two lines that parses and has the most non-blank lines; of
+    equals, the one that begins first, then ends first. (0, 0) if nothing parses.
 
     Text that parses can only be followed by a part of its last statement or by text that parses too. So spans are built
-    from the last line upwards: where a span is whole and a new statement follows, the best continuation is known.
+    from the last line upwards: if a new statement follows a complete span, its best continuation is known.
     """
     count = len(lines)
     filled = [0]
     for line in lines:
         filled.append(filled[-1] + bool(line.strip()))
-    follows = [True] * (count + 1)  # Whether a new statement, or nothing, stands at or behind this line.
-    best_end = [None] * (count + 1)  # Last line of the best span that begins here, one line included.
+    follows = [True] * (count + 1)  # Does a new statement or the end follow at or after this line?
+    best_end = [None] * (count + 1)  # Last line of the best span that begins here, even of one line.
     span, most = (0, 0), 0
     for first in reversed(range(count)):
         line = lines[first]
@@ -72,7 +72,7 @@ def longest_span(lines):
                     ends.append(best_end[last + 1])
                 break
         if ends:
-            # max() keeps the first of equals: the ends are in ascending order.
+            # The ends ascend, so max() returns the first of equals.
             best_end[first] = max(ends, key=lambda last: filled[last + 1])
         ends = [last for last in ends if last > first]
         if ends:
@@ -84,7 +84,7 @@ def longest_span(lines):
 
 
 def identifiers(node):
-    """Every name in the source of `node`, attributes, arguments and imported modules too."""
+    """Returns every name in `node`, including attributes, arguments and imported modules."""
     names = set()
     for part in ast.walk(node):
         for field, value in ast.iter_fields(part):
@@ -97,13 +97,12 @@ def identifiers(node):
 
 
 def bare_name(node, place, wanted):
-    """The name that `node` is, unless brackets stand around it: then it does not end, or begin, where its statement does."""
+    """Returns the name that `node` is, or None in brackets, which make `place` differ from its statement's."""
     return node.id if isinstance(node, ast.Name) and place == wanted else None
 
 
 def assigned_name(node):
-    """The name under which an assignment is known: its target, or, where that is no plain name, the plain name that is
-    its value."""
+    """Returns the name of an assignment: its target or, if that is not a plain name, its value if that is one."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     target, value = targets[0], node.value
     name = bare_name(target, (target.lineno, target.col_offset), (node.lineno, node.col_offset))
@@ -113,7 +112,7 @@ def assigned_name(node):
 
 
 def definition_name(node):
-    """(True, name) of a top-level statement that defines one."""
+    """Returns (True, name) for a top-level statement that defines a name."""
     if isinstance(node, ast.ClassDef):
         return not node.decorator_list, node.name
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -125,7 +124,7 @@ def definition_name(node):
 
 
 def reachable(entry_point, definitions):
-    """`entry_point` and all names that its definition mentions, those of their definitions, and so on."""
+    """Returns `entry_point` and all names that its definition mentions, transitively."""
     found, rest = {entry_point}, [entry_point]
     while rest:
         node = definitions.get(rest.pop())
@@ -148,7 +147,7 @@ def is_import(node):
 
 
 def sanitize(text, entry_point):
-    """The program in `text`. entry_point: the function that will be called, or None."""
+    """Returns the program in `text`. entry_point: the function to be called, or None."""
     warnings.simplefilter("ignore")
     lines = text.split("\n")
     first, last = longest_span(lines)
@@ -164,6 +163,6 @@ def sanitize(text, entry_point):
     kept = [node for node in module.body if is_import(node)]
     names = set(definitions) if not entry_point else reachable(entry_point, definitions)
     kept += [node for name, node in definitions.items() if name in names]
-    # Places in the tree count bytes of UTF-8, in lines as Python ends them.
+    # Positions in the tree count UTF-8 bytes, in lines as Python ends them.
     source = span.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8").split(b"\n")
     return "\n".join(source_of(node, source) for node in kept).strip() or span

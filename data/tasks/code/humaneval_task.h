@@ -9,38 +9,37 @@ namespace jforge {
 /// HumanEval (Chen et al., "Evaluating large language models trained on code", 2021; 164 problems)
 /// and HumanEval+ (Liu et al., EvalPlus, 2023: the same problems, many more inputs).
 ///
-/// Prompt styles, each greedy with 1024 new tokens unless said otherwise:
-/// - evalchemy (default): one user turn that asks to complete the function in a code block.
-/// - lm-eval: the problem's text as raw prompt; the completion ends before a line that begins with
-///   class, def, #, if or print.
-/// - evalplus: a user turn that asks for a script, the answer begun with an opened code block; 768
-///   new tokens, ended by evalplus_stops().
+/// Prompt styles, greedy, 1024 new tokens unless stated:
+///  - evalchemy (default): a user turn that asks to complete the function in a code block.
+///  - lm-eval: the problem as raw prompt; the completion ends before a line that begins with class,
+///    def, #, if or print.
+///  - evalplus: a user turn that asks for a script; the answer begins with an opened code block;
+///  768
+///    new tokens, evalplus_stops().
 ///
-/// Rule extract-3. evalchemy, behind a model's thoughts (</think>): the first Python block that
-/// defines the entry point, else the first block that does, else the first Python block, else the
-/// whole text; a block without a closing fence reaches to the end of the text. Before it stand the
-/// prompt's lines above its last top-level def (imports, helpers); what does not define the entry
-/// point stands behind the whole prompt. (evalchemy's own rule also drops everything before the
-/// entry point within the block, and cuts replies with text before the fence at an arbitrary place;
-/// neither is done here.) lm-eval: prompt + completion. Rule sanitize-0.3.1, evalplus: what
-/// evalplus_sanitize() makes of the text, nothing of the prompt before it.
+/// Rule extract-3 (evalchemy), after the model's thoughts (</think>): the first Python block that
+/// defines the entry point, else the first such block, else the first Python block, else the whole
+/// text; an unclosed block reaches to the end. The prompt's lines above its last top-level def
+/// precede it, or the whole prompt if it does not define the entry point. (evalchemy itself also
+/// drops everything before the entry point in the block, and cuts replies with text before the
+/// fence arbitrarily.) lm-eval: prompt + completion. Rule sanitize-0.3.1 (evalplus):
+/// evalplus_sanitize() without the prompt.
 ///
-/// Grading: humaneval runs the program, then `test` and check(entry point), 3.0 s in all, as
-/// OpenAI's harness. Imports stand before the program with evalchemy alone
-/// (with_import_preamble()); "bare" is without. With evalplus the test has a namespace of its own
-/// ("apart"): it may call what the prompt defines above the function (HumanEval/32, 38 and 50), the
-/// program may not. humaneval_plus compares returned values of the bare program
-/// (evalplus_grader.h).
+/// Grading: humaneval runs the program, `test` and check(entry point) in 3.0 s, as OpenAI's
+/// harness. Only evalchemy adds with_import_preamble(); "bare" in a version means without. With
+/// evalplus the tests have their own namespace ("apart"): they, not the program, may call the
+/// prompt's definitions above the function (HumanEval/32, 38 and 50). humaneval_plus compares
+/// values returned by the bare program (evalplus_grader.h).
 class HumanevalTask final : public Task {
  public:
   enum class Variant : std::uint8_t { base, plus };
-  /// ConfigError naming the styles when `options.prompt_style` is unknown.
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown.
   HumanevalTask(Variant variant, const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// humaneval/HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder, or a
-  /// file of that form.
+  /// Reads humaneval/HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder,
+  /// or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

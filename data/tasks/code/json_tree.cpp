@@ -172,7 +172,7 @@ class Parser {
     return true;
   }
 
-  /// What follows "\u": one code point, two units where they are a surrogate pair.
+  /// Reads a code point after "\u"; a surrogate pair has two units.
   bool unicode_escape(std::string& out) {
     char32_t unit = 0;
     if (!hex_unit(unit)) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// JSON as Python's json module reads it. Benchmark files were written by Python: they hold
-/// integers of any length, Infinity, NaN and lone surrogates, which strict parsers refuse.
+/// JSON as in Python's json module, which wrote the benchmark files: with integers of any length,
+/// Infinity, NaN and lone surrogates, which strict parsers reject.
 
 #include <cstdint>
 #include <optional>
@@ -11,23 +11,22 @@
 
 namespace jforge {
 
-/// One JSON value with all that is inside it.
 struct JsonNode {
   enum class Kind : std::uint8_t { null, boolean, number, text, array, object };
   Kind kind = Kind::null;
-  /// Text: UTF-8, a lone surrogate in its three-byte form. Number: as it stands ("-12", "1e5",
-  /// "NaN", "Infinity", "-Infinity").
+  /// Text: UTF-8, lone surrogates in three-byte form. Number: as written ("-12", "1e5", "NaN",
+  /// "Infinity", "-Infinity").
   std::string text;
-  std::string_view raw;           ///< The value as it stands in the parsed text.
-  std::vector<std::string> keys;  ///< Of an object, one for each of `items`.
+  std::string_view raw;           ///< The value as written.
+  std::vector<std::string> keys;  ///< Keys of an object, parallel to `items`.
   std::vector<JsonNode> items;    ///< Elements of an array, values of an object.
 
-  /// Value of the last member `key` of an object; null when there is none.
+  /// Returns the value of an object's last member `key`, or null.
   [[nodiscard]] const JsonNode* find(std::string_view key) const;
 };
 
-/// The one JSON value that `text` is, nested at most 512 deep; nothing when it is none. `text` must
-/// outlive the nodes' `raw`.
+/// Parses one JSON value nested at most 512 deep, or returns nullopt. Requires: `text` outlives
+/// `raw`.
 [[nodiscard]] std::optional<JsonNode> parse_json(std::string_view text);
 
 }  // namespace jforge

@@ -7,37 +7,39 @@
 namespace jforge {
 
 /// MBPP (Austin et al., "Program synthesis with large language models", 2021): the 500 test
-/// problems (numbers 11 to 510) of the full set, the 257 of them in the sanitized set, and MBPP+
-/// (Liu et al., EvalPlus) in its versions 0.2.0 (378 problems) and 0.1.0 (399).
+/// problems (11 to 510) of the full set, the 257 of them in the sanitized set, and MBPP+ (Liu et
+/// al., EvalPlus) 0.2.0 (378 problems) and 0.1.0 (399).
 ///
 /// Prompt styles, greedy:
-/// - evalchemy (default): one user turn with three solved examples (problems 2, 3 and 4) and the
-///   problem with its tests; 512 new tokens, of MBPP+ 1024.
-/// - lm-eval: the same three examples as raw text between [BEGIN] and [DONE]; 256 new tokens.
-/// - evalplus: a user turn with the problem and its first test as a docstring, the answer begun
-///   with an opened code block; 768 new tokens, ended by evalplus_stops().
+///  - evalchemy (default): a user turn with solved examples (problems 2, 3 and 4) and the problem
+///  with
+///    its tests; 512 new tokens, 1024 for MBPP+.
+///  - lm-eval: the same examples as raw text between [BEGIN] and [DONE]; 256 new tokens.
+///  - evalplus: a user turn with the problem and its first test as a docstring; the answer begins
+///  with
+///    an opened code block; 768 new tokens, evalplus_stops().
 ///
-/// Rule extract-3. evalchemy, behind a model's thoughts (</think>): the first Python block, else
-/// the first block without a tag, else the whole text; a block without a closing fence reaches to
-/// the end of the text. lm-eval: the whole text. Rule sanitize-0.3.1, evalplus: what
-/// evalplus_sanitize() makes of the text, without an entry point where the problem names none.
+/// Rule extract-3 (evalchemy), after the model's thoughts (</think>): the first Python block, else
+/// the first block without a tag, else the whole text; an unclosed block reaches to the end.
+/// lm-eval: the whole text. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize(), without an entry
+/// point if the problem names none.
 ///
-/// Grading: mbpp and mbpp_sanitized run the program, then test_setup_code or test_imports and the
-/// assertions, 10 s in all as evalchemy; in style lm-eval 3 s and no test_setup_code, as there.
-/// mbpp_plus compares returned values (evalplus_grader.h), version 0.2.0 by the rules of EvalPlus
-/// 0.3.1 and version 0.1.0 by those of 0.2.1, the release it was used with.
+/// Grading: mbpp and mbpp_sanitized run the program, test_setup_code or test_imports, and the
+/// assertions in 10 s, as evalchemy; lm-eval in 3 s without test_setup_code, as there. mbpp_plus
+/// compares returned values (evalplus_grader.h): 0.2.0 by EvalPlus 0.3.1's rules, 0.1.0 by 0.2.1's,
+/// the release that used it.
 class MbppTask final : public Task {
  public:
   enum class Variant : std::uint8_t { full, sanitized, plus, plus_0_1 };
-  /// ConfigError naming the styles when `options.prompt_style` is unknown.
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown.
   MbppTask(Variant variant, const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// mbpp/mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or MbppPlus-v0.1.0.jsonl (also .gz), with
-  /// or without the folder, or a file of that form. Only the test problems.
+  /// Reads the test problems of mbpp/mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or
+  /// MbppPlus-v0.1.0.jsonl (also .gz), with or without the folder, or of a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
-  /// As load, with the problems that are there for examples, validation and training.
+  /// As load(), with the example, validation and training problems.
   [[nodiscard]] std::vector<TaskRecord> load_all(const std::filesystem::path& data) const;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

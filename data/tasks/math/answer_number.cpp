@@ -20,10 +20,9 @@ bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A'
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
 
-/// The ASCII character for which a code point stands; '\0' where it is left out, nothing where it
-/// stays.
+/// Returns the ASCII character for a code point, '\0' to drop it, or nullopt to keep it.
 std::optional<char> plain_character(unsigned code_point) {
-  if (code_point >= 0xff01 && code_point <= 0xff5e) {  // full-width forms of "!" to "~"
+  if (code_point >= 0xff01 && code_point <= 0xff5e) {  // Full-width "!" to "~".
     return static_cast<char>(code_point - 0xff01 + '!');
   }
   if (code_point == 0xa0 || (code_point >= 0x2000 && code_point <= 0x200a) ||
@@ -40,7 +39,7 @@ std::optional<char> plain_character(unsigned code_point) {
   return std::nullopt;
 }
 
-/// Returns the power of ten for which a word stands: 6 for "million". Ignores case.
+/// Returns the power of ten of a word, 6 for "million", ignoring case.
 std::optional<std::size_t> number_scale(std::string_view word) {
   static const std::map<std::string, std::size_t, std::less<>> scales{
       {"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
@@ -52,13 +51,13 @@ std::optional<std::size_t> number_scale(std::string_view word) {
   return found == scales.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// A word behind a number that scales it.
+/// A scaling word after a number.
 struct Scale {
-  std::size_t zeros = 0;  ///< 6 for "million"; 0: there is none.
-  std::size_t end = 0;    ///< Position behind the word, or where the search began.
+  std::size_t zeros = 0;  ///< 6 for "million"; 0 if there is none.
+  std::size_t end = 0;    ///< Offset after the word, or the start of the search.
 };
 
-/// The scale that stands at `at`: "6 million", "6\\text{ million}".
+/// Reads the scale at `at`: "6 million", "6\\text{ million}".
 Scale scale_at(std::string_view text, std::size_t at) {
   std::size_t begin = at;
   const auto skip_blanks = [&] {
@@ -101,7 +100,7 @@ std::string canonical_decimal(bool negative, std::string_view whole, std::string
   return negative && result != "0" ? "-" + result : result;
 }
 
-/// `decimal`, in canonical form, with its point moved to the right.
+/// Multiplies a canonical decimal by 10^zeros.
 std::string scaled(const std::string& decimal, std::size_t zeros) {
   const bool negative = decimal.starts_with('-');
   const std::size_t point = std::min(decimal.find('.'), decimal.size());
@@ -135,7 +134,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   if (rest != 1) {
     return fmt::format("{}{}/{}", negative ? "-" : "", p, q);
   }
-  // The decimal ends: long division until nothing is left.
+  // The decimal terminates: long division.
   std::string decimals;
   for (std::uint64_t remainder = p % q; remainder != 0;) {
     const auto wide = static_cast<unsigned __int128>(remainder) * 10;
@@ -145,7 +144,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   return canonical_decimal(negative, std::to_string(p / q), decimals);
 }
 
-/// End of the number that starts at `begin` (which may be a minus or "$"); `begin` when there is
+/// Returns the end of the number at `begin`, which may be a minus or "$", or `begin` if there is
 /// none.
 std::size_t number_end(std::string_view text, std::size_t begin) {
   std::size_t at = begin;
@@ -194,7 +193,7 @@ void for_each_number(std::string_view text, const Take& take) {
   }
 }
 
-/// Length of "\\boxed" or "\\fbox" with the blanks behind it; 0 when `text` begins with neither.
+/// Returns the length of "\\boxed" or "\\fbox" and following blanks at the start of `text`, or 0.
 std::size_t box_command(std::string_view text) {
   for (const std::string_view command : {"\\boxed", "\\fbox"}) {
     if (text.starts_with(command)) {
@@ -207,7 +206,7 @@ std::size_t box_command(std::string_view text) {
   return 0;
 }
 
-/// "3/4" for "\\frac{3}{4}", where `command` is "\\frac{".
+/// Converts "\\frac{3}{4}" to "3/4"; `command` is "\\frac{".
 std::string with_slashes(std::string_view text, std::string_view command) {
   std::string result;
   result.reserve(text.size());
@@ -231,12 +230,11 @@ std::string with_slashes(std::string_view text, std::string_view command) {
   return result;
 }
 
-/// Number of digits that `text` begins with.
 std::size_t digits_ahead(std::string_view text) {
   return std::min(text.find_first_not_of("0123456789"), text.size());
 }
 
-/// Blanks that group thousands away: between one to three digits and exactly three.
+/// Removes blanks that group thousands: after one to three digits and before exactly three.
 std::string without_grouping_blanks(std::string_view text) {
   std::string result;
   bool grouped = false;
@@ -264,7 +262,7 @@ std::string without_grouping_blanks(std::string_view text) {
   return result;
 }
 
-/// Squares and cubes of what ends in a letter or brace away: "m^2", "\\text{ ft}^{2}".
+/// Removes squares and cubes after a letter or brace: "m^2", "\\text{ ft}^{2}".
 std::string without_unit_powers(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -293,7 +291,7 @@ std::string plain_characters(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
     const auto continues = [&](std::size_t i) { return at + i < text.size() && byte(i) >> 6 == 2; };
-    // All of them take two or three bytes; of anything else the bytes stay as they are.
+    // All replaced characters have two or three bytes.
     std::size_t length = 1;
     std::optional<char> plain;
     if (byte(0) >> 5 == 6 && continues(1)) {
@@ -351,7 +349,7 @@ std::optional<std::string> unscaled_number(std::string_view text) {
   }
 }
 
-/// What follows the last "=" or sign of approximation.
+/// Returns the text after the last "=" or approximation sign.
 std::string_view behind_relation(std::string_view text) {
   for (const std::string_view sign : {"=", "\\approx", "≈"}) {
     const std::size_t at = text.rfind(sign);
@@ -360,13 +358,12 @@ std::string_view behind_relation(std::string_view text) {
   return text;
 }
 
-/// The text of a box in which numbers are looked for.
 std::string number_text(std::string_view box) {
   return without_unit_powers(without_grouping_blanks(
       plain_latex(replaced(plain_characters(behind_relation(box)), "^{\\circ}", "^\\circ"))));
 }
 
-/// "2 1/2": the whole number in front of a proper fraction, both plain.
+/// Reads "2 1/2": a whole number before a plain proper fraction.
 std::optional<std::string> mixed_number(std::string_view text) {
   const auto trim = [&] {
     text.remove_prefix(std::min(text.find_first_not_of(" $"), text.size()));
@@ -457,7 +454,7 @@ bool is_unevaluated(std::string_view box) {
         }
         break;
       case '-': {
-        // "twenty-dollar" is a word, and behind words a minus may be a sign: "\\text{Loss} -5".
+        // "twenty-dollar" is a word, and after a word a minus may be a sign: "\\text{Loss} -5".
         const bool sign = at > 0 && is_blank(text[at - 1]) && !is_blank(text[at + 1]);
         if (left && number_follows && (is_digit(before) || before == ')' || !sign)) {
           return true;
@@ -494,7 +491,7 @@ std::optional<std::string> boxed_number(std::string_view box) {
   if (auto number = mixed_number(plain)) {
     return number;
   }
-  // Digits with other blanks or with a comma and blanks between them are several numbers.
+  // Digits separated by other blanks, or by a comma and blanks, are several numbers.
   const auto separates = [&](std::size_t i) {
     if (i == 0 || !is_blank(plain[i]) || (!is_digit(plain[i - 1]) && plain[i - 1] != ',')) {
       return false;
@@ -515,11 +512,11 @@ std::optional<std::string> boxed_number(std::string_view box) {
 }
 
 std::optional<std::string_view> last_boxed(std::string_view text) {
-  // One pass with a stack of open braces: neither unclosed boxes nor deep nesting cost more.
+  // One pass with a stack of open braces, so unclosed boxes and deep nesting are cheap.
   constexpr std::size_t kPlain = std::string_view::npos;
-  std::vector<std::size_t> open;  // kPlain, or where a box's content begins
+  std::vector<std::size_t> open;  // kPlain, or the start of a box's content.
   std::optional<std::string_view> last;
-  std::size_t line_end = 0;  // of the line that was last looked at
+  std::size_t line_end = 0;  // End of the last examined line.
   const auto consider = [&](std::string_view content) {
     if (!last || content.data() > last->data()) {
       last = content;
@@ -537,7 +534,7 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
       const std::size_t command = box_command(text.substr(at));
       const std::size_t behind = at + command;
       if (command == 0) {
-        // An escaped brace does not group; the second backslash of two may begin a box.
+        // An escaped brace does not group; the second of two backslashes may begin a box.
         const char next = at + 1 < text.size() ? text[at + 1] : '\0';
         const bool pair = next == '\\' && box_command(text.substr(at + 1)) == 0;
         at += pair || next == '{' || next == '}' ? 1 : 0;

@@ -17,12 +17,11 @@ constexpr std::string_view kMark = "####";
 constexpr std::string_view kBoxedRequest =
     "\nPlease reason step by step, and put your final answer within \\boxed{}.";
 constexpr std::uint32_t kExamples = 5;
-/// Of the generator from which lm-eval draws the examples, question after question.
-constexpr std::uint32_t kExamplesSeed = 1234;
-/// Field that load() adds to records of styles with examples: the examples as prompt text.
+constexpr std::uint32_t kExamplesSeed = 1234;  ///< lm-eval's seed for drawing examples.
+/// Field that load() adds for styles with examples: the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// The text behind a mark without blanks and a dollar sign.
+/// Returns the text after a mark, without blanks and a dollar sign.
 std::string_view behind_mark(std::string_view text, std::size_t mark) {
   std::string_view behind = text.substr(mark + kMark.size());
   behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
@@ -30,8 +29,8 @@ std::string_view behind_mark(std::string_view text, std::size_t mark) {
   return behind;
 }
 
-/// `text` up to the first line that is a mark and a number alone: GSM8K's own form, behind which a
-/// model may invent further questions.
+/// Cuts `text` after the first line that is only a mark and a number, GSM8K's own form: afterwards
+/// a model may invent further questions.
 std::string_view without_invented(std::string_view text) {
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
        mark = text.find(kMark, mark + 1)) {
@@ -45,7 +44,7 @@ std::string_view without_invented(std::string_view text) {
   return text;
 }
 
-/// The number right behind the last mark that has one there. A mark before words is a heading.
+/// Returns the number after the last mark that has one. A mark before words is a heading.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
@@ -91,7 +90,7 @@ std::optional<std::string> flexible_match(std::string_view text) {
   return last;
 }
 
-/// What the harness compares: without "," and "$", all up to the last "#### " and a final ".".
+/// lm-eval's comparison form: drops ",", "$", everything up to the last "#### " and a final ".".
 std::string harness_form(std::string_view text) {
   std::string form;
   std::copy_if(text.begin(), text.end(), std::back_inserter(form),
@@ -228,13 +227,13 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   const auto box = last_boxed(completion);
   auto boxed = box ? boxed_number(*box) : std::nullopt;
   auto marked = marked_number(completion);
-  // The form that the prompt asked for comes first.
+  // The form that the prompt requested comes first.
   auto& first = style_ == Style::cot_boxed ? boxed : marked;
   auto& second = style_ == Style::cot_boxed ? marked : boxed;
   if (first || second) {
     return first ? std::move(first) : std::move(second);
   }
-  // The numbers of an expression that was left in the box are no answer.
+  // The numbers of an unevaluated box are not answers.
   if (box && is_unevaluated(*box)) {
     completion.remove_prefix(
         static_cast<std::size_t>(box->data() + box->size() - completion.data()));

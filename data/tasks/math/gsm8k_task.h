@@ -5,46 +5,45 @@
 namespace jforge {
 
 /// Grade-school mathematics (Cobbe et al., "Training verifiers to solve math word problems", 2021):
-/// records {question, answer}, the gold number behind "#### " in the answer.
+/// records {question, answer}, the gold number after "#### " in the answer.
 ///
 /// Prompt styles:
 ///  - "plain": the question alone as the user turn.
-///  - "cot_boxed" (default): adds a line that asks for steps and a boxed answer.
-///  - "lm-eval" and "lm-eval-flexible": raw text "Question: {q}\nAnswer:" behind five examples of
-///    the same form, drawn for each question from gsm8k/train.jsonl(.gz) beside the test file as
-///    lm-eval draws them (seed 1234, in the file's order); ended by "Question:", "</s>" or
-///    "<|im_end|>".
+///  - "cot_boxed" (default): adds a request for steps and a boxed answer.
+///  - "lm-eval" and "lm-eval-flexible": raw text "Question: {q}\nAnswer:" after five such examples,
+///    drawn per question from gsm8k/train.jsonl(.gz) beside the test file as in lm-eval (seed 1234,
+///    in file order); ended by "Question:", "</s>" or "<|im_end|>".
 ///
-/// Rules extract-4 (plain) and extract-5 (cot_boxed): nothing counts behind the first line "#### N"
-/// (GSM8K's own form). plain takes the number right behind the last "####" that has one there (a
-/// "####" before words is a heading), else the number of the last \boxed{…} (boxed_number), else
-/// the last number of the completion, or behind a box that holds an expression; cot_boxed takes the
-/// box before the mark. Numbers are compared exactly (12.0 = 12, $1,200 = 1200).
+/// Rules extract-4 (plain) and extract-5 (cot_boxed) ignore everything after the first line "####
+/// N". plain takes the number after the last "####" that has one (otherwise it is a heading), else
+/// the number of the last \boxed{…} (boxed_number()), else the completion's last number, or the
+/// last one after an unevaluated box; cot_boxed takes the box before the mark. Numbers compare
+/// exactly (12.0 = 12, $1,200 = 1200).
 ///
-/// Rule strict-match (lm-eval): the first match of "#### (\-?[0-9\.\,]+)"; flexible-extract
-/// (lm-eval-flexible): the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)". Both are compared as that
-/// harness does, as text without ",", "$" and a final "." (12.0 is not 12).
+/// Rules strict-match (lm-eval), the first "#### (\-?[0-9\.\,]+)", and flexible-extract
+/// (lm-eval-flexible), the last "(-?[$0-9.,]{2,})|(-?[0-9]+)", compare as lm-eval does: as text
+/// without ",", "$" and a final "." (12.0 is not 12).
 class Gsm8kTask final : public Task {
  public:
-  /// ConfigError naming the styles when `options.prompt_style` is unknown, the new name when it is
-  /// an old one.
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown or an old name.
   explicit Gsm8kTask(const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override { return "gsm8k"; }
   [[nodiscard]] std::string version() const override;
-  /// DataError naming `file` and the record whose answer has no number behind "####".
+  /// Throws DataError naming `file` and the record if an answer has no number after "####".
   static void expect_golds(const std::vector<TaskRecord>& records,
                            const std::filesystem::path& file);
-  /// gsm8k/test.jsonl(.gz) or test.jsonl(.gz) under a directory, or a file of that form. DataError
-  /// also as expect_golds(); with examples when there are no five in the training file.
+  /// Reads gsm8k/test.jsonl(.gz) or test.jsonl(.gz) in a directory, or a file of that form. Also
+  /// throws as expect_golds(), and DataError if a style needs examples and the training file has no
+  /// five.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// 512; with examples 256, the harness's own limit.
+  /// 512; with examples 256, as lm-eval.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// A number, or an explanation that ends with "#### NUMBER".
+  /// `reference` is a number, or an explanation that ends with "#### NUMBER".
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The answer to a mathematics problem, found in a completion.
+/// Finds the answer to a mathematics problem in a completion.
 
 #include <cstdint>
 #include <optional>
@@ -9,23 +9,22 @@
 
 namespace jforge {
 
-/// Which form of answer a prompt asked for: that one is looked for first.
+/// The form that a prompt requested, which is searched first.
 enum class MathAnswerForm : std::uint8_t { boxed, minerva };
 
 struct MathAnswer {
-  std::string text;       ///< As written; outside a box, trimmed_answer() of it.
+  std::string text;       ///< As written in a box, else trimmed_answer().
   std::string_view rule;  ///< "boxed", "minerva", "answer-is" or "marked".
 };
 
-/// Without blanks, "$", "*" (bold), ":" and full stops around it.
+/// Removes blanks, "$", "*" (bold), ":" and full stops at both ends.
 [[nodiscard]] std::string_view trimmed_answer(std::string_view text);
 
-/// Searches a completion. Form boxed: the last "\boxed{…}" (see last_boxed); else the Minerva form,
-/// what stands between "The final answer is" (its first occurrence) and "I hope it is correct" or
-/// the end of the line; else what follows the last "answer is" up to the end of the sentence; else
-/// what follows the last "####" on its line. Form minerva: the Minerva form before the box. Of an
-/// answer found in words that is itself boxed, the box's content. Empty answers count as none.
-/// Linear in the completion's length.
+/// Searches a completion. Form boxed: the last "\boxed{…}" (last_boxed()); else the Minerva form,
+/// the text between the first "The final answer is" and "I hope it is correct" or the end of the
+/// line; else the sentence after the last "answer is"; else the line after the last "####". Form
+/// minerva: the Minerva form first. If an answer in words is boxed, the box's content counts. Skips
+/// empty answers. Linear time.
 [[nodiscard]] std::optional<MathAnswer> find_math_answer(std::string_view completion,
                                                          MathAnswerForm form);
 

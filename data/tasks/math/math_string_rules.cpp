@@ -15,7 +15,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// Length in bytes of the character that `text`, not empty, begins with.
+/// Returns the bytes of the first character. Requires: `text` is not empty.
 std::size_t character_length(std::string_view text) {
   std::size_t length = 1;
   while (length < text.size() && continues_character(text[length])) {
@@ -24,7 +24,6 @@ std::size_t character_length(std::string_view text) {
   return length;
 }
 
-/// Takes the first character off.
 std::string_view take_character(std::string_view& text) {
   const std::string_view first = text.substr(0, character_length(text));
   text.remove_prefix(first.size());
@@ -33,8 +32,8 @@ std::string_view take_character(std::string_view& text) {
 
 std::string braced(std::string_view text) { return "{" + std::string(text) + "}"; }
 
-/// Calls `append(result, piece)` for what follows each `command`, up to the next; false, as the
-/// original fails then, when nothing follows one.
+/// Calls `append(result, piece)` for the text between each `command` and the next. Returns false if
+/// it is empty, because the original then fails.
 template <typename Append>
 bool for_each_piece(std::string& text, std::string_view command, const Append& append) {
   std::size_t at = text.find(command);
@@ -63,8 +62,8 @@ bool brace_roots(std::string& text) {
   });
 }
 
-/// "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". The text stays as
-/// it is when it holds a \frac with a single character behind it.
+/// "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". Leaves the text
+/// unchanged if one character follows a \frac.
 bool brace_fractions(std::string& text) {
   bool cut_short = false;
   std::string fixed = text;
@@ -81,14 +80,14 @@ bool brace_fractions(std::string& text) {
         }
         result += piece;
       });
-  // Of two faults the original meets the first one.
+  // The original stops at the first of two faults.
   if (!cut_short && done) {
     text = std::move(fixed);
   }
   return done || cut_short;
 }
 
-/// Whether Python reads `text` as an integer.
+/// Returns true if Python's int() accepts `text`.
 bool is_integer_literal(std::string_view text) {
   constexpr std::string_view kBlanks = "\t\n\v\f\r ";
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
@@ -106,7 +105,7 @@ bool is_integer_literal(std::string_view text) {
   return before != '_';
 }
 
-/// Whether an integer stands there as it would be printed.
+/// Returns true if `text` is an integer as Python prints it.
 bool is_printed_integer(std::string_view text) {
   const bool negative = text.starts_with('-');
   text.remove_prefix(negative ? 1 : 0);
@@ -114,7 +113,7 @@ bool is_printed_integer(std::string_view text) {
          (text[0] != '0' || (text.size() == 1 && !negative));
 }
 
-/// "3/4" to "\frac{3}{4}" when that is all; false when the parts of a single "/" are no integers.
+/// Converts "3/4" to "\frac{3}{4}"; false if the parts around a single "/" are not integers.
 bool write_fraction(std::string& text) {
   const std::size_t slash = text.find('/');
   if (slash == std::string::npos || text.find('/', slash + 1) != std::string::npos) {
@@ -131,7 +130,7 @@ bool write_fraction(std::string& text) {
   return true;
 }
 
-/// The normal form; nothing where the original fails.
+/// Returns the normal form, or nullopt if the original fails.
 std::optional<std::string> string_form(std::string_view given) {
   std::string text = replaced(replaced(given, "\n", ""), "\\!", "");
   text = replaced(text, "\\\\", "\\");
@@ -172,7 +171,7 @@ std::optional<std::string> string_form(std::string_view given) {
   return write_fraction(text) ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
 
-/// Each "COMMAND{…}" of a line to what it holds, up to the first "}".
+/// Replaces "COMMAND{…}" within a line by its content up to the first "}".
 std::string without_command(std::string_view text, std::string_view command) {
   std::string result;
   while (!text.empty()) {
@@ -189,14 +188,14 @@ std::string without_command(std::string_view text, std::string_view command) {
   return result;
 }
 
-/// The line's part between its first two "$", with a "$" around it; else the line.
+/// Returns "$" and the line's part up to its second "$", or the line.
 std::string inside_dollars(const std::string& line) {
   const std::size_t open = line.find('$');
   const std::size_t close = open == std::string::npos ? open : line.find('$', open + 1);
   return close == std::string::npos ? line : "$" + line.substr(open + 1, close - open);
 }
 
-/// Content of "\boxed{…}" up to the line's last "}".
+/// Removes "\boxed{" and the line's last "}".
 std::string without_box(const std::string& line) {
   constexpr std::string_view kBox = "\\boxed{";
   const std::size_t open = line.find(kBox);
@@ -207,7 +206,6 @@ std::string without_box(const std::string& line) {
              : line.substr(0, open) + line.substr(begin, close - begin) + line.substr(close + 1);
 }
 
-/// `text` with `change` applied to each of its lines.
 template <typename Change>
 std::string by_line(const std::string& text, const Change& change) {
   std::string result;
@@ -222,7 +220,7 @@ std::string by_line(const std::string& text, const Change& change) {
   }
 }
 
-/// "frac12" to "frac{1}{2}", "sqrt3" to "sqrt{3}": `arguments` characters behind each `command`.
+/// "frac12" to "frac{1}{2}", "sqrt3" to "sqrt{3}": braces `arguments` characters after `command`.
 std::string with_short_arguments(std::string_view text, std::string_view command, int arguments) {
   std::string result;
   while (!text.empty()) {

@@ -1,25 +1,24 @@
 #pragma once
 
-/// The two published ways of comparing answers to mathematics problems as strings, each as its tool
-/// does it, so that figures compare with published ones. Both call some wrong answers right and
-/// many right ones wrong (results/reference/math_rules.md).
+/// Two published string comparisons of mathematical answers, reproduced exactly so that scores
+/// compare with published ones. Both misjudge some answers (results/reference/math_rules.md).
 
 #include <string_view>
 
 namespace jforge {
 
 /// Rule "string": is_equiv of Hendrycks et al. ("Measuring mathematical problem solving with the
-/// MATH dataset", 2021) as lm-evaluation-harness and, with it, evalchemy run it. Line breaks, "\!",
-/// \left, \right, degrees, "\$", "\%", all from "\text{ " on, a name of at most two characters
-/// before a single "=" and blanks are dropped; \dfrac, \tfrac, \frac12, \sqrt3, a/b, ".5" and "0.5"
-/// get one spelling. Where that program fails on one side (two "\text{ ", "x/2", \sqrt at the end)
-/// both are compared as they stand. Its known errors are kept: "11 2/3" equals "112/3".
+/// MATH dataset", 2021) as in lm-evaluation-harness and evalchemy. Drops line breaks, "\!", \left,
+/// \right, degrees, "\$", "\%", everything from "\text{ " on, blanks, and a name of at most two
+/// characters before a single "="; unifies \dfrac, \tfrac, \frac12, \sqrt3, a/b, ".5" and "0.5". If
+/// the original fails on a side (two "\text{ ", "x/2", a final \sqrt), compares the texts as they
+/// are. Keeps known errors: "11 2/3" equals "112/3".
 [[nodiscard]] bool string_equal(std::string_view gold, std::string_view answer);
 
-/// Rule "minerva": equality of the normal forms of Lewkowycz et al. ("Solving quantitative
-/// reasoning problems with language models", 2022, appendix D), without the symbolic comparison
-/// that lm-evaluation-harness adds to it: what follows the last "=", without articles, blanks,
-/// units and \text{…}; "12,345" without its commas.
+/// Rule "minerva": compares normal forms of Lewkowycz et al. ("Solving quantitative reasoning
+/// problems with language models", 2022, appendix D): the text after the last "=", without
+/// articles, blanks, units, \text{…} and the commas of "12,345". Omits the symbolic comparison that
+/// lm-evaluation-harness adds.
 [[nodiscard]] bool minerva_equal(std::string_view gold, std::string_view answer);
 
 }  // namespace jforge

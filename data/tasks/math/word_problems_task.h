@@ -7,38 +7,34 @@
 
 namespace jforge {
 
-/// Home-made arithmetic problems: records {question, answer}, the gold number behind "#### " in the
-/// answer. `word_problems` are the quickstart's, made by launch/quickstart/make_word_problems.py;
-/// `ledger` ones have answers of many lines, made by launch/quickstart/make_ledger.py. Both are
-/// drawn from a few dozen templates, so their figures compare with nothing published, GSM8K's least
-/// of all.
-///
-/// The only prompt style is "plain": the question alone as the user turn. Numbers are taken from a
-/// completion and compared by GSM8K's plain rule (Gsm8kTask).
+/// Generated arithmetic problems: records {question, answer}, the gold number after "#### " in the
+/// answer. `word_problems` (launch/quickstart/make_word_problems.py) are the quickstart's; `ledger`
+/// (launch/quickstart/make_ledger.py) has answers of many lines. Both come from a few dozen
+/// templates, so scores do not compare with published ones. Prompt style "plain": the question
+/// alone as the user turn. Extraction and comparison follow Gsm8kTask's plain rule.
 class WordProblemsTask final : public Task {
  public:
   enum class Problems : std::uint8_t { word_problems, ledger };
 
-  /// ConfigError naming the style when `options.prompt_style` is unknown.
+  /// Throws ConfigError naming the style if `options.prompt_style` is unknown.
   WordProblemsTask(Problems problems, const TaskOptions& options);
 
   [[nodiscard]] std::string name() const override {
     return problems_ == Problems::ledger ? "ledger" : "word_problems";
   }
-  /// "word_problems/number/extract-4": the rule's version is that of Gsm8kTask.
+  /// For example "word_problems/number/extract-4"; the rule is Gsm8kTask's.
   [[nodiscard]] std::string version() const override;
-  /// NAME/test.jsonl(.gz) or test.jsonl(.gz) under a directory, or a file of that form.
+  /// Reads NAME/test.jsonl(.gz) or test.jsonl(.gz) in a directory, or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// 64 of word_problems, 512 of ledger: the longest answer that the scripts write has fewer tokens
-  /// (of the bundled tokenizer, and of one that knows English words).
+  /// Above the scripts' longest answers, in tokens of the bundled and of English tokenizers.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override {
     return problems_ == Problems::ledger ? 512 : 64;
   }
   [[nodiscard]] std::vector<std::string> stop_texts() const override { return {}; }
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// As gsm8k.
+  /// As Gsm8kTask's.
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
