@@ -59,7 +59,7 @@ std::int32_t unconverged_tokens(std::span<const TokenId> state,
 
 std::int64_t schedule_distance(const NoiseScheduleOptions& options, std::int32_t unconverged,
                                std::int32_t block_size, std::int32_t index) {
-  // t = numerator / denominator, kept as integers so that ties are exact.
+  // t = numerator / denominator in integers, so that ties are exact.
   std::int64_t numerator = index;
   std::int64_t denominator = options.window;
   if (options.endpoint == ScheduleEndpoint::inclusive) {

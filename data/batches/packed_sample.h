@@ -17,8 +17,8 @@ enum class MaskKind : std::uint8_t {
   mixed,   ///< `noise` for even prompt ids, `clean` for odd ones.
 };
 
-/// Token ids of a prompt and its N = clean.size() / n blocks. `noisy` is empty for samples without
-/// consistency targets (plain supervised fine-tuning).
+/// `noisy` is empty in samples without consistency targets (plain supervised fine-tuning). N =
+/// clean.size() / n.
 struct PackedSample {
   PromptId prompt_id = 0;
   std::int32_t block_size = 0;  ///< n

@@ -47,8 +47,8 @@ std::uint64_t load_u64(const SealBlock& block, std::size_t offset) {
   return value;
 }
 
-/// Reads up to `size` bytes and returns their count. Throws EnvironmentError if the read fails,
-/// because that says nothing about the file's content.
+/// Returns the count of bytes read. Throws EnvironmentError if reading fails, because that says
+/// nothing about the content.
 std::size_t read_up_to(std::istream& file, char* bytes, std::size_t size,
                        const std::filesystem::path& path) {
   errno = 0;
@@ -60,7 +60,7 @@ std::size_t read_up_to(std::istream& file, char* bytes, std::size_t size,
   return static_cast<std::size_t>(file.gcount());
 }
 
-/// Returns XXH3-64 and the count of all bytes after the seal.
+/// Returns XXH3-64 and count of the bytes after the seal.
 std::pair<std::uint64_t, std::uint64_t> hash_content(std::istream& file,
                                                      const std::filesystem::path& path) {
   HashStream hash;

@@ -15,16 +15,16 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSliceBytes = 16 << 20;
-/// Small enough for reading single records, large enough for sequential speed.
+/// Suits single records and sequential reads.
 constexpr std::int64_t kChunkBytes = 64 << 10;
-constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< A record spans one or two.
-constexpr unsigned kDeflateLevel = 1;  ///< Fast; within 10 % of the smallest size for token ids.
-/// Half the fan-out of a dataset's chunk B-tree. HDF5's default of 32 takes 2 KB per dataset, more
-/// than most of a shard's datasets hold.
+constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< One or two per record.
+constexpr unsigned kDeflateLevel = 1;  ///< Fast; within 10 % of the smallest size.
+/// Half the fan-out of the chunk B-tree. The default of 32 takes 2 KB per dataset, more than most
+/// of a shard's datasets hold.
 constexpr unsigned kSmallTreeRank = 4;
 constexpr std::size_t kMaxAttributeBytes = 60000;
 
-// HDF5's type names are macros that clang-tidy takes for equal branches.
+// The type names are macros that clang-tidy takes for equal branches.
 // NOLINTBEGIN(bugprone-branch-clone)
 template <Hdf5Element T>
 hid_t memory_type() {
@@ -57,7 +57,7 @@ Hdf5Handle take(Hdf5Kind kind, std::int64_t id, const Hdf5Place& place, std::str
   return {kind, hdf5_check(id, place, action)};
 }
 
-/// Closes a dataset. This flushes its chunk cache, so a failure means lost data.
+/// Closing flushes the chunk cache, so a failure means lost data.
 void close_written(Hdf5Handle& object, const Hdf5Place& place) {
   hdf5_check(object.close() ? 0 : -1, place, "write");
 }
@@ -92,7 +92,7 @@ Hdf5Handle create_dataset(const Hdf5Handle& file, const std::string& name, std::
       hdf5_check(H5Pset_shuffle(properties.id()), place, "create");
       hdf5_check(H5Pset_deflate(properties.id(), kDeflateLevel), place, "create");
     }
-    // The checksum comes last so that readers verify the stored bytes before they inflate them.
+    // Last, so that readers verify stored bytes before they inflate them.
     hdf5_check(H5Pset_fletcher32(properties.id()), place, "create");
     hdf5_check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), place, "create");
   }
@@ -145,7 +145,7 @@ void write_range(const Hdf5Handle& dataset, std::int64_t offset, std::span<const
                     });
 }
 
-/// Retries an interrupted open (EINTR on network file systems), which HDF5 does not do.
+/// Retries EINTR (network file systems), which HDF5 does not.
 template <class Open>
 hid_t opened(Open open) {
   hid_t id = -1;
@@ -156,7 +156,7 @@ hid_t opened(Open open) {
   return id;
 }
 
-/// Filters in the order of writing.
+/// In the order of writing.
 const std::vector<H5Z_filter_t> kPlainFilters{H5Z_FILTER_FLETCHER32};
 const std::vector<H5Z_filter_t> kCompressedFilters{H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE,
                                                    H5Z_FILTER_FLETCHER32};
@@ -175,21 +175,21 @@ std::vector<H5Z_filter_t> filters_of(const Hdf5Handle& properties, const Hdf5Pla
   return filters;
 }
 
-/// Returns true if all announced elements are stored; guards the allocation for them.
+/// Returns true if all announced elements are stored; guards their allocation.
 bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& place) {
   const Hdf5Handle properties =
       take(Hdf5Kind::property_list, H5Dget_create_plist(dataset.id()), place, "read the layout of");
   const Hdf5Handle type =
       take(Hdf5Kind::datatype, H5Dget_type(dataset.id()), place, "read the type of");
   const hsize_t stored = H5Dget_storage_size(dataset.id());
-  // HDF5 returns 0 both for an empty dataset and for a failure.
+  // 0 means an empty dataset or a failure.
   hdf5_check(stored == 0 && H5Eget_num(H5E_DEFAULT) > 0 ? -1 : 0, place, "read the size of");
   const hsize_t bytes =
       static_cast<hsize_t>(count) * std::max<std::size_t>(1, H5Tget_size(type.id()));
   if (count == 0 || filters_of(properties, place) != kCompressedFilters) {
     return bytes <= stored;
   }
-  // Deflate's maximum compression ratio.
+  // Maximum compression ratio of deflate.
   constexpr hsize_t kMostInflation = 1032;
   const Hdf5Handle space =
       take(Hdf5Kind::dataspace, H5Dget_space(dataset.id()), place, "read the extent of");
@@ -201,8 +201,7 @@ bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& 
          chunks == (static_cast<hsize_t>(count) + chunk - 1) / chunk;
 }
 
-/// Waits for the file. Throws EnvironmentError if it exists but cannot be opened: that is no
-/// damage.
+/// Throws EnvironmentError if the file exists but cannot be opened: that is not damage.
 void await_present(const std::filesystem::path& path, double wait_seconds) {
   try {
     await_file(path, wait_seconds);
@@ -354,7 +353,7 @@ void Hdf5Reader::refuse(const std::string& dataset, std::string_view what) const
 Hdf5Handle Hdf5Reader::open_link(const std::string& dataset) const {
   H5L_info_t link{};
   hdf5_check(H5Lget_info(file_.id(), dataset.c_str(), &link, H5P_DEFAULT), place(dataset), "open");
-  // Soft, external and user-defined links may lead into other files.
+  // Other links may lead into other files.
   if (link.type != H5L_TYPE_HARD) {
     refuse(dataset, "it is a link");
   }

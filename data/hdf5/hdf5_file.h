@@ -1,9 +1,9 @@
 #pragma once
 
-/// HDF5 files of one-dimensional datasets and attributes. Files have the earliest format bounds,
-/// little-endian types, Fletcher-32 chunks and, unless a manifest holds their checksum, a seal.
-/// File locking is off: one writer per file, readers only after publication. Every call takes
-/// hdf5_lock(); an object must not be used from two threads at once.
+/// HDF5 files of one-dimensional datasets and attributes: earliest format bounds, little-endian
+/// types, Fletcher-32 chunks and, unless a manifest holds their checksum, a seal. File locking is
+/// off, because files have one writer and are read only after publication. Every call takes
+/// hdf5_lock(); objects are not thread-safe.
 
 #include <concepts>
 #include <cstdint>
@@ -25,47 +25,44 @@ concept Hdf5Element = std::same_as<T, std::int32_t> || std::same_as<T, std::int6
 
 enum class Hdf5Storage : std::uint8_t {
   plain,
-  /// Shuffle and deflate, for numbers far below their type's range. Chunks are smaller, so that
-  /// reading a few elements inflates little.
+  /// Shuffle, deflate and smaller chunks, for numbers far below their type's range.
   compressed,
 };
 
 inline constexpr std::uint64_t kReservedAlignment = 4096;  ///< For direct I/O.
 
-/// Writes one file. The file is valid, and sealed, only after close() returns.
+/// Writes one file, which is valid only after close().
 class Hdf5Writer {
  public:
-  /// Creates or replaces `path`. If `sealed`, close() reads the file back once and seals it;
-  /// otherwise the caller records size and checksum. Throws EnvironmentError if the file cannot be
-  /// created.
+  /// Creates or replaces `path`. With `sealed`, close() reads the file back once and seals it;
+  /// otherwise the caller records size and checksum. All methods throw EnvironmentError on failure.
   explicit Hdf5Writer(const std::filesystem::path& path, bool sealed = true,
                       Hdf5Storage storage = Hdf5Storage::plain);
 
-  /// Writes a whole dataset. Throws EnvironmentError naming file and dataset.
   template <Hdf5Element T>
   void write(const std::string& dataset, std::span<const T> values);
   template <Hdf5Element T>
   void write(const std::string& dataset, const std::vector<T>& values) {
     write(dataset, std::span<const T>(values));
   }
-  /// Creates a dataset of `count` elements, to be filled by write_slice().
+  /// Creates a dataset to be filled by write_slice().
   template <Hdf5Element T>
   void create(const std::string& dataset, std::int64_t count);
-  /// Fills elements [offset, offset + values.size()) of a dataset made by create().
+  /// Fills elements [offset, offset + values.size()).
   template <Hdf5Element T>
   void write_slice(const std::string& dataset, std::int64_t offset, std::span<const T> values);
 
-  /// Creates a contiguous dataset without checksum of `count` ≥ 1 elements, which the caller fills
-  /// after close(). Returns its offset in the file in bytes, a multiple of kReservedAlignment for
-  /// datasets of at least that size. Requires: an unsealed file.
+  /// Creates a contiguous dataset without checksum, which the caller fills after close(). Returns
+  /// its byte offset in the file, a multiple of kReservedAlignment for datasets of at least that
+  /// size. Requires: an unsealed file, `count` ≥ 1.
   template <Hdf5Element T>
   [[nodiscard]] std::uint64_t reserve(const std::string& dataset, std::int64_t count);
 
-  /// Adds an attribute to the file. Text has at most 60,000 bytes and no NUL.
+  /// Text has at most 60,000 bytes and no NUL.
   void attribute(const std::string& name, std::string_view text);
   void attribute(const std::string& name, std::int64_t value);
 
-  /// Flushes, closes and seals, but does not sync. Throws EnvironmentError on any failure.
+  /// Flushes, closes and seals; does not sync.
   void close();
 
  private:
@@ -79,31 +76,29 @@ class Hdf5Writer {
   Hdf5Handle file_;
 };
 
-/// Reads one file. Throws DataError naming file and dataset, or EnvironmentError if a system call
-/// failed. Accepts only datasets that Hdf5Writer could have made, because a seal proves integrity,
-/// not good intent: HDF5 would follow links, external or virtual storage and filter plug-ins to
-/// other files and programs.
+/// Reads one file. Throws DataError, or EnvironmentError if a system call failed. Rejects datasets
+/// that Hdf5Writer could not have made: a seal proves integrity, not good intent, and HDF5 would
+/// follow links, external or virtual storage and filter plug-ins to other files and programs.
 class Hdf5Reader {
  public:
-  /// Opens `path` after checking its seal. If the file is missing, waits for it for `wait_seconds`,
-  /// by default publication_wait_seconds(path) (runtime/read_file.h).
+  /// Checks the seal. Waits for a missing file up to `wait_seconds`, by default
+  /// publication_wait_seconds(path) (runtime/read_file.h).
   explicit Hdf5Reader(const std::filesystem::path& path, SealCheck check = SealCheck::content,
                       std::optional<double> wait_seconds = std::nullopt);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool has(const std::string& dataset) const;
-  /// Returns the number of elements. Throws DataError if the dataset is missing, not
-  /// one-dimensional or incompletely stored.
+  /// Throws DataError if the dataset is missing, not one-dimensional or incompletely stored.
   [[nodiscard]] std::int64_t size(const std::string& dataset) const;
-  /// Reads a whole dataset. Throws DataError if its type is not T.
+  /// Throws DataError if the dataset's type is not T.
   template <Hdf5Element T>
   [[nodiscard]] std::vector<T> read(const std::string& dataset) const;
   /// Reads elements [offset, offset + out.size()).
   template <Hdf5Element T>
   void read_slice(const std::string& dataset, std::int64_t offset, std::span<T> out) const;
 
-  /// Returns the offset in bytes of a dataset made by Hdf5Writer::reserve. Throws DataError if it
-  /// is of another kind, does not have `count` elements of type T, or ends after the file's end.
+  /// Returns the byte offset of a dataset made by Hdf5Writer::reserve(). Throws DataError unless it
+  /// has `count` elements of type T inside the file.
   template <Hdf5Element T>
   [[nodiscard]] std::uint64_t locate(const std::string& dataset, std::int64_t count) const;
 

@@ -38,10 +38,10 @@ herr_t close_identifier(Hdf5Kind kind, hid_t id) {
 
 struct Failure {
   std::string reason = "HDF5 gives no reason";
-  int error_number = 0;  ///< errno of the failed system call, or 0.
+  int error_number = 0;  ///< errno, or 0.
 };
 
-/// Keeps the innermost entry of HDF5's error stack, which is the cause.
+/// Keeps the innermost entry of the error stack, which is the cause.
 herr_t keep_failure(unsigned position, const H5E_error2_t* entry, void* target) {
   if (entry->desc == nullptr) {
     return 0;
@@ -49,9 +49,9 @@ herr_t keep_failure(unsigned position, const H5E_error2_t* entry, void* target) 
   auto& failure = *static_cast<Failure*>(target);
   if (position == 0) {
     failure.reason = entry->desc;
-    std::erase(failure.reason, '\n');  // HDF5 inserts the time with a newline.
+    std::erase(failure.reason, '\n');  // Follows the time.
   }
-  // HDF5's file driver reports errno only in its text.
+  // The file driver reports errno only in its text.
   constexpr std::string_view kNumber = "errno = ";
   const std::string_view text = entry->desc;
   if (const auto at = text.find(kNumber); at != std::string_view::npos) {
@@ -61,7 +61,7 @@ herr_t keep_failure(unsigned position, const H5E_error2_t* entry, void* target) 
   return 0;
 }
 
-/// Returns true for errors that a damaged file itself causes, through offsets outside of the file.
+/// Returns true for errors that offsets in a damaged file cause.
 bool is_files_fault(int error_number) {
   return error_number == 0 || error_number == EINVAL || error_number == EOVERFLOW ||
          error_number == EFBIG;
@@ -115,19 +115,18 @@ int Hdf5Mutex::readers_waiting() {
 }
 
 std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn) {
-  static Hdf5Mutex& mutex = *new Hdf5Mutex;  // Never destroyed: a handle may outlive statics.
+  static Hdf5Mutex& mutex = *new Hdf5Mutex;  // Handles may outlive statics.
   if (turn == Hdf5Turn::write) {
     mutex.lock_after_readers();
   } else {
     mutex.lock();
   }
   std::unique_lock lock(mutex, std::adopt_lock);
-  // HDF5's clean-up at exit would crash on a file whose close failed (disk full). All our handles
-  // are closed by then.
+  // HDF5's clean-up at exit would crash after a failed close (disk full).
   static const bool no_clean_up_at_exit = H5dont_atexit() >= 0;
   // Keeps files from loading filter plug-ins.
   static const bool no_plugins = H5PLset_loading_state(0) >= 0;
-  // A thread-safe HDF5 has one error stack per thread.
+  // A thread-safe HDF5 has an error stack per thread.
   thread_local const bool silenced = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
   static_cast<void>(no_clean_up_at_exit && no_plugins && silenced);
   return lock;

@@ -26,7 +26,6 @@ std::vector<std::string> glob_names(const std::string& pattern) {
   return names;
 }
 
-/// Returns a pattern that matches only `name`.
 std::string escaped(std::string_view name) {
   std::string pattern;
   for (const char c : name) {
@@ -38,7 +37,7 @@ std::string escaped(std::string_view name) {
   return pattern;
 }
 
-/// Splits a pattern at its first path component "**", if it has one.
+/// Splits a pattern at its first component "**".
 std::optional<std::pair<std::string, std::string>> split_at_stars(const std::string& pattern) {
   for (std::size_t begin = 0; begin < pattern.size();) {
     const std::size_t end = std::min(pattern.find('/', begin), pattern.size());
@@ -51,7 +50,7 @@ std::optional<std::pair<std::string, std::string>> split_at_stars(const std::str
   return std::nullopt;
 }
 
-/// Collects the files, not directories, that a pattern matches.
+/// Collects matching files, not directories.
 class Walk {
  public:
   void match(const std::string& pattern) {
@@ -74,8 +73,7 @@ class Walk {
   [[nodiscard]] const std::set<std::string>& found() const { return found_; }
 
  private:
-  /// `directory` is empty (the working directory) or ends in "/". `above` holds its canonical
-  /// parents.
+  /// `directory` is empty (the working directory) or ends in "/"; `above` holds its parents.
   void descend(const std::string& directory, const std::string& behind,
                std::vector<fs::path> above) {
     std::error_code error;
@@ -104,7 +102,7 @@ class Walk {
 
 std::vector<std::string> names_of(const std::string& pattern) {
   std::error_code ignored;
-  // A file name may itself contain pattern characters.
+  // A name may contain pattern characters.
   if (fs::exists(pattern, ignored)) {
     return {pattern};
   }

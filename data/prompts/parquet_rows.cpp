@@ -30,7 +30,7 @@ ParquetRows::ParquetRows(const std::filesystem::path& path) : path_(path.string(
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, write_end, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, messages_, STDERR_FILENO);
-  // Its own process group keeps Ctrl-C, which stops the import, from looking like a damaged file.
+  // A separate process group, so that Ctrl-C does not look like a damaged file.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   std::array<std::string, 4> words{"python3", "-c", parquet_rows_source(), path_};
   std::array<char*, 5> arguments{};
@@ -58,7 +58,7 @@ ParquetRows::ParquetRows(const std::filesystem::path& path) : path_(path.string(
 
 ParquetRows::~ParquetRows() {
   if (process_ > 0) {
-    kill(-process_, SIGKILL);  // The group, because python3 may be a script that starts another.
+    kill(-process_, SIGKILL);  // The group: python3 may be a script.
     wait();
   }
   close(rows_);
@@ -94,7 +94,7 @@ std::size_t ParquetRows::read(std::span<char> out) {
     return static_cast<std::size_t>(count);
   }
   const int status = process_ > 0 ? wait() : 0;
-  // A shell reports a signal as exit code 128 + signal.
+  // Shells report a signal as 128 + signal.
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
   if (signal > 0) {
     throw EnvironmentError(fmt::format(

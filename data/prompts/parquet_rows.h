@@ -1,6 +1,6 @@
 #pragma once
 
-/// Reads a Parquet file's rows as JSON lines from a Python process that uses pyarrow.
+/// Reads a Parquet file's rows as JSON lines through Python's pyarrow.
 
 #include <sys/types.h>
 
@@ -15,23 +15,21 @@ class ParquetRows {
  public:
   /// Throws EnvironmentError if the process cannot be started.
   explicit ParquetRows(const std::filesystem::path& path);
-  /// Kills the process.
   ~ParquetRows();
   ParquetRows(const ParquetRows&) = delete;
   ParquetRows& operator=(const ParquetRows&) = delete;
 
-  /// Reads up to out.size() ≥ 1 bytes and returns their count, 0 at the end. Throws DataError if
-  /// the file is damaged, EnvironmentError if pyarrow is missing or the process was killed.
+  /// Returns the number of bytes read, 0 at the end. Requires: `out` is not empty. Throws DataError
+  /// if the file is damaged, EnvironmentError if pyarrow is missing or the process was killed.
   [[nodiscard]] std::size_t read(std::span<char> out);
 
  private:
-  /// Returns the process's wait status.
   int wait();
   [[nodiscard]] std::string last_message() const;
 
   std::string path_;
-  int rows_ = -1;      ///< Read end of its standard output.
-  int messages_ = -1;  ///< In-memory file of its standard error.
+  int rows_ = -1;      ///< Its standard output.
+  int messages_ = -1;  ///< Its standard error, in memory.
   pid_t process_ = -1;
 };
 

@@ -31,7 +31,7 @@ PromptEncoder make_prompt_encoder(const BytePairTokenizer& tokenizer,
   encoder.holds_control_tokens = [tokenizer](std::string_view text) {
     return tokenizer.holds_special_token(text);
   };
-  // The rendering of a fixed text identifies chat template and system text.
+  // A rendered fixed text identifies chat template and system text.
   encoder.identity = tokenizer.content_hash() + "-" +
                      hash_hex(hash64(std::string_view(render({{"user", "identity"}}))));
   return encoder;
@@ -50,7 +50,7 @@ std::vector<EncodedPrompt> encode_all(const PromptEncoder& encoder,
         for (std::size_t i = begin; i < std::min(begin + kTake, prompts.size()); ++i) {
           try {
             results[i].tokens = encoder.encode(*prompts[i]);
-            results[i].tokens.shrink_to_fit();  // Saves memory: all prompts' ids are kept.
+            results[i].tokens.shrink_to_fit();  // All ids stay in memory.
           } catch (const DataError& error) {
             results[i].refusal = error.what();
           }

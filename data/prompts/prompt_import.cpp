@@ -34,7 +34,7 @@ Ordering parse_ordering(const std::string& order_by) {
   return {order_by.substr(descending ? 1 : 0), descending};
 }
 
-/// Hashes only the text of a single message, so that roles do not matter there.
+/// A single message is hashed without its role.
 std::uint64_t text_hash(const Conversation& messages) {
   if (messages.size() == 1) {
     return hash64(std::string_view(messages.front().content));
@@ -78,7 +78,7 @@ class Selection {
         {"duplicate text", static_cast<std::int64_t>(before - order_.size())});
   }
 
-  /// Tokenises prompts in their sampling order until `limit` are kept.
+  /// Tokenises in sampling order until `limit` prompts are kept.
   void take(const PromptEncoder& encoder, ImportProgress now,
             const std::function<void(const ImportProgress&)>& progress,
             PromptStoreContent& content) {
@@ -152,7 +152,7 @@ class Selection {
   }
 
  private:
-  /// Returns indices into `order_` in sampling order.
+  /// Indices into `order_`.
   [[nodiscard]] std::vector<std::size_t> taking_order() const {
     std::vector<std::size_t> ranks(order_.size());
     std::iota(ranks.begin(), ranks.end(), std::size_t{0});
@@ -377,7 +377,7 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
     report.with_answers = std::ranges::count_if(
         content.answers, [](const std::string& answer) { return !answer.empty(); });
   }
-  // Written even if nothing is kept, when the user needs the list most.
+  // Written even if nothing is kept, when it is needed most.
   write_quarantine(store_path, report.unreadable);
   require_kept(report);
   require_expected(config, content.prompts, store_path);

@@ -12,40 +12,38 @@
 
 namespace jforge {
 
-/// Which prompts are kept if there are more than `limit`.
 enum class PromptSample : std::uint8_t {
-  first,   ///< The first ones after sorting by `order_by` (else in file order).
+  first,   ///< The first `limit` after sorting.
   random,  ///< A seeded random choice, in the same order.
 };
 
-/// Throws ConfigError naming `key` if the template `name` is anything but "chatml".
+/// Throws ConfigError naming `key` unless `name` is absent or "chatml".
 void expect_chat_template(const std::string& key, const std::optional<std::string>& name);
 
 /// Section [prompts] of the configuration.
 struct PromptImportConfig {
-  std::vector<std::string> files;   ///< Paths or glob patterns; at least one.
+  std::vector<std::string> files;   ///< Paths or glob patterns.
   std::string field = "prompt";     ///< Field name or JSON pointer; "A | B": the first that exists.
   std::optional<std::string> text;  ///< "… {FIELD} …", instead of `field`.
   std::optional<std::string> answer_field;  ///< Optional in each record.
   std::vector<std::string> keep_if;         ///< "PATH OP VALUE"; all must hold.
-  std::optional<std::string> order_by;      ///< Path, or "-PATH" for descending order. Stable.
+  std::optional<std::string> order_by;      ///< Path, or "-PATH" for descending order.
   PromptSample sample = PromptSample::first;
   std::uint64_t seed = 0;                    ///< For the random sample.
   std::optional<std::string> system;         ///< Default: the template's own.
   std::optional<std::string> chat_template;  ///< "chatml" replaces an unsupported template.
   TemplateArguments template_arguments;
-  std::optional<std::int64_t> limit;              ///< Maximum number of prompts kept.
+  std::optional<std::int64_t> limit;              ///< Maximum number of prompts.
   std::optional<std::int64_t> max_prompt_tokens;  ///< Longer templated prompts are dropped.
   std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.
   double max_bad_fraction = 0.1;                  ///< Checked from 100 records on.
   std::optional<int> threads;                     ///< Default: all cores.
-  /// Not a key of the section: digest of lost earlier prompts. An import with another digest is
-  /// refused before anything is written.
+  /// Not a key: digest of lost prompts. Any other import is refused before anything is written.
   std::optional<std::string> expected_digest;
 
-  /// Throws ConfigError naming the field that is missing, out of range or malformed.
+  /// Throws ConfigError naming the invalid field.
   void validate() const;
-  /// Options for every conversation of a run, including its evaluation.
+  /// For every conversation of a run, including evaluation.
   [[nodiscard]] ChatTemplateOptions template_options() const {
     return {chat_template == "chatml", template_arguments};
   }
@@ -64,10 +62,10 @@ struct ImportReport {
   std::optional<std::int64_t> with_answers;  ///< Set only with an `answer_field`.
   double seconds = 0;
 
-  /// Returns the drops by rule and the first unreadable record with its reason; empty if none.
+  /// Summarises dropped and unreadable records; empty if none.
   [[nodiscard]] std::string losses() const;
 
-  /// Returns all but `seconds` as JSON text, which is equal for equal imports.
+  /// Returns all but `seconds`; equal for equal imports.
   [[nodiscard]] std::string to_json() const;
 };
 
@@ -80,11 +78,11 @@ struct ImportProgress {
 [[nodiscard]] std::string import_identity(const PromptImportConfig& config,
                                           const PromptEncoder& encoder);
 
-/// Imports prompts and publishes the store `store_path` at the end. Order of the rules: unreadable,
-/// each keep_if, empty text, duplicate text (by hash; the first stays), max_prompt_tokens, limit.
-/// Unreadable records are listed in `store_path` + ".quarantine". `progress` may throw to cancel;
-/// then nothing is published. Throws DataError if nothing is kept, too many records are unreadable,
-/// or a file cannot be read.
+/// Imports prompts and publishes `store_path` at the end. Order of rules: unreadable, each keep_if,
+/// empty text, duplicate text (by hash; the first stays), max_prompt_tokens, limit. Lists
+/// unreadable records in `store_path` + ".quarantine". `progress` may throw to cancel without
+/// publishing. Throws DataError if nothing is kept, too many records are unreadable, or a file
+/// cannot be read.
 ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
                             const std::filesystem::path& store_path,
                             const std::function<void(const ImportProgress&)>& progress = {});

@@ -38,8 +38,7 @@ RecordValue to_value(simdjson::dom::element element) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Returns the length of a "NaN", "Infinity" or "-Infinity" (written by Python's json) at the start
-/// of `text`, else 0.
+/// Returns the length of a leading "NaN", "Infinity" or "-Infinity" (Python's json), else 0.
 std::size_t no_number(std::string_view text) {
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
     if (text.starts_with(word)) {
@@ -49,7 +48,7 @@ std::size_t no_number(std::string_view text) {
   return 0;
 }
 
-/// Returns the names of an object's first fields, for a message.
+/// Returns an object's first field names for a message.
 std::string field_names(simdjson::dom::element root) {
   constexpr std::size_t kMost = 8;
   simdjson::dom::object object;
@@ -65,7 +64,7 @@ std::string field_names(simdjson::dom::element root) {
   return fmt::format("{}{}", fmt::join(names, ", "), object.size() > kMost ? ", …" : "");
 }
 
-/// Returns the first of the two fields that holds a text.
+/// Returns the first field that holds a text.
 std::optional<std::string_view> text_of(simdjson::dom::element message, const char* name,
                                         const char* other) {
   std::string_view text;
@@ -78,8 +77,7 @@ std::optional<std::string_view> text_of(simdjson::dom::element message, const ch
   return std::nullopt;
 }
 
-/// Appends the text parts of a message to `text`, joined as in chat templates; returns the reason
-/// on failure.
+/// Appends a message's text parts to `text`; returns the reason on failure.
 std::optional<std::string> join_parts(simdjson::dom::array parts, std::string& text) {
   for (const simdjson::dom::element part : parts) {
     const auto type = text_of(part, "type", "type");
@@ -93,7 +91,7 @@ std::optional<std::string> join_parts(simdjson::dom::array parts, std::string& t
   return std::nullopt;
 }
 
-/// Appends a field's conversation to `messages`; returns the reason on failure.
+/// Appends to `messages`; returns the reason on failure.
 std::optional<std::string> read_conversation(simdjson::dom::element value, Conversation& messages) {
   std::string_view text;
   if (value.get_string().get(text) == simdjson::SUCCESS) {
@@ -104,7 +102,7 @@ std::optional<std::string> read_conversation(simdjson::dom::element value, Conve
   if (value.get_array().get(list) != simdjson::SUCCESS) {
     return "is neither a text nor a list of chat messages";
   }
-  // Messages after the last user message are answers: they are neither used nor checked.
+  // Messages after the last user message are answers, neither used nor checked.
   std::size_t used = 0;
   std::size_t count = 0;
   for (const simdjson::dom::element item : list) {
@@ -180,7 +178,7 @@ class Reading {
   PromptReaderResult result_;
 
  private:
-  /// Keeps the record or counts it as dropped; returns the reason if it is unreadable.
+  /// Keeps or drops the record; returns the reason if it is unreadable.
   std::optional<std::string> accept(const RawRecord& raw, std::int32_t file) {
     if (!raw.unreadable.empty()) {
       return raw.unreadable;
@@ -188,7 +186,7 @@ class Reading {
     simdjson::dom::element root;
     auto error = parser_.parse(raw.text).get(root);
     if (error) {
-      // Retries after any error: the one for long integers depends on simdjson's version.
+      // The error for long integers depends on simdjson's version, so any error is retried.
       error = parser_.parse(strict_json(raw.text)).get(root);
     }
     if (error) {
@@ -240,7 +238,7 @@ class Reading {
     return fmt::format("no field '{}'; the record has {}", field, field_names(root));
   }
 
-  /// Both append the record's prompt to `messages` and return the reason on failure.
+  /// Both append to `messages` and return the reason on failure.
   std::optional<std::string> read_field(simdjson::dom::element root, Conversation& messages) {
     const auto element = first_of(fields_, root);
     if (!element) {
@@ -272,8 +270,7 @@ class Reading {
     return std::nullopt;
   }
 
-  /// Returns the first field that exists, preferring non-null ones, because merged data sets have
-  /// null for missing columns.
+  /// Prefers fields that are not null, because merged data sets have null for missing columns.
   std::optional<simdjson::dom::element> first_of(const std::vector<JsonPath>& fields,
                                                  simdjson::dom::element root) {
     std::optional<simdjson::dom::element> element;
@@ -336,7 +333,7 @@ void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRec
                     std::int64_t records) {
   const auto count = static_cast<std::int64_t>(bad.size());
   const bool many = count > options.max_bad_records;
-  // A fraction of few records says little and could stop a good import early.
+  // A fraction of few records could stop a good import early.
   const bool share =
       records >= kFractionFrom &&
       static_cast<double>(count) > options.max_bad_fraction * static_cast<double>(records);
@@ -360,7 +357,7 @@ PromptReaderResult read_prompts(
   for (std::size_t file = 0; file < options.files.size(); ++file) {
     RecordStream stream(options.files[file]);
     while (stream.next(record)) {
-      // This padding lets simdjson parse the text in place.
+      // Padding lets simdjson parse in place.
       record.text.reserve(record.text.size() + simdjson::SIMDJSON_PADDING);
       reading.record(record, static_cast<std::int32_t>(file));
       const std::int64_t bytes = earlier_bytes + stream.bytes_read();

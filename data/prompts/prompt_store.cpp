@@ -30,7 +30,6 @@ std::uint64_t hash_tokens(std::span<const TokenId> tokens) {
   return hash64(std::string_view(bytes));
 }
 
-/// Combines the prompts' hashes, in order, into a store's digest.
 class DigestBuilder {
  public:
   void add(std::span<const TokenId> tokens) {
@@ -55,7 +54,7 @@ void write_answers(Hdf5Writer& file, const std::vector<std::string>& answers) {
   }
 }
 
-/// Returns true if the offsets of `prompts` items fit `size` elements.
+/// Returns true if the offsets fit `prompts` items and `size` elements.
 bool are_offsets(const std::vector<std::int64_t>& offsets, std::int64_t prompts,
                  std::int64_t size) {
   return prompts >= 0 && offsets.size() == static_cast<std::size_t>(prompts) + 1 &&
@@ -208,7 +207,7 @@ std::vector<std::uint64_t> PromptStore::text_hashes() const {
 }
 
 void PromptStore::verify() const {
-  // Reads in slices of whole prompts, so that the store need not fit in memory.
+  // In slices of whole prompts: the store need not fit in memory.
   constexpr std::int64_t kPieceTokens = std::int64_t{4} << 20;
   DigestBuilder digest;
   std::vector<TokenId> piece;

@@ -21,30 +21,29 @@ struct StoredPrompt {
 
 struct PromptStoreContent {
   std::vector<StoredPrompt> prompts;
-  std::vector<std::string> answers;  ///< By prompt, each may be empty; or no elements at all.
+  std::vector<std::string> answers;  ///< By prompt; empty if there are none.
   std::string identity;              ///< 16 hex digits.
   std::string report;                ///< JSON text.
 };
 
-/// Returns the digest of a store of these prompts, 16 hex digits.
+/// Returns a store's digest, 16 hex digits.
 [[nodiscard]] std::string prompts_digest(const std::vector<StoredPrompt>& prompts);
 
-/// Publishes a store durably at `path`. Throws EnvironmentError if it cannot be written.
+/// Publishes a store durably. Throws EnvironmentError on failure.
 void write_prompt_store(const std::filesystem::path& path, const PromptStoreContent& content);
 
-/// A published store: offsets in memory, tokens read on demand. tokens() may be called from several
-/// threads.
+/// A published store with tokens read on demand. tokens() is thread-safe.
 class PromptStore {
  public:
-  /// Opens a store after checking its seal and index. Throws DataError if it is damaged.
+  /// Checks seal and index. Throws DataError if they are damaged.
   static PromptStore open(const std::filesystem::path& path, SealCheck check = SealCheck::content);
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
-  /// Throws DataError if the tokens cannot be read or `id` is outside of the store.
+  /// Throws DataError if `id` is invalid or the tokens cannot be read.
   [[nodiscard]] std::vector<TokenId> tokens(PromptId id) const;
-  /// Returns the number of tokens. Throws DataError if `id` is outside of the store.
+  /// Number of tokens. Throws DataError if `id` is invalid.
   [[nodiscard]] std::int64_t length(PromptId id) const;
-  /// Returns the length of the longest prompt.
+  /// Length of the longest prompt.
   [[nodiscard]] std::int64_t longest() const;
   /// 16 hex digits over all tokens.
   [[nodiscard]] const std::string& digest() const { return digest_; }
@@ -56,10 +55,10 @@ class PromptStore {
   [[nodiscard]] std::vector<std::uint64_t> text_hashes() const;
 
   [[nodiscard]] bool has_answers() const { return !answer_offsets_.empty(); }
-  /// Returns a prompt's reference answer, empty if it has none. Throws as tokens().
+  /// Returns an empty text if there is none. Throws as tokens().
   [[nodiscard]] std::string answer(PromptId id) const;
 
-  /// Compares all tokens with the digest. Throws DataError on a mismatch.
+  /// Throws DataError if the tokens do not match the digest.
   void verify() const;
 
  private:

@@ -23,7 +23,6 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-/// Removes and returns the first word of `text`.
 std::string_view take_word(std::string_view& text) {
   text = trim(text);
   const std::string_view word = text.substr(0, text.find_first_of(" \t"));

@@ -28,7 +28,7 @@ class RecordStream::Source {
     }
   }
 
-  /// Returns the next byte without taking it, or −1 at the end.
+  /// Next byte without taking it, or −1 at the end.
   int peek() {
     if (at_ == end_ && !refill()) {
       return -1;
@@ -41,8 +41,7 @@ class RecordStream::Source {
     ++at_;
   }
 
-  /// Appends the rest of the line to `record` and skips the newline; returns false at the end of
-  /// the file.
+  /// Takes the rest of the line and its newline; false at the end of the file.
   bool take_line(RawRecord& record) {
     if (peek() < 0) {
       return false;
@@ -126,7 +125,7 @@ bool is_csv_name(const std::filesystem::path& path) {
   return (packed ? ending(path.stem()) : last) == ".csv";
 }
 
-/// Returns `text` as a JSON string. Invalid UTF-8 stays as it is.
+/// Keeps invalid UTF-8.
 std::string json_string(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
