@@ -1,7 +1,6 @@
 #pragma once
 
-/// Interface between tasks, which say what to run and judge the results, and
-/// workers/evaluate/sandbox, which confines the programs.
+/// Interface between tasks, which say what to run, and workers/evaluate/sandbox, which confines it.
 
 #include <cstdint>
 #include <functional>
@@ -12,36 +11,34 @@
 
 namespace jforge {
 
-/// One run of an untrusted Python program. Time limits are seconds of the program's own time, which
-/// excludes waiting for a processor, so that other programs' load does not count.
+/// A run of an untrusted Python program. Limits are seconds of its own time, without waiting for a
+/// processor, so that other programs' load does not count.
 struct CodeRunRequest {
-  /// Source of the module under test.
+  /// The module under test.
   std::string candidate;
-  /// Python run in the module's namespace after it has loaded without error: assertions. May be
-  /// empty. It is not in the candidate's view while that loads.
+  /// Optional assertions, run in the loaded module's namespace; invisible to it while loading.
   std::string check;
-  /// Function of the module that is called once per element of `calls`, after `check`.
+  /// Called once per element of `calls`, after `check`.
   std::string entry_point;
-  /// Arguments per call: a Python expression over builtins that yields a list ("[1, (2, 3),
-  /// float('inf')]").
+  /// Arguments: Python expressions over builtins that yield lists ("[1, (2, 3), float('inf')]").
   std::vector<std::string> calls;
-  /// Seconds for loading and `check` together.
+  /// For loading and `check` together.
   double check_seconds = 3.0;
-  /// Seconds per call. Empty: check_seconds each; else as long as `calls`.
+  /// Empty: check_seconds each; else as long as `calls`.
   std::vector<double> call_seconds;
-  /// Seconds for the run, excluding the interpreter's start.
+  /// Excludes the interpreter's start.
   double total_seconds = 60.0;
   std::int64_t memory_bytes = std::int64_t{4} << 30;
-  /// PYTHONHASHSEED, which decides the iteration order of sets of texts.
+  /// PYTHONHASHSEED: decides the order of sets of texts.
   std::uint32_t hash_seed = 0;
-  /// Allows a cached result of the same request, for programs of the benchmark itself.
+  /// A completed run's result may be reused; for the benchmark's own programs.
   bool repeatable = false;
 };
 
 enum class CodeRunStatus : std::uint8_t {
   completed,  ///< Loaded, checked, and every call returned.
   failed,     ///< Exception, crash, early exit, forbidden act or rejected value.
-  timed_out   ///< Exceeded a limit of own or processor time.
+  timed_out   ///< Exceeded own or processor time.
 };
 
 struct CodeRunResult {
@@ -51,8 +48,8 @@ struct CodeRunResult {
   std::vector<double> call_seconds;  ///< Own time of each returned call.
 };
 
-/// Receives each call's value in order. Returning false ends the run as failed with the reason
-/// "value of call I not accepted". Values are JSON of exact types (subclasses count as their base):
+/// Receives call values in order. Returning false ends the run as failed ("value of call I not
+/// accepted"). Values are JSON of exact types (subclasses count as their base):
 ///   None null · bool true/false · str "text" (lone surrogates as {"str_utf16": "hex, big-endian"})
 ///   int {"int": "decimal"} · float {"float": "repr"} with "inf", "-inf", "nan"
 ///   complex {"complex": ["repr", "repr"]} · bytes, bytearray {"bytes": "hex"}
@@ -65,8 +62,8 @@ using CodeValueSink = std::function<bool(std::int64_t call, std::string_view jso
 class CodeRunner {
  public:
   virtual ~CodeRunner() = default;
-  /// Runs the program once. Only its own behaviour yields a failed result; throws EnvironmentError
-  /// if it cannot be run at all (no interpreter, no memory).
+  /// Failed results are the program's fault; throws EnvironmentError if it cannot be run (no
+  /// interpreter, no memory).
   [[nodiscard]] virtual CodeRunResult run(const CodeRunRequest& request,
                                           const CodeValueSink& sink = {}) = 0;
 };

@@ -9,7 +9,7 @@
 namespace jforge {
 namespace {
 
-/// Python samples from a shrinking list up to this population, above by rejection. The bound grows
+/// Up to this population Python draws from a shrinking list, above by rejection. The bound grows
 /// for samples of more than kMostDrawn.
 constexpr std::uint32_t kListed = 21;
 constexpr std::uint32_t kMostDrawn = 5;
@@ -32,7 +32,7 @@ PythonRandom::PythonRandom(std::uint32_t seed) {
       i = 1;
     }
   };
-  // The seed is a key of one word.
+  // The key is the seed alone.
   for (std::size_t step = 0; step < kWords; ++step) {
     state_[i] = mixed(i, 1664525U) + seed;
     advance();

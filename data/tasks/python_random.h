@@ -1,7 +1,5 @@
 #pragma once
 
-/// Python's random.Random, on which benchmark questions depend.
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -9,20 +7,20 @@
 
 namespace jforge {
 
-/// CPython 3's random.Random(seed): the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998),
+/// CPython 3's random.Random(seed): Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998),
 /// seeded by array.
 class PythonRandom {
  public:
   explicit PythonRandom(std::uint32_t seed);
 
-  /// sample(range(count), size) in the order drawn. Requires: `size` ≤ 5.
+  /// In the order drawn. Requires: `size` ≤ 5.
   [[nodiscard]] std::vector<std::size_t> sample(std::uint32_t count, std::uint32_t size);
 
  private:
   static constexpr std::size_t kWords = 624;
 
   [[nodiscard]] std::uint32_t next();
-  /// Returns a number below `count` ≥ 1.
+  /// Requires: `count` ≥ 1.
   [[nodiscard]] std::uint32_t below(std::uint32_t count);
   void refill();
 

@@ -14,8 +14,7 @@ constexpr double kZ = 1.959963984540054;  // 97.5 % quantile of the normal distr
 
 double square(double x) { return x * x; }
 
-/// Correlation of both sides' verdicts with Newcombe's continuity correction; 0 if a side solves
-/// all problems or none.
+/// With Newcombe's continuity correction; 0 if a side solves all or none.
 double correlation(const PairedCounts& c) {
   const double n = static_cast<double>(c.both + c.only_first + c.only_second + c.neither);
   const auto a = static_cast<double>(c.both);
@@ -38,7 +37,7 @@ ScoreInterval wilson_interval(double share, std::int64_t n) {
   const double centre = share + kZ * kZ / (2 * count);
   const double half = kZ * std::sqrt(share * (1 - share) / count + square(kZ / (2 * count)));
   const double scale = 1 + kZ * kZ / count;
-  // At share 0 or 1 one end is exactly the share.
+  // At share 0 or 1 one end is the share itself.
   return {share > 0 ? std::max(0.0, (centre - half) / scale) : 0,
           share < 1 ? std::min(1.0, (centre + half) / scale) : 1};
 }
@@ -54,7 +53,7 @@ ScoreInterval paired_difference_interval(const PairedCounts& counts) {
   const ScoreInterval of_first = wilson_interval(first, n);
   const ScoreInterval of_second = wilson_interval(second, n);
   const double phi = correlation(counts);
-  // Half width from the distances of both sides to opposite ends.
+  // From the distances of both sides to opposite ends.
   const auto half = [&](double x, double y) {
     return std::sqrt(std::max(0.0, x * x - 2 * phi * x * y + y * y));
   };

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Confidence intervals for shares of solved problems, also if all or none are solved, and for
-/// means.
+/// Confidence intervals.
 
 #include <cstdint>
 
@@ -13,14 +12,13 @@ struct ScoreInterval {
   double high = 0;
 };
 
-/// Returns Wilson's 95 % score interval for a share of `n` ≥ 1 independent problems (Wilson,
-/// "Probable inference, the law of succession, and statistical inference", 1927): all p with |share
-/// − p| ≤ z √(p (1 − p) / n). With several samples per problem `share` is their mean and `n` the
-/// number of problems; the interval is then conservative. Throws InternalError if n < 1 or the
-/// share is outside [0, 1].
+/// Wilson's 95 % score interval of a share of `n` independent problems (Wilson, "Probable
+/// inference, the law of succession, and statistical inference", 1927): all p with |share − p| ≤ z
+/// √(p (1 − p) / n). With several samples per problem use their mean share and the number of
+/// problems; the interval is then conservative. Throws InternalError if n < 1 or the share is
+/// outside [0, 1].
 [[nodiscard]] ScoreInterval wilson_interval(double share, std::int64_t n);
 
-/// Counts of problems given to two sides.
 struct PairedCounts {
   std::int64_t both = 0;
   std::int64_t only_first = 0;
@@ -28,14 +26,13 @@ struct PairedCounts {
   std::int64_t neither = 0;
 };
 
-/// Returns the 95 % interval of the second's share minus the first's, from both Wilson intervals
-/// and their correlation (Newcombe, "Improved confidence intervals for the difference between
-/// binomial proportions based on paired data", 1998, method 10). Throws InternalError if all counts
-/// are 0.
+/// 95 % interval of the second's share minus the first's, from both Wilson intervals and their
+/// correlation (Newcombe, "Improved confidence intervals for the difference between binomial
+/// proportions based on paired data", 1998, method 10). Throws InternalError if all counts are 0.
 [[nodiscard]] ScoreInterval paired_difference_interval(const PairedCounts& counts);
 
-/// Returns the 97.5 % quantile of Student's t with `freedom` ≥ 1 degrees of freedom, to 1e-3: from
-/// a table, then by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5).
+/// 97.5 % quantile of Student's t for `freedom` ≥ 1, to 1e-3: from a table, then by Cornish and
+/// Fisher's expansion (Abramowitz and Stegun 26.7.5).
 [[nodiscard]] double student_quantile(std::int64_t freedom);
 
 }  // namespace jforge

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Benchmark tasks: prompts, answer extraction and grading. A task's version names its prompt style
-/// and extraction rule, because these affect scores more than most models do.
+/// Benchmark tasks. A task's version names its prompt style and extraction rule, because these
+/// affect scores more than most models do.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,7 @@
 namespace jforge {
 
 struct TaskRecord {
-  std::string id;                             ///< "gsm8k/17": task and 0-based index in the file.
+  std::string id;                             ///< "gsm8k/17": 0-based index in the file.
   std::map<std::string, std::string> fields;  ///< Texts as in the file.
 };
 
@@ -29,77 +29,72 @@ enum class VerdictStatus : std::uint8_t { pass, fail, timeout };
 
 struct Verdict {
   VerdictStatus status = VerdictStatus::fail;
-  std::string reason;                 ///< One line; for a pass empty or the rule that passed.
-  std::optional<std::string> answer;  ///< The extracted answer in canonical form.
-  /// Result of the base tests alone, for tasks with additional tests; `status` counts all.
+  std::string reason;                 ///< Empty, one line, or the rule that passed.
+  std::optional<std::string> answer;  ///< In canonical form.
+  /// Of the base tests alone; `status` counts all.
   std::optional<VerdictStatus> base_status = std::nullopt;
-  /// Result by rule, for tasks with several rules; `status` is the first one's.
+  /// Result by rule; `status` is the first one's.
   std::vector<std::pair<std::string, bool>> rules = {};
 };
 
 struct TaskPrompt {
-  /// Rendered by the chat template with the generation prompt; if empty, `prefix` is the raw
-  /// prompt.
+  /// Rendered by the chat template with generation prompt; if empty, `prefix` is the raw prompt.
   std::vector<ChatMessage> messages;
-  /// Beginning of the answer, after the generation prompt; not part of the completion.
+  /// Beginning of the answer, not part of the completion.
   std::string prefix = {};
 };
 
-/// Choices that are part of a task's identity.
+/// Part of a task's identity.
 struct TaskOptions {
-  /// One of the task's documented styles; empty selects the default.
+  /// A documented style; empty: the task's default.
   std::string prompt_style;
 };
 
-/// One benchmark task. Immutable and thread-safe.
+/// Immutable and thread-safe.
 class Task {
  public:
   virtual ~Task() = default;
 
-  /// Name in commands and results: "gsm8k".
+  /// As in commands and results: "gsm8k".
   [[nodiscard]] virtual std::string name() const = 0;
   /// Versions of prompt and rules: "gsm8k/plain/extract-4".
   [[nodiscard]] virtual std::string version() const = 0;
-  /// Reads the problems from `data`, the task's file or the directory that holds the benchmarks'
-  /// folders. Throws DataError naming file and line.
+  /// `data`: the task's file, or the directory of the benchmarks' folders. Throws DataError naming
+  /// file and line.
   [[nodiscard]] virtual std::vector<TaskRecord> load(const std::filesystem::path& data) const = 0;
   [[nodiscard]] virtual TaskPrompt prompt(const TaskRecord& record) const = 0;
-  /// Default limit of generated tokens.
   [[nodiscard]] virtual std::int64_t default_max_new_tokens() const = 0;
-  /// Texts that, besides the end-of-sequence token, end a completion and are cut off.
+  /// Texts that end a completion and are cut off.
   [[nodiscard]] virtual std::vector<std::string> stop_texts() const = 0;
-  /// Returns the answer in canonical form, or nullopt if there is none.
+  /// In canonical form; nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::string> extract(std::string_view completion,
                                                            const TaskRecord& record) const = 0;
-  /// Returns a record for grade() made of a reference answer alone (for example of a training set),
-  /// or nullopt if grading needs more.
+  /// A record for grade() made of a reference answer alone, or nullopt if grading needs more.
   [[nodiscard]] virtual std::optional<TaskRecord> reference_record(
       std::string_view /*reference*/) const {
     return std::nullopt;
   }
-  /// Returns true if grading runs programs; grade() then needs a runner.
+  /// Grading needs a runner.
   [[nodiscard]] virtual bool runs_code() const { return false; }
-  /// Grades an extracted answer. `runner` may be null unless runs_code(). Throws DataError if the
-  /// record has no valid answer.
+  /// `runner` may be null unless runs_code(). Throws DataError if the record has no valid answer.
   [[nodiscard]] virtual Verdict grade(const std::optional<std::string>& answer,
                                       const TaskRecord& record, CodeRunner* runner) const = 0;
 };
 
-/// Returns the sorted names of all tasks.
+/// Sorted.
 [[nodiscard]] std::vector<std::string> task_names();
 /// Throws ConfigError listing the known tasks or prompt styles.
 [[nodiscard]] std::unique_ptr<Task> make_task(std::string_view name,
                                               const TaskOptions& options = {});
 
-/// Returns `data` if it is a file, else the first of `candidates` (relative paths) in the
-/// directory. Throws DataError naming them if there is none.
+/// `data` itself, or the first of `candidates` that exists in the directory. Throws DataError
+/// naming them.
 [[nodiscard]] std::filesystem::path task_file(const std::filesystem::path& data,
                                               const std::string& task,
                                               const std::vector<std::string>& candidates);
 
-/// Reads task_file()'s JSON records with ids "TASK/INDEX". Throws DataError naming file and line if
-/// a record is not an object with all of `required` as texts, because a benchmark is never scored
-/// in part.
+/// Reads task_file()'s records with ids "TASK/INDEX". Throws DataError naming file and line if a
+/// record lacks a text of `required`: benchmarks are never scored in part.
 [[nodiscard]] std::vector<TaskRecord> load_task_records(const std::filesystem::path& data,
                                                         const std::string& task,
                                                         const std::vector<std::string>& candidates,

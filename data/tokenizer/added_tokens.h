@@ -1,6 +1,6 @@
 #pragma once
 
-/// Finds added tokens such as "<|im_end|>" in text before byte pairs are merged.
+/// Finds tokens such as "<|im_end|>" in text before byte pairs are merged.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,6 @@
 
 namespace jforge {
 
-/// An entry of `added_tokens` or `added_tokens_decoder`.
 struct AddedToken {
   TokenId id = 0;
   std::string content;      ///< UTF-8, not in GPT-2's spelling.
@@ -24,25 +23,25 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-/// Finds the leftmost, then longest, added token. Immutable.
+/// Matches leftmost, then longest. Immutable.
 class AddedTokenMatcher {
  public:
   /// `token` is null for ordinary text.
   using Emit = std::function<void(std::string_view text, const AddedToken* token)>;
 
-  /// Throws DataError if a token's content is empty.
+  /// Throws DataError if a content is empty.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  /// Emits the non-empty parts of `text` in order. Requires: `text` is well-formed UTF-8.
+  /// Emits non-empty parts in order. Requires: `text` is well-formed UTF-8.
   void split(std::string_view text, const Emit& emit) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
 
  private:
   struct Node {
-    std::int32_t token = -1;         // Index into tokens_ of the token that ends here.
+    std::int32_t token = -1;         // Index into tokens_.
     std::vector<std::int32_t> next;  // 256 children or −1; empty for a leaf.
   };
-  /// Returns the index into tokens_ of the longest token that starts at `offset`, or −1.
+  /// Index into tokens_, or −1.
   [[nodiscard]] std::int32_t longest_at(std::string_view text, std::size_t offset) const;
 
   std::vector<AddedToken> tokens_;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// GPT-2's spelling of bytes in vocab.json, merges.txt and tokenizer.json: printable bytes stand
-/// for themselves, the other 68 map to U+0100, U+0101, … in order of byte value.
+/// GPT-2's spelling of bytes: printable bytes stand for themselves, the other 68 map to U+0100,
+/// U+0101, … in order.
 
 #include <optional>
 #include <string>
@@ -9,11 +9,10 @@
 
 namespace jforge {
 
-/// Spells raw bytes: " a" becomes "Ġa".
+/// " a" becomes "Ġa".
 std::string spell_bytes(std::string_view bytes);
 
-/// Returns the bytes of a spelled token, or nullopt if a character spells no byte. Requires:
-/// `token` is well-formed UTF-8.
+/// Returns nullopt if a character spells no byte. Requires: `token` is well-formed UTF-8.
 std::optional<std::string> bytes_of_spelling(std::string_view token);
 
 }  // namespace jforge

@@ -20,7 +20,7 @@ namespace {
 
 using SpellingMap = std::unordered_map<std::string_view, TokenId>;
 
-// Above any real vocabulary, and small enough that one bad id cannot exhaust memory.
+// Above any real vocabulary; small enough for memory.
 constexpr TokenId kLargestId = (1 << 24) - 1;
 
 struct IdTable {
@@ -60,7 +60,7 @@ IdTable build_ids(const TokenizerDefinition& definition) {
                                   definition.origin, id, token));
     }
     auto bytes = bytes_of_spelling(token);
-    // An unspelled token is valid only if it is also an added token.
+    // Valid only if it is also an added token.
     if (!bytes) unspelled.push_back(id);
     table.set(id, bytes ? *std::move(bytes) : token, IdTable::Kind::ordinary);
   }
@@ -92,8 +92,8 @@ std::array<TokenId, 256> build_byte_ids(const SpellingMap& ids, const std::strin
     const std::string spelling = spell_bytes(std::string(1, static_cast<char>(byte)));
     const auto found = ids.find(spelling);
     byte_ids[byte] = found == ids.end() ? -1 : found->second;
-    // Real vocabularies lack control bytes and lead bytes of planes without characters. As in
-    // Hugging Face's tokenizers, such bytes are dropped.
+    // Real vocabularies lack control bytes and lead bytes of planes without characters, which are
+    // dropped, as in Hugging Face's tokenizers.
     const bool control =
         (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F;
     const bool lead = byte == 0xC0 || byte == 0xC1 || byte >= 0xF1;
@@ -128,8 +128,7 @@ MergeTable build_merges(const TokenizerDefinition& definition) {
   return {build_byte_ids(ids, definition.origin), rules};
 }
 
-/// Returns the added tokens matched in raw or in normalised text, whose contents are normalised
-/// too.
+/// Returns the tokens matched in raw or in normalised text, the latter with normalised contents.
 std::vector<AddedToken> select_added(const TokenizerDefinition& definition, bool normalized) {
   std::vector<AddedToken> selected;
   for (const AddedToken& token : definition.added) {
@@ -149,7 +148,7 @@ struct TextHash {
 };
 using WholePieces = std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>>;
 
-/// Returns the tokens by their bytes if `ignore_merges` is set, else an empty map.
+/// Tokens by their bytes; empty unless ignore_merges.
 WholePieces build_whole_pieces(const TokenizerDefinition& definition) {
   WholePieces pieces;
   if (definition.ignore_merges) {
@@ -212,7 +211,7 @@ struct BytePairTokenizer::Tables {
 
   IdTable ids;
   MergeTable merges;
-  WholePieces whole_pieces;  ///< Empty unless ignore_merges.
+  WholePieces whole_pieces;
   PreTokenizer pre_tokenizer;
   AddedTokenMatcher raw_added;
   AddedTokenMatcher normalised_added;

@@ -30,47 +30,44 @@
 
 namespace jforge {
 
-/// Converts text to token ids and back. Immutable, thread-safe and cheap to copy (shared tables).
+/// Immutable, thread-safe and cheap to copy (shared tables).
 class BytePairTokenizer {
  public:
-  /// Throws DataError naming file and field if the files are missing, malformed, contradictory or
-  /// use an unsupported feature.
+  /// Throws DataError naming file and field if anything is missing, malformed, contradictory or
+  /// unsupported.
   static BytePairTokenizer load(const std::filesystem::path& model_directory);
 
-  /// Returns true if `model_directory` holds the files of one of the two forms.
+  /// Returns true if the files of one of the two forms exist.
   static bool present(const std::filesystem::path& model_directory);
 
-  /// Returns the token ids of `utf8_text`, including added tokens found in it, in O(n log n).
-  /// Throws DataError if the text is not valid UTF-8.
+  /// Recognises added tokens. O(n log n). Throws DataError if the text is not valid UTF-8.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view utf8_text) const;
 
-  /// Returns encode() after the post-processor's prefix tokens (Llama 3's bos), for texts without a
-  /// chat template, which would add them itself.
+  /// As encode(), after the post-processor's prefix (Llama 3's bos), which chat templates contain
+  /// themselves.
   [[nodiscard]] std::vector<TokenId> encode_alone(std::string_view utf8_text) const;
 
-  /// Returns the bytes of `ids`, which may end inside a UTF-8 character. decode(encode(x)) is x
-  /// normalised. Ids without a token yield no bytes, because models may have more output rows than
-  /// tokens; a negative id throws DataError.
+  /// Returns bytes, which may end inside a character. decode(encode(x)) is x normalised. Ids
+  /// without a token yield no bytes, because models may have more output rows; a negative id throws
+  /// DataError.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
 
   [[nodiscard]] bool has_token(TokenId id) const;
 
-  /// Returns true if encode() would find a special token such as "<|im_end|>".
+  /// Returns true if encode() would find a special token.
   [[nodiscard]] bool holds_special_token(std::string_view utf8_text) const;
 
-  /// Returns the highest id + 1. Ids may have gaps; a model's embedding may be larger.
+  /// Highest id + 1. Ids may have gaps; a model's embedding may be larger.
   [[nodiscard]] std::int64_t vocabulary_size() const;
 
-  /// Returns the id of an added token by its exact text ("<|im_end|>").
+  /// Looks up an added token by its exact text ("<|im_end|>").
   [[nodiscard]] std::optional<TokenId> token_id(std::string_view added_token) const;
 
-  /// From tokenizer_config.json.
   [[nodiscard]] std::optional<TokenId> eos() const;
-  /// From tokenizer_config.json.
   [[nodiscard]] std::optional<TokenId> pad() const;
 
-  /// 16 hex digits: XXH3 over names and uncompressed bytes of the tokenizer's files and chat
-  /// template. Part of a run's identity.
+  /// 16 hex digits: XXH3 over names and unpacked bytes of tokenizer files and chat template; part
+  /// of a run's identity.
   [[nodiscard]] const std::string& content_hash() const;
 
  private:

@@ -20,10 +20,9 @@ constexpr std::string_view kPlainChatMl =
     R"({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})"
     R"({% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
 
-/// Sets the day that the template's function of this name prints.
 constexpr const char* kDay = "strftime_now";
 
-/// Refuses an argument that the template's text does not name, because it would have no effect.
+/// Refuses arguments that the template's text does not name, because they would have no effect.
 void expect_named(const TemplateArguments& arguments, std::string_view jinja,
                   const std::string& origin) {
   for (const auto& [name, value] : arguments) {
@@ -72,8 +71,8 @@ std::optional<std::string> read_template(const std::filesystem::path& directory,
   return std::nullopt;
 }
 
-/// Adds or replaces the special tokens in `object`, each "text" or {"content": "text", …}. Other
-/// members that end in "_token" are flags.
+/// Adds or replaces special tokens, each "text" or {"content": "text", …}. Other members that end
+/// in "_token" are flags.
 void add_tokens(const nlohmann::json& object, const std::string& origin,
                 ChatTemplate::Tokens& tokens) {
   constexpr auto kNamed = std::to_array<std::string_view>(
@@ -103,8 +102,7 @@ ChatTemplate::Tokens read_tokens(const std::filesystem::path& directory,
   return tokens;
 }
 
-/// Returns true if the tokenizer has ChatML's tokens. They are listed in tokenizer.json or, without
-/// it, in tokenizer_config.json.
+/// Reads tokenizer.json or, without it, tokenizer_config.json.
 bool has_chatml_tokens(const std::filesystem::path& directory, const nlohmann::json& config) {
   nlohmann::json tokens = json_member(config, "added_tokens_decoder");
   if (holds_contained_file(directory, "tokenizer.json")) {
@@ -204,7 +202,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
     return plain_instead(
         fmt::format("{}: the chat template does not print the user's message", origin));
   } catch (const jinja::TemplateError& error) {
-    // A template that refuses this conversation by raise_exception may accept others.
+    // Other conversations may be accepted.
     if (error.raised()) return *found;
     try {  // Some templates need a system text.
       if (prints_user(messages)) return *found;
@@ -251,7 +249,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
     entries[1] = {Value(std::string_view("content")), Value(std::string_view(messages[i].content))};
     given[i] = Value(runtime.make(jinja::Mapping{.entries = entries}));
   }
-  Value no_day;  // Reports the reason in `text` when used.
+  Value no_day;  // Its text is the error message.
   no_day.owner = Kind::undefined;
   no_day.text =
       "it prints the present day (strftime_now), on which no prompt may depend; give it a day, "
@@ -261,7 +259,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
                                             {"add_generation_prompt", Value(add_generation_prompt)},
                                             {"tools", Value(Kind::none)},
                                             {"documents", Value(Kind::none)}};
-  // The first of several variables with the same name wins.
+  // The first of equal names wins.
   if (thinking) variables.push_back({"enable_thinking", Value(true)});
   for (const auto& [name, value] : arguments_) {
     variables.push_back({name, argument_value(name, value, runtime)});
@@ -278,8 +276,8 @@ std::string ChatTemplate::render_answered(std::span<const ChatMessage> messages)
   std::string text = render(messages, false);
   const std::string& answer = messages.back().content;
   if (!text.ends_with(answer)) return text;
-  // Qwen1.5's template closes the last message only with add_generation_prompt, and then adds no
-  // header. Other templates add a header, which is not part of the answer.
+  // Qwen1.5's template closes the last message only with add_generation_prompt. Others then add a
+  // header, which is not part of the answer.
   std::string closed = render(messages, true);
   if (!closed.starts_with(text)) return text;
   const std::string added = closed.substr(text.size());

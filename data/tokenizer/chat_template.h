@@ -16,15 +16,14 @@ namespace jforge {
 
 struct ChatMessage {
   std::string role;     ///< "system", "user" or "assistant".
-  std::string content;  ///< UTF-8 text, taken verbatim.
+  std::string content;  ///< UTF-8, verbatim.
 };
 
-/// Variables for a chat template by name: extra keyword arguments of transformers'
-/// apply_chat_template. `strftime_now` is special: the day, YYYY-MM-DD, that the template's
-/// strftime_now() prints.
+/// Extra keyword arguments of transformers' apply_chat_template. `strftime_now` is special: the
+/// day, YYYY-MM-DD, that the template's strftime_now() prints.
 using TemplateArguments = std::map<std::string, std::variant<bool, std::int64_t, std::string>>;
 
-/// Returns true if `name` is a Jinja variable that apply_chat_template does not set itself.
+/// Returns true for Jinja names that apply_chat_template does not set itself.
 [[nodiscard]] bool is_template_argument(std::string_view name);
 /// Throws ConfigError naming `key` and the first invalid argument.
 void expect_template_arguments(const std::string& key, const TemplateArguments& arguments);
@@ -35,52 +34,48 @@ struct ChatTemplateOptions {
   TemplateArguments arguments = {};
 };
 
-/// A Jinja template (jinja/template.h), rendered as transformers' apply_chat_template does without
-/// tools and documents. Unless the arguments say otherwise, prompts contain no thinking and do not
-/// depend on the day:
-///  * enable_thinking is false, so that Qwen3's answers begin after an empty <think> block;
-///  * strftime_now is undefined, so that templates print their fallback day (Llama 3.1 to 3.3:
-///    26 Jul 2024); a template without a fallback is unsupported.
+/// A Jinja template (jinja/template.h), rendered as by transformers' apply_chat_template without
+/// tools and documents. Unless arguments say otherwise, prompts do not think or depend on the day:
+///  * enable_thinking is false: Qwen3's answers begin after an empty <think> block;
+///  * strftime_now is undefined: templates print their fallback day (Llama 3.1 to 3.3: 26 Jul 2024)
+///    or are unsupported.
 /// Immutable and thread-safe.
 class ChatTemplate {
  public:
-  /// Special tokens: names such as "bos_token" with their texts.
+  /// Special tokens, for example "bos_token", with their texts.
   using Tokens = std::vector<std::pair<std::string, std::string>>;
 
   /// Reads the first of additional_chat_templates/default.jinja, chat_template.jinja and
   /// `chat_template` in tokenizer_config.json (a string, or the one named "default"), and special
-  /// tokens from tokenizer_config.json; without added_tokens_decoder, special_tokens_map.json
-  /// overrides them.
+  /// tokens from tokenizer_config.json and, without added_tokens_decoder, special_tokens_map.json.
   /// Throws ConfigError if the template is missing, unsupported or cannot render one user message,
-  /// alone or after a system text. With `force_chatml` plain ChatML without a default system text
-  /// then replaces it, if the tokenizer has ChatML's tokens. Throws ConfigError if the template
-  /// does not name an argument, DataError if a file is malformed.
+  /// alone or after a system text. With `force_chatml`, and if the tokenizer has ChatML's tokens,
+  /// plain ChatML without a default system text replaces it instead. Throws ConfigError for
+  /// arguments that the template does not name, DataError for malformed files.
   static ChatTemplate load(const std::filesystem::path& model_directory,
                            const ChatTemplateOptions& options = {});
 
-  /// Parses a template; `origin` names it in messages. Throws jinja::TemplateError if it is
-  /// unsupported, DataError if it is not valid UTF-8.
+  /// `origin` names the template in messages. Throws jinja::TemplateError if it is unsupported,
+  /// DataError if it is not valid UTF-8.
   static ChatTemplate parse(std::string_view jinja, const std::string& origin, Tokens tokens = {},
                             TemplateArguments arguments = {});
 
-  /// Returns the text of a conversation; with `add_generation_prompt` it ends where the assistant's
-  /// answer begins. Throws DataError if there is no message, a role is unknown, or the template
-  /// refuses the conversation or uses an unsupported feature.
+  /// With `add_generation_prompt` the text ends where the answer begins. Throws DataError if there
+  /// is no message, a role is unknown, or the template fails.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt) const {
     return render(messages, add_generation_prompt, /*thinking=*/false);
   }
 
-  /// Renders a conversation that ends with the assistant's answer and its end tokens.
+  /// Renders a conversation that ends with an answer, including what ends it.
   [[nodiscard]] std::string render_answered(std::span<const ChatMessage> messages) const;
 
-  /// Renders the prompt before an answer that begins with thinking: enable_thinking overrides the
-  /// arguments.
+  /// Renders the prompt of a thinking answer, whatever enable_thinking is.
   [[nodiscard]] std::string render_thinking_prompt(std::span<const ChatMessage> messages) const {
     return render(messages, /*add_generation_prompt=*/true, /*thinking=*/true);
   }
 
-  /// The model directory, for messages.
+  /// The model directory.
   [[nodiscard]] const std::string& origin() const { return origin_; }
 
  private:
@@ -93,7 +88,7 @@ class ChatTemplate {
 
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt, bool thinking) const;
-  /// Renders without checks. Throws TemplateError.
+  /// Throws TemplateError; checks nothing.
   [[nodiscard]] std::string evaluate(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, bool thinking) const;
 

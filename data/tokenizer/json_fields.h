@@ -1,7 +1,6 @@
 #pragma once
 
-/// Checked access to the tokenizer's JSON files. All functions throw DataError naming file and
-/// field.
+/// Access to the tokenizer's JSON files. All functions throw DataError naming file and field.
 
 #include <fmt/core.h>
 
@@ -25,21 +24,21 @@ inline nlohmann::json parse_json_object(const std::string& text, const std::stri
   return root;
 }
 
-/// Returns the member `key`, or null if it is absent.
+/// Returns null if `key` is absent.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const std::string& key) {
   static const nlohmann::json kNull;
   const auto found = object.find(key);
   return found == object.end() ? kNull : *found;
 }
 
-/// Returns a string; `what` names the field.
+/// `what` names the field.
 inline const std::string& json_string(const nlohmann::json& value, const std::string& origin,
                                       std::string_view what) {
   if (!value.is_string()) throw DataError(fmt::format("{}: {} must be a string", origin, what));
   return value.get_ref<const std::string&>();
 }
 
-/// Returns a boolean member, or `fallback` if it is absent or null.
+/// Returns `fallback` if `key` is absent or null.
 inline bool json_flag(const nlohmann::json& object, const std::string& key, bool fallback,
                       const std::string& origin) {
   const nlohmann::json& value = json_member(object, key);
@@ -50,7 +49,7 @@ inline bool json_flag(const nlohmann::json& object, const std::string& key, bool
   return value.get<bool>();
 }
 
-/// Returns a token id, an integer in [0, 2^31 − 2].
+/// Accepts integers in [0, 2^31 − 2].
 inline TokenId json_token_id(const nlohmann::json& value, const std::string& origin,
                              std::string_view what) {
   constexpr std::int64_t kLargest = std::numeric_limits<TokenId>::max() - 1;
@@ -62,7 +61,7 @@ inline TokenId json_token_id(const nlohmann::json& value, const std::string& ori
   return static_cast<TokenId>(value.get<std::int64_t>());
 }
 
-/// Throws if `object` has a member that is not in `known`.
+/// Refuses members that are not in `known`.
 inline void json_only_known(const nlohmann::json& object,
                             std::initializer_list<std::string_view> known,
                             const std::string& origin, std::string_view where) {
@@ -77,7 +76,6 @@ inline void json_only_known(const nlohmann::json& object,
   }
 }
 
-/// Parses an entry of `added_tokens` or `added_tokens_decoder`.
 inline AddedToken json_added_token(const nlohmann::json& entry, TokenId id,
                                    const std::string& origin) {
   json_only_known(

@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-// Below this length the quadratic scan of a few cache lines is faster than the heap.
+// Below this length a quadratic scan is faster than the heap.
 constexpr std::size_t kShortPiece = 48;
 
 std::uint64_t pair_key(TokenId left, TokenId right) {
@@ -92,8 +92,8 @@ void MergeTable::encode_long(std::string_view piece, std::vector<TokenId>& out) 
     throw DataError(fmt::format("a word of {} bytes is too long to tokenize", piece.size()));
   }
   constexpr std::uint32_t kEnd = 0xFFFFFFFFU;
-  // A doubly linked list of symbols with the rank of the pair that starts at each. A heap entry
-  // (rank, place) is stale if the rank at that place has changed.
+  // A linked list of symbols with the rank of the pair that starts at each. A heap entry (rank,
+  // place) is stale if the rank at that place has changed.
   std::vector<TokenId> ids;
   ids.reserve(piece.size());
   for (const char byte : piece) {

@@ -9,22 +9,21 @@
 
 namespace jforge {
 
-/// Merge rules of a byte-pair encoding. Immutable and thread-safe.
+/// Immutable and thread-safe.
 class MergeTable {
  public:
-  /// The rank is the index in the list; rank 0 merges first.
+  /// Its rank is its index.
   struct Rule {
     TokenId left;
     TokenId right;
     TokenId merged;
   };
 
-  /// `byte_ids[b]` is the token of byte b, or −1: such bytes are dropped before merging. Throws
-  /// DataError if a pair occurs twice in `rules`.
+  /// `byte_ids[b]` is −1 for bytes to drop before merging. Throws DataError if a pair occurs twice.
   MergeTable(const std::array<TokenId, 256>& byte_ids, const std::vector<Rule>& rules);
 
   /// Appends the tokens of `piece`: starting from single bytes, merges the adjacent pair of lowest
-  /// rank, leftmost first, until no rule applies. O(n log n). Throws DataError from 4 GiB on.
+  /// rank, leftmost first. O(n log n). Throws DataError from 4 GiB on.
   void encode_piece(std::string_view piece, std::vector<TokenId>& out) const;
 
  private:
@@ -43,7 +42,7 @@ class MergeTable {
 
   std::array<TokenId, 256> byte_ids_;
   std::vector<TokenId> merged_;  // By rank.
-  std::vector<Slot> slots_;      // Open addressing; a power of two, at most half full.
+  std::vector<Slot> slots_;      // Open addressing, at most half full; size is a power of two.
   std::uint64_t mask_ = 0;
 };
 

@@ -15,7 +15,7 @@ namespace jforge {
 namespace {
 namespace fs = std::filesystem;
 
-/// Returns a revision's files in one model's folder of the hub's cache, or an empty path.
+/// A revision in one model's folder of the hub's cache, or an empty path.
 fs::path snapshot_in(const fs::path& model) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(model / "snapshots", error)) {
@@ -26,7 +26,7 @@ fs::path snapshot_in(const fs::path& model) {
   return {};
 }
 
-/// Returns the folder checkpoint-N with the highest N, as trainers name them, or an empty path.
+/// The folder checkpoint-N with the highest N, or an empty path.
 fs::path newest_trainer_checkpoint(const fs::path& directory) {
   constexpr std::string_view kPrefix = "checkpoint-";
   std::error_code error;
@@ -48,7 +48,7 @@ fs::path newest_trainer_checkpoint(const fs::path& directory) {
   return newest;
 }
 
-/// Throws DataError if `directory` is a known other thing than a model.
+/// Throws DataError with a hint if `directory` is something other than a model.
 void expect_nothing_else(const fs::path& directory) {
   const auto cached = [&](const fs::path& model) {
     if (const fs::path snapshot = snapshot_in(model); !snapshot.empty()) {
@@ -129,7 +129,7 @@ void expect_model_directory(const fs::path& path) {
   }
   static const std::regex hub_name(R"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)");
   if (std::regex_match(path.string(), hub_name)) {
-    // "models" is the documents' example directory, not the owner's name.
+    // "models" is the documents' example directory, not an owner.
     const std::string owner = path.parent_path().string();
     throw DataError(fmt::format(
         "{0}: no such directory. If that is a model of the Hugging Face hub, download it first: "

@@ -41,8 +41,8 @@ void translate_escape(char escaped, bool in_set, const std::string& origin, std:
   }
 }
 
-/// Refuses repeats that differ: `{,3}` is literal in PCRE2, `{2}?` is optional in Oniguruma, and
-/// '+' after a brace is possessive only in PCRE2. Requires: `rest` begins with '{'.
+/// `{,3}` is literal in PCRE2, `{2}?` is optional in Oniguruma, '+' after a brace is possessive
+/// only in PCRE2. Requires: `rest` begins with '{'.
 void expect_common_repeat(std::string_view rest, const std::string& origin) {
   const std::size_t length = std::min(rest.find('}'), rest.size() - 1) + 1;
   const std::string_view repeat = rest.substr(0, length);
@@ -53,8 +53,8 @@ void expect_common_repeat(std::string_view rest, const std::string& origin) {
   }
 }
 
-/// Refuses options that differ: Oniguruma's `(?i)` reaches past an alternative's '|', and its 'm'
-/// is PCRE2's 's'. Requires: `rest` begins with "(?".
+/// Oniguruma's `(?i)` reaches past '|', and its 'm' is PCRE2's 's'. Requires: `rest` begins with
+/// "(?".
 void expect_common_options(std::string_view rest, const std::string& origin) {
   const std::size_t length = rest.find_first_not_of("imsxn-", 2);
   const std::string_view options = rest.substr(2, length - 2);
@@ -135,7 +135,7 @@ PreTokenizer::PreTokenizer(std::span<const std::string> expressions, const std::
                                   pcre2_message(error), translated.substr(offset, 20)));
     }
     codes_.push_back(std::make_shared<const Code>(compiled));
-    // Without JIT support PCRE2 falls back to its interpreter.
+    // Without JIT support PCRE2 interprets.
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
   }
 }
@@ -165,7 +165,7 @@ void PreTokenizer::split_by(const Code& code, std::string_view text,
   std::size_t emitted = 0;
   std::size_t from = 0;
   while (from < text.size()) {
-    // The whole text was validated once; checking it at every match would be quadratic.
+    // The whole text is valid; checking it at every match would be quadratic.
     std::uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
     int found =
         pcre2_match(code.compiled, subject, text.size(), from, options, match.get(), nullptr);

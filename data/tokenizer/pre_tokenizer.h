@@ -1,7 +1,7 @@
 #pragma once
 
-/// Splits text into pieces (words, numbers, punctuation, white space) inside which byte pairs
-/// merge, by regular expressions in Hugging Face's dialect (Oniguruma).
+/// Splits text into the pieces inside which byte pairs merge, by regular expressions in Hugging
+/// Face's dialect (Oniguruma).
 
 #include <functional>
 #include <memory>
@@ -15,27 +15,27 @@ namespace jforge {
 /// The Qwen2 family's expression.
 inline constexpr std::string_view kQwen2Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-/// GPT-2's expression, implied by a `ByteLevel` pre-tokenizer with `use_regex`.
+/// For `ByteLevel` with `use_regex`.
 inline constexpr std::string_view kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Digits of a `Digits` pre-tokenizer: every character with a numeric value.
+/// For `Digits`: every character with a numeric value.
 inline constexpr std::string_view kSingleDigits = R"(\p{N})";
 inline constexpr std::string_view kDigitRuns = R"(\p{N}+)";
 
-/// Rewrites an Oniguruma expression for PCRE2: `\s` and `\S` become the White_Space set, because
-/// PCRE2's also holds U+180E. Throws DataError for everything that the dialects read differently
-/// (anchors, \w, \b, \h, nested sets, `{n}+`, `(?m)`, …).
+/// Rewrites an Oniguruma expression for PCRE2: `\s` and `\S` become White_Space, because PCRE2's
+/// also hold U+180E. Throws DataError for what the dialects read differently (anchors, \w, \b, \h,
+/// nested sets, `{n}+`, `(?m)`, …).
 std::string translate_split_expression(std::string_view expression, const std::string& origin);
 
 /// Immutable and thread-safe.
 class PreTokenizer {
  public:
-  /// Throws DataError naming `origin` if an expression does not compile or is unsupported.
+  /// Throws DataError if an expression does not compile or is unsupported.
   PreTokenizer(std::span<const std::string> expressions, const std::string& origin);
 
-  /// Splits by each expression in turn and calls `emit` for every match and gap of the last one, in
-  /// order; together they are `text`. Requires: `text` is well-formed UTF-8.
+  /// Applies each expression to the pieces of the one before; emits matches and gaps in order,
+  /// together `text`. Requires: `text` is well-formed UTF-8.
   void split(std::string_view text, const std::function<void(std::string_view)>& emit) const;
 
  private:

@@ -37,7 +37,7 @@ std::string read_gz(const fs::path& file) {
   return bytes;
 }
 
-/// Returns `directory/name` or `directory/name.gz`, or an empty path if neither exists.
+/// Returns an empty path if neither `name` nor `name.gz` exists.
 fs::path find_plain_or_gz(const fs::path& directory, const std::string& name) {
   for (const std::string& candidate : {name, name + ".gz"}) {
     if (holds_contained_file(directory, candidate)) return directory / candidate;
@@ -45,7 +45,6 @@ fs::path find_plain_or_gz(const fs::path& directory, const std::string& name) {
   return {};
 }
 
-/// Hashes names and contents of files in the order of add().
 class ContentHash {
  public:
   void add(const std::string& name, const std::string& content) {
@@ -88,7 +87,7 @@ void read_merges_txt(const std::string& text, const std::string& origin,
   }
 }
 
-/// Returns the content of a token given as "text" or {"content": "text", …}.
+/// Reads "text" or {"content": "text", …}.
 std::optional<std::string> token_content(const json& value, const std::string& origin,
                                          const std::string& what) {
   if (value.is_null()) return std::nullopt;
@@ -96,8 +95,7 @@ std::optional<std::string> token_content(const json& value, const std::string& o
   return json_string(value, origin, what);
 }
 
-/// Adds the tokens of `added_tokens_decoder` that tokenizer.json lacks. Throws DataError if the two
-/// disagree.
+/// Adds tokens that tokenizer.json lacks. Throws DataError if both disagree.
 void merge_added_tokens(const json& config, const std::string& origin,
                         TokenizerDefinition& definition) {
   const json& decoder = json_member(config, "added_tokens_decoder");
@@ -139,7 +137,7 @@ void require_added(const TokenizerDefinition& definition, const std::string& con
   }
 }
 
-/// Reads the fields of tokenizer_config.json that name tokens or change ids.
+/// Fields that name tokens or change ids.
 void read_tokenizer_config(const json& config, const std::string& origin,
                            TokenizerDefinition& definition) {
   merge_added_tokens(config, origin, definition);
@@ -161,7 +159,7 @@ void read_tokenizer_config(const json& config, const std::string& origin,
     if (std::string_view(key) == "eos_token") definition.eos = content;
     if (std::string_view(key) == "pad_token") definition.pad = content;
   }
-  // The second and third key are from transformers 5; an object maps names to tokens.
+  // The last two keys are transformers 5's; an object maps names to tokens.
   for (const char* key :
        {"additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"}) {
     const json& tokens = json_member(config, key);
@@ -176,7 +174,7 @@ void read_tokenizer_config(const json& config, const std::string& origin,
   }
 }
 
-/// Normalisation and splitting follow from the class if there is no tokenizer.json.
+/// Without tokenizer.json the class implies normalisation and splitting.
 void apply_tokenizer_class(const json& config, const std::string& origin,
                            TokenizerDefinition& definition) {
   const std::string name =
@@ -251,7 +249,7 @@ TokenizerDefinition read_tokenizer_files(const fs::path& directory) {
       require_added(definition, content, added.string(), "token");
     }
   }
-  // The template shapes every prompt, so it belongs to a run's identity.
+  // Part of the identity, because it shapes every prompt.
   const fs::path chat_template = directory / "chat_template.jinja";
   if (holds_contained_file(directory, "chat_template.jinja"))
     read("chat_template.jinja", chat_template);

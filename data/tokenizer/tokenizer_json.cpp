@@ -1,4 +1,4 @@
-/// Parses tokenizer.json: reads what changes ids or text, refuses what is unsupported.
+/// tokenizer.json: reads what changes ids or text, refuses what is unsupported.
 
 #include <fmt/core.h>
 
@@ -25,7 +25,7 @@ std::string type_of(const json& object, const std::string& origin, std::string_v
   return json_string(json_member(object, "type"), origin, fmt::format("{}.type", where));
 }
 
-/// Throws DataError unless the member is absent, null, false, zero or an empty string.
+/// Refuses values other than null, false, zero or an empty string.
 void require_unset(const json& object, const std::string& key, const std::string& origin) {
   const json& value = json_member(object, key);
   const bool unset = value.is_null() || value == false || value == "" ||
@@ -54,7 +54,7 @@ void read_normalizer(const json& normalizer, const std::string& origin,
   }
 }
 
-/// Returns true if a `ByteLevel` pre-tokenizer splits by GPT-2's expression itself.
+/// Returns true if it splits by GPT-2's expression.
 bool read_byte_level(const json& part, const std::string& origin) {
   json_only_known(part, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, origin,
                   "pre_tokenizer ByteLevel");
@@ -77,7 +77,7 @@ std::string read_split(const json& part, const std::string& origin) {
   return json_member(pattern, "Regex").get<std::string>();
 }
 
-/// Returns the expression that splits as a `Digits` pre-tokenizer.
+/// Returns an equivalent expression.
 std::string read_digits(const json& part, const std::string& origin) {
   json_only_known(part, {"type", "individual_digits"}, origin, "pre_tokenizer Digits");
   return std::string(json_flag(part, "individual_digits", false, origin) ? kSingleDigits
@@ -109,7 +109,6 @@ void read_pre_tokenizer(const json& value, const std::string& origin,
   if (definition.split_expressions.empty()) refuse(origin, "pre_tokenizer", value);
 }
 
-/// Appends the ids of one of a template's special tokens.
 void read_template_token(const json& processor, const json& piece, const std::string& origin,
                          std::vector<TokenId>& ids) {
   const std::string name = json_string(json_member(json_member(piece, "SpecialToken"), "id"),
@@ -122,7 +121,7 @@ void read_template_token(const json& processor, const json& piece, const std::st
   }
 }
 
-/// Reads a template that puts special tokens before a text; throws DataError for any other.
+/// Accepts only special tokens before a text.
 void read_template(const json& processor, const std::string& origin,
                    TokenizerDefinition& definition) {
   const json& pieces = array_of(processor, "single", origin);
@@ -140,7 +139,7 @@ void read_template(const json& processor, const std::string& origin,
   }
 }
 
-/// Reads the prefix. ByteLevel only trims offsets.
+/// ByteLevel only trims offsets.
 void read_post_processor(const json& value, const std::string& origin,
                          TokenizerDefinition& definition) {
   const std::string type = type_of(value, origin, "post_processor");
@@ -212,8 +211,7 @@ void parse_tokenizer_json(const std::string& text, const std::string& origin,
                    "pre_tokenizer", "post_processor", "decoder", "model"},
                   origin, "the tokenizer");
   definition.origin = origin;
-  // "truncation" and "padding" only record transformers' last call; texts are neither cut nor
-  // padded.
+  // "truncation" and "padding" only record transformers' last call and are ignored.
   read_normalizer(json_member(root, "normalizer"), origin, definition);
   read_pre_tokenizer(json_member(root, "pre_tokenizer"), origin, definition);
   const json& post_processor = json_member(root, "post_processor");

@@ -18,7 +18,7 @@ namespace {
 
 bool is_continuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
 
-/// Returns the length of the well-formed sequence at `offset`, or 0 (Unicode table 3-7).
+/// Returns the length of the sequence at `offset`, 0 if ill-formed (Unicode table 3-7).
 std::size_t sequence_length(std::string_view text, std::size_t offset) {
   const auto byte = [&](std::size_t i) -> unsigned char {
     return offset + i < text.size() ? static_cast<unsigned char>(text[offset + i]) : 0;
@@ -68,8 +68,8 @@ bool has_long_mark_run(std::string_view text) {
   return false;
 }
 
-/// Sorts long runs of combining marks into canonical order, which does not change the NFC. ICU's
-/// insertion sort would take quadratic time.
+/// Sorts long runs of combining marks into canonical order, which keeps the NFC. ICU would take
+/// quadratic time.
 std::string order_long_mark_runs(std::string_view text) {
   struct Mark {
     std::uint8_t combining_class;
@@ -143,7 +143,7 @@ std::string replaced_utf8(std::string_view text) {
 
 std::string to_nfc(std::string_view text) {
   expect_icu_size(text);
-  // Before any call to ICU: its check for NFC also sorts marks.
+  // Before any ICU call: its NFC check sorts marks, too.
   std::string ordered;
   if (has_long_mark_run(text)) {
     ordered = order_long_mark_runs(text);

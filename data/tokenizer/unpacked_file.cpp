@@ -16,16 +16,15 @@
 
 namespace jforge {
 
-/// Unpacks one format.
 class Unpacker {
  public:
-  /// Returns true if a member of the format begins with `bytes`, its first kMarkBytes or fewer.
+  /// `bytes`: the first kMarkBytes or fewer.
   using Mark = bool (*)(std::span<const unsigned char> bytes);
   struct Step {
-    std::size_t taken = 0;  ///< Bytes of input.
-    std::size_t made = 0;   ///< Bytes of output.
-    bool ended = false;     ///< The member has ended.
-    std::string damage;     ///< If not empty: the input is damaged.
+    std::size_t taken = 0;  ///< Input bytes.
+    std::size_t made = 0;   ///< Output bytes.
+    bool ended = false;
+    std::string damage;  ///< Empty if there is none.
   };
 
   Unpacker(const char* format, Mark mark) : name(format), begins_member(mark) {}
@@ -33,7 +32,7 @@ class Unpacker {
   Unpacker(const Unpacker&) = delete;
   Unpacker& operator=(const Unpacker&) = delete;
 
-  /// Continues the member; after its end, the next one.
+  /// Continues a member or begins the next.
   [[nodiscard]] virtual Step step(std::span<const unsigned char> in, std::span<char> out) = 0;
 
   const char* const name;
@@ -44,7 +43,7 @@ namespace {
 
 constexpr std::size_t kPacked = std::size_t{1} << 18;
 constexpr std::size_t kMarkBytes = 5;
-constexpr int kGzipWindow = 15 + 16;  // Largest window; 16 selects gzip only.
+constexpr int kGzipWindow = 15 + 16;  // Largest window; gzip only.
 
 unsigned bounded_size(std::size_t size) {
   return static_cast<unsigned>(std::min<std::size_t>(size, std::numeric_limits<unsigned>::max()));
@@ -93,7 +92,7 @@ class GzipUnpacker final : public Unpacker {
 class Bzip2Unpacker final : public Unpacker {
  public:
   static bool mark(std::span<const unsigned char> bytes) {
-    // "BZh" and the block size precede the first block or an empty member's end.
+    // "BZh", block size, then a block or the end.
     return bytes.size() >= kMarkBytes && bytes[0] == 'B' && bytes[1] == 'Z' && bytes[2] == 'h' &&
            bytes[3] >= '1' && bytes[3] <= '9' && (bytes[4] == 0x31 || bytes[4] == 0x17);
   }
@@ -145,7 +144,7 @@ class ZstdUnpacker final : public Unpacker {
     if (begins(0x28, "\xB5\x2F\xFD")) {
       return true;
     }
-    // A skippable frame, with which pzstd begins.
+    // pzstd begins with a skippable frame.
     return !bytes.empty() && bytes[0] >= 0x50 && bytes[0] <= 0x5F &&
            begins(bytes[0], "\x2A\x4D\x18");
   }
@@ -236,7 +235,7 @@ std::size_t UnpackedFile::read_packed(std::span<char> out) {
   std::size_t made = 0;
   while (in_member_ && made == 0) {
     const auto bytes = ahead(1);
-    // Also without input, because output may wait in the decoder.
+    // Even without input: output may wait in the decoder.
     const Unpacker::Step step = unpacker_->step(bytes, out);
     at_ += step.taken;
     made = step.made;

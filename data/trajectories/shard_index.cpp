@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// State that changes with every change of a file and needs no opening: size, and ctime, which
-/// programs cannot set.
+/// Changes with every change of a file, without opening it: size and ctime, which programs cannot
+/// set.
 struct FileState {
   std::int64_t bytes = 0;
   std::int64_t changed_nanoseconds = 0;
@@ -72,7 +72,7 @@ ShardIndex ShardIndex::read(const std::filesystem::path& directory) {
       continue;
     }
     std::size_t number = 1;
-    // An unfinished last line, left by a kill during a write, is ignored.
+    // Ignores an unfinished last line, which a kill leaves.
     for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1, ++number) {
       try {
@@ -113,7 +113,7 @@ void ShardIndex::take_line(std::string_view line) {
   }
   const auto ended = json.find("ended_by_eos");
   if (ended == json.end()) {
-    return;  // Written by an earlier version; the shard is opened instead.
+    return;  // From an earlier version: open the shard.
   }
   info.totals.ended_by_eos = json_integer<std::int64_t>(*ended);
   entries_.emplace(json.at("shard").get<std::string>(), std::move(entry));
@@ -142,7 +142,7 @@ void ShardIndex::forget(const std::filesystem::path& directory) noexcept {
       std::filesystem::remove(path, ignored);
     }
   } catch (const std::exception&) {
-    // Out of memory: the index files stay, and the damage is found again.
+    // Out of memory: the files stay, and the damage is found again.
     return;
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Index of a directory's committed shards, kept beside them in `index-RANK.jsonl`
-/// (TRAJECTORY_FORMAT.md "Index"), so that a start opens only shards that are not indexed.
+/// Index of a directory's committed shards in `index-RANK.jsonl` (TRAJECTORY_FORMAT.md "Index"): a
+/// start opens only shards that it lacks.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,24 +15,20 @@
 
 namespace jforge {
 
-/// The index of one directory.
 class ShardIndex {
  public:
-  /// Creates an empty index.
   ShardIndex() = default;
-  /// Reads the directory's index files. Skips damaged lines and unreadable files and lists them in
-  /// damage().
+  /// Skips damaged lines and unreadable files; damage() lists them.
   static ShardIndex read(const std::filesystem::path& directory);
 
-  /// Returns the indexed content of `shard`, or nullopt if it is not indexed or its size or ctime
-  /// has changed since.
+  /// Returns nullopt if `shard` is not indexed or has changed since (size, ctime).
   [[nodiscard]] std::optional<ShardInfo> find(const std::filesystem::path& shard) const;
-  /// One text "FILE:LINE: REASON" per damaged line.
+  /// "FILE:LINE: REASON" per damaged line.
   [[nodiscard]] const std::vector<std::string>& damage() const { return damage_; }
 
-  /// Returns the index files of `directory`, sorted by name; none if it does not exist.
+  /// Returns the index files sorted by name.
   static std::vector<std::filesystem::path> files(const std::filesystem::path& directory);
-  /// Removes the index files of `directory` as far as possible, so that every shard is read again.
+  /// Removes the index files if possible, so that every shard is read again.
   static void forget(const std::filesystem::path& directory) noexcept;
 
  private:
@@ -44,19 +40,17 @@ class ShardIndex {
 
   void take_line(std::string_view line);
 
-  /// Every line ever written, by file name; find() picks the one that matches the present file.
+  /// All lines by file name; find() selects the one that matches the present file.
   std::unordered_multimap<std::string, Entry> entries_;
   std::vector<std::string> damage_;
 };
 
-/// One rank's index file; only that rank appends to it.
+/// One rank's index file, to which only it appends. Methods throw EnvironmentError on failure.
 class ShardIndexLog {
  public:
-  /// Opens or creates the file. Throws EnvironmentError on failure.
   ShardIndexLog(const std::filesystem::path& directory, Rank rank);
 
-  /// Appends a committed shard. Not durable: a lost line only means that the shard is read again.
-  /// Throws EnvironmentError on failure.
+  /// Not durable: a shard whose line is lost is read again.
   void append(const ShardInfo& shard);
 
  private:

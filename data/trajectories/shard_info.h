@@ -1,6 +1,6 @@
 #pragma once
 
-/// Description of a trajectory shard without its tokens.
+/// A trajectory shard without its tokens.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace jforge {
 
-/// Origin of a shard, stored in its attributes and `lease_prompt_ids`.
+/// Origin of a shard.
 struct ShardIdentity {
   LeaseId lease = 0;
   std::int64_t attempt = 0;
@@ -19,12 +19,11 @@ struct ShardIdentity {
   std::int64_t round = 0;
   std::int32_t block_size = 0;       ///< n
   std::vector<PromptId> prompt_ids;  ///< The lease's prompts.
-  std::string identity;              ///< Hash of everything generation depends on; may be empty.
+  std::string identity;              ///< Hash of all that generation depends on; may be empty.
 
   bool operator==(const ShardIdentity&) const = default;
 };
 
-/// Sums over a shard's records.
 struct ShardTotals {
   std::int64_t block_tokens = 0;    ///< n · blocks
   std::int64_t forwards = 0;        ///< Prefill excluded.

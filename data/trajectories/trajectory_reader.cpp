@@ -15,11 +15,11 @@
 namespace jforge {
 namespace {
 
-// These bounds keep products and sums of a file's numbers from overflowing.
+// Limits that keep arithmetic on a file's numbers from overflowing.
 constexpr std::int64_t kLargestBlock = 1 << 20;
 constexpr std::int64_t kLargestCount = std::int64_t{1} << 40;
 
-/// Returns true if `offsets` has `items` + 1 entries that rise from 0 to `total`.
+/// Returns true for `items` + 1 entries that rise from 0 to `total`.
 bool offsets_hold(const std::vector<std::int64_t>& offsets, std::size_t items, std::int64_t total) {
   return offsets.size() == items + 1 && offsets.front() == 0 && offsets.back() == total &&
          std::is_sorted(offsets.begin(), offsets.end());

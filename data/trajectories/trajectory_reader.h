@@ -1,7 +1,5 @@
 #pragma once
 
-/// Reads one trajectory shard (TRAJECTORY_FORMAT.md).
-
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -12,31 +10,28 @@
 
 namespace jforge {
 
-/// An open shard. Holds identity and index in memory, reads tokens per record. Not thread-safe.
+/// An open shard (TRAJECTORY_FORMAT.md); tokens are read per record. Not thread-safe.
 class TrajectoryReader {
  public:
-  /// Opens a shard, checks its seal as told by `check`, and its index. Throws DataError naming file
-  /// and damage.
+  /// Checks seal and index. Throws DataError naming file and damage.
   explicit TrajectoryReader(const std::filesystem::path& path,
                             SealCheck check = SealCheck::content);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] const ShardIdentity& identity() const { return identity_; }
-  /// Prompt ids in file order.
+  /// In file order, like the digests.
   [[nodiscard]] const std::vector<PromptId>& prompt_ids() const { return prompt_id_; }
-  /// Stored record digests in file order.
   [[nodiscard]] const std::vector<std::uint64_t>& digests() const { return digest_; }
   [[nodiscard]] std::size_t size() const { return prompt_id_.size(); }
 
-  /// Returns the packed length P + 2·n·N of record `index`, from the shard's index alone.
+  /// P + 2·n·N of record `index`.
   [[nodiscard]] std::int64_t packed_length(std::size_t index) const;
-  /// Returns sums over the records, from the shard's index alone.
   [[nodiscard]] ShardTotals totals() const;
   [[nodiscard]] ShardInfo info() const;
-  /// Reads record `index`. Throws DataError if its tokens are unreadable or inconsistent.
+  /// Throws DataError if the tokens are unreadable or inconsistent.
   [[nodiscard]] Trajectory read(std::size_t index) const;
 
-  /// Compares every record's digest with the stored one. Throws DataError naming the prompt.
+  /// Throws DataError naming the first prompt whose record does not match its digest.
   void verify() const;
 
  private:

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kOpenShards = 32;
 
-/// Returns the lease number in a committed shard's file name, or nullopt for other names.
+/// Returns nullopt unless `name` is a committed shard's.
 std::optional<LeaseId> lease_of(const std::string& name) {
   constexpr std::string_view kPrefix = "lease-";
   constexpr std::string_view kSuffix = ".h5";
@@ -40,7 +40,7 @@ std::optional<LeaseId> lease_of(const std::string& name) {
   return lease;
 }
 
-/// Writes 64-bit numbers and texts in native byte order: IndexReader runs in the same program.
+/// 64-bit numbers and texts in native byte order: reader and writer are the same program.
 class IndexWriter {
  public:
   void number(std::int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), 8); }
@@ -225,7 +225,7 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
   }
   fault_point("trajectories.open");
   ++files_opened_;
-  // HDF5 must not open a damaged file; one full check per process is enough.
+  // HDF5 must not open a damaged file; one full check is enough.
   const ShardInfo& info = shards_[shard];
   TrajectoryReader reader(info.path, checked_[shard] ? SealCheck::size : SealCheck::content);
   if (reader.digests() != info.digests) {

@@ -13,34 +13,34 @@
 
 namespace jforge {
 
-/// Format version of written shards. Readers also accept 1 (TRAJECTORY_FORMAT.md "Compatibility").
+/// Readers also accept 1 (TRAJECTORY_FORMAT.md "Compatibility").
 inline constexpr std::int64_t kShardFormatVersion = 2;
 
-/// Returns `.tmp-LEASE-ATTEMPT-RANK-PROCESS` under `directory`. PROCESS distinguishes a restarted
-/// job, which counts leases and attempts alike, from surviving ranks of the one before.
+/// `.tmp-LEASE-ATTEMPT-RANK-PROCESS`: PROCESS separates a restarted job, which counts leases and
+/// attempts alike, from surviving ranks of the one before.
 [[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease, std::int64_t attempt,
                                                          Rank rank);
-/// Returns for example `lease-00000012.h5` under `directory`.
+/// For example `lease-00000012.h5`.
 [[nodiscard]] std::filesystem::path committed_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease);
 
-/// Collects the records of one lease in memory and writes them as one file.
+/// Collects one lease's records in memory and writes them as one file.
 class TrajectoryWriter {
  public:
   /// Requires: `directory` exists when finish() is called.
   TrajectoryWriter(std::filesystem::path directory, ShardIdentity identity);
 
-  /// Adds a record. Throws InternalError if it is invalid, a duplicate, not of this lease or of
-  /// another block size.
+  /// Throws InternalError if the record is invalid, a duplicate, not of this lease or of another
+  /// block size.
   void append(const Trajectory& trajectory);
   [[nodiscard]] std::size_t size() const { return prompt_id_.size(); }
 
-  /// Writes, seals and syncs the temporary file; returns its path. Throws InternalError if a prompt
-  /// of the lease is missing, EnvironmentError if the file cannot be written; then removes it.
+  /// Writes, seals and syncs the temporary file; returns its path. Throws InternalError if a record
+  /// is missing, EnvironmentError if writing fails; then removes the file.
   std::filesystem::path finish();
 
-  /// Returns the description of the shard as it will be once committed.
+  /// Describes the shard as it will be once committed.
   [[nodiscard]] ShardInfo info() const;
 
  private:
@@ -54,11 +54,11 @@ class TrajectoryWriter {
   std::vector<std::int32_t> num_states_, states_seen_, selected_state_;
 };
 
-/// Commits a finished shard that the coordinator granted: renames it and syncs the directory.
-/// Throws InternalError if the lease already has a committed shard.
+/// Commits a shard that the coordinator granted: renames it and syncs the directory. Throws
+/// InternalError if the lease is already committed.
 void commit_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
                   Rank rank);
-/// Deletes a finished shard that was not granted, if it still exists.
+/// Deletes a shard that was not granted, if it exists.
 void discard_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
                    Rank rank);
 

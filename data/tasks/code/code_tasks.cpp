@@ -42,7 +42,7 @@ std::string_view kind_name(JsonNode::Kind kind) {
   throw InternalError("unknown kind of JSON value");
 }
 
-/// Returns a field's value as records keep it, or nullopt if it is of another kind.
+/// Returns the text that records keep, or nullopt if the kind differs.
 std::optional<std::string> field_text(const JsonNode* node, JsonNode::Kind kind) {
   if (node == nullptr) {
     return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<std::string> field_text(const JsonNode* node, JsonNode::Kind kind)
   return first_invalid_utf8(node->text) ? std::nullopt : std::optional(node->text);
 }
 
-/// Splits `text` into lines that keep their line ends.
+/// Lines keep their ends.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   while (!text.empty()) {
@@ -72,7 +72,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// Returns the start of the line of `at` if only blanks lie between and it is not before `from`.
+/// Start of the line of `at` if only blanks lie between, but not before `from`.
 std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std::size_t from) {
   while (at > from && (text[at - 1] == ' ' || text[at - 1] == '\t')) {
     --at;
@@ -80,7 +80,7 @@ std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std
   return at == from || text[at - 1] == '\n' ? std::optional(at) : std::nullopt;
 }
 
-/// Returns the column of the fence at `at` if only blanks or a list item's mark precede it, else 0.
+/// Column of the fence at `at` after blanks or a list item's mark, else 0.
 std::size_t indentation_of(std::string_view text, std::size_t at) {
   const std::size_t begin = text.substr(0, at).rfind('\n') + 1;
   std::string_view before = text.substr(begin, at - begin);
@@ -99,7 +99,7 @@ std::size_t indentation_of(std::string_view text, std::size_t at) {
   return before.empty() ? at - begin : 0;
 }
 
-/// Removes the indentation that all lines share from `text`, at most `most` blanks.
+/// Removes the lines' common indentation, at most `most` blanks.
 std::string unindented(std::string_view text, std::size_t most) {
   const auto blanks_of = [](std::string_view line) {
     return std::min(line.find_first_not_of(" \t"), line.size());
@@ -115,7 +115,7 @@ std::string unindented(std::string_view text, std::size_t most) {
   return result;
 }
 
-/// Returns the offset of the next fence that begins a line, or the end of `text`.
+/// Offset of the next fence that begins a line, or the end.
 std::size_t closing_fence(std::string_view text, std::size_t from) {
   for (std::size_t at = text.find(kFence, from); at != std::string_view::npos;
        at = text.find(kFence, at + 1)) {
@@ -322,7 +322,7 @@ std::string with_import_preamble(std::string_view program) {
   for (const std::string_view line : lines_of(program)) {
     const bool is_future = line.starts_with("from __future__ import ");
     (is_future ? future : rest) += line;
-    // Keeps the line numbers of error messages.
+    // Keeps line numbers in error messages.
     rest += is_future ? "\n" : "";
   }
   if (!future.empty() && !future.ends_with('\n')) {

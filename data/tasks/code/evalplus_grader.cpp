@@ -40,7 +40,7 @@ CodeRunRequest EvalPlusGrader::request(std::string program, const TaskRecord& re
     request.hash_seed = static_cast<std::uint32_t>(hash64(std::string_view(program)));
   }
   request.candidate = std::move(program);
-  // A separate namespace, because the program may have redefined builtins.
+  // Separate namespace: the program may have redefined builtins.
   request.check = fmt::format(
       "import builtins as _builtins\n_evalplus = {{'function': {}, 'task': {}}}\n"
       "_builtins.exec({}, _evalplus)\n_evalplus_call = _evalplus['call']\n",
@@ -124,7 +124,7 @@ CodeRunResult EvalPlusGrader::run_part(const std::string& program, const TaskRec
   if (values.empty()) {
     return result;
   }
-  // A wrong value counts, whatever the program did afterwards.
+  // A wrong value counts, whatever happened afterwards.
   CodeRunResult compared = compare(values, record, part, runner);
   return compared.status == CodeRunStatus::completed ? std::move(result) : std::move(compared);
 }

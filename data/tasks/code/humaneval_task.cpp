@@ -15,13 +15,12 @@ constexpr std::string_view kEvalchemyRequest =
     "the completion only. Please return all completed function in a codeblock. Here is the given "
     "code to do completion:";
 
-/// Returns the prompt's lines above its last top-level def (imports, helpers).
+/// Imports and helpers above the prompt's last top-level def.
 std::string_view lines_above_function(std::string_view prompt) {
   const std::size_t line = prompt.rfind("\ndef ");
   return line == std::string_view::npos ? std::string_view() : prompt.substr(0, line + 1);
 }
 
-/// Returns the code in a chat answer.
 std::string answered_code(std::string_view completion, std::string_view entry_point) {
   const auto blocks = code_blocks(completion);
   for (const bool python_only : {true, false}) {
@@ -43,8 +42,8 @@ std::string check_of(const TaskRecord& record) {
   return fmt::format("{}\ncheck({})\n", record.fields.at("test"), record.fields.at("entry_point"));
 }
 
-/// Runs the tests in a separate namespace with the prompt's definitions above the function: some
-/// tests call those, but the program may not. HumanEval/33 calls the function by name.
+/// Runs the tests in a separate namespace with the prompt's definitions above the function, which
+/// the program may not call. HumanEval/33 calls the function by name.
 std::string check_apart(const TaskRecord& record) {
   const std::string source = fmt::format("{}{}\n", lines_above_function(record.fields.at("prompt")),
                                          record.fields.at("test"));

@@ -11,25 +11,23 @@ namespace jforge {
 ///
 /// Prompt styles, greedy, 1024 new tokens unless stated:
 ///  - evalchemy (default): a user turn that asks to complete the function in a code block.
-///  - lm-eval: the problem as raw prompt; the completion ends before a line that begins with class,
-///    def, #, if or print.
-///  - evalplus: a user turn that asks for a script; the answer begins with an opened code block;
-///  768
-///    new tokens, evalplus_stops().
+///  - lm-eval: the problem as raw prompt, ended by a line that begins with class, def, #, if or
+///    print.
+///  - evalplus: evalplus_prompt() and evalplus_stops(); 768 new tokens.
 ///
-/// Rule extract-3 (evalchemy), after the model's thoughts (</think>): the first Python block that
-/// defines the entry point, else the first such block, else the first Python block, else the whole
-/// text; an unclosed block reaches to the end. The prompt's lines above its last top-level def
-/// precede it, or the whole prompt if it does not define the entry point. (evalchemy itself also
-/// drops everything before the entry point in the block, and cuts replies with text before the
-/// fence arbitrarily.) lm-eval: prompt + completion. Rule sanitize-0.3.1 (evalplus):
-/// evalplus_sanitize() without the prompt.
+/// Rule extract-3 (evalchemy), after thoughts (</think>): the first Python block that defines the
+/// entry point, else the first such block, else the first Python block, else the whole text; an
+/// unclosed block reaches to the end. The prompt's lines above its last top-level def precede it,
+/// or the whole prompt if it does not define the entry point. (evalchemy itself also drops
+/// everything before the entry point in the block, and cuts replies with text before the fence
+/// arbitrarily.) lm-eval: prompt + completion. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize()
+/// without the prompt.
 ///
 /// Grading: humaneval runs the program, `test` and check(entry point) in 3.0 s, as OpenAI's
-/// harness. Only evalchemy adds with_import_preamble(); "bare" in a version means without. With
-/// evalplus the tests have their own namespace ("apart"): they, not the program, may call the
-/// prompt's definitions above the function (HumanEval/32, 38 and 50). humaneval_plus compares
-/// values returned by the bare program (evalplus_grader.h).
+/// harness; only evalchemy adds with_import_preamble() ("bare" means without). With evalplus the
+/// tests have their own namespace ("apart"): they, not the program, may call the prompt's
+/// definitions above the function (HumanEval/32, 38 and 50). humaneval_plus compares values of the
+/// bare program (evalplus_grader.h).
 class HumanevalTask final : public Task {
  public:
   enum class Variant : std::uint8_t { base, plus };
@@ -38,8 +36,8 @@ class HumanevalTask final : public Task {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// Reads humaneval/HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder,
-  /// or a file of that form.
+  /// HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder humaneval, or a
+  /// file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

@@ -172,7 +172,7 @@ class Parser {
     return true;
   }
 
-  /// Reads a code point after "\u"; a surrogate pair has two units.
+  /// After "\u"; a surrogate pair has two units.
   bool unicode_escape(std::string& out) {
     char32_t unit = 0;
     if (!hex_unit(unit)) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// JSON as in Python's json module, which wrote the benchmark files: with integers of any length,
-/// Infinity, NaN and lone surrogates, which strict parsers reject.
+/// JSON as Python's json writes it in benchmark files: with integers of any length, Infinity, NaN
+/// and lone surrogates, which strict parsers reject.
 
 #include <cstdint>
 #include <optional>
@@ -14,19 +14,18 @@ namespace jforge {
 struct JsonNode {
   enum class Kind : std::uint8_t { null, boolean, number, text, array, object };
   Kind kind = Kind::null;
-  /// Text: UTF-8, lone surrogates in three-byte form. Number: as written ("-12", "1e5", "NaN",
-  /// "Infinity", "-Infinity").
+  /// Text: UTF-8, lone surrogates in three-byte form. Number: as written ("1e5", "NaN",
+  /// "-Infinity").
   std::string text;
-  std::string_view raw;           ///< The value as written.
-  std::vector<std::string> keys;  ///< Keys of an object, parallel to `items`.
-  std::vector<JsonNode> items;    ///< Elements of an array, values of an object.
+  std::string_view raw;           ///< As written.
+  std::vector<std::string> keys;  ///< Of an object, parallel to `items`.
+  std::vector<JsonNode> items;    ///< Of an array or object.
 
-  /// Returns the value of an object's last member `key`, or null.
+  /// Last member `key` of an object, or null.
   [[nodiscard]] const JsonNode* find(std::string_view key) const;
 };
 
-/// Parses one JSON value nested at most 512 deep, or returns nullopt. Requires: `text` outlives
-/// `raw`.
+/// Nested at most 512 deep. Requires: `text` outlives `raw`.
 [[nodiscard]] std::optional<JsonNode> parse_json(std::string_view text);
 
 }  // namespace jforge

@@ -17,7 +17,7 @@ constexpr double kLmEvalCheckSeconds = 3.0;
 constexpr int kFirstTestProblem = 11;
 constexpr int kLastTestProblem = 510;
 
-/// The part of a problem that prompts show.
+/// What prompts show.
 struct Question {
   std::string text;
   std::vector<std::string> tests;
@@ -27,7 +27,7 @@ struct Example {
   std::string code;
 };
 
-/// Problems 2, 3 and 4 of mbpp.jsonl.
+/// Problems 2, 3 and 4.
 const std::array<Example, 3>& examples() {
   static const std::array<Example, 3> shown{{
       {{"Write a function to find the similar elements from the given two tuple lists.",
@@ -61,7 +61,7 @@ const std::array<Example, 3>& examples() {
   return shown;
 }
 
-/// Extracts text and assertions from MBPP+'s docstring prompt.
+/// Parses MBPP+'s docstring prompt.
 Question question_of_docstring(std::string_view prompt) {
   Question question;
   std::vector<std::string> lines;
@@ -130,7 +130,6 @@ std::string docstring(const Question& question) {
                      question.tests.empty() ? "" : question.tests.front());
 }
 
-/// Returns the code in a chat answer.
 std::string answered_code(std::string_view completion) {
   const auto blocks = code_blocks(completion);
   for (const CodeBlock& block : blocks) {
@@ -230,7 +229,7 @@ std::vector<TaskRecord> MbppTask::load(const std::filesystem::path& data) const 
       return number < kFirstTestProblem || number > kLastTestProblem;
     });
   }
-  for (TaskRecord& record : records) {  // Use the published problem numbers.
+  for (TaskRecord& record : records) {  // The published problem numbers.
     const std::string& id = record.fields.at("task_id");
     record.id = fmt::format("{}/{}", name(), id.substr(id.rfind('/') + 1));
   }

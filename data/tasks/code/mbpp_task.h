@@ -12,22 +12,19 @@ namespace jforge {
 ///
 /// Prompt styles, greedy:
 ///  - evalchemy (default): a user turn with solved examples (problems 2, 3 and 4) and the problem
-///  with
-///    its tests; 512 new tokens, 1024 for MBPP+.
+///    with its tests; 512 new tokens, 1024 for MBPP+.
 ///  - lm-eval: the same examples as raw text between [BEGIN] and [DONE]; 256 new tokens.
-///  - evalplus: a user turn with the problem and its first test as a docstring; the answer begins
-///  with
-///    an opened code block; 768 new tokens, evalplus_stops().
+///  - evalplus: evalplus_prompt() with the problem and its first test as a docstring, and
+///    evalplus_stops(); 768 new tokens.
 ///
-/// Rule extract-3 (evalchemy), after the model's thoughts (</think>): the first Python block, else
-/// the first block without a tag, else the whole text; an unclosed block reaches to the end.
-/// lm-eval: the whole text. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize(), without an entry
-/// point if the problem names none.
+/// Rule extract-3 (evalchemy), after thoughts (</think>): the first Python block, else the first
+/// block without a tag, else the whole text; an unclosed block reaches to the end. lm-eval: the
+/// whole text. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize(), without an entry point if the
+/// problem names none.
 ///
 /// Grading: mbpp and mbpp_sanitized run the program, test_setup_code or test_imports, and the
 /// assertions in 10 s, as evalchemy; lm-eval in 3 s without test_setup_code, as there. mbpp_plus
-/// compares returned values (evalplus_grader.h): 0.2.0 by EvalPlus 0.3.1's rules, 0.1.0 by 0.2.1's,
-/// the release that used it.
+/// compares returned values (evalplus_grader.h): 0.2.0 by EvalPlus 0.3.1's rules, 0.1.0 by 0.2.1's.
 class MbppTask final : public Task {
  public:
   enum class Variant : std::uint8_t { full, sanitized, plus, plus_0_1 };
@@ -36,10 +33,10 @@ class MbppTask final : public Task {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// Reads the test problems of mbpp/mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or
-  /// MbppPlus-v0.1.0.jsonl (also .gz), with or without the folder, or of a file of that form.
+  /// Test problems of mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or MbppPlus-v0.1.0.jsonl
+  /// (also .gz), with or without the folder mbpp, or of a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
-  /// As load(), with the example, validation and training problems.
+  /// Includes the example, validation and training problems.
   [[nodiscard]] std::vector<TaskRecord> load_all(const std::filesystem::path& data) const;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

@@ -20,7 +20,7 @@ bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A'
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
 
-/// Returns the ASCII character for a code point, '\0' to drop it, or nullopt to keep it.
+/// ASCII form of a code point, '\0' to drop it, nullopt to keep it.
 std::optional<char> plain_character(unsigned code_point) {
   if (code_point >= 0xff01 && code_point <= 0xff5e) {  // Full-width "!" to "~".
     return static_cast<char>(code_point - 0xff01 + '!');
@@ -39,7 +39,7 @@ std::optional<char> plain_character(unsigned code_point) {
   return std::nullopt;
 }
 
-/// Returns the power of ten of a word, 6 for "million", ignoring case.
+/// 6 for "million", ignoring case.
 std::optional<std::size_t> number_scale(std::string_view word) {
   static const std::map<std::string, std::size_t, std::less<>> scales{
       {"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
@@ -53,11 +53,11 @@ std::optional<std::size_t> number_scale(std::string_view word) {
 
 /// A scaling word after a number.
 struct Scale {
-  std::size_t zeros = 0;  ///< 6 for "million"; 0 if there is none.
-  std::size_t end = 0;    ///< Offset after the word, or the start of the search.
+  std::size_t zeros = 0;  ///< 6 for "million", 0 for none.
+  std::size_t end = 0;    ///< After the word.
 };
 
-/// Reads the scale at `at`: "6 million", "6\\text{ million}".
+/// "6 million", "6\\text{ million}".
 Scale scale_at(std::string_view text, std::size_t at) {
   std::size_t begin = at;
   const auto skip_blanks = [&] {
@@ -100,7 +100,7 @@ std::string canonical_decimal(bool negative, std::string_view whole, std::string
   return negative && result != "0" ? "-" + result : result;
 }
 
-/// Multiplies a canonical decimal by 10^zeros.
+/// Multiplies by 10^zeros.
 std::string scaled(const std::string& decimal, std::size_t zeros) {
   const bool negative = decimal.starts_with('-');
   const std::size_t point = std::min(decimal.find('.'), decimal.size());
@@ -134,7 +134,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   if (rest != 1) {
     return fmt::format("{}{}/{}", negative ? "-" : "", p, q);
   }
-  // The decimal terminates: long division.
+  // Long division; the decimal terminates.
   std::string decimals;
   for (std::uint64_t remainder = p % q; remainder != 0;) {
     const auto wide = static_cast<unsigned __int128>(remainder) * 10;
@@ -144,8 +144,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   return canonical_decimal(negative, std::to_string(p / q), decimals);
 }
 
-/// Returns the end of the number at `begin`, which may be a minus or "$", or `begin` if there is
-/// none.
+/// Returns `begin` if there is no number, which may begin with a minus or "$".
 std::size_t number_end(std::string_view text, std::size_t begin) {
   std::size_t at = begin;
   if (at < text.size() && text[at] == '-') {
@@ -173,7 +172,7 @@ std::size_t number_end(std::string_view text, std::size_t begin) {
   return at > digits ? scale_at(text, at).end : begin;
 }
 
-/// Calls `take(canonical number)` for each number from left to right.
+/// In canonical form, left to right.
 template <typename Take>
 void for_each_number(std::string_view text, const Take& take) {
   for (std::size_t at = 0; at < text.size();) {
@@ -193,7 +192,7 @@ void for_each_number(std::string_view text, const Take& take) {
   }
 }
 
-/// Returns the length of "\\boxed" or "\\fbox" and following blanks at the start of `text`, or 0.
+/// Length of a leading "\\boxed" or "\\fbox" with following blanks, or 0.
 std::size_t box_command(std::string_view text) {
   for (const std::string_view command : {"\\boxed", "\\fbox"}) {
     if (text.starts_with(command)) {
@@ -206,7 +205,7 @@ std::size_t box_command(std::string_view text) {
   return 0;
 }
 
-/// Converts "\\frac{3}{4}" to "3/4"; `command` is "\\frac{".
+/// "\\frac{3}{4}" to "3/4"; `command` is "\\frac{".
 std::string with_slashes(std::string_view text, std::string_view command) {
   std::string result;
   result.reserve(text.size());
@@ -234,7 +233,7 @@ std::size_t digits_ahead(std::string_view text) {
   return std::min(text.find_first_not_of("0123456789"), text.size());
 }
 
-/// Removes blanks that group thousands: after one to three digits and before exactly three.
+/// Blanks after one to three digits and before exactly three group thousands.
 std::string without_grouping_blanks(std::string_view text) {
   std::string result;
   bool grouped = false;
@@ -262,7 +261,7 @@ std::string without_grouping_blanks(std::string_view text) {
   return result;
 }
 
-/// Removes squares and cubes after a letter or brace: "m^2", "\\text{ ft}^{2}".
+/// Removes squares and cubes of units: "m^2", "\\text{ ft}^{2}".
 std::string without_unit_powers(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -349,7 +348,7 @@ std::optional<std::string> unscaled_number(std::string_view text) {
   }
 }
 
-/// Returns the text after the last "=" or approximation sign.
+/// Text after the last "=" or approximation sign.
 std::string_view behind_relation(std::string_view text) {
   for (const std::string_view sign : {"=", "\\approx", "≈"}) {
     const std::size_t at = text.rfind(sign);
@@ -363,7 +362,7 @@ std::string number_text(std::string_view box) {
       plain_latex(replaced(plain_characters(behind_relation(box)), "^{\\circ}", "^\\circ"))));
 }
 
-/// Reads "2 1/2": a whole number before a plain proper fraction.
+/// "2 1/2": a whole number and a plain proper fraction.
 std::optional<std::string> mixed_number(std::string_view text) {
   const auto trim = [&] {
     text.remove_prefix(std::min(text.find_first_not_of(" $"), text.size()));
@@ -454,7 +453,7 @@ bool is_unevaluated(std::string_view box) {
         }
         break;
       case '-': {
-        // "twenty-dollar" is a word, and after a word a minus may be a sign: "\\text{Loss} -5".
+        // "twenty-dollar" is a word; after a word a minus may be a sign: "\\text{Loss} -5".
         const bool sign = at > 0 && is_blank(text[at - 1]) && !is_blank(text[at + 1]);
         if (left && number_follows && (is_digit(before) || before == ')' || !sign)) {
           return true;
@@ -491,7 +490,7 @@ std::optional<std::string> boxed_number(std::string_view box) {
   if (auto number = mixed_number(plain)) {
     return number;
   }
-  // Digits separated by other blanks, or by a comma and blanks, are several numbers.
+  // Other blanks, or a comma and blanks, separate numbers.
   const auto separates = [&](std::size_t i) {
     if (i == 0 || !is_blank(plain[i]) || (!is_digit(plain[i - 1]) && plain[i - 1] != ',')) {
       return false;
@@ -512,11 +511,11 @@ std::optional<std::string> boxed_number(std::string_view box) {
 }
 
 std::optional<std::string_view> last_boxed(std::string_view text) {
-  // One pass with a stack of open braces, so unclosed boxes and deep nesting are cheap.
+  // A stack of open braces keeps unclosed boxes and deep nesting cheap.
   constexpr std::size_t kPlain = std::string_view::npos;
-  std::vector<std::size_t> open;  // kPlain, or the start of a box's content.
+  std::vector<std::size_t> open;  // kPlain, or a box's content.
   std::optional<std::string_view> last;
-  std::size_t line_end = 0;  // End of the last examined line.
+  std::size_t line_end = 0;  // Of the last examined line.
   const auto consider = [&](std::string_view content) {
     if (!last || content.data() > last->data()) {
       last = content;
@@ -534,7 +533,7 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
       const std::size_t command = box_command(text.substr(at));
       const std::size_t behind = at + command;
       if (command == 0) {
-        // An escaped brace does not group; the second of two backslashes may begin a box.
+        // Escaped braces do not group; the second of two backslashes may begin a box.
         const char next = at + 1 < text.size() ? text[at + 1] : '\0';
         const bool pair = next == '\\' && box_command(text.substr(at + 1)) == 0;
         at += pair || next == '{' || next == '}' ? 1 : 0;

@@ -17,11 +17,11 @@ constexpr std::string_view kMark = "####";
 constexpr std::string_view kBoxedRequest =
     "\nPlease reason step by step, and put your final answer within \\boxed{}.";
 constexpr std::uint32_t kExamples = 5;
-constexpr std::uint32_t kExamplesSeed = 1234;  ///< lm-eval's seed for drawing examples.
-/// Field that load() adds for styles with examples: the examples as prompt text.
+constexpr std::uint32_t kExamplesSeed = 1234;  ///< lm-eval's.
+/// Added by load(): the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// Returns the text after a mark, without blanks and a dollar sign.
+/// Without blanks and a dollar sign.
 std::string_view behind_mark(std::string_view text, std::size_t mark) {
   std::string_view behind = text.substr(mark + kMark.size());
   behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
@@ -29,8 +29,8 @@ std::string_view behind_mark(std::string_view text, std::size_t mark) {
   return behind;
 }
 
-/// Cuts `text` after the first line that is only a mark and a number, GSM8K's own form: afterwards
-/// a model may invent further questions.
+/// Cuts after the first line of only a mark and a number, after which models may invent further
+/// questions.
 std::string_view without_invented(std::string_view text) {
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
        mark = text.find(kMark, mark + 1)) {
@@ -44,7 +44,7 @@ std::string_view without_invented(std::string_view text) {
   return text;
 }
 
-/// Returns the number after the last mark that has one. A mark before words is a heading.
+/// Of the last mark before a number; others are headings.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
@@ -56,7 +56,7 @@ std::optional<std::string> marked_number(std::string_view text) {
   return last;
 }
 
-/// First match of "#### (\-?[0-9\.\,]+)".
+/// The first "#### (\-?[0-9\.\,]+)".
 std::optional<std::string> strict_match(std::string_view text) {
   constexpr std::string_view kStrictMark = "#### ";
   for (std::size_t mark = text.find(kStrictMark); mark != std::string_view::npos;
@@ -71,7 +71,7 @@ std::optional<std::string> strict_match(std::string_view text) {
   return std::nullopt;
 }
 
-/// Last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)".
+/// The last "(-?[$0-9.,]{2,})|(-?[0-9]+)".
 std::optional<std::string> flexible_match(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t at = 0; at < text.size();) {
@@ -90,7 +90,7 @@ std::optional<std::string> flexible_match(std::string_view text) {
   return last;
 }
 
-/// lm-eval's comparison form: drops ",", "$", everything up to the last "#### " and a final ".".
+/// lm-eval drops ",", "$", everything up to the last "#### " and a final ".".
 std::string harness_form(std::string_view text) {
   std::string form;
   std::copy_if(text.begin(), text.end(), std::back_inserter(form),
@@ -227,13 +227,13 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   const auto box = last_boxed(completion);
   auto boxed = box ? boxed_number(*box) : std::nullopt;
   auto marked = marked_number(completion);
-  // The form that the prompt requested comes first.
+  // The requested form comes first.
   auto& first = style_ == Style::cot_boxed ? boxed : marked;
   auto& second = style_ == Style::cot_boxed ? marked : boxed;
   if (first || second) {
     return first ? std::move(first) : std::move(second);
   }
-  // The numbers of an unevaluated box are not answers.
+  // An unevaluated box's numbers are not answers.
   if (box && is_unevaluated(*box)) {
     completion.remove_prefix(
         static_cast<std::size_t>(box->data() + box->size() - completion.data()));

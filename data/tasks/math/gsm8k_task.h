@@ -15,14 +15,13 @@ namespace jforge {
 ///    in file order); ended by "Question:", "</s>" or "<|im_end|>".
 ///
 /// Rules extract-4 (plain) and extract-5 (cot_boxed) ignore everything after the first line "####
-/// N". plain takes the number after the last "####" that has one (otherwise it is a heading), else
-/// the number of the last \boxed{…} (boxed_number()), else the completion's last number, or the
-/// last one after an unevaluated box; cot_boxed takes the box before the mark. Numbers compare
-/// exactly (12.0 = 12, $1,200 = 1200).
+/// N". plain takes the last number right after "####", else that of the last \boxed{…}
+/// (boxed_number()), else the completion's last number, or the last one after an unevaluated box;
+/// cot_boxed takes the box first. Numbers compare exactly (12.0 = 12, $1,200 = 1200).
 ///
 /// Rules strict-match (lm-eval), the first "#### (\-?[0-9\.\,]+)", and flexible-extract
-/// (lm-eval-flexible), the last "(-?[$0-9.,]{2,})|(-?[0-9]+)", compare as lm-eval does: as text
-/// without ",", "$" and a final "." (12.0 is not 12).
+/// (lm-eval-flexible), the last "(-?[$0-9.,]{2,})|(-?[0-9]+)", compare text without ",", "$" and a
+/// final ".", as lm-eval (12.0 is not 12).
 class Gsm8kTask final : public Task {
  public:
   /// Throws ConfigError naming the styles if `options.prompt_style` is unknown or an old name.
@@ -30,20 +29,19 @@ class Gsm8kTask final : public Task {
 
   [[nodiscard]] std::string name() const override { return "gsm8k"; }
   [[nodiscard]] std::string version() const override;
-  /// Throws DataError naming `file` and the record if an answer has no number after "####".
+  /// Throws DataError naming file and record if an answer has no number after "####".
   static void expect_golds(const std::vector<TaskRecord>& records,
                            const std::filesystem::path& file);
-  /// Reads gsm8k/test.jsonl(.gz) or test.jsonl(.gz) in a directory, or a file of that form. Also
-  /// throws as expect_golds(), and DataError if a style needs examples and the training file has no
-  /// five.
+  /// gsm8k/test.jsonl(.gz), test.jsonl(.gz) or a file of that form. Throws as expect_golds(), and
+  /// DataError if a style with examples finds no five.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// 512; with examples 256, as lm-eval.
+  /// 512; 256 with examples, as lm-eval.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// `reference` is a number, or an explanation that ends with "#### NUMBER".
+  /// A number, or an explanation that ends with "#### NUMBER".
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,

@@ -23,7 +23,7 @@ std::optional<std::string_view> minerva_answer(std::string_view text) {
   return line.substr(0, line.find(kEnd));
 }
 
-/// Returns the offset after the last "answer is", ignoring case.
+/// Ignores case.
 std::optional<std::size_t> behind_answer_is(std::string_view text) {
   constexpr std::string_view kPhrase = "answer is";
   const auto same = [](char a, char b) { return lower(a) == b; };

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Finds the answer to a mathematics problem in a completion.
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,7 +7,7 @@
 
 namespace jforge {
 
-/// The form that a prompt requested, which is searched first.
+/// The requested form is searched first.
 enum class MathAnswerForm : std::uint8_t { boxed, minerva };
 
 struct MathAnswer {
@@ -17,14 +15,13 @@ struct MathAnswer {
   std::string_view rule;  ///< "boxed", "minerva", "answer-is" or "marked".
 };
 
-/// Removes blanks, "$", "*" (bold), ":" and full stops at both ends.
+/// Without blanks, "$", "*" (bold), ":" and full stops around it.
 [[nodiscard]] std::string_view trimmed_answer(std::string_view text);
 
-/// Searches a completion. Form boxed: the last "\boxed{…}" (last_boxed()); else the Minerva form,
-/// the text between the first "The final answer is" and "I hope it is correct" or the end of the
-/// line; else the sentence after the last "answer is"; else the line after the last "####". Form
-/// minerva: the Minerva form first. If an answer in words is boxed, the box's content counts. Skips
-/// empty answers. Linear time.
+/// Form boxed: the last "\boxed{…}" (last_boxed()); else the Minerva form, the text between the
+/// first "The final answer is" and "I hope it is correct" or the line's end; else the sentence
+/// after the last "answer is"; else the line after the last "####". Form minerva: the Minerva form
+/// first. A box in an answer in words counts alone. Skips empty answers. Linear time.
 [[nodiscard]] std::optional<MathAnswer> find_math_answer(std::string_view completion,
                                                          MathAnswerForm form);
 

@@ -15,7 +15,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// Returns the bytes of the first character. Requires: `text` is not empty.
+/// In bytes. Requires: `text` is not empty.
 std::size_t character_length(std::string_view text) {
   std::size_t length = 1;
   while (length < text.size() && continues_character(text[length])) {
@@ -32,8 +32,8 @@ std::string_view take_character(std::string_view& text) {
 
 std::string braced(std::string_view text) { return "{" + std::string(text) + "}"; }
 
-/// Calls `append(result, piece)` for the text between each `command` and the next. Returns false if
-/// it is empty, because the original then fails.
+/// Calls `append(result, piece)` for the text after each `command`. Returns false if one is empty:
+/// the original then fails.
 template <typename Append>
 bool for_each_piece(std::string& text, std::string_view command, const Append& append) {
   std::size_t at = text.find(command);
@@ -62,8 +62,8 @@ bool brace_roots(std::string& text) {
   });
 }
 
-/// "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". Leaves the text
-/// unchanged if one character follows a \frac.
+/// "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". No change if a
+/// single character follows a \frac.
 bool brace_fractions(std::string& text) {
   bool cut_short = false;
   std::string fixed = text;
@@ -87,7 +87,7 @@ bool brace_fractions(std::string& text) {
   return done || cut_short;
 }
 
-/// Returns true if Python's int() accepts `text`.
+/// As Python's int().
 bool is_integer_literal(std::string_view text) {
   constexpr std::string_view kBlanks = "\t\n\v\f\r ";
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
@@ -105,7 +105,7 @@ bool is_integer_literal(std::string_view text) {
   return before != '_';
 }
 
-/// Returns true if `text` is an integer as Python prints it.
+/// As Python prints it.
 bool is_printed_integer(std::string_view text) {
   const bool negative = text.starts_with('-');
   text.remove_prefix(negative ? 1 : 0);
@@ -113,7 +113,7 @@ bool is_printed_integer(std::string_view text) {
          (text[0] != '0' || (text.size() == 1 && !negative));
 }
 
-/// Converts "3/4" to "\frac{3}{4}"; false if the parts around a single "/" are not integers.
+/// "3/4" to "\frac{3}{4}"; false if the parts around a single "/" are not integers.
 bool write_fraction(std::string& text) {
   const std::size_t slash = text.find('/');
   if (slash == std::string::npos || text.find('/', slash + 1) != std::string::npos) {
@@ -130,7 +130,7 @@ bool write_fraction(std::string& text) {
   return true;
 }
 
-/// Returns the normal form, or nullopt if the original fails.
+/// nullopt if the original fails.
 std::optional<std::string> string_form(std::string_view given) {
   std::string text = replaced(replaced(given, "\n", ""), "\\!", "");
   text = replaced(text, "\\\\", "\\");
@@ -171,7 +171,7 @@ std::optional<std::string> string_form(std::string_view given) {
   return write_fraction(text) ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
 
-/// Replaces "COMMAND{…}" within a line by its content up to the first "}".
+/// "COMMAND{…}" within a line to its content up to the first "}".
 std::string without_command(std::string_view text, std::string_view command) {
   std::string result;
   while (!text.empty()) {
@@ -188,7 +188,7 @@ std::string without_command(std::string_view text, std::string_view command) {
   return result;
 }
 
-/// Returns "$" and the line's part up to its second "$", or the line.
+/// "$" and the line up to its second "$", or the line.
 std::string inside_dollars(const std::string& line) {
   const std::size_t open = line.find('$');
   const std::size_t close = open == std::string::npos ? open : line.find('$', open + 1);
@@ -220,7 +220,7 @@ std::string by_line(const std::string& text, const Change& change) {
   }
 }
 
-/// "frac12" to "frac{1}{2}", "sqrt3" to "sqrt{3}": braces `arguments` characters after `command`.
+/// Braces `arguments` characters: "frac12" to "frac{1}{2}", "sqrt3" to "sqrt{3}".
 std::string with_short_arguments(std::string_view text, std::string_view command, int arguments) {
   std::string result;
   while (!text.empty()) {

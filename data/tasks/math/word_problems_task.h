@@ -7,11 +7,11 @@
 
 namespace jforge {
 
-/// Generated arithmetic problems: records {question, answer}, the gold number after "#### " in the
-/// answer. `word_problems` (launch/quickstart/make_word_problems.py) are the quickstart's; `ledger`
+/// Generated arithmetic problems {question, answer}, the gold number after "#### ". `word_problems`
+/// (launch/quickstart/make_word_problems.py) are the quickstart's; `ledger`
 /// (launch/quickstart/make_ledger.py) has answers of many lines. Both come from a few dozen
-/// templates, so scores do not compare with published ones. Prompt style "plain": the question
-/// alone as the user turn. Extraction and comparison follow Gsm8kTask's plain rule.
+/// templates, so scores do not compare with published ones. The only prompt style is "plain";
+/// extraction and comparison are Gsm8kTask's for plain.
 class WordProblemsTask final : public Task {
  public:
   enum class Problems : std::uint8_t { word_problems, ledger };
@@ -22,19 +22,18 @@ class WordProblemsTask final : public Task {
   [[nodiscard]] std::string name() const override {
     return problems_ == Problems::ledger ? "ledger" : "word_problems";
   }
-  /// For example "word_problems/number/extract-4"; the rule is Gsm8kTask's.
+  /// "word_problems/number/extract-4"; the rule is Gsm8kTask's.
   [[nodiscard]] std::string version() const override;
-  /// Reads NAME/test.jsonl(.gz) or test.jsonl(.gz) in a directory, or a file of that form.
+  /// NAME/test.jsonl(.gz), test.jsonl(.gz) or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// Above the scripts' longest answers, in tokens of the bundled and of English tokenizers.
+  /// Above the scripts' longest answers.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override {
     return problems_ == Problems::ledger ? 512 : 64;
   }
   [[nodiscard]] std::vector<std::string> stop_texts() const override { return {}; }
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// As Gsm8kTask's.
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,

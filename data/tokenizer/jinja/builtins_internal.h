@@ -1,7 +1,7 @@
 #pragma once
 
-/// Operators, methods, filters, tests and functions of templates, as in Python and jinja2, as far
-/// as published chat templates use them. They throw Failure on errors and unsupported uses.
+/// What templates can call, as in Python and jinja2, as far as published chat templates use it.
+/// Throws Failure on errors and unsupported uses.
 
 #include <array>
 #include <cstdint>
@@ -27,36 +27,35 @@ class Parameters;
 enum class Takes {
   plain,
   any,   ///< Reads its arguments itself.
-  safe,  ///< Also takes text marked safe, if a filter.
+  safe,  ///< As a filter, also takes text marked safe.
 };
 struct Builtin {
   std::string_view name;
   Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: unsupported.
   std::array<std::string_view, 3> parameters = {};
-  std::size_t required = 0;  ///< Number of mandatory parameters.
+  std::size_t required = 0;  ///< Mandatory parameters.
   Takes takes = Takes::plain;
 };
 struct Method {
   Value receiver;
   const Builtin* method;
 };
-/// Fails if arguments are superfluous, duplicate, misnamed or missing.
+/// Fails for superfluous, duplicate, misnamed or missing arguments.
 Value call(Runtime& runtime, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
-/// Arguments by parameter.
 class Parameters {
  public:
   Parameters(const Arguments& given, const Builtin& builtin);
   [[nodiscard]] const Arguments& all() const { return all_; }
-  /// Returns null if it was not given.
+  /// Null if not given.
   [[nodiscard]] const Value* operator[](std::size_t i) const { return values_[i]; }
-  /// Returns true if it was given and is not none.
+  /// Given and not none.
   [[nodiscard]] bool has(std::size_t i) const {
     return values_[i] != nullptr && !values_[i]->is(Kind::none);
   }
-  /// Returns `fallback` if it was not given; fails if it is not an integer.
+  /// Fails if it is not an integer.
   [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
-  /// As whole(), for a number of blanks: at most 1000; a negative number counts as 0.
+  /// whole() of at most 1000; negative numbers count as 0.
   [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
   [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
   /// Fails if it is not a string. Requires: it was given.
@@ -67,15 +66,15 @@ class Parameters {
   std::array<const Value*, 3> values_{};
 };
 
-// operators.cpp. A sign is the operator as written in templates.
+// operators.cpp; signs are as in templates.
 
-/// Fails with jinja2's message if `value` is undefined.
+/// Fails if `value` is undefined.
 void expect_defined(const Value& value);
-/// Fails if `value` is marked safe, because what it is joined with would then be escaped.
+/// Fails if `value` is marked safe: joining it would escape other text.
 void expect_plain(const Value& value);
-/// Returns an undefined value that reports `reason` when used.
+/// Reports `reason` when used.
 Value undefined_because(Runtime& runtime, std::string_view reason);
-/// Returns the items to iterate over; consumes a generator.
+/// Items to iterate over; consumes a generator.
 std::span<const Value> items_of(Runtime& runtime, const Value& value);
 Value attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value element(Runtime& runtime, const Value& object, const Value& key);
@@ -83,24 +82,23 @@ Value element(Runtime& runtime, const Value& object, const Value& key);
 Value slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
             const Value& step);
 bool contains(Runtime& runtime, const Value& container, const Value& item);
-/// Returns left < right; `sign` is for the message.
+/// `sign` is for the message.
 bool less(Runtime& runtime, const Value& left, const Value& right, std::string_view sign);
 bool holds(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
 Value calculate(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
-/// str() of a value.
+/// Python's str().
 std::string_view text_of(Runtime& runtime, const Value& value);
 
 // print.cpp
 
-/// Appends Python's str(). Fails for values whose text varies between runs.
+/// Python's str(). Fails if the text would vary between runs.
 void append_text(Runtime& runtime, std::string& out, const Value& value);
 /// json.dumps with transformers' parameters.
 Value to_json(Runtime& runtime, const Value& value, const Parameters& given);
 
 // methods.cpp
 
-/// Returns a method of values of `kind`, or null if Python has none of that name. Fails for
-/// unsupported ones.
+/// Null if Python has no such method; fails for unsupported ones.
 const Builtin* find_method(Kind kind, std::string_view name);
 
 // filters.cpp and functions.cpp
@@ -110,9 +108,9 @@ Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
 bool call_test(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments);
 std::string_view expect_text(const Value& value);
-/// Returns null if there is none.
+/// Null if there is none.
 const Builtin* find_function(std::string_view name);
-/// Builds a mapping as dict() does: the last entry of a key wins.
+/// As dict(): the last of equal keys wins.
 const Mapping* make_mapping(Runtime& runtime, std::span<const Entry> entries);
 
 }  // namespace jforge::jinja

@@ -67,7 +67,7 @@ Value to_whole(Runtime& runtime, const Value& value, const Parameters& given) {
     std::int64_t whole = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
     if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(whole);
-    // Python accepts more numbers than these.
+    // Python accepts more numbers.
     const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c & 0x80) != 0; };
     if (std::ranges::any_of(text, is_digit)) {
       fail("the filter 'int' of other texts than whole numbers in 64 bits is not supported");
@@ -130,7 +130,7 @@ Value items(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   return view;
 }
 
-/// Follows a dotted path of attribute names, if any.
+/// `path`: dotted attribute names.
 Value follow(Runtime& runtime, Value item, const Value* path) {
   runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;
@@ -160,7 +160,7 @@ Value join(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.text(out);
 }
 
-/// Returns the items that map, select and the like iterate over; none for false values.
+/// As map and select: no items for false values.
 std::span<const Value> items_if_any(Runtime& runtime, const Value& value) {
   return truth(value) ? items_of(runtime, value) : std::span<const Value>();
 }
@@ -205,7 +205,7 @@ Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, kept);
 }
 
-// Filters that order or compare items ignore case.
+// Ordering and comparing filters ignore case.
 
 struct Keyed {
   Value key;

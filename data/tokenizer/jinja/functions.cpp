@@ -9,7 +9,7 @@
 #include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/template.h"
 
-/// Global functions and jinja2's tests (after `is`).
+/// Global functions and tests (after `is`).
 
 namespace jforge::jinja {
 namespace {
@@ -78,11 +78,10 @@ constexpr auto kFunctions = std::to_array<Builtin>({
     {"range", range, {"start", "stop", "step"}, 1},
 });
 
-/// strftime conversions that depend only on the day; times print midnight. Time zones, epoch and
-/// microseconds are unsupported.
+/// strftime conversions that depend only on the day (times print midnight).
 constexpr std::string_view kConversions = "aAbBcCdDeFgGhHIjmMnprRStTuUVwWxXyY%";
 
-/// Parses YYYY-MM-DD, or returns nullopt if there is no such day.
+/// Parses YYYY-MM-DD; nullopt if there is no such day.
 std::optional<std::tm> parse_day(std::string_view text) {
   constexpr std::string_view kPattern = "0000-00-00";
   const auto fits = [](char given, char pattern) {
@@ -101,7 +100,7 @@ std::optional<std::tm> parse_day(std::string_view text) {
   return normal;
 }
 
-/// Prints one conversion at a time, because its maximum length is known.
+/// One conversion at a time has a known maximum length.
 Value print_day(Runtime& runtime, const Value& self, const Parameters& given) {
   const std::string_view format = given.text(0);
   runtime.charge(format.size());
@@ -144,7 +143,7 @@ bool is_iterable(const Value& value) {
   return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::mapping) ||
          value.is(Kind::loop) || value.is_sequence();
 }
-/// Returns true if it has a length and elements, as jinja2's undefined values do.
+/// jinja2's undefined values have length and elements, too.
 bool is_sequence(const Value& value) {
   return is_iterable(value) && !value.is(Kind::view) && !value.is(Kind::generator) &&
          !value.is(Kind::loop);

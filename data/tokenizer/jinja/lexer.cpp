@@ -16,7 +16,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-/// Converts line ends to "\n" and drops the last one, as jinja2 does.
+/// As jinja2: line ends become "\n", the last one is dropped.
 std::string with_plain_line_ends(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -79,7 +79,6 @@ class Lexer {
     }
   }
 
-  /// Moves to `end` and counts lines.
   void move_to(std::size_t end) {
     line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          text_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
@@ -87,12 +86,12 @@ class Lexer {
     at_ = end;
   }
 
-  /// Returns the offset after the white space at `from`.
+  /// Offset after the white space at `from`.
   [[nodiscard]] std::size_t skip_spaces(std::size_t from) const {
     return text_.size() - strip(rest(from), Side::left).size();
   }
 
-  /// Adds the text before a tag, stripped as the tag demands, and moves into the tag.
+  /// Adds the text before a tag, stripped as the tag demands.
   std::size_t begin_tag(std::string_view data, std::size_t tag, bool strips_line) {
     std::size_t inside = tag + 2;
     const char sign = inside < text_.size() ? text_[inside] : ' ';
@@ -100,7 +99,7 @@ class Lexer {
       ++inside;
       data = strip(data, Side::right);
     } else if (strips_line) {
-      const std::size_t line_begin = data.rfind('\n') + 1;  // 0 if there is none.
+      const std::size_t line_begin = data.rfind('\n') + 1;
       if ((line_begin > 0 || line_start_) && strip(data.substr(line_begin), Side::left).empty()) {
         data = data.substr(0, line_begin);
       }
@@ -111,7 +110,7 @@ class Lexer {
     return inside;
   }
 
-  /// Returns the size of a tag's end at `at` with the white space that it strips, or 0.
+  /// Size of the tag's end at `at`, including stripped white space; 0 if there is none.
   [[nodiscard]] std::size_t end_size(std::size_t at, std::string_view end, bool trims_line) const {
     const std::string_view text = rest(at);
     if (text.starts_with('-') && text.substr(1).starts_with(end)) {
@@ -121,7 +120,6 @@ class Lexer {
     return end.size() + (trims_line && text.substr(end.size()).starts_with('\n') ? 1 : 0);
   }
 
-  /// Adds the text up to `{% endraw %}`.
   void read_raw() {
     for (std::size_t tag = at_; (tag = text_.find("{%", tag)) != std::string::npos; tag += 2) {
       const std::size_t name = skip_spaces(tag + (rest(tag + 2).starts_with('-') ? 3 : 2));
@@ -237,7 +235,7 @@ class Lexer {
     return end;
   }
 
-  /// Adds a string token; escapes are Python's.
+  /// Escapes are Python's.
   void read_string(std::string_view text) {
     constexpr std::string_view kLetters = "ntrb\\'\"";
     constexpr std::string_view kValues = "\n\t\r\b\\'\"";
@@ -247,7 +245,7 @@ class Lexer {
         token.text += text[at];
         continue;
       }
-      ++at;  // A backslash is never last.
+      ++at;  // Never the last character.
       const std::size_t letter = kLetters.find(text[at]);
       if (letter == std::string_view::npos) {
         token.kind = Kind::unsupported;

@@ -54,7 +54,7 @@ Value str_replace(Runtime& runtime, const Value& self, const Parameters& given) 
   const std::string_view by = given.text(1);
   if (old.empty()) fail("replacing an empty text is not supported");
   runtime.charge_bytes(self.text.size());
-  // Checked in advance, because the result may be much longer.
+  // Checked first, because the result may be much longer.
   if (by.size() > 0 && self.text.size() / old.size() > kMaxBytes / by.size()) {
     fail("a text is too long");
   }
@@ -133,7 +133,7 @@ constexpr auto kMappingMethods = std::to_array<Builtin>({
     {"values", dict_view<EntryPart::value>},
 });
 
-/// Returns Python 3.12's other public methods, which are unsupported rather than undefined.
+/// Python 3.12's other public methods: unsupported, not undefined.
 std::string_view unsupported_methods(Kind kind) {
   switch (kind) {
     case Kind::string:

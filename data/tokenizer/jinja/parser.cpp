@@ -15,7 +15,7 @@ constexpr int kMaxNesting = 200;
 
 using Names = std::initializer_list<std::string_view>;
 
-/// Parses a template's tokens into a tree, with jinja2's precedence.
+/// Builds the tree, with jinja2's precedence.
 class Parser {
  public:
   Parser(std::string_view source, Syntax& syntax) : syntax_(syntax), tokens_(tokens_of(source)) {}
@@ -100,7 +100,7 @@ class Parser {
 
   // Expressions, lowest precedence first.
 
-  /// Parses an expression or a tuple. Returns null only if `may_be_empty`.
+  /// An expression or tuple; null only if `may_be_empty`.
   Expression* parse_tuple(bool may_be_empty = false) {
     const int line = now().line;
     std::vector<Expression*> items;
@@ -128,7 +128,7 @@ class Parser {
     return value;
   }
 
-  /// Binary operators of equal precedence; `not` is a level without signs.
+  /// Binary operators of equal precedence; `not` has no signs.
   struct Level {
     Make kind;
     std::array<std::string_view, 8> signs;
@@ -164,7 +164,6 @@ class Parser {
     }
   }
 
-  /// Takes an operator in `signs`, if there is one.
   std::string_view take_one_of(std::span<const std::string_view> signs) {
     if (now().kind != Type::sign && now().kind != Type::name) return {};
     const bool is_not_in = is_name("not") && ahead().kind == Type::name && ahead().text == "in";
@@ -252,7 +251,7 @@ class Parser {
     return make(Make::mapping, line, std::move(items));
   }
 
-  /// Calls `parse_item` for each item up to the bracket `end`; a trailing comma is allowed.
+  /// Calls `parse_item` up to the bracket `end`; allows a trailing comma.
   template <typename ParseItem>
   void parse_items(std::string_view end, ParseItem parse_item) {
     while (!skip_sign(end)) {
@@ -298,7 +297,7 @@ class Parser {
     return make(Make::slice, line, {node, begin, end, step});
   }
 
-  /// Parses `(a, b, name=c)` into the operands and keywords of `node`.
+  /// Parses `(a, b, name=c)` into `node`.
   void parse_arguments(Expression& node) {
     expect_sign("(");
     parse_items(")", [&] {
@@ -334,7 +333,7 @@ class Parser {
     }
   }
 
-  /// Parses `name(…)` applied to `node`, after an optional "|".
+  /// Parses `name(…)` after an optional "|".
   Expression* parse_filter(Expression* node) {
     skip_sign("|");
     const int line = now().line;
@@ -352,14 +351,14 @@ class Parser {
     return negated ? make(Make::logical_not, line, {made}) : made;
   }
 
-  // Scopes. jinja2 resolves names per scope: if the first mention sets a name unconditionally, it
-  // is undefined before, unless an outer scope mentions it.
+  // Scopes: if the first mention in a scope sets a name unconditionally, it is undefined before,
+  // unless an outer scope mentions it.
 
   struct Scope {
     Scope* outer;
     ScopePlan* plan;
     std::set<std::string_view> mentioned = {};
-    int branches = 0;  ///< Enclosing the current position.
+    int branches = 0;  ///< Number of enclosing branches.
   };
 
   class OpenScope {
@@ -402,9 +401,7 @@ class Parser {
     }
   }
 
-  // Statements.
-
-  /// Statements.
+  /// Parses statements up to a tag in `ends`, whose name is then the current token.
   Body parse_body(Names ends) {
     const Nesting nesting(nesting_, kMaxNesting);
     Body body;
@@ -429,7 +426,7 @@ class Parser {
     return body;
   }
 
-  /// Parses the body after a statement's head; returns also the tag that ends it.
+  /// Returns the body after a statement's head and the tag that ends it.
   std::pair<Body, std::string_view> parse_block(Names ends) {
     expect_kind(Type::statement_end, "'%}'");
     Body body = parse_body(ends);
@@ -460,7 +457,7 @@ class Parser {
     fail(fmt::format("the statement '{}' is not supported", name));
   }
 
-  /// Parses a body that `break` cannot leave.
+  /// `break` cannot leave this body.
   Body parse_function_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = parse_block({end}).first;
@@ -583,10 +580,10 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   std::deque<Scope> scopes_;
-  Scope* scope_ = nullptr;  // Current scope.
+  Scope* scope_ = nullptr;
   int nesting_ = 0;
-  int macros_ = 0;  // Enclosing macros.
-  int loops_ = 0;   // Enclosing loops in the same function.
+  int macros_ = 0;  // Enclosing ones.
+  int loops_ = 0;   // Enclosing ones in this function.
 };
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kMaxValueDepth = 100;  // Nested lists.
 
-/// The default is repr().
 struct Style {
   bool json = false;
   bool ascii_only = false;
@@ -23,7 +22,7 @@ struct Style {
   std::string_view after_key = ": ";
 };
 
-/// Python's str.isprintable() of a character.
+/// str.isprintable().
 bool is_printable(char32_t c) {
   return c == ' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_C_MASK | U_GC_Z_MASK)) == 0;
 }
@@ -67,7 +66,7 @@ class Writer {
   void add(std::string_view text) {
     runtime_.charge_bytes(text.size());
     out_ += text;
-    // Shared sublists can make the text exponentially longer than the value.
+    // Shared sublists can multiply the text.
     if (out_.size() > kMaxBytes) fail("a value is too long");
   }
 

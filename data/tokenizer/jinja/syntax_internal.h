@@ -23,20 +23,20 @@ struct Token {
     string,
     integer,
     sign,         ///< Operator or bracket.
-    unsupported,  ///< Unsupported string or number, described by `text`.
+    unsupported,  ///< Unsupported literal, named by `text`.
     end,
   };
   Kind kind;
   int line;
-  std::string text = {};  ///< For strings, the value.
+  std::string text = {};  ///< A string's value.
   std::int64_t integer = 0;
 };
 
-/// Tokenises well-formed UTF-8 as jinja2 with trim_blocks and lstrip_blocks, without comments and
-/// with stripped white space. The last token is `end`. Throws TemplateError on failure.
+/// Tokens as in jinja2 with trim_blocks and lstrip_blocks, without comments; the last is `end`.
+/// Requires: well-formed UTF-8. Throws TemplateError.
 std::vector<Token> tokens_of(std::string_view source);
 
-/// Names are views into Syntax::texts, so equal names have equal addresses.
+/// Names are views into Syntax::texts: equal names have equal addresses.
 struct Expression {
   enum class Kind {
     constant,     ///< `constant`
@@ -75,7 +75,7 @@ using Body = std::vector<Statement*>;
 struct ScopePlan {
   struct Variable {
     std::string_view name;
-    /// The name is undefined before it is set, even if it exists outside.
+    /// Undefined until set, even if it exists outside.
     bool hides_outer;
   };
   std::vector<Variable> variables;
@@ -109,9 +109,9 @@ struct Statement {
   std::vector<Body> bodies;  ///< For a loop: body and optional else.
   Target target;
   std::vector<std::string_view> parameters;
-  ScopePlan scope;       ///< For the body.
-  ScopePlan test_scope;  ///< For a loop's condition.
-  ScopePlan else_scope;  ///< For a loop's else.
+  ScopePlan scope;
+  ScopePlan test_scope;  ///< Of a loop's condition.
+  ScopePlan else_scope;  ///< Of a loop's else.
 };
 
 /// Nodes hold raw pointers into the deques, so destroying a deep tree cannot overflow the stack.
@@ -127,8 +127,7 @@ struct Syntax {
   Syntax& operator=(const Syntax&) = delete;
 };
 
-/// Parses well-formed UTF-8 into `syntax`. Throws TemplateError if `source` is not Jinja or
-/// unsupported.
+/// Requires: well-formed UTF-8. Throws TemplateError if `source` is not Jinja or unsupported.
 void parse(std::string_view source, Syntax& syntax);
 
 }  // namespace jforge::jinja

@@ -12,7 +12,7 @@
 
 namespace jforge::jinja {
 
-/// The variables of an entered scope; missing until set.
+/// An entered scope; variables are missing until set.
 struct Frame {
   Frame* outer;
   const ScopePlan* plan;
@@ -21,14 +21,14 @@ struct Frame {
 
 struct Macro {
   const Statement* definition;
-  Frame* frame;  ///< Scope of its definition.
+  Frame* frame;  ///< Where it was defined.
 };
 
-/// The variable `loop`. Filters items lazily as jinja2 does, because the body may change the
+/// The variable `loop`. As in jinja2, items are filtered lazily, because the body may change the
 /// condition.
 struct Loop {
   std::span<const Value> source;
-  std::span<Value> items = {};  ///< The found items of `source`.
+  std::span<Value> items = {};  ///< Found so far.
   std::size_t looked_at = 0;
   std::size_t found = 0;
   std::size_t index = 0;
@@ -70,7 +70,7 @@ class Interpreter {
     std::ranges::fill(frame.variables, Value(Kind::missing));
   }
 
-  /// Returns the index of `name` in the scope's own variables, or their number.
+  /// Index among the scope's own variables, or their number.
   std::size_t place_of(std::string_view name, const Frame& frame) {
     const auto& own = frame.plan->variables;
     runtime_.charge(own.size() / 8);
@@ -83,7 +83,7 @@ class Interpreter {
     frame.variables[place_of(name, frame)] = value;
   }
 
-  /// Returns a variable's value, or undefined with its name.
+  /// Undefined, with its name, if it has no value.
   Value read(std::string_view name, const Frame* frame) {
     Value undefined;
     undefined.text = name;
@@ -190,7 +190,7 @@ class Interpreter {
     }
   }
 
-  /// Evaluates all operands, then the expression. Absent operands are missing.
+  /// Evaluates the operands first; absent ones are missing.
   Value apply(const Expression& expression, Frame* frame) {
     const std::size_t count = expression.operands.size();
     const bool keeps =
@@ -317,7 +317,7 @@ class Interpreter {
     return Flow::next_statement;
   }
 
-  /// Bounds the total that is printed, nested macros and blocks included.
+  /// Bounds the total of all nested output.
   void print(const Value& value, std::string& out) {
     const std::size_t before = out.size();
     append_text(runtime_, out, value);
@@ -370,7 +370,7 @@ class Interpreter {
     return run(statement.bodies[branch], frame, out);
   }
 
-  /// Runs a body and prints its text, filtered or not, or assigns it.
+  /// Prints a body's output, filtered or not, or assigns it.
   Flow run_block(const Statement& statement, Frame* frame, std::string& out) {
     Frame* const inner = enter(statement.scope, frame);
     std::string printed;
@@ -398,7 +398,7 @@ class Interpreter {
       loop->items = runtime_.array<Value>(loop->source.size());
     }
     Frame* const inner = enter(statement.scope, frame);
-    bool ran_through = false;  // jinja2 runs `else` if every iteration ended in continue or break.
+    bool ran_through = false;  // jinja2 runs `else` if no iteration reached its end.
     for (; has_item(*loop, loop->index); ++loop->index) {
       runtime_.charge(1);
       forget(*inner);
@@ -415,10 +415,10 @@ class Interpreter {
 
   std::span<const Variable> variables_;
   Runtime& runtime_;
-  Value block_;              // Text of the filter block's body.
-  std::size_t printed_ = 0;  // Bytes printed by all bodies.
+  Value block_;              // Output of the filter block's body.
+  std::size_t printed_ = 0;  // Bytes.
   int depth_ = 0;
-  int line_ = 1;  // Current line of the template.
+  int line_ = 1;  // In the template.
 };
 
 }  // namespace

@@ -2,8 +2,7 @@
 
 /// The Jinja of chat templates: jinja2 3.1 in transformers' sandbox (trim_blocks, lstrip_blocks,
 /// loop controls, `generation`), as far as published templates use it. Unsupported statements fail
-/// in parsing, other unsupported features when they are reached. Everything else renders as in
-/// jinja2.
+/// in parsing, other features when reached.
 
 #include <memory>
 #include <span>
@@ -21,24 +20,24 @@ struct Variable {
   Value value;
 };
 
-/// A parsed template. Immutable and thread-safe.
+/// Immutable and thread-safe.
 class Template {
  public:
-  /// Throws TemplateError if the source is not Jinja or unsupported, DataError for invalid UTF-8.
+  /// Throws TemplateError if it is not Jinja or unsupported, DataError for invalid UTF-8.
   explicit Template(std::string_view source);
 
-  /// Returns the rendered text. Throws TemplateError on errors, on raise_exception and if steps or
-  /// memory run out. Values of `variables` may live in `runtime`.
+  /// Throws TemplateError on errors, on raise_exception and if steps or memory run out. Values may
+  /// live in `runtime`.
   [[nodiscard]] std::string render(std::span<const Variable> variables, Runtime& runtime) const;
 
  private:
   std::shared_ptr<const Syntax> syntax_;
 };
 
-/// Returns true if `text` is a day YYYY-MM-DD from year 1000 on.
+/// YYYY-MM-DD from year 1000 on.
 [[nodiscard]] bool is_day(std::string_view text);
-/// Returns transformers' strftime_now() at midnight of `day`, with glibc's conversions except time
-/// zones. Requires: is_day(day); `day` outlives the value.
+/// transformers' strftime_now() at midnight of `day`, without time zones. Requires: is_day(day);
+/// `day` outlives the value.
 [[nodiscard]] Value strftime_on(Runtime& runtime, std::string_view day);
 
 }  // namespace jforge::jinja

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxParts = 1'000'000;
 
-/// Limits parts, because they take more memory than the text.
+/// Parts take more memory than the text.
 void add_part(std::vector<std::string_view>& parts, std::string_view part) {
   if (parts.size() >= kMaxParts) fail("a text has too many parts");
   parts.push_back(part);
@@ -34,7 +34,7 @@ bool is_python_space(char32_t character) {
   return is_white_space(character) || (character >= 0x1C && character <= 0x1F);
 }
 
-/// Returns the offset of the last character. Requires: `text` is not empty.
+/// Requires: `text` is not empty.
 std::size_t last_character(std::string_view text) {
   std::size_t at = text.size() - 1;
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
@@ -61,7 +61,7 @@ bool is_line_end(char32_t c) {
          c == 0x2029;
 }
 
-/// Splits before characters for which `begins(previous, character)`, and changes each part.
+/// Splits before characters for which `begins(previous, character)` and changes each part.
 template <typename Begins, typename Change>
 std::string changed_words(std::string_view text, Begins begins, Change change) {
   std::string out;
@@ -138,7 +138,7 @@ std::string capitalized(std::string_view text) {
   const icu::UnicodeString title =
       utf16(text.substr(0, first))
           .toTitle(nullptr, icu::Locale::getRoot(), U_TITLECASE_NO_BREAK_ADJUSTMENT);
-  // Lower-cases the whole text, because a final sigma depends on what precedes it.
+  // The whole text, because a final sigma depends on what precedes it.
   return utf8(title) + lower(text).substr(lower(text.substr(0, first)).size());
 }
 

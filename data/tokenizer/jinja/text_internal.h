@@ -1,6 +1,6 @@
 #pragma once
 
-/// Python's text functions. Texts are well-formed UTF-8; characters are code points.
+/// Python's text functions on well-formed UTF-8; characters are code points.
 
 #include <cstdint>
 #include <string>
@@ -10,34 +10,30 @@
 namespace jforge::jinja {
 
 enum class Side { left, right, both };
-/// str.strip(), str.lstrip() and str.rstrip(), without and with an argument.
+/// str.strip(), str.lstrip() and str.rstrip().
 std::string_view strip(std::string_view text, Side side);
 std::string_view strip(std::string_view text, Side side, std::string_view characters);
 
-/// Number of characters.
 std::int64_t length(std::string_view text);
-/// Returns the offset `count` characters after `at`. Requires: there are that many.
+/// Offset `count` characters after `at`, which must exist.
 std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count);
 std::string reversed(std::string_view text);
 
-/// Returns the offset of `part` or npos, in linear time.
+/// Offset or npos, in linear time.
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
-/// str.capitalize() and str.title().
 std::string capitalized(std::string_view text);
 std::string titled(std::string_view text);
 /// jinja2's filter `title`, which differs from str.title().
 std::string titled_by_filter(std::string_view text);
 
-/// str.splitlines().
 std::vector<std::string_view> split_lines(std::string_view text);
-/// str.split() and str.rsplit() with at most `most` splits, unless negative. Requires: `separator`
-/// is not empty.
+/// At most `most` splits, unless negative. Requires: `separator` is not empty.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     std::int64_t most, bool from_right);
-/// str.replace(). Requires: `old` is not empty.
+/// Requires: `old` is not empty.
 std::string replaced(std::string_view text, std::string_view old, std::string_view by);
 
 }  // namespace jforge::jinja

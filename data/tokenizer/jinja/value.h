@@ -18,11 +18,11 @@
 
 namespace jforge::jinja {
 
-/// A template that cannot be parsed or evaluated, or that called raise_exception.
+/// Also thrown by raise_exception.
 class TemplateError : public DataError {
  public:
   TemplateError(int line, const std::string& reason, bool raised = false);
-  [[nodiscard]] int line() const { return line_; }  ///< In the template, from 1.
+  [[nodiscard]] int line() const { return line_; }  ///< From 1.
   [[nodiscard]] const std::string& reason() const { return reason_; }
   [[nodiscard]] bool raised() const { return raised_; }  ///< By raise_exception.
 
@@ -32,14 +32,14 @@ class TemplateError : public DataError {
   bool raised_;
 };
 
-/// Error without a line; the parser and interpreter turn it into a TemplateError.
+/// An error without its line; becomes a TemplateError.
 struct Failure {
   std::string reason;
   bool raised = false;
 };
 [[noreturn]] void fail(std::string reason);
 
-/// Counts recursion depth; fails beyond `max_depth`.
+/// Fails beyond `max_depth`.
 class Nesting {
  public:
   Nesting(int& depth, int max_depth) : depth_(depth) {
@@ -54,7 +54,7 @@ class Nesting {
 };
 
 enum class Kind : std::uint8_t {
-  missing,  ///< Variable without a value; never an expression's value.
+  missing,  ///< Never an expression's value.
   undefined,
   none,
   boolean,
@@ -63,7 +63,7 @@ enum class Kind : std::uint8_t {
   list,
   tuple,
   range,
-  view,       ///< Result of a mapping's keys(), values() or items().
+  view,       ///< Of keys(), values() or items().
   generator,  ///< Can be iterated once.
   mapping,
   name_space,
@@ -82,12 +82,12 @@ struct Macro;
 struct Method;
 struct Builtin;
 
-/// A value, freely copied: texts and containers belong to the Runtime, the template or the caller,
-/// which outlive it.
+/// Freely copied: texts and containers belong to the Runtime, the template or the caller, which
+/// outlive it.
 struct Value {
   Kind kind = Kind::undefined;
-  /// Explains an undefined value. `missing`: there is no variable `text`; `undefined`: `text` is
-  /// the reason; otherwise the kind that has no attribute `text`.
+  /// Of undefined values. `missing`: there is no variable `text`; `undefined`: `text` is the
+  /// reason; else the kind that has no attribute `text`.
   Kind owner = Kind::missing;
   bool safe = false;  ///< jinja2's Markup.
   union {
@@ -127,7 +127,7 @@ static_assert(std::is_trivially_copyable_v<Value>);
 
 struct Sequence {
   std::span<const Value> items;
-  std::size_t next = 0;  ///< First item that a generator has left.
+  std::size_t next = 0;  ///< A generator's first remaining item.
 };
 
 struct Entry {
@@ -151,32 +151,31 @@ struct Namespace {
   void set(Runtime& runtime, std::string_view name, const Value& value);
 };
 
-/// Limit, separately, for a rendering's memory, one text and all printed text.
+/// For a rendering's memory, for a text and for all output.
 inline constexpr std::size_t kMaxBytes = std::size_t{128} << 20;
 
-/// One rendering's memory, which holds its values, and steps. Both are bounded, because templates
-/// are untrusted.
+/// A rendering's memory, which holds its values, and steps. Both are bounded, because templates are
+/// untrusted.
 class Runtime {
  public:
   Runtime() = default;
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Counts steps of about 10 ns.
+  /// A step is about 10 ns.
   void charge(std::size_t steps) {
     if (steps > steps_left_) fail("it takes too many steps");
     steps_left_ -= steps;
   }
-  /// Counts the steps of a pass over `bytes` bytes.
+  /// For a pass over `bytes`.
   void charge_bytes(std::size_t bytes) { charge(1 + bytes / 16); }
 
   std::string_view copied(std::string_view text);
   Value text(std::string_view text) { return Value(copied(text)); }
-  /// Returns a container of texts, which are not copied.
+  /// Does not copy the texts.
   Value texts(Kind kind, const std::vector<std::string_view>& parts);
-  /// Concatenates two texts.
   std::string_view joined(std::string_view first, std::string_view second);
-  /// Returns `count` default-constructed objects.
+  /// Default-constructed.
   template <typename T>
   std::span<T> array(std::size_t count) {
     static_assert(std::is_trivially_destructible_v<T>);
@@ -188,7 +187,7 @@ class Runtime {
   T* make(T value) {
     return &(array<T>(1).front() = value);
   }
-  /// Returns a container with copies of `items`.
+  /// Copies `items`.
   Value sequence(Kind kind, std::span<const Value> items);
 
  private:
@@ -200,15 +199,13 @@ class Runtime {
   std::size_t steps_left_ = 20'000'000;
 };
 
-/// Python's bool().
 bool truth(const Value& value);
-/// Python's ==.
 bool equal(Runtime& runtime, const Value& left, const Value& right);
-/// jinja2's name for values of that kind.
+/// As in jinja2's messages.
 std::string_view type_name(Kind kind);
-/// jinja2's message for an undefined value: "'x' is undefined".
+/// As jinja2: "'x' is undefined".
 std::string undefined_message(const Value& value);
-/// Returns the value of `key`, or null.
+/// Null if there is none.
 const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key);
 
 }  // namespace jforge::jinja
